@@ -48,7 +48,8 @@ def models(options: argparse.Namespace) -> None:
         for text in options.meshes:
             problem = Sharding(mesh_of(text))
             began = time.process_time()
-            result = solve(workload, problem=problem, limits=Limits(seconds=options.seconds))
+            limits = Limits(seconds=options.seconds)
+            result = solve(workload, problem=problem, limits=limits, workers=1)
             cpu = time.process_time() - began
             others = []
             for rule in RULES[: None if text.count("x") == 0 else -1]:

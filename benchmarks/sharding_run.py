@@ -231,7 +231,7 @@ def faces(options: argparse.Namespace) -> None:
         mesh = measured_mesh(p)
         print("| batch | classes | data parallel | classes split | auto | weight in auto |")
         print("|---|---|---|---|---|---|")
-        for batch, classes in itertools.product((8, 64), options.classes):
+        for batch, classes in itertools.product(options.batches, options.classes):
             model = ("head", (options.features, classes), batch)
             workload = priced(model)
             problem = Sharding(mesh)
@@ -330,6 +330,7 @@ if __name__ == "__main__":
     parser.add_argument(
         "--classes", nargs="*", type=int, default=[1000, 10_000, 100_000, 1_000_000]
     )
+    parser.add_argument("--batches", nargs="*", type=int, default=[8, 64])
     parser.add_argument("--features", type=int, default=128)
     parser.add_argument("--full", action="store_true", help="VGG16's own widths.")
     parser.add_argument("--seconds", type=float, default=1.0, help="For each plan.")

@@ -1,6 +1,6 @@
 """Certificates of bounds, as plans keep them: by prices, multipliers of rules, and potentials.
 
-For what they prove see, in `runtime.verify.bounds`, `prices`, `multipliers` and `sharding`.
+For what they prove see `prices`, `hubs`, `multipliers` and `sharding` in `runtime.verify.bounds`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,14 @@ from .source import Record, explain
 
 #: What these certificates call themselves; all others are the word of a search.
 PRICES, MULTIPLIERS = "set partitioning", "relaxation of the compact program"
+HUBS: Final = "prices by hubs"
 PASSED: Final = "message passing over a program"
 ELIMINATED: Final = "elimination of a program"
-CHECKED = (PRICES, MULTIPLIERS, PASSED, ELIMINATED)
+PRICED: Final = "priced memory"
+CHECKED = (PRICES, HUBS, MULTIPLIERS, PASSED, ELIMINATED, PRICED)
+
+#: Hubs of a certificate at most: each makes three cases of one.
+MOST_HUBS = 6
 
 
 class PriceCertificate(Record):
@@ -43,6 +48,35 @@ class PriceCertificate(Record):
     memory_prices: list[float]
     transfer_prices: list[float]
     order: list[int]
+
+
+class HubCertificate(Record):
+    """Prices of nodes by class, and hubs: nodes that a device has or has not; n nodes.
+
+    Parameters
+    ----------
+    target
+        The max-load that no plan can have.
+    kind
+        Number of the kind of devices whose transfers count.
+    hubs
+        Numbers of nodes.
+    classes
+        n: number of the class of each node.
+    points
+        Prices of each class, for each unit of time that a node takes on that kind, and a slope of
+        each case: what a unit of load is worth. Cases are in lexicographic order of what a device
+        has of each hub: itself; not itself, nor what comes after it; not itself, nor what comes
+        before it. The last two are one for a hub with nothing on one side, and where a split need
+        not be contiguous.
+    """
+
+    origin: Literal["prices by hubs"]
+    target: float
+    kind: int
+    hubs: list[int]
+    classes: list[int]
+    points: list[tuple[list[float], list[float]]]
 
 
 class MultiplierCertificate(Record):
@@ -87,16 +121,21 @@ class PotentialCertificate(Record):
         Numbers of the tensor, of the operator that reads it, and of that one's input; positions in
         `properties` of ways that the tensor is made in, with a potential of each; and the same of
         ways that it is needed in. What is not listed is 0.
+    price
+        Of a byte that a device holds.
     """
 
-    origin: Literal["message passing over a program", "elimination of a program"]
+    origin: Literal["message passing over a program", "elimination of a program", "priced memory"]
     target: float
     unit: float
     properties: list[str]
     uses: list[tuple[int, int, int, list[int], list[int], list[int], list[int]]]
+    price: float = 0.0
 
 
-Kind = TypeVar("Kind", PriceCertificate, MultiplierCertificate, PotentialCertificate)
+Kind = TypeVar(
+    "Kind", PriceCertificate, HubCertificate, MultiplierCertificate, PotentialCertificate
+)
 
 
 def price_certificate(values: Mapping[str, object], nodes: int, kinds: int) -> PriceCertificate:
@@ -113,6 +152,30 @@ def price_certificate(values: Mapping[str, object], nodes: int, kinds: int) -> P
     for key in sizes:
         _check_numbers(key, getattr(found, key))
     _check_range("order", found.order, nodes, "node")
+    return found
+
+
+def hub_certificate(values: Mapping[str, object], nodes: int, kinds: int) -> HubCertificate:
+    """Return a certificate by hubs for so many nodes and kinds of devices.
+
+    Raises
+    ------
+    InputError
+        As `price_certificate`.
+    """
+    found = _read(values, HubCertificate)
+    _check_range("kind", [found.kind], kinds, "kind")
+    _check_range("hubs", found.hubs, nodes, "node")
+    if not 1 <= len(found.hubs) <= MOST_HUBS:
+        raise InputError(
+            f"certificate: hubs has {len(found.hubs)} values; it must have 1 to {MOST_HUBS}"
+        )
+    _check_sizes(found, {"classes": nodes})
+    if not found.points:
+        raise InputError("certificate: points is empty; it must have prices and slopes")
+    for rates, slopes in found.points:
+        _check_numbers("points", [*rates, *slopes])
+        _check_range("classes", found.classes, len(rates), "class")
     return found
 
 
@@ -151,6 +214,7 @@ def potential_certificate(values: Mapping[str, object]) -> PotentialCertificate:
     """
     found = _read(values, PotentialCertificate)
     _check_numbers("unit", [found.unit])
+    _check_numbers("price", [found.price])
     for *_, made, alphas, needed, betas in found.uses:
         for places, values_of in ((made, alphas), (needed, betas)):
             _check_range("uses", places, len(found.properties), "property")

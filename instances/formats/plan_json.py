@@ -27,7 +27,12 @@ from ..model.workload import Workload
 from ..topologies import write_topology
 from ..topologies.topology_json import TopologyFile, make_topology
 from . import certificate
-from .certificate import multiplier_certificate, potential_certificate, price_certificate
+from .certificate import (
+    hub_certificate,
+    multiplier_certificate,
+    potential_certificate,
+    price_certificate,
+)
 from .mapped_json import MappedRecord, MappingRecord, decode_mapped, encode_mapped
 from .placed_json import (
     CallsRecord,
@@ -226,9 +231,11 @@ def read_plan(
         match plan.certificate.get("origin"):
             case certificate.PRICES:
                 price_certificate(plan.certificate, workload.n, len(made_on.kinds))
+            case certificate.HUBS:
+                hub_certificate(plan.certificate, workload.n, len(made_on.kinds))
             case certificate.MULTIPLIERS:
                 multiplier_certificate(plan.certificate, workload.n, made_on.size)
-            case certificate.PASSED | certificate.ELIMINATED:
+            case certificate.PASSED | certificate.ELIMINATED | certificate.PRICED:
                 potential_certificate(plan.certificate)
     if plan.bound > plan.objective * (1 + BOUND_SLACK):
         source.fail(

@@ -15,6 +15,7 @@ import msgspec
 
 from .certificate import (
     CHECKED,
+    HubCertificate,
     MultiplierCertificate,
     PotentialCertificate,
     PriceCertificate,
@@ -59,7 +60,9 @@ def _plan_schema() -> dict[str, Any]:
     """Return the schema of plans: what problem and solution look like goes by the problem."""
     stated = {name: codec.statement or codec.problem for name, codec in CODECS.items()}
     used = [kind for name, codec in CODECS.items() for kind in (stated[name], codec.record)]
-    checked = (PriceCertificate, MultiplierCertificate, PotentialCertificate)
+    checked = (
+        PriceCertificate, HubCertificate, MultiplierCertificate, PotentialCertificate,
+    )  # fmt: skip
     schema = _schema(PlanFile, *checked, *used)
     origins = {"enum": list(CHECKED)}
     other = {"type": "object", "properties": {"origin": {"not": origins}}}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -48,10 +48,10 @@ class Profile:
     """
 
     workload: Workload
-    fx_nodes: Mapping[NodeId, tuple[str, ...]]
-    anywhere: tuple[str, ...]
-    traced: Traced
-    recording: Recording
+    fx_nodes: Mapping[NodeId, tuple[str, ...]] = field(repr=False)
+    anywhere: tuple[str, ...] = field(repr=False)
+    traced: Traced = field(repr=False)  # with all weights
+    recording: Recording = field(repr=False)
     notes: tuple[str, ...]
 
 

@@ -59,11 +59,11 @@ class Prepared:
         Who computes pieces together, and how; see `TrainingPieces`.
     """
 
-    model: nn.Module
+    model: nn.Module = field(repr=False)
     profile: Profile
     workload: Workload
     plan: Plan
-    pieces: tuple[PieceModule, ...]
+    pieces: tuple[PieceModule, ...] = field(repr=False)
     stages: StageGraph
     devices: tuple[int, ...]
     training: bool

@@ -1,18 +1,19 @@
 """Plans for an iteration that need not be chains: placements from other problems, and moves.
 
 Candidates are the best chain, and every better placement that the search for the least max-load
-meets. A bound is M times that search's: no device does the work of M microbatches in less. Then
-units change places, one at a time, as long as that shortens the makespan that the simulator finds.
+meets; if none fits, placements that divide the memory evenly. A bound is M times that search's: no
+device does the work of M microbatches in less. Then units change places, one at a time, as long as
+that shortens the makespan that the simulator finds.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ...formulations.iteration.cheap_bounds import max_load_task
+from ...formulations.iteration.cheap_bounds import max_load_task, memory_task
 from ...formulations.task import Task
 from ...formulations.throughput.hypergraph import colour_units
-from ...instances import Iteration, PipelinePlacement, Placement, Solution
+from ...instances import Iteration, PipelinePlacement, Placement, Solution, Throughput
 from ...instances.common.arrays import Ints
 from ..core.part_search import PartSearch
 from ..core.search import Search
@@ -28,6 +29,9 @@ def pieces_search(task: Task[Iteration], search: Search[Solution]) -> None:
     """Find a plan that need not be a chain, and a bound for all plans."""
     with search.phase("max-load"):
         _from_max_load(task, search)
+    if search.best is None and not search.should_stop():
+        with search.phase("memory"):
+            _divide_memory(task, search)
     with search.phase("moves"):
         _move(task, search)
 
@@ -52,6 +56,21 @@ def _from_max_load(task: Task[Iteration], search: Search[Solution]) -> None:
     if np.isfinite(inner.bound):
         origin = f"microbatches × max-load: {inner.bound_origin}"
         search.raise_bound(task.problem.microbatches * inner.bound, origin)
+
+
+def _divide_memory(task: Task[Iteration], search: Search[Solution]) -> None:
+    """Offer placements that divide the bytes evenly, with ever more microbatches in flight."""
+    for in_flight in range(1, min(task.problem.microbatches, task.cluster.size) + 1):
+        like = memory_task(task, in_flight)
+
+        def judge(solution: Solution, like: Task[Throughput] = like) -> float:
+            search.offer(as_pieces(solution.device))
+            return max_load(like, solution.device)
+
+        inner = PartSearch(Share(search, SHARE), judge)
+        THROUGHPUT_METHODS["auto"].solve(like, inner)
+        if search.best is not None or search.should_stop():
+            return
 
 
 def _move(task: Task[Iteration], search: Search[Solution]) -> None:

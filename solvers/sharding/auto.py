@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...formulations.sharding.costs import ShardingCosts, sharding_costs
 from ...formulations.task import Task
 from ...instances import Sharding, Solution
-from ..core.search import Search
+from ..core.search import OPTIMAL_GAP, Search
 from .baselines import first_plans
 from .elimination import elimination
 from .least_memory import is_too_small
@@ -45,15 +45,20 @@ def auto(task: Task[Sharding], search: Search[Solution]) -> None:
     else:
         search.method = "messages"
         better_by_messages(costs, search)
-    if not search.should_stop():
+    if not _is_over(search):
         search.method = "local-search"
         with search.phase("local search"):
             improve(costs, search)
-    if not search.should_stop():
+    if not _is_over(search):
         from .milp import milp  # with Pyomo, which takes a second to import
 
         search.method = "milp"
         milp(task, search)
+
+
+def _is_over(search: Search[Solution]) -> bool:
+    """Whether to stop: certificates leave a margin, so that no gap of 0 is ever reached."""
+    return search.should_stop() or search.gap <= OPTIMAL_GAP
 
 
 def _is_divided(costs: ShardingCosts, axis: int) -> bool:

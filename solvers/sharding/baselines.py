@@ -8,7 +8,9 @@ Along each axis of the mesh a rule is followed:
     tensor         samples are copies; a product of a copy takes its weight by columns, one of what
                    is split takes it by rows, and what is partial then is added up (Megatron)
 
-An operator takes the cheapest of its signatures that read each tensor as it lies, or as copies.
+An operator takes the cheapest of its signatures that read each tensor as it lies, or as copies. A
+copy, or a constant, may be read in parts where something else lies in parts, which takes nothing;
+but nothing is made in parts of what is read as copies alone.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ class _Walk:
     """One walk over the operators.
 
     A parameter, and what only looks at it in another way, lies as the first operator that computes
-    with it wants it.
+    with it wants it; a constant, too.
     """
 
     def __init__(self, costs: ShardingCosts, rules: Sequence[str]) -> None:
@@ -79,16 +81,19 @@ class _Walk:
         program = costs.program
         self.open: set[int] = set()  # tensors that lie as they are wanted
         self.weights: set[int] = set()
+        self.constants: set[int] = set()
         for operator in program.operators:
             source = operator.role is Role.PARAMETER
-            if source or (operator.view and self.weights.issuperset(operator.inputs)):
+            if operator.role is Role.OPERATOR and not operator.inputs:
+                self.constants |= set(operator.outputs)
+            elif source or (operator.view and self.weights.issuperset(operator.inputs)):
                 self.weights |= set(operator.outputs)
 
     def chosen(self) -> Ints:
         """Return the choice of each operator."""
         program = self.costs.program
         for v, operator in enumerate(program.operators):
-            if self.weights.issuperset(operator.outputs):
+            if (self.weights | self.constants).issuperset(operator.outputs):
                 self.open |= set(operator.outputs)
                 continue
             self._take(v, self._best(v))
@@ -102,9 +107,10 @@ class _Walk:
     def _best(self, v: int) -> int:
         choices, operator = self.costs.choices[v], self.costs.program.operators[v]
         cost = choices.cost.copy()
-        allowed = np.ones(len(cost), np.bool_)
-        for t, needs in zip(operator.inputs, choices.needs, strict=True):
-            allowed &= self._allowed(t, needs)
+        led = self._led(v)
+        allowed = self._from_parts(v)
+        for slot, (t, needs) in enumerate(zip(operator.inputs, choices.needs, strict=True)):
+            allowed &= self._allowed(v, slot, led)
             if t in self.made:
                 cost = cost + self.costs.conversions[t].cost[self.made[t], needs]
         if "replicate" in self.rules and operator.role is Role.OPERATOR:
@@ -113,8 +119,53 @@ class _Walk:
             allowed[:] = True
         return int(np.where(allowed, cost, np.inf).argmin())
 
-    def _allowed(self, t: int, needs: Ints) -> Bools:
-        """Return which needs of a tensor the rules allow."""
+    def _led(self, v: int) -> Bools:
+        """Return where each choice reads in parts what lies so; shape (choices, axes)."""
+        choices, operator = self.costs.choices[v], self.costs.program.operators[v]
+        found = np.zeros(choices.signature.shape, np.bool_)
+        for t, needs in zip(operator.inputs, choices.needs, strict=True):
+            if t in self.made and t not in self.weights:
+                lies, wanted = self.states[t][self.made[t]], self.states[t][needs]
+                found |= (wanted == lies) & (lies >= 0)
+        return found
+
+    def _from_parts(self, v: int) -> Bools:
+        """Return which choices make parts, or partial sums, only along axes along which they read
+        some.
+
+        Parts of a parameter make parts in products: a table that is looked up is no product.
+        """
+        choices, operator = self.costs.choices[v], self.costs.program.operators[v]
+        parts, some, made, summed = np.zeros((4, *choices.signature.shape), np.bool_)
+        for t, needs in zip(operator.inputs, choices.needs, strict=True):
+            wanted = self.states[t][needs]
+            weight = t in self.weights
+            if not weight or operator.view or operator.compute > 0:
+                parts |= wanted >= 0
+            some |= (wanted >= 0) | ((wanted == PARTIAL) & (not weight))
+        for t, makes in zip(operator.outputs, choices.makes, strict=True):
+            made |= self.states[t][makes] >= 0
+            summed |= self.states[t][makes] == PARTIAL
+        fine = (parts | ~made) & (some | ~summed)
+        return np.asarray(fine.all(axis=1) | (not operator.inputs), np.bool_)
+
+    def _adds_up(self, v: int, t: int) -> Bools:
+        """Return where the rule for tensors adds t up before v reads it: shape of `_led`.
+
+        It does for products, and where the backward pass computes from a partial gradient and from
+        others: what that makes would be partial in turn, and added up one by one.
+        """
+        choices, operator = self.costs.choices[v], self.costs.program.operators[v]
+        found = np.full(choices.signature.shape, operator.compute > 0)
+        if self.costs.program.operators[self.costs.program.maker[t]].backward:
+            for other, needs in zip(operator.inputs, choices.needs, strict=True):
+                found |= self.states[other][needs] != PARTIAL
+        return found
+
+    def _allowed(self, v: int, slot: int, led: Bools) -> Bools:
+        """Return which choices the rules allow for one input; `led` as `_led` has it."""
+        t = self.costs.program.operators[v].inputs[slot]
+        needs = self.costs.choices[v].needs[slot]
         wanted = self.states[t][needs]
         fine = np.ones(len(needs), np.bool_)
         source = self.costs.program.operators[self.costs.program.maker[t]]
@@ -125,8 +176,14 @@ class _Walk:
                 fine &= copied if rule in ("data", "sharded") else np.True_
             elif rule == "tensor" and source.role is Role.INPUT:
                 fine &= copied
+            elif t in self.constants:
+                fine &= copied | led[:, d]
             elif t in self.made:
-                fine &= copied | (column == self.states[t][self.made[t], d])
+                lies = self.states[t][self.made[t], d]
+                same = column == lies
+                if rule == "tensor" and lies == PARTIAL:
+                    same &= ~self._adds_up(v, t)[:, d]
+                fine &= copied | same | (led[:, d] & (lies == COPIED))
         return fine
 
     def _all_copied(self, v: int, choices: Choices) -> Bools:
@@ -144,8 +201,29 @@ class _Walk:
         for t, needs in zip(operator.inputs, choices.needs, strict=True):
             if t in self.open:
                 self._settle(t, int(needs[k]))
+            else:
+                self._add_up(t, int(needs[k]))
         for t, makes in zip(operator.outputs, choices.makes, strict=True):
             self.made[t] = int(makes[k])
+
+    def _add_up(self, t: int, wanted: int) -> None:
+        """Let partial sums that are read as copies be copies from then on: what they look at, too.
+
+        So they are added up once, however many views of them there are.
+        """
+        lies, after = self.states[t][self.made[t]], self.states[t][wanted]
+        both = np.where((lies == PARTIAL) & (after == COPIED), COPIED, lies)
+        if (both == lies).all():
+            return
+        v, number = self.costs.program.maker[t], self.costs.conversions[t].number
+        self.made[t] = number[tuple(both.tolist())]
+        operator, choices = self.costs.program.operators[v], self.costs.choices[v]
+        (same,) = np.nonzero(choices.makes[operator.outputs.index(t)] == self.made[t])
+        if operator.view and len(same):
+            source = operator.inputs[0]
+            needs = choices.needs[0][same]
+            dear = self.costs.conversions[source].cost[self.made[source], needs]
+            self._take(v, int(same[dear.argmin()]))
 
     def _settle(self, t: int, wanted: int) -> None:
         """Let a parameter, or what looks at it, lie as it is wanted, as far as it can."""

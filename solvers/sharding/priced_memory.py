@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...formulations.sharding.costs import ShardingCosts
+from ...formulations.sharding.evidence import evidence
 from ...formulations.sharding.memory import priced
 from ...instances import Solution, TensorSharding
 from ...instances.common.arrays import Ints
+from ...instances.formats.certificate import PRICED
 from ..core.search import Search
 from .blend import blend
 from .messages import approach
@@ -64,7 +66,9 @@ class _Prices:
         *_, (bound, chosen, _) = approach(asked, self.search, known, ENOUGH)
         if not self.most:
             scale = abs(bound) + price * self.room
-            self.search.raise_bound(bound - price * self.room - ROUNDING * scale, "priced memory")
+            proved = bound - price * self.room - ROUNDING * scale
+            proof = {**evidence(self.costs, proved), "price": price}
+            self.search.raise_bound(proved, PRICED, proof)
         if chosen is None:
             return None
         signature = asked.signature(chosen)

@@ -20,8 +20,10 @@ from torch import nn  # noqa: E402
 
 from stagecut.instances.pytorch.counts import counted_by_torch  # noqa: E402
 from stagecut.instances.pytorch.factory import make  # noqa: E402
+from stagecut.instances.pytorch.operators.operators import operator_graph  # noqa: E402
 from stagecut.instances.pytorch.prices import timing  # noqa: E402
 from stagecut.instances.pytorch.profile import Profile, profile  # noqa: E402
+from stagecut.instances.pytorch.recording.watch import Watch  # noqa: E402
 
 
 class Block(nn.Module):
@@ -205,6 +207,42 @@ def test_tracing_again_gives_the_same_workload() -> None:
     assert first.fx_nodes == second.fx_nodes
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_gradients_are_added_up_as_torch_does_for_all_microbatches_but_the_first(
+    tied: bool,
+) -> None:
+    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+    if tied:
+        second.weight = first.weight
+    model, x = nn.Sequential(first, nn.ReLU(), second), torch.zeros(3, 4)
+    done = profile(model, (x,), training=True, estimate="h100")
+    added = [k.signature for step in done.recording.backward for k in step.sums]
+    assert all(parameter.grad is None for parameter in model.parameters())
+    seen: list[list[str]] = []
+    for _ in range(2):
+        with Watch() as watch:
+            model(x).sum().backward()
+        seen.append([kernel.signature for kernel in watch.kernels])
+    for signature in seen[0]:
+        seen[1].remove(signature)
+    assert sorted(added) == sorted(seen[1])
+    assert len(added) == len(list(model.parameters()))
+    operators = operator_graph(done.recording, training=True).operators
+    kernels = [kernel.signature for operator in operators for kernel in operator.kernels]
+    assert all(kernels.count(signature) == added.count(signature) for signature in added)
+
+
+def test_profiles_and_what_is_cut_for_a_run_do_not_print_their_weights() -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
+    done = profile(model, (torch.zeros(3, 64),), estimate="h100")
+    plan = stagecut.solve(done.workload, problem=stagecut.Throughput(split="contiguous")).plan
+    assert plan is not None
+    ready = stagecut.split_model(plan, model, (torch.zeros(3, 64),), workload=done.workload)
+    assert len(repr(done)) < 300
+    assert "tensor(" not in repr(ready)
+    assert "out_features" not in repr(ready)
+
+
 def test_measured_times_are_cached_and_add_up_to_the_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +254,9 @@ def test_measured_times_are_cached_and_add_up_to_the_whole(
     assert all(parameter.grad is None for parameter in model.parameters())
     assert len(done.notes) == 2
     assert "parts" in done.workload.provenance["backward_check"]
+    total = float(done.workload.times["accelerator"].sum())
+    said = [note.split("whole ")[1].split(" ms")[0] for note in done.notes]
+    assert total == pytest.approx(sum(map(float, said)), rel=1e-3)
     (file,) = tmp_path.iterdir()
     assert timing.machine_name("cpu") in done.workload.provenance["device"]
     stamp = file.stat().st_mtime_ns

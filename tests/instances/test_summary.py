@@ -37,6 +37,7 @@ def test_in_a_line_and_in_a_notebook_as_a_table() -> None:
         assert "\n" not in line
         assert table.count("<tr>") == len(value.summary()) + 1
     assert "nodes=59" in repr(workload)
+    assert repr(topology("ring:4")).endswith("links=4, routing=hops)")
     assert f"objective={plan.objective:.6g}" in repr(result)
     assert "violations=none" in repr(report)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from brute_sharding import cases
+from brute_sharding import cases, least_cost, random_problem, random_program
 from damage import ODD
 from forgery import is_refused
 from sharded_models import Language
@@ -25,13 +26,24 @@ from stagecut import (
     VerificationError,
     Workload,
     check_bound,
+    evaluate,
     load_plan,
     save,
     solve,
     tensor_program,
 )
-from stagecut.instances.formats.certificate import ELIMINATED, PASSED
+from stagecut.formulations.sharding.costs import sharding_costs
+from stagecut.formulations.sharding.memory import priced
+from stagecut.formulations.task import pose
+from stagecut.instances.formats.certificate import (
+    ELIMINATED,
+    PASSED,
+    PRICED,
+    PotentialCertificate,
+)
 from stagecut.runtime.verify.bounds.elimination import Factor, least_sum
+from stagecut.runtime.verify.bounds.sharding import proved_by
+from stagecut.solvers.sharding.elimination import cheapest_of_few
 
 LIMITS = Limits(seconds=120)
 
@@ -112,7 +124,7 @@ def small() -> tuple[Workload, Plan]:
     return next(found)
 
 
-@pytest.mark.parametrize("key", ["target", "unit", "properties", "uses"])
+@pytest.mark.parametrize("key", ["target", "unit", "properties", "uses", "price"])
 @pytest.mark.parametrize("wrong", ODD, ids=repr)
 def test_a_damaged_certificate_is_refused(
     key: str, wrong: object, small: tuple[Workload, Plan]
@@ -139,6 +151,77 @@ def test_a_use_that_is_none_or_counted_twice_is_refused(small: tuple[Workload, P
             check_bound(workload, replace(plan, certificate=certificate))
 
 
+class Endless:
+    """A search that never has to stop."""
+
+    seconds_left = math.inf
+
+    def should_stop(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("chunk", range(2))
+def test_a_price_of_memory_never_proves_too_much(chunk: int) -> None:
+    met = 0
+    for seed in range(20 * chunk, 20 * chunk + 20):
+        rng = np.random.default_rng([seed, 99])
+        workload, problem = random_program(rng), random_problem(rng)
+        plan = solve(workload, problem=problem, method="elimination", limits=LIMITS).plan
+        assert plan is not None
+        held = evaluate(workload, plan.cluster, problem, plan.solution).memory_bytes  # type: ignore[attr-defined]
+        tight = replace(problem, memory_bytes=float(rng.uniform(0.3, 1.0)) * held)
+        optimum = least_cost(workload, tight)
+        if optimum is None or held == 0:
+            continue
+        costs = sharding_costs(pose(workload, plan.cluster, tight))
+        for part in (0.01, 0.3, 1.0, 5.0):
+            price = part * max(plan.objective, 1e-3) / held
+            anything = PotentialCertificate(PRICED, 1e12, 1.0, [], [], price)
+            proved = proved_by(workload, tight, anything)
+            assert proved <= optimum * (1 + 1e-9) + 1e-9
+            asked = priced(costs, price, most=False)  # counted by other code
+            best = cheapest_of_few(asked, Endless(), 10**8)
+            assert best is not None
+            worth = price * tight.memory_bytes  # type: ignore[operator]
+            assert proved == pytest.approx(asked.objective(best) - worth, abs=1e-8 * worth)
+            met += 1
+    assert met > 30
+
+
+def tight_language() -> tuple[Workload, Plan]:
+    """A plan of a traced model in less memory than its optimum takes."""
+    torch.manual_seed(0)
+    words = torch.zeros(8, 12, dtype=torch.int64)
+    workload = tensor_program(Language(), (words, words), estimate="h100")
+    problem = Sharding(DeviceMesh((4,), (Link(1e-6, 450e9),)))
+    free = solve(workload, problem=problem, method="messages", limits=LIMITS).plan
+    assert free is not None
+    report = evaluate(workload, free.cluster, problem, free.solution)
+    tight = replace(problem, memory_bytes=0.9 * report.memory_bytes)  # type: ignore[attr-defined]
+    limits = Limits(seconds=120, gap=0.05)
+    plan = solve(workload, problem=tight, limits=limits, workers=1).plan
+    assert plan is not None
+    assert plan.certificate["origin"] == PRICED
+    assert plan.bound > free.objective
+    return workload, plan
+
+
+def test_a_price_of_memory_after_a_file(tmp_path: Path) -> None:
+    workload, plan = tight_language()
+    save(plan, tmp_path / "plan.json", workload)
+    read = load_plan(tmp_path / "plan.json", workload)
+    assert check_bound(workload, read).target >= plan.bound
+    price = plan.certificate["price"]
+    assert isinstance(price, float)
+    for factor in (0.0, 0.1, 10.0, 1e9, -1.0):
+        other = {**plan.certificate, "price": factor * price}
+        with pytest.raises((InputError, VerificationError), match="certificate: "):
+            check_bound(workload, replace(plan, certificate=other))
+    above = plan.objective * (1 + 1e-6)
+    certificate = {**plan.certificate, "target": above}
+    assert is_refused(workload, replace(plan, bound=above, certificate=certificate))
+
+
 def test_a_bound_without_potentials_is_held_against_what_is_proved_without() -> None:
     for workload, problem, optimum in cases(300, 20, stream=81):
         plan = solve(workload, problem=problem, method="replicate", limits=LIMITS).plan
@@ -146,7 +229,7 @@ def test_a_bound_without_potentials_is_held_against_what_is_proved_without() -> 
         assert plan.certificate["origin"] == "cheapest signatures"
         check_bound(workload, plan)
         above = optimum * (1 + 1e-6) + 1e-6
-        high = replace(plan, bound=above, certificate={"origin": "priced memory"})
+        high = replace(plan, bound=above, certificate={"origin": "a guess"})
         with pytest.raises(InputError, match="without a certificate that can be checked"):
             check_bound(workload, high)
 

@@ -7,7 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from stagecut import Cluster, DeviceKind, Link, PairLink, Throughput, Workload
+from stagecut import (
+    Cluster,
+    DeviceKind,
+    Link,
+    PairLink,
+    Throughput,
+    Workload,
+    accelerators_and_cpus,
+)
 
 #: Every combination of a throughput problem's rules.
 THROUGHPUT_PROBLEMS = [
@@ -96,6 +104,32 @@ def random_case(
         )
     kinds.append(DeviceKind("cpu", cores, host=True))
     return workload, Cluster(tuple(kinds))
+
+
+def hub_case(seed: int) -> tuple[Workload, Cluster]:
+    """Return a graph most of whose nodes exchange data with one in the middle; a few devices."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(5, 8))
+    hub = n // 2
+    drawn = {(u, v) for v in range(n) for u in range(v) if rng.random() < 0.25}
+    beside = {(min(v, hub), max(v, hub)) for v in range(n) if v != hub and rng.random() < 0.8}
+    times = rng.uniform(1.0, 3.0, n) * (rng.random(n) < 0.9)
+    colours = np.where(rng.random(n) < 0.3, rng.integers(0, 2, n), -1)
+    backward = np.arange(n) >= n - n // 3 if rng.random() < 0.3 else np.zeros(n, np.bool_)
+    workload = Workload(
+        name="with a hub",
+        ids=tuple(range(n)),
+        edges=np.array(sorted(drawn | beside)).reshape(-1, 2),
+        times={
+            "accelerator": np.where(rng.random(n) < 0.05, np.inf, times),
+            "cpu": times * rng.choice([1.0, 4.0]),
+        },
+        memory_bytes=np.ones(n),
+        transfer=rng.uniform(0.0, 1.0, n),
+        colours=colours,
+        backward=backward,
+    )
+    return workload, accelerators_and_cpus(int(rng.integers(2, 4)), int(rng.integers(0, 2)))
 
 
 def linked_case(seed: int, **sizes: int) -> tuple[Workload, Cluster]:

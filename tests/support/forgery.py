@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from brute import best_max_load
 from brute_sharding import random_problem, random_program
-from cases import random_case
+from cases import hub_case, random_case
 from damage import ODD
 from good_files import weighted
 from training_cases import random_training_case
@@ -21,9 +21,11 @@ import stagecut
 from stagecut import Cluster, Limits, Plan, Workload
 from stagecut.instances import DeviceMapping, Iteration, Latency, Problem, Throughput, topology
 from stagecut.instances.common.errors import InputError, VerificationError
+from stagecut.instances.formats.certificate import HUBS, PRICES
 from stagecut.instances.formats.files import dumps, load_plan
 from stagecut.runtime import verify
 from stagecut.runtime.verify.bounds.check import check_bound
+from stagecut.solvers.throughput.multilevel import hub_sets
 
 _GIVEN = Iteration(2, "given", actions=("0F0,0F1,0B0,0B1", "1F0,1F1,1B0,1B1"))
 
@@ -127,24 +129,31 @@ def fate(workload: Workload, document: dict[str, Any], folder: Path) -> Fate:
 
 
 def certified(count: int) -> list[tuple[Workload, Cluster, Plan, float]]:
-    """Return plans whose bounds have certificates, and the optimum by trying all placements."""
+    """Return plans whose bounds have certificates, and the optimum by trying all placements.
+
+    By turns they are by prices, and by hubs, as which nodes of two outputs count meanwhile.
+    """
     found: list[tuple[Workload, Cluster, Plan, float]] = []
+    nets, hub_sets.NETS = hub_sets.NETS, 1
     for seed in range(100 * count):
-        workload, cluster = random_case(seed, max_nodes=6)
-        problem = Throughput(overlap=seed % 3 == 0)
-        result = stagecut.solve(
-            workload,
-            cluster,
-            problem,
-            method="column-generation",
-            limits=Limits(nodes=30, seed=seed),
-        )
-        if result.plan is not None and result.plan.certificate["origin"] == "set partitioning":
+        limits = Limits(nodes=30, seed=seed)
+        origin = (PRICES, HUBS)[len(found) % 2]
+        if origin == PRICES:
+            workload, cluster = random_case(seed, max_nodes=6)
+            problem = Throughput(overlap=seed % 3 == 0)
+            method = "column-generation"
+        else:
+            workload, cluster = hub_case(seed)
+            problem = Throughput(split="contiguous" if seed % 2 else "noncontiguous")
+            method = "multilevel"
+        result = stagecut.solve(workload, cluster, problem, method=method, limits=limits)
+        if result.plan is not None and result.plan.certificate["origin"] == origin:
             best = best_max_load(workload, cluster, problem)
             if best > 0:
                 found.append((workload, cluster, result.plan, best))
         if len(found) == count:
             break
+    hub_sets.NETS = nets
     return found
 
 
@@ -152,26 +161,33 @@ def forged(plan: Plan, best: float, rng: random.Random) -> Plan:
     """Return the plan with a certificate for a bound above the optimum, or none that can be."""
     data = copy.deepcopy(dict(plan.certificate))
     above = best * (1 + rng.choice([1e-6, 1e-4, 0.01, 0.5, 10.0]))
-    prices = np.array(data["prices"])
-    match rng.randrange(4):
-        case 0:
-            prices = prices * rng.choice([1e-9, 0.5, 2.0, 1e9, -1.0])
-        case 1:
-            prices = prices + np.array([rng.gauss(0, 1) for _ in prices]) * above
-        case 2:
-            prices = np.array([rng.choice([0.0, above, 1e99, -1e99, 1e-300]) for _ in prices])
-        case _:
-            pass
-    data["prices"] = prices.tolist()
+    for key in ("prices", "points"):
+        if key in data:
+            data[key] = _distorted(data[key], rng, above, rng.randrange(4))
     data["target"] = above
     for key in ("memory_prices", "transfer_prices"):
-        if rng.random() < 0.3:
-            values = data[key]
-            assert isinstance(values, list)
+        values = data.get(key)
+        if isinstance(values, list) and rng.random() < 0.3:
             data[key] = [rng.choice([0.0, -1.0, 1.0, 1e99, 1e-300]) for _ in values]
     if rng.random() < 0.5:  # and a field that is no such thing
         data[rng.choice(list(data))] = rng.choice(ODD)
     return replace(plan, certificate=data, bound=above)
+
+
+def _distorted(value: Any, rng: random.Random, above: float, how: int) -> Any:
+    """Return numbers, or lists of lists of them, scaled, shifted, replaced or as they are."""
+    if isinstance(value, float):
+        shifted = value + rng.gauss(0, 1) * above
+        other = rng.choice([0.0, above, 1e99, -1e99, 1e-300])
+        return (value, shifted, other)[how]
+    if how == 3:
+        factor = rng.choice([1e-9, 0.5, 2.0, 1e9, -1.0])
+        return [_scaled(one, factor) for one in value]
+    return [_distorted(one, rng, above, how) for one in value]
+
+
+def _scaled(value: Any, factor: float) -> Any:
+    return value * factor if isinstance(value, float) else [_scaled(one, factor) for one in value]
 
 
 def is_refused(workload: Workload, plan: Plan) -> bool:

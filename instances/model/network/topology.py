@@ -15,7 +15,7 @@ from ...common.arrays import Bools, Floats, Ints, checked, frozen
 from ...common.choices import Routing
 from ...common.errors import InputError, quote
 from ...common.units import LARGEST, SMALLEST
-from ..summary import Tabled
+from ..summary import Summarised
 from .routing import Routes, route
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ MAX_SWITCHES = 16384
 MAX_LINKS = 12_000_000
 
 
-@dataclass(frozen=True, eq=False)
-class Topology(Tabled):
+@dataclass(frozen=True, eq=False, repr=False)
+class Topology(Summarised):
     """Devices and switches, joined by links that carry data both ways at once.
 
     Nodes 0 … D−1 are the devices, D … D+switches−1 only forward. A message over a link takes

@@ -62,7 +62,7 @@ def _reached(draft: Draft, start: int, slot: int, number: dict[int, int]) -> lis
 
 
 def _gradients(draft: Draft, number: dict[int, int]) -> list[tuple[int, int]]:
-    """Return which backward operator delivers the gradient of which parameter."""
+    """Return which backward operator delivers the gradient of which parameter, and adds it up."""
     pairs: list[tuple[int, int]] = []
     source: dict[int, int] = {}  # the last operator before each step that hands on
     for i, step in enumerate(draft.recording.backward):
@@ -70,4 +70,6 @@ def _gradients(draft: Draft, number: dict[int, int]) -> list[tuple[int, int]]:
         for target, _, _ in step.feeds:
             source[target] = giver
         pairs += [(giver, storage) for storage in step.accumulates]
+        if giver >= 0:
+            draft.operators[number[giver]].kernels += step.sums
     return pairs

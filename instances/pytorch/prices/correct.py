@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from ...common.arrays import Floats
 
-#: Sum of parts and whole may differ by so much before the parts are corrected.
-TOLERANCE = 0.10
-
 #: The most that torch plausibly needs around one kernel: dispatch, autograd, Python.
 OVERHEAD_MS = 0.02
 
@@ -14,8 +11,8 @@ OVERHEAD_MS = 0.02
 def corrected(ms: Floats, kernels: Floats, whole_ms: float) -> tuple[Floats, str]:
     """Return times of parts that add up to the whole, and what was done.
 
-    Within 10 % nothing is done. A whole that takes longer is explained first by a constant
-    overhead for each kernel, up to 20 µs, as small models show; the rest by a common factor.
+    A whole that takes longer is explained first by a constant overhead for each kernel, up to
+    20 µs, as small models show; the rest by a common factor.
 
     Parameters
     ----------
@@ -26,7 +23,7 @@ def corrected(ms: Floats, kernels: Floats, whole_ms: float) -> tuple[Floats, str
     """
     total = float(ms.sum())
     text = f"parts {total:.4g} ms, whole {whole_ms:.4g} ms"
-    if not total or abs(total / whole_ms - 1) <= TOLERANCE:
+    if not total:
         return ms, text
     overhead = min(max(0.0, (whole_ms - total) / float(kernels.sum())), OVERHEAD_MS)
     ms = ms + overhead * kernels

@@ -134,8 +134,9 @@ def measure_kernels(
     With `fresh` all are measured.
 
     The traced model runs again and again on real numbers, and every kernel is timed where it
-    runs: what it reads is as warm or cold in the caches as it will be. Calls of one signature
-    within a run share their mean, so that the parts add up; median and spread are over the runs.
+    runs: what it reads is as warm or cold in the caches as it will be. Gradients are added to those
+    of the run before, as with microbatches. Calls of one signature within a run share their mean,
+    so that the parts add up; median and spread are over the runs.
     """
     if wanted <= set(cache.timings) and not fresh:
         return cache.timings
@@ -153,7 +154,6 @@ def measure_kernels(
             if training and output:
                 torch.autograd.backward(output, [torch.ones_like(t) for t in output])
         _wait(device)
-        _forget_gradients(p for _, p in traced.parameters)
         runs += 1
         if runs > WARM_UP:
             calls: dict[str, list[float]] = {}
@@ -161,6 +161,7 @@ def measure_kernels(
                 calls.setdefault(sign, []).append(between(start, end))
             for sign, each in calls.items():
                 seconds.setdefault(sign, []).append(statistics.fmean(each))
+    _forget_gradients(p for _, p in traced.parameters)
     now = time.time()
     for sign, means in seconds.items():
         if fresh or sign not in cache.timings:
@@ -230,7 +231,7 @@ def measure_whole(
             torch.autograd.backward(roots, ones)
         _wait(device)
         backward.append(clock() - start if roots else 0.0)
-        _forget_gradients(model.parameters())
+    _forget_gradients(model.parameters())
     return Whole(_summary(forward[WARM_UP:]), _summary(backward[WARM_UP:]))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,14 +22,15 @@ class _Engine:
         self.order: list[Node] = []
         self.kernels: dict[Node, list[Kernel]] = {}
         self.sent: dict[Node, list[Read | None]] = {}
+        self.hooks: list[Any] = []
         self._arrived: set[tuple[Node, int]] = set()
         self._sums: list[Node] = []
 
     def listen(self, node: Node) -> None:
         """Hear when `node` begins and ends."""
         self.kernels[node] = []
-        node.register_prehook(lambda _received: self.begins(node))
-        node.register_hook(lambda sent, _received: self.ends(node, sent))
+        self.hooks.append(node.register_prehook(lambda _received: self.begins(node)))
+        self.hooks.append(node.register_hook(lambda sent, _received: self.ends(node, sent)))
 
     def begins(self, node: Node) -> None:
         """Credit what ran since the last node ended: each sum of gradients to who gets it."""
@@ -66,20 +67,28 @@ def run_backward(
         Tensors to start from.
     """
     engine = _Engine(watch, storages)
-    for node in made_by:
+    leaves = _leaves(made_by)
+    for node in {*made_by, *leaves}:
         engine.listen(node)
+    for leaf in leaves:  # so that it adds, as after the first microbatch
+        leaf.variable.grad = torch.zeros_like(leaf.variable)
     watch.take()
     torch.autograd.backward(roots, [torch.ones_like(t) for t in roots])
+    for hook in engine.hooks:  # a parameter keeps its leaf, for a second recording too
+        hook.remove()
+    for leaf in leaves:
+        leaf.variable.grad = None
     order = [node for node in engine.order if not _is_leaf(node)]
     number = {node: i for i, node in enumerate(order)}
     steps = []
     for node in order:
-        feeds, accumulates = [], []
+        feeds, accumulates, sums = [], [], []
         for (target, slot), gradient in zip(node.next_functions, engine.sent[node], strict=False):
             if target is None or gradient is None:
                 continue
             if _is_leaf(target):
                 accumulates.append(storages.number(target.variable))
+                sums += engine.kernels.pop(target, [])
             elif target in number:
                 feeds.append((number[target], slot, gradient))
         steps.append(
@@ -89,9 +98,16 @@ def run_backward(
                 kernels=tuple(engine.kernels[node]),
                 feeds=tuple(feeds),
                 accumulates=tuple(accumulates),
+                sums=tuple(sums),
             )
         )
     return tuple(steps)
+
+
+def _leaves(nodes: Iterable[Node]) -> list[Any]:
+    """Return the nodes that add gradients to parameters', in a fixed order."""
+    below = (target for node in nodes for target, _ in node.next_functions)
+    return list(dict.fromkeys(node for node in below if node is not None and _is_leaf(node)))
 
 
 def _is_leaf(node: Any) -> bool:

@@ -88,6 +88,8 @@ class BackwardStep:
         at one input is added up there, before the step begins.
     accumulates
         Parameters (by storage) whose gradient it delivers.
+    sums
+        Kernels that add these to the gradients of the microbatches before.
     """
 
     name: str
@@ -95,6 +97,7 @@ class BackwardStep:
     kernels: tuple[Kernel, ...]
     feeds: tuple[tuple[int, int, Read], ...]
     accumulates: tuple[int, ...]
+    sums: tuple[Kernel, ...]
 
 
 @dataclass(frozen=True)

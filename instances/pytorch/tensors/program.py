@@ -25,7 +25,7 @@ from ..prices.timing import clock_name, machine_name
 from ..recording.formulas import custom_mapping
 from ..tracing.unchanged import unchanged
 from .measured import as_measured, operator_seconds
-from .rules import VIEWS, name_of, signatures_of
+from .rules import CONSTANTS, VIEWS, name_of, signatures_of
 from .trace import TrainingGraph, training_graph
 
 #: Nodes that are the tensor that they get.
@@ -273,6 +273,8 @@ def _of_numbers(ways: tuple[Signature, ...], around: list[Tensor]) -> tuple[Sign
 def tensor_arguments(node: fx.Node) -> list[fx.Node]:
     """Return the nodes that a call reads as tensors, in order; one read twice is there twice."""
     found: list[fx.Node] = []
+    if name_of(node) in CONSTANTS:
+        return found
 
     def visit(value: Any) -> Any:
         if isinstance(value.meta.get("val"), torch.Tensor):

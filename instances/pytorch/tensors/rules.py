@@ -68,10 +68,13 @@ VIEWS = frozenset(
     )
 )  # fmt: skip
 
-#: Constants, whatever their input holds: every device makes its own.
-CONSTANTS = frozenset(
-    ("ones_like", "zeros_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full")
-)
+#: Constants, of which every device makes its part: they read no tensor, only what one is like.
+#: Each with the argument that is their size; None if that is the size of what they are like.
+CONSTANTS: Mapping[str, int | None] = {
+    **dict.fromkeys(("ones_like", "zeros_like", "full_like", "empty_like"), None),
+    **dict.fromkeys(("new_zeros", "new_ones", "new_full", "new_empty"), 1),
+    **dict.fromkeys(("zeros", "ones", "full", "empty"), 0),
+}
 
 
 def signatures_of(
@@ -90,8 +93,7 @@ def signatures_of(
     if name in ("view", "_unsafe_view", "reshape") and len(inputs) == 1:
         return view_signatures(inputs[0], outputs[0])
     if name in CONSTANTS:
-        texts = _unsplit((*inputs, *outputs))  # of other shapes, too: `new_zeros`
-        return signatures(Rule(texts[: len(inputs)], texts[len(inputs) :]), inputs, outputs)
+        return signatures(Rule((), (_letters(len(outputs[0])),)), inputs, outputs)
     if name in LETTERS:
         return signatures(LETTERS[name], inputs, outputs)
     if name in _MAKERS:
@@ -124,11 +126,6 @@ def _pointwise(name: str, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> 
         alone = name in ("mul", "div")  # the other one is a number
         linear = ((0,),) if alone and inputs else ()
     return Rule(tuple(texts[: len(inputs)]), tuple(texts[len(inputs) :]), linear)
-
-
-def _unsplit(shapes: Sequence[Shape]) -> tuple[str, ...]:
-    counted = iter(range(_OTHERS, 1 << 16))
-    return tuple("".join(chr(next(counted)) for _ in shape) for shape in shapes)
 
 
 def _letters(count: int, capital: Sequence[int] = ()) -> str:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ....instances.model.sharding.properties import PARTIAL, Property, local_shape
+from ....instances.pytorch.tensors.rules import CONSTANTS
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +94,8 @@ def compute(call: Call) -> Computing:
         made = yield from _EXCHANGING[call.kind](call)
         return made
     args = list(call.args)
+    if call.kind in CONSTANTS:
+        return _constant(call)
     if call.kind in ("squeeze", "view", "_unsafe_view", "reshape"):
         return args[0].reshape(call.local())  # a part of what can be viewed so may lie otherwise
     if call.kind in ("expand", "slice_backward", "select_backward"):
@@ -105,6 +108,18 @@ def compute(call: Call) -> Computing:
             args[9] = args[9] * args[2].shape[0] // _whole_filters(call, 2)
     result = call.target(*args, **call.kwargs)
     return _shared(call, result)
+
+
+def _constant(call: Call) -> Any:
+    """Return this device's part of a constant; what it is like is given whole, maybe without
+    numbers.
+    """
+    args, size = list(call.args), CONSTANTS[call.kind]
+    if size != 0:
+        args[0] = torch.empty(call.local(), dtype=args[0].dtype)
+    if size is not None:
+        args[size] = call.local()
+    return call.target(*args, **call.kwargs)
 
 
 def _shared(call: Call, result: Any) -> Any:

@@ -49,7 +49,8 @@ class Operators:
         parts = iter([self.part(held) for held in operation.reads])
 
         def given(node: fx.Node) -> Any:
-            return next(parts) if isinstance(node.meta.get("val"), Tensor) else node
+            value = node.meta.get("val")  # what a constant is like is no part that it reads
+            return next(parts, value) if isinstance(value, Tensor) else node
 
         args, kwargs = fx.map_arg((operation.node.args, operation.node.kwargs), given)
         program = self.sharded.program

@@ -1,9 +1,9 @@
 """Check a plan's bound, apart from the search that found it.
 
-A certificate that says how its bound is proved is checked by that: prices (`prices`), multipliers
-(`multipliers`), potentials (`sharding`). Any other bound is held against what follows from the
-workload alone (`max_load`, `latency`, `training`, `stages`): whatever found it, it is proved if
-that is as much.
+A certificate that says how its bound is proved is checked by that: prices (`prices`, `hubs`),
+multipliers (`multipliers`), potentials (`sharding`). Any other bound is held against what follows
+from the workload alone (`max_load`, `latency`, `training`, `stages`): whatever found it, it is
+proved if that is as much.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ from ....instances import (
 )
 from ....instances.common.errors import quote
 from ....instances.formats.certificate import (
+    HUBS,
     MULTIPLIERS,
     PRICES,
+    hub_certificate,
     multiplier_certificate,
     price_certificate,
 )
 from .at_once import bound_at_once
 from .bound_check import BoundCheck, check_target
+from .hubs import check_hubs
 from .multipliers import proved_by
 from .prices import check_prices
 from .sharding import check_sharding_bound
@@ -73,13 +76,17 @@ def check_bound(workload: Workload, plan: Plan) -> BoundCheck:
     problem, origin = plan.problem, plan.certificate.get("origin")
     if isinstance(problem, Sharding) and not math.isinf(plan.bound):
         return check_sharding_bound(workload, plan, problem)
-    if origin not in (PRICES, MULTIPLIERS) or not isinstance(problem, Throughput):
+    if origin not in (PRICES, HUBS, MULTIPLIERS) or not isinstance(problem, Throughput):
         return _check_at_once(workload, plan)
     costs = without_links(price(workload, plan.cluster), returning=False)
     if origin == PRICES:
         data = price_certificate(plan.certificate, workload.n, len(costs.count))
         check_target(plan, data.target)
         return check_prices(workload, costs, problem, data)
+    if origin == HUBS:
+        hubs = hub_certificate(plan.certificate, workload.n, len(costs.count))
+        check_target(plan, hubs.target)
+        return check_hubs(workload, costs, problem, hubs)
     given = multiplier_certificate(plan.certificate, workload.n, plan.cluster.size)
     check_target(plan, given.target)
     proved = proved_by(workload, costs, problem, given)

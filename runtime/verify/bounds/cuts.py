@@ -6,6 +6,8 @@ readers are in S.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from ....instances import Workload
@@ -14,18 +16,38 @@ from ....instances.common.arrays import Floats, Ints
 #: Flows that are added up, and what there can be of each in whole numbers.
 ROUNDS, WHOLE = 3, float(1 << 30)
 
-#: Nodes whose outputs other blocks read, and the blocks of node and readers.
-Nets = list[tuple[int, list[int]]]
+
+@dataclass(frozen=True, eq=False)
+class Nets:
+    """What may have to be moved; E nets.
+
+    Parameters
+    ----------
+    node
+        Shape (E,): whose output it is.
+    block
+        The blocks of the node and its readers, net by net.
+    first
+        Shape (E,): where those of each begin.
+    """
+
+    node: Ints
+    block: Ints
+    first: Ints
 
 
 def nets_of(workload: Workload, block: Ints) -> Nets:
     """Return what may have to be moved, given the block of each node."""
-    found = []
+    node: list[int] = []
+    of: list[int] = []
+    first: list[int] = []
     for u, readers in enumerate(workload.successors):
-        touched = sorted({int(block[v]) for v in (u, *readers)})
+        touched = {int(block[v]) for v in (u, *readers)}
         if len(touched) > 1:
-            found.append((u, touched))
-    return found
+            node.append(u)
+            first.append(len(of))
+            of += sorted(touched)
+    return Nets(*(np.array(values, np.int64) for values in (node, of, first)))
 
 
 def least_cut(side: Ints, compute: Floats, transfer: Floats, nets: Nets) -> float:
@@ -36,31 +58,43 @@ def least_cut(side: Ints, compute: Floats, transfer: Floats, nets: Nets) -> floa
     side
         Shape (B,).
     compute, transfer
-        Shapes (B,) and (n,): p of blocks, `inf` where they cannot be, and c of nodes.
+        Shapes (B,) and (n,): p of blocks, `inf` where they cannot be and less than 0 where they
+        are worth more than they take, and c ≥ 0 of nodes.
     """
-    known = float(compute[side > 0].sum())
-    open_ = np.flatnonzero((side == 0) & (compute < np.inf))
-    place = {int(b): i + 2 for i, b in enumerate(open_.tolist())}  # 0 is in the set, 1 is not
-    for b in np.flatnonzero((side == 0) & (compute == np.inf)).tolist():
-        place[b] = 1
-    arcs: list[tuple[int, int, float]] = [(place[b], 1, float(compute[b])) for b in open_.tolist()]
-    size = len(open_) + 2
-    for u, touched in nets:
-        weight = float(transfer[u])
-        ends = {0 if side[b] > 0 else 1 if side[b] < 0 else place[b] for b in touched}
-        if ends >= {0, 1}:
-            known += weight
-        elif len(ends) > 1 and weight > 0:
-            arcs += [(at, size, np.inf) for at in sorted(ends)]  # some of it in the set
-            arcs.append((size, size + 1, weight))
-            arcs += [(size + 1, at, np.inf) for at in sorted(ends)]  # all of it
-            size += 2
-    if not np.isfinite(known) or size == 2:
+    side = np.where((side == 0) & np.isinf(compute), -1, side)
+    open_ = np.flatnonzero(side == 0)
+    own = compute[open_]
+    known = float(compute[side > 0].sum()) + float(own[own < 0].sum())
+    if not len(nets.node):
         return known
-    return known + _most_flow(arcs, size)
+    inside, outside, free = (np.logical_or.reduceat(test[nets.block], nets.first) for test in (
+        side > 0, side < 0, side == 0))  # fmt: skip
+    weight = transfer[nets.node]
+    known += float(weight[inside & outside].sum())
+    left = np.flatnonzero(free & ~(inside & outside) & (weight > 0))
+    if not np.isfinite(known) or not len(open_):
+        return known
+    place = np.where(side > 0, 0, 1)  # 0 is in the set, 1 is not
+    place[open_] = 2 + np.arange(len(open_))
+    pins = np.diff(nets.first, append=len(nets.block))
+    some = np.full(
+        len(pins), -1
+    )  # reached if some of it is in the set, and what follows if not all
+    some[left] = 2 + len(open_) + 2 * np.arange(len(left))
+    enters = np.repeat(some, pins)
+    at, enters = place[nets.block[enters >= 0]], enters[enters >= 0]
+    never = np.full(len(at), np.inf)
+    arcs = (
+        (np.where(own < 0, 0, place[open_]), np.where(own < 0, place[open_], 1), np.abs(own)),
+        (at, enters, never),
+        (some[left], some[left] + 1, weight[left]),
+        (enters + 1, at, never),
+    )
+    start, end, capacity = (np.concatenate(column) for column in zip(*arcs, strict=True))
+    return known + _most_flow(start, end, capacity, 2 + len(open_) + 2 * len(left))
 
 
-def _most_flow(arcs: list[tuple[int, int, float]], size: int) -> float:
+def _most_flow(start: Ints, end: Ints, capacity: Floats, size: int) -> float:
     """Return a flow from 0 to 1, the largest but for rounding.
 
     SciPy knows whole numbers below 2^31 alone, so that after a first flow in units of a part of all
@@ -69,7 +103,6 @@ def _most_flow(arcs: list[tuple[int, int, float]], size: int) -> float:
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import maximum_flow
 
-    start, end, capacity = (np.array(column) for column in zip(*arcs, strict=True))
     limit = float(capacity[np.isfinite(capacity)].sum())
     capacity = np.where(np.isinf(capacity), 2 * limit, capacity)
     left = coo_array((capacity, (start, end)), shape=(size, size)).tocsr()
@@ -84,5 +117,5 @@ def _most_flow(arcs: list[tuple[int, int, float]], size: int) -> float:
         flow += float(found.flow_value) * unit
         left = left - found.flow * unit
         left.data = np.maximum(left.data, 0.0)
-        limit = unit * len(arcs)
+        limit = unit * len(start)
     return flow

@@ -82,8 +82,7 @@ def blocks(workload: Workload, costs: Costs, problem: Throughput) -> Ints:
     together.add_nodes_from(range(workload.n))
     for members in workload.colour_classes:
         nx.add_path(together, members)
-    alone = problem.cpu_split == "free" and bool((costs.host & (costs.count > 0)).any())
-    if problem.split == "contiguous" and not alone:
+    if keeps_order(costs, problem):
         of = {v: min(part) for part in nx.connected_components(together) for v in part}
         waits: nx.DiGraph[int] = nx.DiGraph()
         waits.add_edges_from((of[u], of[v]) for u, v in pipeline_edges(workload))
@@ -93,6 +92,12 @@ def blocks(workload: Workload, costs: Costs, problem: Throughput) -> Ints:
     for b, part in enumerate(nx.connected_components(together)):
         number[list(part)] = b
     return number
+
+
+def keeps_order(costs: Costs, problem: Throughput) -> bool:
+    """Whether all devices can be executed one after the other."""
+    alone = problem.cpu_split == "free" and bool((costs.host & (costs.count > 0)).any())
+    return problem.split == "contiguous" and not alone
 
 
 def _counted(time: Floats, count: Floats) -> float:

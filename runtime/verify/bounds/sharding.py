@@ -15,7 +15,8 @@ it, as those to and from what is left out need not be paid for, and then leaves 
 are dearer by than the cheapest to its uses further on. The cheapest of what is left is found by
 elimination (`elimination`), by the costs themselves.
 
-Memory is left aside: a limit can only make shardings dearer.
+Memory is left aside: a limit can only make shardings dearer. With a price for each byte it is
+counted (`sharding_memory`), and what the limit is worth at that price is taken off.
 """
 
 from __future__ import annotations
@@ -31,15 +32,23 @@ from ....instances.common.errors import quote
 from ....instances.formats.certificate import (
     ELIMINATED,
     PASSED,
+    PRICED,
     PotentialCertificate,
     potential_certificate,
 )
 from .bound_check import BoundCheck, check_target
 from .elimination import Factor, least_sum
+from .sharding_memory import with_memory
 from .sharding_ways import Tensors, Use, Ways, priced_ways
 
 #: What is taken off for rounding, as a part of the sum of all magnitudes.
 ROUNDING = 1e-11
+
+#: What is checked by what the plan keeps.
+WITH_EVIDENCE = (PASSED, ELIMINATED, PRICED)
+
+#: How much more than the memory a plan may hold, relatively.
+SLACK = 1e-9
 
 #: Passes over the operators, at most, and between two tries to eliminate what is left.
 PASSES, STEP = 48, 4
@@ -54,13 +63,13 @@ def check_sharding_bound(workload: Workload, plan: Plan, problem: Sharding) -> B
     A bound whose certificate has no potentials is held against what can be proved without.
     """
     origin = plan.certificate.get("origin")
-    if origin in (PASSED, ELIMINATED):
+    if origin in WITH_EVIDENCE:
         given = potential_certificate(plan.certificate)
     else:
         given = PotentialCertificate("elimination of a program", plan.bound, 1.0, [], [])
     check_target(plan, given.target)
     proved = proved_by(workload, problem, given)
-    if not proved >= given.target and origin not in (PASSED, ELIMINATED):
+    if not proved >= given.target and origin not in WITH_EVIDENCE:
         raise InputError(
             f"plan: its bound comes from {quote(origin)}, without a certificate that can be "
             f"checked; of any sharding {proved!r} is proved, and not {given.target!r}"
@@ -80,19 +89,35 @@ def proved_by(workload: Workload, problem: Sharding, data: PotentialCertificate)
     VerificationError
         If it speaks of what the program does not have, or what it leaves is too much to try.
     """
-    ways, tensors = priced_ways(program_of(workload), problem, workload.time_unit)
+    program = program_of(workload)
+    ways, tensors = priced_ways(program, problem, workload.time_unit)
     if any(not len(one.cost) for one in ways):
         return data.target  # an operator that cannot be computed: there is no sharding
-    check = _Check(ways, tensors, data)
+    if data.price == 0:
+        return _proved(ways, tensors, data, data.target)
+    if problem.memory_bytes is None or data.price < 0:
+        raise VerificationError(f"certificate: a byte has the price {data.price}, and no limit")
+    ways, tensors = with_memory(program, problem, ways, tensors, data.price)
+    worth = data.price * problem.memory_bytes * (1 + SLACK)
+    target = (data.target + worth) * (1 + ROUNDING)
+    proved = _proved(ways, tensors, data, target)
+    return data.target if proved >= target else proved * (1 - ROUNDING) - worth
+
+
+def _proved(
+    ways: list[Ways], tensors: list[Tensors], data: PotentialCertificate, target: float
+) -> float:
+    """Return what is proved of operators and tensors that cost so: the target at most."""
+    check = _Check(ways, tensors, data, target)
     for k in range(PASSES):
         check.passes(forward=k % 2 == 0)
-        if check.bound >= data.target:
-            return data.target
+        if check.bound >= target:
+            return target
         if k % STEP == STEP - 1:
             most = MOST_AT_FIRST if k < PASSES - 1 else MOST_ENTRIES
             least = least_sum(check.counts(), check.factors(), most)
             if least is not None:
-                return min(data.target, least * (1 - ROUNDING))  # a sum of costs, none below 0
+                return min(target, least * (1 - ROUNDING))  # a sum of costs, none below 0
     raise VerificationError(
         "certificate: its potentials leave too many choices for this check to try all"
     )
@@ -110,9 +135,13 @@ class _Check:
     """Costs with potentials, and the choices that are left."""
 
     def __init__(
-        self, ways: list[Ways], tensors: list[Tensors], data: PotentialCertificate
+        self,
+        ways: list[Ways],
+        tensors: list[Tensors],
+        data: PotentialCertificate,
+        target: float,
     ) -> None:
-        self.ways, self.tensors, self.target = ways, tensors, data.target
+        self.ways, self.tensors, self.target = ways, tensors, target
         self.kept: list[Bools] = [np.ones(len(one.cost), np.bool_) for one in ways]
         self.phi: list[Floats] = [one.cost.copy() for one in ways]
         self.around: list[list[tuple[int, Use, bool]]] = [[] for _ in ways]

@@ -164,7 +164,7 @@ def _rows(pairs: Pairs, half: int, meet: int, allowed: Bools) -> Rows:
             path[own, p] += stages.backward[0, number[own]] * counts[d, 1]
             path[own, p] += before[counts[:d].tobytes()][start[own]]
             path[own, p] += after[counts[d + 1 :].tobytes()][end[own]]
-    return Rows(device, number, path).keep(np.isfinite(path).all(axis=1))
+    return Rows(device, number, path).keep(np.asarray(np.isfinite(path).all(axis=1)))
 
 
 def _half(pairs: Pairs, half: int, meet: int, prices: Floats, rows: Rows, spared: Floats) -> Half:
@@ -196,4 +196,5 @@ def _nets(pairs: Pairs, meet: int, below: Rows, above: Rows, passes: Floats) -> 
     own = passes[below.device[row], 0]  # of each stage and pass
     worth = own[:, 1, 0] * weight[0, net] + own[:, 0, 1] * weight[1, net]
     worth += whole * (own[:, 0, 0] * weight[0, net] + own[:, 1, 1] * weight[1, net])
-    return Nets(first, net, whole, every, weight), np.bincount(row, worth, len(below.number))
+    spared = np.asarray(np.bincount(row, worth, len(below.number)), np.float64)
+    return Nets(first, net, whole, every, weight), spared

@@ -163,8 +163,10 @@ def contracted_dp(
 
 def few_ideals_dp(task: Task[Throughput], search: Search[Solution]) -> None:
     """Find the optimum over contiguous splits as `ideal_dp` if the units have few ideals."""
+    if not ideals_alone(task):
+        return
     pipe = pipeline(task)
-    lattice = few_ideals(pipe, search) if ideals_alone(task) else None
+    lattice = few_ideals(pipe, search)
     least = _solve(_Run(task, pipe, lattice, search)) if lattice is not None else None
     if least is not None and math.isfinite(least):
         search.raise_bound(least, ORIGIN)

@@ -15,6 +15,9 @@ from ....instances.common.arrays import Bools, Floats, Ints
 #: Part of an even share by which a boundary may be shifted to where less data crosses.
 SHIFT = 0.3
 
+#: Stretches for each device that are put between each other, and the part of the memory they fill.
+STRETCHES, FILLED = 16, 0.8
+
 #: Factor by which coarse units grow with their distance from the end of a stage.
 GROWTH = 1.5
 
@@ -103,6 +106,46 @@ def around(stage: Ints, alone: Bools, most: int) -> Ints:
         inner = steps[steps <= (b - a) // 2].tolist()
         found |= {a, b, *(a + s for s in inner), *(b - s for s in inner)}
     return np.array(sorted(found), np.int64)
+
+
+def balanced(
+    order: Ints, work: Floats, crosses: Floats, memory_bytes: Floats, room: float, devices: int
+) -> Ints:
+    """Return an order whose even shares have room, where those of the given one do not.
+
+    Stretches from its end of more memory for the work come first, with one from the other end in
+    between whenever they fill the devices that can do their work: a share is then two intervals of
+    the order.
+
+    Parameters
+    ----------
+    order
+        Shape (U,), as are work and memory, which are by unit.
+    crosses
+        As of `crossing`.
+    room
+        Memory of a device.
+
+    Returns
+    -------
+    array
+        The given order if its shares have room.
+    """
+    shares = even(work[order], crosses, devices)
+    if np.add.reduceat(memory_bytes[order], shares[:-1]).max() <= room:
+        return order
+    ends = even(work[order], crosses, STRETCHES * devices)
+    done, held = (np.add.reduceat(x[order], ends[:-1]) for x in (work, memory_bytes))
+    half = int(np.searchsorted(np.cumsum(done), done.sum() / 2))
+    heavy = list(range(len(done)))
+    if held[:half].sum() < held.sum() / 2:
+        heavy.reverse()
+    most = FILLED * room * devices / max(float(done.sum()), np.finfo(float).tiny)
+    taken, full = [], 0.0
+    while heavy:
+        taken.append(heavy.pop(0 if full <= 0 else -1))
+        full += held[taken[-1]] - most * done[taken[-1]]
+    return np.concatenate([order[ends[i] : ends[i + 1]] for i in taken])
 
 
 def labels(order: Ints, boundaries: Ints) -> Ints:

@@ -36,8 +36,8 @@ class Sets:
 
     Parameters
     ----------
-    devices
-        n_k.
+    kind, devices
+        k and n_k.
     limit
         Of the load.
     order
@@ -48,6 +48,8 @@ class Sets:
         Shape (U,): p.
     may
         Shape (H, U, 2), by place in the order: whether a unit may be left out, and taken.
+    hubs
+        Hubs, the one that decides the groups first.
     group
         Shape (H,): of each case.
     price_of, part
@@ -56,12 +58,14 @@ class Sets:
         Of the other kinds: number of devices, and time of each unit, shape (U,).
     """
 
+    kind: int
     devices: int
     limit: float
     order: Ints
     frontier: tuple[Ints, Ints, Floats]
     work: Floats
     may: Bools
+    hubs: Ints
     group: Ints
     price_of: Ints
     part: Floats
@@ -108,23 +112,24 @@ def sets_by_hubs(
     hubs = hubs[np.argsort(-touching(graph, weight[kind])[hubs], kind="stable")[:HUBS]]
     share, work = least_work(task, graph, kind, limit)
     nets = np.flatnonzero((weight[kind] > 0) & (np.diff(shape.net_ptr) <= PINS))
-    most = float(costs.count[kind]) * (limit - share) * (1 + PROOF_MARGIN)
-    frontier = relaxed_frontier(graph, nets, weight[kind, nets], order, most, WIDTH)
+    frontier = relaxed_frontier(graph, nets, weight[kind, nets], order, np.inf, WIDTH)
     if frontier is None or share <= 0:
         return None
     price_of = _beside(graph, hubs)
     total = np.bincount(price_of, weights=work)[price_of]
     time = graph.compute.sum(axis=1)
-    may, group = _cases(graph, hubs, convex=ideals_alone(task))
+    hubs, may, group = _cases(graph, hubs, convex=ideals_alone(task))
     may[:, :, 1] &= np.isfinite(time[kind])
     others = [j for j in np.flatnonzero(costs.count).tolist() if j != kind]
     return Sets(
+        kind=kind,
         devices=int(costs.count[kind]),
         limit=limit,
         order=order,
         frontier=frontier,
         work=work,
         may=may[:, order],
+        hubs=hubs,
         group=group,
         price_of=price_of,
         part=work / np.where(total > 0, total, 1.0),
@@ -143,30 +148,31 @@ def _beside(graph: Hypergraph, hubs: Ints) -> Ints:
     return np.unique(beside, axis=0, return_inverse=True)[1].ravel()
 
 
-def _cases(graph: Hypergraph, hubs: Ints, *, convex: bool) -> tuple[Bools, Ints]:
-    """Return which units may be left out and taken in each case, (H, U, 2), and groups, (H,).
+def _cases(graph: Hypergraph, hubs: Ints, *, convex: bool) -> tuple[Ints, Bools, Ints]:
+    """Return hubs, which units may be left out and taken in each case, (H, U, 2), and groups, (H,).
 
-    Groups are the choices for the hub of most units on both sides, in this order: it is in the set,
-    units before it may be, units after it may be; or one group if there is no such hub.
+    Groups are the choices for the hub of most units on both sides, which comes first, in this
+    order: it is in the set, units before it may be, units after it may be; or one group if there is
+    no such hub.
     """
     order: nx.DiGraph[int] = nx.DiGraph()
     order.add_nodes_from(range(graph.size))
     order.add_edges_from(graph.edges.tolist())
-    outside, fewer = [], np.zeros(len(hubs))
-    for i, hub in enumerate(hubs.tolist()):
+    outside = {}
+    for hub in hubs.tolist():
         sides = [nx.descendants(order, hub), nx.ancestors(order, hub)] if convex else []
-        fewer[i] = min(map(len, sides), default=0)
-        outside.append(sides if fewer[i] else [set[int]()])
-    cases = list(itertools.product(*(range(1 + len(some)) for some in outside)))
+        outside[hub] = sides if min(map(len, sides), default=0) else [set[int]()]
+    hubs = np.array(sorted(outside, key=lambda hub: -min(map(len, outside[hub]))))
+    cases = list(itertools.product(*(range(1 + len(outside[hub])) for hub in hubs.tolist())))
     may = np.ones((len(cases), graph.size, 2), np.bool_)
     for h, case in enumerate(cases):
-        for hub, out, choice in zip(hubs.tolist(), outside, case, strict=True):
+        for hub, choice in zip(hubs.tolist(), case, strict=True):
             if choice == 0:
                 may[h, hub, 0] = False
             else:
-                may[h, [hub, *out[choice - 1]], 1] = False
-    group = np.array(cases)[:, fewer.argmax()] if fewer.any() else np.zeros(len(cases), np.int64)
-    return may, group
+                may[h, [hub, *outside[hub][choice - 1]], 1] = False
+    divided = len(outside[int(hubs[0])]) > 1
+    return hubs, may, np.array(cases)[:, 0] * divided
 
 
 def priced(sets: Sets, point: Floats) -> Priced:

@@ -28,6 +28,7 @@ linear program over the sets seen so far, within a box around the best so far (b
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -37,13 +38,16 @@ from ....formulations.throughput.certificate import PROOF_MARGIN
 from ....formulations.throughput.hypergraph import Hypergraph
 from ....instances import Solution, Throughput
 from ....instances.common.arrays import Floats, Ints
+from ....instances.formats.certificate import HUBS
 from ...core.search import Search, Stoppable
 from .hub_sets import Priced, Sets, priced, sets_by_hubs
 
-ORIGIN = "prices by the hubs of a device"
-
 #: Most rounds of prices, and by which part of the limit they must promise to be better for another.
 ROUNDS, PROMISED = 60, 1e-5
+
+#: How large prices and slopes may get for each device: where the least load of a case decides, they
+#: grow without end.
+STEEP = 1e6
 
 #: Halvings of the interval in which a bound lies.
 HALVINGS = 40
@@ -77,25 +81,59 @@ def raise_by_hubs(
     sets = sets_by_hubs(task, graph, order, limit)
     if sets is None:
         return
+    evidence = partial(_evidence, graph, sets)
     work = np.bincount(sets.price_of, weights=sets.work)
     start = np.concatenate([work, np.full(len(sets.may), limit)])
     start *= sets.devices / float(work.sum())
     known: list[Priced] = []
     whole = np.zeros_like(sets.group)
-    for bound in _bounds(sets, whole, np.array([sets.devices]), start, known, clock):
-        search.raise_bound(bound * (1 - PROOF_MARGIN), ORIGIN)
+    for part, best in _bounds(sets, whole, np.array([sets.devices]), start, known, clock):
+        bound = part * limit * (1 - PROOF_MARGIN)
+        search.raise_bound(bound, HUBS, evidence([best], bound))
     if not sets.group.any():
         return
-    least = limit
-    for counts in _divisions(sets.devices):
-        best = 0.0
-        for best in _bounds(sets, sets.group, counts, start, known, clock):
-            if best >= least:
+    divisions, least = _divisions(sets.devices), 1.0
+    for counts in divisions:
+        part = 0.0
+        for part, _ in _bounds(sets, sets.group, counts, start, known, clock):
+            if part >= least:
                 break
-        least = min(least, best)
-        if clock.should_stop() or least <= search.bound:
+        least = min(least, part)
+        if clock.should_stop() or least * limit <= search.bound:
             return
-    search.raise_bound(least * (1 - PROOF_MARGIN), ORIGIN)
+    bound = least * limit * (1 - PROOF_MARGIN)
+    points = _covering(sets.group, divisions, known, least * (1 - PROOF_MARGIN))
+    search.raise_bound(bound, HUBS, evidence(points, bound))
+
+
+def _covering(group: Ints, divisions: list[Ints], known: list[Priced], part: float) -> list[Priced]:
+    """Return a few of the prices, such that some prove a part of the limit for each division."""
+    chosen: list[Priced] = []
+    for counts in divisions:
+        if not any(_excess(one, group, counts, part) < 0 for one in chosen):
+            chosen.append(min(known, key=lambda one: _excess(one, group, counts, part)))
+    return chosen
+
+
+def _evidence(
+    graph: Hypergraph, sets: Sets, points: list[Priced], target: float
+) -> dict[str, object]:
+    """Return the evidence for `target` in the form that plans keep and `check_bound` reads."""
+    total = np.bincount(sets.price_of, weights=sets.work)
+    many = len(total)
+    return {
+        "target": target,
+        "kind": sets.kind,
+        "hubs": [graph.members[hub][0] for hub in sets.hubs.tolist()],
+        "classes": sets.price_of[graph.unit_of].tolist(),
+        "points": [
+            (
+                (one.point[:many] / np.where(total > 0, total, 1.0)).tolist(),
+                (one.point[many:] / sets.limit).tolist(),
+            )
+            for one in points
+        ],
+    }
 
 
 def _divisions(devices: int) -> list[Ints]:
@@ -109,8 +147,10 @@ def _divisions(devices: int) -> list[Ints]:
 
 def _bounds(
     sets: Sets, group: Ints, counts: Ints, start: Floats, known: list[Priced], clock: Stoppable
-) -> Iterator[float]:
-    """Yield bounds for so many devices in each group, that increase, while prices get better.
+) -> Iterator[tuple[float, Priced]]:
+    """Yield parts of the limit below which so many devices in each group cannot be, and by what.
+
+    They increase, while prices get better.
 
     Parameters
     ----------
@@ -124,19 +164,19 @@ def _bounds(
     if not known:
         known.append(priced(sets, start))
     parts = [_proved(one, group, counts) for one in known]
-    centre, part, radius = known[int(np.argmax(parts))].point, max(parts), RADIUS
+    best, part, radius = known[int(np.argmax(parts))], max(parts), RADIUS
     for _ in range(ROUNDS):
-        yield part * sets.limit
+        yield part, best
         if clock.should_stop() or part == 1.0:
             return
-        trial, promised = _better(sets, group, counts, known, (centre, radius, part))
-        if -promised < PROMISED:
+        trial, promised = _better(sets, group, counts, known, (best.point, radius, part))
+        if -promised < PROMISED or np.abs(trial).max() > STEEP * sets.devices:
             return
         known.append(priced(sets, trial))
         found = _excess(known[-1], group, counts, part)
         if found < SERIOUS * promised:
             radius *= 1.5 if found < 0.5 * promised else 1.0
-            centre, part = trial, _proved(known[-1], group, counts)
+            best, part = known[-1], _proved(known[-1], group, counts)
         elif found > -promised:
             radius /= 2
 
@@ -196,4 +236,5 @@ def _better(
     row_upper = np.where(sides > 0, sides, np.inf)
     best = least_cost(cost, lower, Entries(at, of, matrix[at, of]), sides, row_upper, upper)
     assert best is not None  # the centre keeps all rows
-    return best.x[: len(centre)], best.value / sets.devices - 1.0
+    trial: Floats = np.maximum(best.x[: len(centre)], lower[: len(centre)])  # but for tolerances
+    return trial, best.value / sets.devices - 1.0

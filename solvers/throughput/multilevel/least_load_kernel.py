@@ -5,127 +5,76 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ....instances.common.arrays import Floats, Ints
-from ....instances.common.kernel import inner, kernel
+from ....instances.common.kernel import kernel
 
 
-class Labels(NamedTuple):
-    """Labels of the states of two layers in turn, by classes of transfers.
+class Table(NamedTuple):
+    """What is known of the states of two layers in turn, by value.
 
     Parameters
     ----------
-    many
-        Shape (2, S, C): how many a state has of a class.
-    interval
-        Shape (2, S, C, J, 3): least and most work, increasing, and least transfers, of each.
+    excess
+        Shape (2, S, B): the least load of a set of a value, less that value; `inf` if there is none
+        within the limit.
+    span
+        Shape (2, S, 2): the least and the greatest value that a state has.
     """
 
-    many: Ints
-    interval: Floats
+    excess: Floats
+    span: Ints
 
 
 @kernel
-def extend(first, last, layers, step, cost, work, bounds, table, seen):
-    """Extend labels over the units at places `first` … `last` − 1.
+def extend(places, layers, step, cost, rest, value, more, bounds, table, found):
+    """Extend a table over the units from a first place up to a last, without it.
 
     Parameters
     ----------
+    places
+        The first and the last.
     layers, step, cost
         Of a frontier, as of `build`.
+    rest
+        Shape (S,): transfers still to come if all units left are out.
+    value, more
+        Of each unit, in order: its value, in steps, and by how much its work is above it.
     bounds
-        Most load, most transfers, and how near intervals are that become one.
-    seen
-        A state's intervals of fewer transfers: room for them.
+        Fewest steps that are a share, most excess, and the worth of a step.
+    found
+        Shape (2,): the least load of sets that are a share, and the place at which it was found.
     """
-    limit, most, near = bounds
-    count, interval = table
-    classes = count.shape[2]
-    scale = (classes - 1) / most
+    first, last = places
+    share, most, worth = bounds
+    excess, span = table
+    size = excess.shape[2]
     for i in range(first, last):
         now, after = i % 2, (i + 1) % 2
         begin = layers[i + 1]
         later = layers[i + 2] - begin
         for y in range(later):
-            for b in range(classes):
-                count[after, y, b] = 0
+            excess[after, y, :] = float("inf")
+            span[after, y, 0], span[after, y, 1] = size, -1
         for x in range(begin - layers[i]):
-            for b in range(classes):
-                for j in range(count[now, x, b]):
-                    for choice in range(2):
-                        y = step[layers[i] + x, choice] - begin
-                        if y < 0:
-                            continue
-                        paid = interval[now, x, b, j, 2] + cost[layers[i] + x, choice]
-                        least = interval[now, x, b, j, 0] + work[i] * choice
-                        if paid > most or least + paid > limit:
-                            continue
-                        greatest = interval[now, x, b, j, 1] + work[i] * choice
-                        _insert(
-                            count,
-                            interval,
-                            after,
-                            y,
-                            int(paid * scale),
-                            least,
-                            greatest,
-                            paid,
-                            near,
-                        )
+            low = span[now, x, 0]
+            for choice in range(2):
+                y = step[layers[i] + x, choice] - begin
+                shift = choice * value[i]
+                high = min(span[now, x, 1], size - 1 - shift)
+                if y < 0 or high < low:
+                    continue
+                paid = cost[layers[i] + x, choice] + choice * more[i]
+                here, there = excess[now, x], excess[after, y]
+                for b in range(low, high + 1):
+                    there[b + shift] = min(there[b + shift], here[b] + paid)
+                span[after, y, 0] = min(span[after, y, 0], low + shift)
+                span[after, y, 1] = max(span[after, y, 1], high + shift)
         for y in range(later):
-            _leave_out(count, interval, after, y, seen)
-
-
-@inner
-def _leave_out(count, interval, after, y, seen):
-    """Leave out labels of a state whose work is all in intervals of fewer transfers."""
-    known, covered = seen
-    known[0, 0, 0] = 0
-    for b in range(count.shape[2]):
-        kept = 0
-        for j in range(count[after, y, b]):
-            least, greatest = interval[after, y, b, j, 0], interval[after, y, b, j, 1]
-            inside = False
-            for k in range(known[0, 0, 0]):
-                inside |= covered[0, 0, 0, k, 0] <= least and greatest <= covered[0, 0, 0, k, 1]
-            if inside:
-                continue
-            for part in range(3):
-                interval[after, y, b, kept, part] = interval[after, y, b, j, part]
-            kept += 1
-            if known[0, 0, 0] < covered.shape[3] - 1:
-                _insert(known, covered, 0, 0, 0, least, greatest, 0.0, 0.0)
-        count[after, y, b] = kept
-
-
-@inner
-def _insert(count, interval, now, y, b, least, greatest, paid, near):
-    """Add an interval to those of a class; those nearer than `near` become one.
-
-    Where there is no room for another, it becomes one with its neighbour.
-    """
-    many = count[now, y, b]
-    i = 0
-    while i < many and interval[now, y, b, i, 1] + near < least:
-        i += 1
-    if many == interval.shape[3] and (i == many or interval[now, y, b, i, 0] - near > greatest):
-        i = max(i - 1, 0)
-        least = min(least, interval[now, y, b, i, 0])
-        greatest = max(greatest, interval[now, y, b, i, 0])
-    j = i
-    while j < many and interval[now, y, b, j, 0] - near <= greatest:
-        least = min(least, interval[now, y, b, j, 0])
-        greatest = max(greatest, interval[now, y, b, j, 1])
-        paid = min(paid, interval[now, y, b, j, 2])
-        j += 1
-    if j == i:
-        for k in range(many, i, -1):
-            for part in range(3):
-                interval[now, y, b, k, part] = interval[now, y, b, k - 1, part]
-        count[now, y, b] = many + 1
-    elif j > i + 1:
-        for k in range(j, many):
-            for part in range(3):
-                interval[now, y, b, k - (j - i - 1), part] = interval[now, y, b, k, part]
-        count[now, y, b] = many - (j - i - 1)
-    interval[now, y, b, i, 0] = least
-    interval[now, y, b, i, 1] = greatest
-    interval[now, y, b, i, 2] = paid
+            low, high = size, -1
+            for b in range(span[after, y, 0], span[after, y, 1] + 1):
+                if excess[after, y, b] > most:
+                    excess[after, y, b] = float("inf")
+                    continue
+                low, high = min(low, b), b
+                if b >= share and excess[after, y, b] + rest[begin + y] + b * worth < found[0]:
+                    found[0], found[1] = excess[after, y, b] + rest[begin + y] + b * worth, i
+            span[after, y, 0], span[after, y, 1] = low, high

@@ -27,7 +27,7 @@ from ..column_generation.frontier import incidence
 from ..column_generation.narrow_orders import demand_order, narrow_order
 from ..dp.dp import contracted_dp, few_ideals_dp, ideals_alone
 from ..neighbourhood import Neighbourhood
-from .coarsen import around, crossing, even, labels, touching
+from .coarsen import around, balanced, crossing, even, labels, touching
 from .hubs import raise_by_hubs
 from .least_load import raise_by_least_load
 from .spine import raise_by_spine
@@ -65,7 +65,7 @@ def multilevel(task: Task[Throughput], search: Search[Solution]) -> None:
         free = graph if np.array_equal(units, graph.unit_of) else hypergraph(task, units)
         narrow = narrow_order(free)
     anyhow = task.problem.split == "noncontiguous"
-    starts = [(free, narrow)] if anyhow else []
+    starts = [(free, _within_memory(task, free, narrow))] if anyhow else []
     for i, (of, order) in enumerate([*starts, *((graph, order) for order in orders)]):
         if search.should_stop():
             return
@@ -81,8 +81,12 @@ def multilevel(task: Task[Throughput], search: Search[Solution]) -> None:
             raise_by_spine(task, graph, search, clock)
         raise_by_least_load(task, free, narrow, search, clock)
     if anyhow and search.best is not None:
+        before = search.objective
         with search.phase("pairs"):
             _pairs(task, free, narrow, search)
+        if search.objective < before * (1 - ENOUGH) and not search.should_stop():
+            with search.phase("bound"):  # it is better the better the plan
+                raise_by_least_load(task, free, narrow, search, search)
 
 
 def _plan(
@@ -110,6 +114,19 @@ def _coarse(task: Task[Throughput], graph: Hypergraph, order: Ints) -> Ints:
     weight = _weight(task, graph)
     boundaries = even(_load_alone(task, graph)[order], crossing(graph, weight, order), count)
     return labels(order, boundaries)[graph.unit_of]
+
+
+def _within_memory(task: Task[Throughput], graph: Hypergraph, order: Ints) -> Ints:
+    """Return an order whose even shares have room on the kind of the most devices, if they can."""
+    kind = int(task.costs.count.argmax())
+    return balanced(
+        order,
+        _load_alone(task, graph),
+        crossing(graph, _weight(task, graph), order),
+        graph.memory_bytes,
+        float(task.costs.capacity_bytes[kind]),
+        int(task.costs.count[kind]),
+    )
 
 
 def _weight(task: Task[Throughput], graph: Hypergraph) -> Floats:

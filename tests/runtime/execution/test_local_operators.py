@@ -14,7 +14,11 @@ from sharded_models import MODELS  # noqa: E402
 from stagecut.instances import Signature  # noqa: E402
 from stagecut.instances.model.sharding.properties import COPIED, PARTIAL  # noqa: E402
 from stagecut.instances.pytorch.tensors.program import tensor_arguments  # noqa: E402
-from stagecut.instances.pytorch.tensors.rules import name_of, signatures_of  # noqa: E402
+from stagecut.instances.pytorch.tensors.rules import (  # noqa: E402
+    CONSTANTS,
+    name_of,
+    signatures_of,
+)
 from stagecut.instances.pytorch.tensors.trace import training_graph  # noqa: E402
 from stagecut.runtime.execution.sharded.local import Call, compute  # noqa: E402
 
@@ -100,7 +104,7 @@ def check(node: Any, args: Any, kwargs: Any, made: Any, signature: Signature, de
     parts: list[list[Any]] = []
 
     def split(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor) and arguments:  # what a constant is like stays whole
             parts.append(part(value, signature.inputs[next(slots)], devices, generator))
             return len(parts) - 1, "slot"
         return value
@@ -149,7 +153,7 @@ def test_every_signature_recombined_is_the_whole_operator(name: str) -> None:
         several = values if isinstance(values, tuple | list) else [values]
         outputs = [tuple(v.shape) for v in several if isinstance(v, torch.Tensor)]
         shapes = [tuple(v.shape) for v in arguments]
-        if not arguments or name_of(node) == "detach":
+        if name_of(node) == "detach" or not (arguments or name_of(node) in CONSTANTS):
             continue
         found = signatures_of(node, shapes, outputs)
         if found is None:

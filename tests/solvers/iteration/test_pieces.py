@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from sweep import case_of
 
 from stagecut import Cluster, DeviceKind, Iteration, Limits, Workload, load, solve
 from stagecut.formulations.iteration.line import line
@@ -38,6 +39,24 @@ def test_pieces_of_a_device_need_not_hold_their_activations_at_once(split: str) 
     assert found.status != "infeasible"
     assert found.objective == 3.0
     assert found.bound <= 3.0
+
+
+@pytest.mark.parametrize(
+    ("variant", "seed"),
+    [
+        ("iteration noncontiguous", 1095),
+        ("iteration noncontiguous", 1290),
+        ("iteration per-device", 1144),
+    ],
+)
+def test_a_plan_is_found_where_memory_is_short(variant: str, seed: int) -> None:
+    """No chain fits, and none of the placements that the search for the max-load meets."""
+    case = case_of(variant, seed)
+    found = solve(case.workload, case.cluster, case.problem, limits=Limits(nodes=500))
+    optimum = case.optimum()
+    assert optimum is not None
+    assert found.plan is not None
+    assert found.bound <= optimum <= found.objective
 
 
 def test_an_order_of_units_that_are_alike_only_where_nothing_is_left_out() -> None:

@@ -42,6 +42,8 @@ def agree(best: float, result: stagecut.Result) -> None:
 def sound(best: float, result: stagecut.Result) -> None:
     """Never better than brute force, and never a bound above it."""
     assert result.bound <= best * (1 + 1e-9) + 1e-12
+    # a bound that a plan is below is withdrawn, and noted
+    assert not any("a defect" in note for note in result.notes)
     if result.objective is not None:
         assert result.objective >= best * (1 - 1e-9)
     if result.status == "optimal":

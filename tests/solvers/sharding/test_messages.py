@@ -187,7 +187,7 @@ def test_a_traced_transformer_on_two_axes(
     words = torch.zeros(8, 12, dtype=torch.int64)
     workload = tensor_program(Language(2), (words, words), estimate="h100")
     problem = Sharding(DeviceMesh(shape, (SLOW, FAST)))
-    result = solve(workload, problem=problem, limits=Limits(seconds=120, gap=1e-6))
+    result = solve(workload, problem=problem, limits=Limits(seconds=120, gap=1e-6), workers=1)
     assert result.method == "messages"
     assert result.status == "optimal", (result.gap, result.notes)
     assert result.plan is not None
@@ -199,7 +199,7 @@ def test_a_traced_transformer_on_two_axes(
         assert result.objective <= other * (1 + 1e-9)
     monkeypatch.setattr(auto, "FEW_PAIRS", 10**9)
     line = Sharding(DeviceMesh((4,), (FAST,)))
-    eliminated = solve(workload, problem=line, limits=Limits(seconds=120, gap=1e-9))
+    eliminated = solve(workload, problem=line, limits=Limits(seconds=120), workers=1)
     assert eliminated.method == "elimination"
     passing = solve(workload, problem=line, method="messages", limits=Limits(seconds=120, gap=1e-9))
     assert passing.objective == pytest.approx(eliminated.objective, rel=1e-9)
