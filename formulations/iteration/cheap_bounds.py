@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
-
-from ...instances import Cluster, DeviceKind, Iteration, Split, Throughput
-from ...instances.model.costs import times_column
+from ...instances import Iteration, Split, Throughput
 from ...instances.model.kept_bytes import kept_bytes
 from ..task import Task, pose
 from ..throughput.cheap_bounds import compute_bounds, units_of_split
@@ -41,21 +38,3 @@ def max_load_task(task: Task[Iteration]) -> Task[Throughput]:
         _, resident, _ = kept_bytes(workload)
         workload = replace(workload, memory_bytes=resident)
     return pose(workload, task.cluster, Throughput(split=split, overlap=problem.overlap))
-
-
-def memory_task(task: Task[Iteration], in_flight: int) -> Task[Throughput]:
-    """Return the task whose objective is the largest part of its memory that a device needs.
-
-    It holds the activations of `in_flight` microbatches at once, and moving data costs nothing.
-    """
-    workload = task.workload
-    _, resident, activations = kept_bytes(workload)
-    needed = resident + in_flight * activations
-    times, kinds = {}, []
-    for kind in (kind for kind in task.cluster.kinds if kind.count):
-        supported = np.isfinite(workload.times[times_column(workload, kind)])
-        part = needed / max(kind.memory_bytes, 1.0)
-        times[kind.name] = np.where(supported, part, np.inf)
-        kinds.append(DeviceKind(kind.name, kind.count, host=kind.host))
-    alike = replace(workload, times=times, transfer=np.zeros(workload.n), output_bytes=None)
-    return pose(alike, Cluster(tuple(kinds)), Throughput(split=task.problem.split))

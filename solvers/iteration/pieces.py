@@ -8,20 +8,32 @@ that shortens the makespan that the simulator finds.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from ...formulations.iteration.cheap_bounds import max_load_task, memory_task
-from ...formulations.task import Task
+from ...formulations.iteration.cheap_bounds import max_load_task
+from ...formulations.task import Task, pose
 from ...formulations.throughput.hypergraph import colour_units
-from ...instances import Iteration, PipelinePlacement, Placement, Solution, Throughput
+from ...instances import (
+    Cluster,
+    DeviceKind,
+    Iteration,
+    PipelinePlacement,
+    Placement,
+    Solution,
+    Throughput,
+)
 from ...instances.common.arrays import Ints
+from ...instances.model.costs import times_column
+from ...instances.model.kept_bytes import kept_bytes
 from ..core.part_search import PartSearch
 from ..core.search import Search
 from ..core.share import Share
 from ..throughput.max_load import max_load
 from ..throughput.methods import METHODS as THROUGHPUT_METHODS
 
-#: Part of the time left for the search for the least max-load.
+#: Part of the time left for each search for placements.
 SHARE = 0.6
 
 
@@ -61,7 +73,7 @@ def _from_max_load(task: Task[Iteration], search: Search[Solution]) -> None:
 def _divide_memory(task: Task[Iteration], search: Search[Solution]) -> None:
     """Offer placements that divide the bytes evenly, with ever more microbatches in flight."""
     for in_flight in range(1, min(task.problem.microbatches, task.cluster.size) + 1):
-        like = memory_task(task, in_flight)
+        like = _memory_task(task, in_flight)
 
         def judge(solution: Solution, like: Task[Throughput] = like) -> float:
             search.offer(as_pieces(solution.device))
@@ -71,6 +83,24 @@ def _divide_memory(task: Task[Iteration], search: Search[Solution]) -> None:
         THROUGHPUT_METHODS["auto"].solve(like, inner)
         if search.best is not None or search.should_stop():
             return
+
+
+def _memory_task(task: Task[Iteration], in_flight: int) -> Task[Throughput]:
+    """Return the task whose objective is the largest part of its memory that a device needs.
+
+    It holds the activations of `in_flight` microbatches at once, and moving data costs nothing.
+    """
+    workload = task.workload
+    _, resident, activations = kept_bytes(workload)
+    needed = resident + in_flight * activations
+    times, kinds = {}, []
+    for kind in (kind for kind in task.cluster.kinds if kind.count):
+        supported = np.isfinite(workload.times[times_column(workload, kind)])
+        part = needed / max(kind.memory_bytes, 1.0)
+        times[kind.name] = np.where(supported, part, np.inf)
+        kinds.append(DeviceKind(kind.name, kind.count, host=kind.host))
+    alike = replace(workload, times=times, transfer=np.zeros(workload.n), output_bytes=None)
+    return pose(alike, Cluster(tuple(kinds)), Throughput(split=task.problem.split))
 
 
 def _move(task: Task[Iteration], search: Search[Solution]) -> None:

@@ -111,9 +111,7 @@ def compute(call: Call) -> Computing:
 
 
 def _constant(call: Call) -> Any:
-    """Return this device's part of a constant; what it is like is given whole, maybe without
-    numbers.
-    """
+    """Return this device's part of a constant; of what it is like only the type is read."""
     args, size = list(call.args), CONSTANTS[call.kind]
     if size != 0:
         args[0] = torch.empty(call.local(), dtype=args[0].dtype)

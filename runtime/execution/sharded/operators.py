@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, fx
 
+from ....instances.pytorch.tensors.rules import CONSTANTS
 from .collectives import Place, combine, step
 from .local import Call, compute
 from .program import Held, Operation, ShardedProgram, property_of
@@ -49,8 +50,10 @@ class Operators:
         parts = iter([self.part(held) for held in operation.reads])
 
         def given(node: fx.Node) -> Any:
-            value = node.meta.get("val")  # what a constant is like is no part that it reads
-            return next(parts, value) if isinstance(value, Tensor) else node
+            value = node.meta.get("val")
+            if not isinstance(value, Tensor):
+                return node
+            return value if operation.kind in CONSTANTS else next(parts)
 
         args, kwargs = fx.map_arg((operation.node.args, operation.node.kwargs), given)
         program = self.sharded.program

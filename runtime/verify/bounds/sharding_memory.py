@@ -40,7 +40,7 @@ def with_memory(
 ) -> tuple[list[Ways], list[Tensors]]:
     """Return ways and tensors that cost what they hold, too, at a price for each byte.
 
-    What is held of tensors comes as tensors of its own, after the others, with negative numbers.
+    What is held of tensors comes after the others, as tensors of their own with negative numbers.
     """
     priced = _Priced(program, problem, list(ways), list(tensors), price)
     priced.parameters()
@@ -101,7 +101,7 @@ class _Priced:
                 self.ways[v] = replace(self.ways[v], cost=self.ways[v].cost + np.array(held))
 
     def kept(self) -> list[Tensors]:
-        """Return what backward operators keep, as tensors of its own."""
+        """Return what backward operators keep, as tensors of their own."""
         chains = {t: self.chain(t) for t in self.late}
         first: dict[int, int] = {}  # of each tensor with views: whose bytes as made are counted
         for t in sorted(self.late, key=lambda t: (len(chains[t]) > 1, t)):

@@ -14,8 +14,8 @@ from .pair_graph import pair_graph
 from .pairs import Pairs
 from .singles import Part, Singles
 
-#: Pairs that are looked at at most, a second or so, and listed, some 200 bytes each. Of 10, 30 and
-#: 100 million, 30 takes no longer where it helps, and 100 gives no more in a minute.
+#: Pairs that the stages left can form at most, few of which are looked at, and that are listed at
+#: most, some 150 bytes each.
 LOOKED_AT, MOST = 300_000_000, 2_000_000
 #: Prices at which pairs are left out.
 POOL = 2
