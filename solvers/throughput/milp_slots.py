@@ -49,8 +49,7 @@ def improve_slots(
     ).T
     by_nodes = search.limits.nodes is not None
     ends = search.seconds + (math.inf if by_nodes else SHARE * search.seconds_left)
-    x, best = start, search.objective / stated.scale
-    improved = True
+    x, improved = start, True
     while improved:
         improved = False
         at = np.full(stated.graph.size, -1)
@@ -76,9 +75,13 @@ def improve_slots(
                 nodes=NODES,
                 seconds=left if by_nodes else min(SECONDS, left),
             )
-            if outcome.x is not None and outcome.objective < best * (1 - 1e-6):
-                best, improved = outcome.objective, True
-                offer(outcome.x)
+            if outcome.x is None:
+                continue
+            before = search.objective
+            offer(outcome.x)
+            # The program's own objective is noise where it was stated for a much worse plan.
+            if search.objective < before * (1 - 1e-6):
+                improved = True
                 # Whole numbers only: the rest, rounded, may miss a row by more than the tolerance.
                 x = np.where(linear.integer, outcome.x, np.nan)
                 break

@@ -232,3 +232,12 @@ def test_sizes_beyond_what_the_solver_takes_are_no_entries() -> None:
     )
     assert result.plan is not None
     assert result.objective == pytest.approx(case.optimum())
+
+
+def test_a_first_plan_a_million_million_times_too_slow() -> None:
+    """In a program stated for it, every good plan costs nothing up to rounding."""
+    case = case_of("BIG 1e+12 cpu", 71)
+    limits = Limits(nodes=100, seconds=60)
+    result = solve(case.workload, case.cluster, case.problem, method="milp", limits=limits)
+    assert result.status == "optimal"
+    assert result.objective == pytest.approx(case.optimum())
