@@ -3,11 +3,14 @@
 A GPT of blocks of different widths and a head for many words, trained under 1F1B with 4 and with 16
 microbatches. Four splits, from a profile measured here and the link of gloo measured here: ours for
 the time of an iteration, as a chain of two stages and in pieces of any kind; equal numbers of
-layers, as DeepSpeed's ``uniform`` makes them; and our plan of least max-load. Prints Markdown: the
+layers, as DeepSpeed's ``uniform`` makes them; and our plan of least max-load. Besides, the whole
+model in one process. Prints Markdown: the
 median time of an iteration over repetitions, with the least and the largest, beside what the
 simulator says before any run; and the CPU time of the busiest process beside its predicted work.
 The latter is what to go by where other programs share the cores, which the former then shows by
-their spread. Times are those of forward and backward passes, without the optimizer. Some three
+their spread. The host may be faster or slower than when the model was profiled; the last column is
+the error of the speed-up over one process, in which that cancels. Times are those of forward and
+backward passes, without the optimizer. Some three
 minutes: `python benchmarks/run_iteration.py`.
 """
 
@@ -16,7 +19,9 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -39,6 +44,7 @@ WIDTH, WORDS, LENGTH, SAMPLES = 128, 4096, 64, 4
 #: How many times as wide as the rest each block is inside.
 BLOCKS = (8, 2, 8, 2, 12, 4)
 MICROBATCHES = (4, 16)
+ALONE = "one process"
 
 
 class Gpt(nn.Module):
@@ -64,11 +70,11 @@ def gpt() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
 
 @dataclass(frozen=True)
 class Run:
-    """A plan, run for so many microbatches."""
+    """A plan, run for so many microbatches; None: the model as it is, on rank 0."""
 
     split: str
     microbatches: int
-    plan: Plan
+    plan: Plan | None
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,7 @@ def planned(workload: Workload, cluster: Cluster) -> list[Run]:
     for m in MICROBATCHES:
         pieces = Iteration(m, split="noncontiguous")
         runs += [
+            Run(ALONE, m, None),
             Run("planned, a chain", m, plan(Iteration(m))),
             Run("planned, any pieces", m, plan(pieces, limits=Limits(seconds=20))),
             Run("equal layers", m, plan(Iteration(m), method="deepspeed-uniform")),
@@ -112,16 +119,22 @@ def train(
     workload: Workload, runs: list[Run], repetitions: int, steps: int
 ) -> list[list[Measured]]:
     """Be a rank: return what each run takes, in each repetition."""
-    pipelines = []
+    prepared = []
     for run in runs:
         model, inputs = gpt()
-        ready = split_model(run.plan, model, inputs, workload=workload)
-        pipeline = Pipeline(ready, schedule="1f1b", microbatches=run.microbatches)
-        pipelines.append((pipeline, [inputs] * run.microbatches))
+        batch = [inputs] * run.microbatches
+        if run.plan is None:
+            parameters = list(model.parameters())
+            prepared.append((partial(_alone, model, batch), parameters))
+        else:
+            ready = split_model(run.plan, model, inputs, workload=workload)
+            pipeline = Pipeline(ready, schedule="1f1b", microbatches=run.microbatches)
+            parameters = [parameter for _, parameter in pipeline.named_parameters()]
+            prepared.append((partial(pipeline.step, batch), parameters))
     found: list[list[Measured]] = [[] for _ in runs]
     for repetition in range(repetitions + 1):
-        for own, (pipeline, batch) in zip(found, pipelines, strict=True):
-            taken = [_step(pipeline, batch) for _ in range(steps)]
+        for own, (step, parameters) in zip(found, prepared, strict=True):
+            taken = [_timed(step, parameters) for _ in range(steps)]
             wall, busy = (statistics.median(part) for part in zip(*taken, strict=True))
             everywhere: list[float] = [0.0] * dist.get_world_size()
             dist.all_gather_object(everywhere, busy)
@@ -130,41 +143,61 @@ def train(
     return found
 
 
-def _step(pipeline: Pipeline, batch: list[tuple[torch.Tensor, ...]]) -> tuple[float, float]:
+def _alone(model: nn.Module, batch: list[tuple[torch.Tensor, ...]]) -> None:
+    if dist.get_rank() == 0:
+        for inputs in batch:
+            model(*inputs).backward()
+
+
+def _timed(step: Callable[[], object], parameters: list[nn.Parameter]) -> tuple[float, float]:
     """Return what an iteration takes on the clock, which all ranks begin together, and of CPU."""
-    for _, parameter in pipeline.named_parameters():
+    for parameter in parameters:
         parameter.grad = None
     dist.barrier()
     begun, used = time.perf_counter(), time.process_time()
-    pipeline.step(batch)
+    step()
     used = time.process_time() - used
     dist.barrier()
     return time.perf_counter() - begun, used
 
 
+def said(workload: Workload, run: Run) -> tuple[int, float, float]:
+    """Return how many stages there are, and what an iteration and its busiest process take."""
+    if run.plan is None:
+        work = run.microbatches * float(workload.times["accelerator"].sum())
+        return 1, work, work
+    stages = split_model(run.plan, *gpt(), workload=workload).stages
+    busy = [0.0] * run.plan.cluster.size
+    for stage, (d,) in enumerate(stages.replicas):
+        busy[d] += run.microbatches * float(stages.duration[stage].sum())
+    predicted = simulate_stages(stages, "1f1b", run.microbatches).makespan
+    return stages.count, predicted, max(busy)
+
+
 def report(workload: Workload, runs: list[Run], found: list[list[Measured]]) -> None:
     print(
-        "| M | split | iteration (ms) | predicted | error | busiest (CPU ms) | predicted | error |"
+        "| M | split | iteration (ms) | predicted | error | busiest (CPU ms) | predicted | error "
+        "| of the speed-up |"
     )
-    print("|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|")
     medians = {}
     for run, taken in zip(runs, found, strict=True):
-        stages = split_model(run.plan, *gpt(), workload=workload).stages
-        predicted = simulate_stages(stages, "1f1b", run.microbatches).makespan
-        walls = sorted(1e3 * each.wall for each in taken)
+        count, predicted, busiest = said(workload, run)
+        walls = [1e3 * each.wall for each in taken]
         wall = medians[run.microbatches, run.split] = statistics.median(walls)
-        work = [0.0] * run.plan.cluster.size
-        for s, (d,) in enumerate(stages.replicas):
-            work[d] += run.microbatches * float(stages.duration[s].sum())
+        if run.split == ALONE:
+            alone = [1e3 * each.wall / predicted for each in taken]
+        pairs = zip(walls, alone, strict=True)  # of the same repetition
+        part = statistics.median(wall / predicted / slower for wall, slower in pairs)
         busy = 1e3 * statistics.median(max(each.busy) for each in taken)
         print(
-            f"| {run.microbatches} | {run.split}, {stages.count} stages "
-            f"| {wall:.1f} ({walls[0]:.1f} to {walls[-1]:.1f}) | {predicted:.1f} "
-            f"| {predicted / wall - 1:+.1%} | {busy:.1f} | {max(work):.1f} "
-            f"| {max(work) / busy - 1:+.1%} |".replace("%", " %")
+            f"| {run.microbatches} | {run.split}{f', {count} stages' * (count > 1)} "
+            f"| {wall:.1f} ({min(walls):.1f} to {max(walls):.1f}) | {predicted:.1f} "
+            f"| {predicted / wall - 1:+.1%} | {busy:.1f} | {busiest:.1f} "
+            f"| {busiest / busy - 1:+.1%} | {part - 1:+.1%} |".replace("%", " %")
         )
     for m in MICROBATCHES:
-        others = {split: wall for (own, split), wall in medians.items() if own == m}
+        others = {way: t for (own, way), t in medians.items() if own == m and way != ALONE}
         ours = {split: wall for split, wall in others.items() if split.startswith("planned")}
         best = min(ours, key=ours.__getitem__)
         gains = (
