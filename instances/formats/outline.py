@@ -139,7 +139,7 @@ def _problem(options: dict[str, Any]) -> str:
         elif isinstance(value, dict):
             words.append(str(value.get("name", key)))
         elif isinstance(value, str):
-            words.append(value)
+            words.append(f"CPUs {value}" if key == "cpu_split" else value)
         elif value:
             words.append(key if value is True else f"{key} {value}")
     return ", ".join(words)
