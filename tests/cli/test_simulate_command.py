@@ -92,7 +92,10 @@ def test_what_is_printed_says_what_it_is_of(tmp_path: Path) -> None:
     ):  # fmt: skip
         assert words in re.sub(" +\n", "\n", said), words
     shown = _run("diff", tmp_path / "p.json", tmp_path / "p.json").stdout
-    assert "CPUs contiguous" in " ".join(shown.replace("│", " ").split())
+    shown = " ".join(shown.replace("│", " ").split())
+    assert f"objective {plan.objective:g} ms {plan.objective:g} ms" in shown
+    assert "CPUs contiguous" in shown
+    assert "time_unit=ms" in repr(solve(workload, accelerators_and_cpus(1), Throughput()))
 
 
 def test_every_kind_of_plan_is_simulated_and_drawn(tmp_path: Path) -> None:
