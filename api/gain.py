@@ -50,16 +50,19 @@ def gain(workload: Workload, result: Result) -> Gain | None:
     if plan is None or not isinstance(plan.problem, Throughput | Iteration):
         return None
     task = pose(workload, plan.cluster, plan.problem)
-    times = task.costs.compute[task.costs.count > 0].sum(axis=1)
+    times = np.where(task.costs.count > 0, task.costs.compute.sum(axis=1), np.inf)
+    fastest = int(times.argmin())
     microbatches = plan.problem.microbatches if isinstance(plan.problem, Iteration) else 1
-    alone = microbatches * float(times.min())
+    alone = microbatches * float(times[fastest])
     if not 0 < plan.objective < np.inf:
         return Gain(alone, np.inf if alone else 1.0)
     speed_up = alone / plan.objective
-    return Gain(alone, speed_up, _reason(task, result, alone) if speed_up < 1 + NOTHING else "")
+    reason = _reason(task, result, alone, fastest) if speed_up < 1 + NOTHING else ""
+    return Gain(alone, speed_up, reason)
 
 
-def _reason(task: Task[Problem], result: Result, alone: float) -> str:
+def _reason(task: Task[Problem], result: Result, alone: float, fastest: int) -> str:
+    """Say why there is no gain; `alone` is the time on one device of the kind `fastest`."""
     if task.cluster.size == 1:
         return "there is one device"
     if isinstance(task.problem, Iteration) and task.problem.microbatches == 1:
@@ -73,9 +76,14 @@ def _reason(task: Task[Problem], result: Result, alone: float) -> str:
         if isinstance(task.problem, Iteration)
         else float(task.workload.memory_bytes.sum())
     )
-    if needed > task.costs.capacity_bytes[task.costs.count > 0].max():
-        return "one device has not the memory, and to share the work costs what it saves"
+    if needed > task.costs.capacity_bytes[fastest]:
+        return (
+            "one device of the fastest kind has not the memory, and to share the work costs "
+            "what it saves"
+        )
     if result.status == "optimal" or alone <= result.bound * (1 + NOTHING):
+        if isinstance(task.problem, Throughput | Iteration) and task.problem.placement_rules:
+            return "no plan that keeps the placement rules is faster"
         return (
             "whatever is moved to another device costs more in transfers and waiting than it saves"
         )

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from ..instances.formats.outline import read_outline
-from .common.console import OUT, print_json, show_gap
+from .common.console import OUT, print_json, show_gap, show_time
 
 if TYPE_CHECKING:
     from ..runtime.diff import PlanDiff
@@ -49,6 +49,7 @@ def as_dict(result: PlanDiff) -> dict[str, Any]:
     }
     return {
         "workload": result.first.workload[0],
+        "time_unit": result.first.time_unit,
         **sides,
         "devices": [
             {"first": p.first, "second": p.second, "nodes": list(p.nodes), "common": p.common}
@@ -63,8 +64,8 @@ def _print(result: PlanDiff, first: str, second: str) -> None:
     for title in ("", first, second):
         table.add_column(title, justify="right" if title else "left", min_width=13)
     a, b = result.first, result.second
-    table.add_row("objective", f"{a.objective:.6g}", f"{b.objective:.6g}")
-    table.add_row("bound", f"{a.bound:.6g}", f"{b.bound:.6g}")
+    table.add_row("objective", *(show_time(side.objective, side.time_unit) for side in (a, b)))
+    table.add_row("bound", *(show_time(side.bound, side.time_unit) for side in (a, b)))
     table.add_row("gap", show_gap(a.gap), show_gap(b.gap))
     table.add_row("problem", a.problem, b.problem)
     table.add_row("method", a.method, b.method, end_section=True)

@@ -36,7 +36,7 @@ def map_stages(
     mode: Annotated[
         MappingMode, typer.Option(help="What counts: messages, all-reduces (allr) or both.")
     ] = MappingMode.BOTH,
-    microbatches: Annotated[int, typer.Option(help="Per batch.")] = 1,
+    microbatches: Annotated[int, typer.Option(help="Of each replica, per batch.")] = 1,
     objective: Annotated[
         MappingObjective, typer.Option(help="busiest-link: the seconds of the fullest link.")
     ] = MappingObjective.STAGE_TIME,

@@ -219,11 +219,12 @@ def _depth(text: str | None) -> Depth:
 def _describe(workload: Workload) -> None:
     total = {key: float(values.sum()) for key, values in workload.extra.items()}
     time = float(workload.times["accelerator"].sum())
+    what = "memory" if workload.program is None else "tensors made"  # shard adds optimizer state
     OUT.print(
         f"{workload.name}: {workload.n} nodes, {len(workload.edges)} edges, "
         f"{total['parameters']:,.0f} parameters, {total['flops']:.4g} FLOPs, "
-        f"{show_bytes(float(workload.memory_bytes.sum()))}, {time:.4g} {workload.time_unit} "
-        f"on one device ({workload.provenance['cost_model']})",
+        f"{show_bytes(float(workload.memory_bytes.sum()))} of {what}, {time:.4g} "
+        f"{workload.time_unit} on one device ({workload.provenance['cost_model']})",
         highlight=False,
         markup=False,
         soft_wrap=True,

@@ -10,6 +10,7 @@ import typer
 from ..instances import Plan, Workload
 from ..instances.formats.expert_json import is_split
 from ..instances.formats.source import read_source
+from ..instances.model.problem import objective_unit
 from .common import options
 from .common.console import OUT, print_json, show_bytes, show_gap, show_time
 
@@ -43,6 +44,7 @@ def verify(
     else:
         loaded, checked = load_plan_with_form(plan, loaded)
     report = verify_plan(loaded, checked)
+    unit = objective_unit(checked.problem, loaded.time_unit)
     if bound:
         check_bound(loaded, checked)
     if as_json:
@@ -54,14 +56,14 @@ def verify(
                 "bound": checked.bound,
                 "bound_checked": bound,
                 "gap": checked.gap,
-                "time_unit": loaded.time_unit,
+                "time_unit": unit,
             }
         )
         return
     proved = "proved" if bound else "claimed"
     OUT.print(
-        f"verified: objective {show_time(report.objective, loaded.time_unit)}, "
-        f"{proved} bound {show_time(checked.bound, loaded.time_unit)}, "
+        f"verified: objective {show_time(report.objective, unit)}, "
+        f"{proved} bound {show_time(checked.bound, unit)}, "
         f"gap {show_gap(checked.gap)}; {_fullest(loaded, checked, report)}",
         highlight=False,
         soft_wrap=True,

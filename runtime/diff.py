@@ -76,10 +76,12 @@ def diff(first: Outline, second: Outline) -> PlanDiff:
     O(nodes + devices³).
     """
     if first.workload[1] != second.workload[1]:
+        same = first.workload[0] == second.workload[0]
         raise InputError(
             f"diff: the first plan is for {first.workload[0]!r} (fingerprint "
             f"{first.workload[1][:12]}), the second for {second.workload[0]!r} "
             f"({second.workload[1][:12]}); compare plans of one workload"
+            + (", made with the same --tied" if same else "")
         )
     common = _common(first, second)
     alike = np.array([[a[1] == b[1] for b in second.devices] for a in first.devices])

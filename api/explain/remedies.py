@@ -28,6 +28,7 @@ from ...instances import (
     Workload,
 )
 from ...instances.common.quantities import show_bytes
+from ...instances.model.kept_bytes import kept_bytes
 from ...instances.model.tied_weights import are_copied, tied_as
 from ...solvers import DEFAULT_LIMITS, Limits
 from ..solve import solve
@@ -96,7 +97,7 @@ def _cases(workload: Workload, plan: Plan) -> Iterator[_Case]:
                 f"one more {kind.name}", workload, _with(cluster, k, count=kind.count + 1), problem
             )
     limited = [k for k in cluster.kinds if k.count and math.isfinite(k.memory_bytes)]
-    if limited:
+    if any(kind.memory_bytes < most_bytes(workload, problem) for kind in limited):
         each = " and ".join(show_bytes(MORE_MEMORY * kind.memory_bytes) for kind in limited)
         yield _Case(
             f"{100 * (MORE_MEMORY - 1):.0f} % more memory ({each})",
@@ -109,6 +110,20 @@ def _cases(workload: Workload, plan: Plan) -> Iterator[_Case]:
     yield from _freed(workload, cluster, problem)
     for change, changed in (*_without_rules(problem), *_other_options(workload, problem)):
         yield _Case(change, workload, cluster, changed)
+
+
+def most_bytes(workload: Workload, problem: Problem) -> float:
+    """Return what no device ever holds more than: what has as much memory needs no more.
+
+    All nodes, and of an iteration the activations of all its microbatches: a schedule that
+    waits for the end of an iteration has one version of the weights.
+    """
+    if isinstance(problem, Training):
+        return math.inf  # copies in stages and replicas; no limit is known without planning
+    if isinstance(problem, Iteration):
+        _, resident, activations = kept_bytes(workload)
+        return float(resident.sum() + problem.microbatches * activations.sum())
+    return float(workload.memory_bytes.sum())
 
 
 def _with(cluster: Cluster, k: int, **changes: float) -> Cluster:

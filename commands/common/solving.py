@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...instances import Cluster, Problem, Workload
+from ...instances.model.problem import objective_unit
 from .clock import STARTED
 from .console import progress
 
@@ -39,7 +40,7 @@ def solve_and_save(
     from ...instances.formats.files import save
     from ...runtime import evaluate
 
-    with progress(workload.time_unit) as on_progress:
+    with progress(objective_unit(problem, workload.time_unit)) as on_progress:
         result = solve_with(
             workload, cluster, problem, on_progress=on_progress, started=STARTED, **options
         )

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...instances import Role, Sharding, TensorSharding, Workload, program_of
+from ...instances.model.problem import objective_unit
 from ...runtime import ShardingReport
 from ...solvers import Result
 from ..common.console import OUT, new_table, show_bytes
@@ -73,7 +74,6 @@ def print_sharding(
 ) -> None:
     """Print how parameters lie, a row per collective, objective, bound and gap."""
     program = program_of(workload)
-    distpar = problem.objective == "distpar"
     if report is not None:
         mesh = problem.mesh.text
         lies: Counter[str] = Counter()
@@ -107,8 +107,8 @@ def print_sharding(
                 highlight=False,
                 soft_wrap=True,
             )
-    shown = replace(workload, time_unit="unspecified") if distpar else workload
-    what = "elements and bytes" if distpar else "per batch"
+    shown = replace(workload, time_unit=objective_unit(problem, workload.time_unit))
+    what = "elements and bytes" if problem.objective == "distpar" else "per batch"
     print_end(shown, result, report, what)
 
 

@@ -36,11 +36,14 @@ def as_dict(workload: Workload, run: Simulation) -> dict[str, Any]:
 
 def print_simulation(workload: Workload, run: Simulation) -> None:
     """Print the table of devices, then makespan, steady state, bubble and busiest link."""
-    unit = workload.time_unit
-    table = Table(title=f"{workload.name}: {run.schedule.name}, {run.stages.count} stages")
+    unit, microbatches, count = workload.time_unit, run.schedule.microbatches, run.stages.count
+    batch = f"{microbatches} {'microbatch' if microbatches == 1 else 'microbatches'}"
+    stages = f"{count} {'stage' if count == 1 else 'stages'}"
+    table = Table(title=f"{workload.name}: {run.schedule.name}, {stages}, {batch}")
     table.add_column("device", no_wrap=True)
-    for title in ("compute", "transfer", "idle", "bubble", "in flight", "peak memory"):
-        width = {"in flight": 6, "peak memory": 11}.get(title)  # these titles wrap
+    compute = "compute" if unit == "unspecified" else f"compute ({unit})"
+    for title in (compute, "transfer", "idle", "bubble", "in flight", "peak memory"):
+        width = {compute: 8, "in flight": 6, "peak memory": 11}.get(title)  # these titles wrap
         table.add_column(title, justify="right", min_width=width or len(title), max_width=width)
     frame = run.to_pandas()
     for d in run.used:
@@ -56,13 +59,18 @@ def print_simulation(workload: Workload, run: Simulation) -> None:
         )
     OUT.print(table)
     rows = {
-        "makespan": f"{show_time(run.makespan, unit)} for {run.schedule.microbatches}",
-        "steady state": f"{show_time(run.time_per_sample, unit)} per sample",
+        "makespan": f"{show_time(run.makespan, unit)} for {batch}",
+        "steady state": f"{show_time(run.time_per_sample, unit)} per microbatch",
         "bubble": f"{100 * run.bubble:.2f} %",
     }
+    if run.network.overlap and not run.link_load.empty:
+        rows["transfers"] = "beside compute; the table has what keeps a device busy"
     if run.busiest_link is not None:
         name, share = run.busiest_link
-        rows["busiest link"] = f"{name}, {100 * share:.1f} % of the makespan"
+        alone = any(len(ring) > 1 for ring in run.stages.replicas)
+        rows["busiest link"] = f"{name}, {100 * share:.3g} % of the makespan" + (
+            ", by messages without all-reduces" if alone else ""
+        )
     for name, value in rows.items():
         OUT.print(f"{name:>12}  {value}", highlight=False)
     for line in run.over_memory:

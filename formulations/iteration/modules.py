@@ -4,9 +4,9 @@ Frameworks cut a model between modules: an input part such as an embedding, *blo
 numbered, such as ``layers.17``, and an output part such as a head. A node belongs to the block that
 its name begins with: up to and including the first run of numbered components, ``layers.17`` of
 ``layers.17.attention`` and ``stage.0.2`` of ``stage.0.2.expand``. What stands behind a slash is an
-operator of the module before it: ``layers.17.attention/add_5``. A backward node belongs to where
-the forward node does whose name its own begins with, else to where its data comes from. All other
-nodes belong
+operator of the module before it: ``layers.17.attention/add_5``, and ``3/linear_3`` in a sequence.
+A backward node belongs to where the forward node does whose name its own begins with, else to where
+its data comes from. All other nodes belong
 
 - to the input, each under the first component of its name, if no block is before them and the
   first block uses them;
@@ -109,8 +109,8 @@ def block_of(name: str, depth: int = 1) -> str:
     ('layers.17', 'layer4.0', '')
     >>> block_of("layers.3.blocks.1.mlp", 2)
     'layers.3.blocks.1'
-    >>> block_of("layers.17.attention/add_5")
-    'layers.17'
+    >>> block_of("layers.17.attention/add_5"), block_of("3/linear_3"), block_of("3")
+    ('layers.17', '3', '')
     """
     ends = _runs(name)
     return ".".join(_module_of(name).split(".")[: ends[min(depth, len(ends)) - 1]]) if ends else ""
@@ -124,7 +124,7 @@ def _module_of(name: str) -> str:
 def _runs(name: str) -> list[int]:
     """Return behind which components of a name its runs of numbered ones end."""
     parts = _module_of(name).split(".")
-    if len(parts) == 1:
+    if len(parts) == 1 and "/" not in name:
         return []  # numbers alone are ids
     numbered = [part[-1:].isdigit() for part in parts[:-1]] + [parts[-1].isdigit(), False]
     return [i + 1 for i in range(len(parts)) if numbered[i] and not numbered[i + 1]]

@@ -76,6 +76,7 @@ def from_pandas(
             if not isinstance(end, Hashable) or end not in index:
                 raise InputError(
                     f"{name}: edges row {row}: unknown node {quote(end)}; add the node"
+                    " (the index of the table of nodes has their ids)"
                 )
         pairs.append([index[end] for end in ends])
     times = {

@@ -12,7 +12,7 @@ import msgspec
 from ..common.errors import prefix_errors, quote
 from ..common.units import NodeId
 from ..model.plan import Plan, gap_between
-from ..model.problem import DeviceMapping, Problem, names_stages
+from ..model.problem import DeviceMapping, Problem, names_stages, objective_unit
 from ..model.sharding.problem import Sharding
 from ..model.training import Training
 from ..model.workload import Workload
@@ -30,7 +30,7 @@ class Outline:
     ----------
     workload
         Name and fingerprint.
-    objective, bound, method, problem
+    objective, bound, time_unit, method, problem
         As in the plan; `problem` with its options.
     devices
         Name, kind and nodes of each device; of plans that consist of stages, of each stage;
@@ -40,6 +40,7 @@ class Outline:
     workload: tuple[str, str]
     objective: float
     bound: float
+    time_unit: str
     method: str
     problem: str
     devices: tuple[tuple[str, str, frozenset[NodeId]], ...]
@@ -79,6 +80,7 @@ def _outline(source: Source, file: PlanFile) -> Outline:
         workload=(file.workload.name, file.workload.fingerprint),
         objective=file.objective,
         bound=-math.inf if file.bound is None else file.bound,
+        time_unit=objective_unit(read_problem(source, file.problem)[0], file.time_unit),
         method=file.method,
         problem=_problem(file.problem),
         devices=tuple(_parts(source, file)),
@@ -139,7 +141,7 @@ def _problem(options: dict[str, Any]) -> str:
         elif isinstance(value, dict):
             words.append(str(value.get("name", key)))
         elif isinstance(value, str):
-            words.append(value)
+            words.append(f"CPUs {value}" if key == "cpu_split" else value)
         elif value:
             words.append(key if value is True else f"{key} {value}")
     return ", ".join(words)

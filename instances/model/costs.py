@@ -211,7 +211,7 @@ def times_column(workload: Workload, kind: DeviceKind) -> str:
             return name
     raise InputError(
         f"{workload.name}: no times for device kind {kind.name!r}; the workload has times for "
-        f"{', '.join(workload.times)}: name one of them as the kind's `times`"
+        f"{', '.join(workload.times)}: name one of them as the kind's `times` (in a cluster file)"
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..common.arrays import Ints, rebuild
 from ..common.errors import InputError
 from .cluster import Cluster
-from .problem import DeviceMapping, Problem
+from .problem import DeviceMapping, Problem, objective_unit
 from .solution import Solution
 from .summary import Summarised
 from .workload import Workload
@@ -151,7 +151,7 @@ class Plan(Summarised):
             "objective": self.objective,
             "bound": self.bound,
             "gap": f"{self.gap:.3%}",
-            "time_unit": self.time_unit,
+            "time_unit": objective_unit(self.problem, self.time_unit),
             "method": self.method,
         }
 

@@ -13,6 +13,7 @@ from ..common.choices import (
     MappingObjective,
     OrText,
     Pipeline,
+    ShardingObjective,
     Split,
     choose,
 )
@@ -264,6 +265,12 @@ def suggested_cluster(workload: Workload, problem: str) -> Cluster | None:
     able = [i for i, kind in enumerate(cluster.kinds) if not kind.host and kind.count]
     supported = np.isfinite(compute[able]).any(axis=0).all()
     return cluster.without_hosts() if supported else cluster
+
+
+def objective_unit(problem: Problem, time_unit: str) -> str:
+    """Return the unit of a problem's objective: the workload's, or none if it is no time."""
+    counts = isinstance(problem, Sharding) and problem.objective == ShardingObjective.DISTPAR
+    return "unspecified" if counts else time_unit
 
 
 def names_stages(problem: Problem) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ...instances.common.arrays import Floats, Ints
+from ...instances.common.quantities import show_bytes
 from ...instances.model.summary import Summarised
 from ..schedules.actions import Action, Kind, Schedule
 from .memory import DeviceMemory
@@ -125,8 +126,8 @@ class Simulation(Summarised):
     def over_memory(self) -> list[str]:
         """A line for each device whose peak exceeds its memory."""
         return [
-            f"{name} needs {m.peak:.0f} bytes at its peak, {m.peak - m.capacity:.0f} more than its "
-            f"{m.capacity:.0f}"
+            f"{name} needs {show_bytes(m.peak)} at its peak, {show_bytes(m.peak - m.capacity)} "
+            f"more than its {show_bytes(m.capacity)}"
             for name, m in zip(self.stages.devices, self.memory, strict=True)
             if m.peak > m.capacity * (1 + 1e-9)
         ]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ...instances import Cluster, Costs, Workload
+from ...instances.common.quantities import show_bytes
 from .report import DeviceReport
 
 #: Slack that rounding in sums of sizes may need.
@@ -35,8 +36,9 @@ def torn_colours(workload: Workload, places: Sequence[str]) -> list[str]:
 def over_memory(devices: tuple[DeviceReport, ...]) -> list[str]:
     """Devices that hold more bytes than they have."""
     return [
-        f"{d.name} holds {d.memory_bytes:.0f} bytes, "
-        f"{d.memory_bytes - d.capacity_bytes:.0f} more than its {d.capacity_bytes:.0f}"
+        f"{d.name} holds {show_bytes(d.memory_bytes)}, "
+        f"{show_bytes(d.memory_bytes - d.capacity_bytes)} more than its "
+        f"{show_bytes(d.capacity_bytes)}"
         for d in devices
         if d.memory_bytes > d.capacity_bytes * (1 + RELATIVE_SLACK)
     ]

@@ -19,6 +19,7 @@ from ...instances import (
     Workload,
     layers_of,
 )
+from ...instances.common.quantities import show_bytes
 from .report import Report, StageReport
 
 #: Slack that rounding in sums of sizes may need.
@@ -259,8 +260,9 @@ def _configurations(
 
 def _over_memory(stages: list[StageReport]) -> list[str]:
     return [
-        f"stage {s.number} takes {s.memory_bytes:.0f} bytes on each device, "
-        f"{s.memory_bytes - s.capacity_bytes:.0f} more than its {s.capacity_bytes:.0f}"
+        f"stage {s.number} takes {show_bytes(s.memory_bytes)} on each device, "
+        f"{show_bytes(s.memory_bytes - s.capacity_bytes)} more than its "
+        f"{show_bytes(s.capacity_bytes)}"
         for s in stages
         if s.memory_bytes > s.capacity_bytes * (1 + RELATIVE_SLACK)
     ]

@@ -94,6 +94,7 @@ class Result(Summarised):
             "objective": self.objective,
             "bound": self.bound,
             "gap": "none" if self.gap is None else f"{self.gap:.3%}",
+            **({} if self.plan is None else {"time_unit": self.plan.summary()["time_unit"]}),
             "limit": self.limit,
             "method": self.method,
             "seconds": self.seconds,

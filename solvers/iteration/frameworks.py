@@ -261,7 +261,8 @@ def _modules(task: Task[Iteration], statement: Line, stages: int) -> Modules:
     workload = task.workload
     found = modules(workload, statement, stages)
     if found is None:
-        again = workload.provenance.get("granularity") == "operators"
+        traced = workload.provenance.get("granularity") == "operators"
+        again = traced and not any("/" in name for name in workload.names)
         raise Refused(
             "the names of the nodes name no modules such as layers.0.mlp"
             + ("; profile the model again, so that its operators name theirs" if again else "")

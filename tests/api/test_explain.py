@@ -17,6 +17,7 @@ from stagecut import (
     Iteration,
     Latency,
     Limits,
+    PipelinePlacement,
     Placement,
     PlacementRules,
     Plan,
@@ -28,6 +29,7 @@ from stagecut import (
     solve,
 )
 from stagecut.api.explain.explanation import Explanation
+from stagecut.api.explain.remedies import most_bytes
 
 
 def chain(times: list[float], memory: float = 1.0, transfer: float = 0.1) -> Workload:
@@ -135,6 +137,32 @@ def test_what_would_help_is_what_solving_anew_gives(problem) -> None:
         assert remedy.objective == pytest.approx(best, rel=0.011)  # the default gap, and patience
         assert remedy.bound <= best * (1 + 1e-9)
         assert f"{change}" in str(said)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_device_ever_holds_more_than_is_said(seed: int) -> None:
+    found = random_plan(seed)
+    if found is None:
+        return
+    workload, plan = found
+    devices, stage = np.unique(plan.placement, return_inverse=True)
+    stages = PipelinePlacement(stage, tuple(devices))
+    for problem, solution in (
+        (Throughput(), plan.solution),
+        *((Iteration(3, s, split="noncontiguous"), stages) for s in ("1f1b", "gpipe", "zb-h2")),
+    ):
+        report = evaluate(workload, plan.cluster, problem, solution)
+        most = most_bytes(workload, problem) * (1 + 1e-9)
+        assert all(device.memory_bytes <= most for device in report.devices), problem
+
+
+@pytest.mark.parametrize("problem", [Throughput("contiguous"), Iteration(4), Latency()])
+def test_more_memory_is_tried_only_where_it_can_run_out(problem) -> None:
+    workload = replace(chain([3.0, 1.0, 2.0]), extra={"activation_bytes": np.full(3, 0.5)})
+    most = 7.5 if isinstance(problem, Iteration) else 3.0
+    for memory, tried in ((most, False), (most - 0.5, True)):
+        said = explain(workload, planned(workload, 2, problem, memory), seconds=0.01)
+        assert ("no limit on memory" in {r.change for r in said.remedies}) == tried
 
 
 def test_a_plan_that_can_be_better_is_searched_again() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -57,8 +58,11 @@ def test_a_sharding_is_planned_checked_simulated_drawn_and_exported(
         said(capsys, 0, *exported)
         assert written.read_text()
     compile((tmp_path / "placements.py").read_text(), "placements.py", "exec")
-    start = said(capsys, 0, "shard", program, *GOOD, "--start", other, "--objective", "distpar")
-    assert "elements and bytes" in start or "objective" in start
+    counts = ("--start", other, "--objective", "distpar", "-o", str(tmp_path / "counts.json"))
+    assert "elements and bytes" in said(capsys, 0, "shard", program, *GOOD, *counts)
+    for judged in (("verify", program, counts[-1]), ("diff", counts[-1], counts[-1])):
+        assert not re.search(r"\d s\b", said(capsys, 0, *judged))  # it is no time
+    assert re.search(r"\d s\b", said(capsys, 0, "verify", program, other))
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import typer
+from conformance import chain
 from pipelines import plan_of, random_plan
 from training_cases import random_training_case
 from typer.testing import CliRunner
@@ -72,6 +74,28 @@ def test_files_are_written(files: Path, tmp_path: Path) -> None:
     again = json.loads(_run(*common, "--schedule", tmp_path / "s.csv", "--json").stdout)
     first = json.loads(_run(*common, "--json").stdout)
     assert again["makespan"] == first["makespan"]
+
+
+def test_what_is_printed_says_what_it_is_of(tmp_path: Path) -> None:
+    workload = chain(
+        [3.0, 1.0, 2.0], time_unit="ms", extra={"activation_bytes": np.full(3, 2048.0)}
+    )
+    plan = solve(workload, accelerators_and_cpus(2), Throughput("contiguous", overlap=True)).plan
+    assert plan is not None
+    plan = replace(plan, cluster=accelerators_and_cpus(2, memory_bytes=1024.0))
+    save(workload, tmp_path / "w.json")
+    save(plan, tmp_path / "p.json", workload)
+    said = _run("simulate", tmp_path / "w.json", tmp_path / "p.json", "--microbatches", "1").stdout
+    for words in (
+        "2 stages, 1 microbatch\n", "(ms)", "ms for 1 microbatch\n", "ms per microbatch\n",
+        "transfers  beside compute", "needs 2.00 KiB at its peak, 1.00 KiB more than its 1.00 KiB",
+    ):  # fmt: skip
+        assert words in re.sub(" +\n", "\n", said), words
+    shown = _run("diff", tmp_path / "p.json", tmp_path / "p.json").stdout
+    shown = " ".join(shown.replace("│", " ").split())
+    assert f"objective {plan.objective:g} ms {plan.objective:g} ms" in shown
+    assert "CPUs contiguous" in shown
+    assert "time_unit=ms" in repr(solve(workload, accelerators_and_cpus(1), Throughput()))
 
 
 def test_every_kind_of_plan_is_simulated_and_drawn(tmp_path: Path) -> None:

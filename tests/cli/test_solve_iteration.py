@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from stagecut import (
     InputError,
     Iteration,
     Limits,
+    PlacementRules,
     Throughput,
     Training,
     Workload,
@@ -298,6 +300,9 @@ def test_a_plan_of_least_max_load_says_from_when_it_is_right(
     assert "right_from_microbatches" not in asked
 
 
+WHOLE = PlacementRules(together=(("*",),))
+
+
 @pytest.mark.parametrize(
     ("changes", "problem", "devices", "reason"),
     [
@@ -311,6 +316,7 @@ def test_a_plan_of_least_max_load_says_from_when_it_is_right(
             "because of colour.* and the contiguous split",
         ),
         ({"transfer": 100.0}, Throughput(), 3, "costs more in transfers and waiting"),
+        ({}, Iteration(8, placement_rules=WHOLE), 3, "keeps the placement rules"),
     ],
 )
 def test_no_gain_has_a_reason(
@@ -324,6 +330,16 @@ def test_no_gain_has_a_reason(
     assert found is not None
     assert found.speed_up <= 1.005
     assert re.search(reason, found.reason), found.reason
+
+
+def test_no_gain_for_want_of_memory_on_the_fastest_kind() -> None:
+    workload = trained()
+    times = {"cpu": 10 * workload.times["accelerator"], **workload.times}
+    result = solve(replace(workload, times=times), accelerators_and_cpus(1, 1, memory_bytes=1.0))
+    found = gain(replace(workload, times=times), result)
+    assert found is not None
+    assert found.speed_up < 1
+    assert "one device of the fastest kind has not the memory" in found.reason
 
 
 def test_launchers_are_told_schedule_and_microbatches() -> None:

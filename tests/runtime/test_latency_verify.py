@@ -76,11 +76,11 @@ def test_a_request_is_executed_call_by_call() -> None:
         ([0, 0, 2], [0, 0, 0], 1, "node c on cpu 0 has call 0"),
         ([0, 0, 2], [-1, 0, -1], 1, "node a on accelerator 0 has call -1"),
         ([0, 0, 2], [1, 0, -1], 2, "wait for each other"),
-        ([0, 0, 2], [0, 0, -1], 1, "accelerator 0 holds 8 bytes, 1 more than its 7"),
+        ([0, 0, 2], [0, 0, -1], 1, "accelerator 0 holds 8 B, 1 B more than its 7 B"),
     ],
 )
 def test_a_broken_rule_is_named(device: list[int], call: list[int], calls: int, message: str):
-    cluster = accelerators_and_cpus(2, 2, memory_bytes=7 if "bytes" in message else math.inf)
+    cluster = accelerators_and_cpus(2, 2, memory_bytes=7 if "holds" in message else math.inf)
     report = evaluate(
         chain(), cluster, Latency(calls), CallPlacement(np.array(device), np.array(call))
     )

@@ -145,6 +145,22 @@ def test_why_a_rule_has_no_plan(
     assert result.notes[-1].startswith(f"{rule}: ")
 
 
+def test_a_sequence_has_numbered_blocks() -> None:
+    operators = {"granularity": "operators"}
+    traced = chain(
+        [1.0] * 8, names=tuple(f"{v}/linear_{v}" for v in range(8)), provenance=operators
+    )
+    for rule in RULES:
+        result = split(traced, rule)
+        assert result.plan is not None, result.notes
+        same = split(named(8), rule).plan
+        assert same is not None
+        assert list(result.plan.placement) == list(same.placement)
+    for names, again in ((tuple("abcdefgh"), True), (tuple(f"{v}/add" for v in "abcdefgh"), False)):
+        unnumbered = chain([1.0] * 8, names=names, provenance=operators)
+        assert ("profile the model again" in split(unnumbered, "vllm").notes[-1]) == again
+
+
 def test_what_does_not_fit_into_memory_is_said() -> None:
     cluster = accelerators_and_cpus(2, memory_bytes=3.0)
     result = solve(named(8), cluster, Iteration(4), method="vllm")
