@@ -9,7 +9,10 @@
 A case is PROBLEM:WORKLOAD, such as noncontiguous:resnet50 or latency:FILE; none of the workloads is
 in the training set of a policy of the package. Each arm is one search, whose trace says what it had
 after each of the seconds; they are CPU seconds of this process (its clock is replaced). A run on a
-small graph comes first, so that imports are not counted in. `zero-shot` draws from the policy of
+small graph comes first, so that imports are not counted in; kernels are compiled where they never
+were, so run the exact methods twice. Runs of one workload may be of different length, each measured
+by a call of its own: each curve ends where its measuring did, and there is a median only where all
+workloads have a value. `zero-shot` draws from the policy of
 the package, `fine-tuned` has it learn from what it draws all the time, and both begin with the plan
 of `greedy`. `scratch` trains a new policy on the one graph by PPO, as the source does. The ratio is
 to the best bound that any arm proves; the exact methods have --bound CPU seconds more for it.
@@ -281,17 +284,20 @@ def plot(path: Path, arms: Sequence[str], names: Sequence[str], ratios: Ratios) 
             runs = ratios[arm, name]
             times = sorted({s for run in runs for s in run})
             curve = [statistics.median(after(runs, s)) for s in times]
+            if min(curve, default=math.inf) >= MOST_DRAWN:
+                continue
             near = [y if y < MOST_DRAWN else math.nan for y in curve]
             axes.plot(times, near, marker="o", markersize=4, color=COLOURS[arm], label=arm)
         axes.set_xscale("log")
-        ticks = sorted({s for arm in arms for run in ratios[arm, name] for s in run})
-        axes.set_xticks(ticks, [f"{s:g}" for s in ticks], fontsize=8)
+        last = max(s for arm in arms for run in ratios[arm, name] for s in run)
+        ticks = [s for s in (1, 2, 5, 10, 30, 100, 300) if s <= last]
+        axes.set_xticks(ticks, [str(s) for s in ticks], fontsize=8)
         axes.minorticks_off()
         axes.set_xlabel("CPU seconds")
         axes.set_title(name, fontsize=9)
-    first = figure.axes[0]
-    first.set_ylabel("objective / proven bound")
-    figure.legend(*first.get_legend_handles_labels(), fontsize=7, loc="outside right upper")
+    figure.axes[0].set_ylabel("objective / proven bound")
+    drawn = {line.get_label(): line for axes in figure.axes for line in axes.lines}
+    figure.legend(drawn.values(), drawn.keys(), fontsize=7, loc="outside right upper")
     figure.savefig(path, dpi=90)
 
 
