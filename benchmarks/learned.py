@@ -9,7 +9,10 @@
 A case is PROBLEM:WORKLOAD, such as noncontiguous:resnet50 or latency:FILE; none of the workloads is
 in the training set of a policy of the package. Each arm is one search, whose trace says what it had
 after each of the seconds; they are CPU seconds of this process (its clock is replaced). A run on a
-small graph comes first, so that imports are not counted in. `zero-shot` draws from the policy of
+small graph comes first, so that imports are not counted in; kernels are compiled where they never
+were, so run the exact methods twice. Runs of one workload may be of different length, each measured
+by a call of its own: each curve ends where its measuring did, and there is a median only where all
+workloads have a value. `zero-shot` draws from the policy of
 the package, `fine-tuned` has it learn from what it draws all the time, and both begin with the plan
 of `greedy`. `scratch` trains a new policy on the one graph by PPO, as the source does. The ratio is
 to the best bound that any arm proves; the exact methods have --bound CPU seconds more for it.
@@ -77,7 +80,7 @@ COLOURS = dict(
     )
 )
 #: Times the bound that a curve is drawn up to.
-MOST_DRAWN = 1.3
+MOST_DRAWN = 1.6
 
 
 def main() -> None:
@@ -104,18 +107,18 @@ def main() -> None:
         return
     time.monotonic = time.process_time
     for kind in {case.partition(":")[0] for case in options.given}:
-        _warm(kind)
+        _warm(kind, options.arms)
     for case in options.given:
         for record in measured(case, options.arms, options.seconds, options.seeds, options.bound):
             with options.records.open("a") as stream:
                 stream.write(json.dumps(record) + "\n")
 
 
-def _warm(kind: str) -> None:
-    """Run every method once, so that what it imports and compiles first is there."""
+def _warm(kind: str, arms: Sequence[str]) -> None:
+    """Run the method of every arm once, so that what it imports and compiles first is there."""
     graphs = (family_graph("residual", seed) for seed in range(20))
     small = next(graph for graph in graphs if graph.backward.any() == (kind == "iteration"))
-    for methods, options, _ in ARMS.values():
+    for methods, options, _ in map(ARMS.__getitem__, arms):
         if methods.get(kind) in METHODS[PROBLEMS[kind].name]:
             solve_with(
                 small, problem=PROBLEMS[kind], method=methods[kind], options=options,
@@ -219,78 +222,82 @@ def report(files: Sequence[Path], plots: Path | None) -> None:
         if not own:
             continue
         ratios = ratios_of(own)
-        seconds = own[0]["seconds"]
-        names = sorted({record["workload"] for record in own})
-        arms = [arm for arm in ARMS if any(record["arm"] == arm for record in own)]
+        names = sorted({name for _, name in ratios})
+        arms = [arm for arm in ARMS if any(arm == measured for measured, _ in ratios)]
         print(
             f"\n{kind}\n\n| workload | after | {' | '.join(arms)} |\n|---|---{'|---' * len(arms)}|"
         )
-        for i, s in enumerate(seconds):
+        for s in sorted({s for record in own for s in record["seconds"]}):
             for name in names:
-                row = [shown([run[i] for run in ratios[arm, name]]) for arm in arms]
+                row = [shown(after(ratios[arm, name], s)) for arm in arms]
                 print(f"| {name} | {s:g} s | {' | '.join(row)} |")
-            row = [shown([median(ratios, arm, names, i)]) for arm in arms]
+            row = [shown(medians(ratios, arm, names, s)) for arm in arms]
             print(f"| median | {s:g} s | {' | '.join(row)} |")
         if plots is not None:
-            plot(plots / f"learned_{kind}.png", kind, seconds, arms, names, ratios)
+            plot(plots / f"learned_{kind}.png", arms, names, ratios)
 
 
-def ratios_of(records: Sequence[dict[str, object]]) -> dict[tuple[str, str], list[list[float]]]:
-    """Return the ratios to the best bound after each of the seconds, of the runs of each arm."""
-    bound: dict[object, float] = defaultdict(float)
+#: By arm and workload, a curve of each run: ratios to the best bound by seconds.
+Ratios = Mapping[tuple[str, str], Sequence[Mapping[float, float]]]
+
+
+def ratios_of(records: Sequence[Mapping[str, Any]]) -> Ratios:
+    """Return the curves of all runs of one problem; each ends where its measuring did."""
+    bound: dict[str, float] = defaultdict(float)
     for record in records:
-        bound[record["workload"]] = max(bound[record["workload"]], float(str(record["bound"])))
-    found: dict[tuple[str, str], list[list[float]]] = defaultdict(list)
+        bound[record["workload"]] = max(bound[record["workload"]], record["bound"])
+    found: dict[tuple[str, str], list[Mapping[float, float]]] = defaultdict(list)
     for record in records:
-        values = record["objectives"]
-        assert isinstance(values, list)
-        key = str(record["arm"]), str(record["workload"])
-        found[key].append([value / bound[record["workload"]] for value in values])
+        curve = zip(record["seconds"], record["objectives"], strict=True)
+        own = bound[record["workload"]]
+        found[record["arm"], record["workload"]].append({s: value / own for s, value in curve})
     return found
 
 
-def median(
-    ratios: Mapping[tuple[str, str], list[list[float]]], arm: str, names: Sequence[str], i: int
-) -> float:
-    """Return the median over workloads of the medians over seeds, after the i-th of the seconds."""
-    return statistics.median(
-        statistics.median(run[i] for run in ratios[arm, name])
-        for name in names
-        if ratios[arm, name]
-    )
+def after(runs: Sequence[Mapping[float, float]], seconds: float) -> list[float]:
+    """Return the ratios after so many seconds, of the runs that were measured for so long."""
+    return [run[seconds] for run in runs if seconds in run]
+
+
+def medians(ratios: Ratios, arm: str, names: Sequence[str], seconds: float) -> list[float]:
+    """Return the median of the workloads' medians, none if one was not measured for so long."""
+    found = [after(ratios[arm, name], seconds) for name in names]
+    return [statistics.median(map(statistics.median, found))] if all(found) else []
 
 
 def shown(values: Sequence[float]) -> str:
-    """Return the median of some ratios, and their spread if there is one."""
-    if not values or math.isinf(statistics.median(values)):
+    """Return the median of some ratios, and their spread if there is one; – is no plan."""
+    if not values:
+        return ""
+    if math.isinf(statistics.median(values)):
         return "–"
     low, middle, high = min(values), statistics.median(values), max(values)
     spread = f" ({low:.3f}–{high:.3f})" if high - low > 5e-4 and not math.isinf(high) else ""
     return f"{middle:.3f}{spread}"
 
 
-def plot(
-    path: Path,
-    kind: str,
-    seconds: Sequence[float],
-    arms: Sequence[str],
-    names: Sequence[str],
-    ratios: Mapping[tuple[str, str], list[list[float]]],
-) -> None:
-    """Draw medians over time, as far as they are near the bound."""
-    figure = Figure(figsize=(6, 3), layout="constrained")
-    axes = figure.subplots()
-    for arm in arms:
-        curve = [median(ratios, arm, names, i) for i in range(len(seconds))]
-        if min(curve) < MOST_DRAWN:
-            shown_part = [y if y < MOST_DRAWN else math.nan for y in curve]
-            axes.plot(seconds, shown_part, marker="o", color=COLOURS[arm], label=arm)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(list(seconds), [f"{s:g}" for s in seconds])
-    axes.set_xlabel("CPU seconds")
-    axes.set_ylabel("objective / proven bound")
-    axes.set_title(f"{kind}: median of {len(names)} workloads", fontsize=10)
-    figure.legend(fontsize=7, loc="outside right upper")
+def plot(path: Path, arms: Sequence[str], names: Sequence[str], ratios: Ratios) -> None:
+    """Draw a panel for each workload: medians over time, as far as they are near the bound."""
+    figure = Figure(figsize=(1.5 + 3.2 * len(names), 3), layout="constrained")
+    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+        for arm in arms:
+            runs = ratios[arm, name]
+            times = sorted({s for run in runs for s in run})
+            curve = [statistics.median(after(runs, s)) for s in times]
+            if min(curve, default=math.inf) >= MOST_DRAWN:
+                continue
+            near = [y if y < MOST_DRAWN else math.nan for y in curve]
+            axes.plot(times, near, marker="o", markersize=4, color=COLOURS[arm], label=arm)
+        axes.set_xscale("log")
+        last = max(s for arm in arms for run in ratios[arm, name] for s in run)
+        ticks = [s for s in (1, 2, 5, 10, 30, 100, 300) if s <= last]
+        axes.set_xticks(ticks, [str(s) for s in ticks], fontsize=8)
+        axes.minorticks_off()
+        axes.set_xlabel("CPU seconds")
+        axes.set_title(name, fontsize=9)
+    figure.axes[0].set_ylabel("objective / proven bound")
+    drawn = {line.get_label(): line for axes in figure.axes for line in axes.lines}
+    figure.legend(drawn.values(), drawn.keys(), fontsize=7, loc="outside right upper")
     figure.savefig(path, dpi=90)
 
 

@@ -138,15 +138,17 @@ class _Makespans:
         return Chain(order, self.task.problem.weight_share)
 
     def __call__(self, group: Ints, device: Ints) -> Floats:
-        return np.array([self._one(g, d) for g, d in zip(group, device, strict=True)])
-
-    def _one(self, group: Ints, device: Ints) -> float:
-        devices = self.devices(group, device)
-        stages = len(devices)
-        kind = np.array([self._place[k] for k in self.seen.kind_of[devices].tolist()])
-        member = (group == np.arange(stages)[:, None]).astype(np.float64)
-        work = np.einsum("su,spu->sp", member, self._compute[kind])
+        member = (group[:, None, :] == np.arange(device.shape[1])[:, None]).astype(np.float64)
         cut = incident(self.seen, member)
+        used = [self.devices(g, d) for g, d in zip(group, device, strict=True)]
+        return np.array([self._one(*each) for each in zip(used, member, cut, strict=True)])
+
+    def _one(self, devices: Ints, member: Floats, cut: Floats) -> float:
+        """Return the makespan of stages on devices; of stages are their units and cut nets."""
+        stages = len(devices)
+        member, cut = member[:stages], cut[:stages]
+        kind = np.array([self._place[k] for k in self.seen.kind_of[devices].tolist()])
+        work = np.einsum("su,spu->sp", member, self._compute[kind])
         moved = np.einsum("se,spe->sp", cut, self.line.weight[kind])
         beside = np.einsum("se,se->s", cut, self.line.overlapped[kind])
         chain = self._chain(stages)
