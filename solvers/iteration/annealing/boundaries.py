@@ -99,7 +99,7 @@ def anneal(
         return
     times, around = times_of(line, lattice, chain, kinds), steps_of(lattice)
     actions = chain.actions
-    each = len(actions.table) + len(kinds) * times.held.shape[1]
+    each = len(actions.which) + len(kinds) * times.held.shape[1]
     rounds = int(np.clip(WORK // each, MIN_ROUNDS, MAX_ROUNDS))
     random = np.random.default_rng(seed)
     heat = np.geomspace(*HEAT, steps + 1)
