@@ -16,7 +16,7 @@ ROUNDING = 1e-12
 
 
 @kernel
-def anneal(chain, times, lattice, actions, heat, draws, best):
+def anneal(chain, times, lattice, actions, heat, jumps, draws, best):
     """Move boundaries of a chain at random, ever less often where that makes it slower.
 
     Parameters
@@ -32,6 +32,8 @@ def anneal(chain, times, lattice, actions, heat, draws, best):
     heat
         Shape (2,): by how much a chain may be slower, as part of its makespan, in the first and in
         the last round.
+    jumps
+        Part of the moves that replace a boundary by any other ideal, whatever its distance.
     draws
         Shape (rounds, 5): random numbers from 0 to 1.
     best
@@ -73,6 +75,11 @@ def anneal(chain, times, lattice, actions, heat, draws, best):
                 choice = (choice * 31 + 17) % 1_000_003
             if back:
                 moved[s] = neighbour(moved[s], not upwards, choice, lattice)
+        if one[2] > 1 - jumps:  # then a boundary becomes any ideal between those around it
+            last = first
+            moved[:] = chain
+            between = chain[first + 1] - chain[first - 1] - 1
+            moved[first] = chain[first - 1] + 1 + choice % between
         if not ascends(moved, first, last, lattice):
             continue
         trial[:] = duration
