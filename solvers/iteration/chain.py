@@ -14,19 +14,19 @@ from . import kernels
 
 
 class Actions(NamedTuple):
-    """A schedule's order, as arrays for the kernel.
+    """N actions, each after those that it waits for, as arrays for the kernel.
 
     Parameters
     ----------
-    first, table
-        Where each device's actions begin in the table, and the table.
-    microbatches
-        M.
+    which
+        Shape (N, 2): stage and kind.
+    before
+        Shape (N, 2): numbers of the action before on the same device, and of the one whose data an
+        action waits for; −1 for none.
     """
 
-    first: Ints
-    table: Ints
-    microbatches: int
+    which: Ints
+    before: Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,9 @@ class Chain:
         """The order, as the kernel has it."""
         first = np.cumsum([0, *map(len, self.order.tables)]).astype(np.int64)
         table = np.ascontiguousarray(np.concatenate(self.order.tables))
-        return Actions(first, table, self.order.microbatches)
+        order, before = np.empty(len(table), np.int64), np.empty((len(table), 2), np.int64)
+        kernels.in_turn(first, table, self.order.microbatches, order, before)
+        return Actions(table[order, :2].copy(), before)
 
     def durations(self, forward: Floats, backward: Floats, compute: Floats) -> Floats:
         """Return how long each action takes, shape (P, 4)."""
@@ -58,10 +60,13 @@ class Chain:
 
     def makespan(self, duration: Floats) -> float:
         """Return the makespan for durations of shape (P, 4)."""
-        return float(kernels.execute(*self.actions, duration, np.zeros((0, 4))))
+        return self._execute(duration, np.zeros((0, 4)))
 
     def longest_path(self, duration: Floats) -> tuple[float, Floats]:
         """Return the makespan, and how many actions of each kind are on a longest path, (P, 4)."""
         counts = np.zeros((self.order.stages, 4))
-        makespan = kernels.execute(*self.actions, duration, counts)
-        return float(makespan), counts
+        return self._execute(duration, counts), counts
+
+    def _execute(self, duration: Floats, counts: Floats) -> float:
+        end = np.empty(len(self.actions.which))
+        return float(kernels.execute(self.actions, duration, end, counts))

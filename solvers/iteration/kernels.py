@@ -108,8 +108,8 @@ def grow_stages(ideal, last, members, steps, unit_weight, net_weight, incidence,
 
 
 @kernel
-def execute(first, table, microbatches, duration, counts):
-    """Run a chain of stages in the order of `table`; return the makespan.
+def in_turn(first, table, microbatches, order, before):
+    """Put the actions of a chain into an order in which each comes after those that it waits for.
 
     The forward pass of a microbatch waits for the one on the stage before, its backward pass for
     the one on the stage behind, and on the last stage for the forward pass there.
@@ -122,28 +122,25 @@ def execute(first, table, microbatches, duration, counts):
         Shape (N, 3): stage, kind and microbatch.
     microbatches
         M.
-    duration
-        Shape (P, 4): of each kind.
-    counts
-        Shape (P, 4): set to the numbers of actions on a longest path; of no rows not to.
+    order
+        Shape (N,): set to rows of `table`.
+    before
+        Shape (N, 2): set to the places in that order of the action before on the device, and of
+        the one that an action waits for; −1 for none.
     """
-    stages = len(duration)
-    devices = len(first) - 1
-    # When the forward and the backward pass of a microbatch end, and by which action; −1: not yet.
-    done = np.full((2 * stages, microbatches), -1.0)
-    by = np.full((2 * stages, microbatches), -1, np.int64)
-    free = np.zeros(devices)
+    devices, stages = len(first) - 1, 0
+    for i in range(len(table)):
+        stages = max(stages, table[i, 0] + 1)
+    # Where the forward and the backward pass of a microbatch are in the order; −1: not yet there.
+    done = np.full((2 * stages, microbatches), -1, np.int64)
+    previous = np.full(devices, -1, np.int64)
     at = first[:-1].copy()
-    cause = np.full(len(table), -1, np.int64)
-    makespan, last = 0.0, -1
-    moved = True
+    placed, moved = 0, True
     while moved:
         moved = False
         for d in range(devices):
             while at[d] < first[d + 1]:
-                i = at[d]
-                s, kind, j = table[i, 0], table[i, 1], table[i, 2]
-                ready, because = 0.0, -1
+                s, kind, j = table[at[d], 0], table[at[d], 1], table[at[d], 2]
                 task = -1
                 if kind == 0:
                     if s > 0:
@@ -154,24 +151,52 @@ def execute(first, table, microbatches, duration, counts):
                     task = 2 * s
                 else:
                     task = 2 * (s + 1) + 1
-                if task >= 0:
-                    if done[task, j] < 0:
-                        break
-                    ready, because = done[task, j], by[task, j]
-                if free[d] > ready or (free[d] == ready and i > first[d]):
-                    ready, because = free[d], i - 1
-                cause[i] = because
-                free[d] = ready + duration[s, kind]
+                if task >= 0 and done[task, j] < 0:
+                    break
+                order[placed] = at[d]
+                before[placed, 0] = previous[d]
+                before[placed, 1] = done[task, j] if task >= 0 else -1
                 if kind < 3:
-                    done[2 * s + min(kind, 1), j] = free[d]
-                    by[2 * s + min(kind, 1), j] = i
-                if free[d] > makespan or last < 0:
-                    makespan, last = free[d], i
+                    done[2 * s + min(kind, 1), j] = placed
+                previous[d] = placed
+                placed += 1
                 at[d] += 1
                 moved = True
+
+
+@kernel
+def execute(actions, duration, end, counts):
+    """Run a chain of stages in the order of its schedule; return the makespan.
+
+    Parameters
+    ----------
+    actions
+        `Actions`, N of them.
+    duration
+        Shape (P, 4): of each kind.
+    end
+        Shape (N,): set to when each action ends.
+    counts
+        Shape (P, 4): set to the numbers of actions on a longest path; of no rows not to.
+    """
+    which, before = actions
+    makespan, last = 0.0, -1
+    for i in range(len(which)):
+        ready = 0.0
+        if before[i, 0] >= 0:
+            ready = end[before[i, 0]]
+        if before[i, 1] >= 0:
+            ready = max(ready, end[before[i, 1]])
+        ready += duration[which[i, 0], which[i, 1]]
+        end[i] = ready
+        if ready > makespan or last < 0:
+            makespan, last = ready, i
     if len(counts) > 0:
         counts[:] = 0.0
         while last >= 0:
-            counts[table[last, 0], table[last, 1]] += 1.0
-            last = cause[last]
+            counts[which[last, 0], which[last, 1]] += 1.0
+            own, other = before[last]
+            last = own
+            if other >= 0 and (own < 0 or end[other] > end[own]):
+                last = other
     return makespan

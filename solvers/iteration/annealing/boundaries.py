@@ -14,12 +14,16 @@ from ..chain import Chain
 from ..stage_list import bits, boundary_costs
 from . import kernel
 
-#: Work of a step of annealing, in actions executed and nets looked at: some 0.5 CPU s.
-WORK = 40_000_000
+#: Work of a step of annealing, in actions executed and nets looked at: some 0.1 CPU s; and where
+#: stages share a device, which makes many more local optima, some 0.3 CPU s.
+WORK, SHARED_WORK = 40_000_000, 240_000_000
 #: Rounds of a step at least and at most.
 MIN_ROUNDS, MAX_ROUNDS = 2_000, 60_000
 #: Part of the makespan by which a chain may become longer, at first and at last.
 HEAT = (0.02, 1e-5)
+#: Part of the moves that replace a boundary by any ideal between those around it, where stages
+#: share a device.
+JUMPS = 0.3
 
 
 class Times(NamedTuple):
@@ -99,14 +103,16 @@ def anneal(
         return
     times, around = times_of(line, lattice, chain, kinds), steps_of(lattice)
     actions = chain.actions
-    each = len(actions.table) + len(kinds) * times.held.shape[1]
-    rounds = int(np.clip(WORK // each, MIN_ROUNDS, MAX_ROUNDS))
+    each = len(actions.which) + len(kinds) * times.held.shape[1]
+    work, jumps = (SHARED_WORK, JUMPS) if len(ideals) > len(kinds) + 1 else (WORK, 0.0)
+    rounds = int(np.clip(work // each, MIN_ROUNDS, MAX_ROUNDS))
     random = np.random.default_rng(seed)
     heat = np.geomspace(*HEAT, steps + 1)
     now, best = ideals.copy(), ideals.copy()
     for step in range(steps):
         draws = np.minimum(1 - random.random((rounds, 5)), 1 - 1e-12)
-        value = kernel.anneal(now, times, around, actions, heat[step : step + 2], draws, best)
+        warm = heat[step : step + 2]
+        value = kernel.anneal(now, times, around, actions, warm, jumps, draws, best)
         if not np.isfinite(value):
             return
         yield float(value), best.copy()

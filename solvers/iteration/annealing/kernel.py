@@ -9,9 +9,14 @@ from .. import kernels
 
 execute = kernels.execute
 
+#: Longest paths that are kept, of chains that were too long.
+PATHS = 32
+#: Relative rounding error of a path's length.
+ROUNDING = 1e-12
+
 
 @kernel
-def anneal(chain, times, lattice, actions, heat, draws, best):
+def anneal(chain, times, lattice, actions, heat, jumps, draws, best):
     """Move boundaries of a chain at random, ever less often where that makes it slower.
 
     Parameters
@@ -27,6 +32,8 @@ def anneal(chain, times, lattice, actions, heat, draws, best):
     heat
         Shape (2,): by how much a chain may be slower, as part of its makespan, in the first and in
         the last round.
+    jumps
+        Part of the moves that replace a boundary by any other ideal, whatever its distance.
     draws
         Shape (rounds, 5): random numbers from 0 to 1.
     best
@@ -38,12 +45,14 @@ def anneal(chain, times, lattice, actions, heat, draws, best):
         The makespan of the best chain; `inf` if none fits into memory.
     """
     stages = len(chain) - 1
-    duration = np.zeros((stages, 4))
-    none = np.zeros((0, 4))
+    duration, trial = np.zeros((stages, 4)), np.zeros((stages, 4))
+    end = np.zeros(len(actions.which))
+    paths, known = np.zeros((PATHS, stages, 4)), 0
+    devices = len(times.kind)
     moved = chain.copy()
     now = np.inf
-    if chain_times(chain, times, duration):
-        now = execute(actions.first, actions.table, actions.microbatches, duration, none)
+    if devices_fit(chain, 0, devices, times, duration):
+        now = execute(actions, duration, end, paths[0])
     least = now
     best[:] = chain
     rounds = len(draws)
@@ -66,18 +75,34 @@ def anneal(chain, times, lattice, actions, heat, draws, best):
                 choice = (choice * 31 + 17) % 1_000_003
             if back:
                 moved[s] = neighbour(moved[s], not upwards, choice, lattice)
+        if one[2] > 1 - jumps:  # then a boundary becomes any ideal between those around it
+            last = first
+            moved[:] = chain
+            between = chain[first + 1] - chain[first - 1] - 1
+            moved[first] = chain[first - 1] + 1 + choice % between
         if not ascends(moved, first, last, lattice):
             continue
-        if not chain_times(moved, times, duration):
+        trial[:] = duration
+        touched = devices if now == np.inf else min(last - first + 2, devices)
+        if not devices_fit(moved, first - 1, touched, times, trial):
             continue
-        value = execute(actions.first, actions.table, actions.microbatches, duration, none)
         warm = heat[0] * (heat[1] / heat[0]) ** (r / rounds)
-        if value <= now or np.log(one[4]) * warm * least < now - value:
-            chain[:] = moved
-            now = value
-            if now < least:
-                least = now
-                best[:] = chain
+        most = np.inf
+        if now < np.inf:
+            most = now - np.log(one[4]) * warm * least
+        if too_long(paths, known, trial, most * (1 + ROUNDING)):
+            continue
+        at = min(known, PATHS - 1)
+        value = execute(actions, trial, end, paths[at])
+        if value > most:
+            known = at + 1
+            continue
+        chain[:] = moved
+        duration[:] = trial
+        now = value
+        if now < least:
+            least = now
+            best[:] = chain
     return least
 
 
@@ -106,16 +131,45 @@ def ascends(chain, first, last, lattice):
 
 
 @inner
-def chain_times(chain, times, duration):
-    """Set the durations of a chain's actions, shape (P, 4); return whether it fits into memory.
+def too_long(paths, known, duration, most):
+    """Return whether one of the first `known` paths shows that the makespan is above `most`.
 
-    A device pays once for forward data, in the first of its stages that has a pin of the net, and
-    once for gradients, in the last; for none whose pins it all has.
+    Such a path moves towards the front, as it is likely to show the same of the next chain.
+    """
+    for i in range(known):
+        length = 0.0
+        for s in range(len(duration)):
+            for a in range(4):
+                length += paths[i, s, a] * duration[s, a]
+        if length > most:
+            to = i // 2
+            for s in range(len(duration)):
+                for a in range(4):
+                    paths[i, s, a], paths[to, s, a] = paths[to, s, a], paths[i, s, a]
+            return True
+    return False
+
+
+@inner
+def devices_fit(chain, start, count, times, duration):
+    """Set the durations of the actions of some devices; return whether these fit into memory.
+
+    They are those of the stages `start`, … A device pays once for forward data, in the first of its
+    stages that has a pin of the net, and once for gradients, in the last; for none whose pins it
+    all has.
+
+    Parameters
+    ----------
+    count
+        Of devices.
+    duration
+        Shape (P, 4).
     """
     stages = len(chain) - 1
     devices = len(times.kind)
     chunks = stages // devices
-    for d in range(devices):
+    for i in range(count):
+        d = (start + i) % devices
         k = times.kind[d]
         for c in range(chunks):
             s = c * devices + d

@@ -61,6 +61,7 @@ def refine(graph, alive, actions, target, rounds, states, pool, out):
         for i in range(rows):
             payoff[i, j] = priced(paths[i], duration[j])
     mean, mixed = np.zeros((stages, 4)), np.zeros((stages, 4))
+    end = np.empty(len(actions.which))
     ahead = np.empty((devices + 1, states))
     behind = np.empty((devices + 1, states))
     options = gather(graph, alive)
@@ -71,7 +72,7 @@ def refine(graph, alive, actions, target, rounds, states, pool, out):
         if columns > 0:
             value = play(payoff, rows, columns, path_weight[:rows], chain_weight[:columns])
             mix(duration, chain_weight, columns, mixed)
-            whole = execute(actions.first, actions.table, actions.microbatches, mixed, paths[rows])
+            whole = execute(actions, mixed, end, paths[rows])
             above = min(above, whole)
             if bound >= above * (1 - CLOSE):
                 break
@@ -91,9 +92,7 @@ def refine(graph, alive, actions, target, rounds, states, pool, out):
         columns = without_dead(keep, chains, duration, payoff, rows, columns)
         follow(options, left, behind, chains[columns])
         set_durations(graph, alive, chains[columns], duration[columns])
-        alone = execute(
-            actions.first, actions.table, actions.microbatches, duration[columns], paths[rows]
-        )
+        alone = execute(actions, duration[columns], end, paths[rows])
         rows += 1
         columns += 1
         for i in range(rows):

@@ -9,6 +9,7 @@ from chains import random_line
 from stagecut import Iteration
 from stagecut.formulations.iteration.orders import order_of
 from stagecut.instances.common.arrays import Floats
+from stagecut.solvers.iteration.annealing.kernel import too_long
 from stagecut.solvers.iteration.chain import Chain
 
 
@@ -33,6 +34,25 @@ def test_the_longest_path_is_the_makespan_and_a_bound_for_other_times(part: int)
         for _ in range(3):
             other = line.durations * rng.uniform(0, 2, (len(line.forward), 1))
             assert (counts * other).sum() <= chain.makespan(other) * (1 + 1e-12), where
+
+
+def test_known_paths_refuse_chains_that_are_too_long_and_no_others() -> None:
+    """Annealing executes no chain that one of the last longest paths refuses."""
+    refused = 0
+    for seed in range(60):
+        line, rng = random_line(seed), np.random.default_rng(seed)
+        chain, where = line.chain, f"seed {seed}: {line.problem}"
+        times = [line.durations * rng.uniform(0, 2, (len(line.forward), 1)) for _ in range(5)]
+        paths = np.array([chain.longest_path(one)[1] for one in times[1:]])
+        longest = max(float((path * times[0]).sum()) for path in paths)
+        for part in (0.8, 0.99, 1.01):
+            before = sorted(path.tobytes() for path in paths)
+            found = too_long.function(paths, len(paths), times[0], longest * part)
+            assert found == (longest > longest * part), where
+            assert not found or chain.makespan(times[0]) > longest * part, where
+            assert before == sorted(path.tobytes() for path in paths), where
+            refused += found
+    assert refused > 60
 
 
 def makespan(schedule: str, microbatches: int, forward: Floats, backward: Floats,
