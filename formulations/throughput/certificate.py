@@ -48,16 +48,24 @@ class Prices:
 
 
 def certificate(
-    task: Task[Throughput], graph: Hypergraph, prices: Prices, target: float, order: Ints
+    task: Task[Throughput],
+    graph: Hypergraph,
+    prices: Prices,
+    target: float,
+    order: Ints,
+    parts: int = 0,
 ) -> dict[str, object]:
     """Return the evidence for `target` in the form that plans keep and `check_bound` reads.
+
+    `parts`: how many make a price of 1, if prices are whole numbers of them.
 
     Returns
     -------
     dict
         ``target``; ``prices``: of each node, in the workload's order (a unit's price is its first
         node's); ``memory_prices``: per byte, of each kind; ``transfer_prices``: per unit of time,
-        of each kind; ``order``: nodes, one of each unit, in an order that makes the check fast.
+        of each kind; ``order``: nodes, one of each unit, in an order that makes the check fast;
+        ``parts``.
     """
     capacity = np.where(np.isinf(task.costs.capacity_bytes), 1.0, task.costs.capacity_bytes)
     first = np.array([nodes[0] for nodes in graph.members])
@@ -71,4 +79,5 @@ def certificate(
         ).tolist(),
         "transfer_prices": (prices.transfer / target if target > 0 else prices.transfer).tolist(),
         "order": first[order].tolist(),
+        "parts": parts,
     }

@@ -40,6 +40,8 @@ class PriceCertificate(Record):
         K: per byte, and per unit of time.
     order
         Numbers of nodes, in an order that makes the check fast.
+    parts
+        Of a price of 1, of which each price is a whole number; 0 where there are none.
     """
 
     origin: Literal["set partitioning"]
@@ -48,6 +50,7 @@ class PriceCertificate(Record):
     memory_prices: list[float]
     transfer_prices: list[float]
     order: list[int]
+    parts: int = 0
 
 
 class HubCertificate(Record):

@@ -71,6 +71,9 @@ RESOLUTION = 1e-5
 #: prices stop closing it: its certificate cannot be checked, and they prove most splits earlier.
 LATE, FAR = 8.0, 0.01
 
+#: Gap up to which sets are sought by value: prices that are near the work close it.
+NEAR = 0.015
+
 #: Rounds without any success after which a search ends that has no deadline, or no patience.
 ENOUGH = 12
 
@@ -236,6 +239,8 @@ def _alternate(
 class _Prover:
     """Prices that leave out sets of too many transfers for plans within a limit.
 
+    Memory gets a price once prices without one stall.
+
     The limit is the largest asked for at which the frontier is exact, or a part of the way to it:
     low limits leave fewer states. It rises once it is proved.
     """
@@ -250,7 +255,7 @@ class _Prover:
     ) -> None:
         self._task, self._graph, self._tried = task, graph, tried
         self._search, self._share = search, share
-        self._limit = -np.inf
+        self._limit, self._by_value = -np.inf, True
 
     def prove(self, target: float, most: float, pricings: int) -> tuple[float, Outcome]:
         """Try to prove that no split has a max-load of `target`, in so many pricings.
@@ -274,23 +279,30 @@ class _Prover:
         with self._search.phase("bound"):
             clock = Share(self._share, PRICED)
             outcome = boxstep(self._state, self._pricing, target, self._raise, clock, pricings)
+        if outcome == "stalled" and self._pricing.without_memory:
+            self._limit, self._by_value = -np.inf, False
+            return target, "stopped"
         return target, outcome
 
     def _begin(self, most: float) -> None:
         """Choose the limit, and begin with new prices."""
         task, search, stop = self._task, self._search, self._share.should_stop
         low = max(0.0, search.bound)
+        by_value = self._by_value and low > most * (1 - NEAR)
         for part in (*LIMITS, 1.0):
             self._limit = low + part * (most - low)
-            self._pricing = pricing_problem(task, self._graph, self._limit, self._tried)
+            self._pricing = pricing_problem(
+                task, self._graph, self._limit, self._tried, by_value=by_value
+            )
             if all(states.exact for states in self._pricing.states) or stop():
                 break
-        self._state = DualState(first_prices(self._pricing, self._graph, task.costs.host))
+        prices = first_prices(self._pricing, self._graph, task.costs.host)
+        self._state = DualState(prices, first=1 - low / most)
 
     def _raise(self, bound: float, prices: Prices) -> None:
         if bound > self._search.bound:
-            order = self._pricing.orders[0]
-            evidence = certificate(self._task, self._graph, prices, bound, order)
+            order, parts = self._pricing.states[0].order, self._pricing.parts
+            evidence = certificate(self._task, self._graph, prices, bound, order, parts)
             self._search.raise_bound(bound, ORIGIN, evidence)
 
 

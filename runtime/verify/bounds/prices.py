@@ -13,7 +13,8 @@ V_k comes from plain enumeration of partial sets in an order of the nodes (`part
 those whose futures cost the same, one of more value and less load wins. Sets whose transfers leave
 the others too little time to compute in are left out, as no plan of max-load at most T contains
 one. Loads are compared in steps of T / STEPS; what is near enough is made one with the greater
-value and the smaller load, so that V_k is never too small.
+value and the smaller load, so that V_k is never too small. Prices that are whole numbers of parts
+of 1 need no steps: of sets of equal value that of the least load is kept.
 """
 
 from __future__ import annotations
@@ -32,8 +33,14 @@ from .partial_sets import Groups, Net, enumerate_groups
 #: Resolutions of loads that are tried: of bounds on what completes a partial set, and of V_k.
 COARSE, STEPS = 400, (4_000, 64_000, 1_000_000)
 
+#: Most parts of a price of 1.
+MOST_PARTS = 100_000
+
 #: By which part of Σ |π_v| the inequality must hold, for rounding.
 ROUNDING = 1e-10
+
+#: By how many parts a price may be off a whole number, for rounding.
+WHOLE = 1e-6
 
 #: Slack of memories, as in the check of plans.
 MEMORY_SLACK = 1e-9
@@ -49,6 +56,7 @@ class _Device:
     transfer_price: float
     overlap: bool
     target: float
+    parts: int
 
 
 def check_prices(
@@ -68,6 +76,14 @@ def check_prices(
     if transfer_prices.any() and not problem.overlap:
         raise VerificationError("certificate: prices of transfers need a problem with overlap")
 
+    if not 0 <= data.parts <= MOST_PARTS:
+        raise VerificationError(
+            f"certificate: parts: {data.parts}; at most {MOST_PARTS} are checked"
+        )
+    whole = np.abs(prices * data.parts - np.rint(prices * data.parts)) <= WHOLE
+    if data.parts and (memory_prices.any() or transfer_prices.any() or not whole.all()):
+        raise VerificationError("certificate: prices are no whole numbers of their parts")
+
     blocks = _blocks(workload, data.order)
     most = _most_transfer(costs, blocks, problem.overlap, target)
     devices, fixed, counts = [], [], []
@@ -76,11 +92,8 @@ def check_prices(
         if memory_prices[k] > 0 and math.isinf(room):
             raise VerificationError("certificate: a memory without limit has a price")
         devices.append(
-            _device(
-                workload, costs, int(k), blocks, prices, float(memory_prices[k]),
-                float(transfer_prices[k]), problem.overlap, target, most[k],
-            )
-        )  # fmt: skip
+            _device(workload, costs, int(k), blocks, data, most[k], overlap=problem.overlap)
+        )
         memory = float(memory_prices[k]) * float(room) if memory_prices[k] > 0 else 0.0
         fixed.append(memory + float(transfer_prices[k]) * target)
         counts.append(int(costs.count[k]))
@@ -140,12 +153,10 @@ def _device(
     costs: Costs,
     k: int,
     blocks: list[tuple[int, ...]],
-    prices: Floats,
-    memory_price: float,
-    transfer_price: float,
-    overlap: bool,
-    target: float,
+    data: PriceCertificate,
     most: float,
+    *,
+    overlap: bool,
 ) -> _Device:
     block_of = np.empty(workload.n, dtype=np.int64)
     for b, nodes in enumerate(blocks):
@@ -158,14 +169,15 @@ def _device(
     room = costs.capacity_bytes[k] * (1 + MEMORY_SLACK)
     time = np.array([sum(costs.compute[k, v] for v in nodes) for nodes in blocks])
     size = np.array([sum(workload.memory_bytes[v] for v in nodes) for nodes in blocks])
-    value = np.array([sum(prices[v] for v in nodes) for nodes in blocks])
+    value = np.array([sum(data.prices[v] for v in nodes) for nodes in blocks])
     return _Device(
         groups=enumerate_groups(len(blocks), nets, most),
-        value=value - memory_price * size,
+        value=value - data.memory_prices[k] * size,
         time=np.where(size > room, np.inf, time),
-        transfer_price=transfer_price,
+        transfer_price=data.transfer_prices[k],
         overlap=overlap,
-        target=target,
+        target=data.target,
+        parts=data.parts,
     )
 
 
@@ -173,7 +185,7 @@ def _held(devices: list[_Device], fixed: list[float], counts: list[int], value: 
     """Return a bound on what all devices can hold; fine only where that decides."""
     rests = [_completions(device) for device in devices]
     best = [fix + _last(rest[0][0]) for fix, rest in zip(fixed, rests, strict=True)]
-    for steps in STEPS:
+    for steps in STEPS:  # where there are parts, the first is exact
         for i, device in enumerate(devices):
             others = sum(n * b for j, (n, b) in enumerate(zip(counts, best, strict=True)) if j != i)
             enough = (value - others) / counts[i]  # more is of no use
@@ -213,6 +225,7 @@ def _greatest(device: _Device, rests: list[list[_Labels]], floor: float, steps: 
                 [_moved(device, b, taken, cost, labels[s]) for s, taken, cost in arcs],
                 device.target,
                 steps,
+                device.parts,
             )
             rest_load, rest_value = rests[b + 1][g]
             if not len(rest_load):
@@ -237,16 +250,21 @@ def _moved(device: _Device, b: int, taken: bool, cost: float, labels: _Labels) -
     return load + more, value + worth
 
 
-def _merged(parts: list[_Labels], target: float, steps: int) -> _Labels:
-    """Return the labels that no other beats, one for each step of load at most."""
-    if not parts:
+def _merged(labels: list[_Labels], target: float, steps: int, parts: int = 0) -> _Labels:
+    """Return the labels that no other beats, one for each step of load, or part, at most."""
+    if not labels:
         return np.zeros(0), np.zeros(0)
-    load = np.concatenate([load for load, _ in parts])
-    value = np.concatenate([value for _, value in parts])
+    load = np.concatenate([load for load, _ in labels])
+    value = np.concatenate([value for _, value in labels])
     within = load <= target
     load, value = load[within], value[within]
     if len(load) == 0:
         return load, value
+    if parts:
+        order = np.lexsort((load, -np.rint(value * parts)))
+        load, value = load[order], value[order]
+        less = load < np.minimum.accumulate(np.concatenate([[np.inf], load[:-1]]))
+        return load[less][::-1], value[less][::-1]
     step: Ints = (load / target * steps if target > 0 else 0.0 * load).astype(np.int64)
     order = np.argsort(step, kind="stable")
     first = np.flatnonzero(np.diff(step[order], prepend=-1))

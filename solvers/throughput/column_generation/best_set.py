@@ -111,19 +111,11 @@ def best_set(
     BestSet or None
         None if `should_stop` said so. Time and memory grow with states × resolution.
     """
-    ordered = load[states.order]
-    allowed = ordered <= limit
-    terms = Terms(
-        price=price[states.order],
-        load=np.where(allowed, ordered, 0.0),
-        allowed=allowed,
-        charge=1.0 if transfer_price is None else 0.0,
-        transfer_price=transfer_price or 0.0,
-    )
+    terms = terms_of(states, price, load, limit, transfer_price)
     floor, enough = values
     limits = limit, floor
     load_of = true_load if states.exact else partial(_charged, states, terms)
-    slopes, most = _slopes(states, terms, limit)
+    slopes, most = slopes_of(states, terms, limit)
     if most <= floor:
         return BestSet(floor, None, np.inf, ())
     bound, members, its_load = np.inf, None, np.inf
@@ -161,6 +153,25 @@ def best_set(
     return BestSet(bound, members, its_load, steps)
 
 
+def terms_of(
+    states: Frontier,
+    price: Floats,
+    load: Floats,
+    limit: float,
+    transfer_price: float | None = None,
+) -> Terms:
+    """Return what units and transfers add to a set; parameters as of `best_set`."""
+    ordered = load[states.order]
+    allowed = ordered <= limit
+    return Terms(
+        price=price[states.order],
+        load=np.where(allowed, ordered, 0.0),
+        allowed=allowed,
+        charge=1.0 if transfer_price is None else 0.0,
+        transfer_price=transfer_price or 0.0,
+    )
+
+
 def _charged(states: Frontier, terms: Terms, members: Bools) -> float:
     """Return the load of a set as the frontier counts it."""
     ptr, after, taken, cost = states.backward
@@ -173,7 +184,7 @@ def _charged(states: Frontier, terms: Terms, members: Bools) -> float:
     return terms.charge * paid + float(terms.load[members[states.order]].sum())
 
 
-def _slopes(states: Frontier, terms: Terms, limit: float) -> tuple[Floats, float]:
+def slopes_of(states: Frontier, terms: Terms, limit: float) -> tuple[Floats, float]:
     """Return slopes whose hopes tell much, and the least bound on the value at one of them.
 
     For any s ≥ 0, no set within the load is worth more than s · limit plus the greatest value of

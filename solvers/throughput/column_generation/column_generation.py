@@ -5,16 +5,22 @@ The dual of `formulations.throughput.set_partitioning`: minimise f(π) = Σ_k n_
 and each best set a subgradient, a linear program over the sets seen so far models it from below;
 its solutions are kept in a box around the best prices so far (boxstep).
 
+Where a target is near the bound of the work alone, prices near the work prove it, and others lead
+far astray: the box begins as small as that gap. Where the table of `best_sets_by_value` is small,
+many sets come from one pricing, and trials are between the model's prices and the best so far.
+
 References
 ----------
 R. E. Marsten, W. W. Hogan, J. W. Blankenship, "The boxstep method for large-scale optimization",
 Operations Research 23, 1975.
+P. Wentges, "Weighted Dantzig-Wolfe decomposition for linear mixed-integer programming",
+International Transactions in Operational Research 4, 1997.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
@@ -24,6 +30,7 @@ from ....formulations.throughput.certificate import PROOF_MARGIN, Prices
 from ....instances.common.arrays import Floats
 from ...core.search import Stoppable
 from .best_set import BestSet, best_set
+from .best_sets_by_value import best_sets_by_value, whole
 from .price_model import Column, PriceModel, Trial
 from .pricing_problem import PricingProblem
 
@@ -32,11 +39,14 @@ Outcome = Literal["proved", "stalled", "stopped"]
 #: A serious step attains this part of what the model promises.
 SERIOUS = 0.1
 
+#: Part of the way to the model's prices that is gone where sets are sought by value.
+TOWARDS = 0.3
+
 #: Columns that are kept at least from one search for prices to the next.
 KEPT = 500
 
-#: First, least and greatest radius of the box, relative to the prices.
-RADIUS, LEAST_RADIUS, MOST_RADIUS = 0.05, 1e-3, 2.0
+#: Greatest and least first radius of the box, relative to the prices; least and greatest radius.
+RADIUS, FIRST, LEAST_RADIUS, MOST_RADIUS = 0.05, 2e-3, 1e-3, 2.0
 
 
 @dataclass
@@ -49,16 +59,20 @@ class DualState:
         The best so far.
     columns
         Sets seen so far, of any load.
-    radius
-        Of the box.
+    first, radius
+        Of the box: where it begins, and now.
     pricings
         How often sets were priced.
     """
 
     prices: Prices
+    first: float = RADIUS
     columns: list[Column] = field(default_factory=list)
-    radius: float = RADIUS
+    radius: float = field(init=False)
     pricings: int = 0
+
+    def __post_init__(self) -> None:
+        self.first = self.radius = min(RADIUS, max(FIRST, self.first))
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,12 +112,13 @@ def boxstep(
         ``proved``, ``stopped`` by a limit, or ``stalled``: the prices are about the best
         there are, and do not prove the target.
     """
-    last = state.pricings + pricings
+    last, least = state.pricings + pricings, 0.0 if pricing.parts else -np.inf
 
     def should_stop() -> bool:
         return state.pricings >= last or search.should_stop()
 
     limit = target * (1 + PROOF_MARGIN)
+    state.prices = _rounded(state.prices, pricing)
     state.columns = _fit(state, limit)
     model = PriceModel(pricing.count, pricing.memory_bound, pricing.transfer_priced, state.prices)
     model.add(state.columns)
@@ -136,12 +151,13 @@ def boxstep(
     while value >= state.prices.goal:
         if should_stop():
             return "stopped"
-        trial = model.solve(state.prices, state.radius, search.seconds_left)
+        trial = model.solve(state.prices, state.radius, search.seconds_left, least)
         if trial is None:
             return "stopped"
+        trial = _nearer(trial, state.prices, pricing)
         hoped = value - trial.promised
         if hoped * MOST_RADIUS / state.radius < value - state.prices.goal:
-            state.radius = RADIUS
+            state.radius = state.first
             return "stalled"
         priced = price(trial.prices, _floors(trial), value)
         if priced is None:
@@ -162,8 +178,23 @@ def boxstep(
                 state.radius /= min(excess, 4.0)
                 misses = 0
             if state.radius < LEAST_RADIUS:
-                state.radius = RADIUS
+                state.radius = state.first
     return "proved"
+
+
+def _nearer(trial: Trial, best: Prices, pricing: PricingProblem) -> Trial:
+    """Return a trial between its prices and the best so far, if sets are sought by value."""
+    if not pricing.parts:
+        return trial
+    unit = TOWARDS * trial.prices.unit + (1 - TOWARDS) * best.unit
+    return replace(trial, prices=_rounded(replace(trial.prices, unit=unit), pricing))
+
+
+def _rounded(prices: Prices, pricing: PricingProblem) -> Prices:
+    """Return prices in whole parts, if sets are sought by value."""
+    if not pricing.parts:
+        return prices
+    return replace(prices, unit=whole(prices.unit, pricing.states[0].order, pricing.parts))
 
 
 def _floors(trial: Trial) -> Floats:
@@ -208,6 +239,24 @@ def _price(
     for k, states in enumerate(pricing.states):
         if pricing.count[k] == 0:
             found.append(BestSet(0.0, None, np.inf, ()))
+            continue
+        if pricing.parts:
+            sets = best_sets_by_value(
+                states,
+                prices.unit,
+                pricing.load[k],
+                limit,
+                parts=pricing.parts,
+                floor=float(floors[k]),
+                should_stop=should_stop,
+            )
+            if sets is None:
+                return None
+            found.append(sets.best)
+            for members, load in sets.others:
+                columns.append(Column(k, members, load, 0.0, 0.0))
+            if sets.best.members is not None:
+                columns.append(Column(k, sets.best.members, sets.best.load, 0.0, 0.0))
             continue
         charged = pricing.transfer_priced[k]
         best = best_set(

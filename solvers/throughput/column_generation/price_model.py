@@ -103,8 +103,12 @@ class PriceModel:
             row, entry = np.concatenate(index), np.concatenate(value)
             self._lp.addRow(0.0, highspy.kHighsInf, len(row), row, entry)
 
-    def solve(self, centre: Prices, radius: float, seconds: float) -> Trial | None:
-        """Return the best prices in a box around `centre`; None if time runs out.
+    def solve(
+        self, centre: Prices, radius: float, seconds: float, least: float = -np.inf
+    ) -> Trial | None:
+        """Return the best prices in a box around `centre`, no unit's below `least`.
+
+        None if time runs out.
 
         Raises
         ------
@@ -115,6 +119,7 @@ class PriceModel:
         around = np.concatenate([centre.unit, centre.memory, centre.transfer])
         reach = radius * (np.abs(around) + 0.2 * self._total / units)
         lower, upper = around - reach, around + reach
+        lower[:units] = np.maximum(least, lower[:units])
         lower[units:] = np.maximum(0.0, lower[units:])
         upper[units : units + kinds][~self._memory_bound] = 0.0
         upper[units + kinds :][~self._transfer_priced] = 0.0

@@ -16,6 +16,10 @@ from ....instances.common.arrays import Bools, Floats, Ints
 from .best_set import Scratch
 from .frontier import Frontier, Incidence, cut, frontier, incidence, orders
 
+#: Most parts of a price of 1, entries of a table of loads by value, and the parts of the average
+#: unit at least: prices are rounded to parts.
+PARTS, ENTRIES, FEWEST = 10_000, 30_000_000, 20
+
 
 @dataclass(frozen=True, eq=False)
 class PricingProblem:
@@ -38,6 +42,10 @@ class PricingProblem:
     memory_bound, transfer_priced
         Shape (K,): whether memory can bind; whether transfers overlap compute, so that both
         must stay below the target.
+    parts
+        How many make a price of 1 where sets are sought by value; 0: by labels.
+    without_memory
+        Whether memory can bind and is left out nevertheless.
     scratch
         For the labels.
     """
@@ -51,6 +59,8 @@ class PricingProblem:
     share: Floats
     memory_bound: Bools
     transfer_priced: Bools
+    parts: int
+    without_memory: bool
     scratch: Scratch = field(default_factory=Scratch)
 
     def transfer_of(self, kind: int, members: Bools) -> float:
@@ -68,11 +78,14 @@ def pricing_problem(
     graph: Hypergraph,
     limit: float = np.inf,
     tried: Sequence[Ints] | None = None,
+    *,
+    by_value: bool = True,
 ) -> PricingProblem:
     """Return what one device of each kind can hold in plans of a max-load of at most `limit`.
 
     The limit leaves out sets of too many transfers (`transfer_budget`), so that targets must not
-    exceed it. `tried` are orders of the units, if they are known.
+    exceed it. `tried` are orders of the units, if they are known. `by_value`: sets are sought by
+    value, memory left out, if tables are small and transfers are load.
     """
     costs, overlap = task.costs, task.problem.overlap
     room = costs.capacity_bytes * (1 + PROOF_MARGIN)
@@ -85,16 +98,26 @@ def pricing_problem(
     shape = incidence(graph)
     tried = tried or orders(graph, shape, np.random.default_rng(0))
     most = most_transfer(task, graph, limit)
+    states = tuple(frontier(graph, weight[k], tried, most[k]) for k in range(len(weight)))
+    priced = weight.any(axis=1) & overlap & (costs.count > 0)
+    parts = min(PARTS, ENTRIES // max(one.size for one in states))
+    if not by_value or priced.any() or parts * costs.count.sum() < FEWEST * graph.size:
+        parts = 0
+    without_memory = bool(parts and memory_bound.any())
+    if parts:
+        memory_bound, share = np.zeros_like(memory_bound), np.zeros_like(share)
     return PricingProblem(
         count=costs.count.astype(np.float64),
-        states=tuple(frontier(graph, weight[k], tried, most[k]) for k in range(len(weight))),
+        states=states,
         orders=tuple(tried),
         shape=shape,
         weight=weight,
         load=load,
         share=share,
         memory_bound=memory_bound,
-        transfer_priced=weight.any(axis=1) & overlap & (costs.count > 0),
+        transfer_priced=priced,
+        parts=parts,
+        without_memory=without_memory,
     )
 
 

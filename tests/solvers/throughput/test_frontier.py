@@ -20,6 +20,10 @@ from stagecut.runtime import evaluate
 from stagecut.solvers import Search
 from stagecut.solvers.throughput import neighbourhood
 from stagecut.solvers.throughput.column_generation.best_set import Scratch, best_set
+from stagecut.solvers.throughput.column_generation.best_sets_by_value import (
+    best_sets_by_value,
+    whole,
+)
 from stagecut.solvers.throughput.column_generation.frontier import (
     cut,
     frontier,
@@ -98,6 +102,38 @@ def test_the_best_set_is_that_of_enumeration(seed: int) -> None:
                     graph, kind, price, below * (1 - 1e-9), transfer_price, overlap
                 )
                 assert just <= max(before, floor) + 1e-9
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_best_sets_by_value_are_those_of_enumeration(seed: int) -> None:
+    _, graph, pricing = posed(seed)
+    rng = np.random.default_rng(seed)
+    price = whole(rng.random(graph.size), pricing.orders[0], 50)
+    assert price.sum() * 50 == pytest.approx(round(price.sum() * 50))
+    for kind, states in enumerate(pricing.states):
+        load = graph.compute.sum(axis=1)[kind]
+        limit = float(rng.random() * load[np.isfinite(load)].sum())
+        best = by_enumeration(graph, kind, price, limit, 0.0, overlap=False)
+        for floor in (0.0, best / 2, best):
+            found = best_sets_by_value(
+                states, price, load, limit, parts=50, floor=floor, should_stop=bool
+            )
+            assert found is not None
+            assert found.best.bound == pytest.approx(max(best, floor))
+            if best <= floor:
+                assert found.best.members is None
+                continue
+            assert found.best.members is not None
+            sets = [(found.best.members, found.best.load), *found.others]
+            for members, its_load in sets:
+                assert load_of(
+                    graph, kind, frozenset(np.flatnonzero(members).tolist()), overlap=False
+                ) == pytest.approx(its_load)
+                assert its_load <= limit
+            assert float(price[sets[0][0]].sum()) == pytest.approx(best)
+            for below, value in found.best.steps:
+                just = by_enumeration(graph, kind, price, below * (1 + 1e-9), 0.0, overlap=False)
+                assert just == pytest.approx(value)
 
 
 def test_orders_do_not_change_what_is_best() -> None:

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyomo.environ as pyo
@@ -22,16 +23,26 @@ from stagecut import (
     Throughput,
     VerificationError,
     Workload,
+    accelerators_and_cpus,
     load,
     solve,
     verify,
 )
 from stagecut.formulations.task import pose
 from stagecut.formulations.throughput import set_partitioning
+from stagecut.formulations.throughput.certificate import Prices
 from stagecut.formulations.throughput.hypergraph import hypergraph
+from stagecut.instances import Solution
 from stagecut.runtime.verify.bounds.at_once import bound_at_once
 from stagecut.runtime.verify.bounds.check import check_bound
+from stagecut.solvers import Search
 from stagecut.solvers.throughput import set_partitioning as search_module
+from stagecut.solvers.throughput.column_generation.column_generation import DualState, boxstep
+from stagecut.solvers.throughput.column_generation.pricing_problem import (
+    PricingProblem,
+    first_prices,
+    pricing_problem,
+)
 from stagecut.solvers.throughput.multilevel import least_load
 
 PROBLEMS = [
@@ -93,6 +104,68 @@ def spoiled(plan: Plan, best: float) -> Plan:
     """Return a plan that claims more than can be true, by the prices of a lower target."""
     certificate = dict(plan.certificate) | {"target": best * (1 + 1e-6)}
     return replace(plan, certificate=certificate)
+
+
+def test_prices_by_value_bound_what_brute_force_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_module, "NEAR", math.inf)
+    by_value = 0
+    for seed in range(60):
+        workload, cluster, problem = case(seed)
+        best = best_max_load(workload, cluster, problem)
+        result = run(seed)
+        assert result.bound <= best * (1 + 1e-9), seed
+        if result.plan is None or not result.plan.certificate.get("parts"):
+            continue
+        by_value += 1
+        check_bound(workload, result.plan)
+        if result.bound < best * (1 - 1e-9):
+            with pytest.raises(VerificationError, match="not proved"):
+                check_bound(workload, spoiled(result.plan, best))
+    assert by_value >= 20
+
+
+def test_memory_has_a_price_once_prices_without_one_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten units, of which two devices hold three each; the others take four times as long."""
+    ways = []
+
+    def noted(*given: Any, by_value: bool) -> PricingProblem:
+        ways.append(by_value)
+        return pricing_problem(*given, by_value=by_value)
+
+    monkeypatch.setattr(search_module, "NEAR", math.inf)
+    monkeypatch.setattr(search_module, "pricing_problem", noted)
+    workload = Workload(
+        name="boxes",
+        ids=tuple(f"box{v}" for v in range(10)),
+        edges=(),
+        times={"accelerator": np.ones(10), "cpu": np.full(10, 4.0)},
+        memory_bytes=np.ones(10),
+        transfer=np.zeros(10),
+    )
+    cluster = accelerators_and_cpus(2, cpus=1, memory_bytes=3.0)
+    result = solve(workload, cluster, method="column-generation", limits=Limits(nodes=12, gap=0.0))
+    assert ways[0]
+    assert not ways[-1]
+    best = best_max_load(workload, cluster, Throughput())
+    assert 10 / 2.25 * (1 + 1e-6) < result.bound <= best * (1 + 1e-9)
+    assert result.plan is not None
+    check_bound(workload, result.plan)
+
+
+def test_prices_near_the_work_prove_inceptionv3(benchmarks: Path) -> None:
+    """Prices 0.1 % above its work over six devices: labels needed minutes for half of that."""
+    workload = load(benchmarks / "placement/throughput/LayerGraphs/inceptionv3_inference.json")
+    assert workload.cluster is not None
+    task = pose(workload, workload.cluster, Throughput())
+    graph = hypergraph(task)
+    pricing = pricing_problem(task, graph, 51.15)
+    assert pricing.parts
+    state = DualState(first_prices(pricing, graph, task.costs.host), first=0.003)
+    proofs: list[Prices] = []
+    search: Search[Solution] = Search(Limits(), lambda _: math.inf)
+    outcome = boxstep(state, pricing, 51.03, lambda _, prices: proofs.append(prices), search, 20)
+    assert outcome == "proved"
+    assert state.pricings <= 12
 
 
 def test_a_share_of_the_work_bounds_what_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
