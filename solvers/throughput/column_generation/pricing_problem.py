@@ -100,7 +100,8 @@ def pricing_problem(
     most = most_transfer(task, graph, limit)
     states = tuple(frontier(graph, weight[k], tried, most[k]) for k in range(len(weight)))
     priced = weight.any(axis=1) & overlap & (costs.count > 0)
-    parts = min(PARTS, ENTRIES // max(one.size for one in states))
+    largest = max(one.size for one in states)
+    parts = int(min(PARTS, ENTRIES / (largest * _most_value(load, costs.count, limit))))
     if not by_value or priced.any() or parts * costs.count.sum() < FEWEST * graph.size:
         parts = 0
     without_memory = bool(parts and memory_bound.any())
@@ -119,6 +120,13 @@ def pricing_problem(
         parts=parts,
         without_memory=without_memory,
     )
+
+
+def _most_value(load: Floats, count: Ints, limit: float) -> float:
+    """Return what a device can hold at most at prices in proportion to the least compute times."""
+    least = load[count > 0].min(axis=0)
+    work = float(least[np.isfinite(least)].sum())
+    return max(1.0, limit * float(count.sum()) / work) if np.isfinite(limit) and work > 0 else 1.0
 
 
 def first_prices(pricing: PricingProblem, graph: Hypergraph, host: Bools) -> Prices:
