@@ -148,7 +148,7 @@ def _headline(simulation: Simulation) -> str:
     return (
         f"{simulation.schedule.name}, {number} microbatch{'es' if number > 1 else ''}: "
         f"makespan {show_time(simulation.makespan, unit)}, steady state "
-        f"{show_time(simulation.time_per_sample, unit)} per sample, "
+        f"{show_time(simulation.time_per_sample, unit)} per microbatch, "
         f"bubble {100 * simulation.bubble:.1f} %{_left_out(simulation)}"
     )
 

@@ -101,7 +101,7 @@ def _facts(simulation: Simulation) -> dict[str, str]:
     unit = simulation.stages.time_unit
     return {
         "makespan": show_time(simulation.makespan, unit),
-        "time per sample, steady state": show_time(simulation.time_per_sample, unit),
+        "time per microbatch, steady state": show_time(simulation.time_per_sample, unit),
         "bubble": f"{100 * simulation.bubble:.1f} %",
         "highest memory": show_bytes(max(m.peak for m in simulation.memory)),
     }

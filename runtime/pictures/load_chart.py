@@ -100,7 +100,7 @@ def _span(plan: Plan) -> str:
     if isinstance(problem, Latency):
         return "load of one request"
     batch = isinstance(problem, Training) and problem.objective == "batch"
-    return "load per batch" if batch else "load per sample"
+    return "load per batch" if batch else "load per microbatch"
 
 
 def _draw_memory(axes: Axes, rows: Sequence[Load]) -> None:

@@ -44,7 +44,7 @@ def simulate(
         of microbatches then counts; default: ``1f1b``, for latency plans ``single``, for
         iteration and training plans the one that they were made for.
     microbatches
-        How many samples or microbatches to run; default: the plan's batch, else 8; 1 for
+        How many to run; default: the plan's batch, else 8; 1 for
         ``single``.
     network
         How data moves; default: of a mapped plan the links of its topology, else
