@@ -14,7 +14,7 @@ from ...instances import Iteration, PipelinePlacement, Workload
 from ...runtime import Report
 from ...runtime.simulate.simulator import simulate
 from ...solvers import Result
-from ..common.console import new_table, show_bytes, show_gap, show_time
+from ..common.console import new_table, show_bytes, show_gap
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,11 +97,7 @@ def facts_rows(facts: Facts, unit: str) -> dict[str, str]:
     """Return the lines below a table of devices, by name."""
     rows = {}
     if math.isfinite(facts.gain.speed_up):
-        rows["speed-up"] = f"{facts.gain.speed_up:.2f} × one device" + (
-            f": nothing gained, {facts.gain.reason}"
-            if facts.gain.reason
-            else f" ({show_time(facts.gain.one_device, unit)})"
-        )
+        rows["speed-up"] = facts.gain.text(unit)
     if facts.bubble is not None:
         rows["bubble"] = f"{100 * facts.bubble:.1f} % of the time of the devices in use"
     if facts.streams:
