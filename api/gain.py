@@ -69,11 +69,12 @@ def gain(workload: Workload, result: Result) -> Gain | None:
     plan = result.plan
     if plan is None:
         return None
-    if isinstance(plan.problem, Sharding):
-        if plan.problem.objective != ShardingObjective.TIME:
+    problem = plan.problem
+    if isinstance(problem, Sharding):
+        if problem.objective != ShardingObjective.TIME:
             return None
         alone = math.fsum(operator.time for operator in program_of(workload).operators)
-        return _over(alone, result, lambda: _reason_of_sharding(plan.problem, result, alone))
+        return _over(alone, result, lambda: _reason_of_sharding(problem, result, alone))
     if not isinstance(plan.problem, Throughput | Iteration):
         return None
     task = pose(workload, plan.cluster, plan.problem)

@@ -9,7 +9,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ...instances import Iteration, Latency, Plan, Training
+from ...instances import Iteration, Latency, Plan, Planned, Training, plan_of
 from ...instances.common.escape import plain
 from ...instances.common.quantities import show_bytes
 from ..verify.loads import Load, loads_of
@@ -21,7 +21,7 @@ LINE = "#333333"
 
 
 @names_as_they_are
-def draw_loads(report: Report, plan: Plan, path: Path) -> None:
+def draw_loads(report: Report, plan: Plan | Planned, path: Path) -> None:
     """Draw a bar per device, with objective and bound as lines, into a PNG, SVG or PDF file.
 
     Parameters
@@ -29,7 +29,7 @@ def draw_loads(report: Report, plan: Plan, path: Path) -> None:
     report
         Of the plan; see `evaluate`.
     plan
-        Of any problem but a mapping.
+        Of any problem but a mapping; or the `Result` that holds it.
     path
         Ending in ``.png``, ``.svg`` or ``.pdf``.
 
@@ -48,6 +48,7 @@ def draw_loads(report: Report, plan: Plan, path: Path) -> None:
     >>> report = stagecut.evaluate(workload, cluster, plan.problem, plan.solution)
     >>> stagecut.draw_loads(report, plan, Path("loads.svg"))
     """
+    plan = plan_of(plan)
     rows = loads_of(plan.problem, report)
     figure = Figure(figsize=(9, 1.6 + 0.42 * len(rows)), layout="constrained")
     loads, memory = figure.subplots(1, 2, sharey=True, width_ratios=[3, 1])
