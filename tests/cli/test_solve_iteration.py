@@ -243,6 +243,12 @@ def test_times_are_of_a_microbatch_or_of_a_batch(file: Path, tmp_path: Path) -> 
 
 def test_the_objective_follows_the_user() -> None:
     workload = trained()
+    inference = replace(workload, backward=np.zeros(workload.n, np.bool_))
+    for words in ("net has no backward pass", "--objective iteration", "profile --train"):
+        with pytest.raises(InputError, match=words):
+            choose_objective(inference, None, 8)
+    assert choose_objective(inference, "iteration", 8) == "iteration"
+    assert choose_objective(inference, None, None) == "throughput"
     assert choose_objective(workload, None, 8) == "iteration"
     assert choose_objective(workload, None, None) == "throughput"
     assert choose_objective(workload, "throughput", 8) == "throughput"
