@@ -21,7 +21,7 @@ from ..instances import (
     program_of,
 )
 from ..instances.common.arrays import Ints
-from ..instances.common.quantities import show_time
+from ..instances.common.quantities import show_percent, show_time
 from ..instances.model.kept_bytes import kept_bytes
 from ..solvers import Result
 
@@ -154,7 +154,7 @@ def _largest_part(task: Task[Problem]) -> str:
     if work[largest] * (1 + NOTHING) < time.sum():
         return ""
     nodes = np.flatnonzero(units == largest)
-    share = f"{100 * work[largest] / time.sum():.1f} % of the work"
+    share = f"{show_percent(work[largest] / time.sum())} of the work"
     if len(nodes) == 1:
         return f"node {workload.ids[int(nodes[0])]} alone is {share}"
     colours = np.unique(workload.colours[nodes])

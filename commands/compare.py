@@ -20,7 +20,7 @@ from ..solvers import METHODS
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
 from ..solvers.iteration.methods import RULES
 from .common import names, options
-from .common.console import ERR, OUT, check_outputs, parse_bytes, tell_written
+from .common.console import ERR, OUT, check_outputs, parse_bytes, show_gap, tell_written
 from .common.mesh_cases import USUAL, sharding_cases
 from .common.pose import (
     choose_cluster,
@@ -276,4 +276,4 @@ def _cells(row: Mapping[Hashable, Any]) -> list[str]:
     status = row["status"] if pd.isna(row["error"]) else f"{row['status']}: {row['error']}"
     cells = [row["workload"], row["problem"], row["method"], status]
     cells += [number("objective", ".6g"), number("bound", ".6g")]
-    return [*cells, number("gap", ".3%"), number("seconds", ".2f")]
+    return [*cells, "" if pd.isna(row["gap"]) else show_gap(row["gap"]), number("seconds", ".2f")]

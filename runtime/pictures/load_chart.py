@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from ...instances import Iteration, Latency, Plan, Planned, Training, plan_of
 from ...instances.common.escape import plain
-from ...instances.common.quantities import show_bytes
+from ...instances.common.quantities import show_bytes, show_percent
 from ..verify.loads import Load, loads_of
 from ..verify.report import Report
 from .figure import names_as_they_are, save_picture
@@ -54,7 +54,7 @@ def draw_loads(report: Report, plan: Plan | Planned, path: Path) -> None:
     loads, memory = figure.subplots(1, 2, sharey=True, width_ratios=[3, 1])
     _draw_times(loads, rows, plan)
     figure.legend(*loads.get_legend_handles_labels(), loc="outside lower center", ncols=5)
-    title = f"{plan.workload_name}: {plan.method}, gap {100 * plan.gap:.2f} %"
+    title = f"{plan.workload_name}: {plan.method}, gap {show_percent(plan.gap, 2)}"
     loads.set_title(plain(title), loc="left")
     _draw_memory(memory, rows)
     for axes in (loads, memory):
