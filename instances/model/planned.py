@@ -9,7 +9,15 @@ from .plan import Plan
 
 
 class Planned(Protocol):
-    """What holds a plan, if one was found: a `Result`, a `PlannedModel`, an `Explanation`."""
+    """What holds a plan, if one was found: a `Result`, a `PlannedModel`, an `Explanation`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> held: Planned = stagecut.solve("gpt2-xl", stagecut.accelerators_and_cpus(1))
+    >>> held.plan is None
+    False
+    """
 
     @property
     def plan(self) -> Plan | None:
@@ -19,10 +27,27 @@ class Planned(Protocol):
 def plan_of(given: Plan | Planned) -> Plan:
     """Return a plan, or the one that is held.
 
+    Parameters
+    ----------
+    given
+        A plan, or a `Result` or other object with one.
+
+    Returns
+    -------
+    Plan
+        The plan itself.
+
     Raises
     ------
     InputError
         If no plan is held, or what is given is something else.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> result = stagecut.solve("gpt2-xl", stagecut.accelerators_and_cpus(1))
+    >>> plan_of(result) is plan_of(result.plan)
+    True
     """
     if isinstance(given, Plan):
         return given
