@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ..formulations.schedule.milp import Operation, ScheduleInstance
 from ..instances import InputError, Status, gap_between
+from ..instances.common.quantities import show_gap
 from ..instances.model.summary import Summarised
 from ..runtime.schedules import Action, Kind, Schedule, make_schedule, schedule_of
 from ..runtime.simulate.result import Simulation
@@ -71,7 +72,7 @@ class BestSchedule(Summarised):
             "status": self.status,
             "makespan": self.objective,
             "bound": self.bound,
-            "gap": f"{self.gap:.3%}",
+            "gap": show_gap(self.gap),
             "microbatches": self.schedule.microbatches,
             "seconds": self.seconds,
         }

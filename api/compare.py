@@ -18,6 +18,7 @@ from ..instances import (
     Training,
     Workload,
 )
+from ..instances.common.quantities import show_percent
 from ..instances.formats.files import load
 from ..instances.model.plan import gap_between
 from ..runtime import evaluate
@@ -225,7 +226,7 @@ def summaries(table: pd.DataFrame, units: Mapping[str, str], method: str = "auto
         least = float(others["objective"].min())
         best = others.loc[others["objective"] == least, "method"].iloc[0]
         part = 1 - time / least if least else 0.0
-        how = f"{abs(part):.1%}".replace("%", " %") + (" faster" if part > 0 else " slower")
+        how = show_percent(abs(part)) + (" faster" if part > 0 else " slower")
         how = f"{how} than" if abs(part) >= 5e-4 else "as fast as"
         lines.append(f"{line}, {how} {best}, the best other method")
     return lines

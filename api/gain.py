@@ -1,7 +1,9 @@
-"""What a pipeline gains over one device, and why nothing if it gains nothing."""
+"""What a plan gains over one device, and why nothing if it gains nothing."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,8 +11,17 @@ import numpy as np
 from ..formulations.iteration.line import chain_edges
 from ..formulations.task import Task, pose
 from ..formulations.throughput.hypergraph import colour_units, merge_cycles, pipeline_units
-from ..instances import Iteration, Problem, Throughput, Workload
+from ..instances import (
+    Iteration,
+    Problem,
+    Sharding,
+    ShardingObjective,
+    Throughput,
+    Workload,
+    program_of,
+)
 from ..instances.common.arrays import Ints
+from ..instances.common.quantities import show_percent, show_time
 from ..instances.model.kept_bytes import kept_bytes
 from ..solvers import Result
 
@@ -37,6 +48,14 @@ class Gain:
     speed_up: float
     reason: str = ""
 
+    def text(self, unit: str) -> str:
+        """Return the speed-up in words; of times in `unit`."""
+        said = f"{self.speed_up:.2f} × one device ({show_time(self.one_device, unit)})"
+        if not self.reason:
+            return said
+        slower = self.speed_up < 1 - NOTHING
+        return f"{said}: {'slower than one device' if slower else 'nothing gained'}, {self.reason}"
+
 
 def gain(workload: Workload, result: Result) -> Gain | None:
     """Return what the plan of a result gains over one device.
@@ -44,21 +63,57 @@ def gain(workload: Workload, result: Result) -> Gain | None:
     Returns
     -------
     Gain or None
-        None if there is no plan, or it is for neither throughput nor iteration.
+        None if there is no plan, or it is for another problem than throughput, iteration and the
+        time of a sharding.
     """
     plan = result.plan
-    if plan is None or not isinstance(plan.problem, Throughput | Iteration):
+    if plan is None:
+        return None
+    problem = plan.problem
+    if isinstance(problem, Sharding):
+        if problem.objective != ShardingObjective.TIME:
+            return None
+        alone = math.fsum(operator.time for operator in program_of(workload).operators)
+        return _over(alone, result, lambda: _reason_of_sharding(problem, result, alone))
+    if not isinstance(plan.problem, Throughput | Iteration):
         return None
     task = pose(workload, plan.cluster, plan.problem)
     times = np.where(task.costs.count > 0, task.costs.compute.sum(axis=1), np.inf)
     fastest = int(times.argmin())
     microbatches = plan.problem.microbatches if isinstance(plan.problem, Iteration) else 1
     alone = microbatches * float(times[fastest])
-    if not 0 < plan.objective < np.inf:
-        return Gain(alone, np.inf if alone else 1.0)
-    speed_up = alone / plan.objective
-    reason = _reason(task, result, alone, fastest) if speed_up < 1 + NOTHING else ""
-    return Gain(alone, speed_up, reason)
+    return _over(alone, result, lambda: _reason(task, result, alone, fastest))
+
+
+def _over(alone: float, result: Result, reason: Callable[[], str]) -> Gain:
+    """Return what the plan of a result gains over the time `alone` on one device."""
+    objective = result.objective
+    assert objective is not None
+    if not 0 < objective < math.inf:
+        return Gain(alone, math.inf if alone else 1.0)
+    speed_up = alone / objective
+    return Gain(alone, speed_up, reason() if speed_up < 1 + NOTHING else "")
+
+
+def _reason_of_sharding(problem: Sharding, result: Result, alone: float) -> str:
+    """Say why a sharding gains nothing."""
+    if problem.mesh.size == 1:
+        return "there is one device"
+    if not _proved(result, alone):
+        return _open(result, alone)
+    if problem.fixed or problem.memory_bytes is not None:
+        what = "keeps what is fixed" if problem.fixed else "fits into the memory"
+        return f"no sharding that {what} is faster"
+    return "what the devices exchange costs at least what dividing the work saves"
+
+
+def _proved(result: Result, alone: float) -> bool:
+    """Whether no plan gains anything; or none gains more, where this one is optimal."""
+    return result.status == "optimal" or alone <= result.bound * (1 + NOTHING)
+
+
+def _open(result: Result, alone: float) -> str:
+    return f"none was found; the bound leaves room for {alone / result.bound:.2f} × one device"
 
 
 def _reason(task: Task[Problem], result: Result, alone: float, fastest: int) -> str:
@@ -81,13 +136,13 @@ def _reason(task: Task[Problem], result: Result, alone: float, fastest: int) -> 
             "one device of the fastest kind has not the memory, and to share the work costs "
             "what it saves"
         )
-    if result.status == "optimal" or alone <= result.bound * (1 + NOTHING):
+    if _proved(result, alone):
         if isinstance(task.problem, Throughput | Iteration) and task.problem.placement_rules:
             return "no plan that keeps the placement rules is faster"
         return (
             "whatever is moved to another device costs more in transfers and waiting than it saves"
         )
-    return f"none was found; the bound leaves room for {alone / result.bound:.2f} × one device"
+    return _open(result, alone)
 
 
 def _largest_part(task: Task[Problem]) -> str:
@@ -99,7 +154,7 @@ def _largest_part(task: Task[Problem]) -> str:
     if work[largest] * (1 + NOTHING) < time.sum():
         return ""
     nodes = np.flatnonzero(units == largest)
-    share = f"{100 * work[largest] / time.sum():.1f} % of the work"
+    share = f"{show_percent(work[largest] / time.sum())} of the work"
     if len(nodes) == 1:
         return f"node {workload.ids[int(nodes[0])]} alone is {share}"
     colours = np.unique(workload.colours[nodes])

@@ -164,9 +164,7 @@ class PlannedModel(Summarised):
         facts["gap"] = f"{show_gap(plan.gap)} ({self.result.status})"
         gained = gain(self.workload, self.result)
         if gained is not None and math.isfinite(gained.speed_up):
-            why = f": nothing gained, {gained.reason}" if gained.reason else ""
-            alone = show_time(gained.one_device, unit)
-            facts["speed-up"] = f"{gained.speed_up:.2f} × one device ({alone}){why}"
+            facts["speed-up"] = gained.text(unit)
         if all(math.isinf(kind.memory_bytes) for kind in plan.cluster.kinds):
             facts["memory"] = "no limit is known; give memory_bytes"
         return facts

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..instances import Plan, Workload
+from ..instances import Plan, Planned, Workload, plan_of
 
 if TYPE_CHECKING:
     from ..runtime.execution.steps import Step
 
 
 def run(
-    plan: Plan | str | Path,
+    plan: Plan | Planned | str | Path,
     model: Any,
     inputs: Any = None,
     *,
@@ -26,7 +26,7 @@ def run(
     Parameters
     ----------
     plan
-        A plan or its file.
+        A plan, the `Result` that holds it, or its file.
     model
         A `torch.nn.Module` with the same numbers in it on every rank, or what makes it and its
         inputs: ``module:factory`` or ``file.py:factory``.
@@ -63,5 +63,5 @@ def run(
     from ..runtime.execution.run import run as run_plan
 
     made = make(model) if isinstance(model, str) else made_of(model, inputs)
-    path = Path(plan) if isinstance(plan, str) else plan
-    return run_plan(path, made, Options(**options), workload=workload, on_step=on_step)
+    held = Path(plan) if isinstance(plan, str | Path) else plan_of(plan)
+    return run_plan(held, made, Options(**options), workload=workload, on_step=on_step)

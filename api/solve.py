@@ -17,6 +17,7 @@ from ..instances import (
     DeviceMapping,
     InputError,
     Plan,
+    Planned,
     Problem,
     Sharding,
     Solution,
@@ -24,6 +25,7 @@ from ..instances import (
     Training,
     Workload,
     accelerators_and_cpus,
+    plan_of,
 )
 from ..instances.common.compiling import compiled_to_come_near
 from ..instances.common.kernel import NOT_KEPT, unkept
@@ -43,6 +45,7 @@ from ..solvers import (
 from ..solvers import solver as solver_of
 from ..solvers.core.first_bounds import raise_first_bounds
 from ..solvers.core.interrupts import interrupts
+from ..solvers.core.limits import checked
 from ..solvers.core.portfolio.executor import executor_of
 from ..solvers.core.portfolio.portfolio import Portfolio
 from ..solvers.core.portfolio.shared_search import SharedSearch
@@ -65,7 +68,7 @@ def solve(
     *,
     method: str = "auto",
     limits: Limits | None = None,
-    start: Plan | None = None,
+    start: Plan | Planned | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     solver: str = "highs",
     workers: Workers | int | None = None,
@@ -90,7 +93,8 @@ def solve(
         (`Limits.patience`), for mappings of 0, as `stagecut.solvers.DEFAULT_LIMITS` says.
         ``Limits()`` is without limits.
     start
-        A plan to start from, for this cluster or another one whose devices in use this one has.
+        A plan to start from, or the result that holds it, for this cluster or another one whose
+        devices in use this one has.
     on_progress
         Called with every better incumbent or bound.
     solver
@@ -140,7 +144,7 @@ def solve_with(
     *,
     method: str = "auto",
     limits: Limits | None = None,
-    start: Plan | None = None,
+    start: Plan | Planned | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     options: Mapping[str, str] | None = None,
     started: float | None = None,
@@ -168,8 +172,9 @@ def solve_with(
         As `solve`, and for an option that the method does not read.
     """
     workload, cluster, problem = chosen(workload, cluster, problem)
-    limits = limits or DEFAULT_LIMITS[problem.name]
+    limits = DEFAULT_LIMITS[problem.name] if limits is None else checked(limits)
     if start is not None:
+        start = plan_of(start)
         start.check_made_for(workload)
         start = _on(start, cluster)
     name, argument = split_argument(problem.name, method)

@@ -61,7 +61,9 @@ def speed(largest: int) -> None:
 
 def steady_state(inputs: Path) -> None:
     """Print the asynchronous steady state of greedy and local-search plans."""
-    print("\n| workload | plan | stages | max-load | simulated per sample | relative error | s |")
+    print(
+        "\n| workload | plan | stages | max-load | simulated per microbatch | relative error | s |"
+    )
     print("|---|---|---|---|---|---|---|")
     for path in sorted((inputs / "placement" / "throughput").glob("*/*.json")):
         workload = stagecut.load(path)

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from ..api.case_record import RECORD
 from ..api.cases import Case, cases, run_cases
 from ..api.compare import Row, summaries, tabulate
 from ..instances import InputError, Throughput, Workload
+from ..instances.common.escape import plain
 from ..instances.formats.files import load
 from ..solvers import METHODS
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
 from ..solvers.iteration.methods import RULES
 from .common import names, options
-from .common.console import ERR, OUT, check_outputs, parse_bytes, tell_written
+from .common.console import ERR, OUT, check_outputs, parse_bytes, show_gap, tell_written
 from .common.mesh_cases import USUAL, sharding_cases
 from .common.pose import (
     choose_cluster,
@@ -233,6 +237,8 @@ def _run(
             todo, output, jobs=jobs, scheduler=scheduler, on_row=show, on_notice=notices.append
         )
         live.transient = False
+    if not ERR.is_terminal:
+        ERR.line()  # a file gets the last table alone, which rich leaves without an end of line
     for notice in notices:
         ERR.print(notice, highlight=False, soft_wrap=True)
     return result
@@ -256,24 +262,59 @@ def _objective_of(
     return chosen.pop() if chosen else "throughput"
 
 
-def _table(rows: Sequence[Row], cases: int) -> Table:
+def _table(rows: Sequence[Row], cases: int) -> Group:
+    """Return the table so far, and below it why methods have no plan, each reason once."""
     table = Table(
         "workload", "problem", "method", "status", caption=f"{len(rows)} of {cases} cases"
     )
     for title in ("objective", "bound", "gap", "seconds"):
         table.add_column(title, justify="right")
-    for row in tabulate(rows).to_dict("records") if rows else ():
-        table.add_row(*_cells(row))
-    return table
+    why = []
+    for alike in _alike(tabulate(rows).to_dict("records") if rows else ()):
+        table.add_row(*_cells(alike))
+        if reason := _reason(alike[0]):
+            row, methods = alike[0], ", ".join(row["method"] for row in alike)
+            why.append(f"{row['workload']}, {row['problem']}: {methods}: {reason}")
+    return Group(table, *(Text(plain(line)) for line in why))
 
 
-def _cells(row: Mapping[Hashable, Any]) -> list[str]:
-    import pandas as pd
+def _alike(rows: Iterable[Mapping[Hashable, Any]]) -> list[list[Mapping[Hashable, Any]]]:
+    """Return the rows, those together that end alike and have no plan for one reason."""
+    found: dict[tuple[str, ...], list[Mapping[Hashable, Any]]] = {}
+    for row in rows:
+        reason = _reason(row)
+        own = f"{row['status']}: {reason}" if reason else f"method {row['method']}"
+        found.setdefault((row["workload"], row["problem"], own), []).append(row)
+    return list(found.values())
 
-    def number(key: str, form: str) -> str:
-        return "" if pd.isna(row[key]) else format(row[key], form)
 
-    status = row["status"] if pd.isna(row["error"]) else f"{row['status']}: {row['error']}"
-    cells = [row["workload"], row["problem"], row["method"], status]
-    cells += [number("objective", ".6g"), number("bound", ".6g")]
-    return [*cells, number("gap", ".3%"), number("seconds", ".2f")]
+def _reason(row: Mapping[Hashable, Any]) -> str:
+    """Return why there is no plan, without the method's name before it; empty if there is one."""
+    if not isinstance(row["error"], str):
+        return ""
+    method = row["method"].partition(":")[0]
+    return row["error"].removeprefix(f"{row['method']}: ").removeprefix(f"{method}: ")
+
+
+def _cells(alike: Sequence[Mapping[Hashable, Any]]) -> list[str]:
+    """Return the cells of rows that are shown as one; what none has is empty."""
+    row = alike[0]
+    bounds, seconds = (
+        [float(one[key]) for one in alike if not math.isnan(one[key])]
+        for key in ("bound", "seconds")
+    )
+
+    def number(value: float, form: str) -> str:
+        return "" if math.isnan(value) else format(value, form)
+
+    gap = float(row["gap"])
+    return [
+        row["workload"],
+        row["problem"],
+        ", ".join(one["method"] for one in alike),
+        row["status"],
+        number(row["objective"], ".6g"),
+        number(max(bounds, default=math.nan), ".6g"),
+        "" if math.isnan(gap) else show_gap(gap),
+        number(sum(seconds) if seconds else math.nan, ".2f"),
+    ]

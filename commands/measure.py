@@ -20,6 +20,7 @@ from .common.console import (
     parse_bytes,
     print_json,
     show_bytes,
+    show_percent,
     tell_written,
 )
 from .common.mesh import parse_mesh
@@ -216,6 +217,6 @@ def _cells(fit: Fit) -> tuple[str, str, str, str]:
     return (
         f"{1e6 * fit.link.latency_s:.1f} µs",
         f"{fit.link.bytes_per_s / 1e9:.3g} GB/s",
-        f"{100 * fit.typical_error:.1f} %",
-        f"{100 * fit.worst_error:.1f} %",
+        show_percent(fit.typical_error),
+        show_percent(fit.worst_error),
     )

@@ -84,6 +84,7 @@ def shard(
     from ..instances.formats.files import load, load_plan
     from ..runtime import ShardingReport
     from ..solvers import Workers
+    from .show.pipeline import facts_of
     from .show.sharding import answer, print_sharding
 
     check_outputs(output, pictures=[plot], inputs=[workload, start])
@@ -118,13 +119,14 @@ def shard(
         from ..runtime.pictures.graph import draw_graph
 
         draw_graph(loaded, result.plan, plot)
+    facts = facts_of(loaded, result, objective_given=True)
     if as_json:
-        found = answer(loaded, problem, result, report)
+        found = answer(loaded, problem, result, report, facts)
         if trace:
             found["trace"] = [[p.seconds, p.objective, p.bound] for p in result.trace]
         print_json(found)
     else:
-        print_sharding(loaded, problem, result, report)
+        print_sharding(loaded, problem, result, report, facts)
         if report is not None:
             tell_written(output, plot)
     end_with(result)

@@ -32,7 +32,7 @@ def simulate(
         ),
     ] = None,
     microbatches: Annotated[
-        int | None, typer.Option(help="Samples or microbatches; default: the plan's batch, else 8.")
+        int | None, typer.Option(help="How many run; default: the plan's batch, else 8.")
     ] = None,
     weight_share: options.WeightShare = None,
     network: Annotated[

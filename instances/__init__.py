@@ -29,6 +29,7 @@ from .model.layers import Layers
 from .model.network.links import Link, PairLink
 from .model.placement_rules import PlacementRules
 from .model.plan import Plan, gap_between
+from .model.planned import Planned, plan_of
 from .model.problem import DeviceMapping, Latency, Problem, Throughput
 from .model.sharding.as_workload import program_workload
 from .model.sharding.mesh import DeviceMesh
@@ -84,6 +85,7 @@ __all__ = [
     "Placement",
     "PlacementRules",
     "Plan",
+    "Planned",
     "Precision",
     "Problem",
     "Recomputation",
@@ -115,6 +117,7 @@ __all__ = [
     "gap_between",
     "in_stages",
     "layers_of",
+    "plan_of",
     "price",
     "program_of",
     "program_workload",

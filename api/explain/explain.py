@@ -9,16 +9,18 @@ from ...instances import (
     DeviceMapping,
     InputError,
     Plan,
+    Planned,
     Problem,
     Sharding,
     Throughput,
     Training,
     Workload,
+    plan_of,
 )
 from ...instances.formats.files import load
 from ...runtime import evaluate
 from ...runtime.verify.loads import loads_of
-from ...solvers import Limits, Result
+from ...solvers import Limits
 from ..solve import solve
 from .crossings import crossings
 from .explanation import Explanation
@@ -30,7 +32,7 @@ from .remedies import remedies
 
 def explain(
     workload: Workload | str | Path,
-    plan: Plan | Result | None = None,
+    plan: Plan | Planned | None = None,
     *,
     cluster: Cluster | None = None,
     problem: Problem | None = None,
@@ -66,7 +68,8 @@ def explain(
     Raises
     ------
     InputError
-        If the plan was made for another workload or is a mapping, or there is no such node.
+        If the plan was made for another workload or is a mapping, the result has none, or there
+        is no such node.
 
     Examples
     --------
@@ -80,8 +83,8 @@ def explain(
         raise InputError(f"seconds: {seconds:g}; it must be at least 0")
     if not isinstance(workload, Workload):
         workload = load(workload)
-    if isinstance(plan, Result):
-        plan = plan.plan
+    if plan is not None:
+        plan = plan_of(plan)
     asked = problem if plan is None else plan.problem
     if isinstance(asked, Sharding):
         raise InputError(

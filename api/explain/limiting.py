@@ -9,7 +9,7 @@ import numpy as np
 
 from ...formulations.task import Task, pose
 from ...instances import Iteration, Latency, Plan, Problem, Throughput, Training, Workload
-from ...instances.common.quantities import show_bytes, show_time
+from ...instances.common.quantities import show_bytes, show_percent, show_time
 from ...runtime import Report
 from ...runtime.simulate.simulator import simulate
 from ...runtime.verify.loads import Load
@@ -67,7 +67,7 @@ def reasons(
         if gap <= OPTIMAL:
             yield f"No plan is better: {by}."
         else:
-            yield f"No plan is better by more than {100 * gap:.2f} %: {by}."
+            yield f"No plan is better by more than {show_percent(gap, 2)}: {by}."
 
 
 def _busy(load: Load, report: Report, problem: Problem, unit: str) -> str:
@@ -80,12 +80,12 @@ def _busy(load: Load, report: Report, problem: Problem, unit: str) -> str:
         )
         if value
     ]
-    share = 100 * load.busy / report.objective if report.objective else 0.0
+    share = load.busy / report.objective if report.objective else 0.0
     span = "the request" if isinstance(problem, Latency) else show_time(report.objective, unit)
     joined = " beside " if getattr(problem, "overlap", False) else " + "
     return (
         f"{load.name} limits: in {span} it is busy for {show_time(load.busy, unit)} "
-        f"({share:.0f} %), {joined.join(parts) or 'nothing'}."
+        f"({show_percent(share, 0)}), {joined.join(parts) or 'nothing'}."
     )
 
 
@@ -114,7 +114,7 @@ def _parts(workload: Workload, plan: Plan, load: Load) -> Iterator[str]:
         what = f"{len(nodes)} nodes that must be together"
         if len(colours) == 1:
             what += f" (colour {colours[0]})"
-    yield f"{100 * share:.0f} % of its compute is one part that cannot be cut: {what}."
+    yield f"{show_percent(share, 0)} of its compute is one part that cannot be cut: {what}."
 
 
 def _pool(plan: Plan, load: Load) -> list[str]:
@@ -131,10 +131,10 @@ def _waiting(load: Load, report: Report, problem: Iteration, unit: str) -> Itera
     waits = report.objective - load.busy
     if waits > 1e-9 * report.objective:
         yield (
-            f"The other {show_time(waits, unit)} ({100 * waits / report.objective:.0f} %) it waits "
-            f"while the pipeline of {problem.microbatches} microbatches under {problem.schedule} "
-            "fills and drains; more microbatches, or another schedule (--schedule all), make that "
-            "share smaller."
+            f"The other {show_time(waits, unit)} ({show_percent(waits / report.objective, 0)}) it "
+            f"waits while the pipeline of {problem.microbatches} microbatches under "
+            f"{problem.schedule} fills and drains; more microbatches, or another schedule "
+            "(--schedule all), make that share smaller."
         )
 
 
@@ -168,7 +168,7 @@ def _evenness(plan: Plan, loads: tuple[Load, ...], unit: str) -> Iterator[str]:
     yield (
         f"The {len(loads)} devices together compute for {show_time(total, unit)}: spread evenly, "
         f"{show_time(even, unit)} each; the most that one has is "
-        f"{100 * (most / even - 1) if even else 0.0:.1f} % above that."
+        f"{show_percent(most / even - 1 if even else 0.0)} above that."
     )
     idle = [load.name for load in loads if not load.nodes]
     if idle:

@@ -27,7 +27,7 @@ from ...instances import (
     Training,
     Workload,
 )
-from ...instances.common.quantities import show_bytes
+from ...instances.common.quantities import show_bytes, show_percent
 from ...instances.model.kept_bytes import kept_bytes
 from ...instances.model.tied_weights import are_copied, tied_as
 from ...solvers import DEFAULT_LIMITS, Limits
@@ -100,7 +100,7 @@ def _cases(workload: Workload, plan: Plan) -> Iterator[_Case]:
     if any(kind.memory_bytes < most_bytes(workload, problem) for kind in limited):
         each = " and ".join(show_bytes(MORE_MEMORY * kind.memory_bytes) for kind in limited)
         yield _Case(
-            f"{100 * (MORE_MEMORY - 1):.0f} % more memory ({each})",
+            f"{show_percent(MORE_MEMORY - 1, 0)} more memory ({each})",
             workload,
             memory_times(cluster, MORE_MEMORY),
             problem,

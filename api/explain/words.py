@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ...instances.common.quantities import show_bytes, show_time, text_table
+from ...instances.common.quantities import show_bytes, show_percent, show_time, text_table
 from .answers import Crossing, Moves, Remedy
 
 #: Names of this many nodes or places are listed; of others, how many.
@@ -56,8 +56,8 @@ def _at_most(remedy: Remedy, old: float | None, unit: str) -> str:
 
 def _change(new: float, old: float) -> str:
     """Return how much less or more a time is than another, in per cent."""
-    change = 100 * (new / old - 1) if old and math.isfinite(old) else 0.0
-    return "±0 %" if abs(change) < 0.005 else f"{'−' if change < 0 else '+'}{abs(change):.2f} %"
+    change = new / old - 1 if old and math.isfinite(old) else 0.0
+    return show_percent(change, 2, signed=True)
 
 
 def moves_text(node: Moves, old: float, unit: str) -> str:

@@ -24,6 +24,7 @@ from ...instances import (
     Workload,
 )
 from ...instances.common.arrays import Floats
+from ...instances.common.quantities import show_percent
 from ...instances.model.summary import Summarised
 from ...solvers.core.compiled_model import Compiled, compile_model
 from ...solvers.core.proofs.relaxation import relax as solve_linear
@@ -98,7 +99,7 @@ class Relaxation(Summarised):
             "columns": self.columns,
             "whole": self.whole,
             "entries": self.entries,
-            "divided": f"{self.fractional:.0%}",
+            "divided": show_percent(self.fractional, 0),
             "seconds": self.seconds,
         }
 

@@ -26,6 +26,7 @@ from ...instances.common.escape import plain
 from ...instances.common.kernel import compiling
 from ...instances.common.quantities import show_bytes as show_bytes
 from ...instances.common.quantities import show_gap as show_gap
+from ...instances.common.quantities import show_percent as show_percent
 from ...instances.common.quantities import show_time as show_time
 from ...instances.formats.writing import PICTURES, check_target
 

@@ -92,11 +92,22 @@ def choose_objective(workload: Workload, asked: str | None, microbatches: int | 
 
     A training workload that is given a number of microbatches is planned for the time of an
     iteration. With layer configurations, an iteration is a batch of `Training`.
+
+    Raises
+    ------
+    InputError
+        If microbatches of a workload for inference are given, and not what for.
     """
     if workload.layers is not None:
         return "training-batch" if asked == "iteration" else asked or "training"
-    if asked is None and microbatches is not None and workload.backward.any():
-        return "iteration"
+    if asked is None and microbatches is not None:
+        if workload.backward.any():
+            return "iteration"
+        raise InputError(
+            f"--microbatches: {workload.name} has no backward pass, so it is planned for a stream "
+            "without end; give --objective iteration for forward passes of a batch, or a workload "
+            "for training (profile --train)"
+        )
     return asked or "throughput"
 
 

@@ -14,7 +14,7 @@ from ...instances import Iteration, PipelinePlacement, Workload
 from ...runtime import Report
 from ...runtime.simulate.simulator import simulate
 from ...solvers import Result
-from ..common.console import new_table, show_bytes, show_gap, show_time
+from ..common.console import new_table, show_bytes, show_gap, show_percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,13 +97,9 @@ def facts_rows(facts: Facts, unit: str) -> dict[str, str]:
     """Return the lines below a table of devices, by name."""
     rows = {}
     if math.isfinite(facts.gain.speed_up):
-        rows["speed-up"] = f"{facts.gain.speed_up:.2f} × one device" + (
-            f": nothing gained, {facts.gain.reason}"
-            if facts.gain.reason
-            else f" ({show_time(facts.gain.one_device, unit)})"
-        )
+        rows["speed-up"] = facts.gain.text(unit)
     if facts.bubble is not None:
-        rows["bubble"] = f"{100 * facts.bubble:.1f} % of the time of the devices in use"
+        rows["bubble"] = f"{show_percent(facts.bubble)} of the time of the devices in use"
     if facts.streams:
         rows["right for"] = _right_for(facts.right)
     return rows
@@ -168,7 +164,7 @@ def schedule_table(ranked: pd.DataFrame, title: str, of_unit: str) -> Table:
             f"{row['makespan']:.6g}" if known else "",
             f"{row['bound']:.6g}" if fits else "",
             show_gap(row["gap"]) if fits else "",
-            f"{100 * row['bubble']:.1f} %" if known else "",
+            show_percent(row["bubble"]) if known else "",
             show_bytes(row["peak_bytes"]) if known else "",
             "yes" if fits else "no" if row["status"] == "infeasible" else "?",
         )

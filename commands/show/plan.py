@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from ...instances import Iteration, PipelinePlacement, Problem, Workload
+from ...instances import Iteration, PipelinePlacement, Problem, Training, Workload
 from ..common.console import ERR, OUT, new_table, show_bytes, show_gap, show_time
 from .pipeline import Facts, facts_json, facts_rows, iteration_table
 
@@ -106,21 +106,23 @@ def print_result(
 ) -> None:
     """Print the table of devices, stages or calls, then objective, bound, gap, method, time."""
     unit = workload.time_unit
-    what = "per sample" if facts is None else "per sample, a microbatch as profiled"
+    problem = None if result.plan is None else result.plan.problem
+    what = "per microbatch as profiled"
     if report is not None:
         of_unit = "" if unit == "unspecified" else f" ({unit})"
         title = f"{workload.name}: {workload.n} nodes, {len(workload.edges)} edges"
         if report.stages:
             OUT.print(_stage_table(report, title, of_unit))
+            batch = isinstance(problem, Training) and problem.objective == "batch"
+            what = "per batch" if batch else "per microbatch"
         elif report.calls:
             OUT.print(_call_table(report, title, of_unit))
             what = "for one request"
         elif (
             result.plan is not None
-            and isinstance(result.plan.problem, Iteration)
+            and isinstance(problem, Iteration)
             and isinstance(result.plan.solution, PipelinePlacement)
         ):
-            problem = result.plan.problem
             OUT.print(iteration_table(report, problem, result.plan.solution, title, of_unit))
             each = show_time(report.objective / problem.microbatches, unit)
             named = "the schedule given" if problem.order else problem.schedule

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from ...instances import Plan
-from ..common.console import OUT
+from ..common.console import OUT, show_percent
 
 if TYPE_CHECKING:
     from ...runtime.accuracy.calibrate import Calibration
@@ -45,18 +44,19 @@ def print_report(comparison: Comparison) -> None:
             str(row["kind"]),
             _ms(row["predicted_s"]),
             _ms(row["measured_s"]),
-            f"{100 * row['spread']:.1f} %",
-            _percent(row["error"]),
+            show_percent(row["spread"]),
+            show_percent(row["error"], signed=True),
         )
     for row in comparison.stages.to_dict("records"):
         table.add_row(
             str(row["stage"]), f"all, on {row['device']}", _ms(row["predicted_s"]),
-            _ms(row["measured_s"]), "", _percent(row["error"]),
+            _ms(row["measured_s"]), "", show_percent(row["error"], signed=True),
         )  # fmt: skip
     OUT.print(table)
     OUT.print(
         f"step: predicted {_ms(comparison.predicted_iteration_s)}, measured "
-        f"{_ms(comparison.measured_iteration_s)}, error {_percent(comparison.error)}",
+        f"{_ms(comparison.measured_iteration_s)}, error "
+        f"{show_percent(comparison.error, signed=True)}",
         highlight=False,
         soft_wrap=True,
     )
@@ -73,8 +73,9 @@ def print_calibration(calibration: Calibration, plan: Plan, comparison: Comparis
 
     after = predicted_after(calibration, plan, comparison)
     OUT.print(
-        f"calibrated: predicted {_ms(after.predicted_iteration_s)}, error {_percent(after.error)}; "
-        "what is left is waiting and moving data. Plan again with the new workload.",
+        f"calibrated: predicted {_ms(after.predicted_iteration_s)}, error "
+        f"{show_percent(after.error, signed=True)}; what is left is waiting and moving data. "
+        "Plan again with the new workload.",
         highlight=False,
         soft_wrap=True,
     )
@@ -84,7 +85,3 @@ def print_calibration(calibration: Calibration, plan: Plan, comparison: Comparis
 
 def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.4g} ms"
-
-
-def _percent(error: float) -> str:
-    return "unknown" if math.isnan(error) else f"{100 * error:+.1f} %"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..common.console import OUT, new_table, show_bytes
+from ..common.console import OUT, new_table, show_bytes, show_percent
 
 if TYPE_CHECKING:
     from ...runtime.accuracy.sharded import ShardedComparison
@@ -29,7 +29,8 @@ def print_sharded_run(comparison: ShardedComparison) -> None:
     OUT.print(table)
     OUT.print(
         f"step: predicted {_ms(comparison.predicted_s)}, measured {_ms(comparison.measured_s)}, "
-        f"error {100 * comparison.error:+.1f} %; optimizer {_ms(comparison.optimizer_s)} on top",
+        f"error {show_percent(comparison.error, signed=True)}; optimizer "
+        f"{_ms(comparison.optimizer_s)} on top",
         highlight=False,
         soft_wrap=True,
     )

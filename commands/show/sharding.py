@@ -11,14 +11,19 @@ from ...instances.model.problem import objective_unit
 from ...runtime import ShardingReport
 from ...solvers import Result
 from ..common.console import OUT, new_table, show_bytes
+from .pipeline import Facts, facts_rows
 from .plan import as_dict, print_end
 
 
 def answer(
-    workload: Workload, problem: Sharding, result: Result, report: ShardingReport | None
+    workload: Workload,
+    problem: Sharding,
+    result: Result,
+    report: ShardingReport | None,
+    facts: Facts | None,
 ) -> dict[str, Any]:
     """Return what `--json` prints: the keys of solve, properties, conversions, bytes, memory."""
-    found = as_dict(workload, problem, result, report)
+    found = as_dict(workload, problem, result, report, facts)
     program = program_of(workload)
     found["objective_of"] = problem.objective
     found["mesh"] = {
@@ -70,7 +75,11 @@ def _rows(result: Result) -> list[list[int]]:
 
 
 def print_sharding(
-    workload: Workload, problem: Sharding, result: Result, report: ShardingReport | None
+    workload: Workload,
+    problem: Sharding,
+    result: Result,
+    report: ShardingReport | None,
+    facts: Facts | None,
 ) -> None:
     """Print how parameters lie, a row per collective, objective, bound and gap."""
     program = program_of(workload)
@@ -109,7 +118,8 @@ def print_sharding(
             )
     shown = replace(workload, time_unit=objective_unit(problem, workload.time_unit))
     what = "elements and bytes" if problem.objective == "distpar" else "per batch"
-    print_end(shown, result, report, what)
+    rows = {} if facts is None else facts_rows(facts, workload.time_unit)
+    print_end(shown, result, report, what, rows)
 
 
 def collectives(report: ShardingReport) -> dict[tuple[str, int], tuple[int, float, float]]:

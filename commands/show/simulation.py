@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from ...instances import Workload
-from ..common.console import OUT, show_bytes, show_time
+from ..common.console import OUT, show_bytes, show_percent, show_time
 
 if TYPE_CHECKING:
     from ...runtime.simulate.result import Simulation
@@ -53,7 +53,7 @@ def print_simulation(workload: Workload, run: Simulation) -> None:
             f"{row['compute']:.5g}",
             f"{row['transfer']:.3g}",
             f"{row['idle']:.5g}",
-            f"{100 * row['bubble']:.1f} %",
+            show_percent(row["bubble"]),
             f"{row['in_flight']:.0f}",
             show_bytes(float(row["peak_bytes"])),
         )
@@ -61,14 +61,14 @@ def print_simulation(workload: Workload, run: Simulation) -> None:
     rows = {
         "makespan": f"{show_time(run.makespan, unit)} for {batch}",
         "steady state": f"{show_time(run.time_per_sample, unit)} per microbatch",
-        "bubble": f"{100 * run.bubble:.2f} %",
+        "bubble": show_percent(run.bubble, 2),
     }
     if run.network.overlap and not run.link_load.empty:
         rows["transfers"] = "beside compute; the table has what keeps a device busy"
     if run.busiest_link is not None:
         name, share = run.busiest_link
         alone = any(len(ring) > 1 for ring in run.stages.replicas)
-        rows["busiest link"] = f"{name}, {100 * share:.3g} % of the makespan" + (
+        rows["busiest link"] = f"{name}, {show_percent(share)} of the makespan" + (
             ", by messages without all-reduces" if alone else ""
         )
     for name, value in rows.items():

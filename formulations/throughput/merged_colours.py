@@ -13,6 +13,7 @@ import numpy as np
 from ...instances import Iteration, Throughput
 from ...instances.common.arrays import Floats
 from ...instances.common.errors import quote
+from ...instances.common.quantities import show_percent
 from ...instances.common.search import leads_to
 from ...instances.model.contiguity import pipeline_edges
 from ..task import Task
@@ -59,7 +60,7 @@ def colour_notes(task: Task[Any]) -> list[str]:
         remedy = "--tied copies or --split noncontiguous" if tied else "--split noncontiguous"
         notes.append(
             f"{words}: in a contiguous split {int(inside.sum())} of {workload.n} nodes with "
-            f"{100 * load / total:.1f} % of the compute share a device, so no {what} "
+            f"{show_percent(load / total)} of the compute share a device, so no {what} "
             f"is below {times * load:.6g}{unit_name}; {remedy} divides them"
         )
     return notes

@@ -10,7 +10,7 @@ DP cannot take.
     z_{i,o,c}   1 if configuration c, of some unit, is used in slot i under o   z[i,o,c]
     x_{v,i}     Σ {z_{i,o,c} : c of unit v, all o}: 1 if unit v is in slot i
     μ_{e,k,i}   time that edge e costs slot i, where its end k is               move[e,k,i]
-    τ_i         time of stage i per sample                                      time[i]
+    τ_i         time of stage i per microbatch                                  time[i]
     T           the longest of them                                             T
     p_{c,o}     what configuration c adds to its stage's time under option o
     l_{c,o,e}   what edge e, if cut, adds to it

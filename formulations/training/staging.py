@@ -1,7 +1,7 @@
 """Training plans: the statement that planners compute with.
 
 A plan cuts the DAG into stages S_1 … S_r, all edges leading forward, with d_i replicas of tensor
-degree t_i, and one configuration c of degree t_i for each node. A stage's time per sample is
+degree t_i, and one configuration c of degree t_i for each node. A stage's time per microbatch is
 
     TPS_i = (transfer(S_i) + Σ_{v∈S_i} cost(c_v)) / d_i
     transfer(S) = Σ_{cut edges e} 2 bytes_e / B
@@ -152,12 +152,12 @@ class Staging:
         )
 
     def kappa(self, t: int, replicas: int) -> float:
-        """Return κ: time per byte of weights and replica-sample that synchronisation takes."""
+        """Return κ: time per byte of weights, replica and microbatch that synchronisation takes."""
         devices = replicas * int(self.degrees[t])
         in_server = devices <= (self.problem.server_devices or 0)
         across = self.server_bandwidth if in_server else self.bandwidth
-        samples = replicas if self.problem.schedule == "pipedream" else self.microbatches
-        return 4 * (replicas - 1) / (samples * across)
+        accumulated = replicas if self.problem.schedule == "pipedream" else self.microbatches
+        return 4 * (replicas - 1) / (accumulated * across)
 
     def in_flight(self, replicas: int, behind: int) -> int:
         """Return y for a stage with `replicas` and those of all stages `behind` it."""

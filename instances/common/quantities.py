@@ -30,9 +30,26 @@ def show_time(value: float, unit: str) -> str:
     return f"{value:.6g}" + ("" if unit == "unspecified" else f" {unit}")
 
 
+def show_percent(part: float, digits: int = 1, *, signed: bool = False) -> str:
+    """Return a part in per cent; one that is not finite is unknown.
+
+    Examples
+    --------
+    >>> show_percent(0.125), show_percent(-0.674, signed=True), show_percent(1e-9, signed=True)
+    ('12.5 %', '−67.4 %', '±0 %')
+    """
+    if not math.isfinite(part):
+        return "unknown"
+    text = f"{abs(100 * part):.{digits}f}"
+    if not float(text):
+        return "±0 %" if signed else f"{text} %"
+    sign = "−" if part < 0 else "+" if signed else ""
+    return f"{sign}{text} %"
+
+
 def show_gap(gap: float) -> str:
     """Return a gap in per cent."""
-    return "unknown" if math.isinf(gap) else f"{100 * gap:.3f} %"
+    return show_percent(gap, 3)
 
 
 def text_table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:

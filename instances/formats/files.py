@@ -15,6 +15,7 @@ from ..common.errors import InputError, quote
 from ..common.units import NodeId
 from ..model.cluster import Cluster
 from ..model.plan import Plan
+from ..model.planned import Planned, plan_of
 from ..model.problem import Problem
 from ..model.solution import Placement
 from ..model.tied_weights import tied_as
@@ -243,7 +244,7 @@ def load_split(path: str | Path, workload: Workload, cluster: Cluster | None = N
     return expert_json.read_split(source, workload, cluster)
 
 
-def dumps(value: Workload | Cluster | Plan, workload: Workload | None = None) -> str:
+def dumps(value: Workload | Cluster | Plan | Planned, workload: Workload | None = None) -> str:
     """Return the text of the file that `save` writes; see there.
 
     Parameters
@@ -273,20 +274,21 @@ def dumps(value: Workload | Cluster | Plan, workload: Workload | None = None) ->
         return layout(stagecut_json.write_workload(value))
     if isinstance(value, Cluster):
         return layout(stagecut_json.write_cluster(value))
+    plan = plan_of(value)
     if workload is None:
         raise InputError("save: a plan names nodes by the ids of its workload; give the workload")
-    return layout(plan_json.write_plan(value, workload))
+    return layout(plan_json.write_plan(plan, workload))
 
 
 def save(
-    value: Workload | Cluster | Plan, path: str | Path, workload: Workload | None = None
+    value: Workload | Cluster | Plan | Planned, path: str | Path, workload: Workload | None = None
 ) -> None:
     """Write a workload, cluster or plan as our own JSON, whole or not at all.
 
     Parameters
     ----------
     value
-        What to write.
+        What to write; of a `Result`, its plan.
     path
         The file; it is replaced if there is one.
     workload

@@ -12,6 +12,7 @@ import msgspec
 from ..common.errors import prefix_errors, quote
 from ..common.units import NodeId
 from ..model.plan import Plan, gap_between
+from ..model.planned import Planned, plan_of
 from ..model.problem import DeviceMapping, Problem, names_stages, objective_unit
 from ..model.sharding.problem import Sharding
 from ..model.training import Training
@@ -51,7 +52,7 @@ class Outline:
         return gap_between(self.objective, self.bound)
 
 
-def outline(workload: Workload, plan: Plan) -> Outline:
+def outline(workload: Workload, plan: Plan | Planned) -> Outline:
     """Return the outline of a plan.
 
     Raises
@@ -59,7 +60,7 @@ def outline(workload: Workload, plan: Plan) -> Outline:
     InputError
         If the plan was made for another workload.
     """
-    file = msgspec.convert(msgspec.to_builtins(write_plan(plan, workload)), PlanFile)
+    file = msgspec.convert(msgspec.to_builtins(write_plan(plan_of(plan), workload)), PlanFile)
     return _outline(Source("plan", "plan", "", None), file)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..common.arrays import Ints, rebuild
 from ..common.errors import InputError
+from ..common.quantities import show_gap
 from .cluster import Cluster
 from .problem import DeviceMapping, Problem, objective_unit
 from .solution import Solution
@@ -150,7 +151,7 @@ class Plan(Summarised):
             "devices": len(set(self.placement.tolist())),
             "objective": self.objective,
             "bound": self.bound,
-            "gap": f"{self.gap:.3%}",
+            "gap": show_gap(self.gap),
             "time_unit": objective_unit(self.problem, self.time_unit),
             "method": self.method,
         }

@@ -35,7 +35,7 @@ MAX_CALLS = 1000
 
 @dataclass(frozen=True)
 class Throughput(ByFields):
-    """Minimise the max-load: the time per sample of a pipeline that never waits.
+    """Minimise the max-load: the time per microbatch of a pipeline that never waits.
 
     Parameters
     ----------

@@ -65,7 +65,7 @@ class Training(ByFields):
 
     A plan is a list of contiguous stages S_1 … S_r. Stage i has d_i replicas of tensor degree
     t_i, and each of its nodes one configuration of that degree. Σ d_i t_i ≤ K devices, d_i | N
-    microbatches, Σ d_i ≤ N. Its time per sample is
+    microbatches, Σ d_i ≤ N. Its time per microbatch is
 
         TPS_i = Σ p_v / d_i + 1/B · ( Σ_{cut edges e} 2 (c_e + sync_e) / d_i
                                       + Σ_v 4 (d_i − 1) w_v / (d_i N) )

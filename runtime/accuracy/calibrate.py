@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from ...instances import InputError, Plan, StagePlacement, Workload
+from ...instances import InputError, Plan, Planned, StagePlacement, Workload, plan_of
 from ...instances.common.arrays import Floats
 from ...instances.model.costs import times_column
 from ..schedules.actions import Kind
@@ -38,7 +38,9 @@ class Calibration:
     weight_share: float | None
 
 
-def calibrate(workload: Workload, plan: Plan, comparison: Comparison, source: str) -> Calibration:
+def calibrate(
+    workload: Workload, plan: Plan | Planned, comparison: Comparison, source: str
+) -> Calibration:
     """Return the workload with times that give each stage's passes what was measured.
 
     Operators of a pass keep their proportions. Only times on the kinds of device that ran them
@@ -47,7 +49,7 @@ def calibrate(workload: Workload, plan: Plan, comparison: Comparison, source: st
     Parameters
     ----------
     workload, plan
-        What was run.
+        What was run; or the `Result` that holds the plan.
     comparison
         Of the run and its simulation; see `compare_run`.
     source
@@ -79,6 +81,7 @@ def calibrate(workload: Workload, plan: Plan, comparison: Comparison, source: st
     >>> factors["factor"].round(6).tolist()
     [2.0]
     """
+    plan = plan_of(plan)
     if isinstance(plan.solution, StagePlacement):
         raise InputError(
             "calibrate: a training plan's run times a configuration of each layer alone; profile "

@@ -7,6 +7,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from ...instances import InputError
+from ...instances.common.quantities import show_percent
 from ..pictures.figure import names_as_they_are, save_picture
 from ..pictures.gantt import LANE_IN, WIDTH_IN, add_legend, draw_lanes
 from ..pictures.marks import MOST_BARS, marks_of
@@ -40,7 +41,7 @@ def draw_comparison(comparison: Comparison, path: Path) -> None:
     below.set_title(
         f"measured, step {comparison.typical_step}; median of {len(comparison.steps)} steps: "
         f"{1e3 * comparison.measured_iteration_s:.4g} ms; error of the prediction "
-        f"{100 * comparison.error:+.1f} %",
+        f"{show_percent(comparison.error, signed=True)}",
         loc="left", fontsize=11,
     )  # fmt: skip
     below.set_xlabel("time (ms)")

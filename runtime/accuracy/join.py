@@ -14,8 +14,10 @@ from ...instances import (
     PipelinePlacement,
     Placement,
     Plan,
+    Planned,
     StagePlacement,
     Workload,
+    plan_of,
 )
 from ...instances.common.units import TIME_UNITS, UNSPECIFIED
 from ..execution.chain import Payload, executed_stages
@@ -163,7 +165,7 @@ _NAMES = frozenset(kind.name for kind in COMPUTES)
 
 def compare_run(
     workload: Workload,
-    plan: Plan,
+    plan: Plan | Planned,
     recording: RunRecording,
     *,
     network: Network | None = None,
@@ -175,7 +177,7 @@ def compare_run(
     Parameters
     ----------
     workload, plan
-        What was run.
+        What was run; or the `Result` that holds the plan.
     recording
         Of the run; see `load_recording`.
     network, weight_share
@@ -208,6 +210,7 @@ def compare_run(
     >>> round(stagecut.compare_run(workload, plan, recording).error, 6)
     -0.5
     """
+    plan = plan_of(plan)
     if not isinstance(plan.solution, Placement | PipelinePlacement | StagePlacement):
         raise InputError(f"report: the plan is for {plan.problem.name}; such plans are not run")
     if not np.array_equal(recording.placement, plan.placement):

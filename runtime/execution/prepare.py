@@ -11,7 +11,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...instances import InputError, Plan, Problem, StagePlacement, Training, Workload
+from ...instances import (
+    InputError,
+    Plan,
+    Planned,
+    Problem,
+    StagePlacement,
+    Training,
+    Workload,
+    plan_of,
+)
 from ...instances.common.choices import Tied
 from ...instances.common.units import ON_NUMBERS, NodeId
 from ...instances.formats.files import load_plan_for_model, load_plan_with_form
@@ -105,7 +114,7 @@ class Prepared:
 
 
 def split_model(
-    plan: Plan | Path,
+    plan: Plan | Planned | Path,
     model: nn.Module,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any] | None = None,
@@ -116,7 +125,7 @@ def split_model(
     Parameters
     ----------
     plan
-        A plan or its file.
+        A plan, the `Result` that holds it, or its file.
     model, args, kwargs
         What the plan was made for: the model, and inputs of one microbatch.
     workload
@@ -145,6 +154,8 @@ def split_model(
     >>> len(split_model(plan, model, inputs, workload=workload).pieces)
     1
     """
+    if not isinstance(plan, Path):
+        plan = plan_of(plan)
     if isinstance(plan, Plan) and workload is None:
         raise InputError("run: a plan that is no file needs its workload")
     named = tuple(kwargs or {})

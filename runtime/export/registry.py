@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from ...instances import Plan, StagecutError, Workload
+from ...instances import Plan, Planned, StagecutError, Workload, plan_of
 from . import accelerate, deepspeed, megatron, torchtitan, vllm
 from .stages import ModuleStages
 
@@ -39,7 +39,7 @@ LAUNCHERS: Mapping[str, Launcher] = MappingProxyType(
 )
 
 
-def launcher_file(workload: Workload, plan: Plan, name: str) -> tuple[str, ModuleStages]:
+def launcher_file(workload: Workload, plan: Plan | Planned, name: str) -> tuple[str, ModuleStages]:
     """Return the file of a plan for a launcher, read back and compared, and what it says.
 
     Raises
@@ -48,7 +48,7 @@ def launcher_file(workload: Workload, plan: Plan, name: str) -> tuple[str, Modul
         If the launcher cannot express the plan.
     """
     launcher = LAUNCHERS[name]
-    stages = launcher.cut(workload, plan)
+    stages = launcher.cut(workload, plan_of(plan))
     text = launcher.write(stages)
     back = launcher.read(text, [module for own in stages.modules for module in own])
     if replace(back, devices=stages.devices) != stages:

@@ -10,6 +10,7 @@ import numpy as np
 from ...instances import Cluster, DeviceKind, InputError, Link, PairLink
 from ...instances.common.arrays import Floats, frozen
 from ...instances.common.choices import Choice
+from ...instances.common.quantities import show_percent
 from ...instances.model.cluster import ACCELERATOR
 from ...instances.topologies import Topology
 from .fit import Fit, fit_postal, fit_ring
@@ -176,13 +177,13 @@ class Measurement:
             found.append(
                 f"latency + bytes / bandwidth fits {len(bad)} of {len(self.pairs)} pairs badly: "
                 f"ranks {worst.first} and {worst.second} typically by "
-                f"{100 * worst.fit.typical_error:.0f} %; look at the picture, and measure again "
-                "on a quiet machine or for longer"
+                f"{show_percent(worst.fit.typical_error, 0)}; look at the picture, and measure "
+                "again on a quiet machine or for longer"
             )
         if self.ring.typical_error > BAD_FIT:
             found.append(
                 "the all-reduce does not take the time of a ring's, typically by "
-                f"{100 * self.ring.typical_error:.0f} %; look at the picture"
+                f"{show_percent(self.ring.typical_error, 0)}; look at the picture"
             )
         return found
 

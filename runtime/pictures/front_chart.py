@@ -11,7 +11,7 @@ from .palette import MARKERS, line_of
 
 
 def plot_front(front: pd.DataFrame, time_unit: str = "unspecified") -> Figure:
-    """Draw time per sample against devices or, if those do not vary, against memory.
+    """Draw time per microbatch against devices or, if those do not vary, against memory.
 
     Parameters
     ----------

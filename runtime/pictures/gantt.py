@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter
 
 from ...instances.common.escape import plain
-from ...instances.common.quantities import show_time
+from ...instances.common.quantities import show_percent, show_time
 from ..simulate.result import Simulation
 from .figure import names_as_they_are, save_picture
 from .marks import Bar, Marks, bands, drawn, marks_of
@@ -148,8 +148,8 @@ def _headline(simulation: Simulation) -> str:
     return (
         f"{simulation.schedule.name}, {number} microbatch{'es' if number > 1 else ''}: "
         f"makespan {show_time(simulation.makespan, unit)}, steady state "
-        f"{show_time(simulation.time_per_sample, unit)} per sample, "
-        f"bubble {100 * simulation.bubble:.1f} %{_left_out(simulation)}"
+        f"{show_time(simulation.time_per_sample, unit)} per microbatch, "
+        f"bubble {show_percent(simulation.bubble)}{_left_out(simulation)}"
     )
 
 

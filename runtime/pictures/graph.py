@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Patch
 from matplotlib.path import Path as Path2D
 
-from ...instances import Plan, TensorSharding, Workload
+from ...instances import Plan, Planned, TensorSharding, Workload, plan_of
 from ...instances.common.escape import graphviz, markup, plain
 from ...instances.common.quantities import show_time
 from ...instances.formats.writing import PICTURES, check_target
@@ -31,13 +31,15 @@ MOST_NODES = 240
 DOT_SECONDS = 60
 
 
-def draw_graph(workload: Workload, plan: Plan, path: Path, *, most_nodes: int = MOST_NODES) -> None:
+def draw_graph(
+    workload: Workload, plan: Plan | Planned, path: Path, *, most_nodes: int = MOST_NODES
+) -> None:
     """Draw the graph into an SVG, PNG or PDF file, a colour per device, or per property.
 
     Parameters
     ----------
     workload, plan
-        The graph, and the plan that was made for it.
+        The graph, and the plan that was made for it, or the `Result` that holds it.
     path
         Ending in ``.svg``, ``.png`` or ``.pdf``.
     most_nodes
@@ -58,6 +60,7 @@ def draw_graph(workload: Workload, plan: Plan, path: Path, *, most_nodes: int = 
     >>> plan = stagecut.solve(workload, cluster, method="greedy").plan
     >>> stagecut.draw_graph(workload, plan, Path("graph.svg"), most_nodes=10)
     """
+    plan = plan_of(plan)
     plan.check_made_for(workload)
     check_target(path, PICTURES)
     if isinstance(plan.solution, TensorSharding):

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from ...instances.common.escape import markup, script
-from ...instances.common.quantities import show_bytes, show_time
+from ...instances.common.quantities import show_bytes, show_percent, show_time
 from ..simulate.result import Simulation
 from .marks import Marks, bands, marks_of
 from .palette import COLOURS, line_of
@@ -101,8 +101,8 @@ def _facts(simulation: Simulation) -> dict[str, str]:
     unit = simulation.stages.time_unit
     return {
         "makespan": show_time(simulation.makespan, unit),
-        "time per sample, steady state": show_time(simulation.time_per_sample, unit),
-        "bubble": f"{100 * simulation.bubble:.1f} %",
+        "time per microbatch, steady state": show_time(simulation.time_per_sample, unit),
+        "bubble": show_percent(simulation.bubble),
         "highest memory": show_bytes(max(m.peak for m in simulation.memory)),
     }
 
@@ -124,7 +124,7 @@ def _table(simulation: Simulation) -> str:
             if column.endswith("_bytes"):
                 text = show_bytes(value)
             elif column == "bubble":
-                text = f"{100 * value:.1f} %"
+                text = show_percent(value)
             else:
                 text = f"{value:.6g}"
             cells.append(f"<td>{text}</td>")

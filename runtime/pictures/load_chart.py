@@ -9,9 +9,9 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ...instances import Iteration, Latency, Plan, Training
+from ...instances import Iteration, Latency, Plan, Planned, Training, plan_of
 from ...instances.common.escape import plain
-from ...instances.common.quantities import show_bytes
+from ...instances.common.quantities import show_bytes, show_percent
 from ..verify.loads import Load, loads_of
 from ..verify.report import Report
 from .figure import names_as_they_are, save_picture
@@ -21,7 +21,7 @@ LINE = "#333333"
 
 
 @names_as_they_are
-def draw_loads(report: Report, plan: Plan, path: Path) -> None:
+def draw_loads(report: Report, plan: Plan | Planned, path: Path) -> None:
     """Draw a bar per device, with objective and bound as lines, into a PNG, SVG or PDF file.
 
     Parameters
@@ -29,7 +29,7 @@ def draw_loads(report: Report, plan: Plan, path: Path) -> None:
     report
         Of the plan; see `evaluate`.
     plan
-        Of any problem but a mapping.
+        Of any problem but a mapping; or the `Result` that holds it.
     path
         Ending in ``.png``, ``.svg`` or ``.pdf``.
 
@@ -48,12 +48,13 @@ def draw_loads(report: Report, plan: Plan, path: Path) -> None:
     >>> report = stagecut.evaluate(workload, cluster, plan.problem, plan.solution)
     >>> stagecut.draw_loads(report, plan, Path("loads.svg"))
     """
+    plan = plan_of(plan)
     rows = loads_of(plan.problem, report)
     figure = Figure(figsize=(9, 1.6 + 0.42 * len(rows)), layout="constrained")
     loads, memory = figure.subplots(1, 2, sharey=True, width_ratios=[3, 1])
     _draw_times(loads, rows, plan)
     figure.legend(*loads.get_legend_handles_labels(), loc="outside lower center", ncols=5)
-    title = f"{plan.workload_name}: {plan.method}, gap {100 * plan.gap:.2f} %"
+    title = f"{plan.workload_name}: {plan.method}, gap {show_percent(plan.gap, 2)}"
     loads.set_title(plain(title), loc="left")
     _draw_memory(memory, rows)
     for axes in (loads, memory):
@@ -100,7 +101,7 @@ def _span(plan: Plan) -> str:
     if isinstance(problem, Latency):
         return "load of one request"
     batch = isinstance(problem, Training) and problem.objective == "batch"
-    return "load per batch" if batch else "load per sample"
+    return "load per batch" if batch else "load per microbatch"
 
 
 def _draw_memory(axes: Axes, rows: Sequence[Load]) -> None:

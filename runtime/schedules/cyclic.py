@@ -1,21 +1,21 @@
 """Asynchronous pipelines for any plan: every device repeats one round of work and never waits.
 
 Let T be the max-load. Give every device d its tasks in a fixed order, one after the other, within
-a period of length T that begins at a phase x_d. Task τ of a sample then starts at
+a period of length T that begins at a phase x_d. Task τ of microbatch 0 then starts at
 
     σ_τ = x_d + k_τ·T + position of τ in the period,
 
 with the least whole k_τ for which σ_τ is not before the end of every task that τ waits for.
-Sample j follows j·T later. Nothing ever collides, so the period T is reached, whatever the graph
-and however often work comes back to a device; k says how many samples are in flight. Phases are
-chosen so that the first task on a device starts as soon as it can: for a chain of equal stages
-this is 1F1B itself. Where transfers run beside compute, a copy engine is one more device, whose
-tasks are the receptions and sendings; messages over links are delays.
+Microbatch j follows j·T later. Nothing ever collides, so the period T is reached, whatever the
+graph and however often work comes back to a device; k says how many microbatches are in flight.
+Phases are chosen so that the first task on a device starts as soon as it can: for a chain of equal
+stages this is 1F1B itself. Where transfers run beside compute, a copy engine is one more device,
+whose tasks are the receptions and sendings; messages over links are delays.
 
-A stage of R replicas takes every R-th sample. Its devices work in step, with a period of R·T that
-begins at one phase for all of them, for replicas may wait for each other (`reduction`): each then
-does its part of R samples. Where a device holds stages of different replicas, the period is that of
-their least common multiple.
+A stage of R replicas takes every R-th microbatch. Its devices work in step, with a period of R·T
+that begins at one phase for all of them, for replicas may wait for each other (`reduction`): each
+then does its part of R microbatches. Where a device holds stages of different replicas, the period
+is that of their least common multiple.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SLACK = 1e-12
 
 
 class Work(NamedTuple):
-    """Something that is done for every sample, or every round of samples, of one period.
+    """Something that is done for every microbatch, or every round of them, of one period.
 
     Parameters
     ----------
@@ -47,8 +47,8 @@ class Work(NamedTuple):
     lanes
         For each that a period has, the lanes on which it is done: a device, or D + device for
         its copy engine.
-    samples
-        How many samples it covers.
+    microbatches
+        How many microbatches it covers.
     duration
         Time it takes.
     after
@@ -58,18 +58,18 @@ class Work(NamedTuple):
     task: int
     kind: Kind
     lanes: list[list[int]]
-    samples: int
+    microbatches: int
     duration: float
     after: tuple[tuple[int, float], ...]
 
     @property
     def period(self) -> int:
-        """Samples in a period."""
-        return len(self.lanes) * self.samples
+        """Microbatches in a period."""
+        return len(self.lanes) * self.microbatches
 
 
 def pipedream(stages: StageGraph, microbatches: int, network: Network) -> Schedule:
-    """PipeDream's asynchronous pipeline: no flush, one weight version per sample in flight."""
+    """PipeDream's asynchronous pipeline: no flush, one weight version per microbatch in flight."""
     return asynchronous(stages, microbatches, network, "pipedream", WeightVersions.IN_FLIGHT)
 
 
@@ -84,7 +84,7 @@ def pipedream_2bw(stages: StageGraph, microbatches: int, network: Network) -> Sc
 
 
 def inference(stages: StageGraph, microbatches: int, network: Network) -> Schedule:
-    """Pipelined inference: a stream of samples, forward only."""
+    """Pipelined inference: a stream of microbatches, forward only."""
     forward_only(stages, "inference")
     return asynchronous(stages, microbatches, network, "inference", WeightVersions.ONE)
 
@@ -123,7 +123,7 @@ def asynchronous(
         ready = np.zeros(len(work.lanes))
         for i, delay in work.after:
             other = works[i]
-            arrival = _arrivals(end[i], other.samples, work, pace)
+            arrival = _arrivals(end[i], other.microbatches, work, pace)
             ready = np.maximum(ready, arrival + delay)
         first = work.lanes[0][0]
         in_step = (group[first % len(stages.devices)], first >= len(stages.devices))
@@ -143,7 +143,7 @@ def asynchronous(
                 slots[lane].append(
                     Slot(
                         work.task // 2, work.kind, int(k[c]), index, c, len(work.lanes),
-                        work.samples,
+                        work.microbatches,
                     )
                 )  # fmt: skip
     tables = [rounds(own, microbatches) for own in slots]
@@ -162,19 +162,19 @@ def asynchronous(
     )
 
 
-def _arrivals(end: Floats, samples: int, work: Work, pace: float) -> Floats:
+def _arrivals(end: Floats, microbatches: int, work: Work, pace: float) -> Floats:
     """Return when the inputs of each copy of `work` have ended, in its own period.
 
     Parameters
     ----------
     end
-        Of each copy of what it waits for, which covers so many `samples`; shape (copies,).
+        Of each copy of what it waits for, which covers so many `microbatches`; shape (copies,).
     """
-    theirs, mine = len(end) * samples, work.period
-    sample = np.arange(math.lcm(theirs, mine))
-    when = end[sample % theirs // samples] + sample // theirs * (theirs * pace)
+    theirs, mine = len(end) * microbatches, work.period
+    number = np.arange(math.lcm(theirs, mine))
+    when = end[number % theirs // microbatches] + number // theirs * (theirs * pace)
     ready = np.full(len(work.lanes), -np.inf)
-    np.maximum.at(ready, sample % mine // work.samples, when - sample // mine * (mine * pace))
+    np.maximum.at(ready, number % mine // work.microbatches, when - number // mine * (mine * pace))
     return ready
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ...instances.common.arrays import Floats, Ints
-from ...instances.common.quantities import show_bytes
+from ...instances.common.quantities import show_bytes, show_percent
 from ...instances.model.summary import Summarised
 from ..schedules.actions import Action, Kind, Schedule
 from .memory import DeviceMemory
@@ -243,7 +243,7 @@ class Simulation(Summarised):
             "devices": len(self.used),
             "makespan": self.makespan,
             "time_per_sample": self.time_per_sample,
-            "bubble": f"{self.bubble:.3%}",
+            "bubble": show_percent(self.bubble, 3),
             "time_unit": self.stages.time_unit,
         }
 

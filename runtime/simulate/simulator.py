@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ...instances import InputError, Plan, Workload
+from ...instances import InputError, Plan, Planned, Workload, plan_of
 from ...instances.common.arrays import frozen
 from ..schedules import Schedule, make_schedule
 from ..schedules.steps import deadlock
@@ -24,7 +24,7 @@ from .steady_state import last_of, time_per_sample
 
 def simulate(
     workload: Workload,
-    plan: Plan,
+    plan: Plan | Planned,
     schedule: str | Schedule | None = None,
     microbatches: int | None = None,
     *,
@@ -37,14 +37,14 @@ def simulate(
     Parameters
     ----------
     workload, plan
-        What runs, and the plan that was made for it.
+        What runs, and the plan that was made for it, or the `Result` that holds it.
     schedule
         ``gpipe``, ``1f1b``, ``interleaved``, ``pipedream``, ``2bw``, ``zb-h1``, ``zb-h2``,
         ``single`` or ``inference``; or a `stagecut.runtime.schedules.Schedule`, whose own number
         of microbatches then counts; default: ``1f1b``, for latency plans ``single``, for
         iteration and training plans the one that they were made for.
     microbatches
-        How many samples or microbatches to run; default: the plan's batch, else 8; 1 for
+        How many to run; default: the plan's batch, else 8; 1 for
         ``single``.
     network
         How data moves; default: of a mapped plan the links of its topology, else
@@ -78,6 +78,7 @@ def simulate(
     >>> abs(run.time_per_sample / plan.objective - 1) < 1e-9
     True
     """
+    plan = plan_of(plan)
     stages = stages_of(workload, plan, weight_share=weight_share, relayed=relayed)
     network = network or usual_network(plan)
     return simulate_stages(stages, schedule or usual_schedule(plan), microbatches, network=network)

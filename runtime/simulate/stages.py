@@ -96,7 +96,7 @@ class StageGraph:
 
     @cached_property
     def load(self) -> Floats:
-        """Shape (D,): work of each device per sample, without all-reduces."""
+        """Shape (D,): work of each device per microbatch, without all-reduces."""
         load = np.zeros(len(self.devices))
         for s, devices in enumerate(self.replicas):
             load[list(devices)] += self.duration[s].sum() / len(devices)

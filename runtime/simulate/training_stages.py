@@ -1,6 +1,6 @@
 """A training plan as stages for the simulator: replicas, tensor degree, recomputation.
 
-What the plan's problem defines per sample is taken apart:
+What the plan's problem defines per microbatch is taken apart:
 
 - The t devices of a replica work as one, so a replica is one device here, named after its first
   and last.
@@ -12,8 +12,8 @@ What the plan's problem defines per sample is taken apart:
 - Memory: a layer takes `fixed_bytes` and the optimizer's state all the time, and
   `bytes_per_microbatch` for each microbatch in flight.
 
-So the asynchronous schedules run at the plan's time per sample: ``2bw`` for problems with batches,
-``pipedream`` for those without.
+So the asynchronous schedules run at the plan's time per microbatch: ``2bw`` for problems with
+batches, ``pipedream`` for those without.
 """
 
 from __future__ import annotations

@@ -37,9 +37,9 @@ class Load:
 
 
 def loads_of(problem: Problem, report: Report) -> tuple[Load, ...]:
-    """Return the loads of a plan: per sample for throughput, else for all that the objective spans.
+    """Return the loads of a plan, of what the objective spans: for throughput, one microbatch.
 
-    That is an iteration with all its microbatches, a request, or the batch of a training plan.
+    Else it is an iteration with all its microbatches, a request, or the batch of a training plan.
 
     Parameters
     ----------

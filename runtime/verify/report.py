@@ -28,7 +28,7 @@ class DeviceReport:
     nodes
         Ids of the nodes placed on it.
     compute, transfer
-        Time per sample for computing, and for moving data in and out.
+        Time per microbatch for computing, and for moving data in and out.
     load
         Their sum, or their maximum where transfers overlap.
     forward, backward
@@ -62,7 +62,7 @@ class DeviceReport:
 
 @dataclass(frozen=True)
 class StageReport:
-    """One stage of a training plan; times per sample in the workload's unit, bytes per device.
+    """One stage of a training plan; times per microbatch in the workload's unit, bytes per device.
 
     Parameters
     ----------

@@ -119,8 +119,8 @@ def _stage(
     if in_server and problem.server_bandwidth is not None:
         across = problem.server_bandwidth * TIME_UNITS.get(workload.time_unit, 1.0)
     weights = sum(float(layers.weight_bytes[c]) for c in inside.values())
-    samples = d if problem.schedule == "pipedream" else microbatches
-    synchronise = 4 * (d - 1) * weights / (d * samples) / across
+    accumulated = d if problem.schedule == "pipedream" else microbatches
+    synchronise = 4 * (d - 1) * weights / (d * accumulated) / across
 
     in_flight = math.ceil(behind / d)
     if problem.schedule == "gpipe":

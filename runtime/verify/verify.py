@@ -14,6 +14,7 @@ from ...instances import (
     PipelinePlacement,
     Placement,
     Plan,
+    Planned,
     Problem,
     ReplicaPlacement,
     Sharding,
@@ -24,6 +25,7 @@ from ...instances import (
     Training,
     VerificationError,
     Workload,
+    plan_of,
     price,
 )
 from . import iteration, latency, mapping, sharding, throughput, training
@@ -97,7 +99,7 @@ def _of_problem(
     )
 
 
-def verify(workload: Workload, plan: Plan) -> Report:
+def verify(workload: Workload, plan: Plan | Planned) -> Report:
     """Check a plan from the definition.
 
     Parameters
@@ -105,7 +107,7 @@ def verify(workload: Workload, plan: Plan) -> Report:
     workload
         What the plan was made for.
     plan
-        What is checked.
+        What is checked: a plan, or the `Result` that holds it.
 
     Returns
     -------
@@ -129,6 +131,7 @@ def verify(workload: Workload, plan: Plan) -> Report:
     >>> verify(workload, plan).objective == plan.objective
     True
     """
+    plan = plan_of(plan)
     plan.check_made_for(workload)
     if len(plan.placement) != workload.n:
         raise VerificationError(

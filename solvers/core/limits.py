@@ -81,6 +81,20 @@ class Limits:
         return max(reached, CHEAP_PART * (self.seconds or 0.0))
 
 
+def checked(limits: object) -> Limits:
+    """Return limits as they were given to a function.
+
+    Raises
+    ------
+    InputError
+        If it is something else: seconds, perhaps.
+    """
+    if isinstance(limits, Limits):
+        return limits
+    seconds = limits if isinstance(limits, int | float) else 20
+    raise InputError(f"limits: {limits!r}; write Limits(seconds={seconds})")
+
+
 #: Part of the time limit that is always cheap. Measured: see docs/certificates.md.
 CHEAP_PART = 0.05
 

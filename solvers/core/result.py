@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...instances import Limit, Plan, Status
+from ...instances.common.quantities import show_gap
 from ...instances.model.summary import Summarised
 from .search import Point
 
@@ -93,7 +94,7 @@ class Result(Summarised):
             "status": self.status,
             "objective": self.objective,
             "bound": self.bound,
-            "gap": "none" if self.gap is None else f"{self.gap:.3%}",
+            "gap": "none" if self.gap is None else show_gap(self.gap),
             **({} if self.plan is None else {"time_unit": self.plan.summary()["time_unit"]}),
             "limit": self.limit,
             "method": self.method,

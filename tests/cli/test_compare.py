@@ -283,3 +283,16 @@ def test_what_a_method_gains_in_one_line() -> None:
     assert said(0.0, 0.0) == ["net: auto 0 ms, as fast as a, the best other method"]
     assert said(3.0, None) == ["net: auto 3 ms; no other method has a plan"]
     assert said(None, 3.0) == said(3.0) == []
+
+
+def test_one_reason_of_several_methods_is_said_once(tmp_path: Path) -> None:
+    path = str(placement_file(tmp_path))
+    options = ["--objective", "iteration", "--microbatches", "4", "--accelerators", "2"]
+    options += ["--methods", "megatron,vllm,dp", "--time-limit", str(SECONDS)]
+    done = CliRunner().invoke(app, ["compare", path, *options], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert done.stderr.endswith("\n")
+    said = " ".join(done.stderr.split())
+    assert said.count("name no modules") == 1
+    assert "iteration: megatron, vllm: the names of the nodes name no modules" in said
+    assert "3 of 3 cases" in said

@@ -6,12 +6,25 @@ import json
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 from conformance import task
 
-from stagecut import DeviceMesh, Link, Sharding, compare, save, tensor_program
+from stagecut import (
+    DeviceMesh,
+    Link,
+    Operator,
+    Sharding,
+    Signature,
+    Tensor,
+    TensorProgram,
+    compare,
+    program_workload,
+    save,
+    tensor_program,
+)
 from stagecut.cli import run_command
 
 GOOD = ("--mesh", "2", "--links", "1us:1GB/s")
@@ -63,6 +76,39 @@ def test_a_sharding_is_planned_checked_simulated_drawn_and_exported(
     for judged in (("verify", program, counts[-1]), ("diff", counts[-1], counts[-1])):
         assert not re.search(r"\d s\b", said(capsys, 0, *judged))  # it is no time
     assert re.search(r"\d s\b", said(capsys, 0, "verify", program, other))
+
+
+def test_the_speed_up_is_over_one_device_that_does_all(
+    program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One device has no conversions: its time is that of a sharding over a mesh of one."""
+    tensors = (Tensor("x", (8, 4)), Tensor("y", (8, 4)))
+    x = Operator("x", (), (0,), (Signature.of("->S0", 8), Signature.of("->B")), role="input")
+    whole = Operator("double", (0,), (1,), (Signature.of("B->B"),), memory=1.0)
+    small = tmp_path / "whole.json"
+    save(program_workload(TensorProgram(tensors, (x, whole)), "whole", time_unit="s"), small)
+
+    def answer(file: str | Path, mesh: str, *more: str) -> dict[str, Any]:
+        arguments = ("shard", str(file), "--mesh", mesh, "--links", "1us:1GB/s", "--json", *more)
+        found: dict[str, Any] = json.loads(said(capsys, 0, *arguments))
+        return found
+
+    for file, speed_up in ((program, 2.0), (small, 1.0)):
+        alone, found = answer(file, "1"), answer(file, "2")
+        assert alone["one_device"] == pytest.approx(alone["objective"], rel=1e-9)
+        assert (alone["speed_up"], alone["no_gain_because"]) == (1.0, "there is one device")
+        assert found["one_device"] == pytest.approx(alone["objective"], rel=1e-9)
+        assert found["speed_up"] == pytest.approx(speed_up, rel=1e-3)
+        assert bool(found["no_gain_because"]) == (speed_up == 1)
+    for more, why in (
+        ((), "what the devices exchange costs at least what dividing the work saves"),
+        (("--memory", "1TB"), "no sharding that fits into the memory is faster"),
+        (("--fix", "double=B->B"), "no sharding that keeps what is fixed is faster"),
+    ):
+        slow = ("shard", str(small), "--mesh", "2", "--links", "1s:64B/s", *more)
+        text = " ".join(said(capsys, 0, *slow).split())
+        assert f"speed-up 0.33 × one device (1 s): slower than one device, {why}" in text
+    assert "speed_up" not in answer(program, "2", "--objective", "distpar")
 
 
 @pytest.mark.parametrize(

@@ -220,8 +220,35 @@ def test_the_table_names_stages_and_what_is_gained(file: Path) -> None:
     assert all(len(line) <= 80 for line in shown.splitlines())
 
 
+def test_times_are_of_a_microbatch_or_of_a_batch(file: Path, tmp_path: Path) -> None:
+    """A sample is one example: what times are of is never called so."""
+    workload, _, _ = random_training_case(22, max_devices=6)
+    layers = tmp_path / "layers.json"
+    save(replace(workload, time_unit="ms"), layers)
+    of_layers: tuple[object, ...] = ("solve", layers, "--method", "equal-stages")
+    of_layers += ("--accelerators", 4, "--microbatches", 8, "--bandwidth", "1e9")
+    for options, said in (
+        (
+            ("solve", file, "--objective", "throughput", "--method", "greedy"),
+            "per microbatch as profiled",
+        ),
+        (of_layers, "ms per microbatch"),
+        ((*of_layers, "--objective", "iteration"), "ms per batch"),
+    ):
+        shown = _run(*options)
+        (objective,) = (line for line in shown.splitlines() if "objective  " in line)
+        assert objective.endswith(said)
+        assert "sample" not in shown
+
+
 def test_the_objective_follows_the_user() -> None:
     workload = trained()
+    inference = replace(workload, backward=np.zeros(workload.n, np.bool_))
+    for words in ("net has no backward pass", "--objective iteration", "profile --train"):
+        with pytest.raises(InputError, match=words):
+            choose_objective(inference, None, 8)
+    assert choose_objective(inference, "iteration", 8) == "iteration"
+    assert choose_objective(inference, None, None) == "throughput"
     assert choose_objective(workload, None, 8) == "iteration"
     assert choose_objective(workload, None, None) == "throughput"
     assert choose_objective(workload, "throughput", 8) == "throughput"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from conformance import chain
+from project import MODULES, ROOT
 
 from stagecut import (
     Cluster,
@@ -22,6 +26,7 @@ from stagecut import (
     topology,
 )
 from stagecut import chain as stage_chain
+from stagecut.instances.common.quantities import show_gap, show_percent
 
 
 def test_in_a_line_and_in_a_notebook_as_a_table() -> None:
@@ -79,3 +84,26 @@ def test_names_from_files_are_no_markup() -> None:
     assert "&lt;script&gt;" in named._repr_html_()
     assert "\x1b" not in repr(named)
     assert "\n" not in repr(named)
+
+
+@pytest.mark.parametrize(
+    ("part", "signed", "said"),
+    [
+        (0.1, False, "10.0 %"),
+        (-0.674, True, "−67.4 %"),
+        (-0.674, False, "−67.4 %"),
+        (1.5, True, "+150.0 %"),
+        (-1e-9, True, "±0 %"),
+        (-1e-9, False, "0.0 %"),
+        (math.nan, True, "unknown"),
+        (math.inf, False, "unknown"),
+    ],
+)
+def test_percentages_look_alike(part: float, signed: bool, said: str) -> None:
+    assert show_percent(part, signed=signed) == said
+
+
+def test_all_percentages_are_written_in_one_place() -> None:
+    assert show_gap(0.10244) == "10.244 %"
+    own = re.compile(r":[^{}\s]*%\}|[0-9]f\} %")
+    assert not [m for m in MODULES if own.search((ROOT / m).read_text(encoding="utf-8"))]

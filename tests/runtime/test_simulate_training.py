@@ -1,4 +1,4 @@
-"""Training plans in the simulator: time per sample, memory, all-reduces as their problem says."""
+"""Training plans in the simulator: time per microbatch, memory, all-reduces as defined."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def test_pipelines_over_links(seed: int) -> None:
     assert blocked.time_per_sample == pytest.approx((stages.load + 1.5 * ends).max(), rel=1e-9)
 
 
-def test_replicas_share_the_samples_and_reduce_their_gradients() -> None:
+def test_replicas_share_the_microbatches_and_reduce_their_gradients() -> None:
     stages = chain([2.0, 1.0], [4.0, 2.0], replicas=[[0, 1], [2]])
     assert simulate_stages(stages, "pipedream", 8).time_per_sample == pytest.approx(3.0)
     stages = chain([2.0, 1.0], [4.0, 2.0], replicas=[[0, 1], [2]], weight_bytes=[10.0, 7.0])

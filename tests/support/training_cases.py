@@ -247,8 +247,8 @@ def _best_stage(
         time = (
             sum(layers.time[c] for c in chosen) * kind.slowdown / d + moved / d / layers.bandwidth
         )
-        samples = d if problem.schedule == "pipedream" else layers.microbatches
-        time += 4 * (d - 1) * weight / (d * samples * across)
+        accumulated = d if problem.schedule == "pipedream" else layers.microbatches
+        time += 4 * (d - 1) * weight / (d * accumulated * across)
         best = min(best, float(time))
     return best
 

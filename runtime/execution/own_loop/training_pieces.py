@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ....instances import InputError, Plan, StagePlacement, Workload, layers_of
+from ....instances import InputError, Plan, Planned, StagePlacement, Workload, layers_of, plan_of
 from ....instances.pytorch.profile import Profile
 from ..split import PieceModule, split
 from .teams import Teams
@@ -48,7 +48,7 @@ class TrainingPieces:
     layers: Mapping[int, tuple[ShardedLayer, ...]] = field(default_factory=dict)
 
 
-def training_pieces(profile: Profile, workload: Workload, plan: Plan) -> TrainingPieces:
+def training_pieces(profile: Profile, workload: Workload, plan: Plan | Planned) -> TrainingPieces:
     """Cut a model as a training plan says.
 
     Parameters
@@ -58,7 +58,7 @@ def training_pieces(profile: Profile, workload: Workload, plan: Plan) -> Trainin
     workload
         What the plan was made for: its nodes are the profile's forward nodes, by id.
     plan
-        For training.
+        For training; or the `Result` that holds it.
 
     Returns
     -------
@@ -84,6 +84,7 @@ def training_pieces(profile: Profile, workload: Workload, plan: Plan) -> Trainin
     >>> training_pieces(profile, workload, plan).ranks
     ((0, 1),)
     """
+    plan = plan_of(plan)
     plan.check_made_for(workload)
     solution = plan.solution
     if not isinstance(solution, StagePlacement):

@@ -13,10 +13,12 @@ import math
 from ....instances import (
     InputError,
     Plan,
+    Planned,
     Sharding,
     Throughput,
     VerificationError,
     Workload,
+    plan_of,
     price,
     without_links,
 )
@@ -40,7 +42,7 @@ from .sharding import check_sharding_bound
 CLAIM_TOLERANCE = 1e-9
 
 
-def check_bound(workload: Workload, plan: Plan) -> BoundCheck:
+def check_bound(workload: Workload, plan: Plan | Planned) -> BoundCheck:
     """Check that the plan's bound is proved: by its certificate, or by the workload alone.
 
     Parameters
@@ -48,7 +50,8 @@ def check_bound(workload: Workload, plan: Plan) -> BoundCheck:
     workload
         What the plan was made for.
     plan
-        Of any problem. What can be checked of which bound: see the page on certificates.
+        A plan of any problem, or the `Result` that holds it. What can be checked of which bound:
+        see the page on certificates.
 
     Returns
     -------
@@ -72,6 +75,7 @@ def check_bound(workload: Workload, plan: Plan) -> BoundCheck:
     >>> check.value >= plan.bound
     True
     """
+    plan = plan_of(plan)
     plan.check_made_for(workload)
     problem, origin = plan.problem, plan.certificate.get("origin")
     if isinstance(problem, Sharding) and not math.isinf(plan.bound):

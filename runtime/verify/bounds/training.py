@@ -46,8 +46,8 @@ def training_bound(workload: Workload, cluster: Cluster, problem: Training) -> f
         if microbatches % d and problem.schedule != "pipedream":
             continue
         near = d * layers.degree <= (problem.server_devices or 0)
-        samples = d if problem.schedule == "pipedream" else microbatches
-        weight = 4 * (d - 1) / samples * layers.weight_bytes
+        accumulated = d if problem.schedule == "pipedream" else microbatches
+        weight = 4 * (d - 1) / accumulated * layers.weight_bytes
         synchronise = weight / np.where(near, in_server, bandwidth)
         for kind in kinds:
             time = (layers.time * kind.slowdown + synchronise) / d
