@@ -203,7 +203,7 @@ def test_memory_terms_add_up(benchmarks: Path) -> None:
         (lambda s: (replace(s[0], configuration=s[1].configuration[:1] * len(s[0].nodes)), *s[1:]),
          "belongs to another node"),
         (lambda s: (Stage(tuple(v for x in s for v in x.nodes),
-                          tuple(c for x in s for c in x.configuration), 1, 1),), "bytes"),
+                          tuple(c for x in s for c in x.configuration), 1, 1),), "more than its"),
     ],
 )  # fmt: skip
 def test_the_verifier_finds_what_is_wrong(benchmarks: Path, change: object, words: str) -> None:
