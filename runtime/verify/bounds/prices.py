@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from ....instances import Costs, Throughput, VerificationError, Workload
@@ -33,14 +34,11 @@ from .partial_sets import Groups, Net, enumerate_groups
 #: Resolutions of loads that are tried: of bounds on what completes a partial set, and of V_k.
 COARSE, STEPS = 400, (4_000, 64_000, 1_000_000)
 
-#: Most parts of a price of 1.
-MOST_PARTS = 100_000
+#: Most parts of all prices together: a label of a group for each, at most.
+MOST_PARTS = 10_000_000
 
 #: By which part of Σ |π_v| the inequality must hold, for rounding.
 ROUNDING = 1e-10
-
-#: By how many parts a price may be off a whole number, for rounding.
-WHOLE = 1e-6
 
 #: Slack of memories, as in the check of plans.
 MEMORY_SLACK = 1e-9
@@ -76,13 +74,8 @@ def check_prices(
     if transfer_prices.any() and not problem.overlap:
         raise VerificationError("certificate: prices of transfers need a problem with overlap")
 
-    if not 0 <= data.parts <= MOST_PARTS:
-        raise VerificationError(
-            f"certificate: parts: {data.parts}; at most {MOST_PARTS} are checked"
-        )
-    whole = np.abs(prices * data.parts - np.rint(prices * data.parts)) <= WHOLE
-    if data.parts and (memory_prices.any() or transfer_prices.any() or not whole.all()):
-        raise VerificationError("certificate: prices are no whole numbers of their parts")
+    if data.parts:
+        data, prices = _whole(data, prices)
 
     blocks = _blocks(workload, data.order)
     most = _most_transfer(costs, blocks, problem.overlap, target)
@@ -106,6 +99,19 @@ def check_prices(
             f"and all nodes are worth {value!r}: the bound is not proved"
         )
     return BoundCheck(target, value, held)
+
+
+def _whole(data: PriceCertificate, prices: Floats) -> tuple[PriceCertificate, Floats]:
+    """Return the prices in whole parts: any prices are a proof, or none."""
+    if any(data.memory_prices) or any(data.transfer_prices):
+        raise VerificationError("certificate: parts: prices of memory or transfers have none")
+    if data.parts < 0 or not float(np.abs(prices).sum()) * data.parts <= MOST_PARTS:
+        raise VerificationError(
+            f"certificate: parts: {data.parts} for a price of 1; at most {MOST_PARTS} in all are "
+            "checked"
+        )
+    prices = np.rint(prices * data.parts) / data.parts
+    return msgspec.structs.replace(data, prices=prices.tolist()), prices
 
 
 def _blocks(workload: Workload, order: list[int]) -> list[tuple[int, ...]]:

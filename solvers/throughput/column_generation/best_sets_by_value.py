@@ -7,7 +7,6 @@ not. The table of the least load by state and value is then exact, unlike labels
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
@@ -27,13 +26,6 @@ ROUNDING = 1e-9
 SLICE = 500
 
 
-class Found(NamedTuple):
-    """The best set, and others that are nearly as good with their loads."""
-
-    best: BestSet
-    others: list[tuple[Bools, float]]
-
-
 def best_sets_by_value(
     states: Frontier,
     price: Floats,
@@ -43,8 +35,8 @@ def best_sets_by_value(
     parts: int,
     floor: float,
     should_stop: Callable[[], bool],
-) -> Found | None:
-    """Return the best set of a value above a floor within a load; None if `should_stop` said so.
+) -> tuple[BestSet, list[tuple[Bools, float]]] | None:
+    """Return the best set of a value above a floor within a load, and the loads of good sets.
 
     Parameters
     ----------
@@ -57,6 +49,12 @@ def best_sets_by_value(
     parts
         How many make 1.
 
+    Returns
+    -------
+    tuple or None
+        The best set; it and others that are nearly as good, with their loads. None if `should_stop`
+        said so.
+
     Notes
     -----
     Time and memory grow with states × parts × the greatest value.
@@ -64,7 +62,7 @@ def best_sets_by_value(
     terms = terms_of(states, price, load, limit)
     slopes, most = slopes_of(states, terms, limit)
     if most <= floor:
-        return Found(BestSet(floor, None, np.inf, ()), [])
+        return BestSet(floor, None, np.inf, ()), []
     units = Units(np.rint(terms.price * parts).astype(np.int64), terms.load, terms.allowed)
     table = Table(
         np.empty((states.size, int(most * parts) + 2)), np.empty((states.size, 2), np.int64)
@@ -87,13 +85,13 @@ def best_sets_by_value(
             ends.append((b, least))
     ends = [(b, one) for b, one in ends if b > floor * parts + ROUNDING]
     if not ends:
-        return Found(BestSet(floor, None, np.inf, ()), [])
+        return BestSet(floor, None, np.inf, ()), []
     greatest = ends[0][0]
     near = [end for end in ends[:SETS] if end[0] >= NEAR * greatest]
     sets = [(_trace(states, units, table, b), one) for b, one in near]
     steps = tuple((one, b / parts) for b, one in reversed(ends))
     members, its_load = sets[0]
-    return Found(BestSet(greatest / parts, members, its_load, steps), sets[1:])
+    return BestSet(greatest / parts, members, its_load, steps), sets
 
 
 def _trace(states: Frontier, units: Units, table: Table, value: int) -> Bools:

@@ -241,7 +241,7 @@ def _price(
             found.append(BestSet(0.0, None, np.inf, ()))
             continue
         if pricing.parts:
-            sets = best_sets_by_value(
+            by_value = best_sets_by_value(
                 states,
                 prices.unit,
                 pricing.load[k],
@@ -250,13 +250,10 @@ def _price(
                 floor=float(floors[k]),
                 should_stop=should_stop,
             )
-            if sets is None:
+            if by_value is None:
                 return None
-            found.append(sets.best)
-            for members, load in sets.others:
-                columns.append(Column(k, members, load, 0.0, 0.0))
-            if sets.best.members is not None:
-                columns.append(Column(k, sets.best.members, sets.best.load, 0.0, 0.0))
+            found.append(by_value[0])
+            columns += [Column(k, members, load, 0.0, 0.0) for members, load in by_value[1]]
             continue
         charged = pricing.transfer_priced[k]
         best = best_set(

@@ -119,19 +119,20 @@ def test_the_best_sets_by_value_are_those_of_enumeration(seed: int) -> None:
                 states, price, load, limit, parts=50, floor=floor, should_stop=bool
             )
             assert found is not None
-            assert found.best.bound == pytest.approx(max(best, floor))
+            its_best, sets = found
+            assert its_best.bound == pytest.approx(max(best, floor))
             if best <= floor:
-                assert found.best.members is None
+                assert its_best.members is None
                 continue
-            assert found.best.members is not None
-            sets = [(found.best.members, found.best.load), *found.others]
+            assert its_best.members is not None
+            assert np.array_equal(its_best.members, sets[0][0])
             for members, its_load in sets:
                 assert load_of(
                     graph, kind, frozenset(np.flatnonzero(members).tolist()), overlap=False
                 ) == pytest.approx(its_load)
                 assert its_load <= limit
             assert float(price[sets[0][0]].sum()) == pytest.approx(best)
-            for below, value in found.best.steps:
+            for below, value in its_best.steps:
                 just = by_enumeration(graph, kind, price, below * (1 + 1e-9), 0.0, overlap=False)
                 assert just == pytest.approx(value)
 

@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyomo.environ as pyo
 import pytest
@@ -30,11 +31,13 @@ from stagecut import (
 )
 from stagecut.formulations.task import pose
 from stagecut.formulations.throughput import set_partitioning
-from stagecut.formulations.throughput.certificate import Prices
+from stagecut.formulations.throughput.certificate import Prices, certificate
 from stagecut.formulations.throughput.hypergraph import hypergraph
 from stagecut.instances import Solution
+from stagecut.instances.formats.certificate import PriceCertificate
 from stagecut.runtime.verify.bounds.at_once import bound_at_once
 from stagecut.runtime.verify.bounds.check import check_bound
+from stagecut.runtime.verify.bounds.prices import check_prices
 from stagecut.solvers import Search
 from stagecut.solvers.throughput import set_partitioning as search_module
 from stagecut.solvers.throughput.column_generation.column_generation import DualState, boxstep
@@ -166,6 +169,14 @@ def test_prices_near_the_work_prove_inceptionv3(benchmarks: Path) -> None:
     outcome = boxstep(state, pricing, 51.03, lambda _, prices: proofs.append(prices), search, 20)
     assert outcome == "proved"
     assert state.pricings <= 12
+    order = pricing.states[0].order
+    evidence = certificate(task, graph, state.prices, 51.03, order, pricing.parts)
+    given = msgspec.convert({"origin": "set partitioning"} | evidence, PriceCertificate)
+    assert check_prices(workload, task.costs, Throughput(), given).target == 51.03
+    with pytest.raises(VerificationError, match="not proved"):
+        check_prices(
+            workload, task.costs, Throughput(), msgspec.structs.replace(given, target=51.2)
+        )
 
 
 def test_a_share_of_the_work_bounds_what_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,6 +225,14 @@ def test_a_certificate_with_wrong_fields_is_refused() -> None:
         ({"target": plan.bound / 2}, VerificationError, "below"),
         ({"memory_prices": [-1.0] * len(plan.cluster.kinds)}, VerificationError, "negative"),
         ({"transfer_prices": [1.0] * len(plan.cluster.kinds)}, VerificationError, "overlap"),
+        ({"parts": -1}, VerificationError, "parts"),
+        ({"parts": 10**9}, VerificationError, "parts"),
+        ({"parts": 1}, VerificationError, "not proved"),
+        (
+            {"parts": 50, "memory_prices": [1.0] * len(plan.cluster.kinds)},
+            VerificationError,
+            "parts: prices of memory",
+        ),
         ({"origin": "HiGHS"}, InputError, "without a certificate"),
     ]:
         with pytest.raises(error, match=said):
