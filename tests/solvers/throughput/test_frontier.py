@@ -114,7 +114,7 @@ def test_the_best_sets_by_value_are_those_of_enumeration(seed: int) -> None:
         load = graph.compute.sum(axis=1)[kind]
         limit = float(rng.random() * load[np.isfinite(load)].sum())
         best = by_enumeration(graph, kind, price, limit, 0.0, overlap=False)
-        for floor in (0.0, best / 2, best):
+        for floor in (0.0, best / 2, max(0.0, best - 0.01), best):
             found = best_sets_by_value(
                 states, price, load, limit, parts=50, floor=floor, should_stop=bool
             )
