@@ -2,8 +2,8 @@
 
 A certificate that says how its bound is proved is checked by that: prices (`prices`, `hubs`),
 multipliers (`multipliers`), potentials (`sharding`). Any other bound is held against what follows
-from the workload alone (`max_load`, `latency`, `training`, `stages`): whatever found it, it is
-proved if that is as much.
+from the workload alone (`max_load`, `latency`, `training`, `stages`), and of contiguous splits
+against all chains of stages (`chains`): whatever found it, it is proved if that is as much.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ from ....instances.formats.certificate import (
 )
 from .at_once import bound_at_once
 from .bound_check import BoundCheck, check_target
+from .chains import no_chain_below
 from .hubs import check_hubs
+from .max_load import keeps_order
 from .multipliers import proved_by
 from .prices import check_prices
 from .sharding import check_sharding_bound
@@ -108,7 +110,19 @@ def _check_at_once(workload: Workload, plan: Plan) -> BoundCheck:
     if origin is None and not math.isinf(plan.bound):
         said = "it does not say where its bound comes from"
     proved = -math.inf if math.isinf(plan.bound) else bound_at_once(workload, plan)
+    if not plan.bound <= proved * (1 + CLAIM_TOLERANCE) and _proved_by_chains(workload, plan):
+        proved = plan.bound
     if not plan.bound <= proved * (1 + CLAIM_TOLERANCE) or math.isinf(plan.bound):
         most = "" if math.isinf(proved) else f"; {proved!r} follows from the workload alone"
         raise InputError(f"plan: {said}, without a certificate that can be checked{most}")
     return BoundCheck(plan.bound, proved, plan.bound)
+
+
+def _proved_by_chains(workload: Workload, plan: Plan) -> bool:
+    """Whether the plan is a chain of stages, and no chain is better than its bound."""
+    if not isinstance(plan.problem, Throughput) or not 0 < plan.bound < math.inf:
+        return False
+    costs = price(workload, plan.cluster)
+    if not keeps_order(costs, plan.problem):
+        return False
+    return no_chain_below(workload, costs, plan.problem, plan.bound * (1 - CLAIM_TOLERANCE))
