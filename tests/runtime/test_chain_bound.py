@@ -13,6 +13,7 @@ from cases import linked_case, random_case
 import stagecut
 from stagecut import InputError, Throughput, VerificationError, Workload
 from stagecut.instances import price
+from stagecut.instances.model.contiguity import pipeline_edges
 from stagecut.runtime.verify.bounds import ideals
 from stagecut.runtime.verify.bounds.chains import no_chain_below
 from stagecut.runtime.verify.bounds.check import check_bound
@@ -85,7 +86,7 @@ def test_nodes_without_time_add_no_ideals(monkeypatch: pytest.MonkeyPatch) -> No
         transfer=np.full(30, 0.1),
     )  # fmt: skip
     costs = price(workload, stagecut.accelerators_and_cpus(2, 0))
-    assert len(ideals.ideals_of(workload, costs).members) == 11
+    assert len(ideals.ideals_of(workload, costs, pipeline_edges(workload)).members) == 11
     assert no_chain_below(workload, costs, Throughput(split="contiguous"), 5.0999)
     assert not no_chain_below(workload, costs, Throughput(split="contiguous"), 5.11)
     monkeypatch.setattr(ideals, "IDEALS", 10)

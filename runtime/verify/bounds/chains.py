@@ -1,8 +1,7 @@
 """Whether some chain of stages has a max-load below a target: all chains, by ideals.
 
-A contiguous split on devices in order is a chain of ideals (`ideals`). A set S of nodes costs a
-device Σ p over S, and c_u for each node u of which some, not all, of u and its readers are in S;
-if data is relayed, c_u for each end of the stage at which some, not all, of them are before it.
+A contiguous split on devices in order is a chain of ideals (`ideals`), and what its stages cost is
+in `stages`:
 
     reached[∅] = {0},
     reached[J] = { d + e_k : d ∈ reached[I], I ⊂ J, d_k < n_k, J ∖ I fits into a device of kind k
@@ -12,8 +11,6 @@ with d the numbers of devices used, by kind. The target is proved if no d reache
 GPipe's objective, the largest forward plus the largest backward pass, the least largest backward
 pass b is found among chains whose forward passes are below the target less the b before it, from
 b = 0 on, until there is no such chain.
-
-Times are whole parts of the target, rounded downwards, so that sums are exact and never too high.
 """
 
 from __future__ import annotations
@@ -21,15 +18,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....instances import Costs, Throughput, VerificationError, Workload, without_links
-from ....instances.common.arrays import Floats, Ints
-from ..rules import RELATIVE_SLACK
+from ....instances.common.arrays import Ints
+from ....instances.model.contiguity import pipeline_edges
 from .ideals import Ideals, ideals_of
-
-#: Parts of the target: sums of 2^18 times that are no larger stay below 2^63.
-PARTS = 1 << 44
+from .stages import PARTS, Stages, bytes_in_parts, parts
 
 #: Comparisons of a net with a stage at most, chains of GPipe that are left out one by one,
 #: and numbers of devices used times ideals.
@@ -64,7 +58,7 @@ def no_chain_below(workload: Workload, costs: Costs, problem: Throughput, target
     -----
     O(R E) for R stages below the target between N ideals and E sets of a node and its readers.
     """
-    chains = _Chains.of(workload, without_links(costs, returning=False), problem, target)
+    chains = _chains(workload, without_links(costs, returning=False), problem, target)
     if problem.pipeline != "gpipe":
         return chains.least_backward(PARTS) is None
     backward = 0
@@ -79,84 +73,25 @@ def no_chain_below(workload: Workload, costs: Costs, problem: Throughput, target
 
 
 @dataclass(frozen=True, eq=False)
-class _Pass:
-    """What a pass costs; of all passes together unless the objective is GPipe's.
-
-    Parameters
-    ----------
-    compute, moved
-        Shapes (K, N) and (K, E): of ideals, and for moving the output of nodes.
-    crossed
-        Shape (K, N): relayed data across the end of each ideal.
-    """
-
-    compute: Ints
-    moved: Ints
-    crossed: Ints
-
-
-@dataclass(frozen=True, eq=False)
 class _Chains:
-    """Chains of ideals, in parts of the target; N ideals, K kinds of devices, E nets.
+    """Chains of ideals, in parts of the target; N ideals, K kinds of devices.
 
     Parameters
     ----------
-    passes
-        One, or the forward and the backward one.
-    held, pins
-        Shapes (N, E) and (E,): blocks of each net that an ideal holds, and that it has.
+    stages
+        With one pass, or the forward and the backward one if the objective is GPipe's.
     used_bytes
         Shape (K, N): in parts of twice what a device of the kind has.
     least
         Shape (N,): compute on the fastest kind.
     """
 
-    problem: Throughput
+    overlap: bool
     ideals: Ideals
     count: Ints
-    passes: tuple[_Pass, ...]
-    held: NDArray[np.int32]
-    pins: Ints
+    stages: Stages
     used_bytes: Ints
     least: Ints
-
-    @classmethod
-    def of(cls, workload: Workload, costs: Costs, problem: Throughput, target: float) -> _Chains:
-        kinds = np.flatnonzero(costs.count)
-        ideals = ideals_of(workload, costs)
-        compute = _parts(costs.compute[kinds], target)
-        transfer = _parts(costs.transfer[kinds], target)
-        room = costs.capacity_bytes[kinds, None] * (1 + RELATIVE_SLACK)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            share = np.where(costs.memory_bytes > 0, costs.memory_bytes / room, 0.0)
-        backward, whole = workload.backward, np.ones(workload.n, np.bool_)
-        passes = (~backward, backward) if problem.pipeline == "gpipe" else (whole,)
-        nets: dict[frozenset[int], Ints] = {}  # what each pass pays for them, by kind
-        for u, readers in enumerate(workload.successors):
-            net = frozenset(ideals.block[[u, *readers]].tolist()) - {-1}
-            if len(net) > 1:
-                paid = nets.setdefault(net, np.zeros((len(passes), len(kinds)), np.int64))
-                paid += [transfer[:, u] * own[u] for own in passes]
-        held, pins = ideals.held(nets), np.array([len(net) for net in nets], np.int64)
-        cut = (held > 0) & (held < pins)
-        moved = np.array([*nets.values()]).reshape(len(nets), len(passes), len(kinds))
-        return cls(
-            problem,
-            ideals,
-            costs.count[kinds],
-            tuple(
-                _Pass(
-                    _sums(ideals, compute * own),
-                    moved[:, number].T,
-                    np.array([cut @ of_kind for of_kind in moved[:, number].T]),
-                )
-                for number, own in enumerate(passes)
-            ),
-            held,
-            pins,
-            _sums(ideals, _parts(share, 2.0)),
-            ideals.sums(compute.min(axis=0)),
-        )
 
     def least_backward(self, forward: int) -> int | None:
         """Return the least largest backward pass of chains below a limit; None without chain.
@@ -185,7 +120,7 @@ class _Chains:
             if self.least[last] < self.least[ideal] + PARTS:
                 ends = np.union1d(ends, [last])
             ends = ends[self.ideals.inside(ideal, ends)]
-            looked += len(ends) * max(1, len(self.pins))
+            looked += len(ends) * max(1, len(self.stages.pins))
             if looked > WORK or len(least) * last > STATES:
                 raise VerificationError("there are too many stages below the bound to look at all")
             for some in np.split(ends, range(AT_ONCE, len(ends), AT_ONCE)):
@@ -201,35 +136,36 @@ class _Chains:
 
     def _priced(self, ideal: int, ends: Ints, kind: int, forward: int) -> tuple[Ints, Ints]:
         """Return the ends of stages that fit into a device and the limits, and backward passes."""
+        passes = range(len(self.stages.compute))
         limits = (forward, PARTS)
         fits = self.used_bytes[kind, ends] - self.used_bytes[kind, ideal] <= PARTS // 2
-        for own, limit in zip(self.passes, limits, strict=False):
-            fits &= own.compute[kind, ends] - own.compute[kind, ideal] < limit
+        for one in passes:
+            fits &= self.stages.time(one, kind, ideal, ends) < limits[one]
         ends = ends[fits]
-        open_ = np.flatnonzero(self.held[ideal] < self.pins)
-        new = self.held[np.ix_(ends, open_)] - self.held[ideal, open_]
-        torn = (new > 0) & (new < self.pins[open_])
-        costs = []
-        for own in self.passes:
-            time = own.compute[kind, ends] - own.compute[kind, ideal]
-            if self.problem.relayed:
-                moved = own.crossed[kind, ends] + own.crossed[kind, ideal]
-            else:
-                moved = torn @ own.moved[kind, open_]
-            costs.append(np.maximum(time, moved) if self.problem.overlap else time + moved)
-        fits = np.all([cost < limit for cost, limit in zip(costs, limits, strict=False)], axis=0)
-        backward = costs[1] if len(costs) > 1 else np.zeros(len(ends), np.int64)
-        return ends[fits], backward[fits]
+        fits = np.ones(len(ends), np.bool_)
+        cost = np.zeros(len(ends), np.int64)
+        for one, moved in zip(passes, self.stages.transfers(kind, ideal, ends), strict=True):
+            time = self.stages.time(one, kind, ideal, ends)
+            cost = np.maximum(time, moved) if self.overlap else time + moved
+            fits &= cost < limits[one]
+        return ends[fits], cost[fits] if len(passes) > 1 else np.zeros(fits.sum(), np.int64)
 
 
-def _sums(ideals: Ideals, by_kind: Ints) -> Ints:
-    return np.array([ideals.sums(of_kind) for of_kind in by_kind])
-
-
-def _parts(values: Floats, target: float) -> Ints:
-    """Return values in parts of the target, rounded downwards; those above it as the target."""
-    parts: Ints = np.floor(np.minimum(values / target, 1.0) * PARTS).astype(np.int64)
-    return parts
+def _chains(workload: Workload, costs: Costs, problem: Throughput, target: float) -> _Chains:
+    ideals = ideals_of(workload, costs, pipeline_edges(workload))
+    backward, all_nodes = workload.backward, np.ones(workload.n, np.bool_)
+    passes = (~backward, backward) if problem.pipeline == "gpipe" else (all_nodes,)
+    stages = Stages.of(costs, ideals, target, passes, workload.successors, relayed=problem.relayed)
+    used = bytes_in_parts(workload.memory_bytes, costs)
+    compute = parts(costs.compute[costs.count > 0], target)
+    return _Chains(
+        problem.overlap,
+        ideals,
+        costs.count[costs.count > 0],
+        stages,
+        np.array([ideals.sums(kind) for kind in used]),
+        ideals.sums(compute.min(axis=0)),
+    )
 
 
 def _best(states: list[State]) -> list[State]:

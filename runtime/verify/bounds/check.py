@@ -2,8 +2,8 @@
 
 A certificate that says how its bound is proved is checked by that: prices (`prices`, `hubs`),
 multipliers (`multipliers`), potentials (`sharding`). Any other bound is held against what follows
-from the workload alone (`max_load`, `latency`, `training`, `stages`), and of contiguous splits
-against all chains of stages (`chains`): whatever found it, it is proved if that is as much.
+from the workload alone (`max_load`, `latency`, `training`), and of contiguous splits against all
+chains of stages (`chains`, `iteration`): whatever found it, it is proved if that is as much.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import math
 
 from ....instances import (
     InputError,
+    Iteration,
     Plan,
     Planned,
     Sharding,
+    Split,
     Throughput,
     VerificationError,
     Workload,
@@ -35,6 +37,7 @@ from .at_once import bound_at_once
 from .bound_check import BoundCheck, check_target
 from .chains import no_chain_below
 from .hubs import check_hubs
+from .iteration import no_iteration_below
 from .max_load import keeps_order
 from .multipliers import proved_by
 from .prices import check_prices
@@ -120,9 +123,15 @@ def _check_at_once(workload: Workload, plan: Plan) -> BoundCheck:
 
 def _proved_by_chains(workload: Workload, plan: Plan) -> bool:
     """Whether the plan is a chain of stages, and no chain is better than its bound."""
-    if not isinstance(plan.problem, Throughput) or not 0 < plan.bound < math.inf:
+    problem, target = plan.problem, plan.bound * (1 - CLAIM_TOLERANCE)
+    if not 0 < target < math.inf:
         return False
-    costs = price(workload, plan.cluster)
-    if not keeps_order(costs, plan.problem):
-        return False
-    return no_chain_below(workload, costs, plan.problem, plan.bound * (1 - CLAIM_TOLERANCE))
+    if isinstance(problem, Throughput):
+        costs = price(workload, plan.cluster)
+        return keeps_order(costs, problem) and no_chain_below(workload, costs, problem, target)
+    return (
+        isinstance(problem, Iteration)
+        and problem.split == Split.CONTIGUOUS
+        and problem.chunks_per_device == 1
+        and no_iteration_below(workload, plan.cluster, problem, target)
+    )

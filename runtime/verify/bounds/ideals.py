@@ -10,17 +10,16 @@ that is torn without them is torn with them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ....instances import Costs, Throughput, VerificationError, Workload
+from ....instances import Costs, VerificationError, Workload
 from ....instances.common.arrays import Bools, Ints
-from ....instances.model.contiguity import pipeline_edges
-from .max_load import blocks
+from .max_load import merged
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -41,21 +40,24 @@ class Ideals:
         Shape (N, B).
     words
         Shape (N, ⌈B / 64⌉): the same, a bit for a block.
+    left_out
+        How many other blocks there are.
     """
 
     block: Ints
     members: Bools
     words: NDArray[np.uint64]
+    left_out: int
 
     def inside(self, ideal: int, others: Ints) -> Bools:
         """Whether an ideal is a proper part of each of the others."""
         own = self.words[ideal]
-        held: Bools = ((self.words[others] & own) == own).all(axis=1)
-        return held & (others > ideal)
+        held: Bools = np.all((self.words[others] & own) == own, axis=1)
+        return np.asarray(held & (others > ideal), np.bool_)
 
     def sums(self, of_nodes: Ints) -> Ints:
         """Return the sum over the nodes of each ideal, shape (N,)."""
-        of_blocks = np.zeros(self.members.shape[1] + 1, np.int64)
+        of_blocks: Ints = np.zeros(self.members.shape[1] + 1, np.int64)
         np.add.at(of_blocks, self.block, of_nodes)
         total: Ints = self.members @ of_blocks[:-1]
         return total
@@ -66,8 +68,13 @@ class Ideals:
         return np.array(each, np.int32).reshape(len(each), len(self.members)).T.copy()
 
 
-def ideals_of(workload: Workload, costs: Costs) -> Ideals:
-    """Return all ideals of a contiguous split.
+def ideals_of(workload: Workload, costs: Costs, waits: Sequence[tuple[int, int]]) -> Ideals:
+    """Return all ideals of blocks: of colours, and of those that wait for each other.
+
+    Parameters
+    ----------
+    waits
+        Pairs of nodes of which the first must not be in a later stage.
 
     Raises
     ------
@@ -76,8 +83,8 @@ def ideals_of(workload: Workload, costs: Costs) -> Ideals:
     """
     import networkx as nx
 
-    block = blocks(workload, costs, Throughput(split="contiguous"))
-    pairs = {(int(block[u]), int(block[v])) for u, v in pipeline_edges(workload)}
+    block = merged(workload, waits)
+    pairs = {(int(block[u]), int(block[v])) for u, v in waits}
     order = nx.DiGraph((u, v) for u, v in pairs if u != v)
     order.add_nodes_from(block.tolist())
     kept = (costs.compute[costs.count > 0] > 0).any(axis=0)
@@ -108,7 +115,7 @@ def ideals_of(workload: Workload, costs: Costs) -> Ideals:
     packed = np.frombuffer(rows, np.uint8).reshape(count, width)
     members = np.unpackbits(packed, axis=1, count=size, bitorder="little").astype(np.bool_)
     own = np.array([number.get(b, -1) for b in block.tolist()], np.int64)
-    return Ideals(own, members, packed.view(np.uint64))
+    return Ideals(own, members, packed.view(np.uint64), int(block.max(initial=-1)) + 1 - size)
 
 
 def _leave_out(order: nx.DiGraph[int], kept: set[int]) -> None:

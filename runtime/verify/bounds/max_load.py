@@ -20,6 +20,7 @@ GPipe's objective is a maximum of either pass, T = T_1 + T_2; else there is one 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -76,18 +77,22 @@ def max_load_bound(
 
 def blocks(workload: Workload, costs: Costs, problem: Throughput) -> Ints:
     """Return the number of the block of each node, shape (n,)."""
+    return merged(workload, pipeline_edges(workload) if keeps_order(costs, problem) else ())
+
+
+def merged(workload: Workload, waits: Iterable[tuple[int, int]]) -> Ints:
+    """Return blocks of colours, and of those that wait for each other, shape (n,)."""
     import networkx as nx
 
     together: nx.Graph[int] = nx.Graph()
     together.add_nodes_from(range(workload.n))
     for members in workload.colour_classes:
         nx.add_path(together, members)
-    if keeps_order(costs, problem):
-        of = {v: min(part) for part in nx.connected_components(together) for v in part}
-        waits: nx.DiGraph[int] = nx.DiGraph()
-        waits.add_edges_from((of[u], of[v]) for u, v in pipeline_edges(workload))
-        for circle in nx.strongly_connected_components(waits):
-            nx.add_path(together, circle)
+    of = {v: min(part) for part in nx.connected_components(together) for v in part}
+    order: nx.DiGraph[int] = nx.DiGraph()
+    order.add_edges_from((of[u], of[v]) for u, v in waits)
+    for circle in nx.strongly_connected_components(order):
+        nx.add_path(together, circle)
     number = np.empty(workload.n, np.int64)
     for b, part in enumerate(nx.connected_components(together)):
         number[list(part)] = b

@@ -1,0 +1,80 @@
+"""The check of a bound of an iteration by all chains of stages, against brute force."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sweep import VARIANTS
+
+import stagecut
+from stagecut import InputError, Iteration, Limits, Schedule, VerificationError
+from stagecut.runtime.schedules import make_schedule
+from stagecut.runtime.simulate.simulator import simulate_stages
+from stagecut.runtime.simulate.stages import chain
+from stagecut.runtime.verify.bounds import stage_list
+from stagecut.runtime.verify.bounds.check import check_bound
+from stagecut.runtime.verify.bounds.iteration import no_iteration_below
+from stagecut.runtime.verify.bounds.schedule_paths import paths_of
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1", "zb-h2"])
+def test_says_what_brute_force_says(schedule: str) -> None:
+    """It is never wrong, and mostly exact: it leaves out kinds of devices and some transfers."""
+    exact = 0
+    for seed in range(70):
+        case = VARIANTS[f"iteration {schedule}"](seed)
+        problem = case.problem
+        assert isinstance(problem, Iteration)
+        best = case.optimum()
+        if not 0 < best < math.inf:
+            continue
+        above, below = best * (1 + 1e-6), best * (1 - 1e-9)
+        assert not no_iteration_below(case.workload, case.cluster, problem, above), seed
+        exact += no_iteration_below(case.workload, case.cluster, problem, below)
+    assert exact >= 40
+
+
+def test_given_schedules() -> None:
+    exact = 0
+    for seed in range(60):
+        case = VARIANTS["iteration given"](seed)
+        problem, best = case.problem, case.optimum()
+        assert isinstance(problem, Iteration)
+        if not 0 < best < math.inf or problem.chunks_per_device > 1:
+            continue
+        above = best * (1 + 1e-6)
+        assert not no_iteration_below(case.workload, case.cluster, problem, above), seed
+        exact += no_iteration_below(case.workload, case.cluster, problem, best * (1 - 1e-9))
+    assert exact >= 8
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1", "zb-h2"])
+def test_longest_paths_are_the_simulators_makespans(schedule: str) -> None:
+    forward, backward = [1.0, 3.0, 2.0], [4.0, 2.5, 3.0]
+    stages = chain(forward, backward, weight_share=0.4)
+    made: Schedule = make_schedule(schedule, stages, 5)
+    paths = paths_of(Iteration(5, schedule), 3, trains=True)
+    rows = [[f, b, 0.6 * b, 0.4 * b] for f, b in zip(forward, backward, strict=True)]
+    durations = np.array(rows)
+    makespan, counts = paths.longest(durations)
+    assert makespan == pytest.approx(simulate_stages(stages, made, 5).makespan)
+    assert (counts * durations).sum() == pytest.approx(makespan)
+    assert paths.makespans(durations.T[:, None, :]) == pytest.approx([makespan])
+
+
+def test_of_plans_as_they_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = stagecut.load("llama3-8b-training")
+    cluster = stagecut.accelerators_and_cpus(4)
+    plan = stagecut.solve(workload, cluster, Iteration(8), limits=Limits(gap=1e-3)).plan
+    assert plan is not None
+    assert str(plan.certificate["origin"]).startswith("paths of the schedule")
+    assert check_bound(workload, plan).value == plan.bound
+    forged = replace(plan, bound=plan.objective * (1 + 1e-6), objective=plan.objective * 1.01)
+    with pytest.raises(InputError, match="without a certificate that can be checked"):
+        check_bound(workload, forged)
+    monkeypatch.setattr(stage_list, "STAGES", 10)
+    with pytest.raises(VerificationError, match="more than 10 stages"):
+        check_bound(workload, plan)
