@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ...formulations.sharding.costs import ShardingCosts
 from ...formulations.sharding.evidence import evidence
-from ...formulations.sharding.memory import priced
+from ...formulations.sharding.memory import priced, with_views
 from ...instances import Solution, TensorSharding
 from ...instances.common.arrays import Ints
 from ...instances.formats.certificate import PRICED
@@ -39,18 +39,14 @@ class _Line:
 def priced_memory(costs: ShardingCosts, search: Search[Solution]) -> None:
     """Offer plans that fit and raise the bound, by prices of memory; (9) of `memory.py`."""
     with search.phase("priced memory"):
-        for most in (True, False):
-            _best_price(_Prices(costs, most, search))
-            if search.should_stop():
-                return
+        _best_price(_Prices(costs, search))
 
 
 @dataclass(frozen=True, eq=False)
 class _Prices:
-    """What plans at prices are sought with: how bytes are counted, and who is told."""
+    """What plans at prices are sought with, and who is told."""
 
     costs: ShardingCosts
-    most: bool
     search: Search[Solution]
 
     @property
@@ -61,14 +57,13 @@ class _Prices:
 
     def line(self, price: float, start: _Line | None) -> _Line | None:
         """Offer the plan of a price and raise the bound; None if the search has to stop."""
-        asked = priced(self.costs, price, most=self.most)
-        known = None if start is None else start.chosen
+        asked = priced(self.costs, price)
+        known = None if start is None else with_views(self.costs, start.chosen)
         *_, (bound, chosen, _) = approach(asked, self.search, known, ENOUGH)
-        if not self.most:
-            scale = abs(bound) + price * self.room
-            proved = bound - price * self.room - ROUNDING * scale
-            proof = {**evidence(self.costs, proved), "price": price}
-            self.search.raise_bound(proved, PRICED, proof)
+        scale = abs(bound) + price * self.room
+        proved = bound - price * self.room - ROUNDING * scale
+        proof = {**evidence(self.costs, proved), "price": price}
+        self.search.raise_bound(proved, PRICED, proof)
         if chosen is None:
             return None
         signature = asked.signature(chosen)
@@ -76,7 +71,8 @@ class _Prices:
         plain = self.costs.chosen(signature)
         assert plain is not None
         cost = self.costs.objective(plain)
-        line = _Line(chosen, cost, (asked.objective(chosen) - cost) / price)
+        counted = asked.objective(with_views(self.costs, plain))
+        line = _Line(plain, cost, (counted - cost) / price)
         return None if self.search.should_stop() else line
 
     def offer_blend(self, low: _Line, high: _Line) -> None:
@@ -114,5 +110,4 @@ def _best_price(prices: _Prices) -> None:
             break
         low, high = (found, high) if found.held > room else (low, found)
         steps += 1
-    if prices.most:
-        prices.offer_blend(low, high)
+    prices.offer_blend(low, high)
