@@ -68,6 +68,15 @@ def priced(costs: ShardingCosts, price: float) -> ShardingCosts:
     return replace(costs, choices=tuple(choices), besides=held_by_all)
 
 
+def without_costs(costs: ShardingCosts) -> ShardingCosts:
+    """Return the same in which nothing costs anything: with a price of 1, bytes alone."""
+    return replace(
+        costs,
+        choices=tuple(replace(c, cost=np.zeros(len(c.cost))) for c in costs.choices),
+        conversions=tuple(replace(c, cost=np.zeros_like(c.cost)) for c in costs.conversions),
+    )
+
+
 def with_views(costs: ShardingCosts, chosen: Ints) -> Ints:
     """Return the choices of `priced` that count what a plan holds; `without_views` goes back."""
     operators, found = costs.program.operators, chosen.copy()

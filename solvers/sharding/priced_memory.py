@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...formulations.sharding.costs import ShardingCosts
 from ...formulations.sharding.evidence import evidence
@@ -36,18 +36,27 @@ class _Line:
     held: float
 
 
-def priced_memory(costs: ShardingCosts, search: Search[Solution]) -> None:
-    """Offer plans that fit and raise the bound, by prices of memory; (9) of `memory.py`."""
+def priced_memory(costs: ShardingCosts, search: Search[Solution]) -> float:
+    """Offer plans that fit and raise the bound, by prices of memory; (9) of `memory.py`.
+
+    Returns
+    -------
+    float
+        The price of the best bound; 0 without.
+    """
+    prices = _Prices(costs, search)
     with search.phase("priced memory"):
-        _best_price(_Prices(costs, search))
+        _best_price(prices)
+    return max(prices.proved, key=prices.proved.__getitem__, default=0.0)
 
 
 @dataclass(frozen=True, eq=False)
 class _Prices:
-    """What plans at prices are sought with, and who is told."""
+    """What plans at prices are sought with, who is told, and the bound of each price."""
 
     costs: ShardingCosts
     search: Search[Solution]
+    proved: dict[float, float] = field(default_factory=dict)
 
     @property
     def room(self) -> float:
@@ -64,6 +73,7 @@ class _Prices:
         proved = bound - price * self.room - ROUNDING * scale
         proof = {**evidence(self.costs, proved), "price": price}
         self.search.raise_bound(proved, PRICED, proof)
+        self.proved[price] = proved
         if chosen is None:
             return None
         signature = asked.signature(chosen)
