@@ -80,7 +80,7 @@ class _Both:
                 named = tuple(v if side == 0 or v < count else v - count + first for v in scope)
                 both = self.tables.setdefault(named, [np.zeros(table.shape) for _ in range(2)])
                 both[side] = both[side] + table
-        pairs = {scope: both[0] for scope, both in self.tables.items() if len(scope) == 2}
+        pairs = {(s[0], s[1]): both[0] for s, both in self.tables.items() if len(s) == 2}
         none = [np.zeros(len(one)) for one in self.values]
         self.network = CostNetwork(self.values, none, pairs, count)
 
@@ -97,7 +97,8 @@ def _cheapest(both: _Both, below: float, room: float, search: Search[Solution]) 
     made: dict[int, list[tuple[tuple[int, ...], dict[tuple[int, ...], list[Point]]]]] = {
         v: [] for v in rank
     }
-    added, left = 0, [(0.0, 0.0, ())]  # type: ignore[var-annotated]
+    added = 0
+    left: list[Point] = [(0.0, 0.0, ((), ()))]
     for v in order.variables:
         names = {u for scope, _ in (*buckets[v], *made[v]) for u in scope}
         around = tuple(sorted(names - {v}, key=rank.__getitem__))
@@ -147,10 +148,10 @@ def _best(points: Iterable[Point], below: float, room: float) -> list[Point]:
 
 def _values(of: tuple[object, ...]) -> Iterator[tuple[int, int]]:
     """Yield the variables and values that a point is of."""
-    waiting: list[tuple[object, ...]] = [of]
+    waiting: list[object] = [of]
     while waiting:
-        one = waiting.pop()
-        if one and isinstance(one[0], int):
-            yield one  # type: ignore[misc]
-        else:
-            waiting += one  # type: ignore[arg-type]
+        match waiting.pop():
+            case (int(variable), int(value)):
+                yield variable, value
+            case (one, other):
+                waiting += (one, other)

@@ -58,7 +58,8 @@ def least_that_fits(
         scope = tuple(sorted({u for one in mine for u in one.scope} - {v}))
         fronts = {}
         for cell in itertools.product(*(range(counts[u]) for u in scope)):
-            at, parts = dict(zip(scope, cell, strict=True)), []
+            at = dict(zip(scope, cell, strict=True))
+            parts: list[Floats] = []
             for value in range(counts[v]):
                 at[v] = value
                 front = _NOTHING

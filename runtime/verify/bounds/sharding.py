@@ -134,7 +134,8 @@ def _proved_of_what_fits(
     check: _Check, sides: Sequence[tuple[list[Ways], list[Tensors]]], limits: tuple[float, float]
 ) -> float:
     """Return the least cost of the choices left that fit: the target at most."""
-    counts, factors = check.counts(), []
+    counts = check.counts()
+    factors: list[tuple[Factor, int]] = []
     for side, (check.ways, check.tensors) in enumerate(sides):
         factors += [(factor, side) for factor in check.factors()]
     target, room = limits
