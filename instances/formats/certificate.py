@@ -21,7 +21,8 @@ HUBS: Final = "prices by hubs"
 PASSED: Final = "message passing over a program"
 ELIMINATED: Final = "elimination of a program"
 PRICED: Final = "priced memory"
-CHECKED = (PRICES, HUBS, MULTIPLIERS, PASSED, ELIMINATED, PRICED)
+FITTING: Final = "elimination of what fits"
+CHECKED = (PRICES, HUBS, MULTIPLIERS, PASSED, ELIMINATED, PRICED, FITTING)
 
 #: Hubs of a certificate at most: each makes three cases of one.
 MOST_HUBS = 6
@@ -128,7 +129,12 @@ class PotentialCertificate(Record):
         Of a byte that a device holds.
     """
 
-    origin: Literal["message passing over a program", "elimination of a program", "priced memory"]
+    origin: Literal[
+        "message passing over a program",
+        "elimination of a program",
+        "priced memory",
+        "elimination of what fits",
+    ]
     target: float
     unit: float
     properties: list[str]

@@ -235,7 +235,12 @@ def read_plan(
                 hub_certificate(plan.certificate, workload.n, len(made_on.kinds))
             case certificate.MULTIPLIERS:
                 multiplier_certificate(plan.certificate, workload.n, made_on.size)
-            case certificate.PASSED | certificate.ELIMINATED | certificate.PRICED:
+            case (
+                certificate.PASSED
+                | certificate.ELIMINATED
+                | certificate.PRICED
+                | certificate.FITTING
+            ):
                 potential_certificate(plan.certificate)
     if plan.bound > plan.objective * (1 + BOUND_SLACK):
         source.fail(

@@ -8,6 +8,7 @@ from ...instances import Sharding, Solution
 from ..core.search import OPTIMAL_GAP, Search
 from .baselines import first_plans
 from .elimination import elimination
+from .fitting import fitting
 from .least_memory import is_too_small
 from .local_search import improve
 from .messages import better_by_messages
@@ -38,7 +39,11 @@ def auto(task: Task[Sharding], search: Search[Solution]) -> None:
         return
     if costs.problem.memory_bytes is not None:
         search.method = "messages"
-        priced_memory(costs, search)
+        price = priced_memory(costs, search)
+        if not _is_over(search):
+            search.method = "fitting"
+            with search.phase("elimination of what fits"):
+                fitting(costs, search, price)
     elif pairs(costs) <= FEW_PAIRS:
         search.method = "elimination"
         elimination(task, search)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
 
 from ...formulations.sharding.choices import Term
 from ...formulations.sharding.costs import ShardingCosts
-from ...formulations.sharding.memory import priced
+from ...formulations.sharding.memory import priced, with_views, without_costs, without_views
 from ...instances.common.arrays import Ints
 
 
@@ -25,12 +24,13 @@ def blend(costs: ShardingCosts, large: Ints, small: Ints, room: float) -> Ints |
     large, small
         Choices of each operator; `large` holds more, and costs less.
     """
-    bytes_of = priced(_without_costs(costs), 1.0, most=True)
+    bytes_of, costs_of = priced(without_costs(costs), 1.0), priced(costs, 0.0)
+    large, small = with_views(costs, large), with_views(costs, small)
     parts = []
     for operators in _parts(bytes_of.terms, large, small):
         after = large.copy()
         after[operators] = small[operators]
-        dearer = _changed(costs, operators, large, after)
+        dearer = _changed(costs_of, operators, large, after)
         saved = -_changed(bytes_of, operators, large, after)
         parts.append((operators, dearer, saved))
     held = bytes_of.objective(large)
@@ -47,21 +47,13 @@ def blend(costs: ShardingCosts, large: Ints, small: Ints, room: float) -> Ints |
             held += saved
         else:
             mixed[operators] = small[operators]
-    return mixed
+    return without_views(costs, mixed)
 
 
 def _price(part: tuple[Ints, float, float]) -> float:
     """Return what a byte less costs with a part, in order after all that save some."""
     _, dearer, saved = part
     return dearer / saved if saved > 0 else float("inf")
-
-
-def _without_costs(costs: ShardingCosts) -> ShardingCosts:
-    return replace(
-        costs,
-        choices=tuple(replace(c, cost=np.zeros(len(c.cost))) for c in costs.choices),
-        conversions=tuple(replace(c, cost=np.zeros_like(c.cost)) for c in costs.conversions),
-    )
 
 
 def _parts(terms: Iterable[Term], one: Ints, other: Ints) -> list[Ints]:

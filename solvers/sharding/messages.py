@@ -108,6 +108,15 @@ def approach(
         leave_out(flat, left.at, left.within(left.gap))
 
 
+def choices_left(costs: ShardingCosts, search: Stoppable, most: float) -> list[Ints]:
+    """Return of each operator the choices that plans of cost `most` at most can have, one each."""
+    flat = flatten(costs)
+    left = _Left(costs, flat, no_potentials(flat), None)
+    left.passed(search)
+    kept, first = left.within(most - left.bound), flat.first.tolist()
+    return [np.flatnonzero(kept[a:b]) for a, b in itertools.pairwise(first)]
+
+
 class _Left:
     """Potentials, the bound that they prove, the choices left by it, and the best known."""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...formulations.sharding.costs import ShardingCosts
 from ...formulations.sharding.evidence import evidence
-from ...formulations.sharding.memory import priced
+from ...formulations.sharding.memory import priced, with_views
 from ...instances import Solution, TensorSharding
 from ...instances.common.arrays import Ints
 from ...instances.formats.certificate import PRICED
@@ -36,22 +36,27 @@ class _Line:
     held: float
 
 
-def priced_memory(costs: ShardingCosts, search: Search[Solution]) -> None:
-    """Offer plans that fit and raise the bound, by prices of memory; (9) of `memory.py`."""
+def priced_memory(costs: ShardingCosts, search: Search[Solution]) -> float:
+    """Offer plans that fit and raise the bound, by prices of memory; (9) of `memory.py`.
+
+    Returns
+    -------
+    float
+        The price of the best bound; 0 without.
+    """
+    prices = _Prices(costs, search)
     with search.phase("priced memory"):
-        for most in (True, False):
-            _best_price(_Prices(costs, most, search))
-            if search.should_stop():
-                return
+        _best_price(prices)
+    return max(prices.proved, key=prices.proved.__getitem__, default=0.0)
 
 
 @dataclass(frozen=True, eq=False)
 class _Prices:
-    """What plans at prices are sought with: how bytes are counted, and who is told."""
+    """What plans at prices are sought with, who is told, and the bound of each price."""
 
     costs: ShardingCosts
-    most: bool
     search: Search[Solution]
+    proved: dict[float, float] = field(default_factory=dict)
 
     @property
     def room(self) -> float:
@@ -61,14 +66,14 @@ class _Prices:
 
     def line(self, price: float, start: _Line | None) -> _Line | None:
         """Offer the plan of a price and raise the bound; None if the search has to stop."""
-        asked = priced(self.costs, price, most=self.most)
-        known = None if start is None else start.chosen
+        asked = priced(self.costs, price)
+        known = None if start is None else with_views(self.costs, start.chosen)
         *_, (bound, chosen, _) = approach(asked, self.search, known, ENOUGH)
-        if not self.most:
-            scale = abs(bound) + price * self.room
-            proved = bound - price * self.room - ROUNDING * scale
-            proof = {**evidence(self.costs, proved), "price": price}
-            self.search.raise_bound(proved, PRICED, proof)
+        scale = abs(bound) + price * self.room
+        proved = bound - price * self.room - ROUNDING * scale
+        proof = {**evidence(self.costs, proved), "price": price}
+        self.search.raise_bound(proved, PRICED, proof)
+        self.proved[price] = proved
         if chosen is None:
             return None
         signature = asked.signature(chosen)
@@ -76,7 +81,8 @@ class _Prices:
         plain = self.costs.chosen(signature)
         assert plain is not None
         cost = self.costs.objective(plain)
-        line = _Line(chosen, cost, (asked.objective(chosen) - cost) / price)
+        counted = asked.objective(with_views(self.costs, plain))
+        line = _Line(plain, cost, (counted - cost) / price)
         return None if self.search.should_stop() else line
 
     def offer_blend(self, low: _Line, high: _Line) -> None:
@@ -114,5 +120,4 @@ def _best_price(prices: _Prices) -> None:
             break
         low, high = (found, high) if found.held > room else (low, found)
         steps += 1
-    if prices.most:
-        prices.offer_blend(low, high)
+    prices.offer_blend(low, high)

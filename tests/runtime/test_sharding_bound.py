@@ -37,6 +37,7 @@ from stagecut.formulations.sharding.memory import priced
 from stagecut.formulations.task import pose
 from stagecut.instances.formats.certificate import (
     ELIMINATED,
+    FITTING,
     PASSED,
     PRICED,
     PotentialCertificate,
@@ -165,7 +166,7 @@ def test_a_price_of_memory_never_proves_too_much(chunk: int) -> None:
     met = 0
     for seed in range(20 * chunk, 20 * chunk + 20):
         rng = np.random.default_rng([seed, 99])
-        workload, problem = random_program(rng), random_problem(rng)
+        workload, problem = random_program(rng, views=0.2 + 0.5 * (seed % 2)), random_problem(rng)
         plan = solve(workload, problem=problem, method="elimination", limits=LIMITS).plan
         assert plan is not None
         held = evaluate(workload, plan.cluster, problem, plan.solution).memory_bytes  # type: ignore[attr-defined]
@@ -179,13 +180,39 @@ def test_a_price_of_memory_never_proves_too_much(chunk: int) -> None:
             anything = PotentialCertificate(PRICED, 1e12, 1.0, [], [], price)
             proved = proved_by(workload, tight, anything)
             assert proved <= optimum * (1 + 1e-9) + 1e-9
-            asked = priced(costs, price, most=False)  # counted by other code
+            asked = priced(costs, price)  # counted by other code
             best = cheapest_of_few(asked, Endless(), 10**8)
             assert best is not None
             worth = price * tight.memory_bytes  # type: ignore[operator]
             assert proved == pytest.approx(asked.objective(best) - worth, abs=1e-8 * worth)
             met += 1
     assert met > 30
+
+
+def test_what_fits_is_proved_and_no_more() -> None:
+    met = 0
+    for k, (workload, problem, _) in enumerate(cases(5000, 25, stream=77)):
+        free = solve(workload, problem=problem, method="elimination", limits=LIMITS).plan
+        assert free is not None
+        held = evaluate(workload, free.cluster, problem, free.solution).memory_bytes  # type: ignore[attr-defined]
+        tight = replace(problem, memory_bytes=(0.6 + 0.1 * (k % 4)) * held)
+        plan = solve(workload, problem=tight, limits=LIMITS, workers=1).plan
+        if plan is None or plan.certificate["origin"] != FITTING:
+            continue
+        met += 1
+        optimum = least_cost(workload, tight)
+        assert optimum is not None
+        assert plan.objective == pytest.approx(optimum, rel=1e-9)
+        assert check_bound(workload, plan).target >= plan.objective * (1 - 1e-8)
+        price = plan.certificate["price"]
+        assert isinstance(price, float)
+        for other in (0.0, 0.5 * price, 3.0 * price, 1.0):  # any price proves this, and none more
+            for target in (plan.bound, optimum * (1 + 1e-7), 2 * optimum):
+                asked = PotentialCertificate(FITTING, target, 1.0, [], [], other)
+                value = proved_by(workload, tight, asked)
+                assert value <= optimum * (1 + 1e-9)
+                assert value >= min(target, optimum * (1 - 1e-9))
+    assert met > 5
 
 
 def tight_language() -> tuple[Workload, Plan]:

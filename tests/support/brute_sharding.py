@@ -18,8 +18,16 @@ MAX_WAYS = 30_000
 MESHES = ((2,), (3,), (4,), (2, 2), (2, 3))
 
 
-def random_program(rng: np.random.Generator, most: int = 6) -> Workload:
-    """Return a program of a few operators with signatures at random; some of it is backward."""
+def random_program(rng: np.random.Generator, most: int = 6, views: float = 0.2) -> Workload:
+    """Return a program of a few operators with signatures at random; some of it is backward.
+
+    Parameters
+    ----------
+    most
+        Operators.
+    views
+        How probable it is that one only looks at what it reads.
+    """
     tensors: list[Tensor] = []
     operators: list[Operator] = []
     count = int(rng.integers(2, most + 1))
@@ -39,7 +47,7 @@ def random_program(rng: np.random.Generator, most: int = 6) -> Workload:
             tensors[-1] = Tensor(f"t{len(tensors) - 1}", shape)
             continue
         reads = rng.integers(0, len(tensors), int(rng.integers(1, 3))).tolist()
-        view = bool(rng.random() < 0.2)
+        view = bool(rng.random() < views)
         for _ in range(1 + int(rng.random() < 0.2 and not view)):
             tensors.append(_tensor(rng, f"t{len(tensors)}"))
         makes = list(range(makes[0], len(tensors)))

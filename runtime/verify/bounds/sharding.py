@@ -16,13 +16,16 @@ are dearer by than the cheapest to its uses further on. The cheapest of what is 
 elimination (`elimination`), by the costs themselves.
 
 Memory is left aside: a limit can only make shardings dearer. With a price for each byte it is
-counted (`sharding_memory`), and what the limit is worth at that price is taken off.
+counted (`sharding_memory`), and what the limit is worth at that price is taken off. What is left at
+a price can also be eliminated with costs and bytes apart (`fitting`): that finds the least cost of
+what fits, and no choice of a sharding that fits and costs less than the target has been left out.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,6 +34,7 @@ from ....instances.common.arrays import Bools, Floats
 from ....instances.common.errors import quote
 from ....instances.formats.certificate import (
     ELIMINATED,
+    FITTING,
     PASSED,
     PRICED,
     PotentialCertificate,
@@ -38,6 +42,7 @@ from ....instances.formats.certificate import (
 )
 from .bound_check import BoundCheck, check_target
 from .elimination import Factor, least_sum
+from .fitting import least_that_fits
 from .sharding_memory import with_memory
 from .sharding_ways import Tensors, Use, Ways, priced_ways
 
@@ -45,7 +50,7 @@ from .sharding_ways import Tensors, Use, Ways, priced_ways
 ROUNDING = 1e-11
 
 #: What is checked by what the plan keeps.
-WITH_EVIDENCE = (PASSED, ELIMINATED, PRICED)
+WITH_EVIDENCE = (PASSED, ELIMINATED, PRICED, FITTING)
 
 #: How much more than the memory a plan may hold, relatively.
 SLACK = 1e-9
@@ -55,6 +60,9 @@ PASSES, STEP = 48, 4
 
 #: Entries of all tables of elimination, before the last try and in it.
 MOST_AT_FIRST, MOST_ENTRIES = 4_000_000, 200_000_000
+
+#: Pairs of cost and bytes that are added up, where what fits is eliminated.
+MOST_PAIRS = 10_000_000
 
 
 def check_sharding_bound(workload: Workload, plan: Plan, problem: Sharding) -> BoundCheck:
@@ -93,15 +101,48 @@ def proved_by(workload: Workload, problem: Sharding, data: PotentialCertificate)
     ways, tensors = priced_ways(program, problem, workload.time_unit)
     if any(not len(one.cost) for one in ways):
         return data.target  # an operator that cannot be computed: there is no sharding
-    if data.price == 0:
+    if data.price == 0 and data.origin != FITTING:
         return _proved(ways, tensors, data, data.target)
     if problem.memory_bytes is None or data.price < 0:
         raise VerificationError(f"certificate: a byte has the price {data.price}, and no limit")
-    ways, tensors = with_memory(program, problem, ways, tensors, data.price)
-    worth = data.price * problem.memory_bytes * (1 + SLACK)
+    room = problem.memory_bytes * (1 + SLACK)
+    worth = data.price * room
     target = (data.target + worth) * (1 + ROUNDING)
-    proved = _proved(ways, tensors, data, target)
+    dearer = with_memory(program, problem, ways, tensors, data.price)
+    if data.origin == FITTING:
+        check = _Check(*dearer, data, target)
+        for k in range(PASSES):
+            check.passes(forward=k % 2 == 0)
+            if check.bound >= target:
+                return data.target
+        paid = with_memory(program, problem, ways, tensors, 0.0)
+        held = with_memory(program, problem, *_without_costs(ways, tensors), 1.0)
+        return _proved_of_what_fits(check, (paid, held), (data.target, room))
+    proved = _proved(*dearer, data, target)
     return data.target if proved >= target else proved * (1 - ROUNDING) - worth
+
+
+def _without_costs(ways: list[Ways], tensors: list[Tensors]) -> tuple[list[Ways], list[Tensors]]:
+    """Return operators and tensors that cost nothing."""
+    return (
+        [replace(one, cost=np.zeros_like(one.cost)) for one in ways],
+        [replace(tensor, cost=np.zeros_like(tensor.cost)) for tensor in tensors],
+    )
+
+
+def _proved_of_what_fits(
+    check: _Check, sides: Sequence[tuple[list[Ways], list[Tensors]]], limits: tuple[float, float]
+) -> float:
+    """Return the least cost of the choices left that fit: the target at most."""
+    counts = check.counts()
+    factors: list[tuple[Factor, int]] = []
+    for side, (check.ways, check.tensors) in enumerate(sides):
+        factors += [(factor, side) for factor in check.factors()]
+    target, room = limits
+    least = least_that_fits(counts, factors, (target * (1 + 2 * ROUNDING), room), MOST_PAIRS)
+    if least is None:
+        raise VerificationError("certificate: it leaves too many choices for this check to try all")
+    return min(target, least * (1 - ROUNDING))
 
 
 def _proved(
