@@ -139,6 +139,7 @@ def parts() -> dict[str, Part]:
         "messages": Part(
             tight_stages, "messages_first", nothing, counts=lambda m: of_one_kind(m, "messages")
         ),
+        "messages and rings": Part(tight_stages, "both", nothing, (tight_stages, "BothTest")),
         "exact": Part(auto, "_exact", nothing),
         "exact trees": Part(exact, "tree_times", no_trees),
         "annealing before bounds": rounds(EARLY_ROUNDS),

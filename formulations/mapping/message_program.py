@@ -18,6 +18,11 @@ whom inside does not matter. Elsewhere each device is a cell of its own. For bou
     Σ_d y_{s,d,e} ≤ x_{s+1,e}                                                       (6) receives
     n_{s,b} − Σ_{d in b} y_{s,d,e} = n_{s+1,b} − Σ_{e in b} y_{s,d,e}               (7) rest
 
+and where rings are given (`ring_program`: one, two, fill), for each stage s with a ring
+
+    one_d + two_d ≤ x_{s,d}                                                         (8) serves
+    Σ_{d in b} (one_d + two_d) + Σ_{k in b} fill_k = n_{s,b}                        (9) joined
+
 with = in (5), (6) where the device is a cell of its own; in (7) the rest stays within cell b.
 This is exact for the boundaries given, if fill finds devices that fit; those left out are relaxed.
 """
@@ -32,6 +37,7 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from ...instances.common.arrays import Bools, Floats, Ints
 from ..linear import Linear, LinearBuilder
+from .ring_program import RingProgram, StageRing
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +52,8 @@ class MessageProgram:
         Shape (S, D): columns x; -1 where there is none.
     fill
         Shape (S, B): columns f; -1 where there is none.
+    pairs, sent
+        By boundary, the ends of the admitted pairs between cells, and their columns y.
     block, fits
         What it was made of.
     """
@@ -53,6 +61,8 @@ class MessageProgram:
     linear: Linear
     gate: Ints
     fill: Ints
+    pairs: dict[int, tuple[Ints, Ints]]
+    sent: dict[int, Ints]
     block: Ints
     fits: Bools
 
@@ -84,6 +94,7 @@ def message_program(
     block: Ints,
     replicas: int | None,
     counts: Ints | None = None,
+    rings: RingProgram | None = None,
 ) -> MessageProgram:
     """Return the program.
 
@@ -99,9 +110,11 @@ def message_program(
         R; None: all stages in the program shall have equally many in all, column 0 says how many.
     counts
         Shape (S, B): how many devices of each block serve each stage, at most.
+    rings
+        Rings of stages in the program, to whose rows these are added.
     """
-    shape = _shape(admitted, fits, block)
-    build = LinearBuilder()
+    shape = _shape(admitted, fits, block, [] if rings is None else rings.rings)
+    build = LinearBuilder() if rings is None else rings.rows
     total = build.columns(1, float(len(block))) if replicas is None else np.empty(0, np.int64)
     most = float(len(block) if replicas is None else replicas)
     gate, fill = _columns(build, shape, fits, block, most)
@@ -127,9 +140,10 @@ def message_program(
         places = np.concatenate([members[s, b] for s in shape.used])
         if len(places):
             build.row(f"size[{b}]", places, 1.0, 0, float(sizes[b]))
-    for s in shape.pairs:
-        _boundary(build, s, shape, gate, members, block)
-    return MessageProgram(build.build(), gate, fill, block, fits)
+    if rings is not None:
+        _join(rings, gate, members, block)
+    sent = {s: _boundary(build, s, shape, gate, members, block) for s in shape.pairs}
+    return MessageProgram(build.build(), gate, fill, shape.pairs, sent, block, fits)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +171,7 @@ class _Shape:
     is_gate: Bools
 
 
-def _shape(admitted: dict[int, Bools], fits: Bools, block: Ints) -> _Shape:
+def _shape(admitted: dict[int, Bools], fits: Bools, block: Ints, rings: list[StageRing]) -> _Shape:
     stages, size = fits.shape
     blocks = int(block.max()) + 1
     split = np.zeros((stages, blocks), np.bool_)
@@ -175,6 +189,8 @@ def _shape(admitted: dict[int, Bools], fits: Bools, block: Ints) -> _Shape:
         for t, ends in ((s, a), (s + 1, c)):
             is_gate[t, ends] = True
             split[t] |= ~is_cell[s]
+    for ring in rings:
+        is_gate[ring.stage, ring.two >= 0] = True
     for b in range(blocks):
         rows = fits[used][:, block == b]
         rows = rows[rows.any(axis=1)]
@@ -205,8 +221,8 @@ def _boundary(
     gate: Ints,
     members: dict[tuple[int, int], Ints],
     block: Ints,
-) -> None:
-    """Add the messages of boundary s: the columns y, and equations (5) to (7)."""
+) -> Ints:
+    """Add the messages of boundary s by equations (5) to (7); return the columns y."""
     a, c = shape.pairs[s]
     is_cell = shape.is_cell[s]
     y = build.columns(len(a))
@@ -223,6 +239,29 @@ def _boundary(
         signs = np.repeat([1.0, -1.0, -1.0, 1.0], [len(part) for part in parts])
         if len(signs):
             build.row(f"rest[{s},{b}]", np.concatenate(parts), signs, 0, 0)
+    return y
+
+
+def _join(
+    rings: RingProgram, gate: Ints, members: dict[tuple[int, int], Ints], block: Ints
+) -> None:
+    """Let rings have the devices that serve their stages: equations (8) and (9)."""
+    for ring in rings.rings:
+        s = ring.stage
+        for b in range(int(block.max()) + 1):
+            inside = np.flatnonzero(block == b)
+            cells = np.unique(ring.cell[inside])
+            held = [int(j) for j in ring.fill[cells[cells >= 0]] if j >= 0]
+            for d in inside.tolist():
+                places = ring.places(d)
+                held += places
+                if places:
+                    signs = np.r_[np.ones(len(places)), -1.0]
+                    columns = [*places, int(gate[s, d])]
+                    rings.rows.row(f"serves[{s},{d}]", columns, signs, -np.inf, 0)
+            signs = np.repeat([1.0, -1.0], [len(held), len(members[s, b])])
+            if len(signs):
+                rings.rows.row(f"joined[{s},{b}]", [*held, *members[s, b]], signs, 0, 0)
 
 
 def _cells(able: Bools, senders: Bools, receivers: Bools, block: Ints, blocks: int) -> Bools:

@@ -12,7 +12,8 @@ once (`layouts.py`); from then on incumbent and bound close in on each other:
    proved and completed to a mapping.
 4. *Thresholds* (`search.py`): the least threshold at which necessary conditions hold, then, on not
    too many devices, counts of devices per block. On many devices a little annealing comes before:
-   with a better incumbent the bisections are shorter.
+   with a better incumbent the bisections are shorter. Where stages have both kinds of messages,
+   thresholds are refuted by programs of both on the same devices (`programs/both.py`), too.
 5. *Exact* (`exact.py`): up to 16 devices every set of devices, after a little annealing.
 6. *Annealing* until the limit (`annealing/`): a target between bound and incumbent is tried from
    several starts in turn (`targets.py`): from block counts that are likely to fit, from the
@@ -75,7 +76,7 @@ def stage_times(task: Task[DeviceMapping], search: Search[Solution]) -> None:
 
     devices = mapping.costs.size
     if devices > MAX_EXACT_DEVICES:
-        from .programs.tight_stages import messages_first, rings_first
+        from .programs.tight_stages import both, messages_first, rings_first
 
         with mapping.step("rings"):
             rings_first(mapping)
@@ -87,6 +88,7 @@ def stage_times(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     if devices > MAX_EXACT_DEVICES:
         with mapping.step("messages"):
             messages_first(mapping)
+        both(mapping)
     if devices <= MAX_EXACT_DEVICES and search.gap > OPTIMAL_GAP:
         with mapping.step("annealing"):
             anneal(mapping, starts, rounds=EXACT_ROUNDS)

@@ -74,6 +74,15 @@ MESSAGE_REPAIR_STEPS = 50_000
 #: without violation stay.
 COMPLETE_HOT, COMPLETE_COLD = 0.2, 0.1
 
+#: Devices up to which messages and rings are in one program.
+BOTH_MAX_DEVICES = 128
+#: Pairs between blocks, per device, up to which a boundary or a ring is in it.
+BOTH_PAIRS = 4.0
+#: Share of the time for all thresholds, and the share of that for one.
+BOTH_SHARE, BOTH_TEST_SHARE = 0.5, 0.5
+#: First step above the bound, relative; the bisection ends within it.
+BOTH_STEP = 1e-3
+
 # Annealing at a target (annealing/)
 
 #: Splits of a stage's slack between messages and ring that are told apart.

@@ -229,6 +229,19 @@ def test_every_row_of_an_array_program_has_its_equation_and_a_known_mapping_keep
             cell = ring_program.cells_of(pairs, block, replicas)
             if cell is not None:
                 rings.add(s, pairs, cell)
+        if rings.rings and admitted:
+            joined = ring_program.RingProgram(costs, block)
+            pairs = costs.ring_costs(0) <= np.quantile(costs.ring_costs(0), 0.7)
+            np.fill_diagonal(pairs, False)
+            cell = ring_program.cells_of(pairs, block, replicas)
+            assert cell is not None
+            joined.add(0, pairs, cell)
+            own = len(joined.rows.build().row_names)
+            stated = message_program.message_program(
+                admitted, fits, block, replicas, held, rings=joined
+            )
+            stems = {name.split("[")[0] for name in stated.linear.row_names[own:]}
+            names.setdefault(message_program, set()).update(stems)
         if rings.rings:
             rings.share()
             programs.append((ring_program, rings.rows.build()))

@@ -17,6 +17,7 @@ from stagecut.instances.common.arrays import Ints
 from stagecut.solvers.core.search import Search
 from stagecut.solvers.mapping import auto
 from stagecut.solvers.mapping.layouts import matched
+from stagecut.solvers.mapping.programs import both
 from stagecut.solvers.mapping.programs.messages import MessageTest
 from stagecut.solvers.mapping.programs.rings import RingTest
 
@@ -82,6 +83,27 @@ def test_programs_against_brute_force(mode: str, first: int) -> None:
                     assert len(np.unique(slots)) == slots.size, seed
                     time = stage_times(costs, slots, matched(costs, slots)).max()
                     assert max(time, costs.lower_bound) == pytest.approx(optimum, rel=1e-9), seed
+
+
+@pytest.mark.parametrize("first", range(0, 99, 33))
+def test_messages_and_rings_against_brute_force(
+    first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuted = 0
+    for seed in range(first, first + 33):
+        _, problem, costs, optimum = small_case(seed, "both")
+        block, lower_bounds = blocks_for(seed, costs), stage_lower_bounds(costs)
+        for most in (0.6, math.inf):
+            monkeypatch.setattr(both, "BOTH_PAIRS", most)
+            test = both.BothTest(clock(), block, 60.0)
+            assert test(costs, lower_bounds, optimum * (1 + 1e-8)) is not None, seed
+        below = optimum * (1 - 1e-6)
+        if below < max(costs.lower_bound, costs.base.max()) or problem.collective != "ring":
+            continue
+        if costs.replicas > 2 and costs.boundary.any():
+            assert test(costs, lower_bounds, below) is None, seed
+            refuted += 1
+    assert refuted > 2
 
 
 @pytest.mark.parametrize("mode", ["p2p", "allr"])

@@ -4,8 +4,7 @@ Where one or two stages reduce far more than the others, or some boundaries admi
 alone decide, as a rule. So their rings (`rings.py`) or messages (`messages.py`) are proved and
 found exactly; the other stages are put on the devices left over and repaired by annealing.
 
-Only where all stages have one kind of messages: with both, the tests would be relaxations of little
-use.
+Where stages have both kinds of messages, the two programs are joined (`both.py`), for the bound.
 """
 
 from __future__ import annotations
@@ -29,6 +28,10 @@ from ..annealing.state_kernel import state_of
 from ..annealing.violations import sampled_splits, violations
 from ..layouts import matched
 from ..parameters import (
+    BOTH_MAX_DEVICES,
+    BOTH_SHARE,
+    BOTH_STEP,
+    BOTH_TEST_SHARE,
     COMPLETE_COLD,
     COMPLETE_HOT,
     MESSAGE_ATTEMPTS,
@@ -50,6 +53,7 @@ from ..parameters import (
     THRESHOLD_STEP,
 )
 from ..search import MappingSearch
+from .both import BothTest
 from .messages import MessageTest
 from .rings import RingTest
 
@@ -98,6 +102,28 @@ def messages_first(mapping: MappingSearch) -> None:
             seconds = min(MESSAGE_SECONDS, MESSAGE_SHARE * search.seconds_left)
             threshold_search(mapping, tested, "messages of the tight boundaries (HiGHS)", seconds)
             _complete(mapping, test, MESSAGE_ATTEMPTS, MESSAGE_REPAIR_STEPS)
+
+
+def both(mapping: MappingSearch) -> None:
+    """Raise the bound by messages and rings of the same devices: by steps upwards, then bisect."""
+    costs, search = mapping.costs, mapping.search
+    trades = costs.boundary.any(axis=1) & costs.ring.any(axis=1)
+    if not trades.any() or not mapping.rings_only or costs.size > BOTH_MAX_DEVICES:
+        return
+    seconds = BOTH_SHARE * search.seconds_left
+    until, step, high = search.seconds + seconds, BOTH_STEP, np.inf
+    test = BothTest(search, mapping.block, BOTH_TEST_SHARE * seconds)
+    with search.phase("messages and rings"):
+        while search.seconds < until and not search.should_stop() and search.gap > OPTIMAL_GAP:
+            low = mapping.bound_s
+            threshold = min(low * (1 + step), (low + high) / 2)
+            if threshold >= mapping.objective_s or high - low < BOTH_STEP * low:
+                return
+            if test(costs, mapping.lower_bounds, threshold) is None:
+                mapping.raise_bound(threshold, "messages and rings of the tight stages (HiGHS)")
+                step *= THRESHOLD_GROWTH
+            else:
+                high = threshold
 
 
 def threshold_search(mapping: MappingSearch, test: Test, origin: str, seconds: float) -> None:
