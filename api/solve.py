@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -56,6 +57,10 @@ from .versions import installed
 
 #: Seconds that a solver may go on after it should have stopped.
 GRACE_S = 1.2
+
+#: Seconds that a script waits at its end for a solver that was left behind.
+LEFT_S = 60.0
+
 #: Seconds of computing, and on the clock, that it has for a first plan even then: on a busy machine
 #: the imports alone can outlast the deadline.
 FIRST_CPU_S, FIRST_S = 1.0, 30.0
@@ -330,6 +335,8 @@ def _run_beside(run: Callable[[], None], search: Search[Solution], portfolio: Po
                 portfolio.close()
                 search.close()
                 search.note(f"{search.method} did not stop in time and was left behind")
+                # Python would end the thread inside a compiler at exit, which aborts the process
+                atexit.register(thread.join, LEFT_S)
                 return
         if not failures:
             portfolio.wait()
