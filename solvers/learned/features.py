@@ -202,28 +202,3 @@ def _depths(of: Scene) -> tuple[Floats, Floats]:
     longest = max(float((ahead + behind).max(initial=0.0)), 1.0)
     block = np.array([blocks.graph["mapping"][unit] for unit in range(of.graph.size)])
     return ahead[block] / longest, behind[block] / longest
-
-
-def random_order(of: Scene, rng: np.random.Generator) -> Ints:
-    """Return a topological order of the units, drawn at random, that keeps branches together.
-
-    A depth-first search from the sinks against the edges; units that wait for each other are
-    neighbours, in any order.
-    """
-    blocks = of.blocks
-    priority = rng.random(len(blocks)).tolist()
-    done = [False] * len(blocks)
-    sequence: list[int] = []
-    for root in sorted((b for b in blocks if not blocks.out_degree(b)), key=priority.__getitem__):
-        stack = [(root, False)]
-        while stack:
-            block, finished = stack.pop()
-            if finished:
-                sequence.append(block)
-            elif not done[block]:
-                done[block] = True
-                stack.append((block, True))
-                before = sorted(blocks.predecessors(block), key=priority.__getitem__)
-                stack.extend((b, False) for b in before if not done[b])
-    members = [sorted(blocks.nodes[b]["members"]) for b in sequence]
-    return np.array([u for units in members for u in rng.permutation(units).tolist()], np.int64)

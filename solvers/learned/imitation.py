@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import networkx as nx
 import numpy as np
 import torch
 
 from ...instances.common.arrays import Ints
 from .encoder import encode
-from .features import Scene, random_order
+from .features import Scene
 from .groups import Groups, Rules
+from .orders import random_order, together
 from .partitioner import partition, partition_log_probabilities
 from .subject import Subject
 from .train import Training
@@ -75,12 +75,7 @@ def _as_decisions(
     """Return an order of the units, and the groups numbered as the units come."""
     order = random_order(of, rng)
     if contiguous:
-        parts: nx.DiGraph[int] = nx.DiGraph()
-        parts.add_nodes_from(np.unique(group).tolist())
-        parts.add_edges_from((a, b) for a, b in group[of.edges].tolist() if a != b)
-        if nx.is_directed_acyclic_graph(parts):
-            place = {part: p for p, part in enumerate(nx.topological_sort(parts))}
-            order = order[np.argsort([place[p] for p in group[order].tolist()], kind="stable")]
+        order = together(of, order, group)
     number: dict[int, int] = {}
     for unit in order.tolist():
         number.setdefault(int(group[unit]), len(number))

@@ -8,9 +8,10 @@ import numpy as np
 
 from ...formulations.task import Task
 from ...instances import Problem, Solution
-from ...instances.common.arrays import Floats
+from ...instances.common.arrays import Floats, Ints
 from ..core.search import Search
 from .fine_tune import FineTuning
+from .orders import interleaved_order, random_order, together
 from .policy import Drawn, draw_placements, one_thread
 from .policy_file import policy_of, read_policy
 from .rewards import subject
@@ -29,6 +30,9 @@ OFFERED = 4
 LOWEST_AIM, HIGHEST_AIM = 0.8, 1.05
 #: Batches that aim at any load, of so many.
 FREE_AIM = 4
+#: Of contiguous splits, one batch in so many takes branches in turns, not one after the other,
+#: and one in so many keeps the groups of the best placement drawn so far side by side.
+INTERLEAVED, KEPT = 3, 2
 
 
 def learned(task: Task[Problem], search: Search[Solution]) -> None:
@@ -52,6 +56,7 @@ def _learned(task: Task[Problem], search: Search[Solution]) -> None:
     seconds = float(task.options.get("fine-tune", 0))
     until = search.seconds + seconds if seconds else -math.inf
     drawn, number = 0, 0
+    best, group = math.inf, None
     while not search.should_stop():
         left = _most(search) - drawn
         if left <= 0:
@@ -60,11 +65,17 @@ def _learned(task: Task[Problem], search: Search[Solution]) -> None:
         batch = min(left, BATCH, max(1, MOST_DECISIONS // of.scene.graph.size))
         with search.phase("solve"):
             aims = _aims(of, search.objective / of.unit, int(batch), number, rng)
+            order = _order(of, group, number, rng)
             try:
-                made = draw_placements(policy, of, aims, rng, check=lambda: _check(search))
+                made = draw_placements(
+                    policy, of, aims, rng, order=order, check=lambda: _check(search)
+                )
             except _Stopped:
                 return
             _offer(of, made, search)
+            least = int(made.values.argmin())
+            if made.values[least] < best:
+                best, group = float(made.values[least]), made.group[least]
         if search.seconds < until:
             with search.phase("fine-tune"):
                 tuning.learn_from(made)
@@ -82,6 +93,15 @@ def _aims(of: Subject, best: float, count: int, number: int, rng: np.random.Gene
     if math.isinf(best) or number % FREE_AIM == 0:
         return targets(of, count, rng)
     return best * rng.uniform(LOWEST_AIM, HIGHEST_AIM, count)
+
+
+def _order(of: Subject, group: Ints | None, number: int, rng: np.random.Generator) -> Ints | None:
+    """Return the order of a batch, if it matters: contiguous groups are intervals of it."""
+    if not of.rules[0].contiguous:
+        return None
+    interleaved = number % INTERLEAVED == 1
+    order = (interleaved_order if interleaved else random_order)(of.scene, rng)
+    return order if group is None or number % KEPT else together(of.scene, order, group)
 
 
 class _Stopped(Exception):

@@ -12,9 +12,9 @@ import torch
 
 from ...instances.common.arrays import Floats, Ints
 from .encoder import encode, encoder
-from .features import random_order
 from .group_costs import group_costs
 from .groups import Groups, Rules
+from .orders import random_order
 from .partitioner import Choices, partition, partition_log_probabilities, partitioner
 from .scheduler import schedule, schedule_log_probabilities, scheduler
 from .subject import Subject
@@ -97,6 +97,7 @@ def draw_placements(
     rng: np.random.Generator,
     *,
     rules: Rules | None = None,
+    order: Ints | None = None,
     schedules: int = 1,
     check: Callable[[], None] = lambda: None,
 ) -> Drawn:
@@ -108,6 +109,8 @@ def draw_placements(
         Shape (B,): the load, relative to an even one, that each partition is told to aim at.
     rules
         One of the subject's; default: drawn.
+    order
+        Of the units, a topological one; default: drawn, with branches kept together.
     schedules
         Placements of each partition.
     check
@@ -121,7 +124,8 @@ def draw_placements(
     if rules is None:
         fewest = len(of.rules) == 1 or rng.random() < ACCELERATORS_ALONE
         rules = of.rules[0 if fewest else int(rng.integers(1, len(of.rules)))]
-    order = random_order(of.scene, rng)
+    if order is None:
+        order = random_order(of.scene, rng)
     groups = Groups(of.scene, rules, target)
     with torch.no_grad():
         embedded = encode(policy["encoder"], of.scene)
