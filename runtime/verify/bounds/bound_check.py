@@ -23,3 +23,8 @@ def check_target(plan: Plan, target: float) -> None:
     """Check that what a certificate speaks of is not below the plan's bound."""
     if not plan.bound <= target:
         raise VerificationError(f"certificate: its target {target!r} is below {plan.bound!r}")
+
+
+def too_much(what: str) -> VerificationError:
+    """Return the error that a bound is not checked, as there would be too much to look at."""
+    return VerificationError(f"bound: not checked: {what}; without --bound the plan is verified")

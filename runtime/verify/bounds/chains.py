@@ -19,9 +19,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....instances import Costs, Throughput, VerificationError, Workload, without_links
+from ....instances import Costs, Throughput, Workload, without_links
 from ....instances.common.arrays import Ints
 from ....instances.model.contiguity import pipeline_edges
+from .bound_check import too_much
 from .ideals import Ideals, ideals_of
 from .stages import PARTS, Stages, bytes_in_parts, parts
 
@@ -69,7 +70,7 @@ def no_chain_below(workload: Workload, costs: Costs, problem: Throughput, target
         if least <= backward:
             return False
         backward = least
-    raise VerificationError(f"more than {CHAINS} chains are close to the target")
+    raise too_much(f"more than {CHAINS} chains are close to it")
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +123,7 @@ class _Chains:
             ends = ends[self.ideals.inside(ideal, ends)]
             looked += len(ends) * max(1, len(self.stages.pins))
             if looked > WORK or len(least) * last > STATES:
-                raise VerificationError("there are too many stages below the bound to look at all")
+                raise too_much("there are too many stages below it")
             for some in np.split(ends, range(AT_ONCE, len(ends), AT_ONCE)):
                 for kind in range(len(self.count)):
                     end, own = self._priced(ideal, some, kind, forward)

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ....instances import Costs, VerificationError, Workload
+from ....instances import Costs, Workload
 from ....instances.common.arrays import Bools, Ints
+from .bound_check import too_much
 from .max_load import merged
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def ideals_of(workload: Workload, costs: Costs, waits: Sequence[tuple[int, int]]
                     following[larger] = (ready ^ 1 << v) | sum(1 << w for w in freed)
         count += len(following)
         if count > IDEALS:
-            raise VerificationError(f"there are more than {IDEALS} ideals")
+            raise too_much(f"there are more than {IDEALS} ideals")
         layers.append(following)
     width = 8 * (size // 64 + 1)
     rows = b"".join(ideal.to_bytes(width, "little") for layer in layers for ideal in layer)

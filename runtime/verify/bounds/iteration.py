@@ -22,8 +22,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ....instances import Cluster, Iteration, VerificationError, Workload
+from ....instances import Cluster, Iteration, Workload
 from ....instances.common.arrays import Floats, Ints
+from .bound_check import too_much
 from .schedule_paths import SchedulePaths, paths_of
 from .stage_list import ListedStages, list_stages
 
@@ -129,7 +130,7 @@ def _refuted(listed: ListedStages, paths: SchedulePaths) -> bool:
             return False
         if not complete:
             left += _divided(listed, part)
-    raise VerificationError(f"too many chains of {size} stages are close to the bound")
+    raise too_much(f"too many chains of {size} stages are close to it")
 
 
 def _played(listed: ListedStages, paths: SchedulePaths, part: _Part) -> _Part | None:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....instances import Cluster, Iteration, VerificationError, Workload, price, without_links
+from ....instances import Cluster, Iteration, Workload, price, without_links
 from ....instances.common.arrays import Floats, Ints
 from ....instances.model.kept_bytes import kept_bytes
+from .bound_check import too_much
 from .ideals import ideals_of
 from .stages import PARTS, Stages, bytes_in_parts, parts
 
@@ -107,7 +108,7 @@ def list_stages(
         columns.append((np.full(int(fits.sum()), ideal), ends[fits], times[:, fits]))
         count += int(fits.sum())
         if count > STAGES:
-            raise VerificationError(f"more than {STAGES} stages are below the bound")
+            raise too_much(f"more than {STAGES} stages are below it")
     start = np.concatenate([own for own, _, _ in columns])
     end = np.concatenate([own for _, own, _ in columns])
     times = np.concatenate([own for _, _, own in columns], axis=1)
