@@ -14,8 +14,8 @@ import stagecut
 from stagecut import InputError, Throughput, VerificationError, Workload
 from stagecut.instances import price
 from stagecut.instances.model.contiguity import pipeline_edges
-from stagecut.runtime.verify.bounds import ideals
-from stagecut.runtime.verify.bounds.chains import no_chain_below
+from stagecut.runtime.verify.bounds.chains import ideals
+from stagecut.runtime.verify.bounds.chains.throughput import no_chain_below
 from stagecut.runtime.verify.bounds.check import check_bound
 
 

@@ -3,7 +3,7 @@
 A certificate that says how its bound is proved is checked by that: prices (`prices`, `hubs`),
 multipliers (`multipliers`), potentials (`sharding`). Any other bound is held against what follows
 from the workload alone (`max_load`, `latency`, `training`), and of contiguous splits against all
-chains of stages (`chains`, `iteration`): whatever found it, it is proved if that is as much.
+chains of stages (`chains`): whatever found it, it is proved if that is as much.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from ....instances.formats.certificate import (
 )
 from .at_once import bound_at_once
 from .bound_check import BoundCheck, check_target
-from .chains import no_chain_below
+from .chains.iteration import no_iteration_below
+from .chains.throughput import no_chain_below
 from .hubs import check_hubs
-from .iteration import no_iteration_below
 from .max_load import keeps_order
 from .multipliers import proved_by
 from .prices import check_prices

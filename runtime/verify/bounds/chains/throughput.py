@@ -19,10 +19,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....instances import Costs, Throughput, Workload, without_links
-from ....instances.common.arrays import Ints
-from ....instances.model.contiguity import pipeline_edges
-from .bound_check import too_much
+from .....instances import Costs, Throughput, Workload, without_links
+from .....instances.common.arrays import Ints
+from .....instances.model.contiguity import pipeline_edges
+from ..bound_check import too_much
 from .ideals import Ideals, ideals_of
 from .stages import PARTS, Stages, bytes_in_parts, parts
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....instances import Cluster, Iteration, Workload, price, without_links
-from ....instances.common.arrays import Floats, Ints
-from ....instances.model.kept_bytes import kept_bytes
-from .bound_check import too_much
+from .....instances import Cluster, Iteration, Workload, price, without_links
+from .....instances.common.arrays import Floats, Ints
+from .....instances.model.kept_bytes import kept_bytes
+from ..bound_check import too_much
 from .ideals import ideals_of
 from .stages import PARTS, Stages, bytes_in_parts, parts
 

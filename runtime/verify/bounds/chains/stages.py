@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ....instances import Costs
-from ....instances.common.arrays import Bools, Floats, Ints
-from ..rules import RELATIVE_SLACK
+from .....instances import Costs
+from .....instances.common.arrays import Bools, Floats, Ints
+from ...rules import RELATIVE_SLACK
 from .ideals import Ideals
 
 #: Parts of the target: sums of 2^18 times that are no larger stay below 2^63.

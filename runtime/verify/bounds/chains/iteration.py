@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ....instances import Cluster, Iteration, Workload
-from ....instances.common.arrays import Floats, Ints
-from .bound_check import too_much
+from .....instances import Cluster, Iteration, Workload
+from .....instances.common.arrays import Floats, Ints
+from ..bound_check import too_much
 from .schedule_paths import SchedulePaths, paths_of
 from .stage_list import ListedStages, list_stages
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ....instances import Costs, Workload
-from ....instances.common.arrays import Bools, Ints
-from .bound_check import too_much
-from .max_load import merged
+from .....instances import Costs, Workload
+from .....instances.common.arrays import Bools, Ints
+from ..bound_check import too_much
+from ..max_load import merged
 
 if TYPE_CHECKING:
     import networkx as nx

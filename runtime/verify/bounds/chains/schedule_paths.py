@@ -7,11 +7,11 @@ from itertools import accumulate
 
 import numpy as np
 
-from ....instances import Iteration, VerificationError
-from ....instances.common.arrays import Floats, Ints
-from ....instances.model.schedules.actions import Kind
-from ...schedules import make_schedule, schedule_of
-from ...simulate.stages import chain
+from .....instances import Iteration, VerificationError
+from .....instances.common.arrays import Floats, Ints
+from .....instances.model.schedules.actions import Kind
+from ....schedules import make_schedule, schedule_of
+from ....simulate.stages import chain
 
 #: Ends of actions that are held at once.
 TIMES = 5_000_000

@@ -1,0 +1,1 @@
+"""Bounds of contiguous splits, checked by all chains of stages."""
