@@ -11,7 +11,7 @@ PIP := $(BIN)/pip install --quiet --constraint constraints.txt
 # Plan a shipped workload; writes plan.json and plan.png.
 demo: .venv/demo
 	$(BIN)/stagecut solve gpt2-xl --time-limit 20 --output plan.json --plot plan.png
-	$(BIN)/stagecut verify gpt2-xl plan.json
+	$(BIN)/stagecut verify gpt2-xl plan.json --bound
 
 test: .venv/test .dev/stagecut
 	$(BIN)/ruff format --check .

@@ -13,21 +13,22 @@ from .subject import Subject
 
 #: Of a batch, the placements that are imitated, and how fast.
 ELITE, LEARNING_RATE = 8, 1e-3
-#: Steps of a batch. Four are better where many batches are drawn, and behind where two are.
-STEPS = 1
+#: Batches with one step each, and steps of those after: the first few say too little for more.
+FIRST, STEPS = 3, 4
 
 
 class FineTuning:
     """A policy that learns from batches of placements of one subject."""
 
     def __init__(self, policy: Any, of: Subject) -> None:
-        self._policy, self._of = policy, of
+        self._policy, self._of, self._batches = policy, of, 0
         self._optimiser = torch.optim.Adam(policy.parameters(), lr=LEARNING_RATE)
 
     def learn_from(self, drawn: Drawn) -> None:
-        """Make the decisions of the best placements likelier, by `STEPS` steps."""
+        """Make the decisions of the best placements likelier."""
         best = drawn.take(np.argsort(drawn.values, kind="stable")[:ELITE])
-        for _ in range(STEPS):
+        self._batches += 1
+        for _ in range(1 if self._batches <= FIRST else STEPS):
             taken, entropy = log_probabilities(self._policy, self._of, best)
             self._optimiser.zero_grad()
             (-taken.mean() - Settings.entropy * entropy.mean()).backward()

@@ -41,7 +41,7 @@ def auto(task: Task[Sharding], search: Search[Solution]) -> None:
         search.method = "messages"
         price = priced_memory(costs, search)
         if not _is_over(search):
-            search.method = "fitting"
+            search.method = "elimination"
             with search.phase("elimination of what fits"):
                 fitting(costs, search, price)
     elif pairs(costs) <= FEW_PAIRS:

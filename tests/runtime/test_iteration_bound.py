@@ -76,5 +76,5 @@ def test_of_plans_as_they_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="without a certificate that can be checked"):
         check_bound(workload, forged)
     monkeypatch.setattr(stage_list, "STAGES", 10)
-    with pytest.raises(VerificationError, match="more than 10 stages"):
+    with pytest.raises(VerificationError, match="too many stages"):
         check_bound(workload, plan)

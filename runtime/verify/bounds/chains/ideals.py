@@ -107,9 +107,9 @@ def ideals_of(workload: Workload, costs: Costs, waits: Sequence[tuple[int, int]]
                 if larger not in following:
                     freed = (w for w in after[v] if before[w] & larger == before[w])
                     following[larger] = (ready ^ 1 << v) | sum(1 << w for w in freed)
+            if count + len(following) > IDEALS:
+                raise too_much(f"there are more than {IDEALS} ideals")
         count += len(following)
-        if count > IDEALS:
-            raise too_much(f"there are more than {IDEALS} ideals")
         layers.append(following)
     width = 8 * (size // 64 + 1)
     rows = b"".join(ideal.to_bytes(width, "little") for layer in layers for ideal in layer)

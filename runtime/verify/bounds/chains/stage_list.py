@@ -14,7 +14,7 @@ from .....instances.common.arrays import Floats, Ints
 from .....instances.model.kept_bytes import kept_bytes
 from ..bound_check import too_much
 from .ideals import ideals_of
-from .stages import PARTS, Stages, bytes_in_parts, parts
+from .stages import PARTS, WORK, Stages, bytes_in_parts, parts
 
 #: Stages between ideals at most.
 STAGES = 3_000_000
@@ -96,7 +96,7 @@ def list_stages(
     work = least[by_work]
     empty = np.arange(size if ideals.left_out else 0)  # a stage of what is left out takes no time
     columns: list[tuple[Ints, Ints, Floats]] = [(empty, empty, np.zeros((4, len(empty))))]
-    count = 0
+    count = looked = 0
     for ideal in np.flatnonzero(least <= (most - 1) * PARTS).tolist():
         begin, high = np.searchsorted(work, [least[ideal], least[ideal] + PARTS])
         ends = by_work[begin:high]
@@ -107,8 +107,9 @@ def list_stages(
         fits = np.isfinite(times[0])
         columns.append((np.full(int(fits.sum()), ideal), ends[fits], times[:, fits]))
         count += int(fits.sum())
-        if count > STAGES:
-            raise too_much(f"more than {STAGES} stages are below it")
+        looked += len(ends) * max(1, len(stages.pins))
+        if count > STAGES or looked > WORK:
+            raise too_much("there are too many stages below it")
     start = np.concatenate([own for own, _, _ in columns])
     end = np.concatenate([own for _, own, _ in columns])
     times = np.concatenate([own for _, _, own in columns], axis=1)

@@ -24,14 +24,10 @@ from .....instances.common.arrays import Ints
 from .....instances.model.contiguity import pipeline_edges
 from ..bound_check import too_much
 from .ideals import Ideals, ideals_of
-from .stages import PARTS, Stages, bytes_in_parts, parts
+from .stages import PARTS, WORK, Stages, bytes_in_parts, parts
 
-#: Comparisons of a net with a stage at most, chains of GPipe that are left out one by one,
-#: and numbers of devices used times ideals.
-WORK, CHAINS, STATES = 40_000_000_000, 60, 100_000_000
-
-#: Stages that are priced at once.
-AT_ONCE = 4096
+#: Chains of GPipe that are left out one by one, and numbers of devices used times ideals, at most.
+CHAINS, STATES = 60, 100_000_000
 
 #: Of what no chain reaches.
 NEVER = 1 << 62
@@ -124,14 +120,13 @@ class _Chains:
             looked += len(ends) * max(1, len(self.stages.pins))
             if looked > WORK or len(least) * last > STATES:
                 raise too_much("there are too many stages below it")
-            for some in np.split(ends, range(AT_ONCE, len(ends), AT_ONCE)):
-                for kind in range(len(self.count)):
-                    end, own = self._priced(ideal, some, kind, forward)
-                    for used, before in states:
-                        if used[kind] < self.count[kind]:
-                            then = (*used[:kind], used[kind] + 1, *used[kind + 1 :])
-                            of = least.setdefault(then, np.full(last + 1, NEVER))
-                            of[end] = np.minimum(of[end], np.maximum(before, own))
+            for kind in range(len(self.count)):
+                end, own = self._priced(ideal, ends, kind, forward)
+                for used, before in states:
+                    if used[kind] < self.count[kind]:
+                        then = (*used[:kind], used[kind] + 1, *used[kind + 1 :])
+                        of = least.setdefault(then, np.full(last + 1, NEVER))
+                        of[end] = np.minimum(of[end], np.maximum(before, own))
         found = min(int(of[last]) for of in least.values())
         return found if found < NEVER else None
 
