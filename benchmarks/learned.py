@@ -13,10 +13,10 @@ small graph comes first, so that imports are not counted in; kernels are compile
 were, so run the exact methods twice. Runs of one workload may be of different length, each measured
 by a call of its own: each curve ends where its measuring did, and there is a median only where all
 workloads have a value. `zero-shot` draws from the policy of the package, `fine-tuned` has it learn
-from what it draws all the time, and both begin with the plan of `greedy`. `4 steps` is `fine-tuned`
-with four steps of each batch. `scratch` trains a new policy on the one graph by PPO, as the source
-does. The ratio is to the best bound that any arm proves; the exact methods have --bound CPU seconds
-more for it.
+from what it draws all the time, and both begin with the plan of `greedy`. `1 steps` is `fine-tuned`
+with one step of each batch to the end. `scratch` trains a new policy on the one graph by PPO, as
+the source does. The ratio is to the best bound that any arm proves; the exact methods have --bound
+CPU seconds more for it.
 `times` has CPU time of a placement drawn, and of updates; `curve` draws a log of `stagecut learn`.
 """
 
@@ -82,7 +82,7 @@ COLOURS = dict(
         strict=True,
     )
 )
-#: Of an ablation, measured only if named: `fine-tuned` with so many steps of each batch.
+#: Of an ablation, measured only if named: `fine-tuned` with so many steps of later batches.
 STEPS = {f"{steps} steps": steps for steps in (1, 2, 4, 8)}
 ARMS |= dict.fromkeys(STEPS, ARMS["fine-tuned"])
 COLOURS |= dict(zip(STEPS, ("#f4c7a1", "#d99058", "#8f3f00", "#4a2000"), strict=True))

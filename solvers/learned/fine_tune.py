@@ -13,8 +13,9 @@ from .subject import Subject
 
 #: Of a batch, the placements that are imitated, and how fast.
 ELITE, LEARNING_RATE = 8, 1e-3
-#: Batches with one step each, and steps of those after: the first few say too little for more.
-FIRST, STEPS = 3, 4
+#: Batches of one step each, and steps of those after: more steps pay where many batches are drawn,
+#: and are behind one step where few are.
+FIRST, STEPS = 10, 4
 
 
 class FineTuning:

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from brute_iteration import least_makespan
 from sweep import VARIANTS
 
 import stagecut
-from stagecut import InputError, Iteration, Limits, Schedule, VerificationError
+from stagecut import InputError, Iteration, Limits, Schedule, VerificationError, Workload
 from stagecut.runtime.schedules import make_schedule
 from stagecut.runtime.simulate.simulator import simulate_stages
 from stagecut.runtime.simulate.stages import chain
@@ -22,19 +23,42 @@ from stagecut.runtime.verify.bounds.check import check_bound
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1", "zb-h2"])
 def test_says_what_brute_force_says(schedule: str) -> None:
-    """It is never wrong, and mostly exact: it leaves out kinds of devices and some transfers."""
+    """It is never wrong, and exact but where it leaves out kinds of devices and some transfers.
+
+    In a third of the cases memory binds, and eight have no plan.
+    """
     exact = 0
     for seed in range(70):
         case = VARIANTS[f"iteration {schedule}"](seed)
         problem = case.problem
         assert isinstance(problem, Iteration)
         best = case.optimum()
-        if not 0 < best < math.inf:
+        if best == 0:
             continue
-        above, below = best * (1 + 1e-6), best * (1 - 1e-9)
-        assert not no_iteration_below(case.workload, case.cluster, problem, above), seed
+        if best < math.inf:
+            above = best * (1 + 1e-6)
+            assert not no_iteration_below(case.workload, case.cluster, problem, above), seed
+        below = best * (1 - 1e-9) if best < math.inf else 1e6
         exact += no_iteration_below(case.workload, case.cluster, problem, below)
-    assert exact >= 40
+    assert exact >= 60
+
+
+def test_a_stage_without_time_can_help() -> None:
+    """With it other stages may have one more microbatch in flight, under ZB-H1."""
+    forward, backward = [7.0, 7.0, 5.0, 0.0], [8.0, 3.0, 7.0, 0.0]
+    workload = Workload(
+        name="idle end",
+        ids=tuple(range(8)),
+        edges=np.array([(0, 1), (1, 2), (2, 3), (3, 7), (7, 6), (6, 5), (5, 4)]),
+        times={"accelerator": np.array(forward + backward)},
+        memory_bytes=np.zeros(8),
+        transfer=np.zeros(8),
+        colours=np.array([0, 1, 2, 3, 0, 1, 2, 3]),
+        backward=np.array([False] * 4 + [True] * 4),
+    )
+    problem, cluster = Iteration(5, "zb-h1"), stagecut.accelerators_and_cpus(4)
+    assert least_makespan(workload, cluster, problem) == 79.0
+    assert not no_iteration_below(workload, cluster, problem, 79.0 * (1 + 1e-6))
 
 
 def test_given_schedules() -> None:

@@ -94,7 +94,8 @@ def list_stages(
     least = ideals.sums(parts(costs.compute[costs.count > 0], each).min(axis=0))
     by_work = np.argsort(least, kind="stable")
     work = least[by_work]
-    empty = np.arange(size if ideals.left_out else 0)  # a stage of what is left out takes no time
+    # a stage of what is left out takes no time, and others may have more microbatches in flight
+    empty = np.arange(size if ideals.left_out else 0)
     columns: list[tuple[Ints, Ints, Floats]] = [(empty, empty, np.zeros((4, len(empty))))]
     count = looked = 0
     for ideal in np.flatnonzero(least <= (most - 1) * PARTS).tolist():
