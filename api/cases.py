@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 OBJECTIVE, MESH = "--objective", "--mesh"
 
+#: How a process refuses bad input: its exit code, and the begin of the line that says why.
+BAD_INPUT, ERROR = 2, "error: "
 #: Seconds that a case may run past its time limit before its process is killed.
 GRACE_S = 30.0
 
@@ -149,7 +151,7 @@ def unique_names(workloads: Sequence[str]) -> dict[str, str]:
 
 
 def run_case(case: Case) -> Row:
-    """Run one case in a process of its own and return its row; a crash is an outcome too."""
+    """Run one case in a process of its own and return its row; a refusal or a crash is one, too."""
     verb = "shard" if MESH in case.options else "solve"
     command = [sys.executable, "-m", "stagecut", verb, case.workload, "--json", "--trace"]
     command += ["--method", case.method, "--time-limit", str(case.time_limit), *case.options]
@@ -175,6 +177,8 @@ def run_case(case: Case) -> Row:
         row |= {key: answer[key] for key in kept} | {"found_by": answer["method"]}
         return row | why_no_plan(row["objective"] is not None, answer["reason"], answer["notes"])
     lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+    if done.returncode == BAD_INPUT and lines[-1].startswith(ERROR):
+        return {**row, "status": "error", "error": lines[-1].removeprefix(ERROR)}
     return {**row, "status": "crashed", "error": f"exit code {done.returncode}: {lines[-1]}"}
 
 

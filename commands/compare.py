@@ -34,6 +34,7 @@ from .common.pose import (
     read_schedule,
     with_rules,
 )
+from .common.runnable import kept_together
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,6 +73,11 @@ def compare(
         ),
     ] = None,
     chunks: options.Chunks = None,
+    calls: options.Calls = None,
+    tied: options.TiedWeights = None,
+    overlap: options.Overlap = None,
+    relayed: options.Relayed = None,
+    runnable: options.Runnable = False,
     pin: options.Pin = None,
     together: options.Together = None,
     apart: options.Apart = None,
@@ -116,9 +122,10 @@ def compare(
     if mesh is not None or links is not None:
         others = {
             "objective": objective, "microbatches": microbatches, "schedule": schedule,
-            "chunks": chunks, "pin": pin, "together": together, "apart": apart, "fixed": fixed,
-            "max_stages": max_stages, "split": split, "accelerators": accelerators, "cpus": cpus,
-            "cluster": cluster,
+            "chunks": chunks, "calls": calls, "tied": tied, "overlap": overlap, "relayed": relayed,
+            "runnable": runnable or None, "pin": pin, "together": together, "apart": apart,
+            "fixed": fixed, "max_stages": max_stages, "split": split, "accelerators": accelerators,
+            "cpus": cpus, "cluster": cluster,
         }  # fmt: skip
         _refuse_beside_mesh(mesh, [key for key, value in others.items() if value is not None])
         typed = ["--seed", str(seed), *_typed({"gap": gap, "memory": memory})]
@@ -131,19 +138,20 @@ def compare(
     objective = _objective_of(loaded, objective, asked.microbatches)
     for_iteration(asked, objective)
     batch = {"microbatches": microbatches, "schedule": schedule}
+    placing = {"split": split, "overlap": overlap, "relayed": relayed}
     problem = pose_problem(
         objective,
         {
-            "throughput": {"split": split},
+            "throughput": placing,
             "iteration": {
-                "split": split,
+                **placing,
                 **batch,
                 "microbatches": asked.microbatches,
                 "schedule": asked.schedule,
                 "actions": asked.actions,
                 "chunks": chunks,
             },
-            "latency": {},
+            "latency": {"calls": calls},
             "training": batch,
         },
     )
@@ -152,9 +160,14 @@ def compare(
     if isinstance(problem, Throughput):
         typed += ["--split", problem.split]
     else:
-        typed += _typed({"split": split, **batch, "chunks": chunks})
+        typed += _typed({"split": split, **batch, "chunks": chunks, "calls": calls})
+    typed += _typed({"tied": tied})
+    flags = {"--overlap": overlap, "--relayed": relayed, "--runnable": runnable}
+    typed += [flag for flag, given in flags.items() if given]
     size = parse_bytes(memory, "--memory")
     for known in loaded.values():
+        if runnable:
+            kept_together(known)  # raises
         devices = choose_cluster(known, cluster, accelerators, cpus, size, objective)
         with_rules(
             problem,

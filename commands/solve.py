@@ -17,7 +17,6 @@ from ..instances import (
     Recomputation,
     Workload,
 )
-from ..instances.common.choices import Tied
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
 from .common import names, options
 from .common.console import (
@@ -52,12 +51,7 @@ def solve(
     cpus: options.Cpus = None,
     memory: options.Memory = None,
     cluster: options.ClusterFile = None,
-    tied: Annotated[
-        Tied | None,
-        typer.Option(
-            help="Weights used twice: copies, or colour (one device). Default: as the file has it."
-        ),
-    ] = None,
+    tied: options.TiedWeights = None,
     objective: Annotated[
         str | None,
         typer.Option(
@@ -72,14 +66,8 @@ def solve(
     pipeline: options.PipelineOrder = None,
     overlap: options.Overlap = None,
     relayed: options.Relayed = None,
-    runnable: Annotated[
-        bool,
-        typer.Option(
-            "--runnable",
-            help="Plan only what stagecut run can run: code that depends on numbers is not cut.",
-        ),
-    ] = False,
-    calls: Annotated[int | None, typer.Option(help="Latency: calls per accelerator.")] = None,
+    runnable: options.Runnable = False,
+    calls: options.Calls = None,
     microbatches: options.Microbatches = None,
     chunks: options.Chunks = None,
     bandwidth: Annotated[

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from ...instances import CpuSplit, Pipeline, Split
+from ...instances.common.choices import Tied
 from . import names
 
 # What is read
@@ -50,6 +51,20 @@ Relayed = Annotated[
         "--relayed", help="Data is passed from stage to stage, as PyTorch does (contiguous)."
     ),
 ]
+TiedWeights = Annotated[
+    Tied | None,
+    typer.Option(
+        help="Weights used twice: copies, or colour (one device). Default: as the file has it."
+    ),
+]
+Runnable = Annotated[
+    bool,
+    typer.Option(
+        "--runnable",
+        help="Plan only what stagecut run can run: code that depends on numbers is not cut.",
+    ),
+]
+Calls = Annotated[int | None, typer.Option(help="Latency: calls per accelerator.")]
 Microbatches = Annotated[int | None, typer.Option(help="Iteration, training: in a batch.")]
 Chunks = Annotated[
     int | None, typer.Option(help="Iteration: stages per device, if interleaved; default: 2.")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Hashable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -74,10 +76,12 @@ def test_a_table_with_a_row_per_case_that_resumes(tmp_path: Path) -> None:
 def test_a_case_that_crashes_is_a_row(tmp_path: Path) -> None:
     path = placement_file(tmp_path)
     good, bad = cases([str(path)], METHODS, [], SECONDS)
+    silent = dataclasses.replace(bad, options=("--help",))  # ends without an answer
     bad = dataclasses.replace(bad, options=("--no-such-option",))
-    table = run_cases([bad, good], tmp_path / "table.csv")
-    assert list(table["status"]) == ["crashed", "feasible"]
-    assert "exit code 2" in table["error"][0]
+    table = run_cases([bad, silent, good], tmp_path / "table.csv")
+    assert list(table["status"]) == ["error", "crashed", "feasible"]
+    assert table["error"][0].startswith("No such option: --no-such-option")
+    assert table["error"][1].startswith("exit code 0")
 
 
 def test_a_comparison_goes_on_after_a_line_that_was_cut_off(tmp_path: Path) -> None:
@@ -240,6 +244,36 @@ def test_iterations_are_compared_with_what_frameworks_do(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(InputError, match="--microbatches: say how many"):
         CliRunner().invoke(app, ["compare", str(path), *options[:2]], catch_exceptions=False)
+
+
+def test_the_command_takes_what_solve_takes_of_the_problem(tmp_path: Path) -> None:
+    def run(*options: str) -> list[dict[Hashable, Any]]:
+        out = tmp_path / "table.csv"
+        out.unlink(missing_ok=True)
+        arguments = ["compare", path, "-o", str(out), "--time-limit", str(SECONDS), *options]
+        arguments += ["--accelerators", "2"]
+        assert CliRunner().invoke(app, arguments, catch_exceptions=False).exit_code == 0
+        return pd.read_csv(out).to_dict("records")
+
+    path = str(tmp_path / "net.json")
+    save(chain(), path)
+    common = ("--split", "contiguous", "--methods", "dp,greedy")
+    direct, _ = run(*common)
+    relayed, greedy = run(*common, "--relayed")
+    assert direct["objective"] <= relayed["objective"]
+    assert (greedy["status"], relayed["status"]) == ("error", "optimal")
+    assert greedy["error"].startswith("method: greedy cannot price relayed data")
+    beside, _ = run(*common, "--overlap", "--tied", "copies")
+    assert beside["objective"] < direct["objective"]
+    (row,) = run("--objective", "latency", "--calls", "2", "--methods", "greedy")
+    assert row["status"] in ("feasible", "optimal")
+    for options, refusal in (
+        (["--calls", "2"], "--calls: it belongs to --objective latency"),
+        (["--runnable"], "--runnable: chain is of no PyTorch model"),
+        (["--mesh", "2", "--tied", "copies"], "--tied: a sharding over a --mesh has none"),
+    ):
+        with pytest.raises(InputError, match=refusal):
+            run(*options)
 
 
 def test_what_one_method_proves_holds_for_all() -> None:
