@@ -35,7 +35,7 @@ def row(path: str, options: argparse.Namespace, *, kill: bool) -> str:
         n_workers=SIZE,
         threads_per_worker=1,
         host="127.0.0.1",
-        dashboard_address=None,
+        dashboard_address=":0",
         silence_logs=50,
     ) as local:
 

@@ -157,7 +157,7 @@ def test_cases_run_on_a_dask_cluster(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed")
     todo = cases([str(placement_file(tmp_path))], METHODS, [], SECONDS)
     with distributed.LocalCluster(
-        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0"
     ) as local:
         table = run_cases(todo, tmp_path / "table.csv", scheduler=local.scheduler_address)
     assert list(table["objective"]) == [4.5, 4.5]

@@ -221,7 +221,7 @@ def test_a_cluster_goes_on_when_a_machine_leaves(asked: Asked) -> None:
         n_workers=2,
         threads_per_worker=1,
         processes=True,
-        dashboard_address=None,
+        dashboard_address=":0",
         host="127.0.0.1",
         silence_logs=50,
     ) as local:
