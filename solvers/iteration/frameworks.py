@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
 import numpy as np
 
@@ -43,10 +44,13 @@ from ...formulations.task import Task
 from ...instances import Iteration, PipelinePlacement, Solution
 from ...instances.common.arrays import Floats, Ints
 from ..core.search import Search
+from ..core.share import Share
 from .first_plans import accelerators
 
 #: Part of the largest block that Accelerate adds to each device's part of the weights.
 HEADROOM = 1.25
+#: Part of the time for all rules, where a search begins with what they give.
+RULES_SHARE = 0.25
 
 
 class Refused(Exception):
@@ -221,6 +225,17 @@ def offer_split(rule: Rule, task: Task[Iteration], search: Search[Solution]) -> 
                 raise Refused(_why_not(task, placement))
     except Refused as reason:
         search.note(f"{search.method}: {reason}")
+
+
+def offer_defaults(task: Task[Iteration], search: Search[Solution]) -> None:
+    """Offer what all rules give, so that no plan of the search is behind them."""
+    share, statement = Share(search, RULES_SHARE), line(task)
+    for rule in BY_NAME.values():
+        with suppress(Refused):
+            for placement in splits(rule, task, statement):
+                if share.should_stop():
+                    return
+                search.offer(placement)
 
 
 def _devices(task: Task[Iteration]) -> list[int]:

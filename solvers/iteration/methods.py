@@ -53,7 +53,9 @@ def _beside(task: Task[Iteration]) -> Sequence[Strategy]:
 
 def _learned(task: Task[Iteration], search: Search[Solution]) -> None:
     from ..learned.method import learned
+    from .frameworks import offer_defaults
 
+    offer_defaults(task, search)
     learned(task, search)
 
 

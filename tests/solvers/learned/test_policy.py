@@ -17,6 +17,8 @@ from stagecut import (  # noqa: E402
     Limits,
     Throughput,
     Workload,
+    accelerators_and_cpus,
+    load,
     solve,
 )
 from stagecut.formulations.task import pose  # noqa: E402
@@ -235,6 +237,27 @@ def test_never_behind_greedy(problem: Problem, options: dict[str, str]) -> None:
     assert greedy is not None
     assert found is not None
     assert found <= greedy
+
+
+@pytest.mark.parametrize("options", [{}, {"fine-tune": "1e6"}], ids=["zero-shot", "fine-tuned"])
+def test_never_behind_what_frameworks_do(options: dict[str, str]) -> None:
+    """On a graph whose modules have names, with one placement drawn."""
+    from stagecut.api.solve import solve_with
+
+    found = {
+        method: solve_with(
+            load("bert-large-training"),
+            accelerators_and_cpus(4),
+            Iteration(8),
+            method=method,
+            limits=Limits(nodes=1),
+            options=options if method == "learned" else {},
+        ).objective
+        for method in ("learned", "megatron", "block-dp", "deepspeed-uniform")
+    }
+    learned = found.pop("learned")
+    assert learned is not None
+    assert all(other is not None and learned <= other for other in found.values())
 
 
 def test_zero_shot_is_near_the_optimum_on_a_family_that_it_has_not_seen() -> None:
