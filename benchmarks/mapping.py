@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> None:
             if time.monotonic() - begin > args.budget:
                 print("the budget is spent; the same command goes on from here")
                 return
-            row = {**cell, **solved(stages[cell["S"]], cell)}  # type: ignore[index]
+            row = {**cell, **solved(stages[cell["S"]], cell, args.workers)}  # type: ignore[index]
             writer.writerow(row)
             file.flush()
             print(", ".join(f"{key} {value}" for key, value in row.items()), flush=True)
@@ -116,7 +116,7 @@ def warm_up(workload: Workload, stages: int) -> None:
         solve(workload, problem=problem, limits=Limits(seconds=600, nodes=2))
 
 
-def solved(workload: Workload, cell: dict[str, object]) -> dict[str, object]:
+def solved(workload: Workload, cell: dict[str, object], workers: int | None) -> dict[str, object]:
     """Solve one cell; time includes the routes of the topology."""
     s, r = int(str(cell["S"])), int(str(cell["R"]))
     name = place(str(cell["topology"]), s * r, int(str(cell["seed"])))
@@ -131,7 +131,7 @@ def solved(workload: Workload, cell: dict[str, object]) -> dict[str, object]:
         collective="ring",
     )
     limits = Limits(seconds=float(str(cell["limit"])), seed=int(str(cell["seed"])))
-    result = solve_with(workload, problem=problem, limits=limits, started=begin)
+    result = solve_with(workload, problem=problem, limits=limits, started=begin, workers=workers)
     assert result.plan is not None
     return {
         "objective_ms": result.objective,
@@ -199,6 +199,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=60.0, help="limit of a cell")
+    parser.add_argument("--workers", type=int, help="processes of a solve; default: one per core")
     parser.add_argument("--budget", type=float, default=math.inf, help="seconds for all cells")
     parser.add_argument("--seeds", type=int, default=5, help="of random topologies and search")
     parser.add_argument("--kappa", type=float, default=0.0, help="seconds per byte of the cut")
