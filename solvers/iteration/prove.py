@@ -9,16 +9,15 @@ its end in a small multiple of the time that it would take alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 
 import numpy as np
 
 from ...instances import Solution
-from ...instances.common.arrays import Ints
 from ..core.search import Search
 from ..core.share import Share
-from .annealing.boundaries import anneal, equal_parts
+from .annealing.restarts import ANNEALINGS, LONG_STEPS, Best, restarts
 from .bounds.stage_paths import StagePaths
 from .branch import branch
 from .by_device.prove import by_device, chains_by_device
@@ -41,8 +40,8 @@ SLOWER = {"annealing": 2.0, "branch and bound": 12.0}
 LONG = {"long annealing": 6.0}
 #: Part of the time for candidates.
 SHARE = 0.2
-#: Annealings of a number of stages, and steps of those that cool more slowly.
-ANNEALINGS, LONG_STEPS = 10, 10
+#: What runs in other processes by this name, and the turns that are left to them then.
+ANNEALING, LEFT_TO_OTHERS = "annealing", {"annealing", "long annealing"}
 
 
 def prove(run: Run) -> None:
@@ -68,9 +67,9 @@ def prove(run: Run) -> None:
         raise_bound()
     turns = {}
     if not (run.line.problem.order or run.line.rules):
-        best: dict[int, tuple[float, Ints]] = {}
-        turns["annealing"] = _anneal(run, numbers, range(ANNEALINGS), 1, best)
-        turns["long annealing"] = _anneal(run, numbers, count(ANNEALINGS), LONG_STEPS, best)
+        best = Best()
+        turns["annealing"] = restarts(run, numbers, range(ANNEALINGS), 1, best)
+        turns["long annealing"] = restarts(run, numbers, count(ANNEALINGS), LONG_STEPS, best)
         if run.line.problem.chunks_per_device > 1:
             with search.phase("annealing"):
                 for _ in range(4):
@@ -102,7 +101,8 @@ def take_turns(
 ) -> None:
     """Run searches in steps, next always the one that has had the least time, until all have ended.
 
-    `AHEAD_S` is not counted. Those in `LONG` have no end of their own.
+    `AHEAD_S` is not counted. Those in `LONG` have no end of their own. What other processes do
+    meanwhile has no turn.
 
     Parameters
     ----------
@@ -117,44 +117,17 @@ def take_turns(
         return spent - AHEAD_S.get(name, 0.0)
 
     left = dict(turns)
-    while left.keys() - LONG.keys() and not search.should_stop():
-        name = min(left, key=had)
+
+    def own() -> set[str]:
+        return left.keys() - (LEFT_TO_OTHERS if ANNEALING in search.beside else set())
+
+    while own() - LONG.keys() and not search.should_stop():
+        name = min(own(), key=had)
         with search.phase(name):
             try:
                 next(left[name])
             except StopIteration:
                 del left[name]
-
-
-def _anneal(
-    run: Run,
-    numbers: list[Sized],
-    seeds: Iterable[int],
-    steps: int,
-    best: dict[int, tuple[float, Ints]],
-) -> Iterator[None]:
-    """Offer what annealing makes of equal parts, and of the best chain of so many stages so far."""
-    for seed in seeds:
-        idle = True
-        for plans in sorted(numbers, key=lambda plans: plans.bound):
-            start = equal_parts(run.line, run.lattice, plans.size)
-            if start is None or plans.bound >= run.search.objective:
-                continue
-            if seed % 2 and plans.size in best:
-                start = best[plans.size][1]
-            for kind in range(len(run.line.kinds)):
-                size = plans.size // run.line.problem.chunks_per_device
-                if run.line.count[kind] < size:
-                    continue
-                kinds, chain = (kind,) * size, plans.paths.chain
-                for found in anneal(run.line, run.lattice, chain, kinds, start, seed, steps):
-                    idle = False
-                    if found[0] < best.get(plans.size, (np.inf,))[0]:
-                        best[plans.size] = found
-                        run.offer_ideals(found[1], (kind,) * plans.size, found[0])
-                    yield
-        if idle:
-            return
 
 
 def _branch(run: Run, numbers: list[Sized], raise_bound: Callable[[], None]) -> Iterator[None]:
