@@ -2,20 +2,16 @@
 
 What is quick comes first: candidates, and the game of paths against chains. Then annealing, branch
 and bound from the last stage (`branch`), and best first over chains by device (`by_device`) take
-turns, each for as long as the others have had, branch and bound a little before. They share the
-incumbent, and what is proved of each number of stages. So the one that suits a case best comes to
-its end in a small multiple of the time that it would take alone.
+turns (`turns`). They share the incumbent, and what is proved of each number of stages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import count
 
 import numpy as np
 
-from ...instances import Solution
-from ..core.search import Search
 from ..core.share import Share
 from .annealing.restarts import ANNEALINGS, LONG_STEPS, Best, restarts
 from .bounds.stage_paths import StagePaths
@@ -25,23 +21,15 @@ from .chain_dp import Cheapest
 from .numbers import most_work, numbers_of_stages, try_candidates
 from .run import Run
 from .sized import Sized, leave_out, refute
+from .turns import ALONE, BY_DEVICE, TWO_STAGES, take_turns
 
 ORIGIN = "paths of the schedule over chains of ideals"
 #: Executions of the first branch and bound, and by how much their number grows after each that
 #: did not come to its end.
 NODES, GROWTH = 2_000, 1.5
-#: Seconds by which a search is ahead of the others: most cases with coarse layers end within it,
-#: and the others' kernels take 13 s to compile on a machine's first call.
-AHEAD_S = {"branch and bound": 1.5, "long annealing": -6.0}
-#: By how much the time of searches counts more where devices hold two stages: branch and bound from
-#: the last stage does not see what the first stage of a device costs, and annealing finds early.
-SLOWER = {"annealing": 2.0, "branch and bound": 12.0}
-#: The same for annealing that cools more slowly.
-LONG = {"long annealing": 6.0}
+
 #: Part of the time for candidates.
 SHARE = 0.2
-#: What runs in other processes by this name, and the turns that are left to them then.
-ANNEALING, LEFT_TO_OTHERS = "annealing", {"annealing", "long annealing"}
 
 
 def prove(run: Run) -> None:
@@ -82,52 +70,17 @@ def prove(run: Run) -> None:
                     run.offer(plans.paths, found, makespan)
                 raise_bound()
     turns["branch and bound"] = _branch(run, numbers, raise_bound)
-    slower = LONG
+    counted = ALONE
     if by_device(run.line, numbers):
         turns["chains by device"] = chains_by_device(run, numbers, raise_bound)
-        if run.line.problem.chunks_per_device > 1:
-            slower = LONG | SLOWER
-    take_turns(search, turns, slower)
+        counted = TWO_STAGES if run.line.problem.chunks_per_device > 1 else BY_DEVICE
+    take_turns(search, turns, counted)
     if search.best is None and all(plans.bound == np.inf for plans in numbers):
         under = " that keeps the placement rules" if run.line.rules else ""
         search.prove_infeasible(
             f"no contiguous split{under} fits into memory with the microbatches that this schedule "
             "has in flight; give more memory or more devices, or take another schedule"
         )
-
-
-def take_turns(
-    search: Search[Solution], turns: dict[str, Iterator[None]], slower: Mapping[str, float]
-) -> None:
-    """Run searches in steps, next always the one that has had the least time, until all have ended.
-
-    `AHEAD_S` is not counted. Those in `LONG` have no end of their own. What other processes do
-    meanwhile has no turn.
-
-    Parameters
-    ----------
-    turns
-        By the name of their phase; they may end early.
-    slower
-        By how much the time of some of them counts more.
-    """
-
-    def had(name: str) -> float:
-        spent = search.phases.get(name, 0.0) * slower.get(name, 1.0)
-        return spent - AHEAD_S.get(name, 0.0)
-
-    left = dict(turns)
-
-    def own() -> set[str]:
-        return left.keys() - (LEFT_TO_OTHERS if ANNEALING in search.beside else set())
-
-    while own() - LONG.keys() and not search.should_stop():
-        name = min(own(), key=had)
-        with search.phase(name):
-            try:
-                next(left[name])
-            except StopIteration:
-                del left[name]
 
 
 def _branch(run: Run, numbers: list[Sized], raise_bound: Callable[[], None]) -> Iterator[None]:

@@ -26,7 +26,7 @@ from stagecut.solvers import METHODS
 from stagecut.solvers.core.search import Search
 from stagecut.solvers.iteration import beside
 from stagecut.solvers.iteration.beside import annealing
-from stagecut.solvers.iteration.prove import ANNEALING, take_turns
+from stagecut.solvers.iteration.turns import ANNEALING, take_turns
 
 #: Ends what hangs; no test waits for it.
 SECONDS = 120.0
