@@ -21,9 +21,9 @@ IDEALS = 3_000
 #: The next gap to be reached, in parts of the last, as much less is left below a lower target; and
 #: below what the next one is the last.
 STEP, LAST = 0.6, 1e-3
-#: How many times as long as the last such step the next one takes: 2 to 5 where gaps last. Where
-#: devices hold two stages, a step that does not end has raised the bound by next to nothing: so it
-#: must fit into `USABLE` of the time left, or becomes smaller, down to a power of `STEP`.
+#: How many times as long as the last such step the next one takes: 2 to 5 where gaps last. A search
+#: that does not end has raised the bound by next to nothing: so it must fit into `USABLE` of the
+#: time left, or the step becomes smaller, down to a power of `STEP`.
 GROWS, USABLE, LEAST = 4.0, 0.9, 0.2
 
 
