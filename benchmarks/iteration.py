@@ -60,8 +60,8 @@ AHEAD = 1e-9
 Cell = tuple[str, int, int, PipelineSchedule]
 
 
-def run(cell: Cell, limits: Limits, split: Split) -> dict[str, Any]:
-    """Return the row of a cell, whose `auto` plans with a split."""
+def run(cell: Cell, limits: Limits, split: Split, workers: int | None) -> dict[str, Any]:
+    """Return the row of a cell, whose `auto` plans with a split, in so many processes."""
     name, accelerators, microbatches, schedule = cell
     workload = load(f"{name}-training")
     assert workload.cluster is not None
@@ -71,7 +71,7 @@ def run(cell: Cell, limits: Limits, split: Split) -> dict[str, Any]:
     row: dict[str, Any] = dict(zip(keys, cell, strict=True)) | {"unit": workload.time_unit}
     begun, cpu = time.monotonic(), time.process_time()
     asked = replace(problem, split=split)
-    ours = solve(workload, cluster, asked, limits=limits)
+    ours = solve(workload, cluster, asked, limits=limits, workers=workers)
     row |= {
         "auto": ours.objective,
         "bound": ours.bound,
@@ -169,6 +169,7 @@ def main() -> None:
     parser.add_argument(
         "--cpu-time", action="store_true", help="limits count CPU seconds, for a loaded machine"
     )
+    parser.add_argument("--workers", type=int, help="processes of auto; default: one per core")
     options = parser.parse_args()
     if options.cpu_time:
         time.monotonic = time.process_time
@@ -182,11 +183,12 @@ def main() -> None:
     known = recorded(options.records)
     rows = []
     for schedule in options.schedules:  # compiled code must not count
-        run(("unet", 2, 2, schedule), Limits(seconds=600, gap=0.1, nodes=10), options.split)
+        run(("unet", 2, 2, schedule), Limits(seconds=600, gap=0.1, nodes=10), options.split, 1)
     for cell in cells:
-        key = json.dumps([*cell, options.split, options.time_limit, options.gap])
+        asked = [options.split, options.time_limit, options.gap]
+        key = json.dumps([*cell, *asked, *([options.workers] if options.workers else [])])
         if key not in known:
-            known[key] = run(cell, limits, options.split)
+            known[key] = run(cell, limits, options.split, options.workers)
             with options.records.open("a") as file:
                 file.write(json.dumps({"key": key, "row": known[key]}) + "\n")
         row = known[key]

@@ -42,13 +42,23 @@ def _pieces(task: Task[Iteration], search: Search[Solution]) -> None:
     pieces_search(task, search)
 
 
+def _annealing(task: Task[Iteration], search: Search[Solution]) -> None:
+    from .beside import annealing
+
+    annealing(task, search)
+
+
 def _beside(task: Task[Iteration]) -> Sequence[Strategy]:
-    """Return what runs beside `auto`: what is no chain, or the program where it is small."""
-    if task.problem.split != "contiguous":
+    """Return what runs beside `auto`: what is no chain; annealing, and the program where small."""
+    problem = task.problem
+    if problem.split != "contiguous":
         return (Strategy("pieces", _pieces, seeded=True),)
     fits = METHODS["milp"].refuses
     small = all(refusal("milp", task) is None for refusal in fits)
-    return (Strategy("milp", _milp),) if small else ()
+    program = (Strategy("milp", _milp),) if small else ()
+    if problem.order or _rules_beyond_number(problem):
+        return program  # annealing does not keep them
+    return (Strategy("annealing", _annealing, seeded=True), *program)
 
 
 def _learned(task: Task[Iteration], search: Search[Solution]) -> None:
@@ -112,9 +122,14 @@ def _no_regex(method: str, task: Task[Iteration]) -> str | None:
     return None
 
 
+def _rules_beyond_number(problem: Iteration) -> bool:
+    """Whether there are rules besides that for the number of stages."""
+    rules = problem.placement_rules
+    return rules != PlacementRules(max_stages=rules.max_stages)
+
+
 def _no_rules(name: str, task: Task[Iteration]) -> str | None:
-    rules = task.problem.placement_rules
-    if rules == PlacementRules(max_stages=rules.max_stages):
+    if not _rules_beyond_number(task.problem):
         return None
     return f"method: {name} divides by its own rule and keeps no placement rules; use auto or dp"
 

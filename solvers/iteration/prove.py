@@ -2,23 +2,18 @@
 
 What is quick comes first: candidates, and the game of paths against chains. Then annealing, branch
 and bound from the last stage (`branch`), and best first over chains by device (`by_device`) take
-turns, each for as long as the others have had, branch and bound a little before. They share the
-incumbent, and what is proved of each number of stages. So the one that suits a case best comes to
-its end in a small multiple of the time that it would take alone.
+turns (`turns`). They share the incumbent, and what is proved of each number of stages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import count
 
 import numpy as np
 
-from ...instances import Solution
-from ...instances.common.arrays import Ints
-from ..core.search import Search
 from ..core.share import Share
-from .annealing.boundaries import anneal, equal_parts
+from .annealing.restarts import ANNEALINGS, LONG_STEPS, Best, restarts
 from .bounds.stage_paths import StagePaths
 from .branch import branch
 from .by_device.prove import by_device, chains_by_device
@@ -26,23 +21,15 @@ from .chain_dp import Cheapest
 from .numbers import most_work, numbers_of_stages, try_candidates
 from .run import Run
 from .sized import Sized, leave_out, refute
+from .turns import ALONE, BY_DEVICE, TWO_STAGES, take_turns
 
 ORIGIN = "paths of the schedule over chains of ideals"
 #: Executions of the first branch and bound, and by how much their number grows after each that
 #: did not come to its end.
 NODES, GROWTH = 2_000, 1.5
-#: Seconds by which a search is ahead of the others: most cases with coarse layers end within it,
-#: and the others' kernels take 13 s to compile on a machine's first call.
-AHEAD_S = {"branch and bound": 1.5, "long annealing": -6.0}
-#: By how much the time of searches counts more where devices hold two stages: branch and bound from
-#: the last stage does not see what the first stage of a device costs, and annealing finds early.
-SLOWER = {"annealing": 2.0, "branch and bound": 12.0}
-#: The same for annealing that cools more slowly.
-LONG = {"long annealing": 6.0}
+
 #: Part of the time for candidates.
 SHARE = 0.2
-#: Annealings of a number of stages, and steps of those that cool more slowly.
-ANNEALINGS, LONG_STEPS = 10, 10
 
 
 def prove(run: Run) -> None:
@@ -68,9 +55,9 @@ def prove(run: Run) -> None:
         raise_bound()
     turns = {}
     if not (run.line.problem.order or run.line.rules):
-        best: dict[int, tuple[float, Ints]] = {}
-        turns["annealing"] = _anneal(run, numbers, range(ANNEALINGS), 1, best)
-        turns["long annealing"] = _anneal(run, numbers, count(ANNEALINGS), LONG_STEPS, best)
+        best = Best()
+        turns["annealing"] = restarts(run, numbers, range(ANNEALINGS), 1, best)
+        turns["long annealing"] = restarts(run, numbers, count(ANNEALINGS), LONG_STEPS, best)
         if run.line.problem.chunks_per_device > 1:
             with search.phase("annealing"):
                 for _ in range(4):
@@ -83,78 +70,17 @@ def prove(run: Run) -> None:
                     run.offer(plans.paths, found, makespan)
                 raise_bound()
     turns["branch and bound"] = _branch(run, numbers, raise_bound)
-    slower = LONG
+    counted = ALONE
     if by_device(run.line, numbers):
         turns["chains by device"] = chains_by_device(run, numbers, raise_bound)
-        if run.line.problem.chunks_per_device > 1:
-            slower = LONG | SLOWER
-    take_turns(search, turns, slower)
+        counted = TWO_STAGES if run.line.problem.chunks_per_device > 1 else BY_DEVICE
+    take_turns(search, turns, counted)
     if search.best is None and all(plans.bound == np.inf for plans in numbers):
         under = " that keeps the placement rules" if run.line.rules else ""
         search.prove_infeasible(
             f"no contiguous split{under} fits into memory with the microbatches that this schedule "
             "has in flight; give more memory or more devices, or take another schedule"
         )
-
-
-def take_turns(
-    search: Search[Solution], turns: dict[str, Iterator[None]], slower: Mapping[str, float]
-) -> None:
-    """Run searches in steps, next always the one that has had the least time, until all have ended.
-
-    `AHEAD_S` is not counted. Those in `LONG` have no end of their own.
-
-    Parameters
-    ----------
-    turns
-        By the name of their phase; they may end early.
-    slower
-        By how much the time of some of them counts more.
-    """
-
-    def had(name: str) -> float:
-        spent = search.phases.get(name, 0.0) * slower.get(name, 1.0)
-        return spent - AHEAD_S.get(name, 0.0)
-
-    left = dict(turns)
-    while left.keys() - LONG.keys() and not search.should_stop():
-        name = min(left, key=had)
-        with search.phase(name):
-            try:
-                next(left[name])
-            except StopIteration:
-                del left[name]
-
-
-def _anneal(
-    run: Run,
-    numbers: list[Sized],
-    seeds: Iterable[int],
-    steps: int,
-    best: dict[int, tuple[float, Ints]],
-) -> Iterator[None]:
-    """Offer what annealing makes of equal parts, and of the best chain of so many stages so far."""
-    for seed in seeds:
-        idle = True
-        for plans in sorted(numbers, key=lambda plans: plans.bound):
-            start = equal_parts(run.line, run.lattice, plans.size)
-            if start is None or plans.bound >= run.search.objective:
-                continue
-            if seed % 2 and plans.size in best:
-                start = best[plans.size][1]
-            for kind in range(len(run.line.kinds)):
-                size = plans.size // run.line.problem.chunks_per_device
-                if run.line.count[kind] < size:
-                    continue
-                kinds, chain = (kind,) * size, plans.paths.chain
-                for found in anneal(run.line, run.lattice, chain, kinds, start, seed, steps):
-                    idle = False
-                    if found[0] < best.get(plans.size, (np.inf,))[0]:
-                        best[plans.size] = found
-                        run.offer_ideals(found[1], (kind,) * plans.size, found[0])
-                    yield
-        if idle:
-            return
 
 
 def _branch(run: Run, numbers: list[Sized], raise_bound: Callable[[], None]) -> Iterator[None]:

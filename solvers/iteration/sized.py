@@ -22,6 +22,7 @@ from ..core.search import Stoppable
 from .bounds.divisible import divide
 from .bounds.paths_lp import mix
 from .bounds.stage_paths import StagePaths
+from .chain import Chain
 from .chain_dp import Cheapest, cheapest_chain
 
 #: Rounds of the game at most, and of its inner linear program.
@@ -68,6 +69,11 @@ class Sized:
     def size(self) -> int:
         """P."""
         return self.paths.chain.order.stages
+
+    @property
+    def chain(self) -> Chain:
+        """The order of P stages."""
+        return self.paths.chain
 
 
 def sized(paths: StagePaths) -> Sized:

@@ -21,6 +21,10 @@ IDEALS = 3_000
 #: The next gap to be reached, in parts of the last, as much less is left below a lower target; and
 #: below what the next one is the last.
 STEP, LAST = 0.6, 1e-3
+#: How many times as long as the last such step the next one takes: 2 to 5 where gaps last. A search
+#: that does not end has raised the bound by next to nothing: so it must fit into `USABLE` of the
+#: time left, or the step becomes smaller, down to a power of `STEP`.
+GROWS, USABLE, LEAST = 4.0, 0.9, 0.2
 
 
 def by_device(line: Line, numbers: list[Sized]) -> bool:
@@ -57,9 +61,10 @@ def chains_by_device(
         raise_bound()
 
     roots = [Root(source, source.plans.pool) for source in _sources(run, numbers)]
-    gap = 1.0
+    gap, part = 1.0, STEP
     while search.next_gap < gap:  # a search is for chains below its aim: one for each gap
-        gap = STEP * min(gap, search.gap)
+        begun = search.seconds
+        gap = part * min(gap, search.gap)
         if gap < max(LAST, search.next_gap):
             gap = search.next_gap
 
@@ -75,6 +80,23 @@ def chains_by_device(
         if search.best is None and best.closed == np.inf:
             for plans in numbers:
                 plans.bound = np.inf
+        part = next_step(search.seconds - begun, search.seconds_left)
+
+
+def next_step(took: float, left: float) -> float:
+    """Return the next gap to be reached, as a part of the last.
+
+    Parameters
+    ----------
+    took
+        Seconds of the last step, what others did meanwhile included.
+    left
+        Seconds until the deadline.
+    """
+    if took <= 0 or np.isinf(left):
+        return STEP
+    power = np.log(max(USABLE * left / took, 1.0)) / np.log(GROWS)
+    return float(STEP ** np.clip(power, LEAST, 1.0))
 
 
 def _sources(run: Run, numbers: list[Sized]) -> Iterator[Source]:

@@ -25,9 +25,9 @@ from stagecut.solvers.iteration.by_device.search import BestFirst, Root
 from stagecut.solvers.iteration.by_device.singles import Singles
 from stagecut.solvers.iteration.chain import Chain
 from stagecut.solvers.iteration.chain_dp import Cheapest
-from stagecut.solvers.iteration.prove import take_turns
 from stagecut.solvers.iteration.sized import candidates, durations_of, refute, sized
 from stagecut.solvers.iteration.stage_list import list_stages
+from stagecut.solvers.iteration.turns import take_turns
 
 ROUNDING = 1 + 1e-9
 

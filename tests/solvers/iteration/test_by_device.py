@@ -23,6 +23,7 @@ from stagecut.solvers.iteration.bounds.stage_paths import StagePaths
 from stagecut.solvers.iteration.by_device.graph import Graph
 from stagecut.solvers.iteration.by_device.pair_graph import pair_graph
 from stagecut.solvers.iteration.by_device.pairs import Pairs
+from stagecut.solvers.iteration.by_device.prove import STEP, next_step
 from stagecut.solvers.iteration.by_device.tree import Tree
 from stagecut.solvers.iteration.chain import Chain
 from stagecut.solvers.iteration.stage_list import StageList, list_stages
@@ -231,3 +232,10 @@ def test_annealing_finds_chains_whose_makespan_is_the_simulators() -> None:
         seen += 1
     assert seen > 10
     assert same >= 0.9 * seen
+
+
+def test_a_step_towards_a_gap_is_smaller_where_little_time_is_left() -> None:
+    assert next_step(1.0, math.inf) == next_step(1.0, 100.0) == next_step(0.0, 1.0) == STEP
+    steps = [next_step(took, 30.0) for took in (1.0, 8.0, 15.0, 25.0, 60.0)]
+    assert steps == sorted(steps)
+    assert STEP == steps[0] < steps[2] < steps[-1] < 1

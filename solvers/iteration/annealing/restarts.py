@@ -1,0 +1,74 @@
+"""Annealing again and again: of equal parts, and of the best chain of so many stages so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from ....instances.common.arrays import Ints
+from ..chain import Chain
+from ..run import Run
+from .boundaries import anneal, equal_parts
+
+#: Annealings of a number of stages, and steps of those that cool more slowly.
+ANNEALINGS, LONG_STEPS = 10, 10
+
+
+class Number(Protocol):
+    """A number of stages."""
+
+    @property
+    def size(self) -> int:
+        """P."""
+
+    @property
+    def bound(self) -> float:
+        """No plan with P stages has a smaller makespan."""
+
+    @property
+    def chain(self) -> Chain:
+        """The order of P stages."""
+
+
+#: By number of stages: the least makespan met, and the ideals of its chain.
+Best = dict[int, tuple[float, Ints]]
+
+
+def restarts(
+    run: Run, numbers: Sequence[Number], seeds: Iterable[int], steps: int, best: Best
+) -> Iterator[None]:
+    """Offer what annealing makes of each number of stages that may be better, a step at a time.
+
+    Parameters
+    ----------
+    seeds
+        Those that are even begin with equal parts, the others with the best chain.
+    steps
+        Of an annealing.
+    best
+        Kept between calls.
+    """
+    chunks = run.line.problem.chunks_per_device
+    for seed in seeds:
+        idle = True
+        for number in sorted(numbers, key=lambda number: number.bound):
+            start = equal_parts(run.line, run.lattice, number.size)
+            if start is None or number.bound >= run.search.objective:
+                continue
+            if seed % 2 and number.size in best:
+                start = best[number.size][1]
+            devices = number.size // chunks
+            for kind in range(len(run.line.kinds)):
+                if run.line.count[kind] < devices:
+                    continue
+                kinds = (kind,) * devices
+                for found in anneal(run.line, run.lattice, number.chain, kinds, start, seed, steps):
+                    idle = False
+                    if found[0] < best.get(number.size, (np.inf,))[0]:
+                        best[number.size] = found
+                        run.offer_ideals(found[1], (kind,) * number.size, found[0])
+                    yield
+        if idle:
+            return
