@@ -161,25 +161,16 @@ def compare(
         typed += ["--split", problem.split]
     else:
         typed += _typed({"split": split, **batch, "chunks": chunks, "calls": calls})
-    typed += _typed({"tied": tied})
-    flags = {"--overlap": overlap, "--relayed": relayed, "--runnable": runnable}
-    typed += [flag for flag, given in flags.items() if given]
+    typed += _typed({"tied": tied, "overlap": overlap, "relayed": relayed, "runnable": runnable})
+    about = {"pin": pin, "together": together, "apart": apart}
     size = parse_bytes(memory, "--memory")
     for known in loaded.values():
         if runnable:
             kept_together(known)  # raises
         devices = choose_cluster(known, cluster, accelerators, cpus, size, objective)
-        with_rules(
-            problem,
-            devices,
-            pin=pin,
-            together=together,
-            apart=apart,
-            max_stages=max_stages,
-            fixed=fixed,
-        )
-    for option, texts in (("--pin", pin), ("--together", together), ("--apart", apart)):
-        typed += [word for text in texts or () for word in (option, text)]
+        with_rules(problem, devices, **about, max_stages=max_stages, fixed=fixed, file=cluster)
+    for option, texts in about.items():
+        typed += [word for text in texts or () for word in (f"--{option}", text)]
     typed += _typed({"max_stages": max_stages, "fixed": fixed})
     typed += _typed({"accelerators": accelerators, "cpus": cpus, "memory": memory})
     usual = ("auto", *RULES) if problem.name == "iteration" else DEFAULT_METHODS
@@ -259,8 +250,12 @@ def _run(
 
 def _typed(values: Mapping[str, object]) -> list[str]:
     """Return options of `solve` as typed, those left out that are not given."""
-    given = [(key, value) for key, value in values.items() if value is not None]
-    return [word for key, value in given for word in (f"--{key.replace('_', '-')}", str(value))]
+    found = []
+    for key, value in values.items():
+        if value is not None and value is not False:
+            found.append(f"--{key.replace('_', '-')}")
+            found += [] if value is True else [str(value)]
+    return found
 
 
 def _objective_of(
