@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 OBJECTIVE, MESH = "--objective", "--mesh"
 
-#: How a process refuses bad input: its exit code, and the begin of the line that says why.
+#: How a process refuses bad input: its exit code, and how the line that says why begins.
 BAD_INPUT, ERROR = 2, "error: "
 #: Seconds that a case may run past its time limit before its process is killed.
 GRACE_S = 30.0

@@ -12,6 +12,7 @@ from ..core.learned_options import LEARNED_OPTIONS, no_policy
 from ..core.method import Method, Solver
 from ..core.portfolio.strategy import Strategy
 from ..core.search import Search
+from .turns import ANNEALING
 
 
 def _auto(task: Task[Iteration], search: Search[Solution]) -> None:
@@ -58,7 +59,7 @@ def _beside(task: Task[Iteration]) -> Sequence[Strategy]:
     program = (Strategy("milp", _milp),) if small else ()
     if problem.order or _rules_beyond_number(problem):
         return program  # annealing does not keep them
-    return (Strategy("annealing", _annealing, seeded=True), *program)
+    return (Strategy(ANNEALING, _annealing, seeded=True), *program)
 
 
 def _learned(task: Task[Iteration], search: Search[Solution]) -> None:

@@ -267,6 +267,9 @@ def test_the_command_takes_what_solve_takes_of_the_problem(tmp_path: Path) -> No
     assert beside["objective"] < direct["objective"]
     (row,) = run("--objective", "latency", "--calls", "2", "--methods", "greedy")
     assert row["status"] in ("feasible", "optimal")
+    asked = " ".join(read_record(tmp_path / "table.csv.jsonl")[0])
+    assert '"--tied", "copies"' in asked
+    assert '"--calls", "2"' in asked
     for options, refusal in (
         (["--calls", "2"], "--calls: it belongs to --objective latency"),
         (["--runnable"], "--runnable: chain is of no PyTorch model"),
