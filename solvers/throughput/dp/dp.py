@@ -16,6 +16,7 @@ from ....instances import Placement, Solution, Throughput, VerificationError
 from ....instances.common.arrays import Ints
 from ...core.lattice import Lattice, chain
 from ...core.search import Search
+from ..series.series_dp import series_dp
 from .lattices import FALLBACK, all_ideals, few_ideals
 from .stage_dp import Found, least_maximum
 
@@ -103,6 +104,9 @@ def ideal_dp(task: Task[Throughput], search: Search[Solution]) -> None:
     with search.phase("list ideals"):
         lattice = all_ideals(pipe, search)
     if lattice is None:
+        if ideals_alone(task):
+            with search.phase("series"):
+                series_dp(task, search)
         return
     run = _Run(task, pipe, lattice, search, proves=ideals_alone(task))
     with search.phase("dp"):

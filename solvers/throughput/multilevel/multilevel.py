@@ -27,6 +27,7 @@ from ..column_generation.frontier import incidence
 from ..column_generation.narrow_orders import demand_order, narrow_order
 from ..dp.dp import contracted_dp, few_ideals_dp, ideals_alone
 from ..neighbourhood import Neighbourhood
+from ..series.series_dp import series_dp
 from .coarsen import around, balanced, crossing, even, labels, touching
 from .hubs import raise_by_hubs
 from .least_load import raise_by_least_load
@@ -73,6 +74,9 @@ def multilevel(task: Task[Throughput], search: Search[Solution]) -> None:
         if i == 0:  # this bound takes little time and any plan will do
             with search.phase("bound"):
                 raise_by_hubs(task, free, narrow, search, Share(search, BOUND))
+            if ideals_alone(task):
+                with search.phase("series"):
+                    series_dp(task, search)
     with search.phase("dp"):
         few_ideals_dp(task, search)
     with search.phase("bound"):

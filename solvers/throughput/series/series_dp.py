@@ -1,0 +1,97 @@
+"""Contiguous splits of a series of segments: the least max-load by halving.
+
+For a limit T, let f_s(J) be the fewest devices of the most frequent kind with which stages within T
+come up to the state J (`states`), where s says how many devices of each other kind are used:
+
+    f_s(J) = min over I ⊂ J of  1 + f_s(I)       if  load_0(I, J) ≤ T,
+                                f_{s − e_κ}(I)   if  load_κ(I, J) ≤ T.
+
+The load is a sum of what I and what J cost, but for nets that both cut. So all I of a segment for
+which that is the same are one look-up for J: the best of those up to some cost. Time and memory are
+near-linear in the number of states, not in pairs of them.
+
+T is halved between bound and incumbent. Some loads are only bounded from below: those of stages
+within a segment with branches that are alike, those between large segments that both have pins of a
+net; and bytes are left to the verifier. Then it may happen that no plan is found for a limit that
+is not refuted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....formulations.task import Task
+from ....formulations.throughput.certificate import PROOF_MARGIN
+from ....formulations.throughput.ideals import Pipeline, pipeline
+from ....instances import Placement, Solution, Throughput
+from ....instances.common.arrays import Ints
+from ...core.search import Search
+from .fewest import Fewest
+from .nets import nets
+from .segments import divide, neighbours, series
+from .states import States, last_state, states
+from .table import Table, table
+
+ORIGIN = "dp over a series of segments"
+
+#: States, and sets of devices of other kinds than the most frequent, at most.
+MOST, MOST_SETS = 2_000_000, 16
+#: How close bound and objective must be, relatively.
+CLOSE = 1e-7
+
+
+def series_dp(task: Task[Throughput], search: Search[Solution]) -> None:
+    """Find the least max-load over contiguous splits, if the graph is a series of small segments.
+
+    There must be an incumbent. The bound is one for splits that are chains of ideals.
+    """
+    problem = task.problem
+    if problem.pipeline == "gpipe" or problem.overlap or task.cluster.links:
+        return
+    if not np.isfinite(search.objective):
+        return
+    pipe = pipeline(task)
+    kinds = np.argsort(-pipe.count, kind="stable")
+    if np.prod(pipe.count[kinds[1:]] + 1) > MOST_SETS:
+        return
+    costs = _costs(pipe, kinds, search)
+    if costs is None:
+        return
+    search.note(f"series: {costs.begin[-1]} states in {len(costs.states) - 1} segments")
+    devices = np.concatenate(
+        [np.flatnonzero(task.costs.kind_of == kind) for kind in pipe.kinds[kinds]]
+    )
+    low, high = max(search.bound, 0.0), search.objective
+    while high - low > CLOSE * high and not search.should_stop():
+        limit = (low + high) / 2
+        fewest = Fewest(costs, pipe.count[kinds], limit * (1 + PROOF_MARGIN))
+        if not fewest.enough:
+            low = limit
+            search.raise_bound(low * (1 - PROOF_MARGIN), ORIGIN)
+            continue
+        stages = fewest.stages(pipe.graph.size)
+        if stages is not None:
+            device, order = (devices[one] for one in stages)
+            search.offer(
+                Placement(pipe.graph.expand(device), tuple(order.tolist()) if pipe.relayed else ())
+            )
+        high = min(limit, search.objective)
+
+
+def _costs(pipe: Pipeline, kinds: Ints, search: Search[Solution]) -> Table | None:
+    """Return the states of a pipeline, and what stages cost; None if there are too many."""
+    near = neighbours(pipe.graph)
+    listed: list[States] = []
+    number = 0
+    for units in series(near, pipe.orders[0]):
+        found = states(divide(pipe.graph, near, units), near)
+        number += found.size if found else 0
+        if found is None or number > MOST or search.should_stop():
+            return None
+        listed.append(found)
+    listed.append(last_state())
+    row = pipe.rows[0]
+    never = 2 * search.objective  # as the time of what a kind cannot run
+    time = np.where(np.isfinite(row.unit[kinds]), row.unit[kinds], never)
+    over = nets(pipe.graph, listed, row.net[kinds])
+    return table(listed, over, time, search.objective, search, relayed=pipe.relayed)
