@@ -64,6 +64,9 @@ STRIDE, FIRST_GAP = 4, 0.01
 #: Orders that are cut into segments, and sequences of devices for each, for the first split.
 ORDERS, SEQUENCES = 10, 2
 
+#: How often a target is tried before one half way to it is.
+TRIES = 2
+
 #: A target that differs from a hopeless one by less than this, relatively, is hopeless too.
 RESOLUTION = 1e-5
 
@@ -214,7 +217,7 @@ def _alternate(
                 raise_by_least_load(task, graph, tried[0], search, share, WIDE)
         before = search.bound
         better = False
-        if SPLITS not in search.beside or targets.next() is None:
+        if not search.beside or targets.next() is None:
             with search.phase("split"):
                 better = walk.walk(search, moves, Share(share, PART), compiling=compiling)
                 if rounds > MOVES_ALONE and not rising:
@@ -312,7 +315,7 @@ class _Targets:
     def __init__(self, search: Search[Solution]) -> None:
         self._search = search
         self._now: float | None = None
-        self._hopeless = np.inf
+        self._hopeless, self._tries = np.inf, 0
 
     @property
     def most(self) -> float:
@@ -339,3 +342,6 @@ class _Targets:
         """Note how it went."""
         if outcome == "stalled":
             self._hopeless = min(self._hopeless, target)
+        self._tries = self._tries + 1 if outcome == "stopped" else 0
+        if self._tries >= TRIES:
+            self._now, self._tries = (max(0.0, self._search.bound) + target) / 2, 0

@@ -39,8 +39,8 @@ Outcome = Literal["proved", "stalled", "stopped"]
 #: A serious step attains this part of what the model promises.
 SERIOUS = 0.1
 
-#: Part of the way to the model's prices that is gone where sets are sought by value.
-TOWARDS = 0.3
+#: Parts of the way to the model's prices that are gone where sets are sought by value, in turn.
+TOWARDS = (0.3, 0.6)
 
 #: Columns that are kept at least from one search for prices to the next.
 KEPT = 500
@@ -154,7 +154,7 @@ def boxstep(
         trial = model.solve(state.prices, state.radius, search.seconds_left, least)
         if trial is None:
             return "stopped"
-        trial = _nearer(trial, state.prices, pricing)
+        trial = _nearer(trial, state, pricing)
         hoped = value - trial.promised
         if hoped * MOST_RADIUS / state.radius < value - state.prices.goal:
             state.radius = state.first
@@ -182,11 +182,12 @@ def boxstep(
     return "proved"
 
 
-def _nearer(trial: Trial, best: Prices, pricing: PricingProblem) -> Trial:
+def _nearer(trial: Trial, state: DualState, pricing: PricingProblem) -> Trial:
     """Return a trial between its prices and the best so far, if sets are sought by value."""
     if not pricing.parts:
         return trial
-    unit = TOWARDS * trial.prices.unit + (1 - TOWARDS) * best.unit
+    part = TOWARDS[state.pricings % len(TOWARDS)]
+    unit = part * trial.prices.unit + (1 - part) * state.prices.unit
     return replace(trial, prices=_rounded(replace(trial.prices, unit=unit), pricing))
 
 
