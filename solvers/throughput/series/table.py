@@ -15,8 +15,8 @@ from .states import States
 
 #: Pairs of states up to which each has what its stage shares, where nets make it differ.
 DENSE = 100_000
-#: Pairs of segments at most.
-MOST_PAIRS = 400_000
+#: Pairs of segments at most, some 20 microseconds each, and what all of their stages share.
+MOST_PAIRS, MOST_EACH = 150_000, 40_000_000
 #: Pairs of states of a segment at most between which there may be a stage.
 MOST_INNER = 200_000
 
@@ -109,7 +109,6 @@ def table(
     segment = np.repeat(np.arange(len(states)), np.diff(begin))
     ahead, behind = cut - work, cut + work
     order = np.array([np.lexsort((row, segment)) for row in ahead])
-    loose = np.array([not _known(one) for one in states])
     starts = work[:, begin[:-1]]
     ends = np.append(starts[:, 1:], starts[:, -1:], axis=1)
     last = [
@@ -121,6 +120,8 @@ def table(
     pairs = _pairs(states, [] if relayed else nets, reach, cut[:, begin[:-1]], search)
     if pairs is None:
         return None
+    loose = np.array([one.size > 1 for one in states])
+    loose[pairs.first[_later(pairs) == pairs.first]] = False
     within = _inner(states, loose, time, longest)
     return Table(states, begin, ahead, behind, order, loose, *within, pairs)
 
@@ -148,9 +149,9 @@ def _inner(
     return inner, low, high
 
 
-def _known(states: States) -> bool:
-    """Whether it is known what the stages between the states of a segment cost."""
-    return states.size == 1 or (states.alone and states.size**2 <= DENSE)
+def _later(pairs: Pairs) -> Ints:
+    """Return the later segment of each pair, shape (P,)."""
+    return np.repeat(np.arange(len(pairs.start) - 1), np.diff(pairs.start))
 
 
 def _work(states: Sequence[States], time: Floats, begin: Ints) -> Floats:
@@ -204,9 +205,11 @@ def _pairs(
         if search.should_stop():
             return None
         for b in range(a, int(reach[a])):
+            many = states[a].size * states[b].size
+            listed = many <= DENSE and filled + many <= MOST_EACH
             if a < b:
-                most, own = _shared(states, a, b, spanning, len(cut))
-            elif states[a].size > 1 and _known(states[a]):
+                most, own = _shared(states, a, b, spanning, len(cut), listed=listed)
+            elif many > 1 and listed and states[a].alone:
                 own = _within(states[a], a, touching[a], spanning, len(cut))
                 most = own.max(axis=1)
             else:
@@ -226,11 +229,11 @@ def _pairs(
 
 
 def _shared(
-    states: Sequence[States], a: int, b: int, spanning: Sequence[Net], kinds: int
+    states: Sequence[States], a: int, b: int, spanning: Sequence[Net], kinds: int, *, listed: bool
 ) -> tuple[Floats, Floats | None]:
     """Return what the stages from a segment to a later one share at most, and what each does.
 
-    The latter only if it differs, and they are few.
+    The latter only if it differs, and is to be listed.
     """
     same, most = np.zeros(kinds), np.zeros(kinds)
     differ: list[Net] = []
@@ -245,7 +248,7 @@ def _shared(
             same += least
     if not differ:
         return same, None
-    if states[a].size * states[b].size > DENSE:
+    if not listed:
         return same + most, None
     own = np.zeros((kinds, states[a].size, states[b].size)) + same[:, None, None]
     for net in differ:
