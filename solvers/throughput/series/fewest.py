@@ -26,6 +26,11 @@ class Loads(NamedTuple):
     ahead: Floats
     behind: Floats
     order: Ints
+    later: Ints
+    held: Floats
+    most_held: Floats
+    rank: Ints
+    room: Floats
     loose: Bools
     inner: Ints
     low: Ints
@@ -60,14 +65,16 @@ class Fewest:
         self.fewest = np.full(shape, int(count[0]) + 1)
         self.fewest[0, 0] = 0
         least = np.empty((shape[0], len(count), shape[1]), np.int64)
-        fewest_devices(limit, self._loads, count, self.radix, self.fewest, least)
+        tree = np.empty((shape[0], int(np.diff(table.begin).max()) + 1), np.int64)
+        fewest_devices(limit, self._loads, count, self.radix, self.fewest, least, tree)
 
     @property
     def _loads(self) -> Loads:
         table, pairs = self.table, self.table.pairs
         return Loads(
             table.begin, pairs.start, pairs.first, pairs.shared, pairs.own, pairs.each,
-            table.ahead, table.behind, table.order, table.loose, table.inner, table.low, table.high,
+            table.ahead, table.behind, table.order, table.later, table.held, table.most_held,
+            table.rank, table.room, table.loose, table.inner, table.low, table.high,
         )  # fmt: skip
 
     @property
@@ -122,6 +129,7 @@ class Fewest:
             if k and not self._number(k, used, j):
                 continue
             good = self.fewest[used - self.radix[k]] + (k == 0) <= self.fewest[used, j]
+            good &= self.table.held[j] - self.table.held <= self.table.room[k]
             for p in range(self.table.pairs.start[b], self.table.pairs.start[b + 1]):
                 a = int(self.table.pairs.first[p])
                 first, behind = self.table.begin[a : a + 2].tolist()

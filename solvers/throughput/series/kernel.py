@@ -8,7 +8,7 @@ from ....instances.common.kernel import inner, kernel
 
 
 @kernel
-def fewest_devices(limit, loads, counts, radix, fewest, least):
+def fewest_devices(limit, loads, counts, radix, fewest, least, tree):
     """Find how many devices of kind 0 the stages up to each state need at least.
 
     Parameters
@@ -26,6 +26,8 @@ def fewest_devices(limit, loads, counts, radix, fewest, least):
         and no devices.
     least
         Shape (sets, K, N): the least `fewest` of the states of a segment so far, as in `order`.
+    tree
+        Shape (sets, S + 1), for the most states of a segment: anything.
     """
     first, pair_start, pair_first, own = loads.first, loads.pair_start, loads.pair_first, loads.own
     for b in range(len(first) - 1):
@@ -34,7 +36,11 @@ def fewest_devices(limit, loads, counts, radix, fewest, least):
             if own[p] >= 0:
                 one_by_one(limit, loads, counts, radix, fewest, p, a, b)
             else:
-                together(limit, loads, counts, radix, fewest, least, p, a, b)
+                for k in range(len(counts)):
+                    if loads.room[k] < np.inf:
+                        within_room(limit, loads, counts, radix, fewest, tree, p, a, b, k)
+                    else:
+                        together(limit, loads, counts, radix, fewest, least, p, a, b, k)
         if loads.loose[b]:
             within(limit, loads, counts, radix, fewest, b)
         for used in range(len(fewest)):
@@ -52,29 +58,62 @@ def one_by_one(limit, loads, counts, radix, fewest, p, a, b):
     for i in range(first[a], first[a + 1]):
         for j in range(first[b], first[b + 1]):
             for k in range(len(counts)):
-                if loads.ahead[k, i] + loads.behind[k, j] - loads.each[k, at] <= limit:
+                load = loads.ahead[k, i] + loads.behind[k, j] - loads.each[k, at]
+                if load <= limit and loads.held[j] - loads.held[i] <= loads.room[k]:
                     for used in range(len(fewest)):
                         extend(counts, radix, fewest, used, k, j, fewest[used, i])
             at += 1
 
 
 @inner
-def together(limit, loads, counts, radix, fewest, least, p, a, b):
+def together(limit, loads, counts, radix, fewest, least, p, a, b, k):
     """Extend the best of the states of a segment that the load allows, to each of another."""
     first = loads.first
-    for k in range(len(counts)):
-        for j in range(first[b], first[b + 1]):
-            most = limit - loads.behind[k, j] + loads.shared[p, k]
-            low, high = first[a], first[a + 1]
-            while low < high:
-                middle = (low + high) // 2
-                if loads.ahead[k, loads.order[k, middle]] <= most:
-                    low = middle + 1
-                else:
-                    high = middle
-            if low > first[a]:
-                for used in range(len(fewest)):
-                    extend(counts, radix, fewest, used, k, j, least[used, k, low - 1])
+    for j in range(first[b], first[b + 1]):
+        most = limit - loads.behind[k, j] + loads.shared[p, k]
+        low, high = first[a], first[a + 1]
+        while low < high:
+            middle = (low + high) // 2
+            if loads.ahead[k, loads.order[k, middle]] <= most:
+                low = middle + 1
+            else:
+                high = middle
+        if low > first[a]:
+            for used in range(len(fewest)):
+                extend(counts, radix, fewest, used, k, j, least[used, k, low - 1])
+
+
+@inner
+def within_room(limit, loads, counts, radix, fewest, tree, p, a, b, k):
+    """Extend the best of the states that load and bytes allow: a Fenwick tree over the bytes."""
+    begin, size = loads.first[a], loads.first[a + 1] - loads.first[a]
+    tree[:, : size + 1] = counts[0] + 1
+    added = begin
+    for n in range(loads.first[b], loads.first[b + 1]):
+        j = loads.later[k, n]
+        most = limit - loads.behind[k, j] + loads.shared[p, k]
+        while added < begin + size and loads.ahead[k, loads.order[k, added]] <= most:
+            i = loads.order[k, added]
+            for used in range(len(fewest)):
+                at = loads.rank[i] + 1
+                while at <= size:
+                    tree[used, at] = min(tree[used, at], fewest[used, i])
+                    at += at & -at
+            added += 1
+        needed = loads.held[j] - loads.room[k]
+        low, high = begin, begin + size
+        while low < high:
+            middle = (low + high) // 2
+            if loads.most_held[middle] >= needed:
+                low = middle + 1
+            else:
+                high = middle
+        for used in range(len(fewest)):
+            best, at = counts[0] + 1, low - begin
+            while at > 0:
+                best = min(best, tree[used, at])
+                at -= at & -at
+            extend(counts, radix, fewest, used, k, j, best)
 
 
 @inner
@@ -87,7 +126,8 @@ def within(limit, loads, counts, radix, fewest, b):
                 for n in range(loads.inner[k, b, 0], loads.inner[k, b, 1]):
                     i, j = begin + loads.low[n], begin + loads.high[n]
                     work = (loads.behind[k, j] - loads.ahead[k, j]) / 2
-                    if work - (loads.behind[k, i] - loads.ahead[k, i]) / 2 <= limit:
+                    work -= (loads.behind[k, i] - loads.ahead[k, i]) / 2
+                    if work <= limit and loads.held[j] - loads.held[i] <= loads.room[k]:
                         extend(counts, radix, fewest, used, k, j, fewest[used, i])
                 continue
             best = counts[0] + 1

@@ -7,13 +7,12 @@ come up to the state J (`states`), where s says how many devices of each other k
                                 f_{s − e_κ}(I)   if  load_κ(I, J) ≤ T.
 
 The load is a sum of what I and what J cost, but for nets that both cut. So all I of a segment for
-which that is the same are one look-up for J: the best of those up to some cost. Time and memory are
-near-linear in the number of states, not in pairs of them.
+which that is the same are one look-up for J: the best of those up to some cost, and with at least
+some bytes. Time and memory are near-linear in the number of states, not in pairs of them.
 
 T is halved between bound and incumbent. Some loads are only bounded from below: those of stages
-within a segment with branches that are alike, those between large segments that both have pins of a
-net; and bytes are left to the verifier. Then it may happen that no plan is found for a limit that
-is not refuted.
+within a segment with branches that are alike, and those between large segments that both have pins
+of a net. Then it may happen that no plan is found for a limit that is not refuted.
 """
 
 from __future__ import annotations
@@ -94,4 +93,6 @@ def _costs(pipe: Pipeline, kinds: Ints, search: Search[Solution]) -> Table | Non
     never = 2 * search.objective  # as the time of what a kind cannot run
     time = np.where(np.isfinite(row.unit[kinds]), row.unit[kinds], never)
     over = nets(pipe.graph, listed, row.net[kinds])
-    return table(listed, over, time, search.objective, search, relayed=pipe.relayed)
+    memory = pipe.rows[-1]
+    room = memory.unit[0], memory.room[kinds]
+    return table(listed, over, time, room, search.objective, search, relayed=pipe.relayed)

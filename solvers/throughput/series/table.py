@@ -59,8 +59,14 @@ class Table:
         Shape (L + 2,): the first state of each segment.
     ahead, behind
         Shape (K, N).
-    order
-        Shape (K, N): the states of each segment, the least `ahead` first.
+    order, later
+        Shape (K, N): the states of each segment, the least `ahead` and the most `behind` first.
+    held, most_held
+        Shape (N,): bytes of each state, and those of each segment, the most first.
+    rank
+        Shape (N,): how many states of its segment come before a state in `most_held`.
+    room
+        Shape (K,): bytes that a device has; `inf` where no stage can have more.
     loose
         Shape (L + 1,): segments within which it is not known what stages cost.
     inner
@@ -77,6 +83,11 @@ class Table:
     ahead: Floats
     behind: Floats
     order: Ints
+    later: Ints
+    held: Floats
+    most_held: Floats
+    rank: Ints
+    room: Floats
     loose: Bools
     inner: Ints
     low: Ints
@@ -88,6 +99,7 @@ def table(
     states: Sequence[States],
     nets: Sequence[Net],
     time: Floats,
+    bytes_and_room: tuple[Floats, Floats],
     longest: float,
     search: Stoppable,
     *,
@@ -99,6 +111,8 @@ def table(
     ----------
     time
         Shape (K, U).
+    bytes_and_room
+        Of each unit, shape (U,); and of each kind of device, shape (K,).
     longest
         Stages with more work on all kinds of devices are left out.
     relayed
@@ -106,9 +120,8 @@ def table(
     """
     begin = np.append(0, np.cumsum([one.size for one in states]))
     cut, work = _cut(states, nets, begin, len(time)), _work(states, time, begin)
-    segment = np.repeat(np.arange(len(states)), np.diff(begin))
+    held = _work(states, bytes_and_room[0][None], begin)
     ahead, behind = cut - work, cut + work
-    order = np.array([np.lexsort((row, segment)) for row in ahead])
     starts = work[:, begin[:-1]]
     ends = np.append(starts[:, 1:], starts[:, -1:], axis=1)
     last = [
@@ -122,8 +135,21 @@ def table(
         return None
     loose = np.array([one.size > 1 for one in states])
     loose[pairs.first[_later(pairs) == pairs.first]] = False
-    within = _inner(states, loose, time, longest)
-    return Table(states, begin, ahead, behind, order, loose, *within, pairs)
+    most = (held[0, begin[np.minimum(reach, len(states) - 1)]] - held[0, begin[:-1]]).max()
+    by_held = _sorted(-held, begin)[0]
+    room = np.where(bytes_and_room[1] < most, bytes_and_room[1], np.inf)
+    rank = np.empty(len(by_held), np.int64)
+    rank[by_held] = np.arange(len(by_held)) - np.repeat(begin[:-1], np.diff(begin))
+    return Table(
+        states, begin, ahead, behind, _sorted(ahead, begin), _sorted(-behind, begin),
+        held[0], held[0, by_held], rank, room, loose, *_inner(states, loose, time, longest), pairs,
+    )  # fmt: skip
+
+
+def _sorted(rows: Floats, begin: Ints) -> Ints:
+    """Return the states of each segment by each row, shape (K, N)."""
+    segment = np.repeat(np.arange(len(begin) - 1), np.diff(begin))
+    return np.array([np.lexsort((row, segment)) for row in rows])
 
 
 def _inner(
