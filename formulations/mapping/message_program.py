@@ -22,6 +22,7 @@ and where rings are given (`ring_program`: one, two, fill), for each stage s wit
 
     one_d + two_d ≤ x_{s,d}                                                         (8) serves
     Σ_{d in b} (one_d + two_d) + Σ_{k in b} fill_k = n_{s,b}                        (9) joined
+    n_{s,b} = Σ_{d in b} x_{s,d} + f_{s,b},  a column of its own                    (10) held
 
 with = in (5), (6) where the device is a cell of its own; in (7) the rest stays within cell b.
 This is exact for the boundaries given, if fill finds devices that fit; those left out are relaxed.
@@ -119,10 +120,17 @@ def message_program(
     most = float(len(block) if replicas is None else replicas)
     gate, fill = _columns(build, shape, fits, block, most)
     members: dict[tuple[int, int], Ints] = {}
+    sizes = np.bincount(block, minlength=fill.shape[1])
     for s in shape.used:
         for b in range(fill.shape[1]):
             places = np.r_[gate[s, block == b], fill[s, b]]
-            members[s, b] = places[places >= 0]
+            places = places[places >= 0]
+            if rings is not None and len(places) > 1:  # HiGHS branches on counts, then
+                n = build.columns(1, min(most, float(sizes[b])))
+                signs = np.r_[np.ones(len(places)), -1.0]
+                build.row(f"held[{s},{b}]", np.r_[places, n], signs, 0, 0)
+                places = n
+            members[s, b] = places
             if counts is not None and len(members[s, b]):
                 build.row(f"given[{s},{b}]", members[s, b], 1.0, 0, float(counts[s, b]))
         own = np.concatenate([members[s, b] for b in range(fill.shape[1])])
@@ -135,7 +143,6 @@ def message_program(
         places = gate[gate[:, d] >= 0, d]
         if len(places) > 1:
             build.row(f"once[{d}]", places, 1.0, 0, 1)
-    sizes = np.bincount(block, minlength=fill.shape[1])
     for b in range(fill.shape[1]):
         places = np.concatenate([members[s, b] for s in shape.used])
         if len(places):
@@ -191,11 +198,15 @@ def _shape(admitted: dict[int, Bools], fits: Bools, block: Ints, rings: list[Sta
             split[t] |= ~is_cell[s]
     for ring in rings:
         is_gate[ring.stage, ring.two >= 0] = True
+    told = used
+    if rings:
+        used = list(range(stages))
     for b in range(blocks):
-        rows = fits[used][:, block == b]
+        rows = fits[told][:, block == b]
         rows = rows[rows.any(axis=1)]
         split[:, b] |= bool((rows != rows[:1]).any())  # fill might not find devices that fit
-    is_gate[used] |= split[used][:, block]
+    split[[s for s in used if s not in told]] = False
+    is_gate[told] |= split[told][:, block]
     return _Shape(used, pairs, is_cell, split, is_gate & fits)
 
 

@@ -124,8 +124,16 @@ def _cut(columns: list[int], factors: list[float], used: list[int], least: float
     return Cut(np.array(columns + used), np.array(factors + [-2.0] * len(used)), least)
 
 
-def orders(rings: list[StageRing], x: Floats) -> dict[int, Ints] | None:
-    """Return each stage's devices in ring order; None if fill finds no device of its own."""
+def orders(
+    rings: list[StageRing], x: Floats, members: dict[int, Ints] | None = None
+) -> dict[int, Ints] | None:
+    """Return each stage's devices in ring order; None if fill finds no device of its own.
+
+    Parameters
+    ----------
+    members
+        The devices of each stage, if they are known.
+    """
     taken = np.zeros(len(rings[0].cell), np.bool_)
     for ring in rings:
         for d in np.flatnonzero(ring.two >= 0).tolist():
@@ -136,7 +144,10 @@ def orders(rings: list[StageRing], x: Floats) -> dict[int, Ints] | None:
         filling: dict[int, list[int]] = {}
         for k in np.flatnonzero(ring.fill >= 0).tolist():
             count = round(x[ring.fill[k]])
-            free = np.flatnonzero((ring.cell == k) & ~taken)[:count]
+            able = (ring.cell == k) & ~taken
+            if members is not None:
+                able &= np.isin(np.arange(len(able)), members[ring.stage])
+            free = np.flatnonzero(able)[:count]
             if len(free) < count:
                 return None
             taken[free] = True

@@ -25,11 +25,13 @@ device. Inside a cell a ring may run as it likes, so only what crosses is told a
     w_e, z_k ≤ chosen_c,  paths_k ≤ (most paths) chosen_c                          (10) component
     Σ_s (one_d + two_d) ≤ 1,  over all stages                                      (11) once
     Σ_s Σ_{k in b} n_k ≤ |b|,  over all stages                                     (12) size
+    Σ_{e leaves j and k} w_e ≥ 2 used_j, 2 used_k,  where |j| + |k| < R            (13) leaves
 
 A ring lies in one biconnected component of the admitted pairs: where several have R devices, one is
 chosen. (11) and (12) say that no device has two places, no block more places than devices. What
 then may be wrong is that a ring comes in several pieces: see `ring_cuts`. Without cuts, and
-with only some of the stages, the program is a relaxation.
+with only some of the stages, the program is a relaxation. Where a cell is known to have room for
+fewer devices of the stage, |k| is that capacity in (4) to (6) and (13).
 """
 
 from __future__ import annotations
@@ -127,7 +129,7 @@ class RingProgram:
         self._places: list[list[int]] = [[] for _ in range(costs.size)]
         self._held: list[list[int]] = [[] for _ in range(int(block.max()) + 1)]
 
-    def add(self, stage: int, admitted: Bools, cell: Ints) -> None:
+    def add(self, stage: int, admitted: Bools, cell: Ints, capacity: Ints | None = None) -> None:
         """Add the ring of a stage; R ≥ 3.
 
         Parameters
@@ -136,6 +138,8 @@ class RingProgram:
             Shape (D, D): symmetric, False on the diagonal.
         cell
             Shape (D,): as `cells_of` returns it.
+        capacity
+            Shape (B,): how many devices of each block may serve the stage; default: all.
         """
         rows, r, size = self.rows, self._replicas, len(cell)
         apart = np.triu(admitted & (cell[:, None] != cell[None, :]), 1)
@@ -144,6 +148,11 @@ class RingProgram:
         link = rows.columns(len(a))
         members = np.bincount(cell[cell >= 0])
         wide = np.flatnonzero(members > 1)
+        cap = members.copy()
+        if capacity is not None:
+            of_block = np.zeros(len(members), np.int64)
+            of_block[cell[cell >= 0]] = self._block[cell >= 0]
+            cap = np.minimum(members, capacity[of_block])
         gates = np.unique(np.r_[a, c])
         one, two = np.full(size, -1), np.full(size, -1)
         inner = gates[members[cell[gates]] > 1]
@@ -151,9 +160,9 @@ class RingProgram:
         fill, paths, whole, comes = (np.full(len(members), -1) for _ in range(4))
         for k in wide.tolist():
             # finite everywhere: HiGHS 1.12 calls some programs infeasible without
-            fill[k] = rows.columns(1, float(min(r, members[k])))[0]
-            paths[k] = rows.columns(1, float(min(r, members[k]) // 2))[0]
-            whole[k] = rows.columns(1, float(members[k] >= r))[0]
+            fill[k] = rows.columns(1, float(min(r, cap[k])))[0]
+            paths[k] = rows.columns(1, float(min(r, cap[k]) // 2))[0]
+            whole[k] = rows.columns(1, float(cap[k] >= r))[0]
             comes[k] = rows.columns(1)[0]
         ring = StageRing(stage, r, cell, a, c, link, one, two, fill, paths, whole, comes)
         self.rings.append(ring)
@@ -175,7 +184,7 @@ class RingProgram:
                 ends = one[inside][one[inside] >= 0]
                 at = f"[{stage},{k}]"
                 rows.row("ends" + at, np.r_[ends, paths[k]], np.r_[np.ones(len(ends)), -2.0], 0, 0)
-                most = -float(members[k])
+                most = -float(cap[k])
                 rows.row(
                     "fills" + at,
                     [fill[k], paths[k], whole[k]],
@@ -194,6 +203,20 @@ class RingProgram:
             used += places
         rows.row(f"full[{stage}]", used, 1.0, r, r)
         self._choose_component(ring, admitted)
+        self._leave_pairs(ring, cap)
+
+    def _leave_pairs(self, ring: StageRing, cap: Ints) -> None:
+        """Let the ring leave two cells that are linked and cannot hold it."""
+        u, v = ring.cell[ring.a], ring.cell[ring.c]
+        linked = {(min(pair), max(pair)) for pair in zip(u.tolist(), v.tolist(), strict=True)}
+        for i, j in sorted(linked):
+            if cap[i] + cap[j] >= ring.replicas or ring.used[i] < 0 or ring.used[j] < 0:
+                continue
+            leaves = ring.link[np.isin(u, (i, j)) != np.isin(v, (i, j))]
+            for k in (i, j):
+                columns, signs = np.r_[leaves, ring.used[k]], np.r_[np.ones(len(leaves)), -2.0]
+                name = f"leaves[{ring.stage},{i},{j},{k}]"
+                self.rows.row(name, columns, signs, 0, np.inf)
 
     def _choose_component(self, ring: StageRing, admitted: Bools) -> None:
         """Let links and paths be of one biconnected component with R devices or more."""

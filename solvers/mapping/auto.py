@@ -76,7 +76,7 @@ def stage_times(task: Task[DeviceMapping], search: Search[Solution]) -> None:
 
     devices = mapping.costs.size
     if devices > MAX_EXACT_DEVICES:
-        from .programs.tight_stages import both, messages_first, rings_first
+        from .programs.tight_stages import both, has_both, messages_first, rings_first
 
         with mapping.step("rings"):
             rings_first(mapping)
@@ -88,7 +88,9 @@ def stage_times(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     if devices > MAX_EXACT_DEVICES:
         with mapping.step("messages"):
             messages_first(mapping)
-        both(mapping)
+        if has_both(mapping):
+            with mapping.step("messages and rings"):
+                both(mapping)
     if devices <= MAX_EXACT_DEVICES and search.gap > OPTIMAL_GAP:
         with mapping.step("annealing"):
             anneal(mapping, starts, rounds=EXACT_ROUNDS)

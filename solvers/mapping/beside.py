@@ -17,6 +17,7 @@ def annealing(task: Task[DeviceMapping], search: Search[Solution]) -> None:
         return
     mapping = MappingSearch(task, search)
     mapping.layouts()
+    mapping.bound_segments()  # annealing starts from block counts where there are segments
     if search.best is None or search.should_stop():
         return
     starts = start_strategies(mapping)

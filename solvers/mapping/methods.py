@@ -10,6 +10,7 @@ from ...instances.model.stage_costs import parameter_bytes
 from ..core.method import Method
 from ..core.portfolio.strategy import Strategy
 from ..core.search import Search
+from .parameters import ANNEALING
 
 
 def _auto(task: Task[DeviceMapping], search: Search[Solution]) -> None:
@@ -64,7 +65,7 @@ def _annealing(task: Task[DeviceMapping], search: Search[Solution]) -> None:
 
 def _beside(task: Task[DeviceMapping]) -> Sequence[Strategy]:  # noqa: ARG001
     """Return what runs beside `auto`."""
-    return (Strategy("annealing", _annealing, seeded=True),)
+    return (Strategy(ANNEALING, _annealing, seeded=True),)
 
 
 #: By name.

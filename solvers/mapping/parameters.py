@@ -74,14 +74,26 @@ MESSAGE_REPAIR_STEPS = 50_000
 #: without violation stay.
 COMPLETE_HOT, COMPLETE_COLD = 0.2, 0.1
 
-#: Devices up to which messages and rings are in one program.
-BOTH_MAX_DEVICES = 128
+#: Devices up to which messages and rings are in one program, alone and while another process
+#: anneals: on 256 devices plans get worse where annealing loses the time.
+BOTH_MAX_DEVICES, BOTH_BESIDE_DEVICES = 128, 256
 #: Pairs between blocks, per device, up to which a boundary or a ring is in it.
 BOTH_PAIRS = 4.0
-#: Share of the time for all thresholds, and the share of that for one.
-BOTH_SHARE, BOTH_TEST_SHARE = 0.5, 0.5
-#: First step above the bound, relative; the bisection ends within it.
-BOTH_STEP = 1e-3
+#: Share of the time of HiGHS for heuristics: most programs have no solution.
+BOTH_HEURISTICS = 0.0
+#: Share of the time for all thresholds, and for one.
+BOTH_SHARE, BOTH_TEST_SHARE = 0.5, 0.3
+#: First step above the bound, relative; steps grow while a threshold takes less than this share
+#: of the time.
+BOTH_STEP, BOTH_QUICK = 1e-3, 0.02
+#: Relative width at which the bisection ends.
+BOTH_WIDTH = 2e-4
+#: Repairs of a solution at each of these targets, relative above its threshold, and their steps.
+BOTH_ATTEMPTS, BOTH_MARGINS = 4, (0.0, 1e-3, 2e-3, 4e-3)
+BOTH_REPAIR_STEPS = 100_000
+
+#: What `methods.py` calls the annealing that runs beside: the bound then gets all the time.
+ANNEALING = "annealing"
 
 # Annealing at a target (annealing/)
 

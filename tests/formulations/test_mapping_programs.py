@@ -89,21 +89,51 @@ def test_programs_against_brute_force(mode: str, first: int) -> None:
 def test_messages_and_rings_against_brute_force(
     first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refuted = 0
+    refuted = read = kept = 0
     for seed in range(first, first + 33):
         _, problem, costs, optimum = small_case(seed, "both")
         block, lower_bounds = blocks_for(seed, costs), stage_lower_bounds(costs)
-        for most in (0.6, math.inf):
+        rings_only = problem.collective == "ring"
+        for most in (0.6, 1e9):
             monkeypatch.setattr(both, "BOTH_PAIRS", most)
-            test = both.BothTest(clock(), block, 60.0)
-            assert test(costs, lower_bounds, optimum * (1 + 1e-8)) is not None, seed
-        below = optimum * (1 - 1e-6)
-        if below < max(costs.lower_bound, costs.base.max()) or problem.collective != "ring":
-            continue
-        if costs.replicas > 2 and costs.boundary.any():
-            assert test(costs, lower_bounds, below) is None, seed
-            refuted += 1
-    assert refuted > 2
+            at, found = optimum * (1 + 1e-8), Solutions()
+            assert both.BothTest(clock(), block, 60.0, found)(costs, lower_bounds, at), seed
+            # windows that other thresholds left divide no mapping away
+            test = both.BothTest(clock(), block, 60.0, found)
+            for share in (0.8, 0.95, 1 - 1e-6, 0.9, 1 + 1e-8, 1.1, 1 - 1e-6, 1 + 1e-8):
+                refutes = test(costs, lower_bounds, share * optimum) is None
+                assert share < 1 or not refutes, seed
+                assert test.refuted < at, seed
+                kept += refutes and share == 0.9
+            below = optimum * (1 - 1e-6)
+            if most < 1e9 or below < max(costs.lower_bound, costs.base.max()):
+                continue
+            if rings_only and costs.replicas > 2 and costs.boundary.any():
+                assert test.refuted == below, seed
+                assert both.BothTest(clock(), block, 60.0)(costs, lower_bounds, below) is None
+                refuted += 1
+                read += found.check(costs, optimum)
+    assert min(refuted, read, kept) > 2
+
+
+class Solutions(list[tuple[dict[int, Ints], float]]):
+    """What a test found."""
+
+    def __call__(self, devices: dict[int, Ints], threshold: float) -> None:
+        self.append((devices, threshold))
+
+    def check(self, costs: MappingCosts, optimum: float) -> int:
+        """Check the solutions of all stages that are optimal; return how many there are."""
+        count = 0
+        for devices, threshold in self:
+            if len(devices) < costs.stages or threshold > optimum * (1 + 1e-7):
+                continue
+            slots = np.array([devices[s] for s in range(costs.stages)])
+            assert len(np.unique(slots)) == slots.size
+            time = stage_times(costs, slots, matched(costs, slots)).max()
+            assert max(time, costs.lower_bound) <= threshold * (1 + 1e-7)
+            count += 1
+        return count
 
 
 @pytest.mark.parametrize("mode", ["p2p", "allr"])

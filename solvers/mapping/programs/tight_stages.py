@@ -28,10 +28,17 @@ from ..annealing.state_kernel import state_of
 from ..annealing.violations import sampled_splits, violations
 from ..layouts import matched
 from ..parameters import (
+    ANNEALING,
+    BOTH_ATTEMPTS,
+    BOTH_BESIDE_DEVICES,
+    BOTH_MARGINS,
     BOTH_MAX_DEVICES,
+    BOTH_QUICK,
+    BOTH_REPAIR_STEPS,
     BOTH_SHARE,
     BOTH_STEP,
     BOTH_TEST_SHARE,
+    BOTH_WIDTH,
     COMPLETE_COLD,
     COMPLETE_HOT,
     MESSAGE_ATTEMPTS,
@@ -104,26 +111,48 @@ def messages_first(mapping: MappingSearch) -> None:
             _complete(mapping, test, MESSAGE_ATTEMPTS, MESSAGE_REPAIR_STEPS)
 
 
-def both(mapping: MappingSearch) -> None:
-    """Raise the bound by messages and rings of the same devices: by steps upwards, then bisect."""
-    costs, search = mapping.costs, mapping.search
+def has_both(mapping: MappingSearch) -> bool:
+    """Whether `both` is for this mapping: stages have both kinds, and devices are not too many."""
+    costs = mapping.costs
+    beside = ANNEALING in mapping.search.beside
+    most = BOTH_BESIDE_DEVICES if beside else BOTH_MAX_DEVICES
     trades = costs.boundary.any(axis=1) & costs.ring.any(axis=1)
-    if not trades.any() or not mapping.rings_only or costs.size > BOTH_MAX_DEVICES:
-        return
-    seconds = BOTH_SHARE * search.seconds_left
-    until, step, high = search.seconds + seconds, BOTH_STEP, np.inf
-    test = BothTest(search, mapping.block, BOTH_TEST_SHARE * seconds)
+    return bool(trades.any()) and mapping.rings_only and costs.size <= most
+
+
+def both(mapping: MappingSearch) -> None:
+    """Raise the bound by messages and rings of the same devices: by steps upwards, then bisect.
+
+    What is found at a threshold is completed to a mapping. While another process anneals, this goes
+    on for as long as thresholds are refuted.
+    """
+    costs, search = mapping.costs, mapping.search
+
+    def complete(devices: dict[int, Ints], threshold: float) -> None:
+        slots = _completed_slots(mapping, devices)
+        for attempt in range(BOTH_ATTEMPTS):
+            for margin in BOTH_MARGINS:
+                target = threshold * (1 + margin)
+                if search.should_stop() or target > mapping.objective_s:
+                    break
+                _repair(mapping, slots, target, BOTH_REPAIR_STEPS, attempt, keeps_counts=True)
+
+    begun, left, high, step = search.seconds, search.seconds_left, np.inf, BOTH_STEP
+    refuted = True
+    test = BothTest(search, mapping.block, BOTH_TEST_SHARE * left, complete)
     with search.phase("messages and rings"):
-        while search.seconds < until and not search.should_stop() and search.gap > OPTIMAL_GAP:
-            low = mapping.bound_s
-            threshold = min(low * (1 + step), (low + high) / 2)
-            if threshold >= mapping.objective_s or high - low < BOTH_STEP * low:
+        while not search.should_stop() and search.gap > OPTIMAL_GAP:
+            given = left if refuted and ANNEALING in search.beside else BOTH_SHARE * left
+            low, at = mapping.bound_s, search.seconds
+            if at > begun + given or min(mapping.objective_s, high) - low < BOTH_WIDTH * low:
                 return
-            if test(costs, mapping.lower_bounds, threshold) is None:
-                mapping.raise_bound(threshold, "messages and rings of the tight stages (HiGHS)")
-                step *= THRESHOLD_GROWTH
-            else:
+            threshold = min(low * (1 + step), (low + min(high, mapping.objective_s)) / 2)
+            refuted = test(costs, mapping.lower_bounds, threshold) is None
+            if not refuted:
                 high = threshold
+            elif search.seconds - at < BOTH_QUICK * left:
+                step *= 2
+            mapping.raise_bound(test.refuted, "messages and rings of the tight stages (HiGHS)")
 
 
 def threshold_search(mapping: MappingSearch, test: Test, origin: str, seconds: float) -> None:
@@ -248,13 +277,21 @@ def _completed_slots(mapping: MappingSearch, rows: dict[int, Ints]) -> Ints:
 
 
 def _repair(
-    mapping: MappingSearch, slots: Ints, threshold: float, steps: int, attempt: int
+    mapping: MappingSearch,
+    slots: Ints,
+    threshold: float,
+    steps: int,
+    attempt: int,
+    *,
+    keeps_counts: bool = False,
 ) -> None:
     """Repair a mapping by annealing at a threshold, and offer the result."""
     costs = mapping.costs
     state = state_of(costs, slots, matched(costs, slots))
     upper_bounds = sampled_splits(costs, mapping.lower_bounds, threshold)
-    cost = violations(costs, mapping.order, mapping.block, upper_bounds, threshold)
+    cost = violations(
+        costs, mapping.order, mapping.block, upper_bounds, threshold, keeps_counts=keeps_counts
+    )
     seed = (mapping.search.limits.seed * 7919 + attempt) % 2**31
     anneal(cost, state, steps, seed, COMPLETE_HOT, COMPLETE_COLD)
     slots = state.slots()
