@@ -55,8 +55,8 @@ class Meeting(Singles):
         return self.pairs.paths.stages.lattice.members
 
     def _part(self, positions: range, numbers: Ints) -> Part:
-        times = self.pairs.times(int(positions.start > 0), self.meet)
-        return Part(positions, numbers, times[:, numbers])
+        times = self.pairs.times(int(positions.start > 0), self.meet, numbers)
+        return Part(positions, numbers, times)
 
     def bounds(self) -> Sequence[Floats]:
         """Return for each position what each stage there costs every plan, shape (R,)."""
@@ -74,7 +74,9 @@ class Meeting(Singles):
         for s in range(size):
             own = alive[begin[s] : begin[s + 1]]
             keys = reached[graph.source[own]] * ideals + graph.cuts[own, 0]
-            allowed[s] = np.isin(self.pairs.keys, keys)
+            at = np.searchsorted(self.pairs.keys, keys)
+            at = at[at < len(self.pairs.keys)]
+            allowed[s, at] = np.isin(self.pairs.keys[at], keys)
             reached = np.unique(graph.cuts[graph.begin[s] : graph.begin[s + 1], 0])
         asked = np.array(self.plans.pool[-POOL:])
         return pair_graph(self.pairs, self.meet, target, asked, allowed, MOST)

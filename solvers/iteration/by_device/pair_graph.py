@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....instances.common.arrays import Bools, Floats, Ints
+from ..sized import SLACK
 from .graph import Graph
 from .pair_kernel import list_pairs
 from .pairs import Pairs
@@ -50,19 +51,24 @@ class Half(NamedTuple):
 
 
 class Nets(NamedTuple):
-    """The nets with pins on both sides of the meeting ideal.
+    """The nets with pins on both sides of the meeting ideal, I times in rows of the first half.
+
+    Where no row of the second half on the same device has a pin of the net, it is left out.
 
     Parameters
     ----------
     first
         Shape (n + 1,): where those begin of which each row of the first half has a pin.
     net, whole
-        Their numbers, and whether the row has all pins below the meeting ideal.
+        Shape (I,): their numbers, and whether the row has all pins below the meeting ideal.
     above
         Shape (n', E): whether each row of the second half has all pins above it, 2; some, 1; or
         none, 0.
     weight
         Shape (2, E): what a device pays for it, by pass.
+    saved
+        Shape (I, 2, paths + Q): what a pair saves on the paths that stay on its device, and at
+        prices, where its second stage has some pins above the meeting ideal, and where all.
     """
 
     first: Ints
@@ -70,26 +76,37 @@ class Nets(NamedTuple):
     whole: Bools
     above: NDArray[np.uint8]
     weight: Floats
+    saved: Floats
 
 
 class Rows(NamedTuple):
-    """Stages of a half by device, start and end, before their costs are known.
+    """Stages of a half by device, start and end, before their costs are known, n of them.
 
     Parameters
     ----------
     device, number
         Shape (n,): the device, and the number in `Pairs.stages`.
+    start, end
+        Shape (n,): ideals.
+    least
+        Shape (2, n): how long they take at least.
     path
         As of `Half`.
     """
 
     device: Ints
     number: Ints
+    start: Ints
+    end: Ints
+    least: Floats
     path: Floats
 
     def keep(self, which: Bools | Ints) -> Rows:
         """Return some of them."""
-        return Rows(self.device[which], self.number[which], self.path[which])
+        return Rows(
+            self.device[which], self.number[which], self.start[which], self.end[which],
+            self.least[:, which], self.path[which],
+        )  # fmt: skip
 
 
 def pair_graph(
@@ -106,46 +123,48 @@ def pair_graph(
     allowed
         Shape (2D, R): which of `Pairs.stages` may be at each position.
     """
-    size, ideals = pairs.devices, pairs.paid.lattice.size
+    size = pairs.devices
     passes = np.stack([paths[:, [d, size + d]] for d, paths in enumerate(pairs.on_device)])
     below = _rows(pairs, 0, meet, allowed[:size])
     above = _rows(pairs, 1, meet, allowed[size:])
-    spared = _nets(pairs, meet, below, above, passes)[1]
+    spared = _spared(pairs, meet, below, passes)
     least = [np.full(size, np.inf), np.full(size, np.inf)]
     np.minimum.at(least[0], below.device, below.path[:, 0] - spared)
     np.minimum.at(least[1], above.device, above.path[:, 0])
-    below = below.keep(below.path[:, 0] - spared + least[1][below.device] < target)
+    kept = below.path[:, 0] - spared + least[1][below.device] < target
+    below, spared = below.keep(kept), spared[kept]
     above = above.keep(above.path[:, 0] + least[0][above.device] < target)
-    above = above.keep(
-        np.lexsort((above.path[:, 0], pairs.stages.start[above.number], above.device))
-    )
-    nets, spared = _nets(pairs, meet, below, above, passes)
     first = _half(pairs, 0, meet, prices, below, spared)
+    in_order = np.lexsort((above.path[:, 0], above.start, above.device))
+    above = above.keep(in_order)
     second = _half(pairs, 1, meet, prices, above, np.zeros(len(above.device)))
+    priced = prices[:, :, :2].reshape(-1, 2, size, 2).transpose(2, 0, 1, 3)
+    nets = _nets(pairs, meet, below, above, np.concatenate((passes, priced), axis=1))
     every = int((np.ptp(first.begin, axis=1) * np.ptp(second.begin, axis=1)).sum())
-    rows = np.empty((min(every, most), 5), np.int32)
-    times = np.empty((len(rows), 2, 2))
+    rows = np.empty((5, min(every, most)), np.int32)
+    times = np.empty((rows.shape[1], 2, 2))
     room = float(pairs.paths.line.room[0])
-    filled = list_pairs(
-        meet, target, ideals, (first, second), nets, passes, prices, (pairs.held, room),
-        (rows, times),
-    )  # fmt: skip
+    held = pairs.held, room, _tight(pairs, room, below, above)
+    filled = list_pairs(meet, target, (first, second), nets, held, (rows, times))
     if filled < 0:
         return None
-    layer, source, sink, a, b = rows[:filled][::-1].T.copy()
+    layer, source, sink, a, b = rows[:, rows.shape[1] - filled :]
     begin = np.searchsorted(layer, np.arange(size + 1))
     cuts = np.stack((first.end[a], second.end[b]), axis=1)
-    return Graph(begin, layer, source, sink, times[:filled][::-1].copy(), cuts)
+    return Graph(begin, layer, source, sink, times[len(times) - filled :], cuts)
 
 
 def _rows(pairs: Pairs, half: int, meet: int, allowed: Bools) -> Rows:
     """Return the stages of a half, with what stages around them add to the paths of a device."""
     stages, size, paths = pairs.stages, pairs.devices, pairs.on_device
-    least = pairs.times(half, meet)
     device, number = np.nonzero(allowed)
     start, end = stages.start[number], stages.end[number]
-    path = np.zeros((len(number), paths.shape[1]))
-    ends = [np.full(pairs.paid.lattice.size, np.inf) for _ in range(2)]
+    rows = Rows(
+        device, number, start, end, pairs.times(half, meet, pairs.among[number]),
+        np.zeros((len(number), paths.shape[1])),
+    )  # fmt: skip
+    ideals = pairs.paid.lattice.size
+    ends = [np.full(ideals, np.inf) for _ in range(2)]
     ends[0][meet if half else 0] = ends[1][-1 if half else meet] = 0.0
     before, after = {b"": ends[0]}, {b"": ends[1]}  # most paths pass most stages once each way
     begin = np.searchsorted(device, np.arange(size + 1))
@@ -155,46 +174,102 @@ def _rows(pairs: Pairs, half: int, meet: int, allowed: Bools) -> Rows:
             for n in range(1, d + 1):
                 if counts[:n].tobytes() not in before:
                     reached = before[counts[: n - 1].tobytes()]
-                    before[counts[:n].tobytes()] = pairs.ahead(reached, counts[n - 1], least)
+                    at = slice(begin[n - 1], begin[n])
+                    cost = reached[start[at]] + counts[n - 1] @ rows.least[:, at]
+                    before[counts[:n].tobytes()] = _least_by(end[at], cost, ideals)
             for n in range(size - 1, d, -1):
                 if counts[n:].tobytes() not in after:
                     reached = after[counts[n + 1 :].tobytes()]
-                    after[counts[n:].tobytes()] = pairs.back(reached, counts[n], least)
-            path[own, p] = stages.forward[0, number[own]] * counts[d, 0]
-            path[own, p] += stages.backward[0, number[own]] * counts[d, 1]
-            path[own, p] += before[counts[:d].tobytes()][start[own]]
-            path[own, p] += after[counts[d + 1 :].tobytes()][end[own]]
-    return Rows(device, number, path).keep(np.asarray(np.isfinite(path).all(axis=1)))
+                    at = slice(begin[n], begin[n + 1])
+                    cost = reached[end[at]] + counts[n] @ rows.least[:, at]
+                    after[counts[n:].tobytes()] = _least_by(start[at], cost, ideals)
+            path = rows.path[own, p]
+            path += stages.forward[0, number[own]] * counts[d, 0]
+            path += stages.backward[0, number[own]] * counts[d, 1]
+            path += before[counts[:d].tobytes()][start[own]]
+            path += after[counts[d + 1 :].tobytes()][end[own]]
+    return rows.keep(np.asarray(np.isfinite(rows.path).all(axis=1)))
+
+
+def _least_by(ideal: Ints, cost: Floats, size: int) -> Floats:
+    """Return the least cost at each ideal, shape (N,)."""
+    least = np.full(size, np.inf)
+    np.minimum.at(least, ideal, cost)
+    return least
 
 
 def _half(pairs: Pairs, half: int, meet: int, prices: Floats, rows: Rows, spared: Floats) -> Half:
     """Return the costs of some stages of a half."""
     stages, size, ideals = pairs.stages, pairs.devices, pairs.paid.lattice.size
-    device, number, path = rows
-    positions, last = slice(half * size, (half + 1) * size), ideals - 1 if half else meet
+    device, number, start, end, least, path = rows
     time = np.stack((stages.forward[0, number], stages.backward[0, number]), axis=1)
-    least, left = pairs.times(half, meet), np.zeros((len(number), len(prices)))
+    left = np.zeros((len(number), len(prices)))
+    of_device = np.searchsorted(device, np.arange(size + 1))
     for q, price in enumerate(prices):
-        left[:, q] = pairs.behind(price[positions], least, last)[device + 1, stages.end[number]]
+        reached = np.full(ideals, np.inf)
+        reached[-1 if half else meet] = 0.0
+        for d in range(size - 1, -1, -1):
+            own = slice(of_device[d], of_device[d + 1])
+            left[own, q] = reached[end[own]]
+            cost = left[own, q] + price[half * size + d, :2] @ least[:, own]
+            reached = _least_by(start[own], cost, ideals)
     cost = np.einsum("qnk,nk->nq", prices[:, half * size + device, :2], time)
-    key = device * ideals + stages.start[number]
+    key = device * ideals + start
     begin = np.searchsorted(key, np.arange(size * ideals).reshape(size, ideals))
     begin = np.concatenate((begin, np.append(begin[1:, 0], len(key))[:, None]), axis=1)
     held = np.stack((stages.resident[number], stages.activation[number]), axis=1)
-    return Half(begin, stages.end[number], time, path, cost, left, held, spared)
+    return Half(begin, end, time, path, cost, left, held, spared)
 
 
-def _nets(pairs: Pairs, meet: int, below: Rows, above: Rows, passes: Floats) -> tuple[Nets, Floats]:
-    """Return the nets that stages of both halves can share, and `Half.spared` of the first."""
-    stages, (held, pins, weight) = pairs.stages, pairs.cut_by(meet)
-    here = held[stages.end[below.number]] - held[stages.start[below.number]]
-    there = held[stages.end[above.number]] - held[stages.start[above.number]]
-    row, net = np.nonzero(here)
+def _spared(pairs: Pairs, meet: int, below: Rows, passes: Floats) -> Floats:
+    """Return `Half.spared` of the first half.
+
+    Parameters
+    ----------
+    passes
+        Shape (D, paths, 2, 2): of both stages of a device on paths that stay there.
+    """
+    held, _, weight = pairs.cut_by(meet)
+    here = held[below.end] - held[below.start]
+    own = passes[below.device, 0]
+    some, every = (here > 0) @ weight.T, (here == held[meet]) @ weight.T
+    return np.asarray(
+        own[:, 1, 0] * some[:, 0] + own[:, 0, 1] * some[:, 1]
+        + own[:, 0, 0] * every[:, 0] + own[:, 1, 1] * every[:, 1]
+    )  # fmt: skip
+
+
+def _nets(pairs: Pairs, meet: int, below: Rows, above: Rows, counts: Floats) -> Nets:
+    """Return the nets that stages of both halves can share.
+
+    Parameters
+    ----------
+    counts
+        Shape (D, paths + Q, 2, 2): how much the passes of both stages of each device count.
+    """
+    held, pins, weight = pairs.cut_by(meet)
+    here, there = held[below.end] - held[below.start], held[above.end] - held[above.start]
+    usable = np.zeros((pairs.devices, len(pins)), np.bool_)
+    for d, own in enumerate(np.split(there, np.searchsorted(above.device, range(1, len(usable))))):
+        usable[d] = own.any(axis=0)
+    row, net = np.nonzero((here > 0) & usable[below.device])
     whole = here[row, net] == held[meet][net]
     first = np.searchsorted(row, np.arange(len(below.number) + 1))
     every = (there > 0).astype(np.uint8) + (there == pins - held[meet])
-    own = passes[below.device[row], 0]  # of each stage and pass
-    worth = own[:, 1, 0] * weight[0, net] + own[:, 0, 1] * weight[1, net]
-    worth += whole * (own[:, 0, 0] * weight[0, net] + own[:, 1, 1] * weight[1, net])
-    spared = np.asarray(np.bincount(row, worth, len(below.number)), np.float64)
-    return Nets(first, net, whole, every, weight), spared
+    passes = counts[below.device[row]]
+    forward, backward = weight[:, net, None]
+    some = passes[:, :, 1, 0] * forward + passes[:, :, 0, 1] * backward
+    more = passes[:, :, 0, 0] * forward + passes[:, :, 1, 1] * backward
+    saved = np.stack((some, some + whole[:, None] * more), axis=1)
+    return Nets(first, net, whole, every, weight, saved)
+
+
+def _tight(pairs: Pairs, room: float, below: Rows, above: Rows) -> Bools:
+    """Return on which devices some pairs may have no room, shape (D,)."""
+    stages, held = pairs.stages, pairs.held
+    most = np.zeros((pairs.devices, 2, 2))
+    for half, rows in enumerate((below, above)):
+        np.maximum.at(most[:, half, 0], rows.device, stages.resident[rows.number])
+        np.maximum.at(most[:, half, 1], rows.device, stages.activation[rows.number])
+    peak = most[:, :, 0].sum(axis=1) + (held @ most[:, :, 1:])[..., 0].max(axis=1)
+    return np.asarray(peak * (1 + SLACK) > room)

@@ -143,72 +143,36 @@ class Pairs:
         """Which of the `shared` nets the stages of `paths` cut, shape (E, R)."""
         return np.asarray((self.pins > 0) & (self.pins < self.shared.pins[:, None]))
 
-    def times(self, half: int, meet: int) -> Floats:
-        """Return the least time that stages of a half take where chains pass `meet`, shape (2, R).
+    def times(self, half: int, meet: int, which: Ints) -> Floats:
+        """Return the least time that stages of a half take where chains pass `meet`, shape (2, n).
 
-        Of the stages of `paths`; of those of the other half it means nothing. A net with pins on
-        one side of the meeting ideal alone is paid for by all stages that cut it. Else the first
-        half pays for forward data, and the second half for gradients, where another stage of the
-        same half has a pin, as that is on another device.
+        A net with pins on one side of the meeting ideal alone is paid for by all stages that cut
+        it. Else the first half pays for forward data, and the second half for gradients, where
+        another stage of the same half has a pin, as that is on another device.
 
         Parameters
         ----------
         half
             0 for the stages below the meeting ideal, 1 for those above it.
+        which
+            Shape (n,): numbers of stages of `paths`, all of that half.
         """
-        shared, times = self.shared, self.paid_times.copy()
+        shared, times = self.shared, self.paid_times[:, which]
         below = shared.held[meet]
         here = shared.pins - below if half else below
         for e in np.flatnonzero((below > 0) & (below < shared.pins)):
-            cut = self.cut[e]
+            cut = self.cut[e][which]
             times[1 - half] -= shared.weight[1 - half, e] * cut
-            times[half] -= shared.weight[half, e] * (cut & (self.pins[e] >= here[e]))
+            times[half] -= shared.weight[half, e] * (cut & (self.pins[e][which] >= here[e]))
         return times
 
-    def behind(self, prices: Floats, times: Floats, last: int) -> Floats:
-        """Return the least cost of stages from each ideal to `last`, shape (D + 1, N).
-
-        Row d is that of the stages d, … D − 1 of a half.
-
-        Parameters
-        ----------
-        prices
-            Shape (D, 2 or more): of the stages of the half.
-        times
-            Shape (2, R): of the stages of `paths`.
-        """
-        least = np.full((self.devices + 1, self.paid.lattice.size), np.inf)
-        least[-1, last] = 0.0
-        for d in range(self.devices - 1, -1, -1):
-            least[d] = self.back(least[d + 1], prices[d], times)
-        return least
-
-    def back(self, least: Floats, prices: Floats, times: Floats) -> Floats:
-        """Return the least cost from each ideal with one stage more, at its start, shape (N,)."""
-        order, end, starts, at = self._by_start
-        cost = least[end] + prices[0] * times[0, order] + prices[1] * times[1, order]
-        reached = np.full_like(least, np.inf)
-        reached[starts] = np.minimum.reduceat(cost, at)
-        return reached
-
-    def ahead(self, least: Floats, prices: Floats, times: Floats) -> Floats:
-        """Return the least cost up to each ideal with one stage more, at its end, shape (N,)."""
-        ends, at = self._ends  # the stages are sorted by their end
-        cost = least[self.paths.stages.start] + prices[0] * times[0] + prices[1] * times[1]
-        reached = np.full_like(least, np.inf)
-        reached[ends] = np.minimum.reduceat(cost, at)
-        return reached
-
     @cached_property
-    def _by_start(self) -> tuple[Ints, Ints, Ints, Ints]:
-        order = self.by_start
-        starts, at = np.unique(self.paths.stages.start[order], return_index=True)
-        return order, self.paths.stages.end[order], starts, at
-
-    @cached_property
-    def _ends(self) -> tuple[Ints, Ints]:
-        ends, at = np.unique(self.paths.stages.end, return_index=True)
-        return ends, at
+    def among(self) -> Ints:
+        """Number of each of `stages` in the list of `paths`; that of another if it is not there."""
+        stages, size = self.paths.stages, self.paid.lattice.size
+        order = np.lexsort((stages.end, stages.start))
+        found = np.searchsorted((stages.start * size + stages.end)[order], self.keys)
+        return order[np.minimum(found, len(order) - 1)]
 
     @cached_property
     def keys(self) -> Ints:
