@@ -49,7 +49,11 @@ MOVES = 10
 BOUND = 0.5
 
 #: Rounds in a row that may bring nothing.
-PATIENCE = 3
+PATIENCE = 4
+
+#: Units up to which pairs divide all of them in every other round: with 10,000 operators Mixtral
+#: comes to 26.84 in place of 26.89 ms, T5 to 144.75 in place of 144.85.
+FINE = 10_000
 
 
 def multilevel(task: Task[Throughput], search: Search[Solution]) -> None:
@@ -191,7 +195,8 @@ def _pairs(
 ) -> None:
     """Let pairs of devices divide anew what they hold, until that brings nothing for long.
 
-    `limits.nodes` counts rounds.
+    Of units that are merged but where stages meet, and of all units, in turn. `limits.nodes`
+    counts rounds.
     """
     rng = np.random.default_rng(search.limits.seed)
     idle = rounds = 0
@@ -202,8 +207,11 @@ def _pairs(
         rounds += 1
         before = search.objective
         assert isinstance(search.best, Placement)
-        coarse = hypergraph(task, _near_ends(task, graph, order, search, by_stage=False))
-        start = coarse.restrict(search.best.device)
-        walk = Neighbourhood(task, coarse, incidence(coarse), np.arange(coarse.size), start, rng)
+        units, narrow = graph, order
+        if rounds % 2 or graph.size > FINE:
+            units = hypergraph(task, _near_ends(task, graph, order, search, by_stage=False))
+            narrow = np.arange(units.size)
+        start = units.restrict(search.best.device)
+        walk = Neighbourhood(task, units, incidence(units), narrow, start, rng)
         walk.walk(search, MOVES * task.cluster.size)
         idle = 0 if search.objective < before * (1 - ENOUGH) else idle + 1
