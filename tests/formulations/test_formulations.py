@@ -191,6 +191,7 @@ def test_every_row_of_an_array_program_has_its_equation_and_a_known_mapping_keep
         ("random_blk_2:16@seed=3", 2, 8, "allr"),
         ("uniform_dist:16@seed=5", 4, 4, "p2p"),
         ("random_blk_1:32@seed=4", 4, 8, "p2p"),
+        ("random_blk_1:48", 2, 20, "allr"),  # rings in three blocks
     ):
         workload = stages_of(np.random.default_rng(1), stages, free=False)
         problem = DeviceMapping(topology(text), stages, replicas, mode, collective="ring")  # type: ignore[arg-type]

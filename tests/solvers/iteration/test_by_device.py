@@ -20,6 +20,7 @@ from stagecut.solvers.core.search import Search
 from stagecut.solvers.iteration.annealing.boundaries import anneal, equal_parts
 from stagecut.solvers.iteration.bounds.divisible import divide
 from stagecut.solvers.iteration.bounds.stage_paths import StagePaths
+from stagecut.solvers.iteration.by_device import pair_graph as pair_graphs
 from stagecut.solvers.iteration.by_device.graph import Graph
 from stagecut.solvers.iteration.by_device.pair_graph import pair_graph
 from stagecut.solvers.iteration.by_device.pairs import Pairs
@@ -137,12 +138,12 @@ def test_pairs_below_a_target_are_all_listed_and_their_times_are_those_of_the_si
     assert len(solved_cases()) > 20
 
 
-@pytest.mark.parametrize("part", ["times", "behind", "ahead"])
+@pytest.mark.parametrize(("where", "part"), [(Pairs, "times"), (pair_graphs, "_least_by")])
 def test_a_bound_that_is_a_fifth_too_high_loses_the_best_chain(
-    part: str, monkeypatch: pytest.MonkeyPatch
+    where: object, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = getattr(Pairs, part)
-    monkeypatch.setattr(Pairs, part, lambda *given: 1.2 * honest(*given))
+    honest = getattr(where, part)
+    monkeypatch.setattr(where, part, lambda *given: 1.2 * honest(*given))
     assert any(
         least_listed(pairs, best * (1 + 1e-6)) > best * ROUNDING
         for _, pairs, best in solved_cases()
