@@ -190,8 +190,6 @@ def solve_with(
     ties = judge.tie if isinstance(problem, DeviceMapping) else None
     search = SharedSearch(limits, judge, on_progress, started, ties)
     search.method = name
-    if name != method.partition(":")[0]:
-        search.note(f"method {method} is now called {name}; the old name will go")
     portfolio = _portfolio(task, name, search, workers)
     with interrupts(search):
         if start is not None and not search.offer(start.solution):

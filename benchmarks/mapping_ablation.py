@@ -30,10 +30,10 @@ from stagecut.api.solve import solve_with
 from stagecut.instances.topologies import topology
 from stagecut.solvers.core import highs
 from stagecut.solvers.mapping import auto, exact, search
+from stagecut.solvers.mapping import tight_stages as tight_stages
 from stagecut.solvers.mapping.annealing import targets
 from stagecut.solvers.mapping.parameters import EARLY_ROUNDS, EXACT_ROUNDS
 from stagecut.solvers.mapping.partition import balanced_partition
-from stagecut.solvers.mapping.programs import tight_stages
 
 NETWORK = "semantic-fpn-operators-training"
 Cell = tuple[str, int, int, str, str]

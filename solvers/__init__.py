@@ -5,7 +5,7 @@ from .core.method import Method, Solver
 from .core.portfolio.workers import Workers
 from .core.result import Result
 from .core.search import Point, Progress, Search
-from .registry import METHODS, current_name, method_of, solver, split_argument
+from .registry import METHODS, method_of, solver, split_argument
 
 __all__ = [
     "DEFAULT_LIMITS",
@@ -18,7 +18,6 @@ __all__ = [
     "Search",
     "Solver",
     "Workers",
-    "current_name",
     "method_of",
     "solver",
     "split_argument",

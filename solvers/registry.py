@@ -25,20 +25,9 @@ METHODS: dict[str, dict[str, Method[Any]]] = {
     "sharding": sharding.METHODS,
 }
 
-#: Former names of methods, accepted for one more version.
-FORMER_NAMES: dict[str, dict[str, str]] = {
-    "throughput": {"dpl": "linear-dp", "setpart": "column-generation"},
-    "training": {"equi": "equal-stages"},
-}
-
-
-def current_name(problem: str, method: str) -> str:
-    """Return the name of a method that may be called by its former one."""
-    return FORMER_NAMES.get(problem, {}).get(method, method)
-
 
 def method_of(problem: str, name: str) -> Method[Any]:
-    """Return a method of a problem, by its name now or formerly.
+    """Return a method of a problem.
 
     Raises
     ------
@@ -63,7 +52,7 @@ def split_argument(problem: str, method: str) -> tuple[str, dict[str, str]]:
     ('deepspeed-type', {'type': 'conv|linear'})
     """
     name, colon, value = method.partition(":")
-    name, known = current_name(problem, name), METHODS[problem]
+    known = METHODS[problem]
     if name not in known:
         raise InputError(f"method: no {name!r} for {problem}; use one of {', '.join(known)}")
     if not colon:
@@ -84,7 +73,6 @@ def solver(task: Task[Problem], method: str) -> Solver[Any]:
     """
     problem = task.problem.name
     found = method_of(problem, method)
-    method = current_name(problem, method)
     found.check(method, task)
     for name, value in task.options.items():
         _check_option(problem, method, name, value)

@@ -25,8 +25,7 @@ import numpy as np
 
 from ...instances.common.arrays import Bools, Floats
 from .costs import MappingCosts
-from .fitting_kernel import fit_stages
-from .rings_kernel import has_ring, matching_size
+from .kernels import fit_stages, has_ring, matching_size
 
 #: Relative width at which a bisection ends; below the gap up to which a plan is called optimal.
 BISECTION_WIDTH = 2e-7

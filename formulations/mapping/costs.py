@@ -17,7 +17,7 @@ import numpy as np
 
 from ...instances import DeviceMapping, ReplicaPlacement, StageCosts
 from ...instances.common.arrays import Floats, Ints, frozen
-from .times_kernel import ring_stage_times
+from .kernels import ring_stage_times
 
 
 @dataclass(frozen=True, eq=False)

@@ -52,8 +52,8 @@ from ...instances import DeviceMapping, Workload
 from ...instances.common.arrays import Floats, Ints
 from ...instances.model.stage_costs import parameter_bytes
 from ..program import Start, Value
+from .milp import Places, add_places
 from .partition import Units, partition_units
-from .places import Places, add_places
 
 
 @dataclass(frozen=True, eq=False)

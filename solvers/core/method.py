@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic
+from importlib import import_module
+from typing import Any, Generic
 
 from ...formulations.task import P, Task
 from ...instances import InputError, Solution
@@ -18,6 +19,27 @@ Solver = Callable[[Task[P], Search[Solution]], None]
 Refusal = Callable[[str, Task[P]], str | None]
 
 
+@dataclass(frozen=True)
+class SolverName:
+    """A solver by the name of its module and function; the module is imported when it first runs.
+
+    Parameters
+    ----------
+    name
+        Dotted, as in ``stagecut.solvers.mapping.auto.auto``.
+    given
+        What the function is handed before task and search, such as the name of a rule.
+    """
+
+    name: str
+    given: tuple[str, ...] = ()
+
+    def __call__(self, task: Task[Any], search: Search[Solution]) -> None:
+        """Run the solver."""
+        module, _, function = self.name.rpartition(".")
+        getattr(import_module(module), function)(*self.given, task, search)
+
+
 def _alone(task: Task[P]) -> Sequence[Strategy]:  # noqa: ARG001
     return ()
 
@@ -29,7 +51,7 @@ class Method(Generic[P]):
     Parameters
     ----------
     solve
-        Its solver; what that takes to import is imported when it first runs.
+        Its solver, as a rule a `SolverName`, whose module is imported when it first runs.
     reads
         The options of `solve` that it reads, and the values that each may have; () for any text.
     refuses

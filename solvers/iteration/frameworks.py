@@ -215,12 +215,12 @@ def splits(rule: Rule, task: Task[Iteration], statement: Line) -> Iterator[Pipel
         yield PipelinePlacement(stage, tuple(devices[p] for p in where))
 
 
-def offer_split(rule: Rule, task: Task[Iteration], search: Search[Solution]) -> None:
-    """Offer what a rule gives, or note in one line why it gives nothing."""
+def default_split(name: str, task: Task[Iteration], search: Search[Solution]) -> None:
+    """Offer the split of the rule `name`, or note in one line why it gives none."""
     try:
         with search.phase("build"):
             statement = line(task)
-        for placement in splits(rule, task, statement):
+        for placement in splits(BY_NAME[name], task, statement):
             if not search.offer(placement) and np.isinf(search.value(placement)):
                 raise Refused(_why_not(task, placement))
     except Refused as reason:

@@ -9,57 +9,35 @@ from ...formulations.task import Task
 from ...instances import Iteration, PlacementRules, Solution
 from ...instances.common.errors import quote
 from ..core.learned_options import LEARNED_OPTIONS, no_policy
-from ..core.method import Method, Solver
+from ..core.method import Method, SolverName
 from ..core.portfolio.strategy import Strategy
 from ..core.search import Search
 from .turns import ANNEALING
 
-
-def _auto(task: Task[Iteration], search: Search[Solution]) -> None:
-    from .auto import auto
-
-    auto(task, search)
-
-
-def _dp(task: Task[Iteration], search: Search[Solution]) -> None:
-    from .exact import chain_search
-
-    chain_search(task, search)
-
-
-def _milp(task: Task[Iteration], search: Search[Solution]) -> None:
-    from .milp import milp
-
-    milp(task, search)
-
-
 #: Actions of all numbers of stages together, that the program has variables for.
 MOST_ACTIONS = 50_000
-
-
-def _pieces(task: Task[Iteration], search: Search[Solution]) -> None:
-    from .pieces import pieces_search
-
-    pieces_search(task, search)
-
-
-def _annealing(task: Task[Iteration], search: Search[Solution]) -> None:
-    from .beside import annealing
-
-    annealing(task, search)
 
 
 def _beside(task: Task[Iteration]) -> Sequence[Strategy]:
     """Return what runs beside `auto`: what is no chain; annealing, and the program where small."""
     problem = task.problem
     if problem.split != "contiguous":
-        return (Strategy("pieces", _pieces, seeded=True),)
+        return (
+            Strategy(
+                "pieces", SolverName("stagecut.solvers.iteration.pieces.pieces_search"), seeded=True
+            ),
+        )
     fits = METHODS["milp"].refuses
     small = all(refusal("milp", task) is None for refusal in fits)
-    program = (Strategy("milp", _milp),) if small else ()
+    program = (
+        (Strategy("milp", SolverName("stagecut.solvers.iteration.milp.milp")),) if small else ()
+    )
     if problem.order or _rules_beyond_number(problem):
         return program  # annealing does not keep them
-    return (Strategy(ANNEALING, _annealing, seeded=True), *program)
+    return (
+        Strategy(ANNEALING, SolverName("stagecut.solvers.iteration.beside.annealing"), seeded=True),
+        *program,
+    )
 
 
 def _learned(task: Task[Iteration], search: Search[Solution]) -> None:
@@ -106,15 +84,6 @@ def _small(name: str, task: Task[Iteration]) -> str | None:
     return None
 
 
-def _by_rule(name: str) -> Solver[Iteration]:
-    def solve(task: Task[Iteration], search: Search[Solution]) -> None:
-        from .frameworks import BY_NAME, offer_split
-
-        offer_split(BY_NAME[name], task, search)
-
-    return solve
-
-
 def _no_regex(method: str, task: Task[Iteration]) -> str | None:
     try:
         re.compile(task.options.get("type", ""))
@@ -149,13 +118,19 @@ RULES = (
 
 #: By name.
 METHODS: dict[str, Method[Iteration]] = {
-    "auto": Method(_auto, beside=_beside),
-    "dp": Method(_dp),
-    "milp": Method(_milp, refuses=(_one_kind, _small)),
+    "auto": Method(SolverName("stagecut.solvers.iteration.auto.auto"), beside=_beside),
+    "dp": Method(SolverName("stagecut.solvers.iteration.exact.chain_search")),
+    "milp": Method(SolverName("stagecut.solvers.iteration.milp.milp"), refuses=(_one_kind, _small)),
     "learned": Method(_learned, LEARNED_OPTIONS, refuses=(_chains_alone, no_policy)),
-    **{name: Method(_by_rule(name), refuses=(_no_rules,)) for name in RULES},
+    **{
+        name: Method(
+            SolverName("stagecut.solvers.iteration.frameworks.default_split", (name,)),
+            refuses=(_no_rules,),
+        )
+        for name in RULES
+    },
     "deepspeed-type": Method(
-        _by_rule("deepspeed-type"),
+        SolverName("stagecut.solvers.iteration.frameworks.default_split", ("deepspeed-type",)),
         {"type": ()},
         refuses=(_no_regex, _no_rules),
         argument="type",

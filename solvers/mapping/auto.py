@@ -26,6 +26,8 @@ the end ties are broken (`stage_times.py`): the sum of the stage times falls, th
 
 The bound is for the mapping of these stages: another partition may have a better one. For
 `busiest-link` the parts are those of `links.py`.
+
+What can run beside `auto` for mappings, in processes of their own.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ from __future__ import annotations
 from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ..core.search import OPTIMAL_GAP, Search
-from .annealing.stage_times import break_ties
+from .annealing.costs import break_ties
+from .annealing.targets import anneal, descents, start_strategies
 from .parameters import EARLY_ROUNDS, EXACT_ROUNDS, MAX_EXACT_DEVICES
 from .search import MappingSearch
 
@@ -41,7 +44,7 @@ from .search import MappingSearch
 def auto(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     """Map for what the problem minimises; break ties of stage times by their sum."""
     if task.problem.objective == "busiest-link":
-        from .links import busiest_link
+        from .busiest_link import busiest_link  # with Pyomo, which takes a second to import
 
         busiest_link(task, search)
     else:
@@ -52,7 +55,7 @@ def auto(task: Task[DeviceMapping], search: Search[Solution]) -> None:
 def layouts(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     """Take the best construction, with a bound, for what the problem minimises."""
     if task.problem.objective == "busiest-link":
-        from .links import busiest_link
+        from .busiest_link import busiest_link
 
         busiest_link(task, search, anneal=False)
         return
@@ -76,7 +79,7 @@ def stage_times(task: Task[DeviceMapping], search: Search[Solution]) -> None:
 
     devices = mapping.costs.size
     if devices > MAX_EXACT_DEVICES:
-        from .programs.tight_stages import both, has_both, messages_first, rings_first
+        from .tight_stages import both, has_both, messages_first, rings_first
 
         with mapping.step("rings"):
             rings_first(mapping)
@@ -117,3 +120,22 @@ def _exact(mapping: MappingSearch) -> None:
         if finished and mapping.rings_only:
             bound = mapping.objective_s
         mapping.raise_bound(bound, "all sets of devices")
+
+
+def annealing(task: Task[DeviceMapping], search: Search[Solution]) -> None:
+    """Anneal with other random numbers, at targets below the best mapping of all processes."""
+    if task.problem.objective == "busiest-link":
+        from .busiest_link import busiest_link
+
+        busiest_link(task, search)
+        return
+    mapping = MappingSearch(task, search)
+    mapping.layouts()
+    mapping.bound_segments()  # annealing starts from block counts where there are segments
+    if search.best is None or search.should_stop():
+        return
+    starts = start_strategies(mapping)
+    if mapping.rings_only:
+        anneal(mapping, starts)
+    else:
+        descents(mapping, starts)

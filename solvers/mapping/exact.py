@@ -21,16 +21,18 @@ from ...formulations.mapping.costs import MappingCosts, stage_times
 from ...instances.common.arrays import Bools, Floats, Ints
 from ..core.search import Stoppable
 from . import layouts
-from .exact_kernel import able_alone, containing, place_stages
-from .parameters import EXACT_SLICE, REMEMBERED_PAIRS
-from .set_tables_kernel import (
+from .exact_kernels import (
+    able_alone,
     best_ring,
     by_island,
+    containing,
     hierarchical_bounds,
+    place_stages,
     set_rings,
     tree_order,
     tree_times,
 )
+from .parameters import EXACT_SLICE, REMEMBERED_PAIRS
 
 
 class Tables(NamedTuple):

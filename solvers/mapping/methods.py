@@ -5,36 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...formulations.task import Task
-from ...instances import DeviceMapping, Solution
+from ...instances import DeviceMapping
 from ...instances.model.stage_costs import parameter_bytes
-from ..core.method import Method
+from ..core.method import Method, SolverName
 from ..core.portfolio.strategy import Strategy
-from ..core.search import Search
 from .parameters import ANNEALING
-
-
-def _auto(task: Task[DeviceMapping], search: Search[Solution]) -> None:
-    from .auto import auto
-
-    auto(task, search)
-
-
-def _layouts(task: Task[DeviceMapping], search: Search[Solution]) -> None:
-    from .auto import layouts
-
-    layouts(task, search)
-
-
-def _milp(task: Task[DeviceMapping], search: Search[Solution]) -> None:
-    from .milp import milp
-
-    milp(task, search)
-
-
-def _joint(task: Task[DeviceMapping], search: Search[Solution]) -> None:
-    from .milp import joint
-
-    joint(task, search)
 
 
 def _links(_method: str, task: Task[DeviceMapping]) -> str | None:
@@ -57,21 +32,22 @@ def _not_rings(method: str, task: Task[DeviceMapping]) -> str | None:
     return f"{method}: it knows rings alone; set collective to ring"
 
 
-def _annealing(task: Task[DeviceMapping], search: Search[Solution]) -> None:
-    from .beside import annealing
-
-    annealing(task, search)
-
-
 def _beside(task: Task[DeviceMapping]) -> Sequence[Strategy]:  # noqa: ARG001
     """Return what runs beside `auto`."""
-    return (Strategy(ANNEALING, _annealing, seeded=True),)
+    return (
+        Strategy(ANNEALING, SolverName("stagecut.solvers.mapping.auto.annealing"), seeded=True),
+    )
 
 
 #: By name.
 METHODS: dict[str, Method[DeviceMapping]] = {
-    "auto": Method(_auto, refuses=(_links,), beside=_beside),
-    "layouts": Method(_layouts, refuses=(_links,)),
-    "milp": Method(_milp, refuses=(_links, _not_rings)),
-    "joint": Method(_joint, refuses=(_links, _busiest_link, _not_rings)),
+    "auto": Method(
+        SolverName("stagecut.solvers.mapping.auto.auto"), refuses=(_links,), beside=_beside
+    ),
+    "layouts": Method(SolverName("stagecut.solvers.mapping.auto.layouts"), refuses=(_links,)),
+    "milp": Method(SolverName("stagecut.solvers.mapping.milp.milp"), refuses=(_links, _not_rings)),
+    "joint": Method(
+        SolverName("stagecut.solvers.mapping.joint.joint"),
+        refuses=(_links, _busiest_link, _not_rings),
+    ),
 }

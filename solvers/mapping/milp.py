@@ -1,29 +1,15 @@
-"""The integer programs of mapping, solved by HiGHS: for a handful of devices, rings only.
-
-`milp` maps stages that were cut before; `joint` cuts and maps at once, from the two-phase answer.
-"""
+"""Mapping of given stages by an integer program, `formulations.mapping.milp`, for few devices."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-
-import numpy as np
-import pyomo.environ as pyo
-from pyomo.common.gc_manager import PauseGC
-
-from ...formulations.mapping.joint import joint_data, joint_milp
-from ...formulations.mapping.links import link_traffic
+from ...formulations.mapping.busiest_link import LinkTraffic, link_traffic
+from ...formulations.mapping.milp import mapping_milp
 from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ...instances.common.arrays import Floats
-from ...instances.common.units import TIME_UNITS
 from ..core.compiled_model import compile_model
 from ..core.milp_driver import Program, solve_program
 from ..core.search import Search
-from .auto import stage_times
-from .parameters import TWO_PHASE_SHARE
-from .programs.given_stages import map_by_program
 from .search import MappingSearch
 
 
@@ -39,65 +25,40 @@ def milp(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     map_by_program(mapping, traffic)
 
 
-def joint(task: Task[DeviceMapping], search: Search[Solution]) -> None:
-    """Map in two phases; then cut and map at once. The bound is for all partitions.
+def map_by_program(
+    mapping: MappingSearch, traffic: LinkTraffic | None, *, seconds: float | None = None
+) -> None:
+    """Map the stages by the integer program, from the incumbent on; collectives are rings.
 
-    The program knows no collectives but rings, and no links.
+    Parameters
+    ----------
+    traffic
+        Of the links, if their load is the objective.
+    seconds
+        At most so long; None: until the limit.
     """
-    _two_phases(task, search)
-    solve_program(
-        lambda: _joint_program(task, search), search, gap=min(search.limits.least_gap, 1e-7)
-    )
+    search = mapping.search
 
-
-def _joint_program(task: Task[DeviceMapping], search: Search[Solution]) -> Program[Solution]:
-    """State the program for the best solution known."""
-    problem = task.problem
-    unit = TIME_UNITS[task.workload.time_unit]
-    known = 0 < search.objective < math.inf
-    per_s = 1000.0 / (search.objective * unit) if known else 1000.0
-    with PauseGC():
-        data = joint_data(task.workload)
-        stated = joint_milp(data, problem, per_s)
+    def state() -> Program[Solution]:
+        per_s = mapping.program_units_per_s
+        stated = mapping_milp(mapping.costs, per_s, traffic)
         compiled = compile_model(stated.model)
 
-    def read(x: Floats) -> Solution:
-        def value(var: pyo.Var) -> float:
-            return float(var.value) if var.fixed else compiled.value(var, x)
+        def read(x: Floats) -> Solution:
+            slots, sends_to = stated.read(lambda var: compiled.value(var, x))
+            return mapping.costs.read_back(mapping.stage, slots, sends_to)
 
-        stage, slots, sends_to = stated.read(value)
-        return ReplicaPlacement(stage[data.unit_of], problem.topology.usable[slots], sends_to)
-
-    start = None
-    if isinstance(search.best, ReplicaPlacement):
-        of_unit = np.zeros(data.units.size, np.int64)
-        of_unit[data.unit_of] = search.best.stage
-        at = problem.topology.usable_index[search.best.slots]
-        start = compiled.start(stated.start(of_unit, at, search.best.sends_to))
-    return Program(
-        compiled=compiled,
-        read=read,
-        scale=1 / (per_s * unit),
-        origin="partition and mapping",
-        infeasible="no partition into stages keeps the rules",
-        start=start,
-    )
-
-
-def _two_phases(task: Task[DeviceMapping], search: Search[Solution]) -> None:
-    """Offer the answer of partition first, mapping after; its bound is not one for all cuts."""
-    left = search.seconds_left
-    limits = replace(
-        search.limits,
-        seconds=None if math.isinf(left) else max(TWO_PHASE_SHARE * left, 1e-3),
-        nodes=4,
-        gap=0.0,
-    )
-    inner: Search[Solution] = Search(limits, search.value)
-    with search.phase("two phases"):
-        stage_times(task, inner)
-    if inner.best is not None:
-        search.offer(inner.best)
-        search.note(
-            f"partition first, mapping after: {inner.objective:.6g} {task.workload.time_unit}"
+        start = None
+        if isinstance(search.best, ReplicaPlacement):
+            at = mapping.problem.topology.usable_index[search.best.slots]
+            start = compiled.start(stated.start(at, search.best.sends_to))
+        return Program(
+            compiled=compiled,
+            read=read,
+            start=start,
+            scale=1 / (per_s * mapping.unit),
+            origin="mapping MILP, stages given",
+            infeasible="no mapping of the given stages keeps the rules",
         )
+
+    solve_program(state, search, seconds=seconds, gap=0.0)

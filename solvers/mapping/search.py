@@ -18,8 +18,7 @@ from ...instances import DeviceMapping, ReplicaPlacement, Solution, StageCosts, 
 from ...instances.common.arrays import Ints
 from ...instances.common.units import TIME_UNITS
 from ..core.search import OPTIMAL_GAP, Search
-from .annealing.stage_times import descend
-from .annealing.violations import best_routes
+from .annealing.costs import best_routes, descend
 from .layouts import first_mapping, layouts, matched
 from .parameters import (
     BLOCK_SECONDS,
@@ -30,8 +29,7 @@ from .parameters import (
     SEGMENT_TARGETS,
 )
 from .partition import balanced_partition
-from .programs.counts import count_test
-from .segments import SegmentTest
+from .threshold_tests import SegmentTest, count_test
 
 
 class MappingSearch:

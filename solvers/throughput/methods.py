@@ -7,100 +7,42 @@ from collections.abc import Sequence
 from ...formulations.task import Task
 from ...instances import Solution, Throughput
 from ..core.learned_options import LEARNED_OPTIONS, no_policy
-from ..core.method import Method
+from ..core.method import Method, SolverName
 from ..core.portfolio.strategy import Strategy
 from ..core.search import Search
 
-
-def _auto(task: Task[Throughput], search: Search[Solution]) -> None:
-    from .auto import auto
-
-    auto(task, search)
-
-
-def _dp(task: Task[Throughput], search: Search[Solution]) -> None:
-    from .dp.dp import ideal_dp
-
-    ideal_dp(task, search)
-
-
-def _linear_dp(task: Task[Throughput], search: Search[Solution]) -> None:
-    from .dp.dp import linearised_dp
-
-    linearised_dp(task, search)
-
-
-def _pipedream(task: Task[Throughput], search: Search[Solution]) -> None:
-    from .dp.dp import pipedream
-
-    pipedream(task, search)
-
-
-def _multilevel(task: Task[Throughput], search: Search[Solution]) -> None:
-    from .multilevel.multilevel import multilevel
-
-    multilevel(task, search)
-
-
-def _milp(task: Task[Throughput], search: Search[Solution]) -> None:
-    from .milp import compact
-
-    compact(task, search)
-
-
-def _column_generation(task: Task[Throughput], search: Search[Solution]) -> None:
-    from .set_partitioning import set_partitioning
-
-    set_partitioning(task, search)
-
-
-def _greedy(task: Task[Throughput], search: Search[Solution]) -> None:
-    from .greedy import greedy
-
-    greedy(task, search)
-
-
-def _local_search(task: Task[Throughput], search: Search[Solution]) -> None:
-    from .local_search import local_search
-
-    local_search(task, search)
-
-
-def _random(task: Task[Throughput], search: Search[Solution]) -> None:
-    from .local_search import random_best
-
-    random_best(task, search)
-
-
-def _single(task: Task[Throughput], search: Search[Solution]) -> None:
-    from .single_device import single_device
-
-    single_device(task, search)
-
-
-def _metis(task: Task[Throughput], search: Search[Solution]) -> None:
-    from .partitioner import metis
-
-    metis(task, search)
+MILP = SolverName("stagecut.solvers.throughput.milp.compact")
+GREEDY = SolverName("stagecut.solvers.throughput.greedy.greedy")
 
 
 def _learned(task: Task[Throughput], search: Search[Solution]) -> None:
     from ..learned.method import learned
 
-    _greedy(task, search)
+    GREEDY(task, search)
     learned(task, search)
 
 
 def _beside_auto(task: Task[Throughput]) -> Sequence[Strategy]:
-    from .beside import beside_auto
+    """Return what runs beside `auto`: nothing that ends in time for large graphs.
 
-    return beside_auto(task)
+    The DP alone prices relayed data.
+    """
+    from .auto import LARGE
+
+    if task.problem.relayed or task.workload.n > LARGE:
+        return ()
+    if task.problem.split == "noncontiguous":
+        return (*_beside_set_partitioning(task), Strategy("milp", MILP))
+    return (Strategy("milp", MILP),)
 
 
 def _beside_set_partitioning(task: Task[Throughput]) -> Sequence[Strategy]:
-    from .beside import beside_set_partitioning
+    """Return what runs beside set partitioning, which is left with the bounds."""
+    from .relaxation import pays, relaxation  # only here: other splits wait for neither
+    from .set_partitioning import SPLITS, splits
 
-    return beside_set_partitioning(task)
+    first = (Strategy("relaxation", relaxation),) if pays(task) else ()
+    return (*first, Strategy(SPLITS, splits, seeded=True))
 
 
 def _relayed(method: str, task: Task[Throughput]) -> str | None:
@@ -130,19 +72,34 @@ _SOLVER: dict[str, tuple[str, ...]] = {"solver": ()}
 
 #: By name.
 METHODS: dict[str, Method[Throughput]] = {
-    "auto": Method(_auto, _SOLVER, beside=_beside_auto),
-    "dp": Method(_dp),
-    "linear-dp": Method(_linear_dp),
-    "multilevel": Method(_multilevel),
-    "pipedream": Method(_pipedream),
-    "milp": Method(_milp, _SOLVER, refuses=(_relayed,)),
-    "column-generation": Method(
-        _column_generation, refuses=(_relayed, _connected), beside=_beside_set_partitioning
+    "auto": Method(
+        SolverName("stagecut.solvers.throughput.auto.auto"), _SOLVER, beside=_beside_auto
     ),
-    "greedy": Method(_greedy, refuses=(_relayed,)),
-    "local-search": Method(_local_search, refuses=(_relayed,)),
-    "random": Method(_random, refuses=(_relayed,)),
+    "dp": Method(SolverName("stagecut.solvers.throughput.dp.dp.ideal_dp")),
+    "linear-dp": Method(SolverName("stagecut.solvers.throughput.dp.dp.linearised_dp")),
+    "multilevel": Method(
+        SolverName("stagecut.solvers.throughput.multilevel.multilevel.multilevel")
+    ),
+    "pipedream": Method(SolverName("stagecut.solvers.throughput.dp.dp.pipedream")),
+    "milp": Method(MILP, _SOLVER, refuses=(_relayed,)),
+    "column-generation": Method(
+        SolverName("stagecut.solvers.throughput.set_partitioning.set_partitioning"),
+        refuses=(_relayed, _connected),
+        beside=_beside_set_partitioning,
+    ),
+    "greedy": Method(SolverName("stagecut.solvers.throughput.greedy.greedy"), refuses=(_relayed,)),
+    "local-search": Method(
+        SolverName("stagecut.solvers.throughput.local_search.local_search"), refuses=(_relayed,)
+    ),
+    "random": Method(
+        SolverName("stagecut.solvers.throughput.local_search.random_best"), refuses=(_relayed,)
+    ),
     "learned": Method(_learned, LEARNED_OPTIONS, refuses=(_relayed, no_policy)),
-    "single": Method(_single, refuses=(_relayed,)),
-    "metis": Method(_metis, refuses=(_relayed, _hosts_alone)),
+    "single": Method(
+        SolverName("stagecut.solvers.throughput.single_device.single_device"), refuses=(_relayed,)
+    ),
+    "metis": Method(
+        SolverName("stagecut.solvers.throughput.partitioner.metis"),
+        refuses=(_relayed, _hosts_alone),
+    ),
 }

@@ -3,51 +3,8 @@
 from __future__ import annotations
 
 from ...formulations.task import Task
-from ...instances import PlacementRules, Solution, Training
-from ..core.method import Method
-from ..core.search import Search
-
-
-def _auto(task: Task[Training], search: Search[Solution]) -> None:
-    from .auto import auto
-
-    auto(task, search)
-
-
-def _dp(task: Task[Training], search: Search[Solution]) -> None:
-    from .dp import training_dp
-
-    training_dp(task, search)
-
-
-def _milp(task: Task[Training], search: Search[Solution]) -> None:
-    from .milp import milp
-
-    milp(task, search)
-
-
-def _piper(task: Task[Training], search: Search[Solution]) -> None:
-    from .dp import piper
-
-    piper(task, search)
-
-
-def _equal_stages(task: Task[Training], search: Search[Solution]) -> None:
-    from .equal_stages import equal_stages
-
-    equal_stages(task, search)
-
-
-def _data_parallel(task: Task[Training], search: Search[Solution]) -> None:
-    from .equal_stages import data_parallel
-
-    data_parallel(task, search)
-
-
-def _pipedream(task: Task[Training], search: Search[Solution]) -> None:
-    from .pipedream import pipedream
-
-    pipedream(task, search)
+from ...instances import PlacementRules, Training
+from ..core.method import Method, SolverName
 
 
 def _links(_method: str, task: Task[Training]) -> str | None:
@@ -65,11 +22,21 @@ def _no_rules(method: str, task: Task[Training]) -> str | None:
 
 #: By name.
 METHODS: dict[str, Method[Training]] = {
-    "auto": Method(_auto, refuses=(_links,)),
-    "dp": Method(_dp, refuses=(_links,)),
-    "milp": Method(_milp, {"start": ("none",)}, refuses=(_links,)),
-    "piper": Method(_piper, refuses=(_links,)),
-    "equal-stages": Method(_equal_stages, refuses=(_links, _no_rules)),
-    "data-parallel": Method(_data_parallel, refuses=(_links, _no_rules)),
-    "pipedream": Method(_pipedream, refuses=(_links, _no_rules)),
+    "auto": Method(SolverName("stagecut.solvers.training.auto.auto"), refuses=(_links,)),
+    "dp": Method(SolverName("stagecut.solvers.training.dp.training_dp"), refuses=(_links,)),
+    "milp": Method(
+        SolverName("stagecut.solvers.training.milp.milp"), {"start": ("none",)}, refuses=(_links,)
+    ),
+    "piper": Method(SolverName("stagecut.solvers.training.dp.piper"), refuses=(_links,)),
+    "equal-stages": Method(
+        SolverName("stagecut.solvers.training.equal_stages.equal_stages"),
+        refuses=(_links, _no_rules),
+    ),
+    "data-parallel": Method(
+        SolverName("stagecut.solvers.training.equal_stages.data_parallel"),
+        refuses=(_links, _no_rules),
+    ),
+    "pipedream": Method(
+        SolverName("stagecut.solvers.training.pipedream.pipedream"), refuses=(_links, _no_rules)
+    ),
 }

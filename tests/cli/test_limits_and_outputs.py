@@ -165,13 +165,6 @@ def test_options_that_a_method_does_not_read_are_refused() -> None:
     assert stagecut.solve(workload, method="milp", solver="highs").status == "optimal"
 
 
-def test_a_method_answers_to_its_former_name_and_says_the_new_one() -> None:
-    result = stagecut.solve(small(), method="dpl")
-    assert result.method == "linear-dp"
-    assert result.notes == ("method dpl is now called linear-dp; the old name will go",)
-    assert not {"dpl", "setpart", "equi"} & {name for own in METHODS.values() for name in own}
-
-
 def test_an_option_of_the_training_program_has_known_values() -> None:
     from training_cases import random_training_case
 

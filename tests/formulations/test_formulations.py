@@ -30,16 +30,16 @@ from stagecut import (
 from stagecut.formulations.iteration import milp as iteration_milp
 from stagecut.formulations.latency import links, milp, potentials
 from stagecut.formulations.linear import Linear
-from stagecut.formulations.mapping import counts as mapping_counts
-from stagecut.formulations.mapping import islands as mapping_islands
-from stagecut.formulations.mapping import joint, message_program, places, ring_program
+from stagecut.formulations.mapping import blocks as mapping_counts
+from stagecut.formulations.mapping import busiest_link as mapping_islands
+from stagecut.formulations.mapping import joint, message_program, ring_program
 from stagecut.formulations.mapping import milp as mapping_milp
-from stagecut.formulations.mapping.blocks import find_blocks
+from stagecut.formulations.mapping import milp as places
+from stagecut.formulations.mapping.blocks import block_capacities, find_blocks
 from stagecut.formulations.mapping.bound import pair_upper_bounds, stage_lower_bounds
+from stagecut.formulations.mapping.busiest_link import link_traffic
 from stagecut.formulations.mapping.costs import mapping_costs, stage_times
 from stagecut.formulations.mapping.joint import joint_data
-from stagecut.formulations.mapping.links import link_traffic
-from stagecut.formulations.mapping.splits import block_capacities
 from stagecut.formulations.schedule import milp as schedule_milp
 from stagecut.formulations.sharding import milp as sharding_milp
 from stagecut.formulations.sharding.costs import sharding_costs

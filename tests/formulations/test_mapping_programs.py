@@ -16,10 +16,9 @@ from stagecut.instances import DeviceMapping, ReplicaPlacement, stage_costs, top
 from stagecut.instances.common.arrays import Ints
 from stagecut.solvers.core.search import Search
 from stagecut.solvers.mapping import auto
+from stagecut.solvers.mapping import both as both
 from stagecut.solvers.mapping.layouts import matched
-from stagecut.solvers.mapping.programs import both
-from stagecut.solvers.mapping.programs.messages import MessageTest
-from stagecut.solvers.mapping.programs.rings import RingTest
+from stagecut.solvers.mapping.threshold_tests import MessageTest, RingTest
 
 SHAPES = [(1, 3), (1, 4), (1, 5), (1, 6), (2, 3), (2, 4), (3, 3), (3, 2), (2, 2), (4, 2), (4, 1)]
 

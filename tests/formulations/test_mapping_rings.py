@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from stagecut.formulations.mapping.rings_kernel import has_ring, has_spread_ring
+from stagecut.formulations.mapping.kernels import has_ring, has_spread_ring
 from stagecut.instances.common.arrays import Bools, Ints
 
 

@@ -116,15 +116,6 @@ def test_a_forged_certificate_is_refused_where_it_is_read_and_where_it_is_checke
         check_bound(workload, forged)
 
 
-def test_a_plan_by_a_method_s_former_name_loads_and_verifies(
-    proved: tuple[Workload, Plan], tmp_path: Path
-) -> None:
-    workload, plan = proved
-    save(plan, tmp_path / "plan.json", workload)
-    document = json.loads((tmp_path / "plan.json").read_text()) | {"method": "setpart"}
-    check_bound(workload, read(document, tmp_path, workload))
-
-
 def test_what_has_no_certificate_is_said_in_a_sentence(proved: tuple[Workload, Plan]) -> None:
     workload, plan = proved
     for certificate, bound, said in (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from stagecut import Cluster, DeviceKind, InputError, Link, PairLink, Throughput
 from stagecut.formulations.task import pose
 from stagecut.instances import DeviceMapping
 from stagecut.solvers import METHODS, solver
+from stagecut.solvers.core.method import SolverName
 
 
 def refused(
@@ -74,9 +76,16 @@ def test_what_the_programs_of_mapping_know() -> None:
     assert solver(pose(workload, no_weights.cluster, problem), "milp")  # nothing is reduced
 
 
-def test_a_former_name_runs_what_it_became() -> None:
+def test_the_name_of_a_solver_is_that_of_a_function() -> None:
+    for of_problem in METHODS.values():
+        for method in of_problem.values():
+            if isinstance(method.solve, SolverName):
+                module, _, function = method.solve.name.rpartition(".")
+                assert callable(getattr(import_module(module), function))
+
+
+def test_an_unknown_method_is_refused_with_those_there_are() -> None:
     of = task("throughput")
     asked = pose(of.workload, of.cluster, Throughput())
-    assert solver(asked, "setpart") is solver(asked, "column-generation")
     with pytest.raises(InputError, match="no 'nothing' for throughput; use one of auto, dp"):
         solver(asked, "nothing")

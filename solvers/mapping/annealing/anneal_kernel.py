@@ -1,24 +1,230 @@
-"""The annealing of mappings: one loop for all costs.
+"""A mapping under annealing, and the moves that change it: what all costs have in common.
+
+A slot is a place of a replica: slot s·R + i is position i of stage s; the last slots are spare.
+Edges have numbers: e < S·R is the ring message of slot e, S·R + e what slot e sends to the next
+stage. Each move is its own inverse.
+
+The annealing of mappings: one loop for all costs.
 
 A cost is a named tuple of arrays, with the operations below for its type (`for_cost`). What an
 operation here does is its default. The defaults are for costs that are a sum over stages: they have
 `current` and `trial`, shape (S, Q), the cost of each stage and the same with the moves of a step,
 `is_changed`, shape (S,), and `changed`, shape (S + 1,): the stages that the moves of a step touch,
 their number last.
+
+Random numbers of the annealing's kernels (xorshift64*).
+
+The numbers are the same whether kernels are interpreted or compiled; numba's own are not NumPy's.
+
+Marsaglia, *Xorshift RNGs*, 2003; Vigna, *An experimental exploration of Marsaglia's xorshift
+generators, scrambled*, 2016.
 """
 
 from __future__ import annotations
 
 import math
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ....formulations.mapping.costs import MappingCosts
+from ....instances.common.arrays import Ints
 from ....instances.common.kernel import UNCOUNTED, Kernel, uncounted
-from .random_kernel import generator, uniform
-from .state_kernel import State, apply_move
+
+#: Shifts of the generator, and the shift and factor that make a number of its state.
+_FIRST, _SECOND, _THIRD = np.uint64(12), np.uint64(25), np.uint64(27)
+
+
+_LOW, _FACTOR = np.uint64(11), np.uint64(2685821657736338717)
+
 
 #: By type of cost: the loop with its kernels.
 _LOOPS: dict[type, Kernel] = {}
+
+
+#: Moves: two devices d, e exchange their slots; replicas i, j of stage s exchange their receivers;
+#: `length` positions of the ring of stage s from `first` on are reversed, receivers with them.
+EXCHANGE, RECEIVERS, REVERSE = 0, 1, 2
+
+
+class State(NamedTuple):
+    """A mapping under annealing.
+
+    Parameters
+    ----------
+    slot
+        Shape (D,): device in each slot.
+    place
+        Slot of each device, by its number.
+    sends_to
+        Shape (S, R): as in `ReplicaPlacement`; the last row is not used.
+    came_from
+        Shape (S, R): from which replica each one receives; the first row is not used.
+    moves
+        Shape (D + 1, 4): the moves of a step, each a kind and what it moves.
+    random
+        Shape (1,): state of the generator of random numbers.
+    """
+
+    slot: Ints
+    place: Ints
+    sends_to: Ints
+    came_from: Ints
+    moves: Ints
+    random: NDArray[np.uint64]
+
+    def copy(self) -> State:
+        """Return a state to be changed apart from this one."""
+        return State._make(each.copy() for each in self)
+
+    def slots(self) -> Ints:
+        """Return the devices of the used slots; shape (S, R)."""
+        return self.slot[: self.sends_to.size].reshape(self.sends_to.shape).copy()
+
+
+def new_state(devices: Ints, slots: Ints, sends_to: Ints) -> State:
+    """Return the state of a mapping.
+
+    Parameters
+    ----------
+    devices
+        Shape (D,): numbers of all devices that may be used.
+    slots, sends_to
+        Shapes (S, R) and (S−1, R): the mapping.
+    """
+    slot = np.concatenate([slots.ravel(), np.setdiff1d(devices, slots)]).astype(np.int64)
+    place = np.full(int(slot.max()) + 1, -1)
+    place[slot] = np.arange(len(slot))
+    receivers, senders = np.zeros(slots.shape, np.int64), np.zeros(slots.shape, np.int64)
+    receivers[:-1] = sends_to
+    senders[1:] = np.argsort(sends_to, axis=1)
+    moves = np.zeros((len(slot) + 1, 4), np.int64)
+    return State(slot, place, receivers, senders, moves, generator(0))
+
+
+def state_of(costs: MappingCosts, slots: Ints, sends_to: Ints) -> State:
+    """Return the state of a mapping on the devices numbered as in `costs`."""
+    return new_state(np.arange(costs.size), slots, sends_to)
+
+
+@uncounted
+def write_move(moves, n, kind, x, y, z):
+    """Write a move to row n of `moves`; return n + 1."""
+    moves[n, 0], moves[n, 1], moves[n, 2], moves[n, 3] = kind, x, y, z
+    return n + 1
+
+
+@uncounted
+def apply_move(move, state):
+    """Change the state by a move, shape (4,); a second time undoes it."""
+    kind, x, y, z = move[0], move[1], move[2], move[3]
+    if kind == EXCHANGE:
+        _exchange(state, state.place[x], state.place[y])
+    elif kind == RECEIVERS:
+        _exchange_receivers(state, x, y, z)
+    else:
+        _reverse(state, x, y, z)
+
+
+@uncounted
+def _exchange(state, p, q):
+    """Exchange the devices of slots p and q."""
+    slot, place = state.slot, state.place
+    slot[p], slot[q] = slot[q], slot[p]
+    place[slot[p]], place[slot[q]] = p, q
+
+
+@uncounted
+def _exchange_receivers(state, s, i, j):
+    """Let replicas i and j of stage s send to each other's receivers."""
+    sends_to, came_from = state.sends_to, state.came_from
+    sends_to[s, i], sends_to[s, j] = sends_to[s, j], sends_to[s, i]
+    came_from[s + 1, sends_to[s, i]] = i
+    came_from[s + 1, sends_to[s, j]] = j
+
+
+@uncounted
+def _reverse(state, s, first, length):
+    """Reverse `length` positions of the ring of stage s from `first` on, receivers with them."""
+    stages, replicas = state.sends_to.shape
+    for k in range(length // 2):
+        i, j = (first + k) % replicas, (first + length - 1 - k) % replicas
+        _exchange(state, s * replicas + i, s * replicas + j)
+        if s + 1 < stages:
+            _exchange_receivers(state, s, i, j)
+        if s > 0:
+            _exchange_receivers(state, s - 1, state.came_from[s, i], state.came_from[s, j])
+
+
+@uncounted
+def touched_edges(move, state, directed, touched):
+    """Write the edges that a move changes to `touched`, each once; return how many.
+
+    They are the same before and after the move. `directed`: a ring message costs something else
+    the other way around.
+    """
+    stages, replicas = state.sends_to.shape
+    kind, x, y, z = move[0], move[1], move[2], move[3]
+    if kind == EXCHANGE:
+        n = _edges_of_slot(state.place[x], state, touched, 0)
+        return _edges_of_slot(state.place[y], state, touched, n)
+    if kind == RECEIVERS:
+        touched[0], touched[1] = (stages + x) * replicas + y, (stages + x) * replicas + z
+        return 2
+    if directed:
+        for k in range(z + 1):
+            touched[k] = x * replicas + (y - 1 + k) % replicas
+        return z + 1
+    touched[0] = x * replicas + (y - 1) % replicas
+    touched[1] = x * replicas + (y + z - 1) % replicas
+    return 2
+
+
+@uncounted
+def _edges_of_slot(p, state, touched, n):
+    """Write the edges at slot p to touched[n:]; return the new n."""
+    stages, replicas = state.sends_to.shape
+    used = stages * replicas
+    if p >= used:
+        return n
+    s, i = p // replicas, p % replicas
+    if replicas > 1:
+        n = _add(touched, n, p)
+        n = _add(touched, n, s * replicas + (i - 1) % replicas)
+    if s + 1 < stages:
+        n = _add(touched, n, used + p)
+    if s > 0:
+        n = _add(touched, n, used + (s - 1) * replicas + state.came_from[s, i])
+    return n
+
+
+@uncounted
+def _add(touched, n, e):
+    """Write edge e to touched[n] unless it is there already; return the new n."""
+    for j in range(n):
+        if touched[j] == e:
+            return n
+    touched[n] = e
+    return n + 1
+
+
+@uncounted
+def edge_ends(e, state):
+    """Return the slots at the ends of edge e; −1 and −1 if there is no such edge."""
+    stages, replicas = state.sends_to.shape
+    used = stages * replicas
+    if e < used:
+        if replicas < 2:
+            return -1, -1
+        s, i = e // replicas, e % replicas
+        return e, s * replicas + (i + 1) % replicas
+    p = e - used
+    s, i = p // replicas, p % replicas
+    if s + 1 >= stages:
+        return -1, -1
+    return p, (s + 1) * replicas + state.sends_to[s, i]
 
 
 def for_cost(kind: type, **kernels: Kernel) -> None:
@@ -121,3 +327,25 @@ def _anneal(cost: Any, state: Any, steps: int, hot: float, cold: float) -> None:
                 for k in range(count - 1, -1, -1):
                     undo(cost, state, moves[k])
             end_step(cost, accepted)
+
+
+def generator(seed: int) -> NDArray[np.uint64]:
+    """Return the state of a generator, shape (1,), which `uniform` and `below` change."""
+    return np.random.SeedSequence(seed).generate_state(1, np.uint64) | np.uint64(1)
+
+
+@uncounted
+def uniform(random):
+    """A number from 0 to 1, 1 excluded."""
+    x = random[0]
+    x ^= x >> _FIRST
+    x ^= x << _SECOND
+    x ^= x >> _THIRD
+    random[0] = x
+    return float((x * _FACTOR) >> _LOW) * 2.0**-53
+
+
+@uncounted
+def below(random, count):
+    """A whole number from 0 to count − 1."""
+    return int(uniform(random) * count)

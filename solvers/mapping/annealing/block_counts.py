@@ -34,10 +34,9 @@ from ..parameters import (
     SAMPLE_PAIRS,
     VIOLATION_FACTOR,
 )
+from .anneal_kernel import State, generator, state_of
 from .block_counts_kernel import anneal_counts
-from .random_kernel import generator
-from .state_kernel import State, state_of
-from .violations import sampled_splits
+from .costs import sampled_splits
 
 
 @dataclass(frozen=True, eq=False)

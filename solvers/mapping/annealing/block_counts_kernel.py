@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from ....instances.common.kernel import inner, kernel
-from .random_kernel import below, uniform
+from .anneal_kernel import below, uniform
 
 
 @inner

@@ -15,15 +15,16 @@ from numpy.typing import NDArray
 
 from ....instances.common.arrays import Floats, Ints
 from ....instances.common.kernel import uncounted
-from .anneal_kernel import for_cost
-from .random_kernel import below, uniform
-from .state_kernel import (
+from .anneal_kernel import (
     EXCHANGE,
     RECEIVERS,
     REVERSE,
     apply_move,
+    below,
     edge_ends,
+    for_cost,
     touched_edges,
+    uniform,
     write_move,
 )
 

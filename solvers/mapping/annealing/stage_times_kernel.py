@@ -10,12 +10,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ....formulations.mapping.times_kernel import allreduce_time
+from ....formulations.mapping.kernels import allreduce_time
 from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.common.kernel import uncounted
-from .anneal_kernel import for_cost, touch_stage
-from .random_kernel import below, uniform
-from .state_kernel import EXCHANGE, RECEIVERS, apply_move, touched_edges, write_move
+from .anneal_kernel import (
+    EXCHANGE,
+    RECEIVERS,
+    apply_move,
+    below,
+    for_cost,
+    touch_stage,
+    touched_edges,
+    uniform,
+    write_move,
+)
 
 
 class StageTimes(NamedTuple):

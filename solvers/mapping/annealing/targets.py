@@ -31,6 +31,7 @@ from ..parameters import (
     TARGET_STRIDE,
 )
 from ..search import MappingSearch
+from .anneal_kernel import State, state_of
 from .anneal_kernel import anneal as anneal_state
 from .block_counts import (
     CountModel,
@@ -42,9 +43,7 @@ from .block_counts import (
     realise,
     update_weights,
 )
-from .stage_times import descend
-from .state_kernel import State, state_of
-from .violations import sampled_splits, violation_left, violations
+from .costs import descend, sampled_splits, violation_left, violations
 from .violations_kernel import Violations
 
 

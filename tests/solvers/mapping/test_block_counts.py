@@ -26,7 +26,7 @@ from stagecut.solvers.mapping.annealing.block_counts import (
     scarcity,
     update_weights,
 )
-from stagecut.solvers.mapping.annealing.violations import (
+from stagecut.solvers.mapping.annealing.costs import (
     best_routes,
     sampled_splits,
     violation_left,

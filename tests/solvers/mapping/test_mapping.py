@@ -37,10 +37,13 @@ from stagecut.runtime.verify.mapping import stage_reports
 from stagecut.runtime.verify.report import MappingReport
 from stagecut.solvers.core.search import Search
 from stagecut.solvers.mapping import search as mapping_search
-from stagecut.solvers.mapping.annealing.anneal_kernel import anneal
-from stagecut.solvers.mapping.annealing.stage_times import stage_times_cost
-from stagecut.solvers.mapping.annealing.state_kernel import state_of
-from stagecut.solvers.mapping.annealing.violations import best_routes, sampled_splits, violations
+from stagecut.solvers.mapping.annealing.anneal_kernel import anneal, state_of
+from stagecut.solvers.mapping.annealing.costs import (
+    best_routes,
+    sampled_splits,
+    stage_times_cost,
+    violations,
+)
 from stagecut.solvers.mapping.layouts import (
     cycle,
     even_ends,
@@ -50,8 +53,7 @@ from stagecut.solvers.mapping.layouts import (
     snake,
 )
 from stagecut.solvers.mapping.partition import balanced_partition, run_ends
-from stagecut.solvers.mapping.programs.counts import count_test
-from stagecut.solvers.mapping.segments import SegmentTest
+from stagecut.solvers.mapping.threshold_tests import SegmentTest, count_test
 
 SHAPES = [(2, 2), (2, 3), (3, 2), (1, 4), (4, 1), (1, 1), (1, 5), (5, 1)]
 

@@ -12,11 +12,11 @@ from brute_mapping import least_busiest_link, least_stage_time, place_for, stage
 from sweep import case_of
 
 from stagecut import Limits, Result, solve, verify
-from stagecut.formulations.mapping.times_kernel import allreduce_time
+from stagecut.formulations.mapping.kernels import allreduce_time
 from stagecut.instances import DeviceMapping, ReplicaPlacement, stage_costs, topology
 from stagecut.runtime import evaluate
 from stagecut.runtime.verify.mapping import allreduce
-from stagecut.solvers.mapping.set_tables_kernel import best_tree, set_trees
+from stagecut.solvers.mapping.exact_kernels import best_tree, set_trees
 
 SHAPES = [(1, 2), (1, 5), (2, 1), (2, 2), (2, 3), (2, 4), (3, 1), (3, 2), (3, 3), (4, 1), (4, 2)]
 SHAPES += [(1, 3), (1, 6), (5, 1), (7, 1), (9, 1), (1, 4)]

@@ -8,21 +8,21 @@ from __future__ import annotations
 import numpy as np
 
 from ...formulations.mapping.bound import LowerBounds, stage_lower_bounds, threshold_bound
-from ...formulations.mapping.costs import MappingCosts
-from ...formulations.mapping.links import (
+from ...formulations.mapping.busiest_link import (
     LinkTraffic,
     device_bound,
     link_traffic,
     route_costs,
 )
+from ...formulations.mapping.costs import MappingCosts
 from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ...instances.common.arrays import Ints
 from ..core.milp_driver import Program, solve_program
 from ..core.search import OPTIMAL_GAP, Search
 from .annealing.anneal_kernel import anneal as anneal_state
+from .annealing.anneal_kernel import new_state
 from .annealing.link_loads_kernel import LinkLoads
-from .annealing.state_kernel import new_state
 from .parameters import (
     ISLAND_COUNT_SHARE,
     ISLAND_SECONDS,
@@ -63,7 +63,7 @@ def busiest_link(
 def _prove(mapping: MappingSearch, traffic: LinkTraffic) -> None:
     """Solve the integer program, in a share of the time."""
     # with Pyomo, which takes a second to import
-    from .programs.given_stages import map_by_program
+    from .milp import map_by_program
 
     with mapping.step("milp"):
         seconds = LINK_PROGRAM_SHARE * mapping.search.seconds_left
@@ -98,7 +98,7 @@ def _bound(mapping: MappingSearch, traffic: LinkTraffic) -> None:
 def _bound_by_islands(mapping: MappingSearch, traffic: LinkTraffic, names: Ints) -> None:
     """Raise the bound by what must pass between the islands `names`: a relaxation."""
     # with Pyomo, which takes a second to import
-    from ...formulations.mapping.islands import island_milp
+    from ...formulations.mapping.busiest_link import island_milp
     from ..core.compiled_model import compile_model
 
     per_s = mapping.program_units_per_s

@@ -30,15 +30,14 @@ from typing import Generic, Literal
 
 import numpy as np
 
-from ....formulations.mapping.bound import LowerBounds, fitting, pair_upper_bounds
-from ....formulations.mapping.costs import MappingCosts
-from ....formulations.mapping.message_program import MessageProgram, message_program
-from ....formulations.mapping.ring_cuts import cuts, orders
-from ....formulations.mapping.ring_program import RingProgram, cells_of
-from ....instances.common.arrays import Bools, Floats, Ints
-from ...core.highs import run_highs
-from ...core.search import S, Search
-from ..parameters import BOTH_HEURISTICS, BOTH_PAIRS
+from ...formulations.mapping.bound import LowerBounds, fitting, pair_upper_bounds
+from ...formulations.mapping.costs import MappingCosts
+from ...formulations.mapping.message_program import MessageProgram, message_program
+from ...formulations.mapping.ring_program import RingProgram, cells_of, cuts, orders
+from ...instances.common.arrays import Bools, Floats, Ints
+from ..core.highs import run_highs
+from ..core.search import S, Search
+from .parameters import BOTH_HEURISTICS, BOTH_PAIRS
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,21 +13,21 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ....formulations.mapping.bound import (
+from ...formulations.mapping.bound import (
     BISECTION_WIDTH,
     LowerBounds,
     possible_values,
     threshold_bound,
 )
-from ....formulations.mapping.costs import MappingCosts
-from ....instances import Solution
-from ....instances.common.arrays import Floats, Ints
-from ...core.search import OPTIMAL_GAP
-from ..annealing.anneal_kernel import anneal
-from ..annealing.state_kernel import state_of
-from ..annealing.violations import sampled_splits, violations
-from ..layouts import matched
-from ..parameters import (
+from ...formulations.mapping.costs import MappingCosts
+from ...instances import Solution
+from ...instances.common.arrays import Floats, Ints
+from ..core.search import OPTIMAL_GAP
+from .annealing.anneal_kernel import anneal, state_of
+from .annealing.costs import sampled_splits, violations
+from .both import BothTest
+from .layouts import matched
+from .parameters import (
     ANNEALING,
     BOTH_ATTEMPTS,
     BOTH_BESIDE_DEVICES,
@@ -59,10 +59,8 @@ from ..parameters import (
     THRESHOLD_GROWTH,
     THRESHOLD_STEP,
 )
-from ..search import MappingSearch
-from .both import BothTest
-from .messages import MessageTest
-from .rings import RingTest
+from .search import MappingSearch
+from .threshold_tests import MessageTest, RingTest
 
 #: A test of a threshold: None where no mapping exists, something false where it is not decided.
 Test = Callable[[MappingCosts, LowerBounds, float], object | None]

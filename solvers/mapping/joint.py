@@ -1,0 +1,85 @@
+"""Partition and mapping in one integer program, `formulations.mapping.joint`, from two phases."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pyomo.environ as pyo
+from pyomo.common.gc_manager import PauseGC
+
+from ...formulations.mapping.joint import joint_data, joint_milp
+from ...formulations.task import Task
+from ...instances import DeviceMapping, ReplicaPlacement, Solution
+from ...instances.common.arrays import Floats
+from ...instances.common.units import TIME_UNITS
+from ..core.compiled_model import compile_model
+from ..core.milp_driver import Program, solve_program
+from ..core.search import Search
+from .auto import stage_times
+from .parameters import TWO_PHASE_SHARE
+
+
+def joint(task: Task[DeviceMapping], search: Search[Solution]) -> None:
+    """Map in two phases; then cut and map at once. The bound is for all partitions.
+
+    The program knows no collectives but rings, and no links.
+    """
+    _two_phases(task, search)
+    solve_program(
+        lambda: _joint_program(task, search), search, gap=min(search.limits.least_gap, 1e-7)
+    )
+
+
+def _joint_program(task: Task[DeviceMapping], search: Search[Solution]) -> Program[Solution]:
+    """State the program for the best solution known."""
+    problem = task.problem
+    unit = TIME_UNITS[task.workload.time_unit]
+    known = 0 < search.objective < math.inf
+    per_s = 1000.0 / (search.objective * unit) if known else 1000.0
+    with PauseGC():
+        data = joint_data(task.workload)
+        stated = joint_milp(data, problem, per_s)
+        compiled = compile_model(stated.model)
+
+    def read(x: Floats) -> Solution:
+        def value(var: pyo.Var) -> float:
+            return float(var.value) if var.fixed else compiled.value(var, x)
+
+        stage, slots, sends_to = stated.read(value)
+        return ReplicaPlacement(stage[data.unit_of], problem.topology.usable[slots], sends_to)
+
+    start = None
+    if isinstance(search.best, ReplicaPlacement):
+        of_unit = np.zeros(data.units.size, np.int64)
+        of_unit[data.unit_of] = search.best.stage
+        at = problem.topology.usable_index[search.best.slots]
+        start = compiled.start(stated.start(of_unit, at, search.best.sends_to))
+    return Program(
+        compiled=compiled,
+        read=read,
+        scale=1 / (per_s * unit),
+        origin="partition and mapping",
+        infeasible="no partition into stages keeps the rules",
+        start=start,
+    )
+
+
+def _two_phases(task: Task[DeviceMapping], search: Search[Solution]) -> None:
+    """Offer the answer of partition first, mapping after; its bound is not one for all cuts."""
+    left = search.seconds_left
+    limits = replace(
+        search.limits,
+        seconds=None if math.isinf(left) else max(TWO_PHASE_SHARE * left, 1e-3),
+        nodes=4,
+        gap=0.0,
+    )
+    inner: Search[Solution] = Search(limits, search.value)
+    with search.phase("two phases"):
+        stage_times(task, inner)
+    if inner.best is not None:
+        search.offer(inner.best)
+        search.note(
+            f"partition first, mapping after: {inner.objective:.6g} {task.workload.time_unit}"
+        )

@@ -1,1 +1,0 @@
-"""Bounds and mappings by integer programs: blocks, rings, messages."""
