@@ -168,14 +168,14 @@ if TYPE_CHECKING:
     from .runtime.measure.measurement import to_cluster as to_cluster
     from .runtime.measure.picture import draw_measurement as draw_measurement
     from .runtime.measure.timing import measure as measure
-    from .runtime.pictures.comparison_chart import draw_comparison as draw_comparison
-    from .runtime.pictures.comparison_chart import plot_traces as plot_traces
-    from .runtime.pictures.front_chart import plot_front as plot_front
+    from .runtime.pictures.charts import draw_comparison as draw_comparison
+    from .runtime.pictures.charts import draw_loads as draw_loads
+    from .runtime.pictures.charts import plot_front as plot_front
+    from .runtime.pictures.charts import plot_traces as plot_traces
     from .runtime.pictures.gantt import draw_gantt as draw_gantt
+    from .runtime.pictures.gantt import plot_passes as plot_passes
     from .runtime.pictures.graph import draw_graph as draw_graph
     from .runtime.pictures.html_page import write_html as write_html
-    from .runtime.pictures.load_chart import draw_loads as draw_loads
-    from .runtime.pictures.passes import plot_passes as plot_passes
     from .runtime.pictures.shares import plot_shares as plot_shares
     from .runtime.pictures.topology import draw_mapping as draw_mapping
     from .runtime.schedules import SCHEDULES as SCHEDULES
@@ -252,13 +252,10 @@ _MODULES = {
     "runtime.measure.measurement": "LinkDetail to_cluster",
     "runtime.measure.picture": "draw_measurement",
     "runtime.measure.timing": "measure",
-    "runtime.pictures.comparison_chart": "draw_comparison plot_traces",
-    "runtime.pictures.front_chart": "plot_front",
-    "runtime.pictures.gantt": "draw_gantt",
+    "runtime.pictures.charts": "draw_comparison draw_loads plot_front plot_traces",
+    "runtime.pictures.gantt": "draw_gantt plot_passes",
     "runtime.pictures.graph": "draw_graph",
     "runtime.pictures.html_page": "write_html",
-    "runtime.pictures.load_chart": "draw_loads",
-    "runtime.pictures.passes": "plot_passes",
     "runtime.pictures.shares": "plot_shares",
     "runtime.pictures.topology": "draw_mapping",
     "runtime.schedules": "SCHEDULES Schedule WeightVersions make_schedule read_csv write_csv",

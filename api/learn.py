@@ -16,13 +16,18 @@ from ..instances.common.arrays import Ints
 from ..instances.formats.files import load
 from ..instances.generate.graph_family import family_graph
 from ..solvers import Limits
-from ..solvers.learned.imitation import Example, imitate_step
 from ..solvers.learned.policy import new_policy, one_thread
 from ..solvers.learned.policy_file import read_policy, training_of, write_policy
-from ..solvers.learned.ppo import Settings
 from ..solvers.learned.rewards import subject
 from ..solvers.learned.subject import Subject
-from ..solvers.learned.train import Training, new_training, train_step
+from ..solvers.learned.train import (
+    Example,
+    Settings,
+    Training,
+    imitate_step,
+    new_training,
+    train_step,
+)
 from .solve import solve
 
 #: Plans are imitated that are certified to be at most this far from the best.

@@ -127,7 +127,7 @@ class PlannedModel(Summarised):
 
     def plot(self, path: str | Path = "plan.png") -> Path:
         """Draw the load and the memory of every device into a PNG, SVG or PDF file."""
-        from ..runtime.pictures.load_chart import draw_loads
+        from ..runtime.pictures.charts import draw_loads
 
         draw_loads(self.checked, self.plan, Path(path))
         return Path(path)

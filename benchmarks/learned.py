@@ -44,15 +44,13 @@ from stagecut.formulations.task import pose
 from stagecut.instances import Problem
 from stagecut.instances.generate.graph_family import family_graph
 from stagecut.solvers import METHODS
-from stagecut.solvers.learned import fine_tune
-from stagecut.solvers.learned.fine_tune import FineTuning
+from stagecut.solvers.learned import train as fine_tune
 from stagecut.solvers.learned.method import BATCH
 from stagecut.solvers.learned.policy import Drawn, draw_placements, new_policy, one_thread
 from stagecut.solvers.learned.policy_file import policy_of, read_policy
-from stagecut.solvers.learned.ppo import Settings
 from stagecut.solvers.learned.rewards import subject
 from stagecut.solvers.learned.subject import Subject
-from stagecut.solvers.learned.train import new_training, targets, train_step
+from stagecut.solvers.learned.train import FineTuning, Settings, new_training, targets, train_step
 
 PROBLEMS: dict[str, Problem] = {
     "contiguous": Throughput("contiguous"),

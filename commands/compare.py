@@ -214,7 +214,7 @@ def _finish(
     for line in summaries(result, units):
         OUT.print(line, highlight=False, soft_wrap=True)
     if plot is not None:
-        from ..runtime.pictures.comparison_chart import draw_comparison
+        from ..runtime.pictures.charts import draw_comparison
 
         draw_comparison(result, plot)
     tell_written(output, plot)

@@ -82,7 +82,7 @@ def explain(
         )
     if plot is not None and found.plan is not None:
         from ..runtime import evaluate
-        from ..runtime.pictures.load_chart import draw_loads
+        from ..runtime.pictures.charts import draw_loads
 
         report = evaluate(loaded, found.plan.cluster, found.plan.problem, found.plan.solution)
         draw_loads(report, found.plan, plot)

@@ -80,7 +80,7 @@ def learn(
     need("torch", "learned")
     from ..api.learn import LearnOptions, TrainingSet, family_set, workload_set
     from ..api.learn import learn as train
-    from ..solvers.learned.ppo import Settings
+    from ..solvers.learned.train import Settings
 
     check_outputs(output, log)
     for option, value in (("--seconds", seconds), ("--plan-seconds", plan_seconds)):

@@ -214,7 +214,7 @@ def solve(
         workers=Workers(workers, deterministic, scheduler),
     )
     if plot is not None and result.plan is not None and report is not None:
-        from ..runtime.pictures.load_chart import draw_loads
+        from ..runtime.pictures.charts import draw_loads
 
         draw_loads(report, result.plan, plot)
     if objective == "training-batch":

@@ -32,8 +32,7 @@ from .model.plan import Plan, gap_between
 from .model.planned import Planned, plan_of
 from .model.problem import DeviceMapping, Latency, Problem, Throughput
 from .model.sharding.as_workload import program_workload
-from .model.sharding.mesh import DeviceMesh
-from .model.sharding.problem import Sharding, program_of
+from .model.sharding.problem import DeviceMesh, Sharding, program_of
 from .model.sharding.program import Operator, Signature, Tensor, TensorProgram
 from .model.solution import (
     CallPlacement,

@@ -31,7 +31,7 @@ from ...instances.formats.rules_files import load_fixed, load_rules
 from ...instances.formats.source import read_source
 from ...instances.model.placement_rules import NO_RULES, PlacementRules
 from ...instances.model.problem import suggested_cluster
-from ...instances.model.schedules.given import given_order
+from ...instances.model.schedule import given_order
 from .console import ERR, parse_bytes, show_bytes
 
 T = TypeVar("T", bound=Problem)

@@ -28,7 +28,7 @@ import numpy as np
 
 from ...instances import Iteration
 from ...instances.common.arrays import Ints
-from ...instances.model.schedules.size import check_size
+from ...instances.model.schedule import check_size
 
 #: Columns of durations and counts, and numbers of actions in an order.
 FORWARD, BACKWARD, INPUT, WEIGHT = 0, 1, 2, 3

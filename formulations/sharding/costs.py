@@ -14,6 +14,25 @@ with work(σ) = Π 1/p over axes along which σ splits, and moved(σ) the bytes 
     β · Σ elements on a device of what v reads and makes + bytes of what is added up          (3)
 
 A parameter needs its gradient in the property that it has itself.
+
+The choices of operators, and what tensors cost by them.
+
+What it costs to convert a tensor from one property to another, on a mesh.
+
+Along one axis of p devices, for |T| bytes among them (what other axes split is divided out):
+
+    from   to     by               bytes of all devices     seconds, latency α and bandwidth W
+    S(i)   S(j)   all-to-all       (p − 1)/p · |T|          (p − 1) α + (p − 1)/p² · |T| / W
+    S      B      all-gather       (p − 1) · |T|            (p − 1) α + (p − 1)/p · |T| / W
+    P      S      reduce-scatter   (p − 1) · |T|            (p − 1) α + (p − 1)/p · |T| / W
+    P      B      all-reduce       2 (p − 1) · |T|          2 (p − 1) α + 2 (p − 1)/p · |T| / W
+    B      S      slice            0                        0
+    B      P      one keeps it     0                        0
+    S      P      pad with zeros   0                        0
+
+Along several axes a conversion is a cheapest sequence of such steps, each along one axis. An axis
+of a tensor that several axes of the mesh split is put together in the reverse order: a step
+from or to S(i) along an axis of the mesh waits until no later one splits i.
 """
 
 from __future__ import annotations
@@ -26,18 +45,108 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from ...instances import InputError, Operator, Role, Sharding, ShardingObjective
-from ...instances.common.arrays import Ints
+from ...instances import DeviceMesh, InputError, Operator, Role, Sharding, ShardingObjective
+from ...instances.common.arrays import Floats, Ints
+from ...instances.common.errors import quote
 from ...instances.common.units import TIME_UNITS
 from ...instances.model.sharding.problem import program_of
-from ...instances.model.sharding.program import TensorProgram
-from ...instances.model.sharding.properties import Property, local_shape
+from ...instances.model.sharding.program import (
+    COPIED,
+    PARTIAL,
+    Property,
+    TensorProgram,
+    divides,
+    local_shape,
+    property_text,
+)
 from ..task import Task
-from .choices import Choices, Term, Use, fixed_choices
-from .conversions import Conversions, collective_cost, conversions
+
+
+@dataclass(frozen=True, eq=False)
+class Conversions:
+    """The properties that a tensor can have, and what it costs to get from one to another.
+
+    Parameters
+    ----------
+    states
+        The properties.
+    number
+        Position of each in `states`.
+    cost
+        Shape (states, states): from row to column, in the objective's unit.
+    """
+
+    states: tuple[Property, ...]
+    number: dict[Property, int]
+    cost: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Choices:
+    """The choices of one operator, C of them.
+
+    Parameters
+    ----------
+    signature
+        Shape (C, axes): the number of its signature along each axis.
+    cost
+        Shape (C,): of computing.
+    needs, makes
+        For each tensor that it reads, or makes, the number of its property; shape (C,).
+    """
+
+    signature: Ints
+    cost: Floats
+    needs: tuple[Ints, ...]
+    makes: tuple[Ints, ...]
+
+    def only(self, kept: Ints) -> Choices:
+        """Return these choices alone."""
+        return Choices(
+            self.signature[kept],
+            self.cost[kept],
+            tuple(column[kept] for column in self.needs),
+            tuple(column[kept] for column in self.makes),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Use:
+    """An operator that reads a tensor: the number of the property it needs, by its choice."""
+
+    operator: int
+    needs: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """What a tensor costs by how it is made and read, once for all uses that need the same of it.
+
+    Parameters
+    ----------
+    maker, makes
+        The operator that makes it, and the number of its property by the operator's choice.
+    uses
+        Who reads it.
+    cost
+        From the property made (rows) to the one needed (columns).
+    """
+
+    maker: int
+    makes: Ints
+    uses: tuple[Use, ...]
+    cost: Floats
+
+    def value(self, chosen: Ints) -> float:
+        """Return what it costs for the number of each operator's choice."""
+        needed = {int(use.needs[chosen[use.operator]]) for use in self.uses}
+        row = self.cost[self.makes[chosen[self.maker]]]
+        return float(sum(row[b] for b in sorted(needed)))
+
 
 #: Choices of one operator, at most: signatures to the power of the mesh's axes.
 MOST_CHOICES = 20_000
+
 
 #: Bytes of a statistic: the least that is added up, however many devices divide the rest.
 NUMBER_BYTES = 4.0
@@ -278,3 +387,118 @@ def _cost(
     moved = held / total if total else 1.0
     time = operator.fixed + max(operator.compute * work, operator.memory * moved)
     return time + added / unit_s
+
+
+def fixed_choices(
+    operator: Operator, choices: Choices, text: str, converted: tuple[Conversions, ...]
+) -> Choices:
+    """Return the choices of an operator that a text such as ``S0,B`` leaves."""
+    read = [
+        [property_text(converted[t].states[b]) for t, b in zip(tensors, row, strict=True)]
+        for tensors, columns in (
+            (operator.inputs, choices.needs),
+            (operator.outputs, choices.makes),
+        )
+        for row in zip(*columns, strict=True)
+    ]
+    count = len(choices.cost)
+    inputs = [",".join(row) for row in (read[:count] if operator.inputs else [[]] * count)]
+    outputs = [",".join(row) for row in read[-count:]]
+    names = [f"{a}->{b}" for a, b in zip(inputs, outputs, strict=True)]
+    short = inputs if operator.inputs else outputs
+    kept = [k for k in range(count) if text in (names[k], short[k])]
+    if not kept:
+        known = ", ".join(dict.fromkeys(short))
+        raise InputError(
+            f"fix: {operator.name} cannot have {quote(text)} on this mesh; it can have {known}"
+        )
+    return choices.only(np.array(kept))
+
+
+@lru_cache(maxsize=4096)
+def conversions(
+    shape: tuple[int, ...],
+    size_bytes: int,
+    mesh: DeviceMesh,
+    objective: ShardingObjective,
+    unit_s: float,
+) -> Conversions:
+    """Return the conversions of a tensor; see the table above.
+
+    Parameters
+    ----------
+    shape, size_bytes
+        Of the whole tensor.
+    mesh, objective
+        Of the problem.
+    unit_s
+        Seconds of the workload's unit of time.
+    """
+    single = (*range(len(shape)), COPIED, PARTIAL)
+    states = tuple(
+        state
+        for state in itertools.product(single, repeat=len(mesh.shape))
+        if divides(shape, state, mesh.shape)
+    )
+    number = {state: k for k, state in enumerate(states)}
+    cost = np.full((len(states), len(states)), np.inf)
+    np.fill_diagonal(cost, 0.0)
+    for state, k in number.items():
+        for d in range(len(mesh.shape)):
+            for one in single:
+                after = (*state[:d], one, *state[d + 1 :])
+                if after != state and after in number and not _held(state, d, one):
+                    amount = step_cost(state, d, one, size_bytes, mesh, objective)
+                    cost[k, number[after]] = amount / (unit_s if objective == "time" else 1.0)
+    for k in range(len(states)):
+        np.minimum(cost, cost[:, k, None] + cost[None, k, :], out=cost)
+    cost.setflags(write=False)
+    return Conversions(states, number, cost)
+
+
+def _held(state: Sequence[int], d: int, one: int) -> bool:
+    """Whether a later axis of the mesh splits what the step along axis d takes up or puts down."""
+    return any(later >= 0 and later in (state[d], one) for later in state[d + 1 :])
+
+
+def step_cost(
+    state: Property,
+    d: int,
+    one: int,
+    size_bytes: float,
+    mesh: DeviceMesh,
+    objective: ShardingObjective,
+) -> float:
+    """Return what a step along axis d of the mesh to the property `one` costs, seconds or bytes."""
+    p, before = mesh.shape[d], state[d]
+    among = size_bytes
+    for e, other in enumerate(state):
+        if e != d and other >= 0:
+            among /= mesh.shape[e]
+    if before == COPIED or one == PARTIAL:
+        return 0.0
+    if before >= 0 and one >= 0:
+        rounds, moved = p - 1, (p - 1) / p * among
+    elif before == PARTIAL and one == COPIED:
+        rounds, moved = 2 * (p - 1), 2 * (p - 1) * among
+    else:
+        rounds, moved = p - 1, (p - 1) * among
+    return collective_cost(rounds, moved, d, mesh, objective)
+
+
+def collective_cost(
+    rounds: int, moved: float, d: int, mesh: DeviceMesh, objective: ShardingObjective
+) -> float:
+    """Return what a collective along axis d costs.
+
+    Parameters
+    ----------
+    rounds
+        Messages that each device sends, one after the other.
+    moved
+        Bytes that all devices of one group send.
+    """
+    if objective == "distpar":
+        return moved * (mesh.size // mesh.shape[d])
+    link = mesh.links[d]
+    return rounds * link.latency_s + moved / mesh.shape[d] / link.bytes_per_s

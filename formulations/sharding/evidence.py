@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...instances.common.arrays import Floats
-from ...instances.model.sharding.properties import property_text
+from ...instances.model.sharding.program import property_text
 from .costs import ShardingCosts
 
 #: What rounding all potentials down to whole units may take off the bound, relatively.

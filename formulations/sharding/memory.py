@@ -26,9 +26,8 @@ import numpy as np
 
 from ...instances import Role
 from ...instances.common.arrays import Floats, Ints
-from ...instances.model.sharding.properties import local_shape
-from .choices import Term, Use
-from .costs import ShardingCosts
+from ...instances.model.sharding.program import local_shape
+from .costs import ShardingCosts, Term, Use
 
 #: By tensor, the uses by which it is kept.
 Kept = dict[int, list[Use]]

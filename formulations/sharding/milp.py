@@ -57,8 +57,7 @@ import pyomo.environ as pyo
 from ...instances import Role
 from ...instances.common.arrays import Ints
 from ..program import Start, Value
-from .choices import Use
-from .costs import ShardingCosts
+from .costs import ShardingCosts, Use
 from .memory import own_bytes, state_bytes
 
 #: Rows and columns that a program may have: more take HiGHS and Pyomo too long.

@@ -9,7 +9,7 @@ from ..common.choices import OrText, PipelineSchedule, Split, choose
 from ..common.errors import InputError, quote
 from ..common.options import check_count
 from .placement_rules import NO_RULES, PlacementRules
-from .schedules.given import GivenOrder, given_order
+from .schedule import GivenOrder, given_order
 from .summary import ByFields
 from .workload import Workload
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..common.arrays import Floats, Ints
 from ..common.errors import InputError
-from ..model.network.grids import grid_links
+from ..model.network.routing import grid_links
 from ..model.network.topology import Topology, check_links, check_size
 
 FAST, NETWORK, GRID = 300e9, 25e9, 50e9

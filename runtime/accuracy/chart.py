@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 
 from ...instances import InputError
 from ...instances.common.quantities import show_percent
-from ..pictures.figure import names_as_they_are, save_picture
 from ..pictures.gantt import LANE_IN, WIDTH_IN, add_legend, draw_lanes
 from ..pictures.marks import MOST_BARS, marks_of
+from ..pictures.style import names_as_they_are, save_picture
 from .join import Comparison
 from .measured_marks import measured_marks
 

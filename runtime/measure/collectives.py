@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from ...instances import InputError, Link
 from ...instances.common.arrays import Floats
-from ...instances.model.sharding.properties import COPIED, PARTIAL
+from ...instances.model.sharding.program import COPIED, PARTIAL
 from ..execution.sharded.collectives import Place, join_mesh, step
 from .fit import Fit, fit_postal
 from .measurement import Timed

@@ -10,8 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, PercentFormatter
 
 from ...instances import Link
-from ..pictures.figure import names_as_they_are, save_picture
-from ..pictures.palette import LINES
+from ..pictures.style import LINES, names_as_they_are, save_picture
 from .fit import Fit
 from .measurement import Measurement, Timed
 

@@ -9,7 +9,7 @@ from ...instances.common.escape import markup, script
 from ...instances.common.quantities import show_bytes, show_percent, show_time
 from ..simulate.result import Simulation
 from .marks import Marks, bands, marks_of
-from .palette import COLOURS, line_of
+from .style import COLOURS, line_of
 
 #: The page without its data; what stands between @ signs is filled in.
 PAGE = Path(__file__).with_name("simulation_page.html")

@@ -12,9 +12,8 @@ from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 
 from ...instances import InputError, Workload
 from ...instances.common.escape import plain
-from .figure import ShownFigure, names_as_they_are
-from .layers import Spot, layers
-from .palette import FILLS
+from .graph import Spot, layers
+from .style import FILLS, ShownFigure, names_as_they_are
 
 if TYPE_CHECKING:
     import pandas as pd

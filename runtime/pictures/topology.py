@@ -16,8 +16,7 @@ from ...instances.common.arrays import Floats
 from ...instances.common.escape import plain
 from ...instances.topologies import Topology
 from ..verify.report import MappingReport
-from .figure import names_as_they_are, save_picture
-from .palette import FILLS
+from .style import FILLS, names_as_they_are, save_picture
 
 #: Links beyond this many are left out; the picture would be a blot.
 MAX_LINKS = 1000

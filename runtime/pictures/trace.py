@@ -9,7 +9,7 @@ from ...instances import InputError
 from ...instances.common.units import TIME_UNITS, UNSPECIFIED
 from ..simulate.result import Simulation
 from .marks import Arrow, Bar, Marks, marks_of, rows
-from .palette import COLOURS
+from .style import COLOURS
 
 DEVICES, LINKS = 1, 2  # process ids
 

@@ -10,11 +10,20 @@ import numpy as np
 
 from ...instances import InputError
 from ...instances.common.arrays import Ints
-from ...instances.model.schedules.size import check_size
+from ...instances.model.schedule import check_size
 from ..simulate.network import HostMemory, Network, priced_in
 from ..simulate.stages import BACKWARD, StageGraph
-from .actions import Action, Kind, Schedule, WeightVersions, parse_action, schedule_of
-from .csv import read_csv, write_csv
+from .actions import (
+    Action,
+    Kind,
+    Schedule,
+    WeightVersions,
+    parse_action,
+    read_csv,
+    schedule_of,
+    write_csv,
+)
+from .communication import at_the_end, with_transfers
 from .cyclic import flushed, gpipe, inference, pipedream, pipedream_2bw
 from .greedy import list_schedule
 from .patterns import (
@@ -26,10 +35,7 @@ from .patterns import (
     plain_zero_bubble,
     single,
 )
-from .reduction import at_the_end
-from .steps import ScheduleError, step_table
-from .transfers import with_transfers
-from .validate import validate
+from .validate import ScheduleError, step_table, validate
 
 
 def one_f_one_b(stages: StageGraph, microbatches: int, network: Network) -> Schedule:

@@ -15,7 +15,7 @@ import numpy as np
 from ...instances.common.arrays import Bools, Floats, Ints
 from ..simulate.stages import StageGraph
 from .actions import Kind, Schedule
-from .greedy_kernel import place_tasks
+from .kernels import place_tasks
 from .patterns import held
 
 

@@ -1,13 +1,58 @@
-"""Any plan as stages, with the schedule and the network that it is usually simulated with."""
+"""Any plan as stages, with the schedule and the network that it is usually simulated with.
+
+A mapped plan as stages for the simulator, and its topology as a network.
+
+Microbatch j runs on one chain of replicas from the first stage to the last: each sends to the
+replica of the next stage that the plan matched it with. Two ways to move data:
+
+- As the mapping's definition has it (`HostMemory`): a stage is busy for its compute and for the
+  messages of its slowest replica, activations there and gradients back; receivers pay nothing, and
+  nothing competes. The asynchronous schedule then runs at max T_s / (m R) per microbatch, in mode
+  ``both`` and, but for the all-reduce, in ``p2p``; ``allr`` leaves out messages, which are always
+  simulated.
+- Over the topology (`topology_links`): messages run along their routes beside compute, and those
+  that share a link in one direction compete for it. All-reduces take the time of the definition;
+  their traffic does not compete with messages.
+
+A training plan as stages for the simulator: replicas, tensor degree, recomputation.
+
+What the plan's problem defines per microbatch is taken apart:
+
+- The t devices of a replica work as one, so a replica is one device here, named after its first
+  and last.
+- A layer's time is forward and backward together. Its forward takes the file's own share where it
+  names forward and backward times, else a third. Recomputation makes the backward longer.
+- A cut edge costs 2 (c + sync) / B at each end: half in the forward pass, half in the backward.
+- The all-reduce of a batch takes 4 (d − 1) w / (d B); in PipeDream's asynchronous pipeline, which
+  has no batches, a round of d microbatches is one.
+- Memory: a layer takes `fixed_bytes` and the optimizer's state all the time, and
+  `bytes_per_microbatch` for each microbatch in flight.
+
+So the asynchronous schedules run at the plan's time per microbatch: ``2bw`` for problems with
+batches, ``pipedream`` for those without.
+
+A latency plan as stages: every call is one, and every node on a CPU is one.
+
+A call waits for all its inputs, transfers them in, computes, transfers out; its results appear when
+it has ended. That is what a stage without overlap does. What a call needs from another call on the
+same accelerator goes through host memory too; what it needs from one on a linked accelerator is a
+message. CPUs are an unlimited pool: as many cores are shown as compute at a time.
+"""
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import numpy as np
+
 from ...instances import (
     CallPlacement,
+    Cluster,
     DeviceMapping,
     InputError,
     Iteration,
     Latency,
+    Layers,
     PipelinePlacement,
     Placement,
     Plan,
@@ -17,16 +62,26 @@ from ...instances import (
     Throughput,
     Training,
     Workload,
+    layers_of,
+    price,
+    stage_costs,
 )
+from ...instances.common.arrays import Floats, Ints, frozen
+from ...instances.common.units import TIME_UNITS
+from ...instances.model.kept_bytes import kept_bytes
+from ...instances.model.stage_costs import accelerator_seconds
 from ..schedules.actions import Schedule
-from .calls import stages_of_calls
+from ..verify.mapping import link_table, stage_reports
+from ..verify.training import check, microbatches_and_bandwidth
 from .iteration_stages import iteration_schedule, stages_of_iteration
-from .mapped_stages import stages_of_mapping, topology_links
-from .network import HostMemory, Network
+from .network import HostMemory, Links, Network
 from .pieces import cut, weight_share_of
 from .relay import cut_relayed
-from .stages import StageGraph
-from .training_stages import stages_of_training
+from .stages import BACKWARD, FORWARD, StageGraph
+
+#: The forward's share of a layer's time where the file does not say it.
+FORWARD_SHARE = 1 / 3
+
 
 #: How many microbatches are simulated, and run, unless the plan or the caller says otherwise.
 DEFAULT_MICROBATCHES = 8
@@ -134,3 +189,356 @@ def usual_network(plan: Plan) -> Network:
     if isinstance(plan.problem, DeviceMapping) and isinstance(plan.solution, ReplicaPlacement):
         return topology_links(plan.problem, plan.solution)
     return HostMemory(isinstance(plan.problem, Throughput | Iteration) and plan.problem.overlap)
+
+
+def stages_of_mapping(
+    workload: Workload,
+    plan: Plan,
+    problem: DeviceMapping,
+    solution: ReplicaPlacement,
+    *,
+    weight_share: float = 0.5,
+) -> StageGraph:
+    """Return the stages of a mapped plan, priced by the mapping's definition.
+
+    Raises
+    ------
+    InputError
+        If the plan was made for another workload, or that does not say times and sizes.
+    """
+    plan.check_made_for(workload)
+    count, unit = problem.stages, TIME_UNITS[workload.time_unit]
+    costs = stage_costs(workload, solution.stage, count)
+    side = workload.backward.astype(np.int64)
+    compute, receive, send = (np.zeros((count, 2)) for _ in range(3))
+    np.add.at(compute, (solution.stage, side), accelerator_seconds(workload) / unit)
+    trains = bool(workload.backward.any())
+    replicas = chains(solution)
+    routes = problem.topology.routes
+    edges: dict[tuple[int, int], float] = {}
+    for s in range(count - 1):
+        sizes = float(costs.forward_bytes[s]), float(costs.backward_bytes[s] * problem.gradients)
+        edges[2 * s, 2 * s + 2] = sizes[FORWARD]
+        if trains:
+            edges[2 * s + 3, 2 * s + 1] = sizes[BACKWARD]
+        pairs = np.array([replicas[s], replicas[s + 1]])
+        latency = routes.latency_s[pairs[0], pairs[1]]
+        bandwidth = routes.bytes_per_s[pairs[0], pairs[1]]
+        there, back = ((latency + size / bandwidth) * (size > 0) / unit for size in sizes)
+        slowest = int((there + back).argmax())
+        send[s, FORWARD], receive[s, BACKWARD] = there[slowest], back[slowest]
+    if trains:
+        edges |= {(2 * s, 2 * s + 1): 0.0 for s in range(count)}
+    pairs_of_tasks = sorted(edges)
+    present = np.ones((count, 2), np.bool_)
+    present[:, BACKWARD] = trains
+    rank = np.zeros(2 * count, np.int64)
+    rank[0::2], rank[1::2] = np.arange(count), 2 * count - 1 - np.arange(count)
+    weight, resident, activation = kept_bytes(workload)
+    reports = stage_reports(costs, problem, solution.slots, solution.sends_to)
+    nodes = [np.flatnonzero(solution.stage == s) for s in range(count)]
+
+    def summed(values: Floats) -> Floats:
+        return frozen(np.bincount(solution.stage, values, count), np.float64)
+
+    return StageGraph(
+        devices=problem.topology.devices,
+        replicas=replicas,
+        compute=frozen(compute, np.float64),
+        present=frozen(present, np.bool_),
+        receive=frozen(receive, np.float64),
+        send=frozen(send, np.float64),
+        edges=frozen(np.array(pairs_of_tasks, np.int64).reshape(-1, 2), np.int64),
+        payload_bytes=frozen([edges[pair] for pair in pairs_of_tasks], np.float64),
+        rank=frozen(rank, np.int64),
+        weight_bytes=summed(weight),
+        activation_bytes=summed(activation),
+        resident_bytes=summed(resident),
+        nodes=tuple((_of_side(own, side, FORWARD), _of_side(own, side, BACKWARD)) for own in nodes),
+        capacity_bytes=frozen(
+            [plan.cluster.kinds[device.kind].memory_bytes for device in plan.cluster.devices],
+            np.float64,
+        ),
+        weight_share=weight_share,
+        time_unit=workload.time_unit,
+        all_reduce=frozen([report.allreduce_s / unit for report in reports], np.float64),
+        batch=problem.microbatches * problem.replicas,
+    )
+
+
+def chains(solution: ReplicaPlacement) -> tuple[tuple[int, ...], ...]:
+    """Return the replicas of each stage so that the r-th sends to the r-th of the next stage."""
+    places = np.arange(solution.slots.shape[1])
+    replicas = [solution.slots[0]]
+    for sends, row in zip(solution.sends_to, solution.slots[1:], strict=True):
+        places = sends[places]
+        replicas.append(row[places])
+    return tuple(tuple(row.tolist()) for row in replicas)
+
+
+def topology_links(problem: DeviceMapping, solution: ReplicaPlacement) -> Links:
+    """Return the topology as a network, for the messages between the plan's stages.
+
+    Each link carries data in both directions at once; messages that share a link in one direction
+    get max–min fair rates.
+
+    Notes
+    -----
+    O(D² + messages · hops), D the devices of the topology.
+    """
+    topology = problem.topology
+    table = link_table(topology)
+    names = [*topology.devices, *(f"switch {w}" for w in range(topology.switches))]
+    number: dict[tuple[int, int], int] = {}
+    routes: list[tuple[int, ...]] = []
+    route = np.full((topology.size, topology.size), -1, np.int64)
+    rows = chains(solution)
+    for here, there in pairwise(rows):
+        for pair in zip(here, there, strict=True):
+            for a, b in (pair, pair[::-1]):
+                hops = tuple(topology.routes.hops(a, b))
+                route[a, b] = len(routes)
+                routes.append(tuple(number.setdefault(hop, len(number)) for hop in hops))
+    return Links(
+        route,
+        np.array([table[hop][0] for hop in number]),
+        np.array([table[hop][1] for hop in number]),
+        sharing="fair",
+        routes=tuple(routes),
+        names=tuple(f"{names[a]} → {names[b]}" for a, b in number),
+    )
+
+
+def _of_side(nodes: Ints, side: Ints, which: int) -> tuple[int, ...]:
+    return tuple(nodes[side[nodes] == which].tolist())
+
+
+def stages_of_training(
+    workload: Workload,
+    plan: Plan,
+    problem: Training,
+    solution: StagePlacement,
+    *,
+    weight_share: float = 0.5,
+) -> StageGraph:
+    """Return the stages of a training plan.
+
+    Raises
+    ------
+    InputError
+        If the plan was made for another workload, or microbatches or bandwidth are not known.
+
+    Notes
+    -----
+    O(n + m + devices).
+    """
+    plan.check_made_for(workload)
+    layers = layers_of(workload)
+    microbatches, bandwidth = microbatches_and_bandwidth(workload, problem)
+    reports = check(workload, plan.cluster, problem, solution).stages
+    count = len(solution.stages)
+    compute, receive, send = (np.zeros((count, 2)) for _ in range(3))
+    stage_of, chosen = np.zeros(workload.n, np.int64), np.zeros(workload.n, np.int64)
+    names: list[str] = []
+    replicas: list[tuple[int, ...]] = []
+    for s, stage in enumerate(solution.stages):
+        nodes = list(stage.nodes)
+        stage_of[nodes], chosen[nodes] = s, stage.configuration
+        slowdown = plan.cluster.kinds[stage.kind].slowdown
+        for v, c in zip(stage.nodes, stage.configuration, strict=True):
+            forward = forward_time(workload, layers, v, c)
+            compute[s] += slowdown * np.array([forward, layers.time[c] - forward])
+        first = int(solution.device[nodes[0]])
+        replicas.append(tuple(range(len(names), len(names) + stage.replicas)))
+        for r in range(stage.replicas):
+            group = [first + r * stage.degree + t for t in range(stage.degree)]
+            names.append(_group_name([plan.cluster.devices[d].name for d in group]))
+    payload: dict[tuple[int, int], float] = {}
+    for e, (u, v) in enumerate(workload.edges.tolist()):
+        a, b = int(stage_of[u]), int(stage_of[v])
+        if a == b:
+            continue
+        size = float(layers.edge_bytes[e])
+        sync = [layers.sync_bytes[chosen[end]].get(e, 0.0) for end in (u, v)]
+        for side, (source, target) in ((FORWARD, (0, 1)), (BACKWARD, (1, 0))):
+            ends = (a, b)
+            send[ends[source], side] += (size + sync[source]) / bandwidth
+            receive[ends[target], side] += (size + sync[target]) / bandwidth
+        payload[a, b] = payload.get((a, b), 0.0) + size + max(sync)
+    edges = {(2 * a, 2 * b): size for (a, b), size in payload.items()}
+    edges |= {(2 * b + 1, 2 * a + 1): size for (a, b), size in payload.items()}
+    edges |= {(2 * s, 2 * s + 1): 0.0 for s in range(count)}
+    pairs = sorted(edges)
+    rank = np.zeros(2 * count, np.int64)
+    rank[0::2], rank[1::2] = np.arange(count), 2 * count - 1 - np.arange(count)
+    per_batch = [r.replicas if problem.schedule == "pipedream" else microbatches for r in reports]
+    configurations = [list(stage.configuration) for stage in solution.stages]
+    return StageGraph(
+        devices=tuple(names),
+        replicas=tuple(replicas),
+        compute=frozen(compute, np.float64),
+        present=frozen(np.ones((count, 2)), np.bool_),
+        receive=frozen(receive, np.float64),
+        send=frozen(send, np.float64),
+        edges=frozen(np.array(pairs, np.int64).reshape(-1, 2), np.int64),
+        payload_bytes=frozen([edges[pair] for pair in pairs], np.float64),
+        rank=frozen(rank, np.int64),
+        weight_bytes=frozen([layers.weight_bytes[c].sum() for c in configurations], np.float64),
+        activation_bytes=frozen(
+            [layers.bytes_per_microbatch[c].sum() for c in configurations], np.float64
+        ),
+        resident_bytes=frozen(
+            [r.memory_bytes - r.activation_bytes - r.version_bytes for r in reports], np.float64
+        ),
+        nodes=tuple((stage.nodes, ()) for stage in solution.stages),
+        capacity_bytes=frozen(
+            [reports[s].capacity_bytes for s, ring in enumerate(replicas) for _ in ring], np.float64
+        ),
+        weight_share=weight_share,
+        time_unit=workload.time_unit,
+        all_reduce=frozen(
+            [r.synchronise * n for r, n in zip(reports, per_batch, strict=True)], np.float64
+        ),
+        batch=None if problem.schedule == "pipedream" else microbatches,
+    )
+
+
+def forward_time(workload: Workload, layers: Layers, node: int, configuration: int) -> float:
+    """Return the part of a configuration's time that its forward pass takes.
+
+    Without recomputation a share of it; with recomputation the same time as without, which is
+    the best configuration of the node and degree that computes nothing twice. Where there is
+    none, the time is taken to be a forward, a backward and the forward again.
+    """
+    share = FORWARD_SHARE
+    known = [workload.extra.get(f"{key}_time") for key in ("forward", "backward")]
+    if known[0] is not None and known[1] is not None:
+        forward, backward = float(known[0][node]), float(known[1][node])
+        if forward + backward > 0:
+            share = forward / (forward + backward)
+    time = float(layers.time[configuration])
+    if not layers.recomputes[configuration]:
+        return share * time
+    same = (layers.node == node) & (layers.degree == layers.degree[configuration])
+    plain = layers.time[same & ~layers.recomputes]
+    if not len(plain):
+        return share * time / (1 + share)
+    return min(share * float(plain.min()), time)
+
+
+def _group_name(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]}–{names[-1].rpartition(' ')[2]}"
+
+
+def stages_of_calls(workload: Workload, cluster: Cluster, device: Ints, call: Ints) -> StageGraph:
+    """Return the stages of a latency plan; simulate them with the schedule ``single``.
+
+    Parameters
+    ----------
+    device
+        Shape (n,): number of the device of each node.
+    call
+        Shape (n,): number of the node's call on its accelerator, in the order in which they run;
+        −1 for nodes on CPUs.
+
+    Raises
+    ------
+    InputError
+        If the calls wait for each other in a circle.
+
+    Notes
+    -----
+    O((n + m) log n).
+    """
+    costs = price(workload, cluster)
+    groups: dict[tuple[int, int], list[int]] = {}
+    for v in workload.order:
+        d, number = int(device[v]), int(call[v])
+        groups.setdefault((d, number) if number >= 0 else (-1, v), []).append(v)
+    of = np.zeros(workload.n, dtype=np.int64)
+    for k, nodes in enumerate(groups.values()):
+        of[nodes] = k
+    where = [int(device[nodes[0]]) for nodes in groups.values()]
+    kind = costs.kind_of[where]
+    compute, receive, send = (np.zeros((len(groups), 2)) for _ in range(3))
+    for k, nodes in enumerate(groups.values()):
+        compute[k, FORWARD] = costs.compute[kind[k], nodes].sum()
+    edges = set()
+    for u, successors in enumerate(workload.successors):
+        own = int(of[u])
+        users = {int(of[v]) for v in successors} - {own}
+        for k in sorted(users):
+            edges.add((own, k))
+            receive[k, FORWARD] += costs.received(u, where[own], where[k])
+        send[own, FORWARD] += costs.sent(u, where[own], (where[k] for k in sorted(users)))
+    duration = (receive + compute + send)[:, FORWARD]
+    keys = list(groups)
+    rank, begin, end = _execute(keys, sorted(edges), duration)
+    lanes, names = _lanes(cluster, keys, rank, begin, end)
+    capacity = [cluster.kinds[one.kind].memory_bytes for one in cluster.devices]
+    capacity += [np.inf] * (len(names) - len(capacity))
+    present = np.zeros((len(groups), 2), np.bool_)
+    present[:, FORWARD] = True
+    tasks = np.zeros(2 * len(groups), dtype=np.int64)
+    tasks[0::2], tasks[1::2] = rank, len(groups)
+    memory = frozen([workload.memory_bytes[nodes].sum() for nodes in groups.values()], np.float64)
+    return StageGraph(
+        devices=tuple(names),
+        replicas=tuple((lane,) for lane in lanes),
+        compute=frozen(compute, np.float64),
+        present=frozen(present, np.bool_),
+        receive=frozen(receive, np.float64),
+        send=frozen(send, np.float64),
+        edges=frozen(2 * np.array(sorted(edges), dtype=np.int64).reshape(-1, 2), np.int64),
+        payload_bytes=frozen(np.zeros(len(edges)), np.float64),
+        rank=frozen(tasks, np.int64),
+        weight_bytes=memory,
+        activation_bytes=frozen(np.zeros(len(groups)), np.float64),
+        resident_bytes=memory,
+        nodes=tuple((tuple(nodes), ()) for nodes in groups.values()),
+        capacity_bytes=frozen(capacity, np.float64),
+        time_unit=workload.time_unit,
+    )
+
+
+def _execute(
+    keys: list[tuple[int, int]], edges: list[tuple[int, int]], duration: Floats
+) -> tuple[Ints, Floats, Floats]:
+    """Return the place in the order of begins, begin and end of each call and CPU node."""
+    after: list[list[int]] = [[] for _ in keys]
+    waits = np.zeros(len(keys), dtype=np.int64)
+    numbered = sorted((k for k in range(len(keys)) if keys[k][0] >= 0), key=lambda k: keys[k])
+    following = [(a, b) for a, b in pairwise(numbered) if keys[a][0] == keys[b][0]]
+    for a, b in [*edges, *following]:
+        after[a].append(b)
+        waits[b] += 1
+    begin, end = np.zeros(len(keys)), np.zeros(len(keys))
+    ready = [k for k in range(len(keys)) if not waits[k]]
+    for k in ready:
+        end[k] = begin[k] + duration[k]
+        for b in after[k]:
+            begin[b] = max(begin[b], end[k])
+            waits[b] -= 1
+            if not waits[b]:
+                ready.append(b)
+    if len(ready) < len(keys):
+        raise InputError("plan: its calls wait for each other in a circle; verify the plan")
+    rank = np.zeros(len(keys), dtype=np.int64)
+    rank[sorted(ready, key=lambda k: begin[k])] = np.arange(len(keys))
+    return rank, begin, end
+
+
+def _lanes(
+    cluster: Cluster, keys: list[tuple[int, int]], rank: Ints, begin: Floats, end: Floats
+) -> tuple[list[int], list[str]]:
+    """Return the lane of each call and CPU node, and the names of all lanes."""
+    names = [one.name for one in cluster.devices]
+    lanes = [d for d, _ in keys]
+    free: list[float] = []  # when each core shown is free again
+    for k in sorted(range(len(keys)), key=lambda k: (begin[k], rank[k])):
+        if lanes[k] >= 0:
+            continue
+        core = next((c for c, until in enumerate(free) if until <= begin[k]), len(free))
+        free[core : core + 1] = [float(end[k])]
+        lanes[k] = cluster.size + core
+    return lanes, [*names, *(f"pool core {c}" for c in range(len(free)))]

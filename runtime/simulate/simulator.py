@@ -10,8 +10,7 @@ import numpy as np
 from ...instances import InputError, Plan, Planned, Workload, plan_of
 from ...instances.common.arrays import frozen
 from ..schedules import Schedule, make_schedule
-from ..schedules.steps import deadlock
-from ..schedules.validate import check_actions, rows_by_stage
+from ..schedules.validate import check_actions, deadlock, rows_by_stage
 from .engine_kernel import execute
 from .memory import memory_over_time
 from .network import HostMemory, Network, priced_in

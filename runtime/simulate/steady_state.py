@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...instances.common.arrays import Floats
-from ...instances.model.schedules.size import MOST_ACTIONS
+from ...instances.model.schedule import MOST_ACTIONS
 from ..schedules import SCHEDULES, Schedule, make_schedule
 from ..schedules.actions import PER_BATCH
 from .engine_kernel import execute

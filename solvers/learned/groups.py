@@ -3,19 +3,54 @@
 All B samples of a batch take the units in one order, so that one step is a few operations on
 arrays. Groups are numbered in the order in which they get their first unit: an empty group is like
 any other, and only the first of them is offered.
+
+What groups of units cost on each kind of device, for many partitions at once.
+
+Topological orders of the units, drawn at random: contiguous groups are intervals of them.
+
+Which plans can be drawn depends on the order. One that keeps branches together cannot give a group
+the first units of several branches, as good plans of recurrent layers do; one that takes branches
+in turns can hardly give it a whole branch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import networkx as nx
 import numpy as np
 
 from ...instances.common.arrays import Bools, Floats, Ints
 from .features import Scene
 
+
+@dataclass(frozen=True, eq=False)
+class GroupCosts:
+    """What B partitions into G groups cost on K kinds, relative to an even load.
+
+    Parameters
+    ----------
+    load
+        Shape (B, G, K): compute, and what the group pays for nets that it cuts.
+    memory
+        Shape (B, G): bytes.
+    supported
+        Shape (B, G, K).
+    part_of
+        Shape (B, G, U): 1 for the units of a group, divided by their number.
+    """
+
+    load: Floats
+    memory: Floats
+    supported: Floats
+    part_of: Floats
+
+
 #: Features of a group.
 GROUP_FEATURES = 10
+
+
 _LIMIT = 4.0
 
 
@@ -156,3 +191,82 @@ class Groups:
         self._rest_memory -= float(self.of.memory[unit])
         self._left -= 1
         self.group[:, unit] = chosen
+
+
+def group_costs(of: Scene, group: Ints, groups: int) -> GroupCosts:
+    """Return what partitions cost, shape (B, U)."""
+    batch, size = group.shape
+    member = (group[:, None, :] == np.arange(groups)[:, None]).astype(np.float64)  # (B, G, U)
+    compute = member @ np.where(of.supported > 0, of.compute, 0.0).T
+    compute += incident(of, member) @ of.cut.T
+    lacking = member @ (1 - of.supported).T
+    number = np.maximum(member.sum(axis=2, keepdims=True), 1)
+    assert batch == len(member)
+    assert size == of.graph.size
+    return GroupCosts(compute, member @ of.memory, lacking < 0.5, member / number)
+
+
+def incident(of: Scene, member: Floats) -> Floats:
+    """Return which nets each set of units cuts, (…, E); sets are (…, U)."""
+    starts = np.cumsum([0, *(len(pins) for pins in of.graph.pins)])[:-1]
+    if not len(starts):
+        return np.zeros((*member.shape[:-1], 0))
+    pins = np.concatenate([np.array(pins) for pins in of.graph.pins])
+    held = np.add.reduceat(member[..., pins], starts, axis=-1)
+    sizes = np.array([len(pins) for pins in of.graph.pins])
+    return ((held > 0) & (held < sizes)).astype(np.float64)
+
+
+def random_order(of: Scene, rng: np.random.Generator) -> Ints:
+    """Return a topological order of the units, drawn at random, that keeps branches together.
+
+    A depth-first search from the sinks against the edges; units that wait for each other are
+    neighbours, in any order.
+    """
+    blocks = of.blocks
+    priority = rng.random(len(blocks)).tolist()
+    done = [False] * len(blocks)
+    sequence: list[int] = []
+    for root in sorted((b for b in blocks if not blocks.out_degree(b)), key=priority.__getitem__):
+        stack = [(root, False)]
+        while stack:
+            block, finished = stack.pop()
+            if finished:
+                sequence.append(block)
+            elif not done[block]:
+                done[block] = True
+                stack.append((block, True))
+                before = sorted(blocks.predecessors(block), key=priority.__getitem__)
+                stack.extend((b, False) for b in before if not done[b])
+    return _units(of, sequence, rng)
+
+
+def interleaved_order(of: Scene, rng: np.random.Generator) -> Ints:
+    """Return a topological order of the units, drawn at random, that mixes branches.
+
+    The next unit is any one whose predecessors have been; units that wait for each other are
+    neighbours, in any order.
+    """
+    blocks, priority = of.blocks, rng.random(len(of.blocks)).tolist()
+    sequence = nx.lexicographical_topological_sort(blocks, key=priority.__getitem__)
+    return _units(of, sequence, rng)
+
+
+def together(of: Scene, order: Ints, group: Ints) -> Ints:
+    """Return an order with the units of each group, (U,), side by side, else as in an order.
+
+    Groups that wait for each other in a circle leave the order as it is.
+    """
+    groups: nx.DiGraph[int] = nx.DiGraph()
+    groups.add_nodes_from(np.unique(group).tolist())
+    groups.add_edges_from((a, b) for a, b in group[of.edges].tolist() if a != b)
+    if not nx.is_directed_acyclic_graph(groups):
+        return order
+    place = {part: p for p, part in enumerate(nx.topological_sort(groups))}
+    return order[np.argsort([place[p] for p in group[order].tolist()], kind="stable")]
+
+
+def _units(of: Scene, blocks: Iterable[int], rng: np.random.Generator) -> Ints:
+    """Return the units of blocks in their order; those of a block in any."""
+    members = [sorted(of.blocks.nodes[b]["members"]) for b in blocks]
+    return np.array([u for units in members for u in rng.permutation(units).tolist()], np.int64)

@@ -10,13 +10,12 @@ from ...formulations.task import Task
 from ...instances import Problem, Solution
 from ...instances.common.arrays import Floats, Ints
 from ..core.search import Search
-from .fine_tune import FineTuning
-from .orders import interleaved_order, random_order, together
+from .groups import interleaved_order, random_order, together
 from .policy import Drawn, draw_placements, one_thread
 from .policy_file import policy_of, read_policy
 from .rewards import subject
 from .subject import Subject
-from .train import targets
+from .train import FineTuning, targets
 
 #: Placements of a batch. A step takes about as long for 32 as for 8, and 1.4 times as long for 128.
 BATCH = 128

@@ -1,4 +1,20 @@
-"""A policy: encoder, partitioner and scheduler; drawing placements, and their log-probabilities."""
+"""A policy: encoder, partitioner and scheduler; drawing placements, and their log-probabilities.
+
+The encoder: messages pass along the edges of a graph, both ways, and give units embeddings.
+
+The partitioner: unit by unit, in a topological order, which group a unit joins.
+
+An LSTM reads a unit's embedding and the features of the group that the unit before it joined; a
+small network scores each group by its output and the group's features. So the number of groups is
+free, and groups that are alike have the same probability. For contiguous splits a mask leaves the
+group of the unit before, and the next.
+
+The scheduler: group by group, the largest first, which device runs it.
+
+A device is known by its kind (how fast it is at this group, whether it is a host, its memory) and
+by what it has to do already, so that devices of a kind are alike; of those of a kind that have
+nothing to do yet only the first is offered.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +26,62 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...instances.common.arrays import Floats, Ints
-from .encoder import encode, encoder
-from .group_costs import group_costs
-from .groups import Groups, Rules
-from .orders import random_order
-from .partitioner import Choices, partition, partition_log_probabilities, partitioner
-from .scheduler import schedule, schedule_log_probabilities, scheduler
+from ...formulations.throughput.whole_bytes import MEMORY_SLACK
+from ...instances.common.arrays import Bools, Floats, Ints
+from .features import LARGEST, UNIT_FEATURES, Scene
+from .groups import GROUP_FEATURES, GroupCosts, Groups, Rules, group_costs, random_order
 from .subject import Subject
+
+#: Features of a device.
+DEVICE_FEATURES = 8
+
+
+_LIMIT = 4.0
+
+
+@dataclass(frozen=True, eq=False)
+class Choices:
+    """Decisions of B samples in T steps, each of at most C choices.
+
+    Parameters
+    ----------
+    subject
+        Shape (B, T): what each decision is about: a unit, or a group.
+    features
+        Shape (B, T, C, F).
+    allowed
+        Shape (B, T, C).
+    chosen
+        Shape (B, T).
+    log_probability
+        Shape (B, T): of what was chosen, under the policy that chose.
+    """
+
+    subject: Ints
+    features: Floats
+    allowed: Bools
+    chosen: Ints
+    log_probability: Floats
+
+    def take(self, rows: Ints) -> Choices:
+        """Return the decisions of some samples."""
+        return Choices(
+            self.subject[rows],
+            self.features[rows],
+            self.allowed[rows],
+            self.chosen[rows],
+            self.log_probability[rows],
+        )
+
+
+#: Rounds of messages.
+ROUNDS = 3
+
 
 #: Width of all layers of a new policy.
 WIDTH = 32
+
+
 #: Part of the batches that leave out hosts, where there are hosts.
 ACCELERATORS_ALONE = 0.75
 
@@ -160,3 +221,247 @@ def log_probabilities(policy: Any, of: Subject, drawn: Drawn) -> tuple[Any, Any]
     ]
     entropy = [-(all_.exp() * all_.clamp(min=-1e9)).sum(dim=2) for all_, _ in made]
     return torch.cat(taken, dim=1), torch.cat(entropy, dim=1)
+
+
+def encoder(width: int) -> Any:
+    """Return the layers: one for features, and one for each round of messages."""
+    layers = {"features": torch.nn.Linear(UNIT_FEATURES, width)}
+    for i in range(ROUNDS):
+        layers[f"round{i}"] = torch.nn.Linear(3 * width, width)
+    return torch.nn.ModuleDict(layers)
+
+
+def encode(layers: Any, of: Scene) -> Any:
+    """Return the embeddings of units, shape (U, width).
+
+    In each round a unit takes the means of its predecessors' and its successors' embeddings.
+    """
+    source, target = torch.from_numpy(of.edges.T.copy())
+    held = torch.relu(layers["features"](torch.from_numpy(of.units).float()))
+    for i in range(ROUNDS):
+        ahead, behind = _mean(held, source, target), _mean(held, target, source)
+        held = held + torch.relu(layers[f"round{i}"](torch.cat((held, ahead, behind), dim=1)))
+    return held
+
+
+def _mean(held: Any, source: Any, target: Any) -> Any:
+    total = torch.zeros_like(held).index_add(0, target, held[source])
+    number = torch.zeros(len(held)).index_add(0, target, torch.ones(len(target)))
+    return total / number.clamp(min=1)[:, None]
+
+
+def partitioner(width: int) -> Any:
+    """Return the layers: an LSTM over units, and the score of a group."""
+    return torch.nn.ModuleDict(
+        {
+            "lstm": torch.nn.LSTM(width + GROUP_FEATURES, width, batch_first=True),
+            "score": torch.nn.Sequential(
+                torch.nn.Linear(2 * width + GROUP_FEATURES, width),
+                torch.nn.ReLU(),
+                torch.nn.Linear(width, 1),
+            ),
+        }
+    )
+
+
+def masked(scores: Any, allowed: Any) -> Any:
+    """Return the logarithms of the probabilities of what is allowed; −inf elsewhere."""
+    return torch.log_softmax(scores.masked_fill(~allowed, -torch.inf), dim=-1)
+
+
+def draw(log_probabilities: Floats, rng: np.random.Generator) -> Ints:
+    """Return a choice for each row, by its probability."""
+    noise = rng.gumbel(size=log_probabilities.shape)
+    drawn: Ints = np.argmax(log_probabilities + noise, axis=-1)
+    return drawn
+
+
+def _scores(layers: Any, read: Any, embedded: Any, features: Any) -> Any:
+    """Score choices; read and embedded are (…, width), features (…, C, F)."""
+    both = torch.cat((read, embedded), dim=-1).unsqueeze(-2)
+    wide = both.expand(*features.shape[:-1], both.shape[-1])
+    return layers["score"](torch.cat((wide, features), dim=-1)).squeeze(-1)
+
+
+def partition(
+    layers: Any,
+    embedded: Any,
+    groups: Groups,
+    order: Ints,
+    rng: np.random.Generator | Ints,
+    check: Callable[[], None] = lambda: None,
+) -> Choices:
+    """Divide the units, taken in an order, and return the decisions.
+
+    Parameters
+    ----------
+    embedded
+        Shape (U, width).
+    groups
+        Empty ones; on return the partitions.
+    rng
+        What draws the groups; or, shape (B, U), the group that each unit is to join.
+    check
+        Called before each unit.
+    """
+    batch = len(groups.target)
+    rows = np.arange(batch)
+    before = torch.zeros(batch, GROUP_FEATURES)
+    state: Any = None
+    features, allowed, chosen, logs = [], [], [], []
+    with torch.no_grad():
+        for unit in order.tolist():
+            check()
+            seen, may = groups.choices(unit)
+            own = embedded[unit].expand(batch, -1)
+            if isinstance(rng, np.ndarray):
+                taken, log = rng[:, unit], np.zeros(batch)
+            else:
+                step = torch.cat((own, before), dim=1).unsqueeze(1)
+                read, state = layers["lstm"](step, state)
+                scores = _scores(layers, read[:, 0], own, torch.from_numpy(seen))
+                both = masked(scores, torch.from_numpy(may)).numpy().astype(np.float64)
+                taken = draw(both, rng)
+                log = both[rows, taken]
+            groups.join(unit, taken)
+            before = torch.from_numpy(seen[rows, taken])
+            features.append(seen)
+            allowed.append(may)
+            chosen.append(taken)
+            logs.append(log)
+    return Choices(
+        np.tile(order, (batch, 1)),
+        np.stack(features, axis=1),
+        np.stack(allowed, axis=1),
+        np.stack(chosen, axis=1),
+        np.stack(logs, axis=1),
+    )
+
+
+def partition_log_probabilities(layers: Any, embedded: Any, made: Choices) -> Any:
+    """Return the logarithms of the probabilities of all choices, (B, T, C), with gradients."""
+    features = torch.from_numpy(made.features)
+    chosen = torch.from_numpy(made.chosen)
+    own = embedded[torch.from_numpy(made.subject)]
+    index = chosen[:, :, None, None].expand(-1, -1, 1, features.shape[-1])
+    joined = features.gather(2, index).squeeze(2)
+    before = torch.cat((torch.zeros_like(joined[:, :1]), joined[:, :-1]), dim=1)
+    read, _ = layers["lstm"](torch.cat((own, before), dim=2))
+    return masked(_scores(layers, read, own, features), torch.from_numpy(made.allowed))
+
+
+def scheduler(width: int) -> Any:
+    """Return the layers that score a device."""
+    return torch.nn.Sequential(
+        torch.nn.Linear(width + DEVICE_FEATURES, width),
+        torch.nn.ReLU(),
+        torch.nn.Linear(width, 1),
+    )
+
+
+def schedule(
+    layers: Any,
+    embedded: Any,
+    of: Scene,
+    costs: GroupCosts,
+    target: Floats,
+    rng: np.random.Generator,
+    *,
+    most: Ints,
+) -> tuple[Ints, Choices]:
+    """Place the groups; return the device of each group, (B, G), and the decisions.
+
+    Parameters
+    ----------
+    most
+        Shape (D,): groups that each device takes at most.
+    """
+    batch, groups, _ = costs.load.shape
+    rows, kind = np.arange(batch), of.kind_of
+    order = np.argsort(-costs.load.min(axis=2), axis=1, kind="stable")
+    device = np.zeros((batch, groups), np.int64)
+    load, memory = np.zeros((batch, len(kind))), np.zeros((batch, len(kind)))
+    taking = np.zeros((batch, len(kind)), np.int64)
+    features, allowed, chosen, logs = [], [], [], []
+    with torch.no_grad():
+        pooled = torch.from_numpy(costs.part_of).float() @ embedded
+        for step in range(groups):
+            which = order[:, step]
+            own = costs.load[rows, which][:, kind]
+            needs = memory + costs.memory[rows, which][:, None]
+            able = costs.supported[rows, which][:, kind] > 0
+            free: Bools = taking < most
+            busy = taking > 0
+            may: Bools = able & (needs <= of.room[kind] * (1 + MEMORY_SLACK)) & free
+            may &= _first_idle(busy, kind)
+            may = np.where(may.any(axis=1, keepdims=True), may, free)
+            # an empty group takes the first: any is as good
+            full = np.asarray(costs.part_of[rows, which].any(axis=1))
+            may &= full[:, None] | (np.cumsum(may, axis=1) == 1)
+            seen = _features(of, own, load, needs, busy, target[:, None])
+            held = pooled[torch.arange(batch), torch.from_numpy(which)]
+            scores = _score(layers, held, torch.from_numpy(seen))
+            both = masked(scores, torch.from_numpy(may)).numpy().astype(np.float64)
+            taken = draw(both, rng)
+            device[rows, which] = taken
+            load[rows, taken] += own[rows, taken]
+            memory[rows, taken] = needs[rows, taken]
+            taking[rows, taken] += full
+            features.append(seen)
+            allowed.append(may)
+            chosen.append(taken)
+            logs.append(both[rows, taken])
+    stacked = (np.stack(made, axis=1) for made in (features, allowed, chosen, logs))
+    return device, Choices(order, *stacked)
+
+
+def _features(
+    of: Scene, own: Floats, load: Floats, needs: Floats, busy: Bools, target: Floats
+) -> Floats:
+    kind = of.kind_of
+    with np.errstate(all="ignore"):
+        held = np.nan_to_num(needs / of.room[kind], nan=0.0, posinf=_LIMIT)
+    slowest = own / np.maximum(own.min(axis=1, keepdims=True), 1e-9)
+    found = np.broadcast_arrays(
+        own / target,
+        load / target,
+        (own + load) / target,
+        held,
+        of.host[kind],
+        busy,
+        np.log1p(np.minimum(slowest, LARGEST)),
+        (own + load) / np.maximum((own + load).min(axis=1, keepdims=True), 1e-9) - 1,
+    )
+    clipped = np.clip(np.stack(found, axis=2), -_LIMIT, _LIMIT)
+    features: Floats = clipped.astype(np.float32)
+    return features
+
+
+def _first_idle(busy: Bools, kind: Ints) -> Bools:
+    """Return which devices have work, or are the first of their kind that has none."""
+    first = np.zeros(busy.shape, np.bool_)
+    rows = np.arange(len(busy))
+    for k in np.unique(kind):
+        own = np.flatnonzero(kind == k)
+        first[rows, own[np.argmin(busy[:, own], axis=1)]] = True
+    offered: Bools = busy | first
+    return offered
+
+
+def _score(layers: Any, held: Any, features: Any) -> Any:
+    wide = held.unsqueeze(-2).expand(*features.shape[:-1], held.shape[-1])
+    return layers(torch.cat((wide, features), dim=-1)).squeeze(-1)
+
+
+def schedule_log_probabilities(layers: Any, embedded: Any, costs: Floats, made: Choices) -> Any:
+    """Return the logarithms of the probabilities of all choices, (B, G, D), with gradients.
+
+    Parameters
+    ----------
+    costs
+        `part_of` of the group costs.
+    """
+    pooled = torch.from_numpy(costs).float() @ embedded
+    index = torch.from_numpy(made.subject)[:, :, None].expand(-1, -1, pooled.shape[-1])
+    scores = _score(layers, pooled.gather(1, index), torch.from_numpy(made.features))
+    return masked(scores, torch.from_numpy(made.allowed))

@@ -21,8 +21,7 @@ from ...instances.common.errors import quote
 from ...instances.formats.writing import write_whole
 from .features import FEATURE_SET
 from .policy import new_policy
-from .ppo import Settings
-from .train import Training, new_training
+from .train import Settings, Training, new_training
 
 FORMAT, VERSION = "stagecut policy", 1
 #: The policy that the package brings.

@@ -1,6 +1,11 @@
 """What a policy is asked, by problem: which splits it may make, and what placements are worth.
 
 Many placements are valued at once. The verifier has the last word on what is offered.
+
+Latency as a policy sees it: intervals of a topological order become calls, or go to the CPUs.
+
+Each call is an interval of one topological order of the units, and calls of a device run in that
+order. So every one is convex, and calls never wait for each other in a circle.
 """
 
 from __future__ import annotations
@@ -12,28 +17,76 @@ import numpy as np
 
 from ...formulations.iteration.line import Line, line
 from ...formulations.iteration.orders import order_of
+from ...formulations.latency.execute_kernel import execute, flatten, slots_of
+from ...formulations.latency.graph import LatencyGraph, latency_graph
 from ...formulations.task import Task
 from ...formulations.throughput.hypergraph import (
     Hypergraph,
     colour_units,
     hypergraph,
+    merge_cycles,
     pipeline_units,
 )
-from ...instances import Iteration, Latency, PipelinePlacement, Placement, Problem, Throughput
+from ...instances import (
+    CallPlacement,
+    Iteration,
+    Latency,
+    PipelinePlacement,
+    Placement,
+    Problem,
+    Throughput,
+)
 from ...instances.common.arrays import Floats, Ints
 from ..iteration.chain import Chain
 from .features import Scene, scene
-from .group_costs import incident
-from .groups import Rules
-from .latency import latency_subject
-from .subject import (
-    ANY_NUMBER,
-    Subject,
-    excess,
-    largest_room,
-    numbers_of_groups,
-    with_penalty,
-)
+from .groups import Rules, incident
+from .subject import ANY_NUMBER, Subject, excess, largest_room, numbers_of_groups, with_penalty
+
+
+class _Makespans:
+    """Makespans of chains of stages, one by one, by the order of their schedule."""
+
+    def __init__(
+        self, task: Task[Iteration], of: Line, seen: Scene, devices: Callable[[Ints, Ints], Ints]
+    ) -> None:
+        self.task, self.line, self.seen, self.devices = task, of, seen, devices
+        self._chain = cache(self._chain_of)
+        self._place = {int(kind): k for k, kind in enumerate(of.kinds)}
+        finite = np.isfinite(of.compute)
+        self._compute = np.where(finite, of.compute, 0.0)
+        self._lacking = np.asarray(~finite.all(axis=1), np.float64)
+
+    def _chain_of(self, stages: int) -> Chain:
+        order = order_of(self.task.problem, stages, self.line.trains)
+        return Chain(order, self.task.problem.weight_share)
+
+    def __call__(self, group: Ints, device: Ints) -> Floats:
+        member = (group[:, None, :] == np.arange(device.shape[1])[:, None]).astype(np.float64)
+        cut = incident(self.seen, member)
+        used = [self.devices(g, d) for g, d in zip(group, device, strict=True)]
+        return np.array([self._one(*each) for each in zip(used, member, cut, strict=True)])
+
+    def _one(self, devices: Ints, member: Floats, cut: Floats) -> float:
+        """Return the makespan of stages on devices; of stages are their units and cut nets."""
+        stages = len(devices)
+        member, cut = member[:stages], cut[:stages]
+        kind = np.array([self._place[k] for k in self.seen.kind_of[devices].tolist()])
+        work = np.einsum("su,spu->sp", member, self._compute[kind])
+        moved = np.einsum("se,spe->sp", cut, self.line.weight[kind])
+        beside = np.einsum("se,se->s", cut, self.line.overlapped[kind])
+        chain = self._chain(stages)
+        time = np.maximum(work + moved, beside[:, None] / 2)
+        span = chain.makespan(chain.durations(time[:, 0], time[:, 1], work[:, 1]))
+        resident, kept = member @ self.line.resident, member @ self.line.activation
+        held = np.zeros(len(chain.order.in_flight))
+        for d, vectors in enumerate(chain.order.in_flight):
+            own = chain.order.device == d
+            held[d] = resident[own].sum() + (vectors @ kept[own]).max()
+        room = np.take(self.line.room, kind[: len(held)]).reshape(1, -1)
+        lacking = np.full(1, (member * self._lacking[kind]).sum())
+        broken = excess(held[None], room) + lacking
+        value = np.array([span / self.seen.even_load / self.task.problem.microbatches])
+        return float(with_penalty(value, broken, stages).item())
 
 
 def subject(task: Task[Problem]) -> Subject:
@@ -120,47 +173,57 @@ def _pipeline(graph: Hypergraph, group: Ints, devices: Ints) -> PipelinePlacemen
     return PipelinePlacement(graph.expand(group), tuple(devices.tolist()))
 
 
-class _Makespans:
-    """Makespans of chains of stages, one by one, by the order of their schedule."""
+def latency_subject(task: Task[Latency]) -> Subject:
+    """Return the subject of a task for latency."""
+    edges = task.workload.edges
+    graph = hypergraph(task, merge_cycles(colour_units(task), edges), edges)
+    seen = scene(task, graph, graph.edges)
+    plans = latency_graph(task, whole_colours=True)
+    host = task.costs.host[task.costs.kind_of]
+    calls = min(task.problem.calls, graph.size)
+    most = int((~host).sum()) * calls
+    # nodes on CPUs before, between and after all calls
+    numbers = {min(n, graph.size) for n in (most, 2 * most + 1 if host.any() else most) if n}
+    flat = flatten(task, plans)
 
-    def __init__(
-        self, task: Task[Iteration], of: Line, seen: Scene, devices: Callable[[Ints, Ints], Ints]
-    ) -> None:
-        self.task, self.line, self.seen, self.devices = task, of, seen, devices
-        self._chain = cache(self._chain_of)
-        self._place = {int(kind): k for k, kind in enumerate(of.kinds)}
-        finite = np.isfinite(of.compute)
-        self._compute = np.where(finite, of.compute, 0.0)
-        self._lacking = np.asarray(~finite.all(axis=1), np.float64)
+    def values(group: Ints, device: Ints) -> Floats:
+        latest = [
+            execute(flat, *slots_of(task, plans, _calls(task, plans, graph, g, d)))[0]
+            for g, d in zip(group, device, strict=True)
+        ]
+        return _with_limits(task, seen, np.array(latest), np.take_along_axis(device, group, axis=1))
 
-    def _chain_of(self, stages: int) -> Chain:
-        order = order_of(self.task.problem, stages, self.line.trains)
-        return Chain(order, self.task.problem.weight_share)
+    return Subject(
+        scene=seen,
+        rules=tuple(Rules(n, contiguous=True, room=largest_room(seen)) for n in sorted(numbers)),
+        most=np.where(host, ANY_NUMBER, calls),
+        values=values,
+        solution=lambda group, device: _calls(task, plans, graph, group, device),
+        unit=seen.even_load,
+        one_after_another=True,
+    )
 
-    def __call__(self, group: Ints, device: Ints) -> Floats:
-        member = (group[:, None, :] == np.arange(device.shape[1])[:, None]).astype(np.float64)
-        cut = incident(self.seen, member)
-        used = [self.devices(g, d) for g, d in zip(group, device, strict=True)]
-        return np.array([self._one(*each) for each in zip(used, member, cut, strict=True)])
 
-    def _one(self, devices: Ints, member: Floats, cut: Floats) -> float:
-        """Return the makespan of stages on devices; of stages are their units and cut nets."""
-        stages = len(devices)
-        member, cut = member[:stages], cut[:stages]
-        kind = np.array([self._place[k] for k in self.seen.kind_of[devices].tolist()])
-        work = np.einsum("su,spu->sp", member, self._compute[kind])
-        moved = np.einsum("se,spe->sp", cut, self.line.weight[kind])
-        beside = np.einsum("se,se->s", cut, self.line.overlapped[kind])
-        chain = self._chain(stages)
-        time = np.maximum(work + moved, beside[:, None] / 2)
-        span = chain.makespan(chain.durations(time[:, 0], time[:, 1], work[:, 1]))
-        resident, kept = member @ self.line.resident, member @ self.line.activation
-        held = np.zeros(len(chain.order.in_flight))
-        for d, vectors in enumerate(chain.order.in_flight):
-            own = chain.order.device == d
-            held[d] = resident[own].sum() + (vectors @ kept[own]).max()
-        room = np.take(self.line.room, kind[: len(held)]).reshape(1, -1)
-        lacking = np.full(1, (member * self._lacking[kind]).sum())
-        broken = excess(held[None], room) + lacking
-        value = np.array([span / self.seen.even_load / self.task.problem.microbatches])
-        return float(with_penalty(value, broken, stages).item())
+def _calls(
+    task: Task[Latency], plans: LatencyGraph, graph: Hypergraph, group: Ints, device: Ints
+) -> CallPlacement:
+    """Return the plan of groups of units, (U,), which are in topological order, on devices."""
+    used = np.unique(group)
+    number = np.zeros(len(device), np.int64)
+    for d in np.unique(device[used]).tolist():
+        own = used[device[used] == d]
+        number[own] = np.arange(len(own))
+    where, call = graph.expand(device[group]), graph.expand(number[group])
+    host = task.costs.host[task.costs.kind_of]
+    return CallPlacement(np.where(host[where], plans.pool, where), np.where(host[where], -1, call))
+
+
+def _with_limits(task: Task[Latency], of: Scene, latest: Floats, where: Ints) -> Floats:
+    """Return latencies relative to an even load, more if memory or support are broken."""
+    costs = task.costs
+    member = (where[:, None, :] == np.arange(len(costs.kind_of))[:, None]).astype(np.float64)
+    lacking = np.einsum("bdu,du->b", member, 1 - of.supported[costs.kind_of])
+    lacking += np.isinf(latest)
+    held = excess(member @ of.memory, costs.capacity_bytes[costs.kind_of])
+    value = np.where(np.isfinite(latest), latest, 0.0) / of.even_load
+    return with_penalty(value, held + lacking, len(costs.kind_of))

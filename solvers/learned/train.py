@@ -1,21 +1,133 @@
-"""Training: updates by PPO on one subject after the other; the same seed gives the same curve."""
+"""Training: updates by PPO on one subject after the other; the same seed gives the same curve.
+
+Proximal policy optimisation, of decisions of any kind.
+
+With R the value of a placement (less is better), R̄ the mean of those before, and r the ratio of
+the probabilities of a decision under the policy now and under that which took it,
+
+    A = (R̄ − R) / σ                                                                     (3)
+    L = mean of min(r A, clip(r, 1 − ε, 1 + ε) A) + c · entropy                         (6)
+
+over all decisions of a minibatch; σ is the standard deviation of A in the batch.
+
+References
+----------
+The appendix of DRL-PP (equations 3, 4 and 6 and all numbers of `Settings`). Dividing by σ is ours,
+and so is the ratio of decisions: that of a placement of a hundred decisions leaves the clip at the
+first step.
+
+Imitation: the partitioner learns to divide graphs as plans do that are known to be good.
+
+Fine-tuning: from what a policy draws for one task, it learns to draw more like the best.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
-from ...instances.common.arrays import Floats
-from .policy import Drawn, draw_placements, log_probabilities
-from .ppo import Settings, advantages, update
+from ...instances.common.arrays import Floats, Ints
+from .features import Scene
+from .groups import Groups, Rules, random_order, together
+from .policy import (
+    Drawn,
+    draw_placements,
+    encode,
+    log_probabilities,
+    partition,
+    partition_log_probabilities,
+)
 from .subject import Subject
+
+#: Of a batch, the placements that are imitated, and how fast.
+ELITE, LEARNING_RATE = 8, 1e-3
+
+
+#: Batches of one step each, and steps of those after: more steps pay where many batches are drawn,
+#: and are behind one step where few are.
+FIRST, STEPS = 10, 4
+
+
+class FineTuning:
+    """A policy that learns from batches of placements of one subject."""
+
+    def __init__(self, policy: Any, of: Subject) -> None:
+        self._policy, self._of, self._batches = policy, of, 0
+        self._optimiser = torch.optim.Adam(policy.parameters(), lr=LEARNING_RATE)
+
+    def learn_from(self, drawn: Drawn) -> None:
+        """Make the decisions of the best placements likelier."""
+        best = drawn.take(np.argsort(drawn.values, kind="stable")[:ELITE])
+        self._batches += 1
+        for _ in range(1 if self._batches <= FIRST else STEPS):
+            taken, entropy = log_probabilities(self._policy, self._of, best)
+            self._optimiser.zero_grad()
+            (-taken.mean() - Settings.entropy * entropy.mean()).backward()
+            torch.nn.utils.clip_grad_norm_(list(self._policy.parameters()), Settings.gradient_norm)
+            self._optimiser.step()
+
+
+#: Copies of an example in one update, each with another target.
+COPIES = 4
+
+
+#: The target is the plan's objective, and this part more at most.
+TARGET_SLACK = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """A subject with a division of its units that is known to be good.
+
+    Parameters
+    ----------
+    group
+        Shape (U,): group of each unit, in any numbers.
+    value
+        Its objective, relative to an even load.
+    """
+
+    subject: Subject
+    group: Ints
+    value: float
+
+
+#: Log-probabilities and entropies of the decisions of some placements, (rows, T).
+Evaluate = Callable[[Ints], tuple[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to train; the defaults are the source's.
+
+    Parameters
+    ----------
+    placements, schedules
+        Placements of an update, and of each partition.
+    minibatches, epochs
+        Of an update.
+    clip, entropy, learning_rate, gradient_norm
+        ε, c, Adam's, and the largest norm of a gradient.
+    """
+
+    placements: int = 20
+    schedules: int = 10
+    minibatches: int = 4
+    epochs: int = 3
+    clip: float = 0.2
+    entropy: float = 0.001
+    learning_rate: float = 3e-4
+    gradient_norm: float = 1.0
+
 
 #: Values of a subject that its mean is taken over: the newest.
 HISTORY = 200
+
+
 #: Loads that a policy is told to aim at, relative to an even one: their least, and the spread.
 LEAST_TARGET, TARGET_SPREAD = 1.0, 0.5
 
@@ -95,3 +207,93 @@ def train_step(training: Training, subjects: Sequence[Subject], settings: Settin
     training.history[number] = [*before, *values.tolist()][-HISTORY:]
     training.steps += 1
     return Step(training.steps, number, drawn, entropy)
+
+
+def advantages(values: Floats, mean_before: float) -> Floats:
+    """Return the advantages of placements, divided by their standard deviation, (B,)."""
+    better = mean_before - values
+    spread = float(better.std())
+    return better / spread if spread > 1e-9 else better * 0.0
+
+
+def clipped_objective(new: Any, old: Any, advantage: Any, clip: float) -> Any:
+    """Return equation 6 without entropy: a mean over decisions, (B, T); advantages are (B,)."""
+    ratio = torch.exp(new - old)
+    wide = advantage[:, None]
+    return torch.minimum(ratio * wide, ratio.clamp(1 - clip, 1 + clip) * wide).mean()
+
+
+def update(
+    evaluate: Evaluate,
+    parameters: list[Any],
+    optimiser: Any,
+    old: Floats,
+    advantage: Floats,
+    rng: np.random.Generator,
+    settings: Settings,
+) -> float:
+    """Update a policy by the placements of one batch; return the mean entropy.
+
+    Parameters
+    ----------
+    evaluate
+        Of the placements in some rows, under the policy now.
+    old
+        Shape (B, T): log-probabilities under the policy that drew them.
+    advantage
+        Shape (B,).
+    """
+    before, gain = torch.from_numpy(old).float(), torch.from_numpy(advantage).float()
+    mean = 0.0
+    for _ in range(settings.epochs):
+        for rows in np.array_split(rng.permutation(len(advantage)), settings.minibatches):
+            new, entropy = evaluate(rows)
+            objective = clipped_objective(new, before[rows], gain[rows], settings.clip)
+            optimiser.zero_grad()
+            (-objective - settings.entropy * entropy.mean()).backward()
+            torch.nn.utils.clip_grad_norm_(parameters, settings.gradient_norm)
+            optimiser.step()
+            mean = float(entropy.detach().mean())
+    return mean
+
+
+def imitate_step(training: Training, examples: Sequence[Example], norm: float) -> float:
+    """Update the partitioner by one example; return the mean loss of a decision."""
+    rng = training.rng
+    example = examples[int(rng.integers(len(examples)))]
+    training.steps += 1
+    of = example.subject
+    order, group = _as_decisions(of.scene, example.group, rng, contiguous=of.rules[0].contiguous)
+    number = int(group.max()) + 1
+    able = [rules for rules in of.rules if rules.groups >= number]
+    if not able:
+        return float("nan")
+    rules: Rules = able[int(rng.integers(len(able)))]
+    target = example.value * (1 + TARGET_SLACK * rng.random(COPIES))
+    groups = Groups(of.scene, rules, target)
+    policy = training.policy
+    embedded = encode(policy["encoder"], of.scene)
+    made = partition(policy["partitioner"], embedded, groups, order, np.tile(group, (COPIES, 1)))
+    every = partition_log_probabilities(policy["partitioner"], embedded, made)
+    taken = every.gather(2, torch.from_numpy(made.chosen)[:, :, None])
+    loss = -taken.mean()
+    if not bool(torch.isfinite(loss)):  # the plan breaks a rule that a mask keeps
+        return float("nan")
+    training.optimiser.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(list(policy.parameters()), norm)
+    training.optimiser.step()
+    return float(loss.detach())
+
+
+def _as_decisions(
+    of: Scene, group: Ints, rng: np.random.Generator, *, contiguous: bool
+) -> tuple[Ints, Ints]:
+    """Return an order of the units, and the groups numbered as the units come."""
+    order = random_order(of, rng)
+    if contiguous:
+        order = together(of, order, group)
+    number: dict[int, int] = {}
+    for unit in order.tolist():
+        number.setdefault(int(group[unit]), len(number))
+    return order, np.array([number[p] for p in group.tolist()], np.int64)

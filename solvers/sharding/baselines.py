@@ -20,12 +20,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...formulations.sharding.choices import Choices
-from ...formulations.sharding.costs import ShardingCosts, sharding_costs
+from ...formulations.sharding.costs import Choices, ShardingCosts, sharding_costs
 from ...formulations.task import Task
 from ...instances import Role, Sharding, Solution, TensorSharding
 from ...instances.common.arrays import Bools, Floats, Ints
-from ...instances.model.sharding.properties import COPIED, PARTIAL
+from ...instances.model.sharding.program import COPIED, PARTIAL
 from ..core.search import Search
 from .elimination import cheapest
 

@@ -1,28 +1,57 @@
-"""Elimination: the optimum of a sharding without a limit of memory, and bounds with one."""
+"""Elimination: the optimum of a sharding without a limit of memory, and bounds with one.
+
+Elimination of variables, one after the other: exact, as long as the tables fit.
+
+A variable is eliminated by the table of the least cost of it and all costs that it is in, over its
+neighbours' values; the neighbours are joined by that table. The order is greedy, of least fill or
+of smallest tables, whichever needs less, and is known, with the size of every table, before
+anything is computed.
+
+See R. Dechter, "Bucket elimination: a unifying framework for reasoning", 1999.
+"""
 
 from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import psutil
 
 from ...formulations.sharding.costs import ShardingCosts, sharding_costs
 from ...formulations.sharding.evidence import MARGIN, evidence
-from ...formulations.sharding.network import (
-    CostNetwork,
-    Reduced,
-    cost_network,
-    reduce_network,
-)
+from ...formulations.sharding.network import CostNetwork, Reduced, cost_network, reduce_network
 from ...formulations.task import Task
 from ...instances import Sharding, Solution, TensorSharding
-from ...instances.common.arrays import Ints
+from ...instances.common.arrays import Floats, Ints
 from ...instances.formats.certificate import ELIMINATED
 from ..core.search import Search, Stoppable
-from .bucket_elimination import Order, eliminate, elimination_order
 from .least_memory import is_too_small
+
+
+@dataclass(frozen=True)
+class Order:
+    """An order of elimination.
+
+    Parameters
+    ----------
+    variables
+        First to last.
+    largest, entries
+        Entries of the largest table, and of all.
+    """
+
+    variables: tuple[int, ...]
+    largest: int
+    entries: int
+
 
 #: Part of the memory that is free now which the tables may take, eleven bytes an entry.
 MEMORY_SHARE, ENTRY_BYTES = 0.5, 11
+
+
 #: Entries of all tables up to which elimination is a matter of a minute.
 MOST_ENTRIES = 2_000_000_000
 
@@ -80,3 +109,100 @@ def _eliminated(
     _, picked = found
     values = np.array([one[k] for one, k in zip(network.values, picked, strict=True)], np.int64)
     return reduced.restore(values)[: network.operators]
+
+
+def elimination_order(network: CostNetwork, most: float = math.inf) -> Order:
+    """Return the better of the two greedy orders; an order of more entries is left unfinished."""
+    orders = [_greedy(network, score, most) for score in (_by_size, _by_fill)]
+    return min(orders, key=lambda order: order.entries)
+
+
+def _by_size(graph: list[set[int]], sizes: list[int], v: int) -> float:
+    return math.prod(sizes[u] for u in graph[v]) * sizes[v]
+
+
+def _by_fill(graph: list[set[int]], sizes: list[int], v: int) -> float:
+    around = sorted(graph[v])
+    missing = sum(
+        len(graph[u] & graph[v]) < len(graph[v]) - 1
+        and sum(sizes[u] * sizes[w] for w in around if w > u and w not in graph[u])
+        for u in around
+    )
+    return float(missing)
+
+
+def _greedy(
+    network: CostNetwork, score: Callable[[list[set[int]], list[int], int], float], most: float
+) -> Order:
+    graph = [set(one) for one in network.neighbours]
+    sizes = [len(one) for one in network.values]
+    heap = [(score(graph, sizes, v), v) for v in range(len(graph))]
+    current = [first for first, _ in heap]
+    heapq.heapify(heap)
+    done = [False] * len(graph)
+    order, largest, entries = [], 0, 0
+    while heap and entries <= most:
+        value, v = heapq.heappop(heap)
+        if done[v] or value != current[v]:
+            continue
+        done[v] = True
+        order.append(v)
+        size = math.prod(sizes[u] for u in graph[v]) * sizes[v]
+        largest, entries = max(largest, size), entries + size
+        around = graph[v]
+        for u in around:
+            graph[u].discard(v)
+            graph[u] |= around - {u}
+        touched = set(around)
+        if score is _by_fill:
+            for u in around:
+                touched |= graph[u]
+        for u in touched:
+            fresh = score(graph, sizes, u)
+            if fresh != current[u]:
+                current[u] = fresh
+                heapq.heappush(heap, (fresh, u))
+    return Order(tuple(order), largest, entries)
+
+
+def eliminate(
+    network: CostNetwork, order: Order, should_stop: Callable[[], bool]
+) -> tuple[float, Ints] | None:
+    """Return the least cost, and the position of each variable's value; None if it has to stop."""
+    buckets: list[list[tuple[tuple[int, ...], Floats]]] = [[] for _ in network.values]
+    rank = {v: k for k, v in enumerate(order.variables)}
+    for v, cost in enumerate(network.cost):
+        buckets[v].append(((v,), cost))
+    for (u, v), table in network.pairs.items():
+        buckets[min(u, v, key=rank.__getitem__)].append(((u, v), table))
+    total = 0.0
+    best: dict[int, tuple[tuple[int, ...], Ints]] = {}
+    for v in order.variables:
+        if should_stop():
+            return None
+        scope = tuple(sorted({u for names, _ in buckets[v] for u in names} - {v}, key=rank.get))  # type: ignore[arg-type]
+        axes = (*scope, v)
+        joint = np.zeros(tuple(len(network.values[u]) for u in axes))
+        for names, table in buckets[v]:
+            joint += _spread(table, names, axes)
+        buckets[v] = []
+        chosen = joint.argmin(axis=-1)
+        best[v] = (scope, chosen.astype(np.int16))
+        least = np.take_along_axis(joint, chosen[..., None], axis=-1)[..., 0]
+        if scope:
+            buckets[scope[0]].append((scope, least))
+        else:
+            total += float(least)
+    picked = np.zeros(len(network.values), np.int64)
+    for v in reversed(order.variables):
+        scope, chosen = best[v]
+        picked[v] = chosen[tuple(picked[u] for u in scope)]
+    return total, picked
+
+
+def _spread(table: Floats, names: tuple[int, ...], axes: tuple[int, ...]) -> Floats:
+    """Return a table with all these axes, of extent 1 where it does not depend on one."""
+    place = sorted(range(len(names)), key=lambda k: axes.index(names[k]))
+    shaped = table.transpose(place) if len(names) > 1 else table
+    extents = iter(shaped.shape)
+    return shaped.reshape([next(extents) if u in names else 1 for u in axes])

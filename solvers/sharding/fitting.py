@@ -21,7 +21,7 @@ from ...instances import Solution, TensorSharding
 from ...instances.common.arrays import Floats
 from ...instances.formats.certificate import FITTING
 from ..core.search import Search
-from .bucket_elimination import elimination_order
+from .elimination import elimination_order
 from .messages import choices_left
 
 #: Pairs of cost and bytes that are added up, and entries of tables, at most.

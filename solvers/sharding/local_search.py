@@ -13,7 +13,7 @@ from ...instances import Sharding, Solution, TensorSharding
 from ...instances.common.arrays import Ints
 from ..core.search import Search
 from .baselines import first_plans
-from .bucket_elimination import eliminate, elimination_order
+from .elimination import eliminate, elimination_order
 from .least_memory import is_too_small
 
 #: Variables of a part, entries that its tables may have, and parts that may fail in a row.

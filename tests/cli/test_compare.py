@@ -31,7 +31,7 @@ from stagecut.api.cases import cases, run_cases
 from stagecut.api.compare import Row, summaries, tabulate
 from stagecut.cli import app
 from stagecut.instances import Cluster, DeviceKind
-from stagecut.runtime.pictures.comparison_chart import draw_comparison
+from stagecut.runtime.pictures.charts import draw_comparison
 
 METHODS = ["greedy", "dp"]
 #: Of each case: no test waits for it, however busy the machine.

@@ -9,7 +9,7 @@ import pytest
 from given_orders import random_devices, random_rows
 
 from stagecut import InputError, Iteration, make_schedule, read_csv
-from stagecut.instances.model.schedules.given import given_order
+from stagecut.instances.model.schedule import given_order
 from stagecut.runtime.schedules import validate
 from stagecut.runtime.simulate.stages import chain
 

@@ -34,7 +34,7 @@ from stagecut.instances.formats.pipedream_txt import (
 )
 from stagecut.instances.formats.piper_json import read_piper
 from stagecut.instances.formats.source import parse
-from stagecut.runtime.pictures.front_chart import plot_front
+from stagecut.runtime.pictures.charts import plot_front
 
 PIPER: list[tuple[Damage, str]] = [
     (drop("nodes"), "nodes is missing"),

@@ -15,9 +15,9 @@ from matplotlib.patches import Rectangle
 
 import stagecut
 from stagecut import InputError, Limits, Throughput, accelerators_and_cpus, plot_traces, solve
-from stagecut.runtime.pictures import palette
-from stagecut.runtime.pictures.comparison_chart import draw_comparison, draw_traces, looks
-from stagecut.runtime.pictures.layers import NODE, layers
+from stagecut.runtime.pictures import style as palette
+from stagecut.runtime.pictures.charts import draw_comparison, draw_traces, looks
+from stagecut.runtime.pictures.graph import NODE, layers
 from stagecut.runtime.pictures.shares import WIDE
 
 #: How colours are seen, in linear RGB; after Machado, Oliveira and Fernandes, "A physiologically-

@@ -12,9 +12,8 @@ from stagecut import Plan, Workload, accelerators_and_cpus, solve
 from stagecut.instances import DeviceMapping, ReplicaPlacement, topology
 from stagecut.instances.common.arrays import Floats
 from stagecut.runtime import evaluate
-from stagecut.runtime.simulate.mapped_stages import chains, topology_links
 from stagecut.runtime.simulate.network import HostMemory, Links
-from stagecut.runtime.simulate.plan_stages import stages_of
+from stagecut.runtime.simulate.plan_stages import chains, stages_of, topology_links
 from stagecut.runtime.simulate.simulator import simulate, simulate_stages
 from stagecut.runtime.simulate.stages import chain
 

@@ -13,9 +13,8 @@ import stagecut
 from stagecut import Plan, Training, Workload
 from stagecut.instances import StagePlacement, layers_of
 from stagecut.runtime import evaluate
-from stagecut.runtime.simulate.plan_stages import stages_of, usual_schedule
+from stagecut.runtime.simulate.plan_stages import forward_time, stages_of, usual_schedule
 from stagecut.runtime.simulate.simulator import simulate
-from stagecut.runtime.simulate.training_stages import forward_time
 
 LIMITS = stagecut.Limits(seconds=60)
 

@@ -17,9 +17,8 @@ from stagecut.instances import Latency, price
 from stagecut.instances.model.contiguity import representatives
 from stagecut.runtime.schedules import SCHEDULES, Kind, make_schedule, schedule_of
 from stagecut.runtime.schedules.actions import Action
-from stagecut.runtime.simulate.calls import stages_of_calls
 from stagecut.runtime.simulate.network import HostMemory, Links, point_to_point, shared
-from stagecut.runtime.simulate.plan_stages import stages_of
+from stagecut.runtime.simulate.plan_stages import stages_of, stages_of_calls
 from stagecut.runtime.simulate.simulator import simulate, simulate_stages
 from stagecut.runtime.simulate.stages import chain
 

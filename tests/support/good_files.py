@@ -37,8 +37,8 @@ from stagecut.instances.formats.outline import read_outline
 from stagecut.instances.formats.rules_files import load_fixed, load_rules
 from stagecut.instances.formats.source import read_source
 from stagecut.instances.formats.writing import layout
-from stagecut.instances.model.schedules.given import given_order
-from stagecut.instances.topologies.nvidia import read_nvidia
+from stagecut.instances.model.schedule import given_order
+from stagecut.instances.topologies.named import read_nvidia
 from stagecut.instances.topologies.topology_json import load_topology, write_topology
 from stagecut.runtime.execution.recording_file import load_recording, write_recording
 from stagecut.runtime.execution.sharded.recording import (

@@ -16,8 +16,7 @@ from stagecut.runtime.execution.checkpoint_files import FORMAT, MANIFEST
 from stagecut.runtime.execution.model_state import load_weights, merge_checkpoint
 from stagecut.solvers.learned.policy import new_policy
 from stagecut.solvers.learned.policy_file import policy_of, read_policy, training_of, write_policy
-from stagecut.solvers.learned.ppo import Settings
-from stagecut.solvers.learned.train import new_training
+from stagecut.solvers.learned.train import Settings, new_training
 
 RANK = "rank-0.pt"
 

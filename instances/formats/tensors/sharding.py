@@ -11,8 +11,7 @@ from ...common.errors import InputError, quote
 from ...common.units import NodeId
 from ...model.cluster import Cluster
 from ...model.network.links import Link
-from ...model.sharding.mesh import DeviceMesh
-from ...model.sharding.problem import Sharding, program_of
+from ...model.sharding.problem import DeviceMesh, Sharding, program_of
 from ...model.solution import TensorSharding
 from ...model.workload import Workload
 from ..source import Record, plain_id

@@ -16,8 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from ...common.choices import Role
 from ...common.errors import InputError
 from ...generate.roofline import Machine
-from ...model.sharding.program import Operator, Signature, Tensor, TensorProgram
-from ...model.sharding.properties import COPIED
+from ...model.sharding.program import COPIED, Operator, Signature, Tensor, TensorProgram
 from ..tracing.traced import reason_of
 from ..tracing.values import Value
 from .program import SAME, program_of_graph

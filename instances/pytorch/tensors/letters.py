@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...common.errors import InputError
-from ...model.sharding.program import Signature
-from ...model.sharding.properties import COPIED, PARTIAL
+from ...model.sharding.program import COPIED, PARTIAL, Signature
 
 if TYPE_CHECKING:
     from torch import fx

@@ -16,8 +16,15 @@ from ...common.errors import InputError
 from ...generate.architectures.lowering import suggested_cluster
 from ...generate.roofline import CPU_CORE, Machine, machine
 from ...model.sharding.as_workload import program_workload
-from ...model.sharding.program import ITEM_BYTES, Operator, Signature, Tensor, TensorProgram
-from ...model.sharding.properties import COPIED, PARTIAL
+from ...model.sharding.program import (
+    COPIED,
+    ITEM_BYTES,
+    PARTIAL,
+    Operator,
+    Signature,
+    Tensor,
+    TensorProgram,
+)
 from ...model.workload import Workload
 from ..parts import plain
 from ..prices.prices import ASSUMED_LINKS

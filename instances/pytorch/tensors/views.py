@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ...model.sharding.program import Signature
-from ...model.sharding.properties import COPIED, PARTIAL
+from ...model.sharding.program import COPIED, PARTIAL, Signature
 from .letters import Shape
 
 

@@ -30,7 +30,7 @@ from torch.func import functional_call
 
 from ....instances import InputError
 from ...schedules import Action, Kind, Schedule
-from ...schedules.steps import execution_steps
+from ...schedules.validate import execution_steps
 from ...simulate.stages import StageGraph
 from .transport import Ranks
 

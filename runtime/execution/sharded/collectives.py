@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
-from ....instances.model.sharding.properties import COPIED, PARTIAL, Property
+from ....instances.model.sharding.program import COPIED, PARTIAL, Property
 from .local import Exchange
 
 #: The names of its functions in Python change between versions; those of its operators do not.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ....instances import Role
-from ....instances.model.sharding.properties import COPIED
+from ....instances.model.sharding.program import COPIED
 from .collectives import Place, part_of, total
 from .operators import Operators
 from .parts import parts_of

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ....instances.model.sharding.properties import PARTIAL, Property, local_shape
+from ....instances.model.sharding.program import PARTIAL, Property, local_shape
 from ....instances.pytorch.tensors.rules import CONSTANTS
 
 

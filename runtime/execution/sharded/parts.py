@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ....instances.model.sharding.properties import COPIED, Property
+from ....instances.model.sharding.program import COPIED, Property
 from .collectives import Place, part_of, step
 
 

@@ -15,7 +15,7 @@ from ....instances import (
     TensorProgram,
     TensorSharding,
 )
-from ....instances.model.sharding.properties import Property, parse_axis
+from ....instances.model.sharding.program import Property, parse_axis
 from ....instances.pytorch.tensors.rules import name_of
 from ....instances.pytorch.tensors.trace import TrainingGraph
 from ...verify.sharding import ShardingReport

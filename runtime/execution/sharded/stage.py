@@ -27,7 +27,7 @@ from ....instances import (
     program_workload,
 )
 from ....instances.generate.roofline import MACHINES
-from ....instances.model.sharding.properties import COPIED, PARTIAL, Property
+from ....instances.model.sharding.program import COPIED, PARTIAL, Property
 from ....instances.pytorch.tensors.layer import LayerProgram, layer_program
 from ...verify.sharding import check
 from ..split import PieceModule

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from sharded_models import MODELS  # noqa: E402
 
 from stagecut.instances import Signature  # noqa: E402
-from stagecut.instances.model.sharding.properties import COPIED, PARTIAL  # noqa: E402
+from stagecut.instances.model.sharding.program import COPIED, PARTIAL  # noqa: E402
 from stagecut.instances.pytorch.tensors.program import tensor_arguments  # noqa: E402
 from stagecut.instances.pytorch.tensors.rules import (  # noqa: E402
     CONSTANTS,

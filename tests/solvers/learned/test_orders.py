@@ -15,11 +15,7 @@ from stagecut.formulations.task import pose  # noqa: E402
 from stagecut.instances.common.arrays import Ints  # noqa: E402
 from stagecut.instances.generate.graph_family import FAMILIES, family_graph  # noqa: E402
 from stagecut.solvers.learned.features import Scene  # noqa: E402
-from stagecut.solvers.learned.orders import (  # noqa: E402
-    interleaved_order,
-    random_order,
-    together,
-)
+from stagecut.solvers.learned.groups import interleaved_order, random_order, together  # noqa: E402
 from stagecut.solvers.learned.policy import draw_placements, new_policy  # noqa: E402
 from stagecut.solvers.learned.rewards import subject  # noqa: E402
 

@@ -25,23 +25,26 @@ from stagecut.formulations.task import pose  # noqa: E402
 from stagecut.instances import Problem  # noqa: E402
 from stagecut.instances.generate.graph_family import FAMILIES, family_graph  # noqa: E402
 from stagecut.runtime import evaluate  # noqa: E402
-from stagecut.solvers.learned.encoder import encode  # noqa: E402
-from stagecut.solvers.learned.fine_tune import ELITE, FineTuning  # noqa: E402
 from stagecut.solvers.learned.groups import Groups, Rules  # noqa: E402
-from stagecut.solvers.learned.partitioner import (  # noqa: E402
-    partition,
-    partition_log_probabilities,
-)
 from stagecut.solvers.learned.policy import (  # noqa: E402
     Drawn,
     draw_placements,
+    encode,
     log_probabilities,
     new_policy,
     one_thread,
+    partition,
+    partition_log_probabilities,
 )
-from stagecut.solvers.learned.ppo import Settings  # noqa: E402
 from stagecut.solvers.learned.rewards import Subject, subject  # noqa: E402
-from stagecut.solvers.learned.train import new_training, targets, train_step  # noqa: E402
+from stagecut.solvers.learned.train import (  # noqa: E402
+    ELITE,
+    FineTuning,
+    Settings,
+    new_training,
+    targets,
+    train_step,
+)
 
 PROBLEMS = [
     Throughput(),

@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch")
 from stagecut import InputError, Throughput, cli  # noqa: E402
 from stagecut.api.learn import LearnOptions, TrainingSet, family_set, learn  # noqa: E402
 from stagecut.solvers.learned.policy_file import read_policy  # noqa: E402
-from stagecut.solvers.learned.ppo import Settings  # noqa: E402
+from stagecut.solvers.learned.train import Settings  # noqa: E402
 
 SETTINGS = Settings(schedules=2)
 

@@ -9,12 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from stagecut.solvers.learned.ppo import (  # noqa: E402
-    Settings,
-    advantages,
-    clipped_objective,
-    update,
-)
+from stagecut.solvers.learned.train import Settings, advantages, clipped_objective, update  # noqa: E402
 
 
 def test_the_numbers_of_the_source() -> None:

@@ -35,9 +35,9 @@ from stagecut.formulations.sharding.relaxation import (
 )
 from stagecut.formulations.task import pose
 from stagecut.solvers.sharding import auto, messages
-from stagecut.solvers.sharding.blend import blend
 from stagecut.solvers.sharding.elimination import cheapest_of_few
 from stagecut.solvers.sharding.message_kernel import sweep
+from stagecut.solvers.sharding.priced_memory import blend
 
 LIMITS = Limits(seconds=120, nodes=5000)
 FAST, SLOW = Link(1e-6, 450e9), Link(2e-6, 50e9)

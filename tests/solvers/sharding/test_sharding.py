@@ -27,8 +27,8 @@ from stagecut import (
     solve,
     verify,
 )
-from stagecut.formulations.sharding.conversions import conversions
-from stagecut.instances.model.sharding.properties import parse_axis
+from stagecut.formulations.sharding.costs import conversions
+from stagecut.instances.model.sharding.program import parse_axis
 from stagecut.runtime.simulate.sharded import sharded_timeline
 from stagecut.runtime.verify.sharding import path
 from stagecut.solvers import METHODS

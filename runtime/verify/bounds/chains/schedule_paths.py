@@ -9,7 +9,7 @@ import numpy as np
 
 from .....instances import Iteration, VerificationError
 from .....instances.common.arrays import Floats, Ints
-from .....instances.model.schedules.actions import Kind
+from .....instances.model.schedule import Kind
 from ....schedules import make_schedule, schedule_of
 from ....simulate.stages import chain
 

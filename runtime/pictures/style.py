@@ -1,10 +1,20 @@
-"""The colours of all pictures, told apart also by people who do not see red or green as others do.
+"""What all pictures by matplotlib share: names are no formulas, files are whole or not there.
+
+The colours of all pictures, told apart also by people who do not see red or green as others do.
 
 Of each palette every two colours differ by at least 15 (CIE 1976, in Lab) to normal eyes and under
 simulated deuteranopia and protanopia; a test keeps that.
 """
 
 from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from ...instances.formats.writing import PICTURES, check_target, write_whole
 
 #: What a bar of a timeline shows, and what the legend calls it. What has a number in it is light
 #: enough for dark text.
@@ -20,6 +30,7 @@ BARS = {
     "message": ("#9c9c9c", "transfer"),
 }
 
+
 #: The same for the collectives of a sharding.
 COLLECTIVES = {
     "forward": ("#7fb2e5", "forward"),
@@ -30,24 +41,59 @@ COLLECTIVES = {
     "all-to-all": ("#9c9c9c", "all-to-all"),
 }
 
+
 #: All that bars of timelines show.
 COLOURS = BARS | COLLECTIVES
+
 
 #: Fills of devices and stages, light enough for dark text.
 FILLS = (
     "#8cc4ee", "#f5b65a", "#cdbeaf", "#eb7373", "#9191eb", "#befaaf", "#dc73af", "#82fafa",
 )  # fmt: skip
 
+
 #: Lines; after Okabe and Ito.
 LINES = (
     "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#000000", "#d55e00", "#7a5230",
 )  # fmt: skip
 
+
 #: Of lines beyond the colours there are, and of the marks of methods.
 STYLES, MARKERS = ("-", "--", ":"), ("o", "s", "^", "D", "v", "P", "X", "*")
 
+
 #: What the devices of a plan do.
 COMPUTE, TRANSFER, SYNCHRONISE, MEMORY = "#3b6fb6", "#e08a3c", "#b65a8c", "#5a9e6f"
+
+
+#: Decorates what draws: dollar signs in names begin no formula.
+names_as_they_are = rc_context({"text.parse_math": False})
+
+
+class ShownFigure(Figure):
+    """A figure that notebooks show by itself, without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        data = BytesIO()
+        with rc_context({"text.parse_math": False}):
+            self.savefig(data, format="png", dpi=110)
+        return data.getvalue()
+
+
+def save_picture(figure: Figure, path: Path, *, dpi: int = 150) -> None:
+    """Write a figure into a PNG, SVG or PDF file, whole or not at all.
+
+    To be called by a function that `names_as_they_are` decorates: ticks are written here.
+
+    Raises
+    ------
+    InputError
+        If the file's ending is another, or it cannot be written.
+    """
+    check_target(path, PICTURES)
+    data = BytesIO()
+    figure.savefig(data, format=path.suffix.lower()[1:], dpi=dpi)
+    write_whole(path, data.getvalue())
 
 
 def line_of(number: int) -> tuple[str, str]:

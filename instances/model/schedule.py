@@ -4,20 +4,72 @@ A row is a device, a cell an action such as ``2F0`` or nothing, as in the CSV of
 torch.distributed.pipelining. The stages 0, 1, …, P − 1 are a chain: a forward pass waits for that
 of the stage before, a backward pass for that of the stage behind. So whether an order can be
 executed does not depend on what the stages are.
+
+Actions of a schedule: what a device does with a microbatch of a stage, such as ``2F0``.
+
+How many actions a schedule may have.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import NamedTuple, NoReturn
 
-from ...common.errors import InputError
-from .actions import Action, Kind, parse_action
-from .size import check_size
+from ..common.errors import InputError, quote
+
+#: Largest schedule: it and its simulation take some 100 bytes per action.
+MOST_ACTIONS = 20_000_000
+
+
+class Kind(IntEnum):
+    """What a device does; the names are those of torch.distributed.pipelining."""
+
+    F = 0  #: forward
+    B = 1  #: whole backward
+    I = 2  #: backward, gradients of inputs  # noqa: E741
+    W = 3  #: backward, gradients of weights
+    RECV_F = 4  #: bring a forward task's inputs in
+    SEND_F = 5  #: take its outputs out
+    RECV_B = 6
+    SEND_B = 7
+    REDUCE_GRAD = 8  #: all-reduce between the replicas of a stage
+    STEP = 9  #: optimizer step
+
+
+#: Kinds that belong to a batch or round, not to a microbatch.
+PER_BATCH = (Kind.REDUCE_GRAD, Kind.STEP)
+
+
+#: Kinds that move data.
+TRANSFERS = (Kind.RECV_F, Kind.SEND_F, Kind.RECV_B, Kind.SEND_B)
+
+
+class Action(NamedTuple):
+    """One action; written ``2F0``: stage 2, forward, microbatch 0.
+
+    What belongs to a batch has its number instead, and the first one none: ``2STEP``, ``2STEP1``.
+    """
+
+    stage: int
+    kind: Kind
+    microbatch: int = 0
+
+    def __str__(self) -> str:
+        """Return the text form, which `parse_action` reads."""
+        number = str(self.microbatch or "") if self.kind in PER_BATCH else str(self.microbatch)
+        return f"{self.stage}{self.kind.name}{number}"
+
+
+_PATTERN = re.compile(r"([0-9]{1,9})([A-Z_]+?)([0-9]{0,9})")
+
 
 #: What a row may hold: transfers follow from the stages.
 COMPUTES = (Kind.F, Kind.B, Kind.I, Kind.W)
+
+
 #: Devices of a deadlock that are named at most.
 NAMED = 3
 
@@ -243,3 +295,36 @@ def _words(cell: Cell, place: dict[Action, Cell], done: set[Action], stages: int
         if action not in done:
             yield f"{action} ({place[action].place})"
             return
+
+
+def parse_action(text: str) -> Action:
+    """Read an action, strictly: nothing may come before or after it.
+
+    Raises
+    ------
+    InputError
+        If `text` is not an action.
+
+    Examples
+    --------
+    >>> parse_action("2F0")
+    Action(stage=2, kind=<Kind.F: 0>, microbatch=0)
+    """
+    found = _PATTERN.fullmatch(text)
+    if found is not None and found[2] in Kind.__members__:
+        kind = Kind[found[2]]
+        if not found[3].startswith("0") if kind in PER_BATCH else found[3]:
+            return Action(int(found[1]), kind, int(found[3] or 0))
+    known = "2F0, 2B0, 2I0, 2W0, 2RECV_F0 or 2STEP"
+    raise InputError(f"{quote(text)} is not an action such as {known}")
+
+
+def check_size(stages: int, microbatches: int) -> None:
+    """Raise InputError if a schedule has too many actions; asked before they are made."""
+    if microbatches < 1:
+        raise InputError(f"microbatches: {quote(microbatches)}; at least 1 is needed")
+    if 2 * stages * microbatches > MOST_ACTIONS:
+        raise InputError(
+            f"microbatches: {quote(microbatches)} in {stages} stages are more than "
+            f"{MOST_ACTIONS} actions; take fewer"
+        )

@@ -1,1 +1,0 @@
-"""Schedules as data: actions, orders that users give, and how long they may be."""

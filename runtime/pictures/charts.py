@@ -1,0 +1,386 @@
+"""How methods did as pictures: how far from the best bound, and plan and bound over time.
+
+The loads of a plan as a picture: who computes and who transfers, how full the memories are.
+
+Picture of a Pareto front of training plans.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
+
+from ...instances import Iteration, Latency, Plan, Planned, Training, plan_of
+from ...instances.common.escape import plain
+from ...instances.common.quantities import show_bytes, show_percent
+from ..verify.loads import Load, loads_of
+from ..verify.report import Report
+from .style import (
+    COMPUTE,
+    LINES,
+    MARKERS,
+    MEMORY,
+    SYNCHRONISE,
+    TRANSFER,
+    ShownFigure,
+    line_of,
+    names_as_they_are,
+    save_picture,
+)
+
+LINE = "#333333"
+
+
+#: Plans that end above so many times the best one are left out of the picture.
+MOST_SHOWN = 1.5
+
+
+LEGEND: Any = {"frameon": False, "fontsize": 8}
+
+
+#: Seconds, objective and bound of a moment; None or infinite where there is none.
+Moment = Sequence[float | None]
+
+
+class Look(NamedTuple):
+    """Colour and mark of a method, the same in every part of a picture."""
+
+    colour: str
+    mark: str
+
+
+def looks(methods: Sequence[str]) -> dict[str, Look]:
+    """Return how each method is drawn."""
+    return {
+        method: Look(LINES[i % len(LINES)], MARKERS[i % len(MARKERS)])
+        for i, method in enumerate(methods)
+    }
+
+
+@names_as_they_are
+def draw_comparison(table: pd.DataFrame, path: Path) -> None:
+    """Draw a comparison table into a PNG, SVG or PDF file.
+
+    Parameters
+    ----------
+    table
+        As `stagecut.compare` returns it, traces included.
+    path
+        Ending in ``.png``, ``.svg`` or ``.pdf``.
+
+    Raises
+    ------
+    InputError
+        If the file's ending names no format that can be drawn.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> from pathlib import Path
+    >>> cluster = stagecut.accelerators_and_cpus(2)
+    >>> table = stagecut.compare("gpt2-xl", methods=["single", "greedy"], cluster=cluster)
+    >>> stagecut.draw_comparison(table, Path("comparison.svg"))
+    """
+    names = list(dict.fromkeys(table["workload"]))
+    drawn = looks(list(dict.fromkeys(table["method"])))
+    columns = min(3, len(names))
+    lines = math.ceil(len(names) / columns)
+    height = 0.9 + 0.4 * len(names)
+    figure = Figure(figsize=(11, 0.6 + height + 2.7 * lines), layout="constrained")
+    grid = figure.add_gridspec(1 + lines, columns, height_ratios=[height, *lines * [2.7]])
+    _draw_gaps(figure.add_subplot(grid[0, :]), table, names, drawn)
+    for i, name in enumerate(names):
+        axes = figure.add_subplot(grid[1 + i // columns, i % columns])
+        draw_traces(axes, _traces(table[table["workload"] == name]), drawn)
+        axes.set_title(plain(name), loc="left", fontsize=9)
+    entries = _entries(drawn)
+    figure.legend(handles=entries, loc="outside lower center", ncols=min(8, len(entries)), **LEGEND)
+    save_picture(figure, path, dpi=130)
+
+
+def _draw_gaps(axes: Axes, table: pd.DataFrame, names: list[str], drawn: dict[str, Look]) -> None:
+    """Draw how far each plan is above the best bound of its workload."""
+    for i, (method, look) in enumerate(drawn.items()):
+        rows = table[(table["method"] == method) & table["ratio"].notna()]
+        offset = 0.5 * ((i + 0.5) / len(drawn) - 0.5)
+        at = [names.index(name) + offset for name in rows["workload"]]
+        if at:  # a mark that is nowhere would stretch the layout
+            axes.plot(rows["ratio"] - 1, at, look.mark, color=look.colour, clip_on=False)
+    axes.set_xlim(0, 1.05 * max(0.01, table["ratio"].max(skipna=True) - 1))
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.set_yticks(range(len(names)), list(map(plain, names)))
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_xlabel("plan above the best bound")
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _entries(drawn: Mapping[str, Look]) -> list[Line2D]:
+    """Return what a legend says."""
+    entries = [
+        Line2D([], [], color=look.colour, marker=look.mark, label=plain(name))
+        for name, look in drawn.items()
+    ]
+    for style, text in (("-", "best plan"), (":", "bound")):
+        entries.append(Line2D([], [], color="#666666", linestyle=style, label=text))
+    return entries
+
+
+def _traces(rows: pd.DataFrame) -> dict[str, list[Moment]]:
+    """Return the moments of each method, the last of them its end."""
+    found = {}
+    for row in rows.to_dict("records"):
+        trace = row["trace"] if isinstance(row["trace"], list) else []
+        ends = [[row["seconds"], row["objective"], row["bound"]]] if trace else []
+        found[str(row["method"])] = [*trace, *ends]
+    return found
+
+
+@names_as_they_are
+def plot_traces(results: Mapping[str, Any], time_unit: str = "unspecified") -> Figure:
+    """Draw the best plan and the bound of searches over time.
+
+    Parameters
+    ----------
+    results
+        A `Result`, or a `BestSchedule`, for each name.
+    time_unit
+        For the axis label; the workload's.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Plans are solid, bounds dotted; where the two meet, the plan is proved optimal. A mark is
+        where a search ended.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> cluster = stagecut.accelerators_and_cpus(2)
+    >>> problem = stagecut.Throughput("contiguous")
+    >>> result = stagecut.solve("gpt2-xl", cluster, problem, method="dp")
+    >>> len(stagecut.plot_traces({"dp": result}, "ms").axes)
+    1
+    """
+    figure = ShownFigure(figsize=(7.6, 3.6), layout="constrained")
+    axes = figure.subplots()
+    moments: dict[str, list[Moment]] = {}
+    for name, result in results.items():
+        last = [result.seconds, result.objective, result.bound]
+        moments[name] = [*([p.seconds, p.objective, p.bound] for p in result.trace), last]
+    drawn = looks(list(results))
+    draw_traces(axes, moments, drawn)
+    axes.legend(handles=_entries(drawn), loc="center left", bbox_to_anchor=(1.01, 0.5), **LEGEND)
+    axes.set_ylabel("objective" if time_unit == "unspecified" else f"objective ({time_unit})")
+    return figure
+
+
+def draw_traces(
+    axes: Axes, traces: Mapping[str, Sequence[Moment]], drawn: Mapping[str, Look]
+) -> None:
+    """Draw plan and bound over time."""
+    best, lowest, highest = math.inf, math.inf, 0.0
+    for name, moments in traces.items():
+        look = drawn[name]
+        for column, style in ((1, "-"), (2, ":")):
+            points = [(p[0], p[column]) for p in moments if _is_finite(p[column])]
+            if not points:
+                continue
+            seconds, values = zip(*points, strict=True)
+            axes.plot(seconds, values, style, color=look.colour, drawstyle="steps-post")
+            axes.plot(seconds[-1:], values[-1:], look.mark, color=look.colour)
+            if column == 1:
+                best, highest = min(best, values[-1]), max(highest, values[-1])
+            lowest = min(lowest, values[-1])
+    if math.isfinite(best) and best > 0:
+        least, most = max(0.0, lowest), min(highest, MOST_SHOWN * best)
+        room = max(most - least, 0.04 * best)
+        axes.set_ylim(max(0.0, least - 0.3 * room), most + 0.5 * room)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("seconds", fontsize=8)
+    axes.tick_params(labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _is_finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+@names_as_they_are
+def draw_loads(report: Report, plan: Plan | Planned, path: Path) -> None:
+    """Draw a bar per device, with objective and bound as lines, into a PNG, SVG or PDF file.
+
+    Parameters
+    ----------
+    report
+        Of the plan; see `evaluate`.
+    plan
+        Of any problem but a mapping; or the `Result` that holds it.
+    path
+        Ending in ``.png``, ``.svg`` or ``.pdf``.
+
+    Raises
+    ------
+    InputError
+        If the file's ending names no format that can be drawn.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> import stagecut
+    >>> workload = stagecut.load("gpt2-xl")
+    >>> cluster = stagecut.accelerators_and_cpus(2)
+    >>> plan = stagecut.solve(workload, cluster, method="greedy").plan
+    >>> report = stagecut.evaluate(workload, cluster, plan.problem, plan.solution)
+    >>> stagecut.draw_loads(report, plan, Path("loads.svg"))
+    """
+    plan = plan_of(plan)
+    rows = loads_of(plan.problem, report)
+    figure = Figure(figsize=(9, 1.6 + 0.42 * len(rows)), layout="constrained")
+    loads, memory = figure.subplots(1, 2, sharey=True, width_ratios=[3, 1])
+    _draw_times(loads, rows, plan)
+    figure.legend(*loads.get_legend_handles_labels(), loc="outside lower center", ncols=5)
+    title = f"{plan.workload_name}: {plan.method}, gap {show_percent(plan.gap, 2)}"
+    loads.set_title(plain(title), loc="left")
+    _draw_memory(memory, rows)
+    for axes in (loads, memory):
+        axes.spines[["top", "right"]].set_visible(False)
+    save_picture(figure, path)
+
+
+def _draw_times(axes: Axes, rows: Sequence[Load], plan: Plan) -> None:
+    """Draw what each device does, with objective and bound as lines; the busiest name is bold."""
+    at = range(len(rows))
+    overlap = getattr(plan.problem, "overlap", False)
+    left = [0.0] * len(rows)
+    for label, values, colour in (
+        ("compute", [row.compute for row in rows], COMPUTE),
+        ("transfers", [row.transfer for row in rows], TRANSFER),
+        ("synchronisation", [row.synchronise for row in rows], SYNCHRONISE),
+    ):
+        if label == "synchronisation" and not any(values):
+            continue
+        if overlap:  # side by side, as they happen
+            upper = label == "compute"
+            places = [y + (-0.2 if upper else 0.2) for y in at]
+            axes.barh(places, values, height=0.4, color=colour, label=label)
+        else:
+            axes.barh(at, values, left=left, color=colour, label=label)
+            left = [a + b for a, b in zip(left, values, strict=True)]
+    axes.axvline(plan.objective, color=LINE, label=f"objective {plan.objective:.6g}")
+    if math.isfinite(plan.bound):
+        axes.axvline(plan.bound, color=LINE, linestyle=":", label=f"bound {plan.bound:.6g}")
+    axes.set_yticks(at, [plain(row.name) for row in rows])
+    busiest = max(at, key=lambda y: rows[y].busy, default=0)
+    for y, name in enumerate(axes.get_yticklabels()):
+        name.set_fontweight("bold" if y == busiest else "normal")
+    axes.invert_yaxis()
+    unit = "" if plan.time_unit == "unspecified" else f" ({plan.time_unit})"
+    axes.set_xlabel(f"{_span(plan)}{unit}")
+
+
+def _span(plan: Plan) -> str:
+    """Say what time the loads are of."""
+    problem = plan.problem
+    if isinstance(problem, Iteration):
+        return f"load per iteration of {problem.microbatches} microbatches"
+    if isinstance(problem, Latency):
+        return "load of one request"
+    batch = isinstance(problem, Training) and problem.objective == "batch"
+    return "load per batch" if batch else "load per microbatch"
+
+
+def _draw_memory(axes: Axes, rows: Sequence[Load]) -> None:
+    """Draw how full the memories are; where there is no limit anywhere, what is used of them."""
+    limited = [math.isfinite(row.capacity_bytes) for row in rows]
+    if any(limited):
+        shares = [
+            100 * row.memory_bytes / row.capacity_bytes if has and row.capacity_bytes else 0.0
+            for row, has in zip(rows, limited, strict=True)
+        ]
+        axes.set_xlim(0, max(100.0, *shares))
+        axes.set_xlabel("memory used (%)")
+    else:
+        shares = [row.memory_bytes for row in rows]
+        axes.set_xlim(0, 1.6 * max([1.0, *shares]))  # room for the sizes behind the bars
+        axes.set_xticks([])
+        axes.set_xlabel("memory used (no limit)")
+        for y, row in enumerate(rows):
+            text = f" {show_bytes(row.memory_bytes)}"
+            axes.text(row.memory_bytes, y, text, va="center", fontsize="small")
+    axes.barh(range(len(rows)), shares, color=MEMORY)
+
+
+def plot_front(front: pd.DataFrame, time_unit: str = "unspecified") -> Figure:
+    """Draw time per microbatch against devices or, if those do not vary, against memory.
+
+    Parameters
+    ----------
+    front
+        What `pareto` returns; a line is drawn for each value of what is not on the axis.
+    time_unit
+        For the axis label.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Filled marks are efficient plans.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> workload = stagecut.training_layers(stagecut.load("gpt2-xl-training"))
+    >>> cluster = stagecut.accelerators_and_cpus(4, memory_bytes=80e9)
+    >>> problem = stagecut.Training(microbatches=8, bandwidth=1e8)
+    >>> front = stagecut.pareto(workload, cluster, problem, devices=(2, 4), method="equal-stages")
+    >>> len(stagecut.plot_front(front, workload.time_unit).axes)
+    1
+    """
+    against, other = "devices", "memory_bytes"
+    if front["devices"].nunique() == 1 and front["memory_bytes"].nunique() > 1:
+        against, other = other, against
+    scale = {"devices": 1.0, "memory_bytes": 2.0**30}
+    names = {"devices": "devices", "memory_bytes": "memory per device (GiB)"}
+    figure = ShownFigure(figsize=(6.4, 4.0), layout="constrained")
+    axes = figure.subplots()
+    found = front[front["objective"] < float("inf")]
+    for number, value in enumerate(sorted(found[other].unique().tolist())):
+        line = found[found[other] == value].sort_values(against)
+        x = line[against] / scale[against]
+        colour, style = line_of(number)
+        (drawn,) = axes.plot(
+            x,
+            line["objective"],
+            style,
+            color=colour,
+            marker=MARKERS[number % len(MARKERS)],
+            label=f"{value / scale[other]:.3g}",
+        )  # fmt: skip
+        for efficient, face in ((True, drawn.get_color()), (False, "white")):
+            marks = line[line["efficient"] == efficient]
+            axes.plot(
+                marks[against] / scale[against], marks["objective"], MARKERS[number % len(MARKERS)],
+                markerfacecolor=face, markeredgecolor=drawn.get_color(),
+            )  # fmt: skip
+    if (found["objective"] > 0).all() and len(found):
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xticks(sorted((found[against] / scale[against]).unique().tolist()))
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter("{x:g}")
+            axis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel(names[against])
+    axes.set_ylabel("objective" if time_unit == "unspecified" else f"objective ({time_unit})")
+    axes.grid(alpha=0.3)
+    if found[other].nunique() > 1:
+        axes.legend(title=names[other])
+    return figure
