@@ -1,0 +1,194 @@
+"""What each strategy, bound and neighbourhood of an `auto` is worth: what is lost without it.
+
+    python benchmarks/ablate.py throughput                        run what the table lacks
+    python benchmarks/ablate.py throughput --report               the table as Markdown
+    python benchmarks/ablate.py mapping --only random_blk_2 --parts layouts descents
+
+Cells and parts of each problem stand in `ablations.py`. Each run is a process of its own. Limits
+count its CPU seconds instead of the clock's, inside HiGHS too, so that other load changes little;
+a run of each cell that is not measured compiles the kernels. The whole strategy runs with three seeds, which says
+what is noise; a part is left out only in cells where the whole strategy reaches it. A row has the
+revision that it was measured with.
+
+A part stays if the gap without it is worse by more than the noise, or the time to 1 % by a tenth,
+on two workloads of different families.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from unittest.mock import patch
+
+import pandas as pd
+from ablations import PROBLEMS, Cell, Part, nothing
+
+RESULTS = Path(__file__).parent / "results"
+COLUMNS = ("cell", "part", "seed", "seconds", "objective", "bound", "gap", "to_1", "reached",
+           "revision")  # fmt: skip
+WHOLE = "whole strategy"
+
+
+def counted(stack: ExitStack, part: Part) -> list[int]:
+    """Count the calls of a part while the stack is open."""
+    calls: list[int] = []
+    for module, name in part.entries or part.sites:
+        original = getattr(module, name)
+
+        def counting(
+            *args: object, original: Callable[..., object] = original, **options: object
+        ) -> object:
+            if part.counts(*args, **options):
+                calls.append(1)
+            return original(*args, **options)
+
+        counting.__name__ = name
+        stack.enter_context(patch.object(module, name, counting))
+    return calls
+
+
+def without_clock(option: Callable[..., None]) -> Callable[..., None]:
+    """HiGHS's options without its time limit: the search asks it to stop."""
+
+    def set_option(solver: object, name: str, value: object) -> None:
+        if name != "time_limit":
+            option(solver, name, value)
+
+    return set_option
+
+
+def solve_cell(cell: Cell, part: str, parts: dict[str, Part], seed: int, seconds: float) -> dict:
+    """Solve a cell, without a part if it is one, and return the row."""
+    from stagecut import Limits
+    from stagecut.api.solve import solve_with
+    from stagecut.solvers.core import highs
+
+    workload, cluster, problem = cell.make()
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(time, "monotonic", time.process_time))
+        stack.enter_context(patch.object(highs, "_option", without_clock(highs._option)))
+        if cell.ties:
+            stack.enter_context(patch.object(*cell.ties, nothing))
+        calls = {}
+        if part in parts:
+            for module, name in parts[part].sites:
+                stack.enter_context(patch.object(module, name, parts[part].instead))
+        else:
+            calls = {name: counted(stack, each) for name, each in parts.items()}
+        limits = Limits(seconds=seconds, seed=seed, gap=0.0)
+        result = solve_with(
+            workload, cluster, problem, limits=limits, started=time.process_time(), workers=1
+        )
+    return {
+        "seconds": round(result.seconds, 3),
+        "objective": result.objective,
+        "bound": result.bound,
+        "gap": 1.0 if result.plan is None else result.plan.gap,
+        "to_1": next((round(p.seconds, 3) for p in result.trace if p.gap <= 0.01), ""),
+        "reached": "; ".join(name for name, found in calls.items() if found),
+    }
+
+
+def run(args: argparse.Namespace, table: Path) -> None:
+    """Run what the table does not have."""
+    cells, parts = PROBLEMS[args.problem]()
+    known = pd.read_csv(table) if table.exists() else pd.DataFrame(columns=list(COLUMNS))
+    done = {tuple(row) for row in known[["cell", "part", "seed"]].itertuples(index=False)}
+    first = known[known["part"].eq(WHOLE) & known["seed"].eq(0)]
+    reached = {row.cell: str(row.reached).split("; ") for row in first.itertuples()}
+    revision = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    table.parent.mkdir(exist_ok=True)
+    with table.open("a", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        if file.tell() == 0:
+            writer.writeheader()
+
+        def measure(cell: str, part: str, seed: int) -> None:
+            if (cell, part, seed) in done or args.only not in cell:
+                return
+            command = [sys.executable, __file__, args.problem, "--one", cell, part, str(seed)]
+            command += ["--seconds", str(args.seconds)]
+            for _ in range(1 + (part == WHOLE and seed == 0)):
+                output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+            row = {
+                "cell": cell,
+                "part": part,
+                "seed": seed,
+                **json.loads(output.stdout.splitlines()[-1]),
+            }
+            writer.writerow(row | {"revision": revision})
+            file.flush()
+            print(*row.values(), sep=", ", flush=True)
+            if part == WHOLE and seed == 0:
+                reached[cell] = str(row["reached"]).split("; ")
+
+        for seed in range(args.seeds):
+            for cell in cells:
+                measure(cell, WHOLE, seed)
+        for part in parts if args.parts is None else args.parts:
+            for cell in cells:
+                if part in reached.get(cell, ()):
+                    measure(cell, part, 0)
+
+
+def report(table: Path) -> str:
+    """Return the table as Markdown: a row per part, with the cells where leaving it out shows."""
+    found = pd.read_csv(table)
+    whole = found[found["part"].eq(WHOLE)].groupby("cell")
+    noise = pd.DataFrame(
+        {
+            "gap": whole["gap"].median(),
+            "worst": whole["gap"].max(),
+            "to_1": whole["to_1"].median(),
+            "slowest": whole["to_1"].max(),
+        }
+    )
+    lines = ["| left out | cells | worse without it: gap, s to 1 % (with it) |", "|---|---|---|"]
+    for part, rows in found[~found["part"].eq(WHOLE)].groupby("part", sort=False):
+        told = []
+        for row in rows.itertuples():
+            of = noise.loc[row.cell]
+            if row.gap > 1.05 * of.worst + 1e-4:
+                told.append(f"{row.cell}: {100 * row.gap:.2g} % ({100 * of.gap:.2g} %)")
+            elif of.slowest == of.slowest and not row.to_1 <= 1.1 * of.slowest + 0.1:
+                told.append(f"{row.cell}: {row.to_1:.1f} s ({of.to_1:.1f} s)")
+        lines.append(f"| {part} | {len(rows)} | {'; '.join(told) or 'none'} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("problem", choices=PROBLEMS)
+    parser.add_argument("--csv", type=Path, help="default: results/ablation-PROBLEM.csv")
+    parser.add_argument("--seconds", type=float, default=20.0, help="CPU seconds of a run")
+    parser.add_argument("--seeds", type=int, default=3, help="of the whole strategy")
+    parser.add_argument("--only", default="", help="cells whose name contains this")
+    parser.add_argument("--parts", nargs="*", help="to leave out; default: each in turn")
+    parser.add_argument("--report", action="store_true", help="print the table")
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    table = args.csv or RESULTS / f"ablation-{args.problem}.csv"
+    if args.report:
+        print(report(table))
+    elif args.one:
+        cells, parts = PROBLEMS[args.problem]()
+        name, part, seed = args.one
+        print(json.dumps(solve_cell(cells[name], part, parts, int(seed), args.seconds)))
+    else:
+        run(args, table)
+
+
+if __name__ == "__main__":
+    main()
