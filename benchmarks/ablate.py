@@ -6,9 +6,9 @@
 
 Cells and parts of each problem stand in `ablations.py`. Each run is a process of its own. Limits
 count its CPU seconds instead of the clock's, inside HiGHS too, so that other load changes little;
-a run of each cell that is not measured compiles the kernels. The whole strategy runs with three seeds, which says
-what is noise; a part is left out only in cells where the whole strategy reaches it. A row has the
-revision that it was measured with.
+a run of each cell that is not measured compiles the kernels. The whole strategy runs with three
+seeds, which says what is noise; a part is left out only in cells where the whole strategy reaches
+it. A row has the revision that it was measured with.
 
 A part stays if the gap without it is worse by more than the noise, or the time to 1 % by a tenth,
 on two workloads of different families.

@@ -188,7 +188,7 @@ def latency() -> tuple[dict[str, Cell], dict[str, Part]]:
 
 
 def sharding() -> tuple[dict[str, Cell], dict[str, Part]]:
-    """Traced models on two meshes, with all the memory there is and with nine tenths of the need."""
+    """Traced models on two meshes, without a limit of memory and with nine tenths of the need."""
     from sharding_models import MODELS
 
     from stagecut.solvers.sharding import auto, priced_memory
