@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
-import threading
-import time
 from collections.abc import Callable, Mapping
-from contextvars import copy_context
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
-from ..formulations.task import Task, pose
-from ..formulations.throughput.merged_colours import colour_notes
+from ..formulations.task import pose
 from ..instances import (
     Cluster,
     DeviceMapping,
@@ -28,42 +22,24 @@ from ..instances import (
     accelerators_and_cpus,
     plan_of,
 )
-from ..instances.common.compiling import compiled_to_come_near
-from ..instances.common.kernel import NOT_KEPT, unkept
 from ..instances.formats.files import load
 from ..instances.model.problem import suggested_cluster
 from ..instances.model.solution import on_cluster
 from ..solvers import (
     DEFAULT_LIMITS,
-    METHODS,
     Limits,
     Progress,
     Result,
     Search,
-    Solver,
     split_argument,
+    supported_method,
 )
-from ..solvers import solver as solver_of
-from ..solvers.core.first_bounds import raise_first_bounds
-from ..solvers.core.interrupts import interrupts
 from ..solvers.core.limits import checked
-from ..solvers.core.portfolio.executor import executor_of
-from ..solvers.core.portfolio.portfolio import Portfolio
 from ..solvers.core.portfolio.shared_search import SharedSearch
-from ..solvers.core.portfolio.workers import Workers, usual_count
-from ..solvers.core.under_rules import has_rules, run_method
+from ..solvers.core.portfolio.workers import Workers
+from ..solvers.core.session import run_session
 from .judge import Judge
 from .versions import installed
-
-#: Seconds that a solver may go on after it should have stopped.
-GRACE_S = 1.2
-
-#: Seconds that a script waits at its end for a solver that was left behind.
-LEFT_S = 60.0
-
-#: Seconds of computing, and on the clock, that it has for a first plan even then: on a busy machine
-#: the imports alone can outlast the deadline.
-FIRST_CPU_S, FIRST_S = 1.0, 30.0
 
 
 def solve(
@@ -184,20 +160,13 @@ def solve_with(
         start = _on(start, cluster)
     name, argument = split_argument(problem.name, method)
     task = pose(workload, cluster, problem, start, {**(options or {}), **argument})
-    run = solver_of(task, name)
+    chosen_method = supported_method(task, name)
 
     judge = Judge(workload, cluster, problem)
     ties = judge.tie if isinstance(problem, DeviceMapping) else None
     search = SharedSearch(limits, judge, on_progress, started, ties)
     search.method = name
-    portfolio = _portfolio(task, name, search, workers)
-    with interrupts(search):
-        if start is not None and not search.offer(start.solution):
-            search.note("the start breaks a rule of this problem and was not used")
-        _run_beside(partial(_solve, run, task, search), search, portfolio)
-    search.say_gap()
-    if unkept():
-        search.note(f"compiling takes its time in every process: {NOT_KEPT}")
+    run_session(task, chosen_method, search, start, workers)
     return _result(workload, cluster, problem, search)
 
 
@@ -235,35 +204,6 @@ def _on(start: Plan, cluster: Cluster) -> Plan:
     return replace(start, cluster=cluster, solution=solution)
 
 
-def _solve(run: Solver[Problem], task: Task[Problem], search: Search[Solution]) -> None:
-    """Say what colours cost, raise the bounds that cost nothing, then let the method go on.
-
-    It begins even where the time is up: its first plan comes before it looks at the clock. What
-    compiles to reach the limits' gap does not compile to go beyond it: a later call does.
-    """
-    for note in colour_notes(task):
-        search.note(note)
-    with compiled_to_come_near(lambda: search.near):
-        if not has_rules(task):
-            raise_first_bounds(task, search)
-            if search.done:
-                return
-        run_method(run, task, search)
-
-
-def _portfolio(
-    task: Task[Problem], method: str, search: SharedSearch, workers: Workers | int | None
-) -> Portfolio:
-    """Return the workers beside a method, none of them started."""
-    asked = Workers(workers) if isinstance(workers, int) else workers or Workers()
-    strategies = tuple(METHODS[task.problem.name][method].beside(task))
-    if not strategies and ((asked.count or 1) > 1 or asked.scheduler is not None):
-        search.note(f"{method} has nothing to run beside it, and used one process")
-    executor = executor_of((asked.count or usual_count()) - 1, asked.scheduler)
-    count = executor.size if asked.count is None else asked.count - 1
-    return Portfolio(task, search, strategies, executor, count, deterministic=asked.deterministic)
-
-
 def _result(
     workload: Workload, cluster: Cluster, problem: Problem, search: Search[Solution]
 ) -> Result:
@@ -297,48 +237,3 @@ def _result(
         notes=tuple(search.notes),
         reason=search.infeasible_because or "",
     )
-
-
-def _run_beside(run: Callable[[], None], search: Search[Solution], portfolio: Portfolio) -> None:
-    """Run a solver in a thread of its own, so that deadline and Ctrl-C hold whatever it does.
-
-    Compiling a kernel, or a presolve that does not look at the clock, cannot be interrupted; a
-    solver that is still at it `GRACE_S` after it should have stopped is left behind. A deadline
-    waits for what a first plan takes to compute, counted in CPU time.
-    """
-    began, cpu_began = time.monotonic(), time.process_time()
-    failures: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            run()
-        except BaseException as failure:
-            failures.append(failure)
-
-    thread = threading.Thread(
-        target=copy_context().run, args=(work,), name="stagecut solver", daemon=True
-    )
-    thread.start()
-    try:
-        while thread.is_alive():
-            thread.join(0.05)
-            portfolio.look()
-            first = (
-                search.best is None
-                and search.hit != "interrupt"
-                and time.process_time() - cpu_began < FIRST_CPU_S
-                and time.monotonic() - began < FIRST_S
-            )
-            if search.overdue() > GRACE_S and not first:
-                portfolio.close()
-                search.close()
-                search.note(f"{search.method} did not stop in time and was left behind")
-                # Python would end the thread inside a compiler at exit, which aborts the process
-                atexit.register(thread.join, LEFT_S)
-                return
-        if not failures:
-            portfolio.wait()
-    finally:
-        portfolio.close()
-    if failures:
-        raise failures[0]

@@ -5,7 +5,7 @@ from .core.method import Method, Solver
 from .core.portfolio.workers import Workers
 from .core.result import Result
 from .core.search import Point, Progress, Search
-from .registry import METHODS, method_of, solver, split_argument
+from .registry import METHODS, method_of, split_argument, supported_method
 
 __all__ = [
     "DEFAULT_LIMITS",
@@ -19,6 +19,6 @@ __all__ = [
     "Solver",
     "Workers",
     "method_of",
-    "solver",
     "split_argument",
+    "supported_method",
 ]

@@ -7,7 +7,7 @@ from typing import Any
 from ..formulations.task import Task
 from ..instances import InputError, Problem
 from ..instances.common.errors import quote
-from .core.method import Method, Solver
+from .core.method import Method
 from .iteration import methods as iteration
 from .latency import methods as latency
 from .mapping import methods as mapping
@@ -62,8 +62,8 @@ def split_argument(problem: str, method: str) -> tuple[str, dict[str, str]]:
     return name, {known[name].argument: value}
 
 
-def solver(task: Task[Problem], method: str) -> Solver[Any]:
-    """Return the solver called `method`.
+def supported_method(task: Task[Problem], method: str) -> Method[Any]:
+    """Return the method of this name, checked to support the task and to read its options.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def solver(task: Task[Problem], method: str) -> Solver[Any]:
     found.check(method, task)
     for name, value in task.options.items():
         _check_option(problem, method, name, value)
-    return found.solve
+    return found
 
 
 def _check_option(problem: str, method: str, name: str, value: str) -> None:

@@ -1,4 +1,4 @@
-"""Tasks with rules for placements, by any method: each case of the task is a search of its own."""
+"""A method at work on a task: with placement rules, each case of it is a search of its own."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from ...formulations.cheap_bounds import cheap_bounds
 from ...formulations.linear_program import SolverError
 from ...formulations.rules.cases import Case
 from ...formulations.rules.reduce import stage_task, why_no_case, without_rules
 from ...formulations.task import Task
-from ...instances import InfeasibleError, Limit, Solution
+from ...instances import InfeasibleError, Limit, Problem, Solution
 from ...instances.model.problem import names_stages
-from .first_bounds import raise_first_bounds
 from .method import Solver
 from .part_search import PartSearch
 from .search import Search
@@ -88,6 +88,16 @@ def _value(case: Case, whole: Search[Solution], found: Solution) -> float:
 def has_rules(task: Task[Any]) -> bool:
     """Whether the task has rules for placements."""
     return bool(getattr(task.problem, "placement_rules", False))
+
+
+def raise_first_bounds(task: Task[Problem], search: Search[Solution]) -> None:
+    """Raise the bounds that need neither a plan nor a kernel: see `cheap_bounds`."""
+    with search.phase("first bounds"):
+        try:
+            for bound, origin in cheap_bounds(task):
+                search.raise_bound(bound, origin)
+        except SolverError as error:
+            search.note(f"not all first bounds are known: {error}")
 
 
 def run_method(run: Solver[Any], task: Task[Any], search: Search[Solution]) -> None:

@@ -7,12 +7,13 @@ import pytest
 
 from stagecut import Limits, Throughput, load
 from stagecut.api.judge import Judge
-from stagecut.api.solve import _solve, chosen
+from stagecut.api.solve import chosen
 from stagecut.formulations.task import Task, pose
 from stagecut.instances import Solution
 from stagecut.instances.common import kernel as kernels
 from stagecut.instances.common.kernel import kernel
 from stagecut.solvers import Search
+from stagecut.solvers.core.session import solve_in_session
 from stagecut.solvers.throughput.greedy import greedy
 
 
@@ -51,7 +52,7 @@ def test_a_call_that_compiled_stops_at_the_gap_asked_for(
     task = pose(workload, cluster, problem, None, {})
     judge = Judge(workload, cluster, problem)
     search: Search[Solution] = Search(Limits(gap=0.01, cheap_gap=1e-4, seconds=600), judge)
-    _solve(run, task, search)
+    solve_in_session(run, task, search)
     assert to_come_near.ready
     assert to_go_on.ready is not first
     assert search.gap <= 0.01

@@ -9,7 +9,7 @@ SCRIPT = """
 import importlib, time
 import stagecut
 
-module = importlib.import_module("stagecut.api.solve")
+module = importlib.import_module("stagecut.solvers.core.session")
 run_method = module.run_method
 
 

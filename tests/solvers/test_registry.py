@@ -12,7 +12,7 @@ from conformance import task
 from stagecut import Cluster, DeviceKind, InputError, Link, PairLink, Throughput
 from stagecut.formulations.task import pose
 from stagecut.instances import DeviceMapping
-from stagecut.solvers import METHODS, solver
+from stagecut.solvers import METHODS, supported_method
 from stagecut.solvers.core.method import SolverName
 
 
@@ -29,7 +29,7 @@ def refused(
     said = {}
     for method in METHODS[problem]:
         try:
-            solver(asked, method)
+            supported_method(asked, method)
             said[method] = ""
         except InputError as error:
             said[method] = str(error)
@@ -73,7 +73,9 @@ def test_what_the_programs_of_mapping_know() -> None:
     workload = replace(no_weights.workload, extra={"weight_bytes": np.zeros(no_weights.workload.n)})
     assert isinstance(no_weights.problem, DeviceMapping)
     problem = replace(no_weights.problem, collective="cheapest")
-    assert solver(pose(workload, no_weights.cluster, problem), "milp")  # nothing is reduced
+    assert supported_method(
+        pose(workload, no_weights.cluster, problem), "milp"
+    )  # nothing is reduced
 
 
 def test_the_name_of_a_solver_is_that_of_a_function() -> None:
@@ -88,4 +90,4 @@ def test_an_unknown_method_is_refused_with_those_there_are() -> None:
     of = task("throughput")
     asked = pose(of.workload, of.cluster, Throughput())
     with pytest.raises(InputError, match="no 'nothing' for throughput; use one of auto, dp"):
-        solver(asked, "nothing")
+        supported_method(asked, "nothing")

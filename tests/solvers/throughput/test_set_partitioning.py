@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +38,7 @@ from stagecut.runtime.verify.bounds import prices as price_check
 from stagecut.runtime.verify.bounds.at_once import bound_at_once
 from stagecut.runtime.verify.bounds.check import check_bound
 from stagecut.solvers import Search
+from stagecut.solvers.core import session
 from stagecut.solvers.throughput import set_partitioning as search_module
 from stagecut.solvers.throughput.column_generation.column_generation import DualState, boxstep
 from stagecut.solvers.throughput.column_generation.pricing_problem import (
@@ -67,8 +67,7 @@ def case(seed: int) -> tuple[Workload, Cluster, Throughput]:
 @pytest.fixture(autouse=True)
 def only_its_own_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the bounds that every search begins with: they would hide those under test."""
-    front_door = import_module("stagecut.api.solve")
-    monkeypatch.setattr(front_door, "raise_first_bounds", lambda *_: None)
+    monkeypatch.setattr(session, "raise_first_bounds", lambda *_: None)
 
 
 def run(seed: int) -> Result:

@@ -1,0 +1,155 @@
+"""A session: one solver at work in a thread, others beside it in processes, one search of all.
+
+The search alone is the judge of what is found. The session holds deadline and Ctrl-C, whatever the
+solver does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import copy_context
+from functools import partial
+from types import FrameType
+from typing import Any
+
+from ...formulations.task import Task
+from ...formulations.throughput.merged_colours import colour_notes
+from ...instances import Plan, Problem, Solution
+from ...instances.common.compiling import compiled_to_come_near
+from ...instances.common.kernel import NOT_KEPT, unkept
+from .method import Method, Solver
+from .portfolio.executor import executor_of
+from .portfolio.portfolio import Portfolio
+from .portfolio.shared_search import SharedSearch
+from .portfolio.workers import Workers, usual_count
+from .search import Search
+from .under_rules import has_rules, raise_first_bounds, run_method
+
+#: Seconds that a solver may go on after it should have stopped.
+GRACE_S = 1.2
+
+#: Seconds that a script waits at its end for a solver that was left behind.
+LEFT_S = 60.0
+
+#: Seconds of computing, and on the clock, that it has for a first plan even then: on a busy machine
+#: the imports alone can outlast the deadline.
+FIRST_CPU_S, FIRST_S = 1.0, 30.0
+
+
+def run_session(
+    task: Task[Problem],
+    method: Method[Problem],
+    search: SharedSearch,
+    start: Plan | None,
+    workers: Workers | int | None,
+) -> None:
+    """Run a method on a task from a start, with workers beside it, until it ends or must stop."""
+    portfolio = _portfolio(task, method, search, workers)
+    with interrupts(search):
+        if start is not None and not search.offer(start.solution):
+            search.note("the start breaks a rule of this problem and was not used")
+        _run_beside(partial(solve_in_session, method.solve, task, search), search, portfolio)
+    search.say_gap()
+    if unkept():
+        search.note(f"compiling takes its time in every process: {NOT_KEPT}")
+
+
+def solve_in_session(run: Solver[Problem], task: Task[Problem], search: Search[Solution]) -> None:
+    """Say what colours cost, raise the bounds that cost nothing, then let the method go on.
+
+    It begins even where the time is up: its first plan comes before it looks at the clock. What
+    compiles to reach the limits' gap does not compile to go beyond it: a later call does.
+    """
+    for note in colour_notes(task):
+        search.note(note)
+    with compiled_to_come_near(lambda: search.near):
+        if not has_rules(task):
+            raise_first_bounds(task, search)
+            if search.done:
+                return
+        run_method(run, task, search)
+
+
+def _portfolio(
+    task: Task[Problem],
+    method: Method[Problem],
+    search: SharedSearch,
+    workers: Workers | int | None,
+) -> Portfolio:
+    """Return the workers beside a method, none of them started."""
+    asked = Workers(workers) if isinstance(workers, int) else workers or Workers()
+    strategies = tuple(method.beside(task))
+    if not strategies and ((asked.count or 1) > 1 or asked.scheduler is not None):
+        search.note(f"{search.method} has nothing to run beside it, and used one process")
+    executor = executor_of((asked.count or usual_count()) - 1, asked.scheduler)
+    count = executor.size if asked.count is None else asked.count - 1
+    return Portfolio(task, search, strategies, executor, count, deterministic=asked.deterministic)
+
+
+def _run_beside(run: Callable[[], None], search: Search[Solution], portfolio: Portfolio) -> None:
+    """Run a solver in a thread of its own, so that deadline and Ctrl-C hold whatever it does.
+
+    Compiling a kernel, or a presolve that does not look at the clock, cannot be interrupted; a
+    solver that is still at it `GRACE_S` after it should have stopped is left behind. A deadline
+    waits for what a first plan takes to compute, counted in CPU time.
+    """
+    began, cpu_began = time.monotonic(), time.process_time()
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            run()
+        except BaseException as failure:
+            failures.append(failure)
+
+    thread = threading.Thread(
+        target=copy_context().run, args=(work,), name="stagecut solver", daemon=True
+    )
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(0.05)
+            portfolio.look()
+            first = (
+                search.best is None
+                and search.hit != "interrupt"
+                and time.process_time() - cpu_began < FIRST_CPU_S
+                and time.monotonic() - began < FIRST_S
+            )
+            if search.overdue() > GRACE_S and not first:
+                portfolio.close()
+                search.close()
+                search.note(f"{search.method} did not stop in time and was left behind")
+                # Python would end the thread inside a compiler at exit, which aborts the process
+                atexit.register(thread.join, LEFT_S)
+                return
+        if not failures:
+            portfolio.wait()
+    finally:
+        portfolio.close()
+    if failures:
+        raise failures[0]
+
+
+@contextmanager
+def interrupts(search: Search[Any]) -> Iterator[None]:
+    """Let the first Ctrl-C end the search with what it has; a second one raises as usual."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        search.interrupt()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
