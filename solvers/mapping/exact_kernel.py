@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from ...instances.common.kernel import kernel
+from ...instances.common.kernel import kernel, load_numba
+
+njit = load_numba().njit
 
 
 @kernel
