@@ -109,10 +109,11 @@ def read_bytes(path: str | Path) -> bytes:
     InputError
         If it cannot be read, or is longer than `MOST_BYTES`.
     """
-    file = str(path)
+    file, content = str(path), bytearray()
     try:
         with open(path, "rb", opener=_open) as stream:
-            content = stream.read(MOST_BYTES + 1)
+            while len(content) <= MOST_BYTES and (block := stream.read(1 << 20)):
+                content += block
     except FileNotFoundError:
         raise InputError(f"{file}: no such file; check the path") from None
     except IsADirectoryError:
@@ -124,7 +125,7 @@ def read_bytes(path: str | Path) -> bytes:
         raise InputError(f"{file[:200]}: it cannot be read: {reason}") from None
     if len(content) > MOST_BYTES:
         raise InputError(f"{file}: it has more than {MOST_BYTES >> 20} MiB; no file of ours has")
-    return content
+    return bytes(content)
 
 
 def _open(path: str, flags: int) -> int:

@@ -63,7 +63,7 @@ def load_with_shapes(path: str | Path, batch: int) -> Any:
         model = onnx.load(str(path), load_external_data=False)
         if not model.graph.node:
             raise InputError(f"{path}: it is no ONNX model with nodes")
-        _refuse_odd_names(model, path)
+        _refuse_odd_nodes(model, path)
         if model.functions:
             _refuse_many_nodes(model, path)
             model = onnx.inliner.inline_local_functions(model)
@@ -71,8 +71,10 @@ def load_with_shapes(path: str | Path, batch: int) -> Any:
         _set_batch(model.graph, path, batch)
         _read_shapes_beside(model.graph, Path(path).parent)
         del model.graph.value_info[:]
+        model = onnx.shape_inference.infer_shapes(model)
         while True:
-            model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+            small = _propagates_little(model.graph)
+            model = onnx.shape_inference.infer_shapes(model, data_prop=small)
             if not _fold(model):
                 return model
     except (
@@ -86,14 +88,21 @@ def load_with_shapes(path: str | Path, batch: int) -> Any:
         raise InputError(f"{path}: it is no readable ONNX file: {first}") from None
 
 
-def _refuse_odd_names(model: Any, path: str | Path) -> None:
-    """Refuse names that are not UTF-8, which protobuf gives as bytes."""
+def _refuse_odd_nodes(model: Any, path: str | Path) -> None:
+    """Refuse names that are not UTF-8, which protobuf gives as bytes, and splits without end."""
     graph = model.graph
     for node in (*graph.node, *(node for function in model.functions for node in function.node)):
         texts = (node.name, node.op_type, node.domain, *node.input, *node.output)
         if any(isinstance(text, bytes) for text in (*texts, *(a.name for a in node.attribute))):
             raise InputError(
                 f"{path}: a name of node {quote(str(node.name))} is not UTF-8; write the file again"
+            )
+        if node.op_type == "Split" and any(
+            a.name == "num_outputs" and a.i != len(node.output) for a in node.attribute
+        ):
+            raise InputError(
+                f"{path}: node {quote(node.name)}: num_outputs is not the number of its outputs; "
+                "write the file again"
             )
     for value in (*graph.input, *graph.output, *graph.initializer):
         if isinstance(value.name, bytes):
@@ -172,6 +181,14 @@ def _read_shapes_beside(graph: Any, folder: Path) -> None:
             value.data_location = onnx.TensorProto.DEFAULT
 
 
+def _propagates_little(graph: Any) -> bool:
+    """Whether values may be propagated: of each vector ONNX keeps every element, known or not."""
+    vectors = [list(value.dims) for value in graph.initializer]
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        vectors.append([d.dim_value for d in value.type.tensor_type.shape.dim])
+    return all(len(sizes) != 1 or sizes[0] <= _MOST for sizes in vectors)
+
+
 def _fold(model: Any) -> bool:
     """Replace nodes that compute whole numbers from shapes by constants; whether there were any."""
     import onnx
@@ -229,8 +246,6 @@ def _most_elements(node: Any, given: Sequence[Any]) -> float:
                 return sizes[0] * math.prod(max(1, int(x)) for x in given[1].flat)
             case "Concat":
                 return sum(sizes)
-            case "Split" if any(a.i > len(node.output) for a in node.attribute if a.name != "axis"):
-                return math.inf
             case kind:
                 return math.prod(sizes) if kind in _OF_SHAPES else math.inf
     except (TypeError, ValueError, ArithmeticError, IndexError):
