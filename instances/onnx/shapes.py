@@ -184,8 +184,10 @@ def _read_shapes_beside(graph: Any, folder: Path) -> None:
 def _propagates_little(graph: Any) -> bool:
     """Whether values may be propagated: of each vector ONNX keeps every element, known or not."""
     vectors = [list(value.dims) for value in graph.initializer]
-    for value in (*graph.input, *graph.value_info, *graph.output):
-        vectors.append([d.dim_value for d in value.type.tensor_type.shape.dim])
+    vectors += (
+        [d.dim_value for d in value.type.tensor_type.shape.dim]
+        for value in (*graph.input, *graph.value_info, *graph.output)
+    )
     return all(len(sizes) != 1 or sizes[0] <= _MOST for sizes in vectors)
 
 

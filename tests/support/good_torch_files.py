@@ -29,7 +29,7 @@ def torch_samples(folder: Path) -> dict[str, Sample]:
     kept = (folder / RANK).read_bytes()
     manifest = {
         "format": FORMAT, "step": 3, "microbatches": 6, "plan": "ab", "model": "cd",
-        "files": {}, "tensors": {"0.weight": RANK},
+        "files": {RANK: hashlib.sha256(kept).hexdigest()}, "tensors": {"0.weight": RANK},
         "state_dict": {"weight": "0.weight"},
     }  # fmt: skip
     torch.save(torch.nn.Linear(1, 1).state_dict(), folder / "weights.pt")
