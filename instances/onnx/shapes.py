@@ -236,7 +236,7 @@ def _fold(model: Any) -> bool:
 
 def _most_elements(node: Any, given: Sequence[Any]) -> float:
     """Return how many elements a node makes of these inputs, at most; inf if unknown."""
-    sizes = [value.size for value in given]
+    sizes = [int(value.size) for value in given]
     try:
         match node.op_type:
             case "Range":

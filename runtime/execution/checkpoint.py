@@ -109,7 +109,7 @@ def save(
         state["untouched"] = {name: x.detach() for name, x in whole.untouched.items()}
     with _told(final):
         if rank == 0:
-            unfinished.mkdir()
+            unfinished.mkdir(parents=True)
     dist.barrier()
     file = unfinished / f"rank-{rank}.pt"
     with _told(final), file.open("wb") as out:
