@@ -164,7 +164,11 @@ def _before(
 def main() -> None:
     """Run the command line; bad input ends in one line and an exit code, not a traceback."""
     _keep_stdout()
-    _leave(run_command(sys.argv[1:]))
+    try:
+        code = run_command(sys.argv[1:])
+    except OSError:  # standard error is full or closed, too: nobody can be told
+        code = BAD_INPUT
+    _leave(code)
 
 
 def run_command(arguments: Sequence[str]) -> int:
@@ -185,6 +189,10 @@ def run_command(arguments: Sequence[str]) -> int:
     except OSError as error:  # of the machine: a full disk, no folder for temporary files
         where = "" if error.filename is None else f"{error.filename}: "
         text = one_line(f"error: {where}{error.strerror or error}")
+        ERR.print(text, style="red", highlight=False, soft_wrap=True)
+        return BAD_INPUT
+    except MemoryError:
+        text = "error: there is not enough memory; give the process more (see ulimit -v)"
         ERR.print(text, style="red", highlight=False, soft_wrap=True)
         return BAD_INPUT
     except SystemExit as end:

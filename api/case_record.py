@@ -8,8 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..instances import InputError
-from ..instances.formats.source import Record
+from ..instances.formats.source import Record, read_bytes
 from .compare import Row
 
 #: Endings of the record beside a table, and of its damaged lines.
@@ -67,10 +66,7 @@ def read_record(record: Path) -> tuple[dict[str, Row], list[bytes]]:
     InputError
         If it cannot be read.
     """
-    try:
-        lines = record.read_bytes().split(b"\n") if record.exists() else []
-    except OSError as error:
-        raise InputError(f"{record}: it cannot be read: {error.strerror}") from None
+    lines = read_bytes(record).split(b"\n") if record.exists() else []
     rows: dict[str, Row] = {}
     damaged = []
     for line in filter(None, lines):

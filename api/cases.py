@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -23,6 +22,7 @@ from ..instances.formats.files import load, load_cluster
 from ..instances.formats.writing import write_whole
 from ..solvers import method_of
 from ..solvers.core.portfolio.executor import executor_of
+from ..solvers.core.portfolio.processes import python_process
 from .case_record import DAMAGED, RECORD, cut_off, line, read_record
 from .compare import Row, tabulate, why_no_plan
 
@@ -153,11 +153,11 @@ def unique_names(workloads: Sequence[str]) -> dict[str, str]:
 def run_case(case: Case) -> Row:
     """Run one case in a process of its own and return its row; a refusal or a crash is one, too."""
     verb = "shard" if MESH in case.options else "solve"
-    command = [sys.executable, "-m", "stagecut", verb, case.workload, "--json", "--trace"]
+    command, environment = python_process(
+        "-m", "stagecut", verb, case.workload, "--json", "--trace"
+    )
     command += ["--method", case.method, "--time-limit", str(case.time_limit), *case.options]
     command += ["--workers", "1"]  # methods are compared, and cases run beside each other
-    # The child finds the package where this process found it.
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     row: Row = {"workload": case.name, "method": case.method}
     try:
         done = subprocess.run(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from ..instances import StagecutError
 from ..instances.common.kernel import NOT_KEPT
+from ..solvers.core.portfolio.processes import python_process
 from ..solvers.core.portfolio.workers import usual_count
 
 #: Commands that between them call the kernels of each problem.
@@ -55,9 +55,11 @@ def warm(cases: Sequence[Sequence[str]]) -> Iterator[int]:
 
 
 def _run(case: Sequence[str]) -> int:
+    command, environment = python_process("-c", _RUN, *case)
     return subprocess.run(
-        [sys.executable, "-c", _RUN, *case],
+        command,
         check=False,
+        env=environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ).returncode

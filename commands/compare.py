@@ -20,6 +20,7 @@ from ..api.compare import Row, summaries, tabulate
 from ..instances import InputError, Throughput, Workload
 from ..instances.common.escape import plain
 from ..instances.formats.files import load
+from ..instances.formats.source import read_source
 from ..solvers import METHODS
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
 from ..solvers.iteration.methods import RULES
@@ -182,7 +183,7 @@ def compare(
         time_limit,
         objective=objective,
         cluster=cluster,
-        given="\n".join((*(asked.actions or ()), *([fixed.read_text("utf-8")] if fixed else []))),
+        given="\n".join((*(asked.actions or ()), *([read_source(fixed).text] if fixed else []))),
     )
     _finish(todo, loaded, output, jobs or 1, scheduler, plot)
 

@@ -62,7 +62,9 @@ def shell(text: str) -> str:
 
 def toml(text: str) -> str:
     """Return a text of TOML, with its quotes."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return "".join(
+        c if c.isprintable() else f"\\U{ord(c):08x}" for c in json.dumps(text, ensure_ascii=False)
+    )
 
 
 def csv(value: object) -> object:

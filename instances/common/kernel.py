@@ -16,6 +16,8 @@ import ast
 import gc
 import hashlib
 import inspect
+import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property, update_wrapper
@@ -49,6 +51,9 @@ MOST_BYTES = 1 << 25
 #: compiles in four fifths.
 UNCOUNTED = {"_nrt": False, "error_model": "numpy"}
 
+#: Whether nothing is compiled, as numba's own variable has it: then all is interpreted, slowly.
+DISABLED = os.environ.get("NUMBA_DISABLE_JIT", "") not in ("", "0")
+
 #: Name by which interpreted functions know the turns that they have left.
 _TURNS = "__turns__"
 
@@ -74,6 +79,19 @@ def compiling() -> bool:
 def unkept() -> bool:
     """Return whether a kernel was compiled that later processes will have to compile again."""
     return bool(_unkept)
+
+
+def load_numba() -> Any:
+    """Return numba, set by the environment alone.
+
+    Of itself it also follows a file in the working directory, even to a folder of compiled code.
+    """
+    import numba
+
+    if numba.core.config._config_fname:
+        numba.core.config._config_fname = ""
+        numba.core.config.reload_config()
+    return numba
 
 
 def compile_at_once() -> None:
@@ -122,7 +140,7 @@ class Kernel:
             return self.function(*arguments)
         if not self.ready:
             arrays = [array for array in _arrays(arguments) if array.flags.writeable]
-            may = sum(array.nbytes for array in arrays) <= MOST_BYTES
+            may = DISABLED or sum(array.nbytes for array in arrays) <= MOST_BYTES
             while may and (turns := self._turns_left()) > 0:
                 kept = [array.copy() for array in arrays]
                 try:
@@ -139,6 +157,8 @@ class Kernel:
 
     def _turns_left(self) -> int:
         """Return how many turns of loops may be interpreted."""
+        if DISABLED:
+            return sys.maxsize
         if _taken < TURNS:
             return TURNS - _taken
         if self._cached:
@@ -170,8 +190,7 @@ class Kernel:
     @cached_property
     def compiled(self) -> Any:
         """The function as numba has it."""
-        from numba import njit
-
+        njit = load_numba().njit
         space = dict(self.function.__globals__)
         copy = FunctionType(self.function.__code__, space, self.function.__name__)
         copy.__qualname__ = self._kept_as

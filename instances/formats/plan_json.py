@@ -281,13 +281,9 @@ def read_problem(source: Source, values: dict[str, Any]) -> tuple[Problem, Codec
             source.fail(f"problem: {key} is missing; add it")
     if codec.problem is DeviceMapping:
         file = convert(source, options["topology"], TopologyFile, "problem: topology")
-        # checked here, where the file is known; Mapping checks the rest itself
-        return DeviceMapping(
-            **{
-                **convert(source, options, MappingRecord, "problem").options(),
-                "topology": make_topology(file),
-            }
-        ), codec
+        given = convert(source, options, MappingRecord, "problem").options()
+        with prefix_errors(source.file, "problem"):
+            return DeviceMapping(**{**given, "topology": make_topology(file)}), codec
     if codec.problem is Sharding:
         return convert(source, options, ShardingRecord, "problem").problem(), codec
     return convert(source, options, codec.problem, "problem"), codec

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
+import select
+import stat
+import time
 from dataclasses import dataclass
 from enum import EnumType
 from pathlib import Path
@@ -28,6 +33,9 @@ MAX_DEPTH = 50
 
 #: Longest file that is read: a workload of a million nodes is shorter.
 MOST_BYTES = 1 << 30
+
+#: Seconds in which something must come out of a pipe.
+PIPE_S = 10.0
 
 _BINARY = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"\x89PNG": "PNG", b"%PDF": "PDF"}
 _UTF16_OR_32 = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
@@ -82,10 +90,30 @@ def read_source(path: str | Path) -> Source:
     InputError
         If it cannot be read, or is no text.
     """
-    file = str(path)
+    return parse(read_bytes(path), str(path), stem_of(path))
+
+
+def stem_of(path: str | Path) -> str:
+    """Return a file's name without folder and ending, as text that files can hold.
+
+    Bytes that are no UTF-8, which names may have, are replaced.
+    """
+    return os.fsencode(Path(path).stem).decode(errors="replace")
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """Return the content of a file; a pipe is waited for, but not for ever.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, or is longer than `MOST_BYTES`.
+    """
+    file, content = str(path), bytearray()
     try:
-        with Path(path).open("rb") as stream:
-            content = stream.read(MOST_BYTES + 1)
+        with open(path, "rb", opener=_open) as stream:
+            while len(content) <= MOST_BYTES and (block := stream.read(1 << 20)):
+                content += block
     except FileNotFoundError:
         raise InputError(f"{file}: no such file; check the path") from None
     except IsADirectoryError:
@@ -94,10 +122,27 @@ def read_source(path: str | Path) -> Source:
         raise InputError(f"{file}: no permission to read it") from None
     except (OSError, ValueError) as error:  # a name that is too long, or holds a null character
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{file}: it cannot be read: {reason}") from None
+        raise InputError(f"{file[:200]}: it cannot be read: {reason}") from None
     if len(content) > MOST_BYTES:
         raise InputError(f"{file}: it has more than {MOST_BYTES >> 20} MiB; no file of ours has")
-    return parse(content, file, Path(path).stem)
+    return bytes(content)
+
+
+def _open(path: str, flags: int) -> int:
+    """Open a file; of a pipe raise TimeoutError if nothing comes out of it."""
+    if not stat.S_ISFIFO(os.stat(path).st_mode):
+        return os.open(path, flags)
+    pipe = os.open(path, flags | os.O_NONBLOCK)
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    until = time.monotonic() + PIPE_S
+    while not any(events & select.POLLIN for _, events in poll.poll(1e3 * PIPE_S)):
+        if time.monotonic() > until:
+            os.close(pipe)
+            raise TimeoutError(errno.ETIMEDOUT, "it is a pipe that nobody writes into")
+        time.sleep(0.02)  # who had it open has closed it
+    os.set_blocking(pipe, True)
+    return pipe
 
 
 def parse(content: bytes, file: str, stem: str) -> Source:
@@ -148,11 +193,14 @@ class _RepeatedKeyError(Exception):
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for k, key in enumerate(keys) if key in keys[:k])
-        raise _RepeatedKeyError(
-            f"{label(found) or 'an object'}: key {quote(twice)} occurs twice; remove one of them"
-        )
+        seen = set[str]()
+        for key, _ in pairs:
+            if key in seen:
+                raise _RepeatedKeyError(
+                    f"{label(found) or 'an object'}: key {quote(key)} occurs twice; remove one of "
+                    "them"
+                )
+            seen.add(key)
     return found
 
 

@@ -6,6 +6,8 @@ import errno
 import json
 import os
 import secrets
+import stat
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +19,9 @@ PICTURES = (".png", ".svg", ".pdf")
 #: Endings of self-contained pages.
 PAGES = (".htm", ".html")
 
+#: Seconds in which somebody must read a pipe.
+PIPE_S = 10.0
+
 _REMEDY = {
     errno.ENOENT: "the folder does not exist; make it first",
     errno.ENOTDIR: "a part of the path is not a folder; correct it",
@@ -26,6 +31,7 @@ _REMEDY = {
     errno.EROFS: "the disk is read-only; choose another folder",
     errno.ENOSPC: "the disk is full; free some space",
     errno.EDQUOT: "the disk quota is used up; free some space",
+    errno.EFBIG: "it would be longer than files may be here; see ulimit -f",
     errno.ENAMETOOLONG: "the name is too long; choose a shorter one",
 }
 
@@ -67,7 +73,8 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
         data = content.encode() if isinstance(content, str) else content
         target = Path(os.path.realpath(path))
         if target.exists() and not target.is_file() and not target.is_dir():
-            target.write_bytes(data)
+            with open(target, "wb", opener=_open) as stream:
+                stream.write(data)
             return
         if target.is_dir():
             raise IsADirectoryError(errno.EISDIR, "is a directory")
@@ -75,9 +82,32 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
             raise PermissionError(errno.EACCES, "not writable")
         _replace(target, data)
     except (OSError, ValueError) as error:
-        code = getattr(error, "errno", None)
-        reason = _REMEDY.get(code or 0) or getattr(error, "strerror", None) or str(error)
-        raise InputError(f"{path}: not written: {reason}") from None
+        raise InputError(f"{path}: not written: {why_not(error)}") from None
+
+
+def why_not(error: Exception) -> str:
+    """Return why a file could not be written, with the remedy, if there is a known one."""
+    known = _REMEDY.get(getattr(error, "errno", None) or 0)
+    return known or getattr(error, "strerror", None) or str(error)
+
+
+def _open(path: str, flags: int) -> int:
+    """Open what is no regular file; of a pipe raise TimeoutError if nobody reads it."""
+    if not stat.S_ISFIFO(os.stat(path).st_mode):
+        return os.open(path, flags)
+    until = time.monotonic() + PIPE_S
+    while True:
+        try:
+            pipe = os.open(path, flags | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            if time.monotonic() > until:
+                raise TimeoutError(errno.ETIMEDOUT, "it is a pipe that nobody reads") from None
+            time.sleep(0.02)
+        else:
+            os.set_blocking(pipe, True)
+            return pipe
 
 
 def _replace(target: Path, data: bytes) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..common.choices import Tied
 from ..common.errors import InputError, quote
+from ..formats.source import stem_of
 from ..generate.architectures.lowering import suggested_cluster
 from ..generate.roofline import CPU_CORE, machine
 from ..model.tied_weights import with_ties
@@ -40,6 +41,9 @@ _QUANTISED = {
     "DequantizeLinear": 0, "MatMulInteger": 1, "ConvInteger": 1, "QLinearMatMul": 3,
     "QLinearConv": 3,
 }  # fmt: skip
+
+#: More elements no address can count.
+_MOST_ELEMENTS = 1 << 63
 
 #: Read only the rows that they are asked for.
 _LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
@@ -96,7 +100,7 @@ def read_onnx(
         graph,
         grouping,
         times,
-        name=name or Path(path).stem,
+        name=name or stem_of(path),
         cluster=suggested_cluster(target, target.peer, memory_bytes(graph)),
         provenance={
             "generator": "stagecut.instances.onnx.file",
@@ -124,6 +128,8 @@ class _Reader:
         def note(name: str, kind: int, shape: tuple[int, ...]) -> None:
             if kind == onnx.TensorProto.UNDEFINED:
                 return
+            if min(shape, default=0) < 0 or math.prod(shape) > _MOST_ELEMENTS:
+                raise InputError(f"{file}: {quote(name)} has a shape that no tensor can have")
             dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
             half = onnx.TensorProto.DataType.Name(kind) in _HALF_A_BYTE
             self.shapes[name], self.item[name] = shape, 0.5 if half else max(1, dtype.itemsize)

@@ -210,7 +210,7 @@ def _from_file(path: Path) -> Any:
 
 
 def _from_name(name: str) -> Any:
-    sys.path.insert(0, "")
+    sys.path.append("")  # at the end: what is installed is not taken from the working directory
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

@@ -12,7 +12,8 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ...instances import InputError
-from .checkpoint_files import FORMAT, MANIFEST, Checkpoint, Position, checkpoints
+from ...instances.formats.writing import why_not
+from .checkpoint_files import FORMAT, MANIFEST, Checkpoint, Position, checkpoints, digest
 
 KEPT = 2
 
@@ -85,7 +87,7 @@ def save(
     plan: str,
     model: str,
 ) -> None:
-    """Write a checkpoint; all ranks call this together.
+    """Write a checkpoint into a folder that is `locked`; all ranks call this together.
 
     Parameters
     ----------
@@ -96,26 +98,25 @@ def save(
 
     Raises
     ------
-    OSError
+    InputError
         If it cannot be written; the checkpoints before it stay as they are.
     """
-    rank = dist.get_rank()
     final = folder / f"step-{position.step:08}"
     unfinished = folder / f".{final.name}.unfinished"
-    if rank == 0:
-        shutil.rmtree(unfinished, ignore_errors=True)  # of a run that was ended while it wrote
-        unfinished.mkdir(parents=True)
-    dist.barrier()
-    file = unfinished / f"rank-{rank}.pt"
+    rank = dist.get_rank()
     state = _state_of(trained)
     if rank == 0:
         state["untouched"] = {name: x.detach() for name, x in whole.untouched.items()}
-    with file.open("wb") as out:
+    with _told(final):
+        if rank == 0:
+            unfinished.mkdir(parents=True)
+    dist.barrier()
+    file = unfinished / f"rank-{rank}.pt"
+    with _told(final), file.open("wb") as out:
         torch.save(state, out)
         out.flush()
         os.fsync(out.fileno())
-    names = sorted([*trained.parameters, *trained.buffers])
-    mine = (file.name, file.stat().st_size, names)
+    mine = (file.name, digest(file), sorted([*trained.parameters, *trained.buffers]))
     everyone = [mine] * dist.get_world_size()
     dist.all_gather_object(everyone, mine)
     if rank == 0:
@@ -126,25 +127,45 @@ def save(
             "format": FORMAT,
             "step": position.step,
             "microbatches": position.microbatches,
-            "ranks": len(everyone),
             "plan": plan,
             "model": model,
-            "files": {name: size for name, size, _ in everyone},
+            "files": {name: sha256 for name, sha256, _ in everyone},
             "tensors": where,
             "state_dict": dict(whole.tensors),
         }
-        with (unfinished / MANIFEST).open("w", encoding="utf-8") as out:
-            json.dump(manifest, out, indent=1)
-            out.flush()
-            os.fsync(out.fileno())
-        _to_disk(unfinished)
-        if not (final / MANIFEST).is_file():  # what lost its manifest is no checkpoint any more
-            shutil.rmtree(final, ignore_errors=True)
-        unfinished.rename(final)
-        _to_disk(folder)
-        for old in checkpoints(folder)[:-KEPT]:
-            shutil.rmtree(old)
+        with _told(final):
+            with (unfinished / MANIFEST).open("w", encoding="utf-8") as out:
+                json.dump(manifest, out, indent=1)
+                out.flush()
+                os.fsync(out.fileno())
+            _to_disk(unfinished)
+            if not (final / MANIFEST).is_file():  # what lost its manifest is no checkpoint any more
+                shutil.rmtree(final, ignore_errors=True)
+            unfinished.rename(final)
+            _to_disk(folder)
+            for old in checkpoints(folder)[:-KEPT]:
+                shutil.rmtree(old.rename(folder / f".{old.name}.unfinished"))  # at once for readers
     dist.barrier()
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what a run that was ended has left of a checkpoint; the folder must be `locked`."""
+    for path in folder.glob(".step-*.unfinished"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Say in one line why a checkpoint could not be written."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        cause = error if isinstance(error, OSError) else error.__context__
+        if not isinstance(cause, OSError):
+            raise
+        raise InputError(
+            f"{path}: not written: {why_not(cause)}; the checkpoints before it are whole"
+        ) from None
 
 
 def restore(found: Checkpoint, trained: Trained, plan: str) -> None:
@@ -158,7 +179,7 @@ def restore(found: Checkpoint, trained: Trained, plan: str) -> None:
     InputError
         If a tensor is missing.
     """
-    same = found.plan == plan and found.ranks == dist.get_world_size()
+    same = found.plan == plan and len(found.files) == dist.get_world_size()
     own = f"rank-{dist.get_rank()}.pt"
     loaded: dict[str, dict[str, Any]] = {}
 
@@ -171,7 +192,7 @@ def restore(found: Checkpoint, trained: Trained, plan: str) -> None:
         if same and name in read(own)["tensors"]:
             return read(own)
         file = found.tensors.get(name)
-        if file is None:
+        if file is None or name not in read(file)["tensors"]:
             raise InputError(f"{found.path}: {name} is not in it; it is of another model")
         return read(file)
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import struct
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
@@ -14,15 +18,16 @@ import torch
 
 from ...instances import InputError
 from ...instances.formats.source import Record
+from ...instances.formats.writing import why_not
 
 #: What ``torch.load`` raises of files that are damaged: whatever its own code then meets.
 UNREADABLE = (
     OSError, RuntimeError, EOFError, ValueError, UnpicklingError, LookupError, TypeError,
-    AttributeError, AssertionError, ArithmeticError, MemoryError, struct.error,
+    AttributeError, AssertionError, ArithmeticError, MemoryError, struct.error, zipfile.BadZipFile,
 )  # fmt: skip
 
 MANIFEST = "manifest.json"
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -59,15 +64,14 @@ class _Format(msgspec.Struct):
 
 
 class Manifest(Record):
-    """What the manifest of a checkpoint says."""
+    """What the manifest of a checkpoint says; of each file its SHA-256."""
 
     format: int
     step: int
     microbatches: int
-    ranks: int
     plan: str
     model: str
-    files: dict[str, int]
+    files: dict[str, str]
     tensors: dict[str, str]
     state_dict: dict[str, str]
 
@@ -80,8 +84,8 @@ class Checkpoint:
     ----------
     plan, model
         Hashes of those that it was written with.
-    ranks
-        How many wrote it.
+    files
+        What the ranks wrote, a file each, with its SHA-256.
     tensors
         For each tensor the first file that has it.
     state_dict
@@ -92,7 +96,7 @@ class Checkpoint:
     position: Position
     plan: str
     model: str
-    ranks: int
+    files: Mapping[str, str]
     tensors: Mapping[str, str]
     state_dict: Mapping[str, str]
 
@@ -102,15 +106,66 @@ class Checkpoint:
         Raises
         ------
         InputError
-            If the file is damaged.
+            If the file is not as it was written.
         """
         try:
-            state = torch.load(self.path / file, map_location="cpu", weights_only=True)
+            if digest(self.path / file) != self.files[file]:
+                raise ValueError
+            state = load_tensors(self.path / file)
         except UNREADABLE:
             raise InputError(f"{self.path / file}: {_damaged(self.path)}") from None
         if not isinstance(state, dict) or not isinstance(state.get("tensors"), dict):
             raise InputError(f"{self.path / file}: {_damaged(self.path)}")
         return state
+
+
+def digest(file: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def load_tensors(file: Path, *, mmap: bool = False) -> Any:
+    """Return what ``torch.save`` wrote, as data: no code in it is run.
+
+    Raises
+    ------
+    UNREADABLE
+        If it is damaged; or packed, as a small file could then have any size in memory.
+    """
+    if file.exists() and not file.is_file():
+        raise OSError(f"{file} is no file")
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            if sum(part.file_size for part in archive.infolist()) > file.stat().st_size:
+                raise ValueError
+    return torch.load(file, map_location="cpu", weights_only=True, mmap=mmap)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Make a folder, and keep other runs from writing into it, where its file system has locks.
+
+    Raises
+    ------
+    InputError
+        If it cannot be made, or another run writes into it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("a")
+    except OSError as error:
+        raise InputError(f"{folder}: no checkpoints can be kept there: {why_not(error)}") from None
+    with lock as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"{folder}: another run writes its checkpoints there; end it, or give another"
+            ) from None
+        except OSError:  # there are no locks
+            pass
+        yield
 
 
 def newest(folder: Path, model: str) -> Checkpoint:
@@ -138,7 +193,6 @@ def read_checkpoint(path: Path) -> Checkpoint:
     InputError
         If it is damaged, or of another version of Stagecut.
     """
-    damaged = _damaged(path)
     try:
         content = (path / MANIFEST).read_bytes()
         known = msgspec.json.decode(content, type=_Format).format
@@ -146,24 +200,31 @@ def read_checkpoint(path: Path) -> Checkpoint:
             raise InputError(f"{path}: its format is {known}; {FORMAT} is known")
         manifest = msgspec.json.decode(content, type=Manifest)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        raise InputError(f"{path / MANIFEST}: {damaged}") from None
-    if min(manifest.step, manifest.microbatches) < 0 or any("/" in n for n in manifest.files):
-        raise InputError(f"{path / MANIFEST}: {damaged}")
-    for name, size in manifest.files.items():
-        file = path / name
-        if not file.is_file() or file.stat().st_size != size:
-            missing = "" if file.exists() else "missing or "
-            raise InputError(f"{file}: {missing}{damaged}")
+        raise InputError(f"{path / MANIFEST}: {_damaged(path)}") from None
+    files = {f"rank-{rank}.pt" for rank in range(len(manifest.files))}
+    if (
+        min(manifest.step, manifest.microbatches) < 0
+        or not files
+        or files != manifest.files.keys()
+        or not files.issuperset(manifest.tensors.values())
+        or not manifest.tensors.keys() >= set(manifest.state_dict.values())
+    ):
+        raise InputError(f"{path / MANIFEST}: {_damaged(path)}")
+    for name in manifest.files:
+        if not (path / name).is_file():
+            raise InputError(f"{path / name}: missing or {_damaged(path)}")
     return Checkpoint(
         path,
         Position(manifest.step, manifest.microbatches),
         manifest.plan,
         manifest.model,
-        manifest.ranks,
+        manifest.files,
         manifest.tensors,
         manifest.state_dict,
     )
 
 
 def _damaged(path: Path) -> str:
+    if not path.is_dir():
+        return "gone: a run that keeps its checkpoints there has removed it; begin again"
     return f"damaged; delete {path} to go on from the one before"

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import torch
 from torch import Tensor, nn
 
 from ...instances import InputError
 from .checkpoint import ModelState, state_held
-from .checkpoint_files import MANIFEST, UNREADABLE, checkpoints, read_checkpoint
+from .checkpoint_files import MANIFEST, UNREADABLE, checkpoints, load_tensors, read_checkpoint
 from .split import PieceModule
 
 
@@ -95,7 +94,7 @@ def load_weights(model: nn.Module, file: Path) -> None:
         If the file is none of ``torch.save``, or its names or shapes are not the model's.
     """
     try:
-        state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        state = load_tensors(file, mmap=True)
     except FileNotFoundError:
         raise InputError(f"{file}: no such file") from None
     except UNREADABLE:

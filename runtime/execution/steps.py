@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -16,8 +17,8 @@ import torch.distributed as dist
 
 from ...instances import InputError
 from ...instances.pytorch.factory import Made
-from .checkpoint import ModelState, restore, save
-from .checkpoint_files import Position, checkpoints, newest
+from .checkpoint import ModelState, remove_unfinished, restore, save
+from .checkpoint_files import Position, checkpoints, locked, newest
 from .guard.failures import Guard
 from .options import OPTIMIZERS, Options
 from .stage import Tensors
@@ -44,33 +45,47 @@ def take_steps(
     on_step: Callable[[Step], None] | None,
 ) -> list[Step]:
     """Run until there are as many steps as asked for, or the inputs end; keep checkpoints."""
-    at = Position(0, 0)
-    if options.checkpoint is not None:
-        at = _begin(options.checkpoint, trainer, made, options.resume, hashes)
-    steps: list[Step] = []
-    count = trainer.at_once * trainer.per_batch
-    while at.step < options.steps:
-        each = list(islice(made.microbatches, count))
-        if len(each) < count:
-            break
-        batches = [inputs(args, kwargs) for args, kwargs in each]
-        dist.barrier()
-        begun = time.perf_counter()
-        losses = trainer.run(batches)
-        seconds = (time.perf_counter() - begun) / trainer.at_once
-        for loss in losses:
-            steps.append(Step(at.step, loss, seconds))
-            at = Position(at.step + 1, at.microbatches + trainer.per_batch)
-            if on_step is not None and dist.get_rank() == 0:
-                on_step(steps[-1])
-        if guard is not None:
-            guard.tick()
-        last = at.step == options.steps
-        if options.checkpoint is not None and (
-            last or at.step % (options.every or at.step + 1) == 0
-        ):
-            save(options.checkpoint, at, trainer.written(), whole, **hashes)
-    return steps
+    with _sole_writer(options):
+        at = Position(0, 0)
+        if options.checkpoint is not None:
+            at = _begin(options.checkpoint, trainer, made, options.resume, hashes)
+        steps: list[Step] = []
+        count = trainer.at_once * trainer.per_batch
+        while at.step < options.steps:
+            each = list(islice(made.microbatches, count))
+            if len(each) < count:
+                break
+            batches = [inputs(args, kwargs) for args, kwargs in each]
+            dist.barrier()
+            begun = time.perf_counter()
+            losses = trainer.run(batches)
+            seconds = (time.perf_counter() - begun) / trainer.at_once
+            for loss in losses:
+                steps.append(Step(at.step, loss, seconds))
+                at = Position(at.step + 1, at.microbatches + trainer.per_batch)
+                if on_step is not None and dist.get_rank() == 0:
+                    on_step(steps[-1])
+            if guard is not None:
+                guard.tick()
+            last = at.step == options.steps
+            if options.checkpoint is not None and (
+                last or at.step % (options.every or at.step + 1) == 0
+            ):
+                save(options.checkpoint, at, trainer.written(), whole, **hashes)
+        return steps
+
+
+@contextmanager
+def _sole_writer(options: Options) -> Iterator[None]:
+    """Let no other run write into the folder of checkpoints; all ranks enter together."""
+    folder = options.checkpoint
+    with ExitStack() as held:
+        if folder is not None and dist.get_rank() == 0 and (folder.is_dir() or not options.resume):
+            held.enter_context(locked(folder))
+            remove_unfinished(folder)
+        if folder is not None:
+            dist.barrier()
+        yield
 
 
 def _begin(

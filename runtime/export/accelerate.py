@@ -50,7 +50,7 @@ def write(stages: ModuleStages) -> str:
         for device, own in zip(stages.devices, stages.modules, strict=True)
         for module in own
     }
-    return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(values, indent=2) + "\n"
 
 
 def read(text: str, _modules: Sequence[str]) -> ModuleStages:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import subprocess
+from functools import partial
 from typing import Literal
 
 import numpy as np
 import pyomo.environ as pyo
+from pyomo.common import Executable
+from pyomo.common.fileutils import find_executable
 from pyomo.opt import TerminationCondition
 
 from ...formulations.linear import Linear
@@ -40,6 +43,10 @@ FAILURES = frozenset(
         TerminationCondition.licensingProblems,
     }
 )
+
+# Pyomo would take a program of the working directory before one on the PATH.
+Executable._manager._find = partial(find_executable, cwd=False)
+Executable.rehash()
 
 
 def check_solver(name: str) -> None:

@@ -138,11 +138,15 @@ def _run_beside(run: Callable[[], None], search: Search[Solution], portfolio: Po
 
 @contextmanager
 def interrupts(search: Search[Any]) -> Iterator[None]:
-    """Let the first Ctrl-C end the search with what it has; a second one raises as usual."""
-    if threading.current_thread() is not threading.main_thread():
+    """Let the first Ctrl-C end the search with what it has; a second one raises as usual.
+
+    Where it is ignored, as by shells for what runs in the background, it stays so.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    main = threading.current_thread() is threading.main_thread()
+    if not main or before in (signal.SIG_IGN, None):
         yield
         return
-    before = signal.getsignal(signal.SIGINT)
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
         search.interrupt()

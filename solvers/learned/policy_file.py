@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ import torch
 from ...instances import InputError
 from ...instances.common.arrays import Floats
 from ...instances.common.errors import quote
+from ...instances.formats.source import read_bytes
 from ...instances.formats.writing import write_whole
 from .features import FEATURE_SET
 from .policy import new_policy
@@ -26,8 +28,8 @@ from .train import Settings, Training, new_training
 FORMAT, VERSION = "stagecut policy", 1
 #: The policy that the package brings.
 SHIPPED = "policy.npz"
-#: Widths that a policy may have.
-WIDEST = 1024
+#: Widths that a policy may have, and bytes of all that it holds.
+WIDEST, MOST_BYTES = 1024, 5 << 26
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,18 +100,10 @@ def read_policy(path: str | Path | None) -> PolicyFile:
         If it cannot be read, is damaged, or is of another version or feature set.
     """
     name = str(path or f"the policy that the package brings ({SHIPPED})")
+    shipped = files(__package__).joinpath(SHIPPED)
+    data = shipped.read_bytes() if path is None else read_bytes(path)
     try:
-        data = (
-            files(__package__).joinpath(SHIPPED).read_bytes()
-            if path is None
-            else Path(path).read_bytes()
-        )
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"{name}: not read: {reason}") from None
-    try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in archive.files}
+        arrays = _arrays(data)
         header = json.loads(arrays.pop("header").tobytes())
         if header["format"] != FORMAT:
             raise ValueError
@@ -123,6 +117,29 @@ def read_policy(path: str | Path | None) -> PolicyFile:
                 f"this release knows {own}; make one anew: stagecut learn"
             )
     return _checked(name, header, arrays)
+
+
+def _arrays(data: bytes) -> dict[str, Any]:
+    """Return the arrays of an archive.
+
+    Raises
+    ------
+    ValueError
+        If they hold more than a policy can, or than the archive says.
+    """
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        infos = archive.infolist()
+        if sum(info.file_size for info in infos) > MOST_BYTES:
+            raise ValueError
+        for info in infos:
+            with archive.open(info) as stream:
+                if np.lib.format.read_magic(stream) != (1, 0):
+                    raise ValueError
+                shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
+            if math.prod(shape) * dtype.itemsize > info.file_size:
+                raise ValueError
+    with np.load(io.BytesIO(data), allow_pickle=False) as loaded:
+        return {key: loaded[key] for key in loaded.files}
 
 
 def _checked(name: str, header: Mapping[str, Any], arrays: Mapping[str, Floats]) -> PolicyFile:

@@ -11,11 +11,12 @@ subtree. *Hierarchical rings* have lower bounds only.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from ...formulations.mapping.costs import MappingCosts
 from ...instances.common.arrays import Floats, Ints
 from ...instances.common.kernel import inner, kernel
+
+njit = load_numba().njit
 
 
 @kernel

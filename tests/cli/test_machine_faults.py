@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from project import ROOT
+from sample_files import placement
 
+from stagecut import Limits
 from stagecut.cli import run_command
+from stagecut.instances.formats import source, writing
+from stagecut.solvers import Search
+from stagecut.solvers.core.interrupts import interrupts
 
 
 def command(*arguments: str, before: str = "", **streams: object) -> subprocess.CompletedProcess:  # type: ignore[type-arg]
@@ -60,3 +68,71 @@ def test_no_folder_for_temporary_files_is_one_line(
     monkeypatch.setattr("tempfile._get_default_tempdir", none)
     assert run_command(["compare", "gpt2-xl", "--split", "contiguous", "--methods", "dp"]) == 2
     assert capsys.readouterr().err == "error: No usable temporary directory found\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+def test_both_streams_may_be_full() -> None:
+    with Path("/dev/full").open("w") as full:
+        assert command("instances", "list", stdout=full, stderr=full).returncode == 2
+
+
+def test_too_little_memory_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def none(*_arguments: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("stagecut.commands.instances.load", none)
+    assert run_command(["instances", "show", "gpt2-xl"]) == 2
+    assert capsys.readouterr().err.startswith("error: there is not enough memory; give the process")
+
+
+@pytest.mark.parametrize("way", ["workload", "cluster", "policy", "output"])
+def test_a_pipe_without_another_end_is_one_line(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(source, "PIPE_S", 0.05)
+    monkeypatch.setattr(writing, "PIPE_S", 0.05)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    asked = ["solve", "gpt2-xl", "--method", "greedy"]
+    options = {
+        "workload": ["instances", "show", str(pipe)],
+        "cluster": [*asked, "--cluster", str(pipe)],
+        "policy": ["solve", "gpt2-xl", "--method", "learned", "--policy", str(pipe)],
+        "output": [*asked, "-o", str(pipe)],
+    }
+    assert run_command(options[way]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{pipe}: " in line
+    assert "it is a pipe that nobody " in line
+
+
+def test_a_pipe_with_another_end_is_read_and_written(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    content = b"x" * 3_000_000
+    writer = threading.Thread(target=writing.write_whole, args=(pipe, content))
+    writer.start()
+    assert source.read_bytes(pipe) == content
+    writer.join()
+
+
+def test_a_file_name_that_is_not_utf8_loses_no_plan(tmp_path: Path) -> None:
+    name = os.fsdecode(b"net\xff.json")
+    (tmp_path / name).write_text(json.dumps(placement()))
+    plan = tmp_path / "plan.json"
+    asked = ["solve", str(tmp_path / name), "--method", "greedy", "-o", str(plan)]
+    assert run_command(asked) == 0
+    assert json.loads(plan.read_text())["workload"]["name"] == "net\ufffd"
+
+
+def test_an_interrupt_that_is_ignored_stays_so() -> None:
+    search = Search(Limits(), lambda _: 1.0)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with interrupts(search):
+            signal.raise_signal(signal.SIGINT)
+            assert not search.should_stop()
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -234,3 +234,13 @@ def test_a_full_disk_does_not_end_a_plan(
     monkeypatch.setattr("numba.core.caching.IndexDataCacheFile.save", full)
     assert modules(1)(10) == 45
     assert kernels.unkept()
+
+
+def test_numbas_own_variable_has_all_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit(monkeypatch, 1_000_000)
+    expected = call(60)
+    limit(monkeypatch, 0)
+    monkeypatch.setattr(kernels, "MOST_BYTES", 0)
+    monkeypatch.setattr(kernels, "DISABLED", True)
+    monkeypatch.setattr(Kernel, "_compile", None)
+    assert call(60) == expected

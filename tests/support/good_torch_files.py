@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -26,8 +27,8 @@ def torch_samples(folder: Path) -> dict[str, Sample]:
     torch.save({"tensors": {"0.weight": torch.ones(2)}}, folder / RANK)
     kept = (folder / RANK).read_bytes()
     manifest = {
-        "format": FORMAT, "step": 3, "microbatches": 6, "ranks": 1, "plan": "ab", "model": "cd",
-        "files": {RANK: len(kept)}, "tensors": {"0.weight": RANK},
+        "format": FORMAT, "step": 3, "microbatches": 6, "plan": "ab", "model": "cd",
+        "files": {RANK: hashlib.sha256(kept).hexdigest()}, "tensors": {"0.weight": RANK},
         "state_dict": {"weight": "0.weight"},
     }  # fmt: skip
     torch.save(torch.nn.Linear(1, 1).state_dict(), folder / "weights.pt")
@@ -48,8 +49,9 @@ def _checkpoint(damaged: str, manifest: dict[str, object], kept: bytes) -> Calla
     def read(path: Path) -> str:
         with TemporaryDirectory() as folder:
             content = path.read_bytes()
-            sizes = {RANK: len(content if damaged == RANK else kept)}
-            files = {RANK: kept, MANIFEST: json.dumps({**manifest, "files": sizes}).encode()}
+            hashed = hashlib.sha256(content if damaged == RANK else kept).hexdigest()
+            whole = json.dumps({**manifest, "files": {RANK: hashed}})  # it hides no damage
+            files = {RANK: kept, MANIFEST: whole.encode()}
             for name, data in {**files, damaged: content}.items():
                 Path(folder, name).write_bytes(data)
             try:

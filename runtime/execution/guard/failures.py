@@ -26,7 +26,7 @@ from typing import NoReturn
 
 import torch.distributed as dist
 
-from ....instances import InfeasibleError, StagecutError
+from ....instances import InfeasibleError, InputError, StagecutError
 from .error_origin import error_line, is_of_waiting, lost_ranks, place, tell_launcher, waits
 from .heartbeats import Heartbeats
 
@@ -247,6 +247,8 @@ def guarded(
     ------
     StagecutError
         The first error, where it came from.
+    InputError
+        If this process has a process group already.
 
     Examples
     --------
@@ -254,6 +256,11 @@ def guarded(
     ...     print(guard)
     None
     """
+    if dist.is_initialized():
+        raise InputError(
+            "a process group is there already, and a run makes its own: call "
+            "torch.distributed.destroy_process_group() before, or begin none"
+        )
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         yield None

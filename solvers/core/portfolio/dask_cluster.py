@@ -9,6 +9,7 @@ yet when one joins; either begins with what is known then.
 from __future__ import annotations
 
 import contextlib
+import logging
 import pickle
 import queue
 import socket
@@ -31,6 +32,9 @@ from .processes import Process
 
 #: Seconds in which a scheduler must answer.
 CONNECT_S = 20.0
+
+#: Seconds in which all tasks and the scheduler must hear that a solve has ended.
+CLOSE_S = 2.0
 
 #: Seconds between two looks at what is new, on either side.
 PERIOD_S = 0.25
@@ -59,6 +63,7 @@ class DaskCluster(Executor):
     def __init__(self, address: str) -> None:
         try:
             _check_reachable(address)
+            logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # tasks tell of it
             self._client = Client(address, timeout=CONNECT_S, set_as_default=False)
         except (OSError, OverflowError, ValueError, AssertionError) as error:
             reason = str(error) or type(error).__name__
@@ -66,10 +71,12 @@ class DaskCluster(Executor):
                 f"--scheduler: no Dask scheduler answers at {quote(address)}: {reason}"
             ) from None
         self.size = max(1, sum(self._client.nthreads().values()))
+        self._tasks: list[_Task] = []
 
     def start(self, body: Body, argument: object) -> Channel:
         """Start a task that runs a function in a process of its own."""
-        return _Task(self._client, body, argument)
+        self._tasks.append(_Task(self._client, body, argument))
+        return self._tasks[-1]
 
     def unordered(
         self, function: Callable[[A], R], arguments: Sequence[A]
@@ -84,12 +91,17 @@ class DaskCluster(Executor):
             yield futures[future], future.result()
 
     def close(self) -> None:
-        """Leave the cluster; tasks that still run end."""
-        self._client.close()
+        """Leave the cluster; tasks that still run end. No scheduler that is gone is waited for."""
+        until = time.monotonic() + CLOSE_S
+        for task in self._tasks:
+            task.wait(until - time.monotonic() if self._client.status == "running" else 0.0)
+        leave = threading.Thread(target=self._client.close, name="leaves the cluster", daemon=True)
+        leave.start()
+        leave.join(max(0.0, until - time.monotonic()))
 
 
 def _check_reachable(address: str) -> None:
-    """Raise unless somebody listens at an address.
+    """Raise unless a scheduler listens at an address: it speaks first.
 
     A `Client` that could not connect is closed by the collector of garbage, in whatever thread
     that runs, and has been seen to wait there for ever on a lock that the thread holds. So none is
@@ -98,7 +110,9 @@ def _check_reachable(address: str) -> None:
     scheme, where = parse_address(address)
     get_backend(scheme)
     if scheme != "inproc":
-        socket.create_connection(parse_host_port(where), timeout=CONNECT_S).close()
+        with socket.create_connection(parse_host_port(where), timeout=CONNECT_S) as port:
+            if scheme == "tcp" and not port.recv(1):
+                raise ConnectionError("it hangs up")
 
 
 class _Task(Channel):
@@ -136,7 +150,10 @@ class _Task(Channel):
     def close(self) -> None:
         """Take what has come, and let the task end."""
         self._closed.set()
-        self._thread.join(2 * BEAT_S)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the task knows that it is to end."""
+        self._thread.join(max(0.0, seconds))
 
     def _exchange(self) -> None:
         """Say what is known and take what comes, until the task ends or is to end."""

@@ -27,6 +27,30 @@ _CLOSED = object()
 ATTEMPTS = 5
 
 
+def python_process(*arguments: str) -> tuple[list[str], dict[str, str]]:
+    """Return command and environment of a Python process: all of ours are started as these.
+
+    It finds modules where this process does, but not in the working directory, unless this package
+    is there: what lies beside a user's files is data, even if it is called ``random.py``.
+
+    Parameters
+    ----------
+    arguments
+        Of the interpreter, such as ``-m`` and a module.
+    """
+    (package, *_) = sys.modules[__package__.partition(".")[0]].__path__
+    folders = (path for path in sys.path if path and not _is_working_directory(path))
+    paths = dict.fromkeys([*folders, os.path.dirname(package)])
+    return [sys.executable, "-P", *arguments], {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _is_working_directory(path: str) -> bool:
+    try:
+        return os.path.samefile(path, ".")
+    except OSError:  # one of the two is not there
+        return False
+
+
 class LocalProcesses(Executor):
     """Processes on this machine.
 
@@ -63,15 +87,15 @@ class Process(Channel):
     """A function that runs in a process of its own, and the channel to it."""
 
     def __init__(self, body: Body, argument: object) -> None:
-        # The child finds the package where this process found it; its numbers need one thread.
-        paths = os.pathsep.join(path for path in sys.path if path)
+        command, environment = python_process("-m", f"{__package__}.process_main")
+        # its numbers need one thread
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         self._child = subprocess.Popen(
-            [sys.executable, "-m", f"{__package__}.process_main"],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, **threads, "PYTHONPATH": paths},
+            env={**environment, **threads},
             start_new_session=True,  # Ctrl-C is for this process alone
         )
         self._out: queue.SimpleQueue[object] = queue.SimpleQueue()

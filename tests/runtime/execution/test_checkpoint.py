@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import random
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,12 @@ from torch import nn  # noqa: E402
 import stagecut  # noqa: E402
 from stagecut import InputError, merge_checkpoint  # noqa: E402
 from stagecut.cli import run_command  # noqa: E402
-from stagecut.runtime.execution.checkpoint_files import newest  # noqa: E402
+from stagecut.runtime.execution.checkpoint_files import (  # noqa: E402
+    digest,
+    locked,
+    newest,
+    read_checkpoint,
+)
 from stagecut.runtime.execution.model_state import load_weights, model_state  # noqa: E402
 
 
@@ -62,7 +71,9 @@ def test_a_killed_run_goes_on(fault: str, schedule: str, tmp_path: Path) -> None
     assert codes == [0, 0], said
     assert [step.number for step in results[0][0]] == list(range(int(names[-1][-1]), 6))
     assert same(tensors(broken, 6), tensors(whole, 6))
-    assert sorted(path.name for path in broken.iterdir()) == ["step-00000004", "step-00000006"]
+    assert sorted(path.name for path in broken.iterdir()) == [
+        ".lock", "step-00000004", "step-00000006",
+    ]  # fmt: skip
 
 
 def test_another_plan_of_the_model_goes_on(tmp_path: Path) -> None:
@@ -97,7 +108,7 @@ def test_a_damaged_manifest_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "manifest", ["[]", "{}", '{"format": 2}', '{"format": "x"}', "\\xff", '{"step": null}']
+    "manifest", ["[]", "{}", '{"format": 3}', '{"format": "x"}', "\\xff", '{"step": null}']
 )
 def test_a_manifest_of_another_shape_is_refused(manifest: str, tmp_path: Path) -> None:
     step = tmp_path / "step-00000001"
@@ -129,10 +140,32 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     run(tmp_path, checkpoint=folder, steps=1)
     _, codes, said = run(tmp_path, checkpoint=folder, steps=2)
     assert "it holds checkpoints of a run; add --resume" in said
+    (folder / ".step-00000002.unfinished").mkdir()
+    with locked(folder):
+        _, codes, said = run(tmp_path, checkpoint=folder, steps=2, resume=True)
+    assert "another run writes its checkpoints there" in said
+    assert len(said.splitlines()) == 1
     (folder / "step-00000001" / "rank-1.pt").write_bytes(b"")
     _, codes, said = run(tmp_path, checkpoint=folder, steps=2, resume=True)
     assert "damaged" in said
     assert len(said.splitlines()) == 1
+    assert not (folder / ".step-00000002.unfinished").exists(), "left by a run that was ended"
+
+
+def test_no_room_is_told_in_one_line_and_keeps_what_is_there(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    _, codes, said = run(tmp_path, checkpoint=folder, steps=1)
+    assert codes == [0, 0], said
+    before = tensors(folder, 1)
+    _, codes, said = run(tmp_path, checkpoint=folder, steps=2, resume=True, fault="room")
+    assert codes == [2, 2]
+    assert re.fullmatch(
+        r".*step-00000002: not written: it would be longer than files may be here; .*\n", said
+    ), said
+    assert same(tensors(folder, 1), before)
+    _, codes, said = run(tmp_path, checkpoint=folder, steps=2, resume=True)
+    assert codes == [0, 0], said
+    assert not list(folder.glob(".step*"))
 
 
 def test_two_ranks_files_merge_into_the_models_state(tmp_path: Path, capsys) -> None:
@@ -155,6 +188,40 @@ def test_two_ranks_files_merge_into_the_models_state(tmp_path: Path, capsys) -> 
         assert not torch.equal(value, before[name]), name
     first = merge_checkpoint(folder / "step-00000001")
     assert not torch.equal(first["layers.0.weight"], model.layers[0].weight)
+    _no_change_of_its_files_is_taken(folder)
+
+
+def _no_change_of_its_files_is_taken(folder: Path) -> None:
+    step, rng = folder / "step-00000002", random.Random(0)
+    for name in ("rank-0.pt", "rank-1.pt"):
+        content = (step / name).read_bytes()
+        changes = [(folder / "step-00000001" / name).read_bytes()]
+        for _ in range(60):
+            changed = bytearray(content)
+            changed[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+            changes.append(bytes(changed))
+        for change in changes:
+            (step / name).write_bytes(change)
+            with pytest.raises(InputError, match=f"{name}: damaged"):
+                merge_checkpoint(folder)
+        (step / name).write_bytes(content)
+    held = read_checkpoint(step)
+    manifest = json.loads((step / "manifest.json").read_text())
+    for field, changed in (
+        ("files", {**manifest["files"], "rank-2.pt": "0"}),
+        ("files", {"../rank-0.pt": manifest["files"]["rank-0.pt"]}),
+        ("files", {}),
+        ("tensors", dict.fromkeys(manifest["tensors"], "../../elsewhere.pt")),
+        ("state_dict", {"layers.0.weight": "elsewhere"}),
+    ):
+        (step / "manifest.json").write_text(json.dumps({**manifest, field: changed}))
+        with pytest.raises(InputError, match=r"(manifest.json: |rank-2.pt: missing or )damaged"):
+            read_checkpoint(step)
+    shutil.rmtree(step)
+    with pytest.raises(InputError, match=r"rank-0.pt: gone: a run that keeps its checkpoints"):
+        held.load("rank-0.pt")
+    with pytest.raises(InputError, match=r"manifest.json: gone: a run that keeps"):
+        read_checkpoint(step)
 
 
 def test_what_cannot_be_merged_is_said_in_one_line(tmp_path: Path, capsys) -> None:
@@ -180,11 +247,12 @@ def test_what_cannot_be_merged_is_said_in_one_line(tmp_path: Path, capsys) -> No
     refused("rank-1.pt: missing or damaged; delete")
     torch.save({"tensors": {}}, file)
     manifest = (step / "manifest.json").read_text()
-    changed = manifest.replace(f": {len(content)}", f": {file.stat().st_size}")
-    (step / "manifest.json").write_text(changed)
+    changed = json.loads(manifest)
+    changed["files"]["rank-1.pt"] = digest(file)
+    (step / "manifest.json").write_text(json.dumps(changed))
     refused("is not in it")
-    (step / "manifest.json").write_text(manifest.replace('"format": 2', '"format": 1'))
-    refused("its format is 1; 2 is known")
+    (step / "manifest.json").write_text(manifest.replace('"format": 3', '"format": 2'))
+    refused("its format is 2; 3 is known")
     (step / "manifest.json").unlink()
     refused("it holds no checkpoint")
     refused("manifest.json: damaged", step)

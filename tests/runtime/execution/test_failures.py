@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
 from ranks import launched  # noqa: E402
-from run_workers import train  # noqa: E402
+from run_workers import train, train_beside_a_group  # noqa: E402
 
 CASES = [
     ("kill", "1f1b", "rank 1 is gone: killed"),
@@ -43,3 +43,12 @@ def test_the_rank_that_keeps_the_store_may_be_killed(tmp_path: Path) -> None:
     assert 0 not in codes
     (line,) = said.read_text().splitlines()
     assert line.startswith("rank 0 is gone")
+
+
+def test_a_group_that_is_there_is_refused_and_may_be_left_before(tmp_path: Path) -> None:
+    options = {"steps": 1, "timeout_s": 60.0}
+    results, codes = launched(2, train_beside_a_group, options, str(tmp_path / "said"))
+    assert codes == [0, 0], (tmp_path / "said").read_text()
+    for refusal, (steps, _) in results:
+        assert "a process group is there already" in refusal
+        assert len(steps) == 1

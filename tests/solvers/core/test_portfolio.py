@@ -6,6 +6,7 @@ import math
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -213,6 +214,17 @@ def test_a_worker_ends_with_the_process_that_started_it() -> None:
         worker = psutil.Process(number)
         parent.kill()
     worker.wait(timeout=60)
+
+
+def test_a_port_that_says_nothing_is_no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = pytest.importorskip("stagecut.solvers.core.portfolio.dask_cluster")
+    monkeypatch.setattr(cluster, "CONNECT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        where = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(
+            InputError, match=f"no Dask scheduler answers at .*{where}.*: timed out"
+        ):
+            solve(OF.workload, OF.cluster, OF.problem, workers=Workers(2, scheduler=where))
 
 
 def test_a_cluster_goes_on_when_a_machine_leaves(asked: Asked) -> None:

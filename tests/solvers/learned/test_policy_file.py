@@ -155,8 +155,11 @@ def test_what_the_command_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["learn", *out, *small, "--seconds", "0"], "--seconds: 0.0; it must be above 0"),
         (["learn", *out, *small, "--imitate", "2"], "it must be at most --steps"),
         (["learn", *out, *small, "--objective", "mapping"], "use throughput, iteration or latency"),
-        (["learn", *out, *small, "--resume"], "not read"),
-        (["solve", "gpt2-xl", "--method", "learned", "--policy", "gone.npz"], "gone.npz: not read"),
+        (["learn", *out, *small, "--resume"], "no such file"),
+        (
+            ["solve", "gpt2-xl", "--method", "learned", "--policy", "gone.npz"],
+            "gone.npz: no such file",
+        ),
         (["solve", "gpt2-xl", "--method", "learned", "--fine-tune", "-1"], "seconds of at least 0"),
         (["solve", "gpt2-xl", "--method", "dp", "--policy", "p.npz"], "only learned do"),
     ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import time
 from collections.abc import Iterator
@@ -12,16 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from execution_cases import plan_of, scattered
 from torch import nn
 
-from stagecut import Plan, StagecutError
+import stagecut
+from stagecut import InputError, Plan, StagecutError
 from stagecut.instances.pytorch.factory import Made
 from stagecut.instances.pytorch.profile import Profile, profile
 from stagecut.runtime.execution import checkpoint
 from stagecut.runtime.execution.options import Options
 from stagecut.runtime.execution.run import run
 from stagecut.runtime.execution.steps import Step
+from stagecut.runtime.measure.group import leave_group
 
 MICROBATCHES, BATCH = 2, 4
 
@@ -78,6 +82,8 @@ def train(
         time.sleep(12)
     if fault == "write":
         _die_while_writing(rank)
+    if fault == "room":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, resource.RLIM_INFINITY))
     model = Model()
     made = Made(model, (torch.zeros(BATCH, 8),), {}, inputs(rank, fault))
     chosen = plan(seed + 1 if fault == "plan" and rank == 1 else seed)
@@ -100,6 +106,19 @@ def train(
         _say(said, str(error))
         os._exit(2)
     return steps, {name: x.detach() for name, x in model.state_dict().items()}
+
+
+def train_beside_a_group(rank: int, options: dict[str, Any], said: str) -> tuple[str, Any]:
+    """Return what a run says where there is a process group, and what it does without."""
+    dist.init_process_group("gloo")
+    model = Model()
+    try:
+        stagecut.run(plan(0), model, (torch.zeros(BATCH, 8),), workload=profiled().workload)
+    except InputError as error:
+        refusal = str(error)
+    dist.barrier()
+    leave_group()
+    return refusal, train(rank, 0, "", "1f1b", options, said)
 
 
 def _say(said: str, text: str) -> None:
