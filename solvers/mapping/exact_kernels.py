@@ -14,7 +14,7 @@ import numpy as np
 
 from ...formulations.mapping.costs import MappingCosts
 from ...instances.common.arrays import Floats, Ints
-from ...instances.common.kernel import inner, kernel
+from ...instances.common.kernel import inner, kernel, load_numba
 
 njit = load_numba().njit
 

@@ -18,7 +18,7 @@ from stagecut import Limits
 from stagecut.cli import run_command
 from stagecut.instances.formats import source, writing
 from stagecut.solvers import Search
-from stagecut.solvers.core.interrupts import interrupts
+from stagecut.solvers.core.session import interrupts
 
 
 def command(*arguments: str, before: str = "", **streams: object) -> subprocess.CompletedProcess:  # type: ignore[type-arg]
