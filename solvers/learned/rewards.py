@@ -19,7 +19,7 @@ from ...formulations.throughput.hypergraph import (
     hypergraph,
     pipeline_units,
 )
-from ...instances import Iteration, Latency, PipelinePlacement, Placement, Throughput
+from ...instances import Iteration, Latency, PipelinePlacement, Placement, Problem, Throughput
 from ...instances.common.arrays import Floats, Ints
 from ..iteration.chain import Chain
 from .features import Scene, scene
@@ -36,7 +36,7 @@ from .subject import (
 )
 
 
-def subject(task: Task[Throughput | Iteration | Latency]) -> Subject:
+def subject(task: Task[Problem]) -> Subject:
     """Return the subject of a task for throughput, an iteration or latency."""
     if isinstance(task.problem, Latency):
         return latency_subject(task)  # type: ignore[arg-type]

@@ -50,11 +50,14 @@ PARTS = {
     "training.milp.solve_slots",
 }
 
-#: Solvers that are for some tasks of their problem alone, as those that call them ask first.
-SCOPE: dict[str, Callable[[Task[Any]], bool]] = {
-    "iteration.milp.milp": lambda task: task.problem.split == "contiguous",
-    "throughput.multilevel.spine.raise_by_spine": ideals_alone,
-    "throughput.series.series_dp.series_dp": ideals_alone,
+#: Solvers that are for some tasks of their problem alone, as those that call them ask first; the
+#: others take what the method of their name takes, if there is one.
+SCOPE: dict[str, Callable[[Task[Any], Search[Solution]], bool]] = {
+    "latency.lns.improve": lambda task, search: search.best is not None,  # noqa: ARG005
+    "mapping.auto.stage_times": lambda task, search: task.problem.objective == "stage-time",  # noqa: ARG005
+    "mapping.links.busiest_link": lambda task, search: task.problem.objective != "stage-time",  # noqa: ARG005
+    "throughput.multilevel.spine.raise_by_spine": lambda task, search: ideals_alone(task),  # noqa: ARG005
+    "throughput.series.series_dp.series_dp": lambda task, search: ideals_alone(task),  # noqa: ARG005
 }
 
 
@@ -173,14 +176,14 @@ def claimed(
     """
     known = every_solver()[name]
     task = pose(case.workload, case.cluster, case.problem)
-    if name in SCOPE and not SCOPE[name](task):
-        return Word("method refuses")
-    problem, _, method = name.partition(" ")
     start = math.inf if incumbent is None else factor * optimum
     search = Recorded(Judge(case.workload, case.cluster, case.problem), incumbent, start)
+    if name in SCOPE and not SCOPE[name](task, search):
+        return Word("method refuses")
+    methods, method = METHODS[case.problem.name], re.split("[ .]", name)[-1]
     try:
-        if method:
-            METHODS[problem][method].check(method, task)
+        if method in methods:
+            methods[method].check(method, task)
         run_method(known.run, task, search)
     except InputError as refusal:
         return Word("method refuses", str(refusal))

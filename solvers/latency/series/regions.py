@@ -20,6 +20,7 @@ import numpy as np
 
 from ....formulations.latency.graph import LatencyGraph
 from ....formulations.task import Task
+from ....formulations.throughput.whole_bytes import room_of
 from ....instances import Latency
 from ....instances.common.arrays import Bools, Floats, Ints
 from ..paths import heavy_paths, shortest_passage
@@ -113,7 +114,7 @@ def series_of(task: Task[Latency], graph: LatencyGraph) -> Series:
         aside=np.flatnonzero(aside),
         compute=least,
         cpu=cpu,
-        capacity=float(graph.capacity_bytes.max(initial=0.0)) * (1 + 1e-9),
+        capacity=float(room_of(graph.capacity_bytes.max(initial=0.0))),
     )
 
 

@@ -28,6 +28,7 @@ import numpy as np
 from ....formulations.task import Task
 from ....formulations.throughput.certificate import PROOF_MARGIN
 from ....formulations.throughput.hypergraph import Hypergraph
+from ....formulations.throughput.whole_bytes import room_of
 from ....instances import Solution, Throughput
 from ....instances.common.arrays import Floats, Ints
 from ...core.search import Search, Stoppable
@@ -85,7 +86,7 @@ class _Spine:
         self._time = time
         self._count = task.costs.count[kinds]
         self._work = np.where(np.isfinite(time), time, 0.0)
-        room = task.costs.capacity_bytes[kinds] * (1 + PROOF_MARGIN)
+        room = room_of(task.costs.capacity_bytes[kinds])
         self._room = np.minimum(room, np.finfo(float).max)
         before, after, self._length = _places(graph, self._work[0])
         shape = incidence(graph)
