@@ -46,6 +46,20 @@ def rounded_down(numbers: Floats, step: float) -> Floats:
     return np.asarray(np.floor(numbers / step) * step)
 
 
+def summable(numbers: Floats) -> Floats:
+    """Return numbers rounded down such that sums of any of them are exact; `inf` stays.
+
+    Examples
+    --------
+    >>> one, big = summable(np.array([1.3, 2.0**60])).tolist()
+    >>> one + big - big == one
+    True
+    """
+    finite = np.isfinite(numbers)
+    total = float(np.abs(numbers[finite]).sum())
+    return np.where(finite, rounded_down(numbers, step_of(total)), numbers)
+
+
 def rounded_up(limit: float, step: float) -> float:
     """Return the least grid point that is not below a limit; `inf` for `inf`.
 

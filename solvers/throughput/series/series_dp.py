@@ -38,7 +38,8 @@ from .segments import divide, neighbours, series
 from .states import States, last_state, states
 from .table import Table, table
 
-ORIGIN = "dp over a series of segments"
+#: The check of bounds goes over all ideals, of which a series may have far more than it has states.
+ORIGIN = "dp over a series of segments, unchecked beyond 60,000 ideals"
 
 #: States, and sets of devices of other kinds than the most frequent, at most.
 MOST, MOST_SETS = 2_000_000, 16
