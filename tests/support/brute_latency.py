@@ -89,10 +89,10 @@ def _allowed(n, slot, compute, memory, capacity, colours, kind, calls, pools):
             if colours[u] >= 0 and colours[u] == colours[v]:  # noqa: SIM102
                 if _place(slot[u], calls, pools) != place:
                     return False
-    for d in range(len(kind)):  # noqa: SIM110: numba knows no generators
-        if used[d] > most_bytes(capacity[kind[d]]):
-            return False
-    return True
+    within = True
+    for d in range(len(kind)):
+        within &= used[d] <= most_bytes(capacity[kind[d]])
+    return within
 
 
 @njit(cache=True)
