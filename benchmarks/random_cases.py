@@ -10,6 +10,11 @@ case is run again, with details, by
 The whole sweep, 3,000 ordinary cases per problem, at least 500 of each variant:
 
     python benchmarks/random_cases.py --records records.jsonl --workers 2 > table.csv
+
+Every solver by name, whatever calls it, on cases with numbers of 1e3 to 1e17, beside incumbents of
+1, 1.3 and 3 times the optimum, with every claim compared with the optimum:
+
+    python benchmarks/random_cases.py --solvers --records solvers.jsonl > table.csv
 """
 
 from __future__ import annotations
@@ -26,49 +31,51 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
-from sweep import DEFECTS, ORDINARY, VARIANTS, WORDS, ask, case_of, methods_of
+from every_solver import incumbent_of, solvers_of, worst
+from sweep import DEFECTS, ORDINARY, RANGES, VARIANTS, WORDS, ask, case_of, methods_of
 
 #: Cases: 3,000 of each problem's ordinary variants together, and at least 500 of every variant.
 OF_PROBLEM, OF_RANGE = 3000, 500
 
 
-def examine(variant: str, seed: int, methods: list[str] | None) -> dict[str, object]:
-    """Return the record of one case: what each method said of it."""
+def examine(variant: str, seed: int, names: list[str] | None, solvers: bool) -> dict[str, object]:
+    """Return the record of one case: what each method, or each solver, said of it."""
     case = case_of(variant, seed)
     optimum = case.optimum()
+    incumbent = incumbent_of(case) if solvers else None
     words = {}
-    for method in methods_of(case):
-        if methods is None or method in methods:
-            word = ask(case, method, optimum)
-            words[method] = [word.word, word.detail] if word.word in DEFECTS else [word.word]
+    for name in solvers_of(case) if solvers else methods_of(case):
+        if names is None or name in names:
+            word = worst(case, name, optimum, incumbent) if solvers else ask(case, name, optimum)
+            words[name] = [word.word, word.detail] if word.word in DEFECTS else [word.word]
     return {"variant": variant, "seed": seed, "words": words}
 
 
 def examined(
-    cases: list[tuple[str, int]], methods: list[str] | None, workers: int
+    cases: list[tuple[str, int]], methods: list[str] | None, workers: int, *, solvers: bool
 ) -> Iterator[dict[str, object]]:
     """Yield the records of all cases, as they come; a case that ends its process is a defect."""
     while cases:
         lost = set()
-        for case, record in _pooled(cases, methods, workers):
+        for case, record in _pooled(cases, methods, workers, solvers=solvers):
             if record is None:
                 lost.add(case)
             else:
                 yield record
         cases = [case for case in cases if case in lost]
         for case in cases[: 2 * workers]:  # one of those that ran has ended its process
-            for (variant, seed), record in _pooled([case], methods, 1):
+            for (variant, seed), record in _pooled([case], methods, 1, solvers=solvers):
                 words = {"process": ["exception", "the process ended"]}
                 yield record or {"variant": variant, "seed": seed, "words": words}
         cases = cases[2 * workers :]
 
 
 def _pooled(
-    cases: list[tuple[str, int]], methods: list[str] | None, workers: int
+    cases: list[tuple[str, int]], methods: list[str] | None, workers: int, *, solvers: bool
 ) -> Iterator[tuple[tuple[str, int], dict[str, object] | None]]:
     """Yield cases and their records; None once a process has ended."""
     with ProcessPoolExecutor(workers) as pool:
-        futures = {pool.submit(examine, *case, methods): case for case in cases}
+        futures = {pool.submit(examine, *case, methods, solvers): case for case in cases}
         for future in as_completed(futures):
             lost = isinstance(future.exception(), BrokenProcessPool)
             yield futures[future], None if lost else future.result()
@@ -94,16 +101,20 @@ def main() -> None:
     """Run the sweep, or one case again."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", action="append", help="variants whose names begin so")
-    parser.add_argument("--method", action="append", help="only these methods")
+    parser.add_argument("--method", action="append", help="only these methods or solvers")
+    parser.add_argument("--solvers", action="store_true", help="every solver by name")
     parser.add_argument("--seed", type=int, help="one case of each variant, with details")
     parser.add_argument("--part", type=float, default=1.0, help="of the full number of cases")
     parser.add_argument("--records", type=Path, default=Path("random-cases.jsonl"))
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     options = parser.parse_args()
-    chosen = [name for name in VARIANTS if any(map(name.startswith, options.only or [""]))]
+    known_variants = RANGES if options.solvers else VARIANTS
+    chosen = [name for name in known_variants if any(map(name.startswith, options.only or [""]))]
     if options.seed is not None:
         for name in chosen:
-            print(json.dumps(examine(name, options.seed, options.method), indent=1))
+            print(
+                json.dumps(examine(name, options.seed, options.method, options.solvers), indent=1)
+            )
         return
     records = []
     if options.records.exists():
@@ -125,7 +136,8 @@ def main() -> None:
         if seed < sizes[name] and (name, seed) not in known
     ]
     with options.records.open("a") as file:
-        for record in examined(cases, options.method, options.workers):
+        found = examined(cases, options.method, options.workers, solvers=options.solvers)
+        for record in found:
             print(json.dumps(record), file=file, flush=True)
             records.append(record)
     writer = csv.writer(sys.stdout)

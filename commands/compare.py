@@ -276,7 +276,7 @@ def _table(rows: Sequence[Row], cases: int) -> Group:
     table = Table(
         "workload", "problem", "method", "status", caption=f"{len(rows)} of {cases} cases"
     )
-    for title in ("objective", "bound", "gap", "seconds"):
+    for title in ("objective", "best bound", "gap", "seconds"):
         table.add_column(title, justify="right")
     why = []
     for alike in _alike(tabulate(rows).to_dict("records") if rows else ()):
@@ -308,10 +308,7 @@ def _reason(row: Mapping[Hashable, Any]) -> str:
 def _cells(alike: Sequence[Mapping[Hashable, Any]]) -> list[str]:
     """Return the cells of rows that are shown as one; what none has is empty."""
     row = alike[0]
-    bounds, seconds = (
-        [float(one[key]) for one in alike if not math.isnan(one[key])]
-        for key in ("bound", "seconds")
-    )
+    seconds = [float(one["seconds"]) for one in alike if not math.isnan(one["seconds"])]
 
     def number(value: float, form: str) -> str:
         return "" if math.isnan(value) else format(value, form)
@@ -323,7 +320,7 @@ def _cells(alike: Sequence[Mapping[Hashable, Any]]) -> list[str]:
         ", ".join(one["method"] for one in alike),
         row["status"],
         number(row["objective"], ".6g"),
-        number(max(bounds, default=math.nan), ".6g"),
+        number(row["best_bound"], ".6g"),
         "" if math.isnan(gap) else show_gap(gap),
         number(sum(seconds) if seconds else math.nan, ".2f"),
     ]

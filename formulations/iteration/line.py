@@ -36,7 +36,7 @@ from ..rules.stages import StageRules, stage_rules
 from ..task import Task, pose
 from ..throughput.hypergraph import Hypergraph, colour_units, hypergraph, merge_cycles
 from ..throughput.ideals import topological_orders
-from ..throughput.whole_bytes import MEMORY_SLACK
+from ..throughput.whole_bytes import room_of
 from .twins import twins
 
 
@@ -170,7 +170,7 @@ def line(task: Task[Iteration]) -> Line:
         overlapped=weight.sum(axis=1) if problem.overlap else np.zeros_like(weight[:, 0]),
         resident=held[0],
         activation=held[1],
-        room=costs.capacity_bytes[kinds] * (1 + MEMORY_SLACK),
+        room=room_of(costs.capacity_bytes[kinds]),
         trains=bool(workload.backward.any()),
         orders=topological_orders(graph),
         exact=exact,

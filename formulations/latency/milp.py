@@ -59,7 +59,7 @@ import pyomo.environ as pyo
 from ...instances import CallPlacement, Latency
 from ..program import Start, Value
 from ..task import Task
-from ..throughput.whole_bytes import MEMORY_SLACK
+from ..throughput.whole_bytes import room_of
 from .execute_kernel import execute, flatten, slots_of
 from .links import CallLinks, add_links, call_links
 from .milp_data import CPUS, LatencyData, latency_data
@@ -183,7 +183,7 @@ def _placements(m: pyo.ConcreteModel, data: LatencyData) -> None:
 
     def fits(m: pyo.ConcreteModel, d: int) -> object:
         """(2) Σ_{s on d} Σ_v m_v x_{v,s} ≤ M_d  for all accelerators d."""
-        room = float(costs.capacity_bytes[costs.kind_of[d]]) * (1 + MEMORY_SLACK)
+        room = float(room_of(costs.capacity_bytes[costs.kind_of[d]]))
         if np.isinf(room):
             return pyo.Constraint.Skip
         held = pyo.quicksum(

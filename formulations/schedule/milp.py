@@ -48,7 +48,7 @@ import pyomo.environ as pyo
 
 from ...instances.common.arrays import Floats
 from ..program import Start, Value
-from ..throughput.whole_bytes import MEMORY_SLACK
+from ..throughput.whole_bytes import room_of
 
 
 class Operation(NamedTuple):
@@ -138,7 +138,7 @@ class ScheduleInstance:
             for i in order:
                 taken = self.operations[i].memory_bytes
                 held += taken
-                if taken > 0 and held > self.capacity_bytes[device] * (1 + MEMORY_SLACK):
+                if taken > 0 and held > room_of(self.capacity_bytes[device]):
                     return math.inf
         if not nx.is_directed_acyclic_graph(graph):
             return math.inf
@@ -270,7 +270,7 @@ def _memory(stated: ScheduleModel) -> None:
     def memory(m: pyo.ConcreteModel, f: int) -> object:
         """(5) m_f + Σ_g m_g y_{g,f} ≤ M_d  for all f with m_f > 0, g on the same device d."""
         device = operations[f].device
-        capacity = instance.capacity_bytes[device] * (1 + MEMORY_SLACK)
+        capacity = float(room_of(instance.capacity_bytes[device]))
         scale = capacity or 1.0
         held = sum(
             operations[g].memory_bytes / scale * _before(instance, m, g, f)

@@ -67,7 +67,7 @@ def _uses(
                 some = np.flatnonzero(values)
                 texts = [property_text(costs.conversions[t].states[k]) for k in numbers[some]]
                 sides.append([names.setdefault(text, len(names)) for text in texts])
-                sides.append(values[some].astype(np.int64).tolist())
+                sides.append([int(value) for value in values[some].tolist()])
             a, b = a + len(states), b + len(needed)
             if sides[0] or sides[2]:
                 found.append([t, use.operator, slot, *sides])

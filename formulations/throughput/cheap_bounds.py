@@ -40,6 +40,7 @@ from .counting import count_out
 from .hypergraph import Hypergraph, colour_units, hypergraph, pipeline_units
 from .unit_cuts import ORIGIN as UNIT_CUT
 from .unit_cuts import unit_cut_bounds
+from .whole_bytes import room_of
 
 
 def throughput_cheap_bounds(task: Task[Throughput]) -> Iterator[tuple[float, str]]:
@@ -67,7 +68,7 @@ def compute_bounds(task: Task[Throughput], graph: Hypergraph) -> Iterator[tuple[
     kinds = np.flatnonzero(costs.count)
     passes = graph.compute[kinds]  # (K, 2, U)
     time = passes if task.problem.pipeline == "gpipe" else passes.sum(axis=1, keepdims=True)
-    room = costs.capacity_bytes[kinds] * (1 + PROOF_MARGIN)
+    room = room_of(costs.capacity_bytes[kinds])
     time = np.where((graph.memory_bytes > room[:, None])[:, None], np.inf, time)
     if np.isinf(time).all(axis=0).any() or not graph.size:
         return

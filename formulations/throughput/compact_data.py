@@ -11,7 +11,7 @@ from ..task import Task
 from .compact_slots import Slot, slots_of, tied_units
 from .hypergraph import Hypergraph, colour_units, hypergraph, pipeline_units
 from .infeasible import why_infeasible
-from .whole_bytes import MEMORY_SLACK
+from .whole_bytes import room_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +76,7 @@ class CompactData:
     @cached_property
     def capacity(self) -> Floats:
         """Shape (K,): bytes that the units on a device may have in all."""
-        return self.task.costs.capacity_bytes * (1 + MEMORY_SLACK)
+        return room_of(self.task.costs.capacity_bytes)
 
     @cached_property
     def units_on(self) -> list[list[int]]:
@@ -145,7 +145,7 @@ def compact_data(
         for v in range(graph.size)
         for d, slot in enumerate(slots)
         if time[slot.kind, v] <= min(limit, 1e300)
-        and graph.memory_bytes[v] <= costs.capacity_bytes[slot.kind] * (1 + MEMORY_SLACK)
+        and graph.memory_bytes[v] <= room_of(costs.capacity_bytes[slot.kind])
         and not (costs.host[slot.kind] and v in never)
     )
     lonely = set(range(graph.size)) - {v for v, _ in allowed}

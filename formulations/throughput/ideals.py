@@ -42,7 +42,7 @@ from ...instances.common.arrays import Bools, Floats, Ints, frozen
 from ..task import Task
 from .absorb import absorb
 from .hypergraph import Hypergraph, hypergraph, pipeline_units
-from .whole_bytes import MEMORY_SLACK
+from .whole_bytes import room_of
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -131,7 +131,7 @@ def pipeline(
         parts["backward"] = compute[:, 1], weight[:, 1]
     rows = _rows(parts, task.problem.overlap)
     memory = np.tile(graph.memory_bytes, (len(kinds), 1))
-    room = task.costs.capacity_bytes[kinds] * (1 + MEMORY_SLACK)
+    room = room_of(task.costs.capacity_bytes[kinds])
     return Pipeline(
         graph=graph,
         kinds=frozen(kinds, np.int64),

@@ -9,7 +9,7 @@ from ...instances.common.arrays import Bools
 from ...instances.common.quantities import show_bytes
 from ..task import Task
 from .hypergraph import Hypergraph, hypergraph
-from .whole_bytes import MEMORY_SLACK, whole_bytes
+from .whole_bytes import room_of, whole_bytes
 
 
 def why_infeasible(task: Task[Problem], graph: Hypergraph | None = None) -> str | None:
@@ -32,7 +32,7 @@ def why_infeasible(task: Task[Problem], graph: Hypergraph | None = None) -> str 
     if len(lonely):
         return _unsupported(task, graph, int(lonely[0]))
     most = np.where(able, costs.capacity_bytes[:, None], 0.0).max(axis=0)
-    large = np.flatnonzero(graph.memory_bytes > most * (1 + MEMORY_SLACK))
+    large = np.flatnonzero(graph.memory_bytes > room_of(most))
     if len(large):
         return _too_large(task, graph, int(large[0]), able[:, large[0]])
     return _too_much(task, graph, able)

@@ -26,9 +26,9 @@ from ...instances import Throughput
 from ...instances.common.arrays import Floats, Ints, rows
 from ..linear import Linear, LinearBuilder
 from ..task import Task
-from .certificate import PROOF_MARGIN
 from .compact_slots import SYMMETRY_UNITS, heaviest_first
 from .hypergraph import Hypergraph
+from .whole_bytes import room_of
 
 #: By which part of the limit a time may exceed it, for rounding.
 LIMIT_SLACK = 1e-6
@@ -121,7 +121,7 @@ def relaxation(task: Task[Throughput], graph: Hypergraph, limit: float) -> Relax
     """
     costs = task.costs
     kind, size = costs.kind_of, graph.size
-    room = (costs.capacity_bytes * (1 + PROOF_MARGIN))[kind]
+    room = room_of(costs.capacity_bytes)[kind]
     time, weight = graph.compute.sum(axis=1)[kind] / limit, graph.weight.sum(axis=1)[kind] / limit
     able = (time <= 1 + LIMIT_SLACK) & (graph.memory_bytes <= room[:, None])
     program = LinearBuilder()

@@ -48,8 +48,8 @@ import pyomo.environ as pyo
 
 from ...instances import Throughput
 from ..task import Task
-from .certificate import PROOF_MARGIN
 from .hypergraph import Hypergraph
+from .whole_bytes import room_of
 
 #: A set of units, a kind of device, and the load of the set there.
 Column = tuple[frozenset[int], int, float]
@@ -75,7 +75,7 @@ def all_columns(task: Task[Throughput], graph: Hypergraph) -> Iterator[Column]:
     Time grows with K · 2^U.
     """
     for kind in range(len(task.costs.count)):
-        room = task.costs.capacity_bytes[kind] * (1 + PROOF_MARGIN)
+        room = float(room_of(task.costs.capacity_bytes[kind]))
         for code in range(1, 1 << graph.size):
             members = frozenset(v for v in range(graph.size) if code >> v & 1)
             load = load_of(graph, kind, members, overlap=task.problem.overlap)

@@ -6,15 +6,33 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from ...instances import Problem
+from ...instances.common.arrays import Floats
 from ..task import Task
 from .hypergraph import Hypergraph
 
-#: Share of a memory by which sums of sizes may pass it: rounding. The same as the verifier's.
-MEMORY_SLACK = 1e-9
+#: Share of a memory by which sums of sizes may pass it, for rounding, and the most bytes: less than
+#: one, so that whole bytes count exactly. The same as the verifier's.
+MEMORY_SLACK, MOST_SLACK = 1e-9, 0.5
 
-#: Whole numbers up to here have exact sums in floating point.
+#: Whole numbers up to here have exact sums in floating point; beyond, bytes are not told apart.
 EXACT = 2**53
+
+
+def room_of(memory: ArrayLike) -> Floats:
+    """Return the bytes that devices of some memories can hold in plans that the verifier accepts.
+
+    Examples
+    --------
+    >>> room_of([3.0, 12e9, np.inf]).tolist()
+    [3.000000003, 12000000000.5, inf]
+    """
+    have = np.asarray(memory, np.float64)
+    slack = MEMORY_SLACK * have
+    return np.asarray(have + np.where(have < EXACT, np.minimum(slack, MOST_SLACK), slack))
 
 
 @dataclass(frozen=True)
@@ -46,7 +64,7 @@ def whole_bytes(task: Task[Problem], graph: Hypergraph) -> WholeBytes:
     loss = Fraction(0)
     if sum(nodes) // (math.gcd(*nodes) or 1) >= EXACT:
         loss = Fraction(len(nodes), EXACT // 2)
-    limits = (task.costs.capacity_bytes * (1 + MEMORY_SLACK)).tolist()
+    limits = room_of(task.costs.capacity_bytes).tolist()
     return WholeBytes(
         units=tuple(sum(nodes[v] for v in members) for members in graph.members),
         rooms=tuple(

@@ -33,7 +33,7 @@ from ...instances import TIME_UNITS, InputError, Layers, Stage, Training, Worklo
 from ...instances.common.arrays import Bools, Floats, Ints, frozen
 from ..rules.stages import StageRules, stage_rules
 from ..task import Task
-from ..throughput.whole_bytes import MEMORY_SLACK
+from ..throughput.whole_bytes import room_of
 
 #: Optimizer state in bytes per byte of weights, by precision and optimizer.
 STATE_PER_WEIGHT = {
@@ -228,9 +228,7 @@ def state_staging(task: Task[Training]) -> Staging:
         most_replicas=devices if rounds else microbatches,
         kinds=frozen(kinds, np.int64),
         count=frozen([task.cluster.kinds[k].count for k in kinds], np.int64),
-        capacity=frozen(
-            [task.cluster.kinds[k].memory_bytes * (1 + MEMORY_SLACK) for k in kinds], np.float64
-        ),
+        capacity=frozen(room_of([task.cluster.kinds[k].memory_bytes for k in kinds]), np.float64),
         slowdown=frozen([task.cluster.kinds[k].slowdown for k in kinds], np.float64),
         node_of=frozen(node_of, np.int64),
         unit_of=frozen(unit_of, np.int64),

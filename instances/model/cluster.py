@@ -36,7 +36,8 @@ class DeviceKind:
     count
         How many there are.
     memory_bytes
-        Memory of each; `inf` for no limit.
+        Memory of each; `inf` for no limit. Whole bytes count exactly; sums of sizes that are not
+        whole may pass it by 1e-9 of it, half a byte at most, for rounding.
     host
         True for devices that compute in host memory (CPU cores): they pay no transfer and have
         no memory limit of their own.

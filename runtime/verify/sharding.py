@@ -21,11 +21,9 @@ from ...instances import (
 )
 from ...instances.common.units import TIME_UNITS
 from .report import Report
+from .rules import allowed
 from .sharding_operators import added, broken_rules, lying_of, own_cost
 from .sharding_steps import Lying, Step, local_bytes, path
-
-#: How much more than the memory may be held, for rounding.
-_SLACK = 1e-9
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,7 @@ def check(
     objective = math.fsum(cost for cost, _ in own) + moved
     parameters, activations = _memory(program, problem, read, made, lying)
     room = problem.memory_bytes
-    if room is not None and parameters + activations > room * (1 + _SLACK):
+    if room is not None and parameters + activations > allowed(room):
         broken.append(
             f"each device holds {parameters + activations:.0f} bytes, "
             f"{parameters + activations - room:.0f} more than it has"

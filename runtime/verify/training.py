@@ -21,9 +21,7 @@ from ...instances import (
 )
 from ...instances.common.quantities import show_bytes
 from .report import Report, StageReport
-
-#: Slack that rounding in sums of sizes may need.
-RELATIVE_SLACK = 1e-9
+from .rules import allowed
 
 #: Optimizer state per byte of weights.
 STATE: Mapping[tuple[str, str], float] = {
@@ -264,5 +262,5 @@ def _over_memory(stages: list[StageReport]) -> list[str]:
         f"{show_bytes(s.memory_bytes - s.capacity_bytes)} more than its "
         f"{show_bytes(s.capacity_bytes)}"
         for s in stages
-        if s.memory_bytes > s.capacity_bytes * (1 + RELATIVE_SLACK)
+        if s.memory_bytes > allowed(s.capacity_bytes)
     ]

@@ -27,10 +27,6 @@ from ...instances.common.arrays import Floats
 from .highs_thread import Monitor, drive, whole
 from .search import S, Search
 
-# HiGHS 1.12 prints one line itself, whatever `output_flag` says (``HighsMipSolverData::
-# transformNewIntegerFeasibleSolution tmpSolver.run();``). It is left: file descriptor 1 belongs to
-# the whole process, and to silence it would lose what other threads print in the meantime.
-
 #: The presolve of HiGHS 1.12 can call a feasible program infeasible where columns have no bound
 #: (rule 6, "forcing row"). Switching off that rule alone can corrupt the memory of the process, so
 #: such a program is solved again without any presolve before "infeasible" is believed.

@@ -1,12 +1,21 @@
-"""HiGHS in a thread of its own, and the caller's thread that watches over it."""
+"""HiGHS in a thread of its own, and the caller's thread that watches over it.
+
+HiGHS 1.12 prints a line of its own (`OWN_LINE`), whatever its options say, past Python to file
+descriptor 1. While it runs that is a pipe, and all but this line goes on from there to where it
+belongs; so what other threads print is kept.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import math
+import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 import highspy
 import numpy as np
@@ -20,6 +29,10 @@ from .search import S, Search
 PATIENCE_S = 1.0
 #: Seconds between two looks at the clock and at Ctrl-C.
 PERIOD_S = 0.05
+
+#: What HiGHS prints, and seconds after it that what was printed gets to come through the pipe.
+OWN_LINE = b"HighsMipSolverData::transformNewIntegerFeasibleSolution tmpSolver.run();\n"
+THROUGH_S = 1.0
 
 
 class Monitor:
@@ -91,7 +104,8 @@ def drive(
 
     def work() -> None:
         try:
-            highs.run()
+            with _without_own_line():
+                highs.run()
         finally:
             monitor.news.put(None)
 
@@ -126,3 +140,75 @@ def drive(
 
 def whole(linear: Linear, x: Floats) -> Floats:
     return np.where(linear.integer, np.round(x), x)
+
+
+class _Pipe(NamedTuple):
+    """A pipe in place of standard output: a copy of that, its reader, and how it is known."""
+
+    beyond: int
+    reader: threading.Thread
+    inode: int
+
+
+_lock = threading.Lock()
+_running = 0  # how many solves there are, of which the first makes the pipe and the last ends it
+_piped: _Pipe | None = None
+
+
+@contextmanager
+def _without_own_line() -> Iterator[None]:
+    """Let all but HiGHS's own line through to standard output."""
+    global _running, _piped
+    with _lock:
+        _running += 1
+        if _running == 1:
+            with suppress(OSError):  # it is closed, and nothing can be printed
+                _piped = _pipe()
+    try:
+        yield
+    finally:
+        with _lock:
+            _running -= 1
+            if _running == 0 and _piped is not None:
+                _flush_c()
+                with suppress(OSError):  # it was closed meanwhile; or it leads elsewhere
+                    if os.fstat(1).st_ino == _piped.inode:
+                        os.dup2(_piped.beyond, 1)
+                os.close(_piped.beyond)
+                _piped.reader.join(THROUGH_S)  # it goes on where a child process has the pipe
+                _piped = None
+
+
+def _pipe() -> _Pipe:
+    """Put a pipe in place of standard output."""
+    beyond, ours = os.dup(1), os.dup(1)
+    read, write = os.pipe()
+    _flush_c()
+    os.dup2(write, 1)
+    os.close(write)
+    reader = threading.Thread(target=_pass_on, args=(read, ours), name="stdout", daemon=True)
+    reader.start()
+    return _Pipe(beyond, reader, os.fstat(1).st_ino)
+
+
+def _pass_on(read: int, to: int) -> None:
+    """Write what is read but for HiGHS's own lines; a line's begin waits for its rest."""
+    kept = b""
+    with open(read, "rb", buffering=0) as source, open(to, "wb") as target:
+        while found := source.read(1 << 16):
+            kept = (kept + found).replace(OWN_LINE, b"")
+            some = next(
+                (n for n in range(len(OWN_LINE) - 1, 0, -1) if kept.endswith(OWN_LINE[:n])), 0
+            )
+            ready, kept = kept[: len(kept) - some], kept[len(kept) - some :]
+            with suppress(OSError):
+                target.write(ready)
+                target.flush()
+        with suppress(OSError):
+            target.write(kept)
+
+
+def _flush_c() -> None:
+    """Write what C code has printed and not written yet."""
+    if os.name == "posix":
+        ctypes.CDLL(None).fflush(None)

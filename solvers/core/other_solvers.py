@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import subprocess
+import tempfile
 from functools import partial
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -29,6 +31,19 @@ GAP_OPTIONS = {
     "gurobi_direct": "MIPGap",
     "cplex": "mip_tolerances_mipgap",
     "xpress": "miprelstop",
+}
+
+#: What solvers say where they end at the gap asked for; Pyomo calls that ``feasible`` (glpk, at its
+#: time limit too) or ``other`` (SCIP).
+WITHIN_GAP = ("MIP GAP TOLERANCE REACHED", "gap limit reached")
+
+#: The limits of `Outcome` that ends mean.
+LIMITS: dict[TerminationCondition, Literal["time", "nodes", "stopped"]] = {
+    TerminationCondition.maxTimeLimit: "time",
+    TerminationCondition.maxEvaluations: "nodes",
+    TerminationCondition.maxIterations: "stopped",
+    TerminationCondition.userInterrupt: "stopped",
+    TerminationCondition.resourceInterrupt: "stopped",
 }
 
 #: Ends that are neither an answer nor a limit.
@@ -58,11 +73,21 @@ def check_solver(name: str) -> None:
             f"solver: Pyomo knows no {name!r}; use highs, glpk, cbc, scip, gurobi or another of "
             "those that `pyomo help --solvers` lists"
         )
-    if not pyo.SolverFactory(name).available(exception_flag=False):
+    try:
+        there = bool(pyo.SolverFactory(name).available(exception_flag=False))
+    except Exception as error:  # such as of a licence
+        raise InputError(f"solver: {name!r} cannot be used: {_first_line(error)}") from error
+    if not there:
         raise InputError(
             f"solver: {name!r} is not installed; install it so that its program is on the PATH "
-            "(glpk: package glpk-utils, cbc: coinor-cbc), or use highs, which comes with Stagecut"
+            "(glpk: package glpk-utils, cbc: coinor-cbc), or from PyPI (scip_direct: pyscipopt, "
+            "gurobi_direct: gurobipy), or use highs, which comes with Stagecut"
         )
+
+
+def _first_line(error: Exception) -> str:
+    """Return what an error says first; its name where it says nothing."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def run_other(name: str, compiled: Compiled, linear: Linear, search: Search[S]) -> Outcome:
@@ -89,20 +114,25 @@ def run_other(name: str, compiled: Compiled, linear: Linear, search: Search[S]) 
             var.fix(value)
     model = compiled.columns[0].model()
     solver = pyo.SolverFactory(name)
-    arguments = {}
+    arguments: dict[str, object] = {}
     if math.isfinite(search.seconds_left):
         arguments["timelimit"] = max(1, int(search.seconds_left))
     if name in GAP_OPTIONS:
         solver.options[GAP_OPTIONS[name]] = search.limits.gap
-    with quiet_pyomo():
+    with quiet_pyomo(), tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        if name == "glpk":
+            arguments["logfile"] = str(log)
         try:
             results = solver.solve(model, load_solutions=False, **arguments)
         except subprocess.TimeoutExpired:  # it did not keep the limit, and Pyomo ended it
             return Outcome("no solution", "time", None, math.inf, -math.inf, 0)
-        except (RuntimeError, ValueError, OSError) as error:
-            raise StagecutError(f"solver {name}: {str(error).splitlines()[0]}") from error
+        except Exception as error:  # each interface has its own, such as gurobipy.GurobiError
+            raise StagecutError(f"solver {name}: {_first_line(error)}") from error
         if len(results.solution):
             model.solutions.load_from(results)
+        told = str(getattr(results.solver, "message", ""))
+        told += log.read_text(errors="replace") if log.exists() else ""
     ended = results.solver.termination_condition
     if ended == TerminationCondition.infeasible:
         return Outcome("infeasible", "none", None, math.inf, math.inf, 0)
@@ -110,7 +140,8 @@ def run_other(name: str, compiled: Compiled, linear: Linear, search: Search[S]) 
     if len(results.solution):
         objective = float(pyo.value(next(model.component_data_objects(pyo.Objective))))
         x = np.array([float(pyo.value(var)) for var in compiled.columns])
-    if ended == TerminationCondition.optimal:
+    solved = ended in (TerminationCondition.optimal, TerminationCondition.globallyOptimal)
+    if x is not None and (solved or any(words in told for words in WITHIN_GAP)):
         gap = search.limits.gap if name in GAP_OPTIONS else 1e-4
         return Outcome("optimal", "none", x, objective, objective * (1 - gap), 0)
     if ended in FAILURES and x is None:
@@ -124,4 +155,7 @@ def run_other(name: str, compiled: Compiled, linear: Linear, search: Search[S]) 
         bound = -math.inf
     status: Literal["feasible", "no solution"]
     status = "feasible" if math.isfinite(objective) else "no solution"
-    return Outcome(status, "time", x, objective, bound, 0)
+    limit = "time" if "TIME LIMIT EXCEEDED" in told else LIMITS.get(ended, "stopped")
+    if limit == "stopped":
+        search.note(f"solver {name} ended with {str(ended)!r}")
+    return Outcome(status, limit, x, objective, bound, 0)

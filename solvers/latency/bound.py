@@ -40,6 +40,7 @@ import numpy as np
 from ...formulations.latency.graph import LatencyGraph
 from ...formulations.task import Task
 from ...formulations.throughput.hypergraph import hypergraph
+from ...formulations.throughput.whole_bytes import room_of
 from ...instances import Latency
 from ...instances.common.arrays import Bools, Floats, Ints
 from .interval_kernel import least_of_interval
@@ -110,7 +111,7 @@ def cut_data(task: Task[Latency], graph: LatencyGraph) -> CutData:
         net_start=np.concatenate([[0], np.cumsum([len(e) for e in of_unit])]).astype(np.int64),
         nets=np.array([e for unit in of_unit for e in unit], dtype=np.int64),
         memory=graph.unit_memory,
-        capacity=graph.capacity_bytes * (1 + 1e-9),
+        capacity=room_of(graph.capacity_bytes),
         tie=graph.group,
         tie_memory=np.array(
             [graph.memory_bytes[list(nodes)].sum() for nodes in task.workload.colour_classes] or [0]

@@ -21,6 +21,7 @@ import numpy as np
 from ...formulations.latency.execute_kernel import execute, flatten
 from ...formulations.latency.graph import LatencyGraph, latency_graph
 from ...formulations.task import Task
+from ...formulations.throughput.whole_bytes import room_of
 from ...instances import CallPlacement, Latency, Solution
 from ...instances.common.arrays import Ints
 from ..core.search import Search
@@ -136,7 +137,7 @@ def pack(
     def together(some: list[int]) -> bool:
         """Whether one accelerator can run these calls, none later than now."""
         some = sorted(some, key=lambda r: (start[r], finish[r]))
-        room = graph.capacity_bytes[kind[some[0]]] * (1 + MARGIN)
+        room = float(room_of(graph.capacity_bytes[kind[some[0]]]))
         return (
             len(some) <= calls
             and len({int(kind[r]) for r in some}) == 1

@@ -6,6 +6,7 @@ import numpy as np
 
 from ...formulations.latency.graph import LatencyGraph, latency_graph
 from ...formulations.task import Task
+from ...formulations.throughput.whole_bytes import room_of
 from ...instances import CallPlacement, Latency, Solution, Throughput
 from ...instances.common.arrays import Ints
 from ..core.part_search import PartSearch
@@ -80,7 +81,7 @@ def fill(task: Task[Latency], graph: LatencyGraph) -> Ints | None:
     """
     device = graph.pool.copy()
     free = [
-        (d, graph.kinds.index(int(kind)), float(task.costs.capacity_bytes[kind]) * (1 + 1e-9))
+        (d, graph.kinds.index(int(kind)), float(room_of(task.costs.capacity_bytes[kind])))
         for d, kind in enumerate(task.costs.kind_of.tolist())
         if not task.costs.host[kind]
     ]

@@ -7,6 +7,7 @@ import numpy as np
 from ...formulations.latency.execute_kernel import flatten
 from ...formulations.latency.graph import latency_graph
 from ...formulations.task import Task
+from ...formulations.throughput.whole_bytes import room_of
 from ...instances import CallPlacement, Latency, Solution
 from ...instances.common.arrays import Ints
 from ..core.search import Search
@@ -67,7 +68,7 @@ def improve(task: Task[Latency], search: Search[Solution]) -> None:
     plan = search.best
     slot = np.where(plan.call >= 0, rank[plan.device] * calls + _compact(plan), -1)
     flat = flatten(task, graph)
-    room = np.repeat(graph.capacity_bytes, graph.count) * (1 + 1e-9)
+    room = np.repeat(room_of(graph.capacity_bytes), graph.count)
     start = np.concatenate([[0], np.cumsum([len(group) for group in groups])])
     members = np.array([v for group in groups for v in group])
     rng = np.random.default_rng(search.limits.seed)

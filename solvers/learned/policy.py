@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...formulations.throughput.whole_bytes import MEMORY_SLACK
+from ...formulations.throughput.whole_bytes import room_of
 from ...instances.common.arrays import Bools, Floats, Ints
 from .features import LARGEST, UNIT_FEATURES, Scene
 from .groups import GROUP_FEATURES, GroupCosts, Groups, Rules, group_costs, random_order
@@ -392,7 +392,7 @@ def schedule(
             able = costs.supported[rows, which][:, kind] > 0
             free: Bools = taking < most
             busy = taking > 0
-            may: Bools = able & (needs <= of.room[kind] * (1 + MEMORY_SLACK)) & free
+            may: Bools = able & (needs <= room_of(of.room[kind])) & free
             may &= _first_idle(busy, kind)
             may = np.where(may.any(axis=1, keepdims=True), may, free)
             # an empty group takes the first: any is as good

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...formulations.throughput.whole_bytes import MEMORY_SLACK
+from ...formulations.throughput.whole_bytes import room_of
 from ...instances import Solution
 from ...instances.common.arrays import Floats, Ints
 from .features import Scene
@@ -62,13 +62,13 @@ def largest_room(of: Scene) -> float:
     """Return the memory of the largest device that is no host, if there is one."""
     used = of.count > 0
     able = used & (of.host == 0)
-    return float(of.room[able if able.any() else used].max()) * (1 + MEMORY_SLACK)
+    return float(room_of(of.room[able if able.any() else used].max()))
 
 
 def excess(held: Floats, room: Floats) -> Floats:
     """Return by what part memories are exceeded, shape (B,); bytes held and room are (B, D)."""
     with np.errstate(all="ignore"):
-        over = np.where(held > room * (1 + MEMORY_SLACK), held / np.maximum(room, 1.0), 0.0)
+        over = np.where(held > room_of(room), held / np.maximum(room, 1.0), 0.0)
     total: Floats = np.minimum(over, 1e3).sum(axis=1)
     return total
 

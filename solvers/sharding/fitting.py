@@ -17,6 +17,7 @@ from ...formulations.sharding.costs import ShardingCosts
 from ...formulations.sharding.evidence import MARGIN, evidence
 from ...formulations.sharding.memory import priced, without_costs
 from ...formulations.sharding.network import CostNetwork, cost_network
+from ...formulations.throughput.whole_bytes import room_of
 from ...instances import Solution, TensorSharding
 from ...instances.common.arrays import Floats
 from ...instances.formats.certificate import FITTING
@@ -53,7 +54,7 @@ def fitting(costs: ShardingCosts, search: Search[Solution], price: float) -> Non
     paid = cost_network(priced(costs, 0.0).only(left))
     held = cost_network(priced(without_costs(costs), 1.0).only(left))
     try:
-        found = _cheapest(_Both(paid, held), search.objective, room * (1 + SLACK), search)
+        found = _cheapest(_Both(paid, held), search.objective, float(room_of(room)), search)
     except _TooManyError:
         return
     if found is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...formulations.sharding.costs import ShardingCosts
 from ...formulations.sharding.memory import own_bytes, state_bytes
+from ...formulations.throughput.whole_bytes import room_of
 from ...instances import Role, Solution
 from ..core.search import Search
 
@@ -11,7 +12,7 @@ from ..core.search import Search
 def is_too_small(costs: ShardingCosts, search: Search[Solution]) -> bool:
     """Whether what every sharding holds takes more than the memory; the search is told so."""
     room = costs.problem.memory_bytes
-    if room is None or sum(_least(costs)) <= room * (1 + 1e-9):
+    if room is None or sum(_least(costs)) <= float(room_of(room)):
         return False
     search.prove_infeasible(explain(costs))
     return True

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...formulations.task import Task
-from ...formulations.throughput.certificate import PROOF_MARGIN
 from ...formulations.throughput.hypergraph import Hypergraph
+from ...formulations.throughput.whole_bytes import room_of
 from ...instances import Throughput
 from ...instances.common.arrays import Ints
 from ...instances.common.kernel import inner, kernel
@@ -46,7 +46,7 @@ def anneal(
     where, best = start.astype(np.int64), start.astype(np.int64)
     if len(kind) < 2 or not graph.size:
         return best
-    room = (task.costs.capacity_bytes * (1 + PROOF_MARGIN))[kind]
+    room = room_of(task.costs.capacity_bytes)[kind]
     compute = np.ascontiguousarray(graph.compute.sum(axis=1)[kind])
     weight = np.ascontiguousarray(graph.weight.sum(axis=1)[kind])
     rng = np.random.default_rng(seed)

@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from ...formulations.task import Task
-from ...formulations.throughput.certificate import PROOF_MARGIN
 from ...formulations.throughput.hypergraph import Hypergraph
+from ...formulations.throughput.whole_bytes import room_of
 from ...instances import Throughput
 from ...instances.common.arrays import Ints
 from ...instances.common.kernel import kernel
@@ -45,7 +45,7 @@ def linear_split(
     load = _cut(
         order, (shape.unit_ptr, shape.unit_nets, np.diff(shape.net_ptr)),
         graph.compute.sum(axis=1), graph.weight.sum(axis=1), graph.memory_bytes,
-        task.costs.capacity_bytes * (1 + PROOF_MARGIN), kind_of, cutoff,
+        room_of(task.costs.capacity_bytes), kind_of, cutoff,
         (part, inside, np.full(ends, np.inf), np.zeros(ends, np.int64)),
     )  # fmt: skip
     if math.isinf(load):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...formulations.task import Task
-from ...formulations.throughput.certificate import PROOF_MARGIN
 from ...formulations.throughput.hypergraph import Hypergraph
+from ...formulations.throughput.whole_bytes import room_of
 from ...instances import Placement, Solution, Throughput
 from ...instances.common.arrays import Ints
 from ...instances.common.compiling import NotCompiled, compiled_only_if
@@ -53,7 +53,7 @@ class Neighbourhood:
         self._compute = graph.compute.sum(axis=1)
         self._weight = graph.weight.sum(axis=1)
         self._kind_of = task.costs.kind_of
-        self._room = (task.costs.capacity_bytes * (1 + PROOF_MARGIN))[self._kind_of]
+        self._room = room_of(task.costs.capacity_bytes)[self._kind_of]
         self.where = start.copy()
         self.load, self._used = np.zeros(len(self._kind_of)), np.zeros(len(self._kind_of))
         self._paid = np.zeros(len(self._kind_of), np.int64)

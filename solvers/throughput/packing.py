@@ -10,9 +10,8 @@ from scipy.sparse import csc_array
 
 from ...formulations.linear import Linear
 from ...formulations.task import Task
-from ...formulations.throughput.certificate import PROOF_MARGIN
 from ...formulations.throughput.hypergraph import Hypergraph
-from ...formulations.throughput.whole_bytes import whole_bytes
+from ...formulations.throughput.whole_bytes import room_of, whole_bytes
 from ...instances import Placement, Solution, Throughput
 from ...instances.common.arrays import Ints
 from ..core.highs import run_highs
@@ -90,7 +89,7 @@ def packing(task: Task[Throughput], graph: Hypergraph, search: Search[Solution])
     size, devices = graph.size, len(kind_of)
     time = graph.compute.sum(axis=1)[kind_of]  # (D, U)
     room = task.costs.capacity_bytes[kind_of]
-    able = np.isfinite(time) & (graph.memory_bytes <= (room * (1 + PROOF_MARGIN))[:, None])
+    able = np.isfinite(time) & (graph.memory_bytes <= room_of(room)[:, None])
     unit, device = (found.ravel() for found in np.meshgrid(range(size), range(devices)))
     columns = np.arange(size * devices)
     finite = np.where(np.isfinite(time), time, 0.0)

@@ -30,6 +30,7 @@ from stagecut.api.case_record import read_record
 from stagecut.api.cases import cases, run_cases
 from stagecut.api.compare import Row, summaries, tabulate
 from stagecut.cli import app
+from stagecut.commands.compare import _cells
 from stagecut.instances import Cluster, DeviceKind
 from stagecut.runtime.pictures.charts import draw_comparison
 
@@ -292,6 +293,17 @@ def test_what_one_method_proves_holds_for_all() -> None:
         expected = 1 - table["bound"]["dp"] / row["objective"]
         assert row["gap"] == pytest.approx(expected), method
         assert row["ratio"] == pytest.approx(row["objective"] / best)
+
+
+def test_the_bound_beside_a_gap_is_the_one_that_the_gap_is_to() -> None:
+    case = {"workload": "chain", "problem": "throughput", "status": "feasible", "limit": "none"}
+    both = [("greedy", 12.0, 2.0), ("dp", 10.0, 9.0)]
+    rows = [
+        {**case, "method": m, "objective": o, "bound": b, "seconds": 1.0, "error": None}
+        for m, o, b in both
+    ]
+    shown = [_cells([row]) for row in tabulate(rows).to_dict("records")]
+    assert [cells[5:7] for cells in shown] == [["9", "25.000 %"], ["9", "10.000 %"]]
 
 
 def test_another_schedule_in_the_same_file_is_another_case(tmp_path: Path) -> None:

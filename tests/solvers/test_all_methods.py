@@ -6,6 +6,7 @@ import math
 import signal
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from stagecut import (
     Cluster,
     DeviceKind,
     InputError,
+    Iteration,
+    Latency,
     Limits,
     Plan,
     Result,
@@ -24,6 +27,8 @@ from stagecut import (
     solve,
     verify,
 )
+from stagecut.instances import program_workload
+from stagecut.runtime import evaluate
 from stagecut.solvers import METHODS, Progress
 from stagecut.solvers.iteration.methods import RULES
 
@@ -285,3 +290,61 @@ def test_a_search_without_end_is_ended_by_time() -> None:
     result = asked(of, "local-search", Limits(seconds=0.5))
     assert result.limit == "time"
     assert result.plan is not None
+
+
+BYTES = 10**10 + 1
+
+
+def heavy(problem: str, room: float) -> Task:
+    """The task of a problem, each of whose bytes are ten billion and one."""
+    of = task(problem, (1.0, 1.0, 1.0, 1.0), room=room)
+    workload = of.workload
+    layers = workload.layers
+    if layers is not None:
+        layers = replace(layers, fixed_bytes=layers.fixed_bytes * BYTES)
+    program = workload.program
+    if program is not None:
+        tensors = tuple(replace(one, shape=(4, BYTES)) for one in program.tensors)
+        heavier = replace(program, tensors=tensors)
+        workload = program_workload(heavier, workload.name, time_unit=workload.time_unit)
+    else:
+        sizes = BYTES * workload.memory_bytes
+        workload = replace(workload, memory_bytes=sizes, layers=layers)
+    return replace(of, workload=workload)
+
+
+@pytest.mark.parametrize("problem", METHODS)
+def test_whole_bytes_count_exactly(problem: str) -> None:
+    """A plan fits into as many bytes as it takes, and not into one less."""
+    of = heavy(problem, math.inf)
+    plan = asked(of, "auto").plan
+    assert plan is not None
+
+    def fits(room: float) -> bool:
+        there = heavy(problem, room)
+        cluster = replace(there.cluster, kinds=(*there.cluster.kinds[:1], *of.cluster.kinds[1:]))
+        return not evaluate(of.workload, cluster, there.problem, plan.solution).violations
+
+    low, high = BYTES // 2, 100 * BYTES
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    assert high % BYTES == 0 or problem in ("training", "sharding"), high
+    assert fits(high)
+    assert not fits(high - 1)
+
+
+@pytest.mark.parametrize("problem", ["throughput", "latency", "iteration"])
+def test_exact_methods_count_whole_bytes(problem: str) -> None:
+    """Two nodes that belong together fit on one device, or take one byte more than that has."""
+    problems = {"throughput": Throughput(), "latency": Latency(), "iteration": Iteration(1)}
+    sizes = np.full(2, 6e9 + 5)
+    workload = chain([1.0, 1.0], memory_bytes=sizes, transfer=np.array([50.0, 0.0]))
+    for room, least in ((sizes.sum() - 1, 50.0), (sizes.sum(), 2.0)):
+        of = Task(workload, accelerators_and_cpus(2, 0, float(room)), problems[problem])
+        for method in EXACT[problem]:
+            result = asked(of, method)
+            # within HiGHS's tolerance both fit, so that its bound is that of one device
+            assert result.status == "optimal" or (problem, method) == ("iteration", "milp")
+            assert result.objective is not None
+            assert (result.objective < 50.0) == (least < 50.0), (method, room)

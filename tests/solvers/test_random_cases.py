@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from every_solver import PARTS, every_solver, incumbent_of, solvers_of, unknown_arguments, worst
 from sweep import (
     BIGS,
     DEFECTS,
     ORDINARY,
+    RANGES,
     RULED,
     VARIANTS,
     WIDE,
@@ -22,7 +25,9 @@ from sweep import (
 from wide_cases import three_never
 
 from stagecut import Result, Split, Throughput, Workload, accelerators_and_cpus, solve
+from stagecut.instances import Solution
 from stagecut.solvers import METHODS
+from stagecut.solvers.core.search import Search
 
 #: Cases of each variant: in CI, and in the slow test.
 FEW, MANY = 4, 60
@@ -54,6 +59,50 @@ def test_numbers_of_many_orders_of_magnitude(variant: str) -> None:
 @pytest.mark.parametrize("variant", RULED)
 def test_placement_rules(variant: str) -> None:
     assert not defects(variant, range(2))
+
+
+def test_every_solver_is_in_the_sweep() -> None:
+    """A new one is found by itself; it may need a line in `GIVEN` for what it takes."""
+    assert set(unknown_arguments()) <= PARTS
+    assert "throughput.series.series_dp.series_dp" in every_solver()
+    assert len(every_solver()) > sum(map(len, METHODS.values()))
+
+
+#: Variants for CI, one of each problem; the others take some 10 s each.
+SAMPLE = ("series", "throughput links", "latency 1 call", "iteration", "training", "mapping",
+          "sharding in little memory")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        pytest.param(name, marks=[] if name.removeprefix("ranges ") in SAMPLE else pytest.mark.slow)
+        for name in RANGES
+    ],
+)
+def test_no_solver_claims_too_much_of_numbers_up_to_1e17(variant: str) -> None:
+    """Each by name, beside incumbents that hide nothing; more: `random_cases.py --solvers`."""
+    case = case_of(variant, 1)
+    optimum, incumbent = case.optimum(), incumbent_of(case)
+    functions = [name for name in solvers_of(case) if " " not in name]  # not methods again
+    said = {name: worst(case, name, optimum, incumbent) for name in functions}
+    assert not {name: word for name, word in said.items() if word.word in DEFECTS}
+
+
+def test_a_claim_that_is_too_high_is_seen_beside_any_incumbent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = case_of("ranges series", 2)
+    optimum, incumbent = case.optimum(), incumbent_of(case)
+    assert math.isfinite(optimum)
+    name = "throughput.multilevel.spine.raise_by_spine"
+
+    def claim(task: object, search: Search[Solution]) -> None:  # noqa: ARG001
+        search.raise_bound(1.1 * optimum, "nothing")
+
+    lying = replace(every_solver()[name], run=claim)
+    monkeypatch.setitem(every_solver(), name, lying)
+    assert worst(case, name, optimum, incumbent).word == "bound above the optimum"
 
 
 def test_a_chain_whose_units_run_nowhere_is_no_plan_and_no_error() -> None:

@@ -77,6 +77,12 @@ def _orders(devices: int):
 
 
 @njit(cache=True)
+def most_bytes(memory):
+    """What a device may hold: less than a whole byte more than it has, for rounding of sums."""
+    return memory + (min(1e-9 * memory, 0.5) if memory < 2.0**53 else 1e-9 * memory)
+
+
+@njit(cache=True)
 def _search(
     n, edges, pipeline, reach, compute, transfer, link, message, memory, capacity, host, colours,
     side, split, free, gpipe, overlap, orders,
@@ -113,7 +119,7 @@ def _allowed(n, where, pipeline, reach, memory, capacity, host, colours, split, 
             if colours[u] >= 0 and colours[u] == colours[v] and where[u] != where[v]:
                 return False
     for d in range(len(capacity)):
-        if used[d] > capacity[d] * (1 + 1e-9):
+        if used[d] > most_bytes(capacity[d]):
             return False
     if split == 1:
         parts = len(capacity) + n

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from brute import pair_prices
+from brute import most_bytes, pair_prices
 from numba import njit
 
 from stagecut import Cluster, Latency, Workload
@@ -89,7 +89,10 @@ def _allowed(n, slot, compute, memory, capacity, colours, kind, calls, pools):
             if colours[u] >= 0 and colours[u] == colours[v]:  # noqa: SIM102
                 if _place(slot[u], calls, pools) != place:
                     return False
-    return np.all(used <= capacity[kind] * (1 + 1e-9))
+    within = True
+    for d in range(len(kind)):
+        within &= used[d] <= most_bytes(capacity[kind[d]])
+    return within
 
 
 @njit(cache=True)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
+from brute import most_bytes
 
 from stagecut import DeviceMesh, Link, Sharding, Workload
 from stagecut.instances import Operator, Signature, Tensor, TensorProgram, program_workload
@@ -245,7 +246,7 @@ def _fits(
             if operator.backward and not program.operators[program.maker[t]].backward:
                 hold(t, how)
     total += sum(4 * (_part(program.tensors[t], how, mesh) or 0) for t, how in held)
-    return total <= problem.memory_bytes * (1 + 1e-9)
+    return total <= most_bytes(problem.memory_bytes)
 
 
 def cases(first: int, count: int, *, stream: int) -> list[tuple[Workload, Sharding, float]]:

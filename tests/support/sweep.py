@@ -23,8 +23,9 @@ from brute_sharding import least_cost, random_problem, random_program
 from cases import linked_case, random_case
 from given_orders import random_devices, random_rows
 from rules_cases import best_under_rules, with_rules
+from series_cases import series_case
 from training_cases import best_objective, random_training_case
-from wide_cases import Where, wide_case, widened
+from wide_cases import Where, seldom_wide, wide_case, widened, widened_program
 
 from stagecut import (
     Cluster,
@@ -83,6 +84,10 @@ class Case:
     cluster: Cluster
     problem: Problem
     optimum: Callable[[], float]
+
+
+#: Puts BIG numbers into a workload.
+Widen = Callable[[Workload, np.random.Generator], Workload]
 
 
 def _throughput(workload: Workload, cluster: Cluster, problem: Throughput) -> Case:
@@ -154,7 +159,7 @@ def _iteration(
     split: str,
     seed: int,
     *,
-    change: Callable[[Workload, np.random.Generator], Workload] | None = None,
+    change: Widen | None = None,
 ) -> Case:
     """A case of any rule; memory may bind in a third. Default: schedules in turn."""
     rng = np.random.default_rng([seed, 9])
@@ -201,7 +206,7 @@ def _enlarged(big: float, scale: float, workload: Workload, rng: np.random.Gener
 SHAPES = [(1, 2), (1, 3), (2, 1), (2, 2), (2, 3), (3, 1), (3, 2), (4, 1), (1, 5), (5, 1)]
 
 
-def _mapping(objective: str, wide: bool, seed: int) -> Case:
+def _mapping(objective: str, widen: Widen | None, seed: int) -> Case:
     rng = np.random.default_rng([seed, 7])
     of_links = objective == "busiest-link"
     stages, replicas = SHAPES[seed % 4 if of_links else seed % len(SHAPES)]
@@ -217,8 +222,8 @@ def _mapping(objective: str, wide: bool, seed: int) -> Case:
         overlap=bool(rng.random() < 0.25) and not of_links,
     )
     workload = stages_of(rng, stages)
-    if wide:
-        workload = widened(workload, rng)
+    if widen is not None:
+        workload = widen(workload, rng)
     least = least_busiest_link if of_links else least_stage_time
 
     def optimum() -> float:
@@ -227,11 +232,13 @@ def _mapping(objective: str, wide: bool, seed: int) -> Case:
     return Case(workload, accelerators_and_cpus(problem.topology.size), problem, optimum)
 
 
-def _sharding(tight: bool, seed: int) -> Case:
+def _sharding(tight: bool, wide: bool, seed: int) -> Case:
     """A random tensor program, its memory in half of the cases a part of what the optimum holds."""
     for attempt in itertools.count():  # until there are few enough shardings to try them all
         rng = np.random.default_rng([seed, attempt, 18])
         workload, problem = random_program(rng), random_problem(rng)
+        if wide:
+            workload = widened_program(workload, rng)
         if tight:
             assert workload.program is not None
             size = sum(tensor.size_bytes for tensor in workload.program.tensors)
@@ -258,10 +265,10 @@ ORDINARY: dict[str, Callable[[int], Case]] = {
     "iteration per-device": partial(_iteration, None, "per-device"),
     "iteration noncontiguous": partial(_iteration, None, "noncontiguous"),
     "training": partial(_training, False),
-    "mapping stage-time": partial(_mapping, "stage-time", False),
-    "mapping busiest-link": partial(_mapping, "busiest-link", False),
-    "sharding": partial(_sharding, False),
-    "sharding in little memory": partial(_sharding, True),
+    "mapping stage-time": partial(_mapping, "stage-time", None),
+    "mapping busiest-link": partial(_mapping, "busiest-link", None),
+    "sharding": partial(_sharding, False, False),
+    "sharding in little memory": partial(_sharding, True, False),
 }
 
 WIDE: dict[str, Callable[[int], Case]] = {
@@ -288,7 +295,53 @@ WIDE: dict[str, Callable[[int], Case]] = {
     "wide latency": partial(_latency, 1, True),
     "wide latency 2 calls": partial(_latency, 2, True),
     "wide training": partial(_training, True),
-    "wide mapping": partial(_mapping, "stage-time", True),
+    "wide mapping": partial(_mapping, "stage-time", widened),
+}
+
+
+def _ranges(variant: str, seed: int) -> Case:
+    """An ordinary case with BIG numbers anywhere."""
+    case = ORDINARY[variant](seed)
+    workload = seldom_wide(case.workload, np.random.default_rng([seed, 6]))
+    least = case.optimum.func  # type: ignore[attr-defined]
+    return replace(
+        case, workload=workload, optimum=partial(least, workload, case.cluster, case.problem)
+    )
+
+
+#: Placements that brute force tries in a second.
+MOST_PLACEMENTS = 100_000
+
+
+def _series(seed: int) -> Case:
+    """A series of segments with BIG numbers anywhere, of few enough plans to try them all."""
+    for attempt in itertools.count():
+        workload, cluster = series_case(100 * seed + attempt, segments=6, most_alike=2)
+        if workload.n >= 4 and cluster.size > 1 and cluster.size**workload.n <= MOST_PLACEMENTS:
+            break
+    rng = np.random.default_rng([seed, 6])
+    problem = Throughput(split="contiguous", relayed=bool(rng.random() < 0.25))
+    return _throughput(seldom_wide(workload, rng), cluster, problem)
+
+
+#: Cases of every problem with numbers of 1 and of 1e3 to 1e17, for every solver by name.
+RANGES: dict[str, Callable[[int], Case]] = {
+    "ranges series": _series,
+    **{
+        f"ranges {name}": partial(_ranges, name)
+        for name in ORDINARY
+        if name.startswith(("throughput", "latency"))
+    },
+    "ranges iteration": partial(_iteration, None, "contiguous", change=seldom_wide),
+    "ranges iteration per-device": partial(_iteration, None, "per-device", change=seldom_wide),
+    "ranges iteration noncontiguous": partial(
+        _iteration, None, "noncontiguous", change=seldom_wide
+    ),
+    "ranges training": partial(_ranges, "training"),
+    "ranges mapping": partial(_mapping, "stage-time", seldom_wide),
+    "ranges busiest-link": partial(_mapping, "busiest-link", seldom_wide),
+    "ranges sharding": partial(_sharding, False, True),
+    "ranges sharding in little memory": partial(_sharding, True, True),
 }
 
 
@@ -307,7 +360,7 @@ RULED: dict[str, Callable[[int], Case]] = {
     if not name.startswith(("mapping", "sharding"))  # they have no placement rules
 }
 
-VARIANTS = ORDINARY | WIDE | RULED
+VARIANTS = ORDINARY | WIDE | RULED | RANGES
 
 
 def case_of(variant: str, seed: int) -> Case:

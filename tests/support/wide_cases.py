@@ -6,13 +6,18 @@ Some numbers are BIG, the others around 1, or everything is scaled by one factor
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
 from stagecut import Cluster, DeviceKind, Workload
+from stagecut.instances import program_workload
 from stagecut.instances.common.arrays import Floats
+
+#: Powers of ten that BIG is, from times that nobody pays to what users write for "never".
+POWERS = (3, 17)
 
 Where = Literal["transfers", "compute", "cpu", "memory", "all"]
 
@@ -63,31 +68,92 @@ def wide_case(seed: int, big: float, where: Where, scale: float = 1.0) -> tuple[
     return workload, Cluster((DeviceKind("accelerator", devices, float(room)), core))
 
 
-def widened(workload: Workload, rng: np.random.Generator) -> Workload:
+#: What becomes of a column of numbers.
+Change = Callable[[Floats], Floats]
+
+
+def widened(
+    workload: Workload, rng: np.random.Generator, powers: tuple[int, int] = (4, 12)
+) -> Workload:
     """Return the workload with some of its times, sizes and layers' numbers replaced by BIG ones.
 
-    BIG is one number of 1e4 to 1e12 times the largest, the same throughout.
+    Parameters
+    ----------
+    powers
+        BIG is ten to the power of one of them or between, times the largest number; the same
+        throughout.
     """
-    big = float(10 ** rng.integers(4, 13))
+    big = float(10.0 ** rng.integers(powers[0], powers[1] + 1))
 
-    def drawn(numbers: Floats | None) -> Floats | None:
-        if numbers is None or not len(numbers) or rng.random() < 0.5:
+    def drawn(numbers: Floats) -> Floats:
+        if rng.random() < 0.5:
             return numbers
-        top = float(numbers[np.isfinite(numbers)].max(initial=0.0)) or 1.0
-        return np.where(rng.random(len(numbers)) < 0.35, big * top, numbers)
+        return np.where(rng.random(len(numbers)) < 0.35, big * _top(numbers), numbers)
+
+    return _changed(workload, drawn)
+
+
+def seldom_wide(workload: Workload, rng: np.random.Generator) -> Workload:
+    """Return the workload with BIG numbers of 1e3 to 1e17, in half of the cases a single one.
+
+    A plan that does not pay for it is then often the best, and sums over the whole graph are far
+    above what that pays.
+    """
+    if rng.random() < 0.5:
+        return widened(workload, rng, POWERS)
+    columns: list[Floats] = []
+    _changed(workload, lambda numbers: columns.append(numbers) or numbers)
+    chosen = columns[int(rng.integers(len(columns)))] if columns else None
+    big = float(10.0 ** rng.integers(POWERS[0], POWERS[1] + 1))
+
+    def one(numbers: Floats) -> Floats:
+        if numbers is not chosen:
+            return numbers
+        return np.where(
+            np.arange(len(numbers)) == rng.integers(len(numbers)), big * _top(numbers), numbers
+        )
+
+    return _changed(workload, one)
+
+
+def _top(numbers: Floats) -> float:
+    return float(numbers[np.isfinite(numbers)].max(initial=0.0)) or 1.0
+
+
+def _changed(workload: Workload, change: Change) -> Workload:
+    """Return the workload with other numbers in the columns that it has."""
+
+    def of(numbers: Floats | None) -> Floats | None:
+        return numbers if numbers is None or not len(numbers) else change(numbers)
 
     layers = workload.layers
     if layers is not None:
         columns = ("time", "weight_bytes", "bytes_per_microbatch", "fixed_bytes", "edge_bytes")
-        layers = replace(layers, **{name: drawn(getattr(layers, name)) for name in columns})
+        layers = replace(layers, **{name: of(getattr(layers, name)) for name in columns})
     return replace(
         workload,
-        times={kind: drawn(times) for kind, times in workload.times.items()},
-        transfer=drawn(workload.transfer),
-        output_bytes=drawn(workload.output_bytes),
-        extra={name: drawn(numbers) for name, numbers in workload.extra.items()},
+        times={kind: of(times) for kind, times in workload.times.items()},
+        transfer=of(workload.transfer),
+        output_bytes=of(workload.output_bytes),
+        extra={name: of(numbers) for name, numbers in workload.extra.items()},
         layers=layers,
     )
+
+
+def widened_program(workload: Workload, rng: np.random.Generator) -> Workload:
+    """Return a tensor program with some of its operators' times 1e3 to 1e17 times as long."""
+    assert workload.program is not None
+    big = float(10.0 ** rng.integers(POWERS[0], POWERS[1] + 1))
+    parts = ("fixed", "compute", "memory")
+    operators = tuple(
+        replace(
+            operator,
+            **{name: big * getattr(operator, name) for name in parts if rng.random() < 0.2},
+        )
+        for operator in workload.program.operators
+    )
+    program = replace(workload.program, operators=operators)
+    return program_workload(program, workload.name, time_unit=workload.time_unit)
 
 
 def three_never() -> tuple[Workload, Cluster]:

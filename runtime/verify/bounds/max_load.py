@@ -28,7 +28,7 @@ import numpy as np
 from ....instances import Costs, Throughput, Workload, without_links
 from ....instances.common.arrays import Floats, Ints
 from ....instances.model.contiguity import pipeline_edges
-from ..rules import RELATIVE_SLACK
+from ..rules import allowed_each
 from .cuts import least_cut, nets_of
 
 #: What is taken off for rounding, as a part of the sum of all magnitudes.
@@ -60,7 +60,7 @@ def max_load_bound(
     if problem.pipeline != "gpipe":
         time = time.sum(axis=1, keepdims=True)
     memory = np.asarray(np.bincount(block, weights=costs.memory_bytes), np.float64)
-    room = costs.capacity_bytes[kinds] * (1 + RELATIVE_SLACK)
+    room = allowed_each(costs.capacity_bytes[kinds])
     time += np.where(memory > room[:, None], np.inf, 0.0)[:, None]
     if not size or np.isinf(time).all(axis=0).any():
         return 0.0

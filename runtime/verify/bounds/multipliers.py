@@ -28,6 +28,7 @@ import numpy as np
 from ....instances import Costs, Throughput, VerificationError, Workload
 from ....instances.common.arrays import Floats, Ints
 from ....instances.formats.certificate import MultiplierCertificate
+from ..rules import allowed_each
 
 #: What is taken off for rounding, as a part of the sum of all magnitudes.
 ROUNDING = 1e-12
@@ -66,7 +67,7 @@ def proved_by(
     if (np.isinf(room) & (memory > 0)).any():
         raise VerificationError("certificate: a memory without limit has a multiplier")
     times = np.array([costs.compute[:, list(m)].sum(axis=1) for m in blocks.members]).T[kind]
-    able = (times <= data.target) & (sizes <= room[:, None] * (1 + 1e-9))
+    able = (times <= data.target) & (sizes <= allowed_each(room)[:, None])
     factors = np.where(able, times, 0.0) * load[:, None] + memory[:, None] * sizes
     size = np.abs(factors).sum()
     size += _add_flows(

@@ -29,7 +29,7 @@ import numpy as np
 
 from ....instances import Costs, Workload
 from ....instances.common.arrays import Bools, Floats, Ints
-from ..rules import RELATIVE_SLACK
+from ..rules import allowed_each
 from .cuts import Nets, least_cut, nets_of
 
 #: Blocks up to which paths are looked at: which leads to which takes their square in bytes.
@@ -134,7 +134,7 @@ def _blocks(workload: Workload, costs: Costs, whole: bool) -> _Blocks | None:
         compute=compute,
         memory=_summed(of, costs.memory_bytes),
         colour=colour,
-        capacity=costs.capacity_bytes[own] * (1 + RELATIVE_SLACK),
+        capacity=allowed_each(costs.capacity_bytes[own]),
         transfer=np.array(costs.transfer[own]),
         cpu=costs.compute[hosts].min(axis=0, initial=np.inf),
     )

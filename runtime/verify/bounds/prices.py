@@ -28,6 +28,7 @@ import numpy as np
 from ....instances import Costs, Throughput, VerificationError, Workload
 from ....instances.common.arrays import Floats, Ints
 from ....instances.formats.certificate import PriceCertificate
+from ..rules import allowed
 from .bound_check import BoundCheck
 from .partial_sets import Groups, Net, enumerate_groups
 
@@ -39,9 +40,6 @@ MOST_PARTS = 10_000_000
 
 #: By which part of Σ |π_v| the inequality must hold, for rounding.
 ROUNDING = 1e-10
-
-#: Slack of memories, as in the check of plans.
-MEMORY_SLACK = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +79,7 @@ def check_prices(
     most = _most_transfer(costs, blocks, problem.overlap, target)
     devices, fixed, counts = [], [], []
     for k in np.flatnonzero(costs.count):
-        room = costs.capacity_bytes[k] * (1 + MEMORY_SLACK)
+        room = allowed(float(costs.capacity_bytes[k]))
         if memory_prices[k] > 0 and math.isinf(room):
             raise VerificationError("certificate: a memory without limit has a price")
         devices.append(
@@ -172,7 +170,7 @@ def _device(
         touched = tuple(sorted({int(block_of[v]) for v in (u, *successors)}))
         if len(touched) > 1 and costs.transfer[k, u] > 0:
             nets.append(Net(touched, float(costs.transfer[k, u])))
-    room = costs.capacity_bytes[k] * (1 + MEMORY_SLACK)
+    room = allowed(float(costs.capacity_bytes[k]))
     time = np.array([sum(costs.compute[k, v] for v in nodes) for nodes in blocks])
     size = np.array([sum(workload.memory_bytes[v] for v in nodes) for nodes in blocks])
     value = np.array([sum(data.prices[v] for v in nodes) for nodes in blocks])

@@ -18,7 +18,7 @@ import numpy as np
 
 from ....instances import TIME_UNITS, Cluster, Layers, Training, Workload, layers_of
 from ....instances.common.arrays import Floats
-from ..rules import RELATIVE_SLACK
+from ..rules import RELATIVE_SLACK, allowed
 from ..training import STATE, microbatches_and_bandwidth
 
 #: What is taken off for rounding, relatively.
@@ -51,7 +51,7 @@ def training_bound(workload: Workload, cluster: Cluster, problem: Training) -> f
         synchronise = weight / np.where(near, in_server, bandwidth)
         for kind in kinds:
             time = (layers.time * kind.slowdown + synchronise) / d
-            able = size <= kind.memory_bytes * (1 + RELATIVE_SLACK)
+            able = size <= allowed(kind.memory_bytes)
             able &= d * layers.degree <= kind.count
             np.minimum.at(longest, layers.node[able], time[able])
     if not np.isfinite(longest).all():

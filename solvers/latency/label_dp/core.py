@@ -19,6 +19,7 @@ import numpy as np
 
 from ....formulations.latency.graph import LatencyGraph
 from ....formulations.task import Task
+from ....formulations.throughput.whole_bytes import room_of
 from ....instances import Latency
 from ....instances.common.arrays import Bools, Floats, Ints
 from ..bound import CutData, PathBound, path_bound
@@ -188,7 +189,7 @@ def kernel_graph(
         transfer=np.ascontiguousarray(graph.transfer[:, core.nodes]),
         time=np.stack([graph.cpu[core.nodes], _depths(task, core), sink_bytes], axis=1),
         source=source,
-        capacity=graph.capacity_bytes * (1 + 1e-9),
+        capacity=room_of(graph.capacity_bytes),
         group_size=np.bincount(group[tied], minlength=most),
         group_bytes=np.bincount(group[tied], weights=memory[tied], minlength=most),
         code=np.column_stack([left, used.sum(axis=1)]),

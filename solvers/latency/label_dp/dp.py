@@ -24,6 +24,7 @@ import numpy as np
 from ....formulations.latency.graph import LatencyGraph, latency_graph
 from ....formulations.task import Task
 from ....formulations.throughput.infeasible import memories, why_infeasible
+from ....formulations.throughput.whole_bytes import room_of
 from ....instances import CallPlacement, Latency, Solution
 from ...core.search import Search
 from ..bound import cut_data, path_bound
@@ -267,7 +268,7 @@ def leaves_of(task: Task[Latency], core: Core, nodes: set[int], kind: int) -> se
         ):
             size = float(graph.memory_bytes[fed].sum())
             items.append((size, float(graph.transfer[kind, u]), fed))
-    free = graph.capacity_bytes[kind] * (1 + MARGIN) - graph.memory_bytes[sorted(nodes)].sum()
+    free = room_of(graph.capacity_bytes[kind]) - graph.memory_bytes[sorted(nodes)].sum()
     taken = {v for size, _, some in items if size <= 0 for v in some}
     rest = [item for item in items if 0 < item[0] <= free and item[1] > 0]
     _, chosen = knapsack(

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ....instances.common.arrays import Floats, Ints
+from ....instances.common.exact_sums import summable
 from .divisions_kernel import BEGINS, ENDS
 from .options import Region
 from .recursion_kernel import recurse
@@ -91,7 +92,7 @@ def _tables(
     seps = series.separators
     sums = []
     compute = np.where(np.isfinite(series.compute), series.compute, 0.0) + price * series.memory
-    for of_unit in (compute, series.memory):
+    for of_unit in (summable(compute), series.memory):  # as differences of sums are taken
         between = np.array([of_unit[units].sum() for units in inside])
         upto, lacks = np.zeros(count), np.zeros(count)
         upto[1:] = np.cumsum(of_unit[seps])

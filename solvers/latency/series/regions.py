@@ -20,8 +20,10 @@ import numpy as np
 
 from ....formulations.latency.graph import LatencyGraph
 from ....formulations.task import Task
+from ....formulations.throughput.whole_bytes import room_of
 from ....instances import Latency
 from ....instances.common.arrays import Bools, Floats, Ints
+from ....instances.common.exact_sums import summable
 from ..paths import heavy_paths, shortest_passage
 
 #: Units of the path beside which a unit may lie, at first, and the part of all work that may be set
@@ -50,7 +52,10 @@ class Series:
     aside
         Units that are in none.
     compute, cpu
-        Shape (U,): p and q of units; `inf` where unsupported.
+        Shape (U,): p and q of units; `inf` where unsupported. As bytes they are on a grid where
+        all sums are exact, none above its own, and none above twice what a plan can have.
+    memory
+        Shape (U,): bytes of units.
     capacity
         Bytes of the largest accelerator; 0 without any.
     """
@@ -65,12 +70,8 @@ class Series:
     aside: Ints
     compute: Floats
     cpu: Floats
+    memory: Floats
     capacity: float
-
-    @property
-    def memory(self) -> Floats:
-        """Shape (U,): bytes of units."""
-        return self.graph.unit_memory
 
     @cached_property
     def transfer(self) -> Floats:
@@ -79,8 +80,14 @@ class Series:
         return np.where(np.isfinite(least), least, 0.0)
 
 
-def series_of(task: Task[Latency], graph: LatencyGraph) -> Series:
-    """Return the series along the path that takes longest on CPUs; n nodes, m edges: O(n + m)."""
+def series_of(task: Task[Latency], graph: LatencyGraph, limit: float = np.inf) -> Series:
+    """Return the series along the path that takes longest on CPUs; n nodes, m edges: O(n + m).
+
+    Parameters
+    ----------
+    limit
+        A latency that only plans of no interest exceed: all times are cut off at twice it.
+    """
     path = heavy_paths(graph, count=1)[-1]
     up, down = _beside(graph, path)
     least = graph.unit_compute.min(axis=0, initial=np.inf)
@@ -102,6 +109,8 @@ def series_of(task: Task[Latency], graph: LatencyGraph) -> Series:
     for unit, members in enumerate(graph.members):
         if len(members) > 1:
             cpu[unit] = shortest_passage(task, graph, unit)
+    capacity = float(room_of(graph.capacity_bytes.max(initial=0.0)))
+    memory = np.minimum(graph.unit_memory, 2 * capacity if capacity > 0 else 1.0)
     return Series(
         graph=graph,
         task=task,
@@ -111,10 +120,16 @@ def series_of(task: Task[Latency], graph: LatencyGraph) -> Series:
         separators=separators,
         regions=tuple(map(tuple, regions)),
         aside=np.flatnonzero(aside),
-        compute=least,
-        cpu=cpu,
-        capacity=float(graph.capacity_bytes.max(initial=0.0)) * (1 + 1e-9),
+        compute=summable(_cut_off(least, limit)),
+        cpu=summable(_cut_off(cpu, limit)),
+        memory=summable(memory),
+        capacity=capacity,
     )
+
+
+def _cut_off(times: Floats, limit: float) -> Floats:
+    """Return times that are at most twice a limit, but for those of what is not supported."""
+    return np.where(np.isfinite(times), np.minimum(times, 2 * limit), np.inf)
 
 
 def _covered(graph: LatencyGraph, up: Ints, down: Ints, inside: Bools, most: int) -> Ints:

@@ -26,7 +26,7 @@ STEPS = 12
 
 def solve_by_series(task: Task[Latency], search: Search[Solution], graph: LatencyGraph) -> None:
     """Raise the bound, and offer a plan with one call per accelerator if they are of one kind."""
-    series = series_of(task, graph)
+    series = series_of(task, graph, search.objective)
     accelerators = int(graph.count.sum())
     lower, upper = [], []
     for i in range(len(series.regions)):

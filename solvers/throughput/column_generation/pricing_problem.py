@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ....formulations.task import Task
-from ....formulations.throughput.certificate import PROOF_MARGIN, Prices
+from ....formulations.throughput.certificate import Prices
 from ....formulations.throughput.hypergraph import Hypergraph
 from ....formulations.throughput.transfer_budget import most_transfer
+from ....formulations.throughput.whole_bytes import room_of
 from ....instances import Throughput
 from ....instances.common.arrays import Bools, Floats, Ints
 from .best_set import Scratch
@@ -88,7 +89,7 @@ def pricing_problem(
     value, memory left out, if tables are small and transfers are load.
     """
     costs, overlap = task.costs, task.problem.overlap
-    room = costs.capacity_bytes * (1 + PROOF_MARGIN)
+    room = room_of(costs.capacity_bytes)
     load = graph.compute.sum(axis=1)
     load = np.where(graph.memory_bytes > room[:, None], np.inf, load)
     held = np.where(np.isinf(load), 0.0, graph.memory_bytes)

@@ -112,14 +112,15 @@ def sets_by_hubs(
     hubs = hubs[np.argsort(-touching(graph, weight[kind])[hubs], kind="stable")[:HUBS]]
     share, work = least_work(task, graph, kind, limit)
     nets = np.flatnonzero((weight[kind] > 0) & (np.diff(shape.net_ptr) <= PINS))
-    frontier = relaxed_frontier(graph, nets, weight[kind, nets], order, np.inf, WIDTH)
+    charged = np.minimum(weight[kind, nets], 2 * limit)  # more is as bad
+    frontier = relaxed_frontier(graph, nets, charged, order, np.inf, WIDTH)
     if frontier is None or share <= 0:
         return None
     price_of = _beside(graph, hubs)
     total = np.bincount(price_of, weights=work)[price_of]
     time = graph.compute.sum(axis=1)
     hubs, may, group = _cases(graph, hubs, convex=ideals_alone(task))
-    may[:, :, 1] &= np.isfinite(time[kind])
+    may[:, :, 1] &= time[kind] <= limit * (1 + PROOF_MARGIN)
     others = [j for j in np.flatnonzero(costs.count).tolist() if j != kind]
     return Sets(
         kind=kind,

@@ -166,10 +166,10 @@ def least_work(
 ) -> tuple[float, Floats]:
     """Return the work that some device of a kind must do in plans within a limit; that of units.
 
-    Work that the kind cannot do counts as none.
+    Work that the kind cannot do within the limit counts as none.
     """
     time = graph.compute.sum(axis=1)[kind]
-    work = np.where(np.isfinite(time), time, 0.0)
+    work = np.where(time <= limit * (1 + PROOF_MARGIN), time, 0.0)
     return value_share(task, graph, kind, limit, work), work
 
 
@@ -188,7 +188,7 @@ def value_share(
 
 def sets_of(asked: Asked, width: int) -> tuple[Ints, Ints, Floats] | None:
     """Return layers, steps and costs, as of `build`; None if no set is left."""
-    weight = asked.graph.weight.sum(axis=1)[asked.kind]
+    weight = np.minimum(asked.graph.weight.sum(axis=1)[asked.kind], 2 * asked.limit)
     nets = np.flatnonzero(weight > 0)
     most = (asked.limit - asked.least) * (1 + PROOF_MARGIN)
     return relaxed_frontier(asked.graph, nets, weight[nets], asked.order, most, width)

@@ -28,8 +28,10 @@ import numpy as np
 from ....formulations.task import Task
 from ....formulations.throughput.certificate import PROOF_MARGIN
 from ....formulations.throughput.hypergraph import Hypergraph
+from ....formulations.throughput.whole_bytes import room_of
 from ....instances import Solution, Throughput
 from ....instances.common.arrays import Floats, Ints
+from ....instances.common.exact_sums import summable
 from ...core.search import Search, Stoppable
 from ..column_generation.frontier import incidence
 from ..dp.stage_dp import knapsack
@@ -60,7 +62,7 @@ def raise_by_spine(
     high = search.objective
     if task.problem.overlap or task.cluster.links or not np.isfinite(high):
         return
-    tested = _Spine(task, graph)
+    tested = _Spine(task, graph, high)
     low = max(search.bound, 0.0)
     gap = high - low
     while high - low > CLOSE * gap and not clock.should_stop():
@@ -76,16 +78,20 @@ def raise_by_spine(
 
 
 class _Spine:
-    """The spine of a task, and the tests along it."""
+    """The spine of a task, and the tests along it, for plans within a load.
 
-    def __init__(self, task: Task[Throughput], graph: Hypergraph) -> None:
+    What alone takes longer counts as twice that, and transfers are on a grid on which sums are
+    exact: a net that ends within a stage is taken off again.
+    """
+
+    def __init__(self, task: Task[Throughput], graph: Hypergraph, longest: float) -> None:
         used = np.flatnonzero(task.costs.count)
         kinds = used[np.argsort(-task.costs.count[used], kind="stable")]
         time = graph.compute.sum(axis=1)[kinds]
         self._time = time
         self._count = task.costs.count[kinds]
-        self._work = np.where(np.isfinite(time), time, 0.0)
-        room = task.costs.capacity_bytes[kinds] * (1 + PROOF_MARGIN)
+        self._work = np.where(time <= longest * (1 + PROOF_MARGIN), time, 0.0)
+        room = room_of(task.costs.capacity_bytes[kinds])
         self._room = np.minimum(room, np.finfo(float).max)
         before, after, self._length = _places(graph, self._work[0])
         shape = incidence(graph)
@@ -98,8 +104,9 @@ class _Spine:
         start = np.searchsorted(after[by_after], np.arange(self._length + 2))
         self._units = by_after, start, before
         self._nets = shape.unit_ptr, shape.unit_nets, net_first, net_last
-        weight = np.ascontiguousarray(graph.weight.sum(axis=1)[kinds])
-        self._costs = self._work, graph.memory_bytes, weight
+        weight = np.minimum(graph.weight.sum(axis=1)[kinds], 2 * longest)
+        weight = np.ascontiguousarray(summable(weight))
+        self._costs = np.minimum(time, 2 * longest), graph.memory_bytes, weight
 
     def fails(self, limit: float, clock: Stoppable) -> bool | None:
         """Return whether no plan is within a limit, for all that is tested; None if stopped."""

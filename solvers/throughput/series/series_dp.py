@@ -13,9 +13,15 @@ some bytes. Time and memory are near-linear in the number of states, not in pair
 T is halved between bound and incumbent. Some loads are only bounded from below: those of stages
 within a segment with branches that are alike, and those between large segments that both have pins
 of a net. Then it may happen that no plan is found for a limit that is not refuted.
+
+Loads and bytes are differences of sums over the whole graph, which numbers that no plan pays would
+fill with rounding. So what is above what a device can have counts as twice that, and all numbers
+are rounded down to a grid on which these sums are exact: what is refuted is refuted.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,7 +29,8 @@ from ....formulations.task import Task
 from ....formulations.throughput.certificate import PROOF_MARGIN
 from ....formulations.throughput.ideals import Pipeline, pipeline
 from ....instances import Placement, Solution, Throughput
-from ....instances.common.arrays import Ints
+from ....instances.common.arrays import Floats, Ints
+from ....instances.common.exact_sums import rounded_down, rounded_up, step_of
 from ...core.search import Search
 from .fewest import Fewest
 from .nets import nets
@@ -31,7 +38,8 @@ from .segments import divide, neighbours, series
 from .states import States, last_state, states
 from .table import Table, table
 
-ORIGIN = "dp over a series of segments"
+#: The check of bounds goes over all ideals, of which a series may have far more than it has states.
+ORIGIN = "dp over a series of segments, unchecked beyond 60,000 ideals"
 
 #: States, and sets of devices of other kinds than the most frequent, at most.
 MOST, MOST_SETS = 2_000_000, 16
@@ -53,7 +61,8 @@ def series_dp(task: Task[Throughput], search: Search[Solution]) -> None:
     kinds = np.argsort(-pipe.count, kind="stable")
     if np.prod(pipe.count[kinds[1:]] + 1) > MOST_SETS:
         return
-    costs = _costs(pipe, kinds, search)
+    exact = _exact(pipe, kinds, search.objective)
+    costs = _costs(pipe, exact, search)
     if costs is None:
         return
     search.note(f"series: {costs.begin[-1]} states in {len(costs.states) - 1} segments")
@@ -63,7 +72,8 @@ def series_dp(task: Task[Throughput], search: Search[Solution]) -> None:
     low, high = max(search.bound, 0.0), search.objective
     while high - low > CLOSE * high and not search.should_stop():
         limit = (low + high) / 2
-        fewest = Fewest(costs, pipe.count[kinds], limit * (1 + PROOF_MARGIN))
+        asked = rounded_up(limit * (1 + PROOF_MARGIN), exact.step)
+        fewest = Fewest(costs, pipe.count[kinds], asked)
         if not fewest.enough:
             low = limit
             search.raise_bound(low * (1 - PROOF_MARGIN), ORIGIN)
@@ -77,7 +87,52 @@ def series_dp(task: Task[Throughput], search: Search[Solution]) -> None:
         high = min(limit, search.objective)
 
 
-def _costs(pipe: Pipeline, kinds: Ints, search: Search[Solution]) -> Table | None:
+class _Exact(NamedTuple):
+    """The numbers of a pipeline on grids on which all sums of them are exact, none above its own.
+
+    Parameters
+    ----------
+    time, weight
+        Shapes (K, U) and (K, E), by kind.
+    size, room
+        Bytes of units, shape (U,), and what devices have, shape (K,); the latter none below its
+        own.
+    longest
+        A load that no plan exceeds that is asked for.
+    step
+        Of the grid of times.
+    """
+
+    time: Floats
+    weight: Floats
+    size: Floats
+    room: Floats
+    longest: float
+    step: float
+
+
+def _exact(pipe: Pipeline, kinds: Ints, longest: float) -> _Exact:
+    """Return the numbers for plans within a load, by the kinds in their order."""
+    load, memory = pipe.rows[0], pipe.rows[-1]
+    time = np.minimum(load.unit[kinds], 2 * longest)
+    weight = np.minimum(load.net[kinds], 2 * longest)
+    # the largest sum: twice the work of a kind, the nets that both ends cut, and a limit
+    step = step_of(float((2 * time.sum(axis=1) + 4 * weight.sum(axis=1)).max()) + 2 * longest)
+    limited = memory.room[kinds][np.isfinite(memory.room[kinds])]
+    most = float(limited.max(initial=0.0))
+    size = np.minimum(memory.unit[0], 2 * most if most > 0 else 1.0)
+    grid = step_of(float(size.sum()) + most)
+    return _Exact(
+        time=rounded_down(time, step),
+        weight=rounded_down(weight, step),
+        size=rounded_down(size, grid),
+        room=np.array([rounded_up(one, grid) for one in memory.room[kinds].tolist()]),
+        longest=rounded_up(longest, step),
+        step=step,
+    )
+
+
+def _costs(pipe: Pipeline, exact: _Exact, search: Search[Solution]) -> Table | None:
     """Return the states of a pipeline, and what stages cost; None if there are too many."""
     near = neighbours(pipe.graph)
     listed: list[States] = []
@@ -89,10 +144,6 @@ def _costs(pipe: Pipeline, kinds: Ints, search: Search[Solution]) -> Table | Non
             return None
         listed.append(found)
     listed.append(last_state())
-    row = pipe.rows[0]
-    never = 2 * search.objective  # as the time of what a kind cannot run
-    time = np.where(np.isfinite(row.unit[kinds]), row.unit[kinds], never)
-    over = nets(pipe.graph, listed, row.net[kinds])
-    memory = pipe.rows[-1]
-    room = memory.unit[0], memory.room[kinds]
-    return table(listed, over, time, room, search.objective, search, relayed=pipe.relayed)
+    over = nets(pipe.graph, listed, exact.weight)
+    room = exact.size, exact.room
+    return table(listed, over, exact.time, room, exact.longest, search, relayed=pipe.relayed)

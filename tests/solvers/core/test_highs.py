@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
+from unittest.mock import patch
 
 import highspy
 import numpy as np
 import pyomo.environ as pyo
 import pytest
+from every_solver import claimed, incumbent_of
 from scipy.sparse import csc_array
+from sweep import case_of
 
 from stagecut import Limits
 from stagecut.formulations.linear import Linear
@@ -276,3 +280,22 @@ def test_infeasible_is_confirmed_without_presolve(monkeypatch: pytest.MonkeyPatc
     assert outcome.status == "optimal"
     assert outcome.x.tolist() == pytest.approx([4, 0, 4, 0])
     assert seen[-1] == pytest.approx([4, 0, 4, 0])
+
+
+def test_what_highs_prints_itself_reaches_no_output(capfd: pytest.CaptureFixture[str]) -> None:
+    """HiGHS 1.12 prints to file descriptor 1 when it repairs a solution; other output is kept."""
+    case = case_of("ranges throughput contiguous", 8)
+    incumbent, optimum = incumbent_of(case), case.optimum()
+
+    def printed() -> str:
+        claimed(case, "throughput.milp.compact", optimum, incumbent, 1.3)
+        highs_thread._flush_c()
+        return capfd.readouterr().out
+
+    with highs_thread._without_own_line():
+        os.write(1, b"before\nHighsMip")
+        os.write(1, highs_thread.OWN_LINE[len("HighsMip") :] + b"after")
+    assert capfd.readouterr().out == "before\nafter"
+    assert printed() == ""
+    with patch.object(highs_thread, "OWN_LINE", b"another line\n"):
+        assert "HighsMipSolverData::" in printed()  # else this case shows nothing

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import highspy
 import numpy as np
+import pyomo.environ as pyo
 import pytest
 from cases import random_case
 from conformance import chain
@@ -95,28 +97,82 @@ def test_highs_that_refuses_to_run_is_asked_once_more_and_then_told() -> None:
     assert highs.asked == ["run", ("threads", 0), "run"]
 
 
-@pytest.mark.parametrize("ended", sorted(other_solvers.FAILURES, key=str))
-def test_how_another_solver_fails_is_told_and_is_no_time_limit(
-    monkeypatch: pytest.MonkeyPatch, ended: TerminationCondition
-) -> None:
-    class Failing:
+def pretended(monkeypatch: pytest.MonkeyPatch, ended: object, told: str = "") -> Result:
+    """What comes of a solver that ends so with the first values that it finds; or fails so."""
+
+    class Pretending:
         options: dict[str, object] = {}  # noqa: RUF012
 
         def __contains__(self, _name: str) -> bool:
             return True
 
-        def __call__(self, _name: str) -> Failing:
+        def __call__(self, _name: str) -> Pretending:
             return self
 
         def available(self, **_options: bool) -> bool:
             return True
 
-        def solve(self, _model: object, **_options: object) -> object:
-            solver = SimpleNamespace(termination_condition=ended)
-            return SimpleNamespace(solver=solver, solution=[], problem=None)
+        def solve(self, model: object, **_options: object) -> object:
+            if isinstance(ended, Exception):
+                raise ended
+            solver = SimpleNamespace(termination_condition=ended, message=told)
+            solution: list[object] = []
+            if ended in (TerminationCondition.feasible, TerminationCondition.other):
+                best = real("appsi_highs").solve(model)
+                assert best.solver.termination_condition == TerminationCondition.optimal
+                model.solutions = SimpleNamespace(load_from=lambda _results: None)
+                solution = [model]
+            problem = SimpleNamespace(lower_bound=-math.inf)
+            return SimpleNamespace(solver=solver, solution=solution, problem=problem)
 
-    monkeypatch.setattr(other_solvers.pyo, "SolverFactory", Failing())
+    real = other_solvers.pyo.SolverFactory
+    monkeypatch.setattr(other_solvers.pyo, "SolverFactory", Pretending())
     workload = chain([1.0, 2.0, 4.0])
-    result = solve(workload, FAST_AND_SLOW, method="milp", solver="glpk", limits=Limits())
-    assert any(f"solver glpk ended with '{ended}'" in note for note in result.notes)
+    return solve(workload, FAST_AND_SLOW, method="milp", solver="scip", limits=Limits(gap=0.01))
+
+
+@pytest.mark.parametrize("ended", sorted(other_solvers.FAILURES, key=str))
+def test_how_another_solver_fails_is_told_and_is_no_time_limit(
+    monkeypatch: pytest.MonkeyPatch, ended: TerminationCondition
+) -> None:
+    result = pretended(monkeypatch, ended)
+    assert any(f"solver scip ended with '{ended}'" in note for note in result.notes)
     assert result.limit == "none"
+
+
+@pytest.mark.parametrize("ended", sorted(set(TerminationCondition), key=str))
+def test_no_end_of_another_solver_but_of_time_is_called_so(
+    monkeypatch: pytest.MonkeyPatch, ended: TerminationCondition
+) -> None:
+    result = pretended(monkeypatch, ended)
+    assert (result.limit == "time") == (ended == TerminationCondition.maxTimeLimit)
+
+
+@pytest.mark.parametrize(("told", "answer"), [("gap limit", True), ("memory limit", False)])
+def test_the_gap_asked_for_is_an_answer(
+    monkeypatch: pytest.MonkeyPatch, told: str, answer: bool
+) -> None:
+    """SCIP's end at the gap is ``other`` to Pyomo; it was called a limit of time."""
+    result = pretended(monkeypatch, TerminationCondition.other, f"{told} reached")
+    assert result.limit == "none"
+    assert any("ended with 'other'" in note for note in result.notes) != answer
+
+
+class LicenceError(Exception):
+    """As `gurobipy.GurobiError`: of no class that anything else has."""
+
+
+@pytest.mark.parametrize("text", ["Model too large for size-limited license; visit us\nmore", ""])
+def test_what_an_interface_raises_is_one_line(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    result = pretended(monkeypatch, LicenceError(text))
+    told = text.splitlines()[0] if text else "LicenceError"
+    assert any(note.endswith(f"solver scip: {told}") for note in result.notes), result.notes
+
+
+def test_glpk_says_whether_it_reached_the_gap_or_the_time_limit() -> None:
+    if not pyo.SolverFactory("glpk").available(exception_flag=False):
+        pytest.skip("glpk is not installed")
+    workload, cluster = random_case(3, max_nodes=8)
+    result = solve(workload, cluster, method="milp", solver="glpk", limits=Limits(gap=0.5))
+    assert result.limit == "none"
+    assert result.gap <= 0.5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -55,8 +56,16 @@ def blocks(seed: int, nodes: int, branches: int = 3, length: int = 2) -> tuple[W
     return workload, accelerators_and_cpus(int(rng.integers(1, 4)), 1, memory_bytes=share)
 
 
-def by_series(workload: Workload, cluster: Cluster, calls: int) -> Search[Solution]:
-    """Return a search after bound and plan by regions, and nothing else."""
+def by_series(
+    workload: Workload, cluster: Cluster, calls: int, known: float = math.inf
+) -> Search[Solution]:
+    """Return a search after bound and plan by regions, and nothing else.
+
+    Parameters
+    ----------
+    known
+        The objective of the plan that is known before.
+    """
     problem = Latency(calls)
 
     def judge(plan: Solution) -> float:
@@ -65,6 +74,7 @@ def by_series(workload: Workload, cluster: Cluster, calls: int) -> Search[Soluti
 
     task = pose(workload, cluster, problem)
     search: Search[Solution] = Search(Limits(), judge)
+    search.objective = known
     solve_by_series(task, search, latency_graph(task, whole_colours=calls == 1))
     return search
 
@@ -150,3 +160,28 @@ def test_no_place_for_a_call_is_infeasible() -> None:
     workload, _ = blocks(5, 20)
     cluster = accelerators_and_cpus(2, 0, memory_bytes=1.0)
     assert by_series(workload, cluster, 1).infeasible_because is not None
+
+
+@pytest.mark.parametrize("kind", ["accelerator", "cpu"])
+def test_a_time_that_no_plan_pays_is_as_good_as_never(kind: str) -> None:
+    """Calls over many regions cost differences of sums, whose rounding was taken for times."""
+    compared = 0
+    for seed in range(24):
+        workload, cluster = blocks(seed, 12)
+        rng = np.random.default_rng([seed, 6])
+        at, big = int(rng.integers(workload.n)), float(10.0 ** rng.integers(12, 18))
+        found = []
+        for slow in (np.inf, big):
+            time = np.where(np.arange(workload.n) == at, slow, workload.times[kind])
+            one = replace(workload, times={**workload.times, kind: time})
+            if not found:  # what is never run
+                best = solve(one, cluster, Latency(1), method="dp").objective
+            if best is None:
+                break
+            found.append(by_series(one, cluster, 1, 3 * best).bound)
+        else:
+            compared += 1
+            assert found[0] <= best * (1 + 1e-9)
+            assert found[1] <= best * (1 + 1e-9), (seed, big)
+            assert found[1] == pytest.approx(found[0], rel=1e-6), (seed, big)
+    assert compared > 5

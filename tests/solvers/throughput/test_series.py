@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from math import comb
 
 import numpy as np
 import pytest
 from series_cases import series_case
 
-from stagecut import Limits, Throughput, Workload, accelerators_and_cpus, load, solve, verify
+from stagecut import (
+    Cluster,
+    DeviceKind,
+    Limits,
+    Throughput,
+    Workload,
+    accelerators_and_cpus,
+    load,
+    solve,
+    verify,
+)
 from stagecut.formulations.task import Task, pose
 from stagecut.formulations.throughput.ideals import pipeline
 from stagecut.instances import Solution
@@ -71,6 +82,51 @@ def test_bounds_and_plans_agree_with_the_dp_over_ideals() -> None:
             best, found = known
             closed[found.bound >= best * (1 - 1e-6) - 1e-9] += 1
     assert closed[True] > 5 * closed[False]  # the others are short of memory, or loads not known
+
+
+def test_a_time_that_no_plan_pays_is_as_good_as_never() -> None:
+    """A time of 1e16 was in the sums of all later stages, whose rounding was taken for loads."""
+    compared = 0
+    for seed in range(400, 430):
+        workload, cluster = series_case(seed)
+        rng = np.random.default_rng([seed, 6])
+        at, big = int(rng.integers(workload.n)), float(10.0 ** rng.integers(12, 18))
+        found: list[Noted] = []
+        limit = np.inf
+        for slow in (np.inf, big):
+            time = np.where(np.arange(workload.n) == at, slow, workload.times["accelerator"])
+            one = replace(workload, times={**workload.times, "accelerator": time})
+            task = pose(one, cluster, CONTIGUOUS)
+            if not found:
+                best = solve(one, cluster, CONTIGUOUS, method="dp").objective
+                if best is None:  # the unit fits nowhere else
+                    break
+                limit = 1.5 * best + 1
+            found.append(Noted(task, limit))
+            series_dp(task, found[-1])
+        else:
+            compared += 1
+            assert found[1].bound == pytest.approx(found[0].bound, rel=1e-6), (seed, big)
+            assert found[1].objective == pytest.approx(found[0].objective), (seed, big)
+    assert compared > 15
+
+
+def test_bytes_that_no_device_has_leave_no_rounding_in_the_sums() -> None:
+    """Of five units the first runs on the core alone, as it takes 1e25 bytes."""
+    time = np.array([1.0, 4, 3, 2, 2])
+    workload = Workload(
+        name="bytes of 1e25",
+        ids=tuple(range(5)),
+        edges=np.array([(v, v + 1) for v in range(4)]),
+        times={"accelerator": time, "cpu": time},
+        memory_bytes=np.array([1e25, 1e9, 1e9, 1e9, 1e9]),
+        transfer=np.zeros(5),
+    )
+    kinds = DeviceKind("accelerator", 2, 1e9), DeviceKind("cpu", 1, host=True)
+    found = Noted(pose(workload, Cluster(kinds), CONTIGUOUS), 20.0)
+    series_dp(found.task, found)
+    assert found.objective == 8.0
+    assert found.bound == pytest.approx(8.0, rel=1e-6)
 
 
 @pytest.mark.parametrize(
