@@ -7,6 +7,8 @@ from itertools import chain, count, islice
 
 import numpy as np
 
+from ...formulations.iteration.chain import Chain
+from ...formulations.iteration.divisible import divide
 from ...formulations.iteration.line import Line, line
 from ...formulations.iteration.orders import order_of
 from ...formulations.task import Task
@@ -14,8 +16,6 @@ from ...instances import Iteration, Solution
 from ..core.lattice import list_ideals
 from ..core.search import Search
 from .annealing.restarts import ANNEALINGS, LONG_STEPS, Best, restarts
-from .bounds.divisible import divide
-from .chain import Chain
 from .exact import IDEALS
 from .run import Run
 

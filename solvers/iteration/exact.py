@@ -14,6 +14,8 @@ from contextlib import suppress
 import numpy as np
 
 from ...formulations.iteration.cheap_bounds import max_load_task
+from ...formulations.iteration.divisible import ORIGIN as DIVISIBLE
+from ...formulations.iteration.divisible import divisible_bound
 from ...formulations.iteration.line import line
 from ...formulations.task import Task
 from ...formulations.throughput.infeasible import why_infeasible
@@ -21,12 +23,12 @@ from ...instances import Iteration, Solution
 from ..core.lattice import chain, list_ideals
 from ..core.search import Search
 from ..core.share import Share
-from .bounds.stage_paths import OutOfTime
 from .first_plans import first_plans
 from .numbers import most_work, numbers_of_stages, try_candidates
 from .prove import prove
 from .run import Run
 from .sized import SLACK
+from .stage_paths import OutOfTime
 
 #: Ideals at most.
 IDEALS = 300_000
@@ -56,6 +58,13 @@ def chain_search(task: Task[Iteration], search: Search[Solution]) -> None:
             search.prove_infeasible(str(why_infeasible(max_load_task(task), statement.graph)))
         return
     first_plans(task, statement, search)
+    with search.phase("divisible work"):
+        work = statement.compute.min(axis=0).sum(axis=1)
+        if task.problem.split == "contiguous" and np.isfinite(work).all():
+            bound = divisible_bound(task.problem, statement.sizes(), work)
+            search.raise_bound(bound, DIVISIBLE)
+    if search.should_stop():
+        return
     order, edges = statement.orders[0], statement.graph.edges
     with search.phase("list ideals"):
         lattice = list_ideals(order, edges, IDEALS, search)

@@ -14,13 +14,13 @@ import numpy as np
 
 from ..core.share import Share
 from .annealing.restarts import ANNEALINGS, LONG_STEPS, Best, restarts
-from .bounds.stage_paths import StagePaths
 from .branch import branch
 from .by_device.prove import by_device, chains_by_device
 from .chain_dp import Cheapest
 from .numbers import most_work, numbers_of_stages, try_candidates
 from .run import Run
 from .sized import Sized, leave_out, refute
+from .stage_paths import StagePaths
 from .turns import ALONE, BY_DEVICE, TWO_STAGES, take_turns
 
 ORIGIN = "paths of the schedule over chains of ideals"

@@ -10,6 +10,7 @@ from functools import cache
 
 import numpy as np
 
+from ...formulations.iteration.chain import Chain
 from ...formulations.iteration.line import Line, line
 from ...formulations.iteration.orders import order_of
 from ...formulations.task import Task
@@ -21,7 +22,6 @@ from ...formulations.throughput.hypergraph import (
 )
 from ...instances import Iteration, Latency, PipelinePlacement, Placement, Problem, Throughput
 from ...instances.common.arrays import Floats, Ints
-from ..iteration.chain import Chain
 from .features import Scene, scene
 from .group_costs import incident
 from .groups import Rules

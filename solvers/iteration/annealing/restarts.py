@@ -7,8 +7,8 @@ from typing import Protocol
 
 import numpy as np
 
+from ....formulations.iteration.chain import Chain
 from ....instances.common.arrays import Ints
-from ..chain import Chain
 from ..run import Run
 from .boundaries import anneal, equal_parts
 

@@ -12,21 +12,21 @@ from brute_iteration import SCHEDULES, training_case
 from chains import random_line
 
 from stagecut import InputError, Iteration, Limits
+from stagecut.formulations.iteration.chain import Chain
+from stagecut.formulations.iteration.divisible import divide
 from stagecut.formulations.iteration.line import line
 from stagecut.formulations.iteration.orders import order_of
 from stagecut.formulations.task import pose
 from stagecut.instances.common.arrays import Ints
 from stagecut.solvers.core.lattice import list_ideals
 from stagecut.solvers.core.search import Search
-from stagecut.solvers.iteration.bounds.divisible import divide
-from stagecut.solvers.iteration.bounds.stage_paths import StagePaths
 from stagecut.solvers.iteration.branch import Branching, branch
 from stagecut.solvers.iteration.by_device.search import BestFirst, Root
 from stagecut.solvers.iteration.by_device.singles import Singles
-from stagecut.solvers.iteration.chain import Chain
 from stagecut.solvers.iteration.chain_dp import Cheapest
 from stagecut.solvers.iteration.sized import candidates, durations_of, refute, sized
 from stagecut.solvers.iteration.stage_list import list_stages
+from stagecut.solvers.iteration.stage_paths import StagePaths
 from stagecut.solvers.iteration.turns import take_turns
 
 ROUNDING = 1 + 1e-9
@@ -146,7 +146,7 @@ def test_bounds_of_a_number_of_stages_are_below_its_best_chain(part: int) -> Non
     for where, paths in cases(part, 40):
         best = min((makespan for _, makespan in chains(paths)), default=math.inf)
         infeasible += math.isinf(best)
-        plans = sized(paths)
+        plans = sized(paths, np.inf)
         assert plans.bound <= best * ROUNDING, where
         for found in candidates(plans, never()):
             assert plans.bound <= best * ROUNDING, where
@@ -192,7 +192,7 @@ def test_chains_of_single_stages_by_device_are_bounded_and_all_found(part: int) 
         if math.isinf(best) or paths.line.problem.overlap:
             continue
         for target in (0.9 * best, 1.2 * best):
-            source = Singles(sized(paths))
+            source = Singles(sized(paths, np.inf))
             bounds, met = [0.0], [math.inf]
 
             def aim(target: float = target) -> float:
