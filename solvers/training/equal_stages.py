@@ -14,7 +14,6 @@ from ...instances.common.arrays import Ints
 from ..core.search import Search
 from ..core.share import Share
 
-
 #: Gap up to which a first plan is good enough, and the part of the time that better ones get.
 POOR, FIRST_SHARE = 0.5, 0.1
 
