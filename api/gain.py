@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..formulations.iteration.line import chain_edges
+from ..formulations.sharding.costs import is_divided, sharding_costs
 from ..formulations.task import Task, pose
 from ..formulations.throughput.hypergraph import colour_units, merge_cycles, pipeline_units
 from ..instances import (
@@ -74,7 +75,7 @@ def gain(workload: Workload, result: Result) -> Gain | None:
         if problem.objective != ShardingObjective.TIME:
             return None
         alone = math.fsum(operator.time for operator in program_of(workload).operators)
-        return _over(alone, result, lambda: _reason_of_sharding(problem, result, alone))
+        return _over(alone, result, lambda: _reason_of_sharding(workload, result, alone))
     if not isinstance(plan.problem, Throughput | Iteration):
         return None
     task = pose(workload, plan.cluster, plan.problem)
@@ -95,10 +96,17 @@ def _over(alone: float, result: Result, reason: Callable[[], str]) -> Gain:
     return Gain(alone, speed_up, reason() if speed_up < 1 + NOTHING else "")
 
 
-def _reason_of_sharding(problem: Sharding, result: Result, alone: float) -> str:
+def _reason_of_sharding(workload: Workload, result: Result, alone: float) -> str:
     """Say why a sharding gains nothing."""
+    assert result.plan is not None
+    assert isinstance(result.plan.problem, Sharding)
+    problem = result.plan.problem
     if problem.mesh.size == 1:
         return "there is one device"
+    costs = sharding_costs(pose(workload, result.plan.cluster, problem))
+    if not any(is_divided(costs, axis) for axis, size in enumerate(problem.mesh.shape) if size > 1):
+        sizes = " x ".join(map(str, problem.mesh.shape))
+        return f"no operator can be divided among {sizes} devices: all do the same"
     if not _proved(result, alone):
         return _open(result, alone)
     if problem.fixed or problem.memory_bytes is not None:

@@ -17,6 +17,9 @@ from ..gain import units_of
 
 #: From this share on a memory is called full, and a part called large.
 FULL, LARGE = 0.95, 0.5
+#: Microbatches per stage up to which they are few, and how much longer a first stage is long.
+FEW, LONGER = 4, 1.25
+
 #: Up to this gap a plan is optimal.
 OPTIMAL = 1e-6
 
@@ -59,6 +62,8 @@ def reasons(
         )
     if not isinstance(problem, Latency | Training):
         yield from _evenness(plan, loads, unit)
+    if isinstance(problem, Iteration):
+        yield from _long_first(problem, loads)
     yield from _memory(loads, name)
     if math.isfinite(plan.bound):
         gap = (report.objective - plan.bound) / report.objective if report.objective else 0.0
@@ -173,6 +178,21 @@ def _evenness(plan: Plan, loads: tuple[Load, ...], unit: str) -> Iterator[str]:
     idle = [load.name for load in loads if not load.nodes]
     if idle:
         yield f"Without any work: {', '.join(idle)}."
+
+
+def _long_first(problem: Iteration, loads: tuple[Load, ...]) -> Iterator[str]:
+    """Say why the first stage of a chain is much the longest, where microbatches are few."""
+    used = [load for load in loads if load.nodes]
+    few = problem.microbatches <= FEW * len(used)
+    if len(used) < 2 or problem.split != "contiguous" or problem.chunks_per_device > 1 or not few:
+        return
+    first, others = used[0].busy, max(load.busy for load in used[1:])
+    if first > LONGER * others:
+        yield (
+            f"{used[0].name}, with the first stage, is busy {show_percent(first / others - 1, 0)} "
+            f"longer than any other: with few microbatches ({problem.microbatches} in "
+            f"{len(used)} stages) the others wait for fill and drain, in which it works."
+        )
 
 
 def _memory(loads: tuple[Load, ...], name: str) -> Iterator[str]:

@@ -36,6 +36,9 @@ from .answers import Remedy
 
 T = TypeVar("T")
 
+#: What changes of memory are called.
+MORE, NO_LIMIT = "more memory", "no limit on memory"
+
 #: How much more memory, and how many times faster links, are asked for.
 MORE_MEMORY, FASTER = 1.25, 2.0
 #: Colours of several forward nodes that are asked for, those of most work.
@@ -73,7 +76,17 @@ def remedies(workload: Workload, plan: Plan, seconds: float) -> tuple[Remedy, ..
     """
     cases = list(_cases(workload, plan))
     each = replace(DEFAULT_LIMITS[plan.problem.name], seconds=seconds / max(1, len(cases)))
-    return tuple(_solved(case, plan, each) for case in cases)
+    return _capped([_solved(case, plan, each) for case in cases])
+
+
+def _capped(found: list[Remedy]) -> tuple[Remedy, ...]:
+    """Return remedies of which more memory is bounded by what no limit on memory is, too."""
+    free = [remedy.bound for remedy in found if remedy.change == NO_LIMIT]
+    least = max(free, default=-math.inf)
+    return tuple(
+        replace(remedy, bound=max(remedy.bound, least)) if MORE in remedy.change else remedy
+        for remedy in found
+    )
 
 
 def _solved(case: _Case, plan: Plan, limits: Limits) -> Remedy:
@@ -100,12 +113,12 @@ def _cases(workload: Workload, plan: Plan) -> Iterator[_Case]:
     if any(kind.memory_bytes < most_bytes(workload, problem) for kind in limited):
         each = " and ".join(show_bytes(MORE_MEMORY * kind.memory_bytes) for kind in limited)
         yield _Case(
-            f"{show_percent(MORE_MEMORY - 1, 0)} more memory ({each})",
+            f"{show_percent(MORE_MEMORY - 1, 0)} {MORE} ({each})",
             workload,
             memory_times(cluster, MORE_MEMORY),
             problem,
         )
-        yield _Case("no limit on memory", workload, memory_times(cluster, math.inf), problem)
+        yield _Case(NO_LIMIT, workload, memory_times(cluster, math.inf), problem)
     yield from _faster_links(workload, cluster, problem)
     yield from _freed(workload, cluster, problem)
     for change, changed in (*_without_rules(problem), *_other_options(workload, problem)):

@@ -121,7 +121,14 @@ def choose_ties(
     from ...instances.model.tied_weights import are_copied, tied_as
 
     if tied is not None and not workload.ties:
-        ERR.print(f"--tied: {workload.name} names no tied weights", style="dim", highlight=False)
+        kept = (
+            "; its colours, which name no weights, stay together"
+            if any(len(nodes) > 1 for nodes in workload.colour_classes)
+            else ""
+        )
+        ERR.print(
+            f"--tied: {workload.name} names no tied weights{kept}", style="dim", highlight=False
+        )
     iteration = objective == "iteration"
     if tied is None and not (iteration and are_copied(workload)):
         return workload

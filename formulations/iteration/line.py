@@ -91,8 +91,7 @@ class Line:
     @property
     def most_stages(self) -> int:
         """Stages at most."""
-        most = min(int(self.count.sum()) * self.problem.chunks_per_device, self.graph.size)
-        return min(most, self.problem.placement_rules.max_stages or most)
+        return _most_stages(self.problem, int(self.count.sum()), self.graph.size)
 
     def why_no_size(self) -> str:
         """Say why no number of stages is allowed: rules, or fewer than a device takes."""
@@ -119,13 +118,29 @@ class Line:
         return [size for size in self._allowed_sizes() if self.rules.why_not(size) is None]
 
     def _allowed_sizes(self) -> list[int]:
-        if self.problem.order:
-            device = self.problem.order.device
-            enough = max(device) < self.count.sum() and len(device) <= self.most_stages
-            return [len(device)] if enough else []
-        chunks = self.problem.chunks_per_device
-        sizes = range(chunks, self.most_stages + 1, chunks)
-        return [s for s in sizes if chunks == 1 or self.problem.microbatches % (s // chunks) == 0]
+        return numbers_of_stages(self.problem, int(self.count.sum()), self.graph.size)
+
+
+def numbers_of_stages(problem: Iteration, devices: int, units: int) -> list[int]:
+    """Return the numbers of stages that a schedule allows, in increasing order.
+
+    Parameters
+    ----------
+    devices, units
+        How many there are; a stage has a unit at least.
+    """
+    most = _most_stages(problem, devices, units)
+    if problem.order:
+        device = problem.order.device
+        return [len(device)] if max(device) < devices and len(device) <= most else []
+    chunks = problem.chunks_per_device
+    sizes = range(chunks, most + 1, chunks)
+    return [s for s in sizes if chunks == 1 or problem.microbatches % (s // chunks) == 0]
+
+
+def _most_stages(problem: Iteration, devices: int, units: int) -> int:
+    most = min(devices * problem.chunks_per_device, units)
+    return min(most, problem.placement_rules.max_stages or most)
 
 
 def line(task: Task[Iteration]) -> Line:

@@ -389,6 +389,16 @@ def _cost(
     return time + added / unit_s
 
 
+def is_divided(costs: ShardingCosts, axis: int) -> bool:
+    """Whether any operator has a choice that divides its work along an axis."""
+    operators = zip(costs.program.operators, costs.choices, strict=True)
+    return costs.problem.mesh.shape[axis] == 1 or any(
+        operator.signatures[k].extent > 1
+        for operator, choices in operators
+        for k in set(choices.signature[:, axis].tolist())
+    )
+
+
 def fixed_choices(
     operator: Operator, choices: Choices, text: str, converted: tuple[Conversions, ...]
 ) -> Choices:

@@ -54,7 +54,9 @@ def training_layers(workload: Workload) -> Workload:
     A layer has two configurations of tensor degree 1. ``vanilla`` takes its forward and backward
     time and keeps its activations for each microbatch in flight. ``recompute`` takes the forward
     time again and keeps what enters the layer; its activations are there once, for the microbatch
-    that is computed again. Weights, gradients and optimizer state are there in both. An edge
+    that is computed again: of the whole stage at once, so that all its layers' are counted (a
+    framework that recomputes layer by layer needs those of the largest layer alone).
+    Weights, gradients and optimizer state are there in both. An edge
     carries all of its source's output, as in PipeDream's profiles; the bandwidth is that of the
     suggested cluster's first link, and how many microbatches a batch has is left open.
 

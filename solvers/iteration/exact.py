@@ -14,19 +14,22 @@ from contextlib import suppress
 import numpy as np
 
 from ...formulations.iteration.cheap_bounds import max_load_task
-from ...formulations.iteration.line import line
+from ...formulations.iteration.divisible import ORIGIN as DIVISIBLE
+from ...formulations.iteration.divisible import divisible_bound
+from ...formulations.iteration.line import Line, line
 from ...formulations.task import Task
 from ...formulations.throughput.infeasible import why_infeasible
 from ...instances import Iteration, Solution
 from ..core.lattice import chain, list_ideals
 from ..core.search import Search
 from ..core.share import Share
-from .bounds.stage_paths import OutOfTime
+from .annealing.restarts import ANNEALINGS, Best, restarts, sizes_of
 from .first_plans import first_plans
 from .numbers import most_work, numbers_of_stages, try_candidates
 from .prove import prove
 from .run import Run
 from .sized import SLACK
+from .stage_paths import OutOfTime
 
 #: Ideals at most.
 IDEALS = 300_000
@@ -56,6 +59,13 @@ def chain_search(task: Task[Iteration], search: Search[Solution]) -> None:
             search.prove_infeasible(str(why_infeasible(max_load_task(task), statement.graph)))
         return
     first_plans(task, statement, search)
+    with search.phase("divisible work"):
+        work = statement.compute.min(axis=0).sum(axis=1)
+        if task.problem.split == "contiguous" and np.isfinite(work).all():
+            bound = divisible_bound(task.problem, statement.sizes(), work)
+            search.raise_bound(bound, DIVISIBLE)
+    if search.should_stop():
+        return
     order, edges = statement.orders[0], statement.graph.edges
     with search.phase("list ideals"):
         lattice = list_ideals(order, edges, IDEALS, search)
@@ -69,10 +79,28 @@ def chain_search(task: Task[Iteration], search: Search[Solution]) -> None:
         return
     if not lattice.complete:
         search.note(f"dp: more than {IDEALS} ideals; the plan is the best of some orders")
+        _anneal(task, statement, search)
         return
     if not search.should_stop():
         with suppress(OutOfTime):
-            prove(Run(task, statement, search, lattice))
+            if not prove(Run(task, statement, search, lattice)):
+                search.note(
+                    "dp: too many stages to list in time; the plan is the best of some orders"
+                )
+                _anneal(task, statement, search)
+
+
+def _anneal(task: Task[Iteration], statement: Line, search: Search[Solution]) -> None:
+    """Anneal the boundaries of chains of topological orders, where there is no list of stages."""
+    if statement.rules or task.problem.order:
+        return  # annealing does not keep them
+    with search.phase("annealing"):
+        sizes = sizes_of(statement)
+        for order in statement.orders:
+            run = Run(task, statement, search, chain(order))
+            for _ in restarts(run, sizes, range(ANNEALINGS), 1, Best()):
+                if search.should_stop():
+                    return
 
 
 def _heuristics(run: Run) -> None:

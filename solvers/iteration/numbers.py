@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...formulations.iteration.chain import Chain
 from ...formulations.iteration.line import most_between
 from ...formulations.iteration.orders import order_of
 from ..core.search import Stoppable
 from .annealing.climb import Chains, climb
-from .bounds.stage_paths import StagePaths
-from .chain import Chain
 from .chain_dp import Cheapest
 from .run import Run, ideals_of
 from .sized import Sized, candidates, durations_of, sized
 from .stage_list import StageList, list_stages
+from .stage_paths import StagePaths
 
 #: Candidates of a number of stages whose boundaries are moved.
 CLIMBS = 2
@@ -57,7 +57,8 @@ def numbers_of_stages(run: Run, most: float, *, prove: bool) -> list[Sized] | No
                 return None
             lists[paid.tobytes()] = listed.keep(np.argsort(listed.end, kind="stable"))
         chain = Chain(order, problem.weight_share)
-        found.append(sized(StagePaths(run.line, lists[paid.tobytes()], chain, run.search)))
+        paths = StagePaths(run.line, lists[paid.tobytes()], chain, run.search)
+        found.append(sized(paths, run.search.objective))
         if run.search.should_stop():
             return None
     return sorted(found, key=lambda plans: plans.bound)

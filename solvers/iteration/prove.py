@@ -14,13 +14,13 @@ import numpy as np
 
 from ..core.share import Share
 from .annealing.restarts import ANNEALINGS, LONG_STEPS, Best, restarts
-from .bounds.stage_paths import StagePaths
 from .branch import branch
 from .by_device.prove import by_device, chains_by_device
 from .chain_dp import Cheapest
 from .numbers import most_work, numbers_of_stages, try_candidates
 from .run import Run
 from .sized import Sized, leave_out, refute
+from .stage_paths import StagePaths
 from .turns import ALONE, BY_DEVICE, TWO_STAGES, take_turns
 
 ORIGIN = "paths of the schedule over chains of ideals"
@@ -32,14 +32,19 @@ NODES, GROWTH = 2_000, 1.5
 SHARE = 0.2
 
 
-def prove(run: Run) -> None:
-    """Raise the bound, and offer plans, until both meet or the search must stop."""
+def prove(run: Run) -> bool:
+    """Raise the bound, and offer plans, until both meet or the search must stop.
+
+    Returns
+    -------
+    bool
+        False if there are too many stages to list.
+    """
     search = run.search
     with search.phase("list stages"):
         numbers = numbers_of_stages(run, most_work(run), prove=True)
     if numbers is None:
-        search.note("dp: too many stages to list in time; the plan is the best of some orders")
-        return
+        return False
 
     def raise_bound() -> None:
         bound = min(plans.bound for plans in numbers)
@@ -81,6 +86,7 @@ def prove(run: Run) -> None:
             f"no contiguous split{under} fits into memory with the microbatches that this schedule "
             "has in flight; give more memory or more devices, or take another schedule"
         )
+    return True
 
 
 def _branch(run: Run, numbers: list[Sized], raise_bound: Callable[[], None]) -> Iterator[None]:

@@ -13,10 +13,10 @@ from ...instances import Iteration, PipelinePlacement, Solution
 from ...instances.common.arrays import Ints
 from ..core.lattice import Lattice
 from ..core.search import Search
-from .bounds.stage_paths import StagePaths
 from .chain_dp import Cheapest
 from .sized import SLACK
 from .stage_list import StageList
+from .stage_paths import StagePaths
 
 
 @dataclass(frozen=True, eq=False)

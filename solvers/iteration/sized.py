@@ -17,13 +17,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from ...formulations.iteration.chain import Chain
+from ...formulations.iteration.divisible import divide
+from ...formulations.iteration.paths_lp import mix
 from ...instances.common.arrays import Bools, Floats
 from ..core.search import Stoppable
-from .bounds.divisible import divide
-from .bounds.paths_lp import mix
-from .bounds.stage_paths import StagePaths
-from .chain import Chain
 from .chain_dp import Cheapest, cheapest_chain
+from .stage_paths import StagePaths
 
 #: Rounds of the game at most, and of its inner linear program.
 ROUNDS, INNER = 60, 40
@@ -76,10 +76,10 @@ class Sized:
         return self.paths.chain
 
 
-def sized(paths: StagePaths) -> Sized:
-    """Return what divisible work says of plans with P stages."""
+def sized(paths: StagePaths, enough: float) -> Sized:
+    """Return what divisible work says of plans with P stages; of more than `enough` just that."""
     forward, compute = paths.stages.ahead[:, -1].tolist()
-    divided = divide(paths.chain, forward, compute)
+    divided = divide(paths.chain, forward, compute, enough=enough)
     return Sized(paths, divided.bound * (1 - SLACK), divided.prices)
 
 

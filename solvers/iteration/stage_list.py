@@ -13,8 +13,8 @@ from ..core.search import Stoppable
 from . import kernels
 from .kept_rules import keep_apart
 
-#: Stages listed between two looks at the clock, and at most: some 100 bytes each.
-BLOCK, MAX_STAGES = 500_000, 6_000_000
+#: Stages listed between two looks at the clock; at most, of some 100 bytes each; and met at most.
+BLOCK, MAX_STAGES, MAX_LOOKED_AT = 500_000, 6_000_000, 20_000_000
 #: Part by which limits are widened, so that rounding cuts nothing.
 SLACK = 1e-9
 
@@ -70,7 +70,7 @@ class StageList:
 def list_stages(
     line: Line, lattice: Lattice, most_work: float, search: Stoppable, paid: Bools | None = None
 ) -> StageList | None:
-    """List the stages whose compute per microbatch is at most `most_work`.
+    """List the stages whose compute per microbatch is at most `most_work`, as are all in a chain.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def list_stages(
     Returns
     -------
     StageList or None
-        None if there are more than `MAX_STAGES`, or the search must stop.
+        None if there are more than `MAX_STAGES`, or more to look at, or the search must stop.
 
     Notes
     -----
@@ -108,11 +108,17 @@ def list_stages(
     relayed = line.problem.relayed
     incidence = incidence_of(() if relayed else line.graph.pins, order)
     weights = nets.T.copy() if not relayed else np.zeros((0, len(nets)))
+    inside = bits(lattice)
+    ahead = (inside @ cheapest[:, order].T).T
+    most, work = line.most_stages, ahead.sum(axis=0)
+    each = max(float(limit[0]), np.finfo(float).tiny)
+    before = np.ceil(work / each - SLACK)  # stages that it takes at least, and behind
+    behind = np.ceil((work[-1] - work) / each - SLACK)
     pairs, sums, ideal = [], [], 0
     steps = (lattice.start, lattice.unit, lattice.to)
-    total = 0
+    total = looked_at = 0
     while ideal < lattice.size:
-        if search.should_stop() or total > MAX_STAGES:
+        if search.should_stop() or total > MAX_STAGES or looked_at > MAX_LOOKED_AT:
             return None
         block = (
             np.zeros((BLOCK, 2), np.int64),
@@ -123,11 +129,12 @@ def list_stages(
         )
         if following == ideal:
             return None  # the stages of one ideal alone fill a block
-        pairs.append(block[0][:filled].copy())
-        sums.append(block[1][:filled].copy())
-        ideal, total = following, total + filled
+        start, end = block[0][:filled].T
+        room = before[start] + 1 + behind[end] <= most
+        pairs.append(block[0][:filled][room])
+        sums.append(block[1][:filled][room])
+        ideal, total, looked_at = following, total + int(room.sum()), looked_at + filled
     pair, summed = np.concatenate(pairs), np.concatenate(sums).T
-    inside = bits(lattice)
     time = summed[2 : 2 + 2 * kinds].reshape(kinds, 2, -1)
     blocked = summed[2 + 2 * kinds : 2 + 3 * kinds] > 0
     cut = summed[4 + 3 * kinds :]
@@ -145,7 +152,7 @@ def list_stages(
         engine=cut[2 * kinds :],
         resident=summed[2 + 3 * kinds],
         activation=summed[3 + 3 * kinds],
-        ahead=(inside @ cheapest[:, order].T).T,
+        ahead=ahead,
     )
     if not line.rules.apart:
         return listed

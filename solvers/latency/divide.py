@@ -83,6 +83,22 @@ def divide(
     return _plan(placement, slot, calls, value), False
 
 
+def first_division(task: Task[Latency], placement: Ints) -> CallPlacement | None:
+    """Return a division of a placement that can be executed, without compiling; None if none is.
+
+    Parameters
+    ----------
+    placement
+        Shape (n,): device of each node.
+    """
+    accelerators = ~task.costs.host[task.costs.kind_of[placement]]
+    _, rank = np.unique(placement[accelerators], return_inverse=True)
+    where = np.full(task.workload.n, -1)
+    where[accelerators] = rank
+    number = _first(task, where, task.problem.calls)
+    return None if number is None else CallPlacement(placement, number)
+
+
 def _plan(placement: Ints, slot: Ints, calls: int, value: float) -> CallPlacement | None:
     return (
         CallPlacement(placement, np.where(slot >= 0, slot % calls, -1)) if value < np.inf else None

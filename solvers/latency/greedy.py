@@ -14,7 +14,7 @@ from ..core.search import Search
 from ..core.share import Share
 from ..throughput.max_load import max_load as load_of_busiest
 from ..throughput.methods import METHODS as THROUGHPUT_METHODS
-from .divide import divide
+from .divide import divide, first_division
 
 
 def greedy(task: Task[Latency], search: Search[Solution]) -> None:
@@ -40,13 +40,14 @@ def all_on_cpus(task: Task[Latency], search: Search[Solution]) -> None:
 
 
 def first_plans(task: Task[Latency], search: Search[Solution]) -> None:
-    """Offer the CPUs alone, and filled accelerators with one call each; nothing is compiled."""
+    """Offer the CPUs alone, and filled accelerators with few calls; nothing is compiled."""
     all_on_cpus(task, search)
     graph = latency_graph(task, whole_colours=True)
     placement = fill(task, graph)
     if placement is not None:
-        host = task.costs.host[task.costs.kind_of[placement]]
-        search.offer(CallPlacement(placement, np.where(host, -1, 0)))
+        plan = first_division(task, placement)
+        if plan is not None:
+            search.offer(plan)
 
 
 def depth_first(graph: LatencyGraph) -> list[int]:
@@ -77,7 +78,7 @@ def depth_first(graph: LatencyGraph) -> list[int]:
 def fill(task: Task[Latency], graph: LatencyGraph) -> Ints | None:
     """Return the device of each node if accelerators are filled in topological order.
 
-    None if a node fits nowhere.
+    A colour goes where its first unit goes. None if a node fits nowhere.
     """
     device = graph.pool.copy()
     free = [
@@ -86,13 +87,19 @@ def fill(task: Task[Latency], graph: LatencyGraph) -> Ints | None:
         if not task.costs.host[kind]
     ]
     at, used = 0, 0.0
+    placed = np.zeros(graph.size, np.bool_)
     for unit in depth_first(graph):
-        members = list(graph.members[unit])
-        size = float(graph.unit_memory[unit])
+        if placed[unit]:
+            continue
+        group = int(graph.group[unit])
+        units = np.flatnonzero(graph.group == group) if group >= 0 else np.array([unit])
+        placed[units] = True
+        members = [v for one in units.tolist() for v in graph.members[one]]
+        size = float(graph.unit_memory[units].sum())
         on_cpus = np.isfinite(graph.cpu[members]).all()
         while at < len(free):
             d, k, room = free[at]
-            if not np.isfinite(graph.unit_compute[k, unit]):
+            if not np.isfinite(graph.unit_compute[k, units]).all():
                 break
             if used + size <= room:
                 device[members] = d

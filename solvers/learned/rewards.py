@@ -15,6 +15,7 @@ from functools import cache
 
 import numpy as np
 
+from ...formulations.iteration.chain import Chain
 from ...formulations.iteration.line import Line, line
 from ...formulations.iteration.orders import order_of
 from ...formulations.latency.execute_kernel import execute, flatten, slots_of
@@ -37,7 +38,6 @@ from ...instances import (
     Throughput,
 )
 from ...instances.common.arrays import Floats, Ints
-from ..iteration.chain import Chain
 from .features import Scene, scene
 from .groups import Rules, incident
 from .subject import ANY_NUMBER, Subject, excess, largest_room, numbers_of_groups, with_penalty

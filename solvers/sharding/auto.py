@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...formulations.sharding.costs import ShardingCosts, sharding_costs
+from ...formulations.sharding.costs import ShardingCosts, is_divided, sharding_costs
 from ...formulations.task import Task
 from ...instances import Sharding, Solution
 from ..core.search import OPTIMAL_GAP, Search
@@ -30,7 +30,7 @@ def auto(task: Task[Sharding], search: Search[Solution]) -> None:
     if is_too_small(costs, search):
         return
     for axis, size in enumerate(costs.problem.mesh.shape):
-        if not _is_divided(costs, axis):
+        if not is_divided(costs, axis):
             search.note(f"nothing divides by the {size} devices of axis {axis}: all do the same")
     search.method = "rules"
     with search.phase("first plans"):
@@ -64,16 +64,6 @@ def auto(task: Task[Sharding], search: Search[Solution]) -> None:
 def _is_over(search: Search[Solution]) -> bool:
     """Whether to stop: certificates leave a margin, so that no gap of 0 is ever reached."""
     return search.should_stop() or search.gap <= OPTIMAL_GAP
-
-
-def _is_divided(costs: ShardingCosts, axis: int) -> bool:
-    """Whether any operator has a choice that divides its work along an axis."""
-    operators = zip(costs.program.operators, costs.choices, strict=True)
-    return costs.problem.mesh.shape[axis] == 1 or any(
-        operator.signatures[k].extent > 1
-        for operator, choices in operators
-        for k in set(choices.signature[:, axis].tolist())
-    )
 
 
 def pairs(costs: ShardingCosts) -> int:

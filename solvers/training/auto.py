@@ -16,5 +16,5 @@ def auto(task: Task[Training], search: Search[Solution]) -> None:
     """
     first_plan(task, search)
     search.method = "dp"
-    search.note("auto: the DP over ideals, which is exact")
+    search.note("auto: the DP over ideals")
     training_dp(task, search)

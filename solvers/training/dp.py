@@ -25,6 +25,7 @@ from ...formulations.task import Task
 from ...formulations.training.cheap_bounds import least_stage_time
 from ...formulations.training.staging import state_staging
 from ...instances import Solution, Training
+from ...instances.common.quantities import show_bytes
 from ..core.lattice import chain, list_ideals
 from ..core.search import Search
 from .planner import Planner, StageChoice
@@ -66,7 +67,10 @@ def _run(task: Task[Training], search: Search[Solution], greedy: bool) -> None:
         lattice = list_ideals(units, staging.edges[:, ::-1], MOST_IDEALS, search)
         if not lattice.complete:
             if not search.should_stop():
-                search.note(f"more than {MOST_IDEALS} ideals: only one topological order planned")
+                search.note(
+                    f"more than {MOST_IDEALS} ideals: the plan is the best of one topological "
+                    "order, and others may be better"
+                )
             return
         planner = Planner(task, staging, lattice, greedy)
     with search.phase("solve"):
@@ -186,12 +190,12 @@ def _why_infeasible(planner: Planner, search: Search[Solution]) -> str:
     ids = planner.staging.workload.ids
     nodes = sorted(int(v) for v in planner.staging.node_of[stage.units])
     terms = planner.least_memory(stage)[1]
-    shown = ", ".join(f"{size:.0f} {name}" for name, size in terms.items())
+    shown = ", ".join(f"{show_bytes(size)} {name}" for name, size in terms.items() if size)
     largest = max(terms, key=lambda name: terms[name])
     return (
-        f"{given:.0f} bytes per device are too few: a plan is known that needs "
-        f"{need:.0f}, {need - given:.0f} more; its largest stage, with nodes "
-        f"{ids[nodes[0]]} to {ids[nodes[-1]]}, needs {shown}; {largest} bind"
+        f"{show_bytes(given)} per device are too little: a plan is known that needs "
+        f"{show_bytes(need)}, {show_bytes(need - given)} more; its largest stage, with nodes "
+        f"{ids[nodes[0]]} to {ids[nodes[-1]]}, needs {shown}; most are {largest}"
     )
 
 

@@ -12,6 +12,10 @@ from ...formulations.training.staging import Staging, state_staging
 from ...instances import Solution, Training, in_stages
 from ...instances.common.arrays import Ints
 from ..core.search import Search
+from ..core.share import Share
+
+#: Gap up to which a first plan is good enough, and the part of the time that better ones get.
+POOR, FIRST_SHARE = 0.5, 0.1
 
 
 def equal_stages(
@@ -95,13 +99,18 @@ def _repeated(staging: Staging) -> Ints:
 
 
 def first_plan(task: Task[Training], search: Search[Solution]) -> None:
-    """Offer data parallelism; if it breaks a rule, equal stages until there is a plan."""
+    """Offer data parallelism; if it is poor or breaks a rule, equal stages until one is not."""
+    share = Share(search, FIRST_SHARE)
     if search.best is None:
         search.method = "data-parallel"
         data_parallel(task, search)
-    if search.best is None:
+    if search.gap > POOR:
         search.method = "equal-stages"
-        equal_stages(task, search, enough=lambda: search.best is not None)
+
+        def enough() -> bool:
+            return search.gap <= POOR or (search.best is not None and share.should_stop())
+
+        equal_stages(task, search, enough)
 
 
 def _options(staging: Staging, t: int, again: bool) -> Ints | None:

@@ -26,6 +26,9 @@ from .kernels import (
 from .labels_kernel import Labels, no_labels
 from .stage_kernels import Options, configure, price_stage
 
+#: What a file counts once per stage besides weights and gradients.
+FIXED = "fixed bytes besides (optimizer state in the file, recomputed activations)"
+
 #: Seconds between two looks at the clock.
 LOOK_S = 0.05
 
@@ -230,7 +233,7 @@ class Planner:
         staging = self.staging
         y = staging.in_flight(int(staging.divisors[part.divisor]), part.behind)
         terms = dict.fromkeys(
-            ("activations", "weights and gradients", "optimizer state", "workspace"), 0.0
+            ("activations", "weights and gradients", "optimizer state", FIXED), 0.0
         )
         problem = staging.problem
         per_weight = STATE_PER_WEIGHT[problem.precision][problem.optimizer]
@@ -245,7 +248,7 @@ class Planner:
             terms["activations"] += float(staging.per_microbatch[c] * y)
             terms["weights and gradients"] += weights
             terms["optimizer state"] += state
-            terms["workspace"] += fixed - weights
+            terms[FIXED] += fixed - weights
         return sum(terms.values()), terms
 
 

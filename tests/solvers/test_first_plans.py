@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cold import CASES
 from conformance import chain, task
 from project import ROOT
 
@@ -105,3 +106,25 @@ def test_a_mapping_to_few_devices_compiles_nothing(tmp_path: Path) -> None:
     )
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.split() == ["optimal"]
+
+
+def test_plans_that_need_no_compiler_are_near_the_best(tmp_path: Path) -> None:
+    """Of every problem: `auto` without kernels is within 2 × of a good method with them."""
+    paths = [str(ROOT / ".dev"), str(ROOT / "tests" / "support")]
+    ran = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "support" / "cold.py")],
+        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    cold = dict(zip(CASES, map(float, ran.stdout.split()), strict=True))
+    for name, make in CASES.items():
+        of = make()
+        enough = Limits(seconds=60, gap=0.4)
+        method = "max-load" if of.problem.name == "latency" else "auto"
+        found = solve(of.workload, of.cluster, of.problem, method=method, limits=enough, workers=1)
+        best = found.objective
+        assert best is not None, name
+        assert cold[name] <= 2 * best, name

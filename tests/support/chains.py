@@ -8,11 +8,11 @@ import numpy as np
 from brute_iteration import SCHEDULES
 
 from stagecut import Iteration
+from stagecut.formulations.iteration.chain import Chain
 from stagecut.formulations.iteration.orders import Order, order_of
 from stagecut.instances.common.arrays import Floats
 from stagecut.runtime.simulate.simulator import Simulation, simulate_stages
 from stagecut.runtime.simulate.stages import chain
-from stagecut.solvers.iteration.chain import Chain
 
 
 @dataclass(frozen=True, eq=False)

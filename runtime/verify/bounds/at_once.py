@@ -19,6 +19,7 @@ from ....instances import (
 from ....instances.common.units import TIME_UNITS
 from ....instances.model.kept_bytes import kept_bytes
 from ....instances.model.stage_costs import accelerator_seconds
+from .chains.divided import divided_work_bound
 from .latency import latency_bound
 from .max_load import max_load_bound
 from .training import training_bound
@@ -35,9 +36,11 @@ def bound_at_once(workload: Workload, plan: Plan) -> float:
             one = _of_microbatch(workload, problem)
             split = Split.NONCONTIGUOUS if problem.chunks_per_device > 1 else problem.split
             max_load = Throughput(split=split, overlap=problem.overlap)
-            return problem.microbatches * max_load_bound(
-                one, price(one, cluster), max_load, transfers=False
-            )
+            costs = price(one, cluster)
+            busy = problem.microbatches * max_load_bound(one, costs, max_load, transfers=False)
+            if problem.split != Split.CONTIGUOUS or busy >= plan.bound:
+                return busy
+            return max(busy, divided_work_bound(workload, costs, problem, plan.bound))
         case Latency():
             costs = without_links(price(workload, cluster), returning=True)
             return latency_bound(workload, costs, problem.calls, plan.bound)

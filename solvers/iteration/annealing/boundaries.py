@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ....formulations.iteration.chain import Chain
 from ....formulations.iteration.line import Line
 from ....instances.common.arrays import Floats, Ints
 from ...core.lattice import Lattice
-from ..chain import Chain
 from ..stage_list import bits, boundary_costs
 from . import kernel
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ....instances.common.arrays import Floats, Ints
 from ...core.search import Stoppable
-from ..bounds.stage_paths import StagePaths
+from ..stage_paths import StagePaths
 
 #: Steps that a boundary moves at most in one move, and ideals tried at each.
 REACH, WIDTH = 3, 8

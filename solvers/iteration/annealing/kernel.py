@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from ....formulations.iteration import chain_kernel
 from ....instances.common.kernel import inner, kernel
-from .. import kernels
 
-execute = kernels.execute
+execute = chain_kernel.execute
 
 #: Longest paths that are kept, of chains that were too long.
 PATHS = 32

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from ....formulations.iteration.chain import Chain
+from ....formulations.iteration.divisible import divide
+from ....formulations.iteration.line import Line
+from ....formulations.iteration.orders import order_of
 from ....instances.common.arrays import Ints
-from ..chain import Chain
 from ..run import Run
 from .boundaries import anneal, equal_parts
 
@@ -30,6 +34,15 @@ class Number(Protocol):
     @property
     def chain(self) -> Chain:
         """The order of P stages."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """What is known of a number of stages without a list of them: what divisible work says."""
+
+    size: int
+    bound: float
+    chain: Chain
 
 
 #: By number of stages: the least makespan met, and the ideals of its chain.
@@ -72,3 +85,15 @@ def restarts(
                     yield
         if idle:
             return
+
+
+def sizes_of(statement: Line) -> list[Size]:
+    """Return the numbers of stages that plans can have, without listing stages."""
+    problem = statement.problem
+    least = statement.compute.min(axis=0)  # annealing ends at once where a unit runs nowhere
+    forward, compute = np.where(np.isfinite(least), least, 0.0).sum(axis=1).tolist()
+    found = []
+    for size in statement.sizes():
+        own = Chain(order_of(problem, size, statement.trains), problem.weight_share)
+        found.append(Size(size, divide(own, forward, compute).bound, own))
+    return found

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....instances.common.arrays import Bools, Floats
-from ..bounds.stage_paths import HEAVY, LIGHT, StagePaths
+from ..stage_paths import HEAVY, LIGHT, StagePaths
 
 
 @dataclass(frozen=True, eq=False)

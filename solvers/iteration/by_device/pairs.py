@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from ....formulations.iteration.line import most_between
 from ....instances.common.arrays import Bools, Floats, Ints
-from ..bounds.stage_paths import HEAVY, LIGHT, StagePaths
 from ..stage_list import StageList, bits
+from ..stage_paths import HEAVY, LIGHT, StagePaths
 
 
 class Shared(NamedTuple):

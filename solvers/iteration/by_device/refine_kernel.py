@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from ....formulations.iteration import chain_kernel
 from ....instances.common.kernel import inner, kernel
-from .. import kernels
 from .game_kernel import play
 
-execute = kernels.execute
+execute = chain_kernel.execute
 
 #: How close bound and value of the game must be.
 CLOSE = 5e-4

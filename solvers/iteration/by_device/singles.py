@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ....instances.common.arrays import Floats, Ints
-from ..bounds.stage_paths import StagePaths
 from ..sized import SLACK, Sized
+from ..stage_paths import StagePaths
 from .graph import Graph
 
 

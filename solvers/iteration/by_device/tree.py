@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ....formulations.iteration.chain import Chain
 from ....instances.common.arrays import Bools, Floats, Ints
-from ..chain import Chain
 from .graph import Graph
 from .refine_kernel import refine
 

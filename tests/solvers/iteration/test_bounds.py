@@ -11,22 +11,24 @@ import pytest
 from brute_iteration import SCHEDULES, training_case
 from chains import random_line
 
+import stagecut
 from stagecut import InputError, Iteration, Limits
+from stagecut.formulations.iteration.chain import Chain
+from stagecut.formulations.iteration.divisible import divide
 from stagecut.formulations.iteration.line import line
 from stagecut.formulations.iteration.orders import order_of
 from stagecut.formulations.task import pose
 from stagecut.instances.common.arrays import Ints
 from stagecut.solvers.core.lattice import list_ideals
 from stagecut.solvers.core.search import Search
-from stagecut.solvers.iteration.bounds.divisible import divide
-from stagecut.solvers.iteration.bounds.stage_paths import StagePaths
+from stagecut.solvers.iteration import exact
 from stagecut.solvers.iteration.branch import Branching, branch
 from stagecut.solvers.iteration.by_device.search import BestFirst, Root
 from stagecut.solvers.iteration.by_device.singles import Singles
-from stagecut.solvers.iteration.chain import Chain
 from stagecut.solvers.iteration.chain_dp import Cheapest
 from stagecut.solvers.iteration.sized import candidates, durations_of, refute, sized
 from stagecut.solvers.iteration.stage_list import list_stages
+from stagecut.solvers.iteration.stage_paths import StagePaths
 from stagecut.solvers.iteration.turns import take_turns
 
 ROUNDING = 1 + 1e-9
@@ -146,7 +148,7 @@ def test_bounds_of_a_number_of_stages_are_below_its_best_chain(part: int) -> Non
     for where, paths in cases(part, 40):
         best = min((makespan for _, makespan in chains(paths)), default=math.inf)
         infeasible += math.isinf(best)
-        plans = sized(paths)
+        plans = sized(paths, np.inf)
         assert plans.bound <= best * ROUNDING, where
         for found in candidates(plans, never()):
             assert plans.bound <= best * ROUNDING, where
@@ -192,7 +194,7 @@ def test_chains_of_single_stages_by_device_are_bounded_and_all_found(part: int) 
         if math.isinf(best) or paths.line.problem.overlap:
             continue
         for target in (0.9 * best, 1.2 * best):
-            source = Singles(sized(paths))
+            source = Singles(sized(paths, np.inf))
             bounds, met = [0.0], [math.inf]
 
             def aim(target: float = target) -> float:
@@ -219,3 +221,37 @@ def test_turns_end_with_the_searches_that_have_an_end() -> None:
         raise AssertionError("it went on alone")
 
     take_turns(never(), {"quick": iter([None]), "long annealing": endless()}, {})
+
+
+@pytest.mark.parametrize("part", range(len(SCHEDULES)))
+def test_stages_are_listed_that_a_chain_of_few_enough_can_have(part: int) -> None:
+    """All that are in a chain of stages within the limit, and on two devices only its halves."""
+    fewer = 0
+    for name, paths in cases(part, 40):
+        statement, lattice = paths.line, paths.stages.lattice
+        every = paths.stages
+        work = every.ahead.sum(axis=0)[every.end] - every.ahead.sum(axis=0)[every.start]
+        most = 1.5 * float(work.max()) / max(2, statement.most_stages)
+        listed = list_stages(statement, lattice, most, never())
+        assert listed is not None
+        kept = set(zip(listed.start.tolist(), listed.end.tolist(), strict=True))
+        assert len(kept) <= int((work <= most).sum())
+        fewer += len(kept) < int((work <= most * (1 - ROUNDING + 1)).sum())
+        for found, _ in chains(paths):
+            numbers = list(found.stages)
+            if (work[numbers] <= most).all():
+                pairs = zip(every.start[numbers].tolist(), every.end[numbers].tolist(), strict=True)
+                assert kept.issuperset(pairs), name
+    assert fewer > 3
+
+
+def test_boundaries_are_annealed_where_ideals_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No list of stages is needed for that, and the plan is near the optimum."""
+    workload = stagecut.load("unet-training")
+    cluster = stagecut.accelerators_and_cpus(4)
+    best = stagecut.solve(workload, cluster, Iteration(8), limits=Limits(gap=0.01)).objective
+    monkeypatch.setattr(exact, "IDEALS", 10)
+    result = stagecut.solve(workload, cluster, Iteration(8), limits=Limits(nodes=1), workers=1)
+    assert result.phases["annealing"] > 0
+    assert result.objective <= 1.02 * best
+    assert result.limit == "none"  # it ends by itself

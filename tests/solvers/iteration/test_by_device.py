@@ -11,6 +11,8 @@ import pytest
 from brute_iteration import placements, training_case
 
 from stagecut import Cluster, InputError, Iteration, Limits, PipelinePlacement, Workload, evaluate
+from stagecut.formulations.iteration.chain import Chain
+from stagecut.formulations.iteration.divisible import divide
 from stagecut.formulations.iteration.line import line, most_between
 from stagecut.formulations.iteration.orders import order_of
 from stagecut.formulations.task import pose
@@ -18,16 +20,14 @@ from stagecut.instances.common.arrays import Ints
 from stagecut.solvers.core.lattice import Lattice, list_ideals
 from stagecut.solvers.core.search import Search
 from stagecut.solvers.iteration.annealing.boundaries import anneal, equal_parts
-from stagecut.solvers.iteration.bounds.divisible import divide
-from stagecut.solvers.iteration.bounds.stage_paths import StagePaths
 from stagecut.solvers.iteration.by_device import pair_graph as pair_graphs
 from stagecut.solvers.iteration.by_device.graph import Graph
 from stagecut.solvers.iteration.by_device.pair_graph import pair_graph
 from stagecut.solvers.iteration.by_device.pairs import Pairs
 from stagecut.solvers.iteration.by_device.prove import STEP, next_step
 from stagecut.solvers.iteration.by_device.tree import Tree
-from stagecut.solvers.iteration.chain import Chain
 from stagecut.solvers.iteration.stage_list import StageList, list_stages
+from stagecut.solvers.iteration.stage_paths import StagePaths
 
 ROUNDING = 1 + 1e-9
 CASES = 24

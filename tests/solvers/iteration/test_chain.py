@@ -7,10 +7,10 @@ import pytest
 from chains import random_line
 
 from stagecut import Iteration
+from stagecut.formulations.iteration.chain import Chain
 from stagecut.formulations.iteration.orders import order_of
 from stagecut.instances.common.arrays import Floats
 from stagecut.solvers.iteration.annealing.kernel import too_long
-from stagecut.solvers.iteration.chain import Chain
 
 
 @pytest.mark.parametrize("part", range(5))

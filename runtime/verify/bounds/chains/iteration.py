@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .....instances import Cluster, Iteration, Workload
+from .....instances import Cluster, Iteration, VerificationError, Workload
 from .....instances.common.arrays import Floats, Ints
 from ..bound_check import too_much
 from .schedule_paths import SchedulePaths, paths_of
@@ -57,8 +57,11 @@ def no_iteration_below(
     Raises
     ------
     VerificationError
-        If there are too many ideals, stages or parts of the chains to look at all of them.
+        If there are too many ideals, stages or parts of the chains to look at all of them, or a
+        given schedule has two stages on a device.
     """
+    if problem.order and len(set(problem.order.device)) < len(problem.order.device):
+        raise VerificationError("the schedule has two stages on a device")
     listed = list_stages(workload, cluster, problem, target)
     trains = bool(workload.backward.any())
     sizes = [len(problem.order.device)] if problem.order else range(1, listed.most + 1)

@@ -7,7 +7,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from .....instances import Iteration, VerificationError
+from .....instances import Iteration
 from .....instances.common.arrays import Floats, Ints
 from .....instances.model.schedule import Kind
 from ....schedules import make_schedule, schedule_of
@@ -19,7 +19,7 @@ TIMES = 5_000_000
 
 @dataclass(frozen=True, eq=False)
 class SchedulePaths:
-    """The actions of P stages, one on each device, in an order in which they can be executed.
+    """The actions of P stages on D devices, in an order in which they can be executed.
 
     Parameters
     ----------
@@ -28,7 +28,8 @@ class SchedulePaths:
     before
         Of each action, those that it waits for, by number.
     held
-        Shape (P,): microbatches that a stage holds at once.
+        Shape (D,): passes that a device has begun and not come back to at once: where it has one
+        stage, the microbatches that this holds.
     """
 
     which: Ints
@@ -79,25 +80,19 @@ class SchedulePaths:
 
 
 def paths_of(problem: Iteration, stages: int, *, trains: bool) -> SchedulePaths:
-    """Return the actions of so many stages, each on a device of its own.
+    """Return the actions of so many stages.
 
     Parameters
     ----------
     trains
         Whether there are backward passes.
-
-    Raises
-    ------
-    VerificationError
-        If a given schedule has two stages on a device.
     """
     if problem.order:
-        if len(set(problem.order.device)) < len(problem.order.device):
-            raise VerificationError("the schedule has two stages on a device")
         rows = sorted(problem.order.rows, key=lambda row: row[0].stage)
         schedule = schedule_of(rows, microbatches=problem.microbatches)
     else:
-        equal = chain([1.0] * stages, [1.0] * stages if trains else None)
+        where = problem.devices_of(stages)
+        equal = chain([1.0] * stages, [1.0] * stages if trains else None, device=where)
         schedule = make_schedule(problem.schedule, equal, problem.microbatches)
     queues = [
         [(s, k, j) for s, k, j in table.tolist() if k <= Kind.W] for table in schedule.actions

@@ -7,12 +7,13 @@ from functools import cached_property
 
 import numpy as np
 
-from ....formulations.iteration.line import Line
-from ....instances.common.arrays import Bools, Floats, Ints
-from ...core.search import Stoppable
-from ..chain import Chain
-from ..kept_rules import keep_pins, keeps
-from ..stage_list import StageList
+from ...formulations.iteration.chain import Chain
+from ...formulations.iteration.divisible import per_pass
+from ...formulations.iteration.line import Line
+from ...instances.common.arrays import Bools, Floats, Ints
+from ..core.search import Stoppable
+from .kept_rules import keep_pins, keeps
+from .stage_list import StageList
 
 #: Forward and backward time of one stage, against `LIGHT` of all others, on which paths are found.
 HEAVY = ((1.0, 1.0), (1.0, 0.1), (0.1, 1.0))
@@ -184,8 +185,3 @@ class StagePaths:
 def _cost(counts: Floats, duration: Floats) -> Floats:
     """Return what stages cost at prices, shape (R,); what is not priced may last for ever."""
     return counts @ np.where(counts[:, None] > 0, duration, 0.0)
-
-
-def per_pass(counts: Floats, share: float) -> tuple[Floats, Floats]:
-    """Return what forward and backward compute of each stage count for, shapes (P,)."""
-    return counts[:, 0], counts[:, 1] + (1 - share) * counts[:, 2] + share * counts[:, 3]

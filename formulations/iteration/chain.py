@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...formulations.iteration.orders import Order
 from ...instances.common.arrays import Floats, Ints
-from . import kernels
+from . import chain_kernel
+from .orders import Order
 
 
 class Actions(NamedTuple):
@@ -50,7 +50,7 @@ class Chain:
         first = np.cumsum([0, *map(len, self.order.tables)]).astype(np.int64)
         table = np.ascontiguousarray(np.concatenate(self.order.tables))
         order, before = np.empty(len(table), np.int64), np.empty((len(table), 2), np.int64)
-        kernels.in_turn(first, table, self.order.microbatches, order, before)
+        chain_kernel.in_turn(first, table, self.order.microbatches, order, before)
         return Actions(table[order, :2].copy(), before)
 
     def durations(self, forward: Floats, backward: Floats, compute: Floats) -> Floats:
@@ -69,4 +69,4 @@ class Chain:
 
     def _execute(self, duration: Floats, counts: Floats) -> float:
         end = np.empty(len(self.actions.which))
-        return float(kernels.execute(self.actions, duration, end, counts))
+        return float(chain_kernel.execute(self.actions, duration, end, counts))

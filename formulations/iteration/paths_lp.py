@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ....formulations.linear_program import Entries, SolverError, least_cost
-from ....instances.common.arrays import Floats
+from ...instances.common.arrays import Floats
+from ..linear_program import Entries, SolverError, least_cost
 
 
 class Mixture(NamedTuple):

@@ -1,0 +1,102 @@
+"""The execution of a chain of stages in a given order, fast."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...instances.common.kernel import kernel
+
+
+@kernel
+def in_turn(first, table, microbatches, order, before):
+    """Put the actions of a chain into an order in which each comes after those that it waits for.
+
+    The forward pass of a microbatch waits for the one on the stage before, its backward pass for
+    the one on the stage behind, and on the last stage for the forward pass there.
+
+    Parameters
+    ----------
+    first
+        Shape (D + 1,): where each device's actions begin in `table`.
+    table
+        Shape (N, 3): stage, kind and microbatch.
+    microbatches
+        M.
+    order
+        Shape (N,): set to rows of `table`.
+    before
+        Shape (N, 2): set to the places in that order of the action before on the device, and of
+        the one that an action waits for; −1 for none.
+    """
+    devices, stages = len(first) - 1, 0
+    for i in range(len(table)):
+        stages = max(stages, table[i, 0] + 1)
+    # Where the forward and the backward pass of a microbatch are in the order; −1: not yet there.
+    done = np.full((2 * stages, microbatches), -1, np.int64)
+    previous = np.full(devices, -1, np.int64)
+    at = first[:-1].copy()
+    placed, moved = 0, True
+    while moved:
+        moved = False
+        for d in range(devices):
+            while at[d] < first[d + 1]:
+                s, kind, j = table[at[d], 0], table[at[d], 1], table[at[d], 2]
+                task = -1
+                if kind == 0:
+                    if s > 0:
+                        task = 2 * (s - 1)
+                elif kind == 3:
+                    task = 2 * s + 1
+                elif s == stages - 1:
+                    task = 2 * s
+                else:
+                    task = 2 * (s + 1) + 1
+                if task >= 0 and done[task, j] < 0:
+                    break
+                order[placed] = at[d]
+                before[placed, 0] = previous[d]
+                before[placed, 1] = done[task, j] if task >= 0 else -1
+                if kind < 3:
+                    done[2 * s + min(kind, 1), j] = placed
+                previous[d] = placed
+                placed += 1
+                at[d] += 1
+                moved = True
+
+
+@kernel
+def execute(actions, duration, end, counts):
+    """Run a chain of stages in the order of its schedule; return the makespan.
+
+    Parameters
+    ----------
+    actions
+        `Actions`, N of them.
+    duration
+        Shape (P, 4): of each kind.
+    end
+        Shape (N,): set to when each action ends.
+    counts
+        Shape (P, 4): set to the numbers of actions on a longest path; of no rows not to.
+    """
+    which, before = actions
+    makespan, last = 0.0, -1
+    for i in range(len(which)):
+        ready = 0.0
+        if before[i, 0] >= 0:
+            ready = end[before[i, 0]]
+        if before[i, 1] >= 0:
+            ready = max(ready, end[before[i, 1]])
+        ready += duration[which[i, 0], which[i, 1]]
+        end[i] = ready
+        if ready > makespan or last < 0:
+            makespan, last = ready, i
+    if len(counts) > 0:
+        counts[:] = 0.0
+        while last >= 0:
+            counts[which[last, 0], which[last, 1]] += 1.0
+            own, other = before[last]
+            last = own
+            if other >= 0 and (own < 0 or end[other] > end[own]):
+                last = other
+    return makespan

@@ -1,1 +1,0 @@
-"""Bounds of an iteration by the paths of its schedule."""
