@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -26,6 +27,7 @@ from ..instances.model.tied_weights import tied_as
 from ..instances.model.training_layers import training_layers
 from ..instances.pytorch.factory import Made, made_of, make
 from ..instances.pytorch.profile import profile
+from ..runtime.execution.steps import threads_per_process
 from ..solvers import Limits
 from .planned_model import PlannedModel
 from .solve import solve
@@ -42,6 +44,7 @@ def plan(
     memory_bytes: float | None = None,
     estimate: str | None = None,
     depth: int | Literal["auto"] | None = None,
+    threads: int | None = None,
     limits: Limits | None = None,
 ) -> PlannedModel:
     """Profile a model, and plan where its operators run.
@@ -75,6 +78,10 @@ def plan(
         Default: operators are measured where the model is.
     depth
         None: operators are placed; d or ``auto``: modules so many calls deep, as for `profile`.
+    threads
+        CPU threads to measure with: those of each process that will run the plan. Default: in a
+        program that torchrun started, as many as torch has there; else this machine's cores divided
+        by the devices, as `stagecut run` does.
     limits
         Of the search, as for `solve`; default: 60 s and a gap of 1 %.
 
@@ -108,7 +115,7 @@ def plan(
     training = made.model.training if training is None else training
     problem = problem or (Iteration(microbatches) if training else Throughput("contiguous"))
     search = partial(
-        _planned, made, training, problem, devices, memory_bytes, estimate, depth, limits
+        _planned, made, training, problem, devices, memory_bytes, estimate, depth, threads, limits
     )
     if not (dist.is_available() and dist.is_initialized()):
         return search()
@@ -123,15 +130,17 @@ def _planned(
     memory_bytes: float | None,
     estimate: str | None,
     depth: int | Literal["auto"] | None,
+    threads: int | None,
     limits: Limits | None,
 ) -> PlannedModel:
     staged = isinstance(problem, Training)
     if staged and not training:
         raise InputError("problem: a Training plan has a backward pass; set training to True")
     depth = "auto" if staged and depth is None else depth
-    done = profile(
-        made.model, made.args, made.kwargs, training=training, estimate=estimate, depth=depth
-    )
+    with _threads(threads, devices.size if isinstance(devices, Cluster) else devices):
+        done = profile(
+            made.model, made.args, made.kwargs, training=training, estimate=estimate, depth=depth
+        )
     workload = training_layers(done.workload) if staged else done.workload
     if isinstance(problem, Iteration):
         workload = tied_as(workload, Tied.COPIES, problem.microbatches)
@@ -151,6 +160,20 @@ def _planned(
             f"{workload.name}: no plan found within the limit ({result.limit}); give more time"
         )
     return PlannedModel(workload, result, made.args, made.kwargs, done.notes)
+
+
+@contextmanager
+def _threads(wanted: int | None, devices: int) -> Iterator[None]:
+    """Let torch have the CPU threads that each process of a plan will have."""
+    if wanted is not None and wanted < 1:
+        raise InputError(f"threads: {wanted}; it must be at least 1")
+    before = torch.get_num_threads()
+    running = dist.is_available() and dist.is_initialized()  # this is one of the processes
+    torch.set_num_threads(wanted or (before if running else threads_per_process(max(1, devices))))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _memory_of(model: nn.Module) -> float | None:

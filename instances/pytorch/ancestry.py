@@ -8,8 +8,8 @@ parameters and inputs it depends on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from .recording.recording import Recording
 from .recording.storages import Storages
 from .recording.watch import is_free, written
 from .tracing.leaves import tensors
-from .tracing.traced import flat_inputs, parameters_of, quiet, reason_of
+from .tracing.traced import as_exported, flat_inputs, parameters_of, quiet, reason_of
 from .tracing.unchanged import unchanged
 from .tracing.without_numbers import has_no_numbers, mode_of, swapped, without_numbers
 
@@ -123,27 +123,11 @@ def _of_run(
         return _watched(model, args, kwargs, training, mode_of(held))
     try:
         if has_no_numbers(held):
-            with _as_exported():
+            with as_exported():
                 return _watched(model, args, kwargs, training, mode_of(held))
         return _watched(model, args, kwargs, training, None)
     except Exception as error:  # any code of the model may run here
         raise InputError(f"model: it fails on its inputs: {reason_of(error, model)}") from None
-
-
-@contextmanager
-def _as_exported() -> Iterator[None]:
-    """Let libraries choose what they choose while exported: kernels that need no numbers."""
-    flags = ("_is_compiling_flag", "_is_exporting_flag")
-    before = {
-        flag: getattr(torch.compiler, flag) for flag in flags if hasattr(torch.compiler, flag)
-    }
-    try:
-        for flag in before:
-            setattr(torch.compiler, flag, True)
-        yield
-    finally:
-        for flag, value in before.items():
-            setattr(torch.compiler, flag, value)
 
 
 def _watched(

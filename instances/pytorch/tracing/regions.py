@@ -26,8 +26,8 @@ def check_operators(module: fx.GraphModule) -> None:
     InputError
         If there is one: which, and in which module's code.
     """
-    graphs = [inner for inner in module.modules() if isinstance(inner, fx.GraphModule)]
-    for n in (n for graph in graphs for n in graph.graph.nodes):
+    graphs = [inner.graph for inner in module.modules() if isinstance(inner, fx.GraphModule)]
+    for n in (n for graph in graphs for n in graph.nodes):
         if isinstance(n.target, HigherOrderOperator) and n.target.name() not in _REGIONS:
             stack = n.meta.get("nn_module_stack") or {}
             path = next(
