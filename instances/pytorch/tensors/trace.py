@@ -17,6 +17,7 @@ from ...common.errors import InputError
 from ..tracing.leaves import loss_of, tensors
 from ..tracing.regions import check_operators
 from ..tracing.traced import as_exported, quiet, reason_of
+from ..tracing.unchanged import unchanged
 from ..tracing.without_numbers import swapped, without_numbers
 
 
@@ -94,16 +95,16 @@ def training_graph(
             return losses, torch.autograd.grad(losses, wanted, ones, allow_unused=True)
 
     def traced() -> fx.GraphModule:
-        made: fx.GraphModule = make_fx(step)(weights, buffers, given, named)
-        return made
+        with unchanged(model, (args, kwargs)), mode, quiet():
+            made: fx.GraphModule = make_fx(step)(weights, buffers, given, named)
+            return made
 
     try:
-        with mode, quiet():
-            try:
+        try:
+            module = traced()
+        except RuntimeError:  # of a kernel that needs numbers, in whose place others choose one
+            with as_exported():
                 module = traced()
-            except RuntimeError:  # a kernel that needs numbers, in whose place others choose one
-                with as_exported():
-                    module = traced()
     except InputError:
         raise
     except Exception as error:  # the user's code may fail in any way
