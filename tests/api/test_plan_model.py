@@ -13,6 +13,7 @@ from torch import nn  # noqa: E402
 
 import stagecut  # noqa: E402
 from stagecut import InfeasibleError, InputError, Link, StagecutError  # noqa: E402
+from stagecut.instances.pytorch.prices import timing  # noqa: E402
 
 
 def free(devices: int) -> stagecut.Cluster:
@@ -87,6 +88,24 @@ def test_training_plans_and_requests() -> None:
         model, inputs, devices=2, problem=stagecut.Latency(), estimate="h100", depth=1
     )
     assert "for one request" in request.report()
+
+
+@pytest.mark.parametrize(("threads", "devices"), [(None, 16), (1, 2), (2, 2)])
+def test_it_measures_with_the_threads_of_each_process(
+    threads: int | None, devices: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timing, "BUDGET_S", 0.0)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    before = torch.get_num_threads()
+    limits = stagecut.Limits(seconds=5)
+    planned = stagecut.plan(
+        model, torch.zeros(4, 8), devices=devices, threads=threads, limits=limits
+    )
+    assert planned.workload.provenance["threads"] == str(threads or 1)  # fewer cores than devices
+    assert torch.get_num_threads() == before
+    with pytest.raises(InputError, match="threads: 0; it must be at least 1"):
+        stagecut.plan(model, torch.zeros(4, 8), devices=2, threads=0)
 
 
 def test_it_refuses_in_one_line() -> None:

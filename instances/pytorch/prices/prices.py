@@ -134,9 +134,7 @@ def _doubted(factor: float, before: int, device: torch.device) -> str:
             "disturb; measure on an idle machine, or with --threads 1"
         )
     elif longer:
-        why = (
-            "the model's own Python, or memory given back, takes the rest; a larger batch hides it"
-        )
+        why = "it does more than kernels: Python, memory given back; a larger batch hides that"
     else:
         why = "the model has faster kernels than its trace, as nn.MultiheadAttention for inference"
     return f"the whole takes {times} its parts, and so plans may be off; likely {why}"
