@@ -44,7 +44,6 @@ def plan(
     memory_bytes: float | None = None,
     estimate: str | None = None,
     depth: int | Literal["auto"] | None = None,
-    threads: int | None = None,
     limits: Limits | None = None,
 ) -> PlannedModel:
     """Profile a model, and plan where its operators run.
@@ -75,13 +74,11 @@ def plan(
         CPUs there is no limit, and the report says so.
     estimate
         Name of an accelerator, such as ``h100``: times are its roofline's, nothing is run.
-        Default: operators are measured where the model is.
+        Default: operators are measured where the model is; on CPUs with the threads that each
+        process will have: as many as torch has in a program that torchrun started, else this
+        machine's cores divided by the devices, as `stagecut run` does.
     depth
         None: operators are placed; d or ``auto``: modules so many calls deep, as for `profile`.
-    threads
-        CPU threads to measure with: those of each process that will run the plan. Default: in a
-        program that torchrun started, as many as torch has there; else this machine's cores divided
-        by the devices, as `stagecut run` does.
     limits
         Of the search, as for `solve`; default: 60 s and a gap of 1 %.
 
@@ -115,7 +112,7 @@ def plan(
     training = made.model.training if training is None else training
     problem = problem or (Iteration(microbatches) if training else Throughput("contiguous"))
     search = partial(
-        _planned, made, training, problem, devices, memory_bytes, estimate, depth, threads, limits
+        _planned, made, training, problem, devices, memory_bytes, estimate, depth, limits
     )
     if not (dist.is_available() and dist.is_initialized()):
         return search()
@@ -130,14 +127,13 @@ def _planned(
     memory_bytes: float | None,
     estimate: str | None,
     depth: int | Literal["auto"] | None,
-    threads: int | None,
     limits: Limits | None,
 ) -> PlannedModel:
     staged = isinstance(problem, Training)
     if staged and not training:
         raise InputError("problem: a Training plan has a backward pass; set training to True")
     depth = "auto" if staged and depth is None else depth
-    with _threads(threads, devices.size if isinstance(devices, Cluster) else devices):
+    with _threads_of_each(devices.size if isinstance(devices, Cluster) else devices):
         done = profile(
             made.model, made.args, made.kwargs, training=training, estimate=estimate, depth=depth
         )
@@ -163,13 +159,11 @@ def _planned(
 
 
 @contextmanager
-def _threads(wanted: int | None, devices: int) -> Iterator[None]:
+def _threads_of_each(devices: int) -> Iterator[None]:
     """Let torch have the CPU threads that each process of a plan will have."""
-    if wanted is not None and wanted < 1:
-        raise InputError(f"threads: {wanted}; it must be at least 1")
     before = torch.get_num_threads()
     running = dist.is_available() and dist.is_initialized()  # this is one of the processes
-    torch.set_num_threads(wanted or (before if running else threads_per_process(max(1, devices))))
+    torch.set_num_threads(before if running else threads_per_process(max(1, devices)))
     try:
         yield
     finally:

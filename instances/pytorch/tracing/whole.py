@@ -164,7 +164,7 @@ class Parts:
 
     def put_in(self, module: fx.GraphModule) -> None:
         """Replace the operators of a graph by calls of the parts."""
-        vars(module)["whole"] = self.model  # no module of it; what its parts change is put back
+        vars(module)["_of_model"] = self.model  # no part of it, but what its parts may change
         for path in dict.fromkeys(path for part in self.found for path in part.carriers):
             with suppress(AttributeError):  # parameters are there already
                 module.add_submodule(path, self.model.get_submodule(path))
