@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -26,6 +27,7 @@ from ..instances.model.tied_weights import tied_as
 from ..instances.model.training_layers import training_layers
 from ..instances.pytorch.factory import Made, made_of, make
 from ..instances.pytorch.profile import profile
+from ..runtime.execution.steps import threads_per_process
 from ..solvers import Limits
 from .planned_model import PlannedModel
 from .solve import solve
@@ -72,7 +74,9 @@ def plan(
         CPUs there is no limit, and the report says so.
     estimate
         Name of an accelerator, such as ``h100``: times are its roofline's, nothing is run.
-        Default: operators are measured where the model is.
+        Default: operators are measured where the model is; on CPUs with the threads that each
+        process will have: as many as torch has in a program that torchrun started, else this
+        machine's cores divided by the devices, as `stagecut run` does.
     depth
         None: operators are placed; d or ``auto``: modules so many calls deep, as for `profile`.
     limits
@@ -129,9 +133,10 @@ def _planned(
     if staged and not training:
         raise InputError("problem: a Training plan has a backward pass; set training to True")
     depth = "auto" if staged and depth is None else depth
-    done = profile(
-        made.model, made.args, made.kwargs, training=training, estimate=estimate, depth=depth
-    )
+    with _threads_of_each(devices.size if isinstance(devices, Cluster) else devices):
+        done = profile(
+            made.model, made.args, made.kwargs, training=training, estimate=estimate, depth=depth
+        )
     workload = training_layers(done.workload) if staged else done.workload
     if isinstance(problem, Iteration):
         workload = tied_as(workload, Tied.COPIES, problem.microbatches)
@@ -151,6 +156,18 @@ def _planned(
             f"{workload.name}: no plan found within the limit ({result.limit}); give more time"
         )
     return PlannedModel(workload, result, made.args, made.kwargs, done.notes)
+
+
+@contextmanager
+def _threads_of_each(devices: int) -> Iterator[None]:
+    """Let torch have the CPU threads that each process of a plan will have."""
+    before = torch.get_num_threads()
+    running = dist.is_available() and dist.is_initialized()  # this is one of the processes
+    torch.set_num_threads(before if running else threads_per_process(max(1, devices)))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _memory_of(model: nn.Module) -> float | None:

@@ -1,28 +1,38 @@
 """Networks from `transformers` (random weights) and a U-Net, imported, counted, planned, measured.
 
-Prints two Markdown tables. Counts: nodes, edges, parameters, FLOPs against FlopCounterMode, saved
+Prints three Markdown tables. Counts: nodes, edges, parameters, FLOPs against FlopCounterMode, saved
 bytes against saved-tensor hooks, CPU seconds to import, and the verified plan on 4 devices. Times:
 the sum of operator times against the whole model, before and after correction, on one thread.
+Kept: all models of `models.py` and `more_models.py` whose library is there, trained: whether the
+profile has all parameters and costs the same on `meta`, the operators of ``--tensors`` and those
+without a rule, or why it is refused, and whether the model is afterwards what it was.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import logging
 import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers as hf
+from models import FACTORIES
+from more_models import MORE
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 import stagecut
+from stagecut import InputError
 from stagecut.instances.pytorch.counts import counted_by_torch
 from stagecut.instances.pytorch.profile import Profile, profile
+from stagecut.instances.pytorch.tensors.program import tensor_program
 
 Made = tuple[nn.Module, dict[str, Any]]
 WIDTH, LAYERS, HEADS, WORDS, LENGTH = 256, 6, 4, 1000, 128
@@ -174,7 +184,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="names, separated by commas")
     parser.add_argument("--method", default="greedy")
     parser.add_argument("--seconds", type=float, default=10.0, help="for each plan")
-    parser.add_argument("--table", choices=("counts", "times", "both"), default="both")
+    parser.add_argument("--table", choices=("counts", "times", "kept", "all"), default="all")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
@@ -183,13 +193,22 @@ def main() -> None:
     only = {name for name in options.only.split(",") if name}
     chosen = [build for build in MODELS if not only or build.__name__ in only]
     for table, head, row in (("counts", COUNTED, count), ("times", MEASURED, measure)):
-        if options.table not in (table, "both"):
+        if options.table not in (table, "all"):
             continue
         print(head)
         for build in chosen:
             for training in (False, True):
                 row(build, training, options)
         print()
+    if options.table in ("kept", "all"):
+        print(KEPT)
+        for build, library in (FACTORIES | MORE).items():
+            if only and build.__name__ not in only:
+                continue
+            if find_spec(library or "torch") is None:
+                print(f"| {build.__name__} | it needs {library} |" + " |" * 5, flush=True)
+            else:
+                keep(build)
 
 
 COUNTED = """\
@@ -199,6 +218,73 @@ COUNTED = """\
 MEASURED = """\
 | network | pass | profile s | forward | its sum after, ms | backward | its sum after, ms |
 |---|---|--:|---|--:|---|--:|"""
+
+
+KEPT = """\
+| model | nodes | parameters = model's | ms on an h100 | on meta | --tensors | model unchanged |
+|---|--:|---|--:|---|---|---|"""
+
+
+def said(work: Callable[[], Any]) -> Any:
+    """Return what a function returns, or why it refuses."""
+    try:
+        return work()
+    except InputError as error:
+        return f"refused: {error}".replace("|", "/")
+
+
+def state_of(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Return hooks, modules, numbers and settings of a model, and what it returns."""
+    found: dict[str, Any] = {"state": [value.clone() for value in model.state_dict().values()]}
+    for path, module in model.named_modules():
+        tables = {key: value for key, value in vars(module).items() if isinstance(value, dict)}
+        found[path] = [type(module), module.training, sorted(vars(module))]
+        found[path] += [list(tables[key]) for key in sorted(tables)]
+    found["config"] = str(getattr(model, "config", ""))
+    found["gradients"] = [parameter.grad for parameter in model.parameters()]
+    torch.manual_seed(1)
+    out = tree_leaves(copy.deepcopy(model)(**inputs))
+    found["out"] = [value.detach() for value in out if isinstance(value, torch.Tensor)]
+    return found
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two nested values are equal; of outputs, up to rounding."""
+    if isinstance(one, torch.Tensor):
+        return torch.allclose(one, other, rtol=1e-5, atol=1e-6, equal_nan=True)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+def keep(build: Callable[[], Made]) -> None:
+    torch.manual_seed(0)
+    model, inputs = build()
+    model = getattr(model, "_orig_mod", model).train()
+    with torch.device("meta"):
+        there, given = build()
+    before = state_of(model, inputs)
+    here = said(lambda: profile(model, (), inputs, training=True, estimate="h100").workload)
+    meta = said(lambda: profile(there, (), given, training=True, estimate="h100").workload)
+    program = said(lambda: tensor_program(model, (), inputs, estimate="h100").program)
+    unchanged = same(before, state_of(model, inputs))
+    nodes, parameters, time_ms = here, "", ""
+    if not isinstance(here, str):
+        once = stagecut.tied_as(here, "colour")
+        own, found = sum(p.numel() for p in model.parameters()), once.extra["parameters"].sum()
+        unused = int(here.provenance.get("unused_parameters", 0))
+        nodes, time_ms = here.n, f"{here.times['accelerator'].sum():.5g}"
+        parameters = "yes" if found + unused == own else f"no: {found + unused:,.0f} of {own:,}"
+    if not isinstance(meta, str):
+        meta = "the same" if meta.fingerprint == here.fingerprint else "**differs**"
+    if not isinstance(program, str):
+        kinds = sorted({one.kind for one in program.unruled})
+        program = f"{len(program.operators)}" + (f"; no rule: {', '.join(kinds)}" if kinds else "")
+    cells = [build.__name__, nodes, parameters, time_ms, meta, program]
+    cells.append("yes" if unchanged else "**no**")
+    print("| " + " | ".join(map(str, cells)) + " |", flush=True)
 
 
 def count(build: Callable[[], Made], training: bool, options: argparse.Namespace) -> None:

@@ -165,7 +165,8 @@ def _from_pytorch(
             fresh=fresh,
         )
     for note in done.notes:
-        OUT.print(note, style="dim", highlight=False, markup=False, soft_wrap=True)
+        style = "yellow" if note.startswith("warning:") else "dim"
+        OUT.print(note, style=style, highlight=False, markup=False, soft_wrap=True)
     return done
 
 

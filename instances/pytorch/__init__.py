@@ -4,7 +4,8 @@
 it. Both take a model apart and put its profile together by `parts.py`. The modules follow the data:
 `tracing/trace.py` (module → fx graph; what `torch.export` rejects in `tracing/fallback.py`),
 `recording/record.py` and `recording/engine.py` (fx graph → what every step does, forward and
-backward), `operators/operators.py` (steps → operator graph), `layers.py` (operators → layers),
+backward), `operators/operators.py` (steps → operator graph), `ancestry.py` (the graph held against
+a run of the model itself), `layers.py` (operators → layers),
 `prices/prices.py` (their times, by `prices/estimate.py`, or by `prices/timing.py` and
 `prices/correct.py`), `to_workload.py`.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -16,6 +16,7 @@ from ..common.units import NodeId
 from ..model.cluster import Cluster
 from ..model.tied_weights import with_ties
 from ..model.workload import Workload
+from .ancestry import check_complete
 from .layers import Grouping
 from .operators.graph import Graph
 from .operators.operators import operator_graph
@@ -24,6 +25,7 @@ from .recording.recording import Recording
 from .to_workload import Times, ties_of, to_workload
 from .tracing.trace import trace
 from .tracing.traced import Traced
+from .tracing.without_numbers import off_meta, own
 
 
 @dataclass(frozen=True)
@@ -104,12 +106,26 @@ def take_apart(
     """
     if model.training != training:
         model.train(training)
-    traced = trace(model, args, kwargs, training, whole=whole)
-    recording = record(traced, training)
-    graph = operator_graph(recording, training)
-    if not graph.operators:
-        raise InputError(f"{type(model).__name__}: it computes nothing; nothing to plan")
-    return Parts(model, traced, recording, graph, training)
+    with off_meta(model, args, kwargs) as (given, named):
+        traced = trace(model, given, named, training, whole=whole)
+        recording = record(traced, training)
+        graph = operator_graph(recording, training)
+        if not graph.operators:
+            raise InputError(f"{type(model).__name__}: it computes nothing; nothing to plan")
+        check_complete(model, given, named, training, recording, graph)
+    return Parts(model, _with_own(traced), recording, graph, training)
+
+
+def _with_own(traced: Traced) -> Traced:
+    """Return a trace that holds the model's own tensors again."""
+    for module in traced.module.modules():
+        for table in (module._parameters, module._buffers):
+            table.update({name: own(value) for name, value in table.items()})
+    return replace(
+        traced,
+        inputs=tuple(map(own, traced.inputs)),
+        parameters=tuple((name, own(value)) for name, value in traced.parameters),
+    )
 
 
 def put_together(

@@ -43,8 +43,8 @@ def profile(
     ----------
     model, args, kwargs
         What runs: ``model(*args, **kwargs)``. It is switched to training or evaluation mode if it
-        is in the other one; afterwards modes, buffers, gradients and random generators are as
-        they were.
+        is in the other one; afterwards it is as it was: modules, hooks, modes, gradients, buffers,
+        settings, and random generators.
     name
         Of the workload; default: the model's class.
     training

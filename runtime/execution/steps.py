@@ -129,10 +129,13 @@ def alone_if_it_can_be(processes: int) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK="0", WORLD_SIZE="1")
 
 
-def threads_per_process() -> int:
-    """Return the cores that this process may use, shared by the processes on this host."""
+def threads_per_process(processes: int | None = None) -> int:
+    """Return the cores that this process may use, shared by the processes on this host.
+
+    Default: as many as torchrun started here.
+    """
     cores = len(psutil.Process().cpu_affinity()) if psutil.LINUX else os.cpu_count() or 1
-    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    return max(1, cores // (processes or int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 
 def common_zero() -> float:

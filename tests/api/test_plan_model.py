@@ -13,6 +13,8 @@ from torch import nn  # noqa: E402
 
 import stagecut  # noqa: E402
 from stagecut import InfeasibleError, InputError, Link, StagecutError  # noqa: E402
+from stagecut.api import plan_model  # noqa: E402
+from stagecut.instances.pytorch.prices import timing  # noqa: E402
 
 
 def free(devices: int) -> stagecut.Cluster:
@@ -87,6 +89,20 @@ def test_training_plans_and_requests() -> None:
         model, inputs, devices=2, problem=stagecut.Latency(), estimate="h100", depth=1
     )
     assert "for one request" in request.report()
+
+
+@pytest.mark.parametrize("devices", [1, 2, 16])
+def test_it_measures_with_the_threads_of_each_process(
+    devices: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timing, "BUDGET_S", 0.0)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(plan_model, "threads_per_process", lambda count: 3 if count == 2 else 1)
+    model, before = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), torch.get_num_threads()
+    limits = stagecut.Limits(seconds=5)
+    planned = stagecut.plan(model, torch.zeros(4, 8), devices=devices, limits=limits)
+    assert planned.workload.provenance["threads"] == ("3" if devices == 2 else "1")
+    assert torch.get_num_threads() == before
 
 
 def test_it_refuses_in_one_line() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +23,7 @@ from torch import nn  # noqa: E402
 from stagecut.instances.pytorch.counts import counted_by_torch  # noqa: E402
 from stagecut.instances.pytorch.factory import make  # noqa: E402
 from stagecut.instances.pytorch.operators.operators import operator_graph  # noqa: E402
-from stagecut.instances.pytorch.prices import timing  # noqa: E402
+from stagecut.instances.pytorch.prices import prices, timing  # noqa: E402
 from stagecut.instances.pytorch.profile import Profile, profile  # noqa: E402
 from stagecut.instances.pytorch.recording.watch import Watch  # noqa: E402
 
@@ -243,6 +245,16 @@ def test_profiles_and_what_is_cut_for_a_run_do_not_print_their_weights() -> None
     assert "out_features" not in repr(ready)
 
 
+def checks(done: Profile) -> list[str]:
+    """Return what is said of parts and whole."""
+    return [note for note in done.notes if note.startswith(("forward:", "backward:"))]
+
+
+def warned(done: Profile) -> list[str]:
+    """Return the warnings, which a busy machine may cause."""
+    return [note for note in done.notes if note.startswith("warning:")]
+
+
 def test_measured_times_are_cached_and_add_up_to_the_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,10 +264,10 @@ def test_measured_times_are_cached_and_add_up_to_the_whole(
     assert (done.workload.extra["measured"] == 1).all()
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
-    assert len(done.notes) == 2
+    assert len(checks(done)) == 2
     assert "parts" in done.workload.provenance["backward_check"]
     total = float(done.workload.times["accelerator"].sum())
-    said = [note.split("whole ")[1].split(" ms")[0] for note in done.notes]
+    said = [note.split("whole ")[1].split(" ms")[0] for note in checks(done)]
     assert total == pytest.approx(sum(map(float, said)), rel=1e-3)
     (file,) = tmp_path.iterdir()
     assert timing.machine_name("cpu") in done.workload.provenance["device"]
@@ -266,10 +278,59 @@ def test_measured_times_are_cached_and_add_up_to_the_whole(
     assert "--fresh" in again.notes[0]
     assert set(again.workload.times) == {"accelerator", "cpu"}
     fresh = profile(model, (x,), training=True, cache=tmp_path, fresh=True)
-    assert len(fresh.notes) == 2
+    assert len(checks(fresh)) == len(fresh.notes) - len(warned(fresh))
     assert file.stat().st_mtime_ns > stamp
     monkeypatch.setattr(timing, "MOST_DAYS", 0.0)
-    assert len(profile(model, (x,), training=True, cache=tmp_path).notes) == 2  # all are too old
+    old = profile(model, (x,), training=True, cache=tmp_path)
+    assert len(checks(old)) == len(old.notes) - len(warned(old))  # all are too old to be used
+
+
+@pytest.mark.parametrize(
+    ("ratio", "said"), [(1.0, None), (10.0, "10.0 times its parts"), (0.1, "1/10.0 of its parts")]
+)
+@pytest.mark.parametrize(
+    ("again", "threads", "reason"),
+    [
+        (False, 1, "more than kernels|faster kernels"),
+        (False, 2, "with 2 threads .* --threads 1"),
+        (True, 1, "measured before, .*profile --fresh"),
+    ],
+    ids=["one thread", "two threads", "from the cache"],
+)
+def test_a_whole_that_its_parts_do_not_explain_is_a_warning_with_the_likely_reason(
+    ratio: float,
+    said: str | None,
+    again: bool,
+    threads: int,
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The parts are a second for each kernel, and the whole `ratio` times their sum."""
+
+    def kernels(_: object, __: object, cache: timing.Cache, wanted: set[str], **___: object):
+        cache.timings |= dict.fromkeys(wanted, timing.Timing(1.0, 0.0, time.time()))
+        cache.save()
+        return cache.timings
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    nothing = timing.Timing(0.0, 0.0)
+    whole = timing.Whole(timing.Timing(2 * ratio, 0.0), nothing)
+    monkeypatch.setattr(prices, "measure_kernels", kernels)
+    monkeypatch.setattr(prices, "measure_whole", lambda *_: whole)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for _ in range(1 + again):
+            notes = profile(model, (torch.zeros(3, 4),), cache=tmp_path).notes
+    finally:
+        torch.set_num_threads(before)
+    warnings = [note for note in notes if note.startswith("warning: ")]
+    assert len(warnings) == (said is not None)
+    for line in warnings:
+        assert said is not None
+        assert said in line
+        assert re.search(reason, line)
 
 
 def test_models_on_meta_can_be_estimated_only() -> None:

@@ -121,14 +121,16 @@ def test_a_module_around_its_children_is_cut_where_it_must() -> None:
 
 def test_parts_are_corrected_to_the_whole() -> None:
     ms, kernels = np.array([1.0, 3.0]), np.array([20.0, 20.0])
-    nothing, text = corrected(np.zeros(2), kernels, 4.2)
+    nothing, _, text = corrected(np.zeros(2), kernels, 4.2)
     assert nothing.tolist() == [0.0, 0.0]
     assert "corrected" not in text
-    small, text = corrected(ms, kernels, 4.5)
+    small, factor, text = corrected(ms, kernels, 4.5)
     assert small.sum() == pytest.approx(4.5)
+    assert factor == pytest.approx(1.0)
     assert small[1] - small[0] == pytest.approx(2.0)  # an overhead, no factor
-    large, text = corrected(ms, kernels, 9.6)
+    large, factor, text = corrected(ms, kernels, 9.6)
     assert large.sum() == pytest.approx(9.6)
     assert "20 µs per kernel and a factor of 2" in text
-    less, text = corrected(ms, kernels, 2.0)
-    assert less.tolist() == [0.5, 1.5]
+    assert factor == pytest.approx(2.0)
+    less, factor, text = corrected(ms, kernels, 2.0)
+    assert (less.tolist(), factor) == ([0.5, 1.5], 0.5)

@@ -8,8 +8,12 @@ from ...common.arrays import Floats
 OVERHEAD_MS = 0.02
 
 
-def corrected(ms: Floats, kernels: Floats, whole_ms: float) -> tuple[Floats, str]:
-    """Return times of parts that add up to the whole, and what was done.
+#: Factors beyond this, or below its inverse, say that parts and whole were not measured alike.
+PLAUSIBLE = 1.5
+
+
+def corrected(ms: Floats, kernels: Floats, whole_ms: float) -> tuple[Floats, float, str]:
+    """Return times of parts that add up to the whole, the common factor, and what was done.
 
     A whole that takes longer is explained first by a constant overhead for each kernel, up to
     20 µs, as small models show; the rest by a common factor.
@@ -24,7 +28,7 @@ def corrected(ms: Floats, kernels: Floats, whole_ms: float) -> tuple[Floats, str
     total = float(ms.sum())
     text = f"parts {total:.4g} ms, whole {whole_ms:.4g} ms"
     if not total:
-        return ms, text
+        return ms, 1.0, text
     overhead = min(max(0.0, (whole_ms - total) / float(kernels.sum())), OVERHEAD_MS)
     ms = ms + overhead * kernels
     factor = whole_ms / float(ms.sum())
@@ -33,4 +37,4 @@ def corrected(ms: Floats, kernels: Floats, whole_ms: float) -> tuple[Floats, str
         text += (
             f" by a factor of {factor:.4g}" if not overhead else f" and a factor of {factor:.4g}"
         )
-    return ms * factor, text
+    return ms * factor, factor, text

@@ -18,7 +18,7 @@ from ..parts import Parts
 from ..to_workload import Times
 from ..tracing.leaves import tensors
 from ..tracing.traced import reason_of
-from .correct import corrected
+from .correct import PLAUSIBLE, corrected
 from .estimate import estimated_ms
 from .timing import (
     DAY_S,
@@ -111,13 +111,33 @@ def measured_times(
         ("backward", backward, whole.backward),
     ):
         if mask.any() and target.seconds > 0:
-            ms[mask], text = corrected(ms[mask], kernels[mask], 1e3 * target.seconds)
+            ms[mask], factor, text = corrected(ms[mask], kernels[mask], 1e3 * target.seconds)
             provenance[f"{what}_check"] = text
             notes.append(f"{what}: {text}")
+            if not 1 / PLAUSIBLE <= factor <= PLAUSIBLE:
+                notes.append(f"warning: {what}: {_doubted(factor, len(before), device)}")
     host = device.type == "cpu"
     link = ASSUMED_LINKS["cpu" if host else "cuda"]
     cpu_ms = ms if host else fallback
     return Times(ms, cpu_ms, measured, spread, link, provenance), notes
+
+
+def _doubted(factor: float, before: int, device: torch.device) -> str:
+    """Say that parts and whole do not fit together, and the likely reason with a remedy."""
+    longer = factor > 1
+    times = f"{factor:.1f} times" if longer else f"1/{1 / factor:.1f} of"
+    if before:
+        why = "kernels were measured before, when the machine was in another state; profile --fresh"
+    elif device.type == "cpu" and torch.get_num_threads() > 1:
+        why = (
+            f"with {torch.get_num_threads()} threads the clock is wall time, which other programs "
+            "disturb; measure on an idle machine, or with --threads 1"
+        )
+    elif longer:
+        why = "it does more than kernels: Python, memory given back; a larger batch hides that"
+    else:
+        why = "the model has faster kernels than its trace, as nn.MultiheadAttention for inference"
+    return f"the whole takes {times} its parts, and so plans may be off; likely {why}"
 
 
 def _sum(kernels: Any, timings: Mapping[str, Timing]) -> Timing | None:

@@ -1,27 +1,36 @@
-"""FLOPs of operators that torch's FlopCounterMode of today leaves out.
+"""FLOPs of operators that torch's FlopCounterMode of today leaves out, or counts otherwise.
 
-It counts attention on GPUs, not by the fused kernel for CPUs; and no product of grouped matrices,
-which mixtures of experts come down to. `custom_mapping` hands the same formulas to FlopCounterMode.
+It counts attention by the fused kernels of GPUs, though as if a causal mask saved nothing, but not
+by that of CPUs; and no product of grouped matrices, which mixtures of experts come down to.
+`custom_mapping` hands the same formulas to FlopCounterMode.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 
 
-def attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> float:
-    """Q·Kᵀ and weights·V, each 2·rows·columns·width, over all heads; masks save nothing."""
-    *heads, rows, width = query.shape
-    columns, depth = key.shape[-2], value.shape[-1]
-    return float(2 * torch.Size(heads).numel() * rows * columns * (width + depth))
+def attention(name: str, *args: Any, **kwargs: Any) -> float:
+    """Q·Kᵀ and weights·V, each 2·pairs·width, over all heads.
 
-
-def attention_backward(_: Any, query: Any, key: Any, value: Any, *__: Any, **___: Any) -> float:
-    """Five products instead of two: the scores are computed again (Dao et al., NeurIPS 2022)."""
-    return 2.5 * attention(query, key, value)
+    Pairs are rows times columns; under a causal mask, which kernels skip above the diagonal, row i
+    has i of them. A mask that is a tensor saves nothing. Backward there are five products instead
+    of two, as the scores are computed again (Dao et al., NeurIPS 2022).
+    """
+    schema = getattr(torch.ops.aten, name).default._schema
+    named = dict(zip((argument.name for argument in schema.arguments), args, strict=False)) | kwargs
+    *heads, rows, width = named["query"].shape
+    columns, depth = named["key"].shape[-2], named["value"].shape[-1]
+    pairs = rows * columns
+    if named.get("is_causal", False):
+        square = min(rows, columns)
+        pairs = square * (square + 1) // 2 + (rows - square) * columns
+    products = 2 * torch.Size(heads).numel() * pairs * (width + depth)
+    return float(products) * (2.5 if name.endswith("_backward") else 1.0)
 
 
 def grouped_product(rows: Any, weights: Any, *_: Any, **__: Any) -> float:
@@ -37,8 +46,18 @@ def grouped_product_backward(first: Any, second: Any, *_: Any, **__: Any) -> flo
 
 #: By name, as packages that are not installed may define the operator.
 FORMULAS: Mapping[str, Callable[..., float]] = {
-    "aten::_scaled_dot_product_flash_attention_for_cpu": attention,
-    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": attention_backward,
+    **{
+        f"aten::_scaled_dot_product_{kernel}{end}": partial(
+            attention, f"_scaled_dot_product_{kernel}{end}"
+        )
+        for kernel in (
+            "flash_attention_for_cpu",
+            "flash_attention",
+            "efficient_attention",
+            "cudnn_attention",
+        )
+        for end in ("", "_backward")
+    },
     "aten::_grouped_mm": grouped_product,
     "transformers::grouped_mm_fallback": grouped_product,
     "transformers::grouped_mm_fallback_backward": grouped_product_backward,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from ...common.errors import InputError
 from ..tracing.leaves import loss_of, plain, size, tensors
 from ..tracing.traced import Traced, quiet, reason_of, varying
 from ..tracing.unchanged import unchanged
+from ..tracing.without_numbers import has_no_numbers, mode_of, swapped, without_numbers
 from .engine import run_backward
 from .recording import Parameter, Recording, Step
 from .storages import Storages
@@ -110,24 +112,40 @@ def record(traced: Traced, training: bool) -> Recording:
     Needs memory for the weights only, and linear time. Where sizes depend on numbers, the pass is
     run on real ones.
     """
+    held = (*traced.module.parameters(), *traced.module.buffers(), *tensors(traced.inputs))
     try:
         with unchanged(traced.module, traced.inputs), quiet():
-            recording = _record(traced, training, FakeTensorMode(allow_non_fake_inputs=True))
+            recording = _record(traced, training, mode_of(held))
         if not (training and any(map(_sized_by_running, recording.steps))):
             return recording
     except Exception as error:  # any code of the model may run here, and fail in any way
-        reason = reason_of(error, traced.module)
-    else:
-        reason = "the memory that a kernel keeps for its backward pass is known by running it"
-    if any(t.is_meta for t in (*traced.module.parameters(), *tensors(traced.inputs))):
-        raise InputError(f"model: it is on the device meta, where nothing runs; but {reason}")
+        if has_no_numbers(held):
+            raise InputError(
+                "model: it is on the device meta, where nothing runs; but "
+                f"{reason_of(error, traced.module)}"
+            ) from None
     try:
         with unchanged(traced.module, traced.inputs), quiet():
+            if has_no_numbers(held):
+                return _record_on_zeros(traced, training)
             return _record(traced, training, None)
     except Exception as error:  # any code of the model may run here
         raise InputError(
             f"model: traced by {traced.how}, but it does not run: {reason_of(error, traced.module)}"
         ) from None
+
+
+def _record_on_zeros(traced: Traced, training: bool) -> Recording:
+    """Record a model without numbers on zeros: how much a kernel keeps does not depend on them."""
+
+    def zeros(value: torch.Tensor) -> torch.Tensor:
+        made = torch.zeros(value.shape, dtype=value.dtype).requires_grad_(value.requires_grad)
+        return torch.nn.Parameter(made, made.requires_grad) if value.requires_grad else made
+
+    with swapped(traced.module, zeros) as other:
+        parameters = tuple((name, other(value)) for name, value in traced.parameters)
+        inputs = tuple(tree_map(other, traced.inputs))
+        return _record(replace(traced, parameters=parameters, inputs=inputs), training, None)
 
 
 def _sized_by_running(step: Step) -> bool:
@@ -140,7 +158,7 @@ def _record(traced: Traced, training: bool, fake: FakeTensorMode | None) -> Reco
     storages = Storages()
     attributes, parameters, buffers = _attributes(traced, fake, storages)
     given = [tree_map(lambda x: _as_fake(x, fake), x) for x in traced.inputs]
-    inputs = frozenset(storages.number(t) for t in tensors(given))
+    places = tuple(storages.number(x) for x in given if isinstance(x, torch.Tensor))
     watch = Watch()
     run = _Pass(traced.module, attributes, watch, storages)
     with ExitStack() as stack:
@@ -160,7 +178,8 @@ def _record(traced: Traced, training: bool, fake: FakeTensorMode | None) -> Reco
         sizes=tuple(storages.sizes),
         parameters={s: p for s, p in parameters.items() if s in used},
         buffers=buffers,
-        inputs=inputs,
+        inputs=frozenset(places),
+        given=places,
         outputs=tuple(storages.read(t) for t in output),
         unused=tuple(p for s, p in parameters.items() if s not in used),
         together=tuple(
@@ -212,7 +231,7 @@ def _attributes(
 def _as_fake(value: Any, fake: FakeTensorMode | None) -> Any:
     if fake is None or not isinstance(value, torch.Tensor):
         return value
-    return fake.from_tensor(value)
+    return without_numbers(value, fake)
 
 
 def _kind(n: fx.Node) -> str:

@@ -120,6 +120,8 @@ class Recording:
         Bytes of each storage.
     parameters, buffers, inputs
         Storages that exist before the pass.
+    given
+        The storage of each tensor that is an input, in order.
     outputs
         Tensors that the model returns.
     together
@@ -134,6 +136,7 @@ class Recording:
     inputs: frozenset[int]
     outputs: tuple[Read, ...]
     unused: tuple[Parameter, ...] = field(default=())
+    given: tuple[int, ...] = ()
     together: tuple[tuple[int, int], ...] = ()
 
     @property

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ...common.choices import Role
@@ -21,7 +20,7 @@ from ..tracing.traced import reason_of
 from ..tracing.values import Value
 from .program import SAME, program_of_graph
 from .rules import name_of
-from .trace import TrainingGraph, named_graph
+from .trace import TrainingGraph, holding, named_graph, state_without_numbers
 
 #: Name of the operator that reads what leaves a layer.
 LEAVES = "leaves"
@@ -130,24 +129,26 @@ def _traced(
 ) -> _Traced:
     """Return the training graph, and the names of the tensors that leave the layer."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
+    device = torch.device("cpu") if device.type == "meta" else device
     with mode:
         given = [
             torch.empty(x.shape, dtype=x.dtype, device=device, requires_grad=x.grad) for x in inputs
         ]
-    weights = {name: mode.from_tensor(value.detach()) for name, value in module.named_parameters()}
-    for name, value in module.named_parameters():
-        weights[name].requires_grad_(value.requires_grad)
-    buffers = {name: mode.from_tensor(value) for name, value in module.named_buffers()}
+    weights, buffers = state_without_numbers(module, mode)
     trained = [name for name, value in weights.items() if value.requires_grad]
     learned: list[bool] = []
     reached = [False] * len(given)
 
-    def forward(weights: Any, buffers: Any, given: Any) -> list[torch.Tensor]:
-        made = functional_call(module, {**weights, **buffers}, tuple(given))
+    def forward(given: Any) -> list[torch.Tensor]:
+        made = module(*given)
         return [made[k] for k in outputs]
 
     def step(weights: Any, buffers: Any, given: Any, arriving: Any) -> tuple[Any, Any]:
-        made = forward(weights, buffers, given)
+        with holding(module, {**weights, **buffers}):
+            return both_ways(weights, given, arriving)
+
+    def both_ways(weights: Any, given: Any, arriving: Any) -> tuple[Any, Any]:
+        made = forward(given)
         entering = [k for k, x in enumerate(given) if x.requires_grad]
         wanted = [given[k] for k in entering] + [weights[name] for name in trained]
         learned[:] = [x.requires_grad for x in made]
@@ -162,14 +163,20 @@ def _traced(
 
     try:
         with mode:
-            made = forward(weights, buffers, given)
+            with holding(module, {**weights, **buffers}):
+                made = forward(given)
             arriving = [torch.empty_like(x) for x in made if x.requires_grad]
             traced = make_fx(step)(weights, buffers, given, [x.detach() for x in arriving])
     except Exception as error:  # the user's code may fail in any way
         raise InputError(
             f"a layer cannot be traced: {reason_of(error, module)}; plan it without tensor degrees"
         ) from None
-    graph = named_graph(traced.graph, weights, buffers, trained, (given, arriving))
+    if traced.graph.find_nodes(op="get_attr"):
+        raise InputError(
+            "a layer holds a tensor that is no parameter or buffer; register it as a buffer, or "
+            "plan it without tensor degrees"
+        )
+    graph = named_graph(traced, weights, buffers, trained, (given, arriving))
     after = list(graph.graph.nodes)
     last = max(graph.losses[: len(made)], key=after.index)
     ends = [_tensor_name(graph, node) for node in graph.losses]

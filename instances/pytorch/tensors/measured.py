@@ -35,6 +35,7 @@ def operator_seconds(
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     inputs = {f"input {k}": value for k, value in enumerate(tensors((args, dict(kwargs))))}
     values = {name: value.detach() for name, value in (state | inputs).items()}
+    values |= traced.constants
     if any(value.device.type != "cpu" for value in values.values()):
         raise InputError("model: operators are measured on CPUs alone; give --estimate")
     clock = host_clock(torch.device("cpu"))

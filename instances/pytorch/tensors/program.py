@@ -121,8 +121,7 @@ def traced_program(
     """Return the training graph of a model, and its workload: see `tensor_program`."""
     named = dict(kwargs or {})
     model = plain(model, args, named)
-    with unchanged(model, (args, named)):
-        graph = training_graph(model, args, named)
+    graph = training_graph(model, args, named)
     program = program_of_graph(graph, target)
     held = sum(t.size_bytes for t in program.tensors)
     workload = program_workload(
@@ -198,6 +197,7 @@ def _add_source(made: _Made, traced: TrainingGraph, node: fx.Node) -> None:
     axes = range(len(tensor.shape)) if stays else range(min(1, len(tensor.shape)))
     ways = [Signature((), (i,), tensor.shape[i]) for i in axes if tensor.shape[i] > 1]
     kind = "parameter" if node.name in traced.parameters else "buffer" if stays else "input"
+    kind = "constant" if name in traced.constants else kind
     made.number[node.name] = len(made.tensors)
     made.operators.append(
         Operator(

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_map
 
 from ...common.errors import InputError
 from ..tracing.leaves import loss_of, tensors
-from ..tracing.traced import reason_of
+from ..tracing.regions import check_operators
+from ..tracing.traced import as_exported, quiet, reason_of
+from ..tracing.unchanged import unchanged
+from ..tracing.without_numbers import swapped, without_numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +42,9 @@ class TrainingGraph:
         Nodes that the backward pass starts from.
     counted
         Buffers to which every step adds a number, and nothing else: how many batches a norm saw.
+    constants
+        Tensors that the model's code holds or makes of numbers, by what `names` calls them; their
+        placeholders are resident, too.
     """
 
     graph: fx.Graph
@@ -47,6 +53,7 @@ class TrainingGraph:
     resident: frozenset[str]
     losses: tuple[fx.Node, ...]
     counted: Mapping[str, float] = field(default_factory=dict)
+    constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     @property
     def inputs(self) -> tuple[fx.Node, ...]:
@@ -72,31 +79,32 @@ def training_graph(
         If it cannot be traced: the reason.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-
-    def fake(value: Any) -> Any:
-        return mode.from_tensor(value.detach()) if isinstance(value, torch.Tensor) else value
-
-    weights = {name: fake(value) for name, value in model.named_parameters()}
-    for name, value in model.named_parameters():
-        weights[name].requires_grad_(value.requires_grad)
-    buffers = {name: fake(value) for name, value in model.named_buffers()}
-    given, named = tree_map(fake, args), tree_map(fake, dict(kwargs))
+    weights, buffers = state_without_numbers(model, mode)
+    given, named = tree_map(lambda x: _detached(x, mode), (args, dict(kwargs)))
     trained = {name: value for name, value in weights.items() if value.requires_grad}
 
     def step(
         weights: dict[str, Any], buffers: dict[str, Any], given: Any, named: Any
     ) -> tuple[Any, Any]:
-        made = functional_call(model, {**weights, **buffers}, given, named)
-        losses = loss_of(tensors(made))
-        if not losses:
-            raise InputError(f"{type(model).__name__}: no output depends on its parameters")
-        ones = [torch.ones_like(loss) for loss in losses]
-        wanted = [weights[name] for name in trained]
-        return losses, torch.autograd.grad(losses, wanted, ones, allow_unused=True)
+        with holding(model, {**weights, **buffers}):
+            losses = loss_of(tensors(model(*given, **named)))
+            if not losses:
+                raise InputError(f"{type(model).__name__}: no output depends on its parameters")
+            ones = [torch.ones_like(loss) for loss in losses]
+            wanted = [weights[name] for name in trained]
+            return losses, torch.autograd.grad(losses, wanted, ones, allow_unused=True)
+
+    def traced() -> fx.GraphModule:
+        with unchanged(model, (args, kwargs)), mode, quiet():
+            made: fx.GraphModule = make_fx(step)(weights, buffers, given, named)
+            return made
 
     try:
-        with mode:
-            traced = make_fx(step)(weights, buffers, given, named)
+        try:
+            module = traced()
+        except RuntimeError:  # of a kernel that needs numbers, in whose place others choose one
+            with as_exported():
+                module = traced()
     except InputError:
         raise
     except Exception as error:  # the user's code may fail in any way
@@ -104,18 +112,43 @@ def training_graph(
             f"{type(model).__name__}: it cannot be traced as a training graph: "
             f"{reason_of(error, model)}"
         ) from None
-    return named_graph(traced.graph, weights, buffers, list(trained), (given, named))
+    return named_graph(module, weights, buffers, list(trained), (given, named))
+
+
+def _detached(value: Any, mode: FakeTensorMode) -> Any:
+    return without_numbers(value.detach(), mode) if isinstance(value, torch.Tensor) else value
+
+
+def state_without_numbers(
+    model: nn.Module, mode: FakeTensorMode
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what stands for the parameters and buffers of a model, by their names."""
+    weights = {
+        name: _detached(value, mode).requires_grad_(value.requires_grad)
+        for name, value in model.named_parameters()
+    }
+    return weights, {name: _detached(value, mode) for name, value in model.named_buffers()}
+
+
+@contextmanager
+def holding(model: nn.Module, state: Mapping[str, torch.Tensor]) -> Iterator[None]:
+    """Let a model hold other parameters and buffers; its backward pass may read them, too."""
+    own = (*model.named_parameters(), *model.named_buffers())
+    others = {id(value): state[name] for name, value in own}
+    with swapped(model, lambda value: others[id(value)]):
+        yield
 
 
 def named_graph(
-    graph: fx.Graph,
+    module: fx.GraphModule,
     weights: Mapping[str, Any],
     buffers: Mapping[str, Any],
     trained: list[str],
     given: Any,
 ) -> TrainingGraph:
     """Return a graph that returns losses and the gradients of what is trained, with its names."""
-    inputs = tensors(given)
+    check_operators(module)
+    graph, inputs = module.graph, tensors(given)
     called = [*weights, *buffers, *(f"input {k}" for k in range(len(inputs)))]
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     placeholders = [n for n in placeholders if isinstance(n.meta.get("val"), torch.Tensor)]
@@ -129,7 +162,9 @@ def named_graph(
     parameters: dict[str, fx.Node | None] = {by_name[name].name: None for name in weights}
     for name, node in zip(trained, gradients, strict=True):
         parameters[by_name[name].name] = node
-    resident = frozenset(by_name[name].name for name in buffers)
+    held = _lifted(module, names)
+    constants = {names[name]: value for name, value in held.items()}
+    resident = frozenset(by_name[name].name for name in buffers) | held.keys()
     needed: set[fx.Node] = set()
     waiting = [node for node in (*losses, *gradients) if node is not None]
     while waiting:
@@ -145,7 +180,23 @@ def named_graph(
                 if buffer in buffers:
                     counted[buffer] = counted.get(buffer, 0) + node.args[1]
             graph.erase_node(node)
-    return TrainingGraph(graph, names, parameters, resident, tuple(losses), counted)
+    return TrainingGraph(graph, names, parameters, resident, tuple(losses), counted, constants)
+
+
+def _lifted(module: fx.GraphModule, names: dict[str, str]) -> dict[str, torch.Tensor]:
+    """Make a placeholder with a name of each constant, and return these with their numbers."""
+    graph = module.graph
+    found: dict[str, fx.Node] = {}
+    first = next(iter(graph.nodes))
+    for node in list(graph.find_nodes(op="get_attr")):
+        if node.target not in found:
+            with graph.inserting_before(first):
+                made = found[node.target] = graph.placeholder(node.target)
+            made.meta["val"] = node.meta["val"]
+            names[made.name] = f"constant {len(found) - 1}"
+        node.replace_all_uses_with(found[node.target])
+        graph.erase_node(node)
+    return {node.name: getattr(module, target) for target, node in found.items()}
 
 
 def _changed(node: fx.Node) -> fx.Node:

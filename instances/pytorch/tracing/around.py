@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial, wraps
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -20,9 +21,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ...common.errors import InputError
 from .hidden import OF_TORCH, BackwardLost, replaced
+from .leaves import look_into, tensors
 from .traced import Traced, fault, flat_inputs, parameters_of, quiet, why_of
 from .unchanged import unchanged
-from .whole import NoBorder, Parts
+from .whole import Parts
+from .without_numbers import has_no_numbers, mode_of
 
 #: Makes a graph of a model, while the parts are stood in for.
 Export = Callable[[], fx.GraphModule]
@@ -52,7 +55,10 @@ def export_around(
     known = isinstance(error, BackwardLost)  # functions and checkpointing are parts without a word
     for _ in range(sum(1 for _ in model.modules()) + 1):
         if not known:
-            path = error.path if isinstance(error, NoBorder) else _at_fault(error, model)
+            path = getattr(error, "path", "")  # of a border; it may be that of a function
+            if path not in dict(model.named_modules()):
+                path = ""
+            path = path or _at_fault(error, model)
             if path in whole:
                 path = path.rpartition(".")[0]
             if not path:
@@ -135,7 +141,9 @@ def _rehearsed(
 
 @contextmanager
 def _run_again(model: nn.Module, inputs: Any, training: bool) -> Iterator[None]:
-    with unchanged(model, inputs), quiet(), torch.set_grad_enabled(training):
+    held = (*model.parameters(), *model.buffers(), *tensors(inputs))
+    mode = mode_of(held) if has_no_numbers(held) else nullcontext()
+    with unchanged(model, inputs), quiet(), torch.set_grad_enabled(training), mode:
         yield
 
 
@@ -233,14 +241,14 @@ def _functions(parts: Parts) -> Iterator[None]:
         if parts.inside:
             return whole(function, *args, use_reentrant=use_reentrant, **kwargs)
         options = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
-        while isinstance(function, partial):
-            args, kwargs = (*function.args, *args), {**function.keywords, **kwargs}
-            function = function.func
-        if not _holds_no_tensor(function):
-            raise BackwardLost("checkpointing of a function that holds tensors")
-        name, own = _owner(parts.model, function)
-        entry = _again(function, use_reentrant is not False, options)
-        return parts.call(name, "activation checkpointing", entry, args, kwargs, None, own)
+        held, make = _opened(function)
+        name, own = _owner(parts.model, function, (held, args, kwargs))
+
+        def entry(held: Any, *args: Any, **kwargs: Any) -> Any:
+            return _again(make(held), use_reentrant is not False, options)(*args, **kwargs)
+
+        why = "activation checkpointing"
+        return parts.call(name, why, entry, (held, *args), kwargs, None, own)
 
     before = getattr(whole, "__dynamo_disable", None)
     setattr(whole, "__dynamo_disable", checkpoint)  # what the public one calls
@@ -265,21 +273,79 @@ def _again(function: Any, reentrant: bool, options: Mapping[str, Any]) -> Callab
     return run
 
 
-def _holds_no_tensor(function: Any) -> bool:
-    """Whether all that a function needs beside modules is given to it in the call."""
-    if isinstance(function, nn.Module) or isinstance(getattr(function, "__self__", 0), nn.Module):
-        return True
-    held = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
-    return all(isinstance(x, nn.Module | int | str | None) for x in tree_leaves(held))
+def _opened(value: Any, around: tuple[int, ...] = ()) -> tuple[Any, Callable[[Any], Any]]:
+    """Return what a function holds beside its code, and what makes it again from other such values.
+
+    Tensors may lie in a partial's arguments, a closure, defaults, or an object whose method it is.
+    """
+    around = (*around, id(value))
+
+    def each(values: Any) -> tuple[list[Any], Callable[[Any], list[Any]]]:
+        opened = [_opened(one, around) if id(one) not in around else (one, _same) for one in values]
+        return (
+            [held for held, _ in opened],
+            lambda new: [make(held) for (_, make), held in zip(opened, new, strict=True)],
+        )
+
+    if isinstance(value, partial):
+        held, make = each([value.func, *value.args, *value.keywords.values()])
+        names = tuple(value.keywords)
+
+        def again(new: Any) -> Any:
+            function, *given = make(new)
+            at = len(given) - len(names)
+            return partial(function, *given[:at], **dict(zip(names, given[at:], strict=True)))
+
+        return held, again
+    if isinstance(value, MethodType):
+        held, make = each([value.__self__])
+        return held, lambda new: MethodType(value.__func__, make(new)[0])
+    if isinstance(value, FunctionType):
+        cells, usual = value.__closure__ or (), value.__defaults__ or ()
+        by_name = value.__kwdefaults__ or {}
+        full = [cell for cell in cells if _is_full(cell)]
+        if not (full or usual or by_name):
+            return value, _same
+        held, make = each([*(cell.cell_contents for cell in full), *usual, *by_name.values()])
+
+        def closed(new: Any) -> Any:
+            contents = iter(make(new))
+            made = FunctionType(
+                value.__code__,
+                value.__globals__,
+                value.__name__,
+                closure=tuple(CellType(next(contents)) if _is_full(c) else c for c in cells),
+            )
+            made.__defaults__ = tuple(next(contents) for _ in usual)
+            made.__kwdefaults__ = {name: next(contents) for name in by_name}
+            return made
+
+        return held, closed
+    return value, _same
 
 
-def _owner(model: nn.Module, function: Any) -> tuple[str, tuple[str, ...]]:
-    """Return what a function is called, and the parameters and buffers that its module holds."""
-    owner = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
-    for path, module in model.named_modules():
-        if owner is not None and vars(module) is vars(owner):
-            prefix = f"{path}." if path else ""
-            own = (*module._parameters, *module._buffers)
-            held = tuple(prefix + name for name in own if getattr(module, name) is not None)
-            return path or type(model).__name__, () if owner is function else held
-    return str(getattr(function, "__name__", "checkpoint")), ()
+def _same(value: Any) -> Any:
+    return value
+
+
+def _is_full(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:  # nothing was put in it yet
+        return False
+
+
+def _owner(model: nn.Module, function: Any, given: Any) -> tuple[str, tuple[str, ...]]:
+    """Return what a function is called, and the parameters and buffers of the modules it has."""
+    look_into(given)
+    modules = [leaf for leaf in tree_leaves(given) if isinstance(leaf, nn.Module)]
+    paths = {id(vars(module)): path for path, module in model.named_modules()}
+    found = [(paths[id(vars(m))], m) for m in modules if id(vars(m)) in paths]
+    held = tuple(
+        f"{path}.{name}" if path else name
+        for path, module in found
+        for name in (*module._parameters, *module._buffers)
+        if getattr(module, name) is not None
+    )
+    name = found[0][0] or type(model).__name__ if found else ""
+    return name or str(getattr(function, "__name__", "checkpoint")), held

@@ -22,6 +22,7 @@ from .hidden import BackwardLost
 from .leaves import known, tensors
 from .traced import Traced, flat_inputs, parameters_of, quiet, reason_of
 from .unchanged import unchanged
+from .without_numbers import has_no_numbers
 
 
 def trace_on_numbers(
@@ -47,7 +48,7 @@ def trace_on_numbers(
         with unchanged(model, (args, kwargs)), quiet(), torch.set_grad_enabled(training):
             graph = _on_numbers(model, args, kwargs)
     except Exception as error:  # any code of the model may run here
-        if any(t.is_meta for t in (*model.parameters(), *tensors((args, dict(kwargs))))):
+        if has_no_numbers((*model.parameters(), *tensors((args, dict(kwargs))))):
             raise InputError(
                 f"model: torch.export failed: {because}; on the device meta nothing else helps"
             ) from None

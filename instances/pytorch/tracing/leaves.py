@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
@@ -40,6 +41,11 @@ def register(tree: Any) -> None:
 def is_plain(leaf: Any) -> bool:
     """Whether a value is a tensor, or the same in every run and equal to itself alone."""
     return isinstance(leaf, _CONSTANT)
+
+
+def is_fixed(leaf: Any) -> bool:
+    """Whether a value is plain, or a module or function, which is the same object in every run."""
+    return is_plain(leaf) or isinstance(leaf, torch.nn.Module | FunctionType | BuiltinFunctionType)
 
 
 def look_into(tree: Any) -> None:

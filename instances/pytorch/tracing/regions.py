@@ -13,7 +13,32 @@ from typing import Any
 from torch import fx
 from torch._ops import HigherOrderOperator
 
+from ...common.errors import InputError
+
 _REGIONS = frozenset({"wrap_with_autocast", "wrap_with_set_grad_enabled"})
+
+
+def check_operators(module: fx.GraphModule) -> None:
+    """Refuse operators that hold graphs, other than regions: nothing looks into those.
+
+    Raises
+    ------
+    InputError
+        If there is one: which, and in which module's code.
+    """
+    graphs = [inner.graph for inner in module.modules() if isinstance(inner, fx.GraphModule)]
+    for n in (n for graph in graphs for n in graph.nodes):
+        if isinstance(n.target, HigherOrderOperator) and n.target.name() not in _REGIONS:
+            stack = n.meta.get("nn_module_stack") or {}
+            path = next(
+                (str(p).removeprefix("L['self'].") for p, _ in reversed(stack.values())), ""
+            )
+            where = f"module {path}" if path else "the model's own code"
+            raise InputError(
+                f"model: torch's operator {n.target.name()} (in {where}) holds a graph of its own, "
+                "which is not looked into; write it with plain operators (for cond: both branches, "
+                "and torch.where)"
+            )
 
 
 def cut_regions(module: fx.GraphModule) -> None:

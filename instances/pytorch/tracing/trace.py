@@ -15,9 +15,10 @@ from .around import export_around, export_uncut
 from .fallback import trace_on_numbers
 from .hidden import refused
 from .leaves import known, register, tensors
-from .regions import cut_regions
+from .regions import check_operators, cut_regions
 from .traced import Traced, flat_inputs, parameters_of, quiet, why_of
 from .unchanged import unchanged
+from .without_numbers import own
 
 
 def trace(
@@ -40,11 +41,24 @@ def trace(
     Raises
     ------
     InputError
-        If neither `torch.export` nor any fallback can trace it: the reason and the module.
+        If neither `torch.export` nor any fallback can trace it, or what is traced holds graphs of
+        its own, as `torch.cond` does: the reason and the module.
     """
     named = dict(kwargs or {})
     if isinstance(model, torch.jit.ScriptModule):
         raise InputError("model: it is compiled by torch.jit; give the module it was made from")
+    traced = _traced(model, args, named, training, whole)
+    check_operators(traced.module)
+    return traced
+
+
+def _traced(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    named: dict[str, Any],
+    training: bool,
+    whole: bool,
+) -> Traced:
     if whole:
         return export_uncut(model, args, named, training, lambda: _exported(model, args, named))
     try:
@@ -79,7 +93,7 @@ def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     for n in list(module.graph.nodes):
         if n.op == "call_module" and n.target == "_guards_fn":
             module.graph.erase_node(n)  # checks of the inputs, not part of the model
-    if any(isinstance(t, FakeTensor) for t in vars(module).values()):
+    if any(isinstance(t, FakeTensor) and own(t) is t for t in vars(module).values()):
         raise NotImplementedError("a tensor that the model makes became a constant without numbers")
     cut_regions(module)
     return module

@@ -148,3 +148,19 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(level)
+
+
+@contextmanager
+def as_exported() -> Iterator[None]:
+    """Let libraries choose what they choose while exported: kernels that need no numbers."""
+    flags = ("_is_compiling_flag", "_is_exporting_flag")
+    before = {
+        flag: getattr(torch.compiler, flag) for flag in flags if hasattr(torch.compiler, flag)
+    }
+    try:
+        for flag in before:
+            setattr(torch.compiler, flag, True)
+        yield
+    finally:
+        for flag, value in before.items():
+            setattr(torch.compiler, flag, value)

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map
 from .leaves import tensors
 from .traced import Traced, quiet
 from .unchanged import unchanged
+from .without_numbers import mode_of, swapped, without_numbers
 
 
 @dataclass(frozen=True)
@@ -67,14 +68,15 @@ def values_of(traced: Traced, training: bool) -> Values:
     """
     with unchanged(traced.module, traced.inputs), quiet():
         try:
-            return _values(traced, training, FakeTensorMode(allow_non_fake_inputs=True))
+            return _values(traced, training, mode_of(()))
         except Exception:  # `record` has told why, and that real numbers help
             return _values(traced, training, None)
 
 
 def _values(traced: Traced, training: bool, fake: FakeTensorMode | None) -> Values:
     run = _Pass(traced.module, fake)
-    with torch.set_grad_enabled(training), fake or nullcontext():
+    held = swapped(traced.module, run.convert)
+    with held, torch.set_grad_enabled(training), fake or nullcontext():
         given = [tree_map(run.convert, x) for x in traced.inputs]
         run.run(*given, enable_io_processing=False)
         of = {n.name: run.value(n.name, given) for n, given in run.env.items() if _single(n, given)}
@@ -101,7 +103,7 @@ class _Pass(fx.Interpreter):  # type: ignore[misc]  # torch is not typed for myp
         if self.fake is None or not isinstance(value, torch.Tensor):
             return value
         if id(value) not in self.converted:
-            self.converted[id(value)] = self.fake.from_tensor(value)
+            self.converted[id(value)] = without_numbers(value, self.fake)
         return self.converted[id(value)]
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:

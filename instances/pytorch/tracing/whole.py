@@ -18,7 +18,7 @@ from torch import fx, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
-from .leaves import is_plain, look_into, tensors
+from .leaves import is_fixed, is_plain, look_into, tensors
 
 #: Size of a tensor; None where it depends on the numbers of the inputs.
 Shape = tuple[int | None, ...]
@@ -159,11 +159,12 @@ class Parts:
         if number >= len(self.found) or self.found[number].name != name:
             raise RuntimeError(f"{name} is called when traced, and not when run")
         part = self.found[number]
-        given, part.given = _flat(name, (args, dict(kwargs)))
+        given, part.given = _flat(name, (args, dict(kwargs)), is_fixed)
         return part.made.filled(torch.ops.stagecut.part.default(given, number))
 
     def put_in(self, module: fx.GraphModule) -> None:
         """Replace the operators of a graph by calls of the parts."""
+        vars(module)["_of_model"] = self.model  # no part of it, but what its parts may change
         for path in dict.fromkeys(path for part in self.found for path in part.carriers):
             with suppress(AttributeError):  # parameters are there already
                 module.add_submodule(path, self.model.get_submodule(path))
@@ -228,12 +229,14 @@ def _caller(part: Part) -> Callable[..., Any]:
     return run
 
 
-def _flat(name: str, value: Any) -> tuple[list[torch.Tensor], _Form]:
+def _flat(
+    name: str, value: Any, allowed: Callable[[Any], bool] = is_plain
+) -> tuple[list[torch.Tensor], _Form]:
     """Return the tensors of what goes in or out of a part, and the rest of it."""
     look_into(value)
     leaves, spec = tree_flatten(value)
     for leaf in leaves:
-        if not is_plain(leaf):
+        if not allowed(leaf):
             raise NoBorder(name, f"a {type(leaf).__name__} goes in or out of it")
     found = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     rest = (_TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)

@@ -40,13 +40,17 @@ class ShardedDevice:
         self.prepared, self.place = prepared, place
         sharded, model = prepared.sharded, prepared.model
         self.operators = Operators(sharded, place, record=record)
-        lying = sharded.resting()
+        constants = sharded.graph.constants
+        lying = {name: how for name, how in sharded.resting().items() if name not in constants}
         copied = (COPIED,) * len(sharded.mesh)
         self.parts = parts_of(model, lying | dict.fromkeys(sharded.graph.counted, copied), place)
         whole = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         self._resting: dict[Held, Tensor] = {}
         for operator, held in sharded.sources(Role.PARAMETER):
             name = str(operator.name)
+            if name in constants:
+                self._resting[held] = part_of(constants[name], held[1], place)
+                continue
             self._resting[held[0], lying[name]] = self.parts.tensors[name].detach()
             if held[1] != lying[name]:  # for those who read it otherwise than what changes it
                 self._resting[held] = part_of(whole[name].detach(), held[1], place).clone()
