@@ -102,9 +102,19 @@ def _call(call: CallReport) -> dict[str, Any]:
 
 
 def print_result(
-    workload: Workload, result: Result, report: Report | None, facts: Facts | None = None
+    workload: Workload,
+    result: Result,
+    report: Report | None,
+    facts: Facts | None = None,
+    exports: str = "",
 ) -> None:
-    """Print the table of devices, stages or calls, then objective, bound, gap, method, time."""
+    """Print the table of devices, stages or calls, then objective, bound, gap, method, time.
+
+    Parameters
+    ----------
+    exports
+        Which launchers can take the plan; empty for no such line.
+    """
     unit = workload.time_unit
     problem = None if result.plan is None else result.plan.problem
     what = "per microbatch as profiled"
@@ -133,6 +143,8 @@ def print_result(
         else:
             OUT.print(_device_table(report, title, of_unit))
     rows = {} if facts is None else facts_rows(facts, unit)
+    if exports:
+        rows["export to"] = exports
     print_end(workload, result, report, what, rows)
 
 

@@ -22,9 +22,9 @@ class StageModule(fx.GraphModule):  # type: ignore[misc]  # torch does not say i
 
     ``forward(*inputs)`` takes what the stage before returns, the first one the model's tensors in
     the order of its inputs; it returns a tuple, or the last one, of a model with one output, that
-    output. Parameters and buffers are the model's own, under the model's names, a tied one under all of
-    them: what the ``state_dict`` of all stages have together is the model's. What no stage uses is
-    in the first.
+    output. Parameters and buffers are the model's own, under the model's names, a tied one under
+    all of them: together the ``state_dict`` of all stages are the model's. What no stage uses is in
+    the first, as a buffer.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def stage_modules(prepared: Prepared, device: torch.device | None = None) -> lis
     for stage in stages if device is not None else ():
         place(stage, device)
     for name, value in state_held(prepared.model, held).untouched.items():
-        _register(stages[0], name, value)
+        _register(stages[0], name, value.detach())  # no optimizer has anything to do with it
     return stages
 
 
