@@ -151,7 +151,6 @@ def solve(
         raise InputError("--trace: it is a part of --json; give both")
     loaded = load(workload)
     together = choose_runnable(runnable, together, loaded)
-
     from ..solvers import Workers
     from .show.rank import rank
 
@@ -159,12 +158,9 @@ def solve(
     schedule, microbatches = asked.schedule, asked.microbatches
     chosen = choose_objective(loaded, objective, microbatches)
     for_iteration(asked, chosen)
-    if launcher is not None:
-        levels = {"replicas": replicas, "degrees": degrees, "recomputation": recomputation}
-        fit = fitted(
-            launcher, chosen, loaded, Fitted(split, cpus, tied, together, schedule), **levels
-        )
-        split, cpus, tied, together = fit.split, fit.cpus, fit.tied, fit.together
+    levels = {"replicas": replicas, "degrees": degrees, "recomputation": recomputation}
+    to_fit = Fitted(split, cpus, tied, together, schedule, levels)
+    split, cpus, tied, together, *_ = fitted(launcher, chosen, loaded, to_fit)
     limit = parse_bytes(memory, "--memory")
     devices = choose_cluster(loaded, cluster, accelerators, cpus, limit, chosen)
     loaded = choose_ties(loaded, tied, chosen, microbatches)
@@ -202,7 +198,6 @@ def solve(
     )
     limits = limits_for(problem.name, time_limit, gap, nodes=node_limit, seed=seed)
     read = _given({"solver": solver, "policy": policy, "fine-tune": fine_tune})
-    first = None if start is None else load_plan(start, loaded)
     if ranked and isinstance(problem, Iteration):
         alone = {"workers": workers, "deterministic": deterministic, "scheduler": scheduler}
         _refuse_for_all_schedules({"start": start, "trace": trace, "plot": plot, **alone, **read})
@@ -215,7 +210,7 @@ def solve(
         output,
         method=method,
         limits=limits,
-        start=first,
+        start=None if start is None else load_plan(start, loaded),
         options=read,
         workers=Workers(workers, deterministic, scheduler),
     )
@@ -260,8 +255,8 @@ def _show(
 
     facts = facts_of(workload, result, objective_given=objective_given)
     if not as_json:
-        known = result.plan is not None
-        exports = exports_of(workload, result.plan, launcher) if known else ""
+        plan = result.plan
+        exports = "" if plan is None else exports_of(workload, plan, launcher)
         print_result(workload, result, report, facts, exports)
         return
     answer = as_dict(workload, problem, result, report, facts)

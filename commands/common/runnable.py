@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from glob import escape
+from typing import NamedTuple
 
-from ...instances import InputError, Plan, Workload
+from ...instances import InputError, Plan, Split, Workload
 from ...instances.common.choices import Tied
 from ...instances.common.units import ON_NUMBERS, TO_RUN
 from . import names
@@ -81,38 +81,42 @@ def exports_of(workload: Workload, plan: Plan, target: str | None) -> str:
     return said
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """Options of `solve` that decide whether a launcher can express the plan."""
+class Fitted(NamedTuple):
+    """Options of `solve` that decide whether a launcher can express the plan.
 
-    split: str | None
+    Parameters
+    ----------
+    levels
+        ``replicas``, ``degrees`` and ``recomputation`` of a training plan, as they were given.
+    """
+
+    split: Split | None
     cpus: int | None
     tied: Tied | None
     together: list[str] | None
     schedule: str | None
+    levels: Mapping[str, str | None]
 
 
-def fitted(
-    target: str, objective: str, workload: Workload, given: Fitted, **levels: str | None
-) -> Fitted:
+def fitted(target: str | None, objective: str, workload: Workload, given: Fitted) -> Fitted:
     """Return options narrowed so that a launcher can take the plan; say what was narrowed.
 
     Parameters
     ----------
     target
-        The launcher's name.
+        The launcher's name; None where none was named, and all stays as given.
     objective
         What is planned for.
     given
         What the user gave.
-    levels
-        ``replicas``, ``degrees`` and ``recomputation`` of a training plan, as they were given.
 
     Raises
     ------
     InputError
         If no option makes the plan fit: what to profile or to plan instead.
     """
+    if target is None:
+        return given
     from ...runtime.export.registry import LAUNCHERS, kept_whole
 
     option = f"--for {target}"
@@ -125,26 +129,26 @@ def fitted(
     launcher = LAUNCHERS.get(target)
     fit, said = given, []
     if target == "python" and workload.ties and given.tied is None:
-        fit = replace(fit, tied=Tied.COLOUR)
+        fit = fit._replace(tied=Tied.COLOUR)
         said.append("--tied colour")
     if launcher is not None:
-        _check_levels(option, objective, levels)
+        _check_levels(option, objective, given.levels)
         if launcher.schedules and given.schedule not in (None, *launcher.schedules):
             runs = " and ".join(launcher.schedules)
             raise InputError(f"{option}: it runs {runs}; leave --schedule {given.schedule} out")
         groups = kept_whole(workload, target)
         if groups:
             rules = [shlex.join(escape(workload.names[v]) for v in nodes) for nodes in groups]
-            fit = replace(fit, together=[*(given.together or ()), *rules])
+            fit = fit._replace(together=[*(given.together or ()), *rules])
             said.append(f"--together for each of {len(groups)} modules that it keeps whole")
     if launcher is not None and launcher.pipeline:
         if given.cpus is None:
-            fit = replace(fit, cpus=0)
+            fit = fit._replace(cpus=0)
             said.append("--cpus 0")
         if given.split not in (None, "contiguous"):
             raise InputError(f"{option}: it runs chains; leave --split {given.split} out")
         if objective != "training" and given.split is None:
-            fit = replace(fit, split="contiguous")
+            fit = fit._replace(split=Split.CONTIGUOUS)
             said.append("--split contiguous")
     if said:
         ERR.print(f"{option}: planned with {', '.join(said)}", style="dim", highlight=False)

@@ -229,7 +229,7 @@ def _order_as_in(model: nn.Module, stage: nn.Module) -> None:
         (stage._modules, model._modules),
     ):
         for name in [n for n in theirs if n in mine] + [n for n in mine if n not in theirs]:
-            mine[name] = mine.pop(name)  # type: ignore[assignment]  # values of either
+            mine[name] = mine.pop(name)
     for name, child in stage._modules.items():
         other = model._modules.get(name)
         if child is not None and other is not None and child is not other:

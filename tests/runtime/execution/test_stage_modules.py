@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
+from project import ROOT
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
 from execution_models import MODELS  # noqa: E402
 from odd_models import CASES as ODD  # noqa: E402
-from plan_workers import own_training_loop, planned_with_torch, refused  # noqa: E402
+from plan_workers import loop_of_the_page, own_training_loop, planned_with_torch, refused  # noqa: E402
 from ranks import on_ranks  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -87,6 +91,17 @@ def test_the_states_of_the_stages_are_the_model_s(name: str) -> None:
     model(*args, **kwargs)
     learned = {key for stage in stages for key, _ in stage.named_parameters()}
     assert learned == {key for key, _ in model.named_parameters() if "unused" not in key}
+
+
+@pytest.mark.parametrize("returns_loss", [False, True])
+def test_the_loop_of_the_page_trains_as_one_process(
+    returns_loss: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "plan.md").read_text()
+    (*_, loop) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    on_ranks(2, loop_of_the_page, loop, returns_loss)
+    assert (tmp_path / "planned" / "plan.json").exists()
 
 
 def test_evaluation_turns_dropout_off_and_takes_running_statistics() -> None:
