@@ -118,7 +118,9 @@ def reason_of(error: BaseException, model: nn.Module) -> str:
 def why_of(error: Exception, model: nn.Module) -> str:
     """Return in one line why a model, or a module of it, cannot be exported."""
     where = fault(error, model)
-    if where is not None and type(error).__name__ in _BY_NUMBERS:
+    # Code in C that wants a number gets a tensor without numbers, and says so of its type.
+    by_numbers = type(error).__name__ in _BY_NUMBERS or "FakeTensor" in str(error)
+    if where is not None and by_numbers:
         return f"its code depends on numbers ({where[1]})"
     return reason_of(error, model)
 
