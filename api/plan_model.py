@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -21,14 +22,18 @@ from ..instances import (
     StagecutError,
     Throughput,
     Training,
+    Workload,
 )
-from ..instances.common.choices import Tied
+from ..instances.common.choices import Limit, Status, Tied
+from ..instances.formats.files import load, load_plan, save
 from ..instances.model.tied_weights import tied_as
 from ..instances.model.training_layers import training_layers
 from ..instances.pytorch.factory import Made, made_of, make
 from ..instances.pytorch.profile import profile
+from ..instances.pytorch.tracing.traced import said_of
 from ..runtime.execution.steps import threads_per_process
-from ..solvers import Limits
+from ..solvers import Limits, Result
+from ..solvers.core.search import OPTIMAL_GAP
 from .planned_model import PlannedModel
 from .solve import solve
 
@@ -45,6 +50,8 @@ def plan(
     estimate: str | None = None,
     depth: int | Literal["auto"] | None = None,
     limits: Limits | None = None,
+    runnable: bool = True,
+    keep: str | Path | None = None,
 ) -> PlannedModel:
     """Profile a model, and plan where its operators run.
 
@@ -81,6 +88,13 @@ def plan(
         None: operators are placed; d or ``auto``: modules so many calls deep, as for `profile`.
     limits
         Of the search, as for `solve`; default: 60 s and a gap of 1 %.
+    runnable
+        Refuse a model that can be planned but not cut, before the search. False plans it all the
+        same; its `stages` are refused then. On one device every model runs.
+    keep
+        Folder of the plan and of the workload that it was made for. Where it holds them they are
+        read, and nothing is measured or searched: a script that is started again cuts the model
+        where it did before. Else they are written there (by rank 0).
 
     Returns
     -------
@@ -90,7 +104,8 @@ def plan(
     Raises
     ------
     InputError
-        If the model cannot be traced, or an argument is wrong.
+        If the model cannot be traced or, unless `runnable` is False, not cut; if what is kept was
+        made for other devices or another problem; or if an argument is wrong.
     InfeasibleError
         If there is no plan: the reason, and a remedy.
     StagecutError
@@ -111,51 +126,109 @@ def plan(
     made = make(model) if isinstance(model, str) else made_of(model, inputs)
     training = made.model.training if training is None else training
     problem = problem or (Iteration(microbatches) if training else Throughput("contiguous"))
-    search = partial(
-        _planned, made, training, problem, devices, memory_bytes, estimate, depth, limits
-    )
+    if isinstance(problem, Training) and not training:
+        raise InputError("problem: a Training plan has a backward pass; set training to True")
+    ask = _Ask(made, training, problem, devices, memory_bytes, estimate, depth, limits, runnable)
+    search = ask.planned if keep is None else partial(_kept_or_planned, ask, Path(keep))
     if not (dist.is_available() and dist.is_initialized()):
         return search()
     return replace(_from_rank_0(search), args=made.args, kwargs=made.kwargs)
 
 
-def _planned(
-    made: Made,
-    training: bool,
-    problem: Problem,
-    devices: int | Cluster,
-    memory_bytes: float | None,
-    estimate: str | None,
-    depth: int | Literal["auto"] | None,
-    limits: Limits | None,
-) -> PlannedModel:
-    staged = isinstance(problem, Training)
-    if staged and not training:
-        raise InputError("problem: a Training plan has a backward pass; set training to True")
-    depth = "auto" if staged and depth is None else depth
-    with _threads_of_each(devices.size if isinstance(devices, Cluster) else devices):
-        done = profile(
-            made.model, made.args, made.kwargs, training=training, estimate=estimate, depth=depth
-        )
-    workload = training_layers(done.workload) if staged else done.workload
-    if isinstance(problem, Iteration):
-        workload = tied_as(workload, Tied.COPIES, problem.microbatches)
-    if isinstance(devices, Cluster):
-        cluster = devices.with_counts(memory_bytes=memory_bytes)
-    else:
+@dataclass(frozen=True)
+class _Ask:
+    """What `plan` was asked, with its defaults filled in."""
+
+    made: Made
+    training: bool
+    problem: Problem
+    devices: int | Cluster
+    memory_bytes: float | None
+    estimate: str | None
+    depth: int | Literal["auto"] | None
+    limits: Limits | None
+    runnable: bool
+
+    def planned(self) -> PlannedModel:
+        """Profile the model and search."""
+        made, problem = self.made, self.problem
+        staged = isinstance(problem, Training)
+        depth = "auto" if staged and self.depth is None else self.depth
+        devices = self.devices.size if isinstance(self.devices, Cluster) else self.devices
+        with _threads_of_each(devices):
+            done = profile(
+                made.model, made.args, made.kwargs,
+                training=self.training, estimate=self.estimate, depth=depth,
+            )  # fmt: skip
+        workload = training_layers(done.workload) if staged else done.workload
+        if isinstance(problem, Iteration):
+            workload = tied_as(workload, Tied.COPIES, problem.microbatches)
+        cluster = self.cluster(workload)
+        if self.runnable and not done.traced.runs and cluster.size > 1:
+            raise InputError(f"{workload.name}: {said_of(done.traced)}; runnable=False plans it")
+        result = solve(workload, cluster, problem, limits=self.limits)
+        if result.plan is None:
+            if result.status == "infeasible":
+                raise InfeasibleError(f"{workload.name}: {result.reason}")
+            raise StagecutError(
+                f"{workload.name}: no plan found within the limit ({result.limit}); give more time"
+            )
+        return PlannedModel(workload, result, made.args, made.kwargs, done.notes)
+
+    def cluster(self, workload: Workload) -> Cluster:
+        """Return the devices that are asked for."""
+        memory = self.memory_bytes
+        if isinstance(self.devices, Cluster):
+            return self.devices.with_counts(memory_bytes=memory)
         assert workload.cluster is not None  # a profile suggests one
         accelerators = Cluster(tuple(kind for kind in workload.cluster.kinds if not kind.host))
-        if memory_bytes is None and estimate is None:
-            memory_bytes = _memory_of(made.model)
-        cluster = accelerators.with_counts(devices, memory_bytes=memory_bytes)
-    result = solve(workload, cluster, problem, limits=limits)
-    if result.plan is None:
-        if result.status == "infeasible":
-            raise InfeasibleError(f"{workload.name}: {result.reason}")
-        raise StagecutError(
-            f"{workload.name}: no plan found within the limit ({result.limit}); give more time"
+        if memory is None and self.estimate is None:
+            memory = _memory_of(self.made.model)
+        return accelerators.with_counts(self.devices, memory_bytes=memory)
+
+
+def _kept_or_planned(ask: _Ask, folder: Path) -> PlannedModel:
+    """Return the plan that a folder keeps; where there is none, plan and keep it."""
+    workload_file, plan_file = folder / "workload.json", folder / "plan.json"
+    if not plan_file.exists():
+        planned = ask.planned()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"keep: {folder}: {error.strerror}; name another folder") from None
+        save(planned.workload, workload_file)
+        planned.save(plan_file)
+        return planned
+    workload = load(workload_file)
+    plan = load_plan(plan_file, workload)
+    differs = [
+        what
+        for what, is_same in (
+            ("problem", plan.problem == ask.problem),
+            ("devices", plan.cluster == ask.cluster(workload)),
+            ("training", (workload.provenance.get("pass") == "training") == ask.training),
         )
-    return PlannedModel(workload, result, made.args, made.kwargs, done.notes)
+        if not is_same
+    ]
+    if differs:
+        raise InputError(
+            f"keep: {plan_file} was made for another value of {' and '.join(differs)}; name "
+            "another folder, or delete this one to plan again"
+        )
+    note = f"kept in {folder}: nothing was measured or searched"
+    result = Result(
+        status=Status.OPTIMAL if plan.gap <= OPTIMAL_GAP else Status.FEASIBLE,
+        limit=Limit.NONE,
+        plan=plan,
+        bound=plan.bound,
+        bound_origin=str(plan.certificate["origin"]),
+        method=plan.method,
+        seconds=0.0,
+        trace=(),
+        phases={},
+        versions={},
+    )
+    return PlannedModel(workload, result, ask.made.args, ask.made.kwargs, (note,))
 
 
 @contextmanager

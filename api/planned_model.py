@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..instances import Iteration, Latency, PipelinePlacement, Plan, Workload
-from ..instances.common.quantities import show_bytes, show_gap, show_time, text_table
+from ..instances.common.quantities import show_bytes, show_proved, show_time, text_table
 from ..instances.formats.files import save
 from ..instances.model.summary import Summarised
 from ..runtime import Report, evaluate
+from ..runtime.export.registry import takers
 from ..runtime.verify.loads import loads_of
 from ..solvers import Result
 from .explain.explain import explain
@@ -112,7 +113,9 @@ class PlannedModel(Summarised):
                 show_bytes(load.capacity_bytes),
             )
             for load in sorted(loads, key=lambda load: stages.get(load.name, "~"))
+            if load.nodes
         ]
+        idle = [load.name for load in loads if not load.nodes]
         titles = (
             "stage, device" if stages else "device",
             "nodes",
@@ -123,6 +126,11 @@ class PlannedModel(Summarised):
             "of",
         )
         lines = [f"{name:>9}  {value}" for name, value in self.summary().items()]
+        if idle:
+            lines.insert(0, f"{'unused':>9}  {', '.join(idle)}: no plan found gains by them")
+        takers_of = takers(self.workload, self.plan).items()
+        able = ", ".join(name for name, reason in takers_of if not reason) or "none"
+        lines.append(f"{'export to':>9}  {able}")
         return "\n".join([text_table(titles, rows), *lines, *self.notes])
 
     def plot(self, path: str | Path = "plan.png") -> Path:
@@ -161,12 +169,12 @@ class PlannedModel(Summarised):
             times.append(f"{show_time(each / size, unit)} per sample ({size} in a microbatch)")
         facts["objective"] = ", ".join(times)
         facts["bound"] = f"{show_time(plan.bound, unit)} ({self.result.bound_origin})"
-        facts["gap"] = f"{show_gap(plan.gap)} ({self.result.status})"
+        facts["gap"] = show_proved(plan.gap, self.result.status)
         gained = gain(self.workload, self.result)
         if gained is not None and math.isfinite(gained.speed_up):
             facts["speed-up"] = gained.text(unit)
         if all(math.isinf(kind.memory_bytes) for kind in plan.cluster.kinds):
-            facts["memory"] = "no limit is known; give memory_bytes"
+            facts["memory"] = "not limited here (memory_bytes sets a limit)"
         return facts
 
     def _stage_numbers(self) -> dict[str, str]:

@@ -37,7 +37,7 @@ from .common.pose import (
     read_schedule,
     with_rules,
 )
-from .common.runnable import with_kept_together
+from .common.runnable import Fitted, choose_runnable, exports_of, fitted
 from .common.solving import solve_and_save
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def solve(
     overlap: options.Overlap = None,
     relayed: options.Relayed = None,
     runnable: options.Runnable = False,
+    launcher: options.For = None,
     calls: options.Calls = None,
     microbatches: options.Microbatches = None,
     chunks: options.Chunks = None,
@@ -149,9 +150,7 @@ def solve(
     if trace and not as_json:
         raise InputError("--trace: it is a part of --json; give both")
     loaded = load(workload)
-    if runnable:
-        together = with_kept_together(together, loaded)
-
+    together = choose_runnable(runnable, together, loaded)
     from ..solvers import Workers
     from .show.rank import rank
 
@@ -159,6 +158,9 @@ def solve(
     schedule, microbatches = asked.schedule, asked.microbatches
     chosen = choose_objective(loaded, objective, microbatches)
     for_iteration(asked, chosen)
+    levels = {"replicas": replicas, "degrees": degrees, "recomputation": recomputation}
+    to_fit = Fitted(split, cpus, tied, together, schedule, levels)
+    split, cpus, tied, together, *_ = fitted(launcher, chosen, loaded, to_fit)
     limit = parse_bytes(memory, "--memory")
     devices = choose_cluster(loaded, cluster, accelerators, cpus, limit, chosen)
     loaded = choose_ties(loaded, tied, chosen, microbatches)
@@ -196,7 +198,6 @@ def solve(
     )
     limits = limits_for(problem.name, time_limit, gap, nodes=node_limit, seed=seed)
     read = _given({"solver": solver, "policy": policy, "fine-tune": fine_tune})
-    first = None if start is None else load_plan(start, loaded)
     if ranked and isinstance(problem, Iteration):
         alone = {"workers": workers, "deterministic": deterministic, "scheduler": scheduler}
         _refuse_for_all_schedules({"start": start, "trace": trace, "plot": plot, **alone, **read})
@@ -209,7 +210,7 @@ def solve(
         output,
         method=method,
         limits=limits,
-        start=first,
+        start=None if start is None else load_plan(start, loaded),
         options=read,
         workers=Workers(workers, deterministic, scheduler),
     )
@@ -219,8 +220,8 @@ def solve(
         draw_loads(report, result.plan, plot)
     if objective == "training-batch":
         ERR.print("objective training-batch is now called iteration; the old name will go")
-    given = objective is not None
-    _show(loaded, problem, result, report, objective_given=given, as_json=as_json, trace=trace)
+    shown = {"objective_given": objective is not None, "as_json": as_json, "trace": trace}
+    _show(loaded, problem, result, report, launcher, **shown)
     if report is not None and not as_json:
         tell_written(output, plot)
     end_with(result)
@@ -242,6 +243,7 @@ def _show(
     problem: Problem,
     result: Result,
     report: Report | None,
+    launcher: str | None,
     *,
     objective_given: bool,
     as_json: bool,
@@ -253,7 +255,9 @@ def _show(
 
     facts = facts_of(workload, result, objective_given=objective_given)
     if not as_json:
-        print_result(workload, result, report, facts)
+        plan = result.plan
+        exports = "" if plan is None else exports_of(workload, plan, launcher)
+        print_result(workload, result, report, facts, exports)
         return
     answer = as_dict(workload, problem, result, report, facts)
     if trace:

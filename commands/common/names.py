@@ -34,6 +34,8 @@ METHODS = {
         "data-parallel", "fully-sharded", "megatron", "replicate", "communication-only",
     ),
 }  # fmt: skip
+#: What `export` writes placements for.
+LAUNCHERS = ("python", "csv", "torchtitan", "megatron", "deepspeed", "vllm", "accelerate")
 #: Problems of `solve` and `compare`.
 SOLVED = ("throughput", "iteration", "latency", "training")
 #: Schedules of `simulate`.
@@ -90,6 +92,7 @@ def _once(tables: Iterable[Iterable[str]]) -> list[str]:
     return list(dict.fromkeys(name for table in tables for name in table))
 
 
+LAUNCHER = one_of(*LAUNCHERS)
 OBJECTIVE = one_of(*SOLVED)
 METHOD = one_of(*_once(METHODS[problem] for problem in SOLVED))
 MAPPING_METHOD = one_of(*METHODS["mapping"])

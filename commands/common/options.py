@@ -64,6 +64,14 @@ Runnable = Annotated[
         help="Plan only what stagecut run can run: code that depends on numbers is not cut.",
     ),
 ]
+For = Annotated[
+    str | None,
+    typer.Option(
+        "--for",
+        autocompletion=names.LAUNCHER,
+        help="A launcher that export writes for: plan what it can run, or say what to do instead.",
+    ),
+]
 Calls = Annotated[int | None, typer.Option(help="Latency: calls per accelerator.")]
 Microbatches = Annotated[int | None, typer.Option(help="Iteration, training: in a batch.")]
 Chunks = Annotated[

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from ...instances import Iteration, PipelinePlacement, Problem, Training, Workload
-from ..common.console import ERR, OUT, new_table, show_bytes, show_gap, show_time
+from ...instances.common.quantities import show_proved
+from ..common.console import ERR, OUT, new_table, show_bytes, show_time
 from .pipeline import Facts, facts_json, facts_rows, iteration_table
 
 if TYPE_CHECKING:
@@ -102,9 +103,19 @@ def _call(call: CallReport) -> dict[str, Any]:
 
 
 def print_result(
-    workload: Workload, result: Result, report: Report | None, facts: Facts | None = None
+    workload: Workload,
+    result: Result,
+    report: Report | None,
+    facts: Facts | None = None,
+    exports: str = "",
 ) -> None:
-    """Print the table of devices, stages or calls, then objective, bound, gap, method, time."""
+    """Print the table of devices, stages or calls, then objective, bound, gap, method, time.
+
+    Parameters
+    ----------
+    exports
+        Which launchers can take the plan; empty for no such line.
+    """
     unit = workload.time_unit
     problem = None if result.plan is None else result.plan.problem
     what = "per microbatch as profiled"
@@ -133,6 +144,8 @@ def print_result(
         else:
             OUT.print(_device_table(report, title, of_unit))
     rows = {} if facts is None else facts_rows(facts, unit)
+    if exports:
+        rows["export to"] = exports
     print_end(workload, result, report, what, rows)
 
 
@@ -165,7 +178,7 @@ def print_end(
         "objective": f"{show_time(report.objective, unit)} {what}",
         "bound": f"{show_time(result.bound, unit)}"
         + (f" ({result.bound_origin})" if result.bound_origin else ""),
-        "gap": f"{show_gap(result.gap or 0.0)} ({result.status})",
+        "gap": show_proved(result.gap or 0.0, result.status),
         "method": result.method,
         "time": f"{result.seconds:.2f} s"
         + (f", stopped by {result.limit}" if result.limit != "none" else ""),

@@ -14,12 +14,16 @@ from latex2mathml.converter import convert
 NUMBERED = re.compile(r"^(?P<text>.*?)\s+\((?P<number>\d+|\*)\)$")
 #: A row of a table of symbols; the columns are where its head has them.
 HEAD = re.compile(r"^(symbol\s+)(meaning\s*)(in the model)?$")
+#: An upright name of several letters, which the converter makes one element each.
+_NAME = re.compile(r'<mrow>(?:<mi mathvariant="normal">\w</mi>){2,}</mrow>')
+_LETTER = re.compile(r">(\w)<")
 MATHEMATICS = set("Σ≤≥∈⊆∖∪∩∅∞→⇒∀∃⌈⌉⌊⌋−·×²")
 
 
 def mathml(text: str, *, display: bool = False) -> str:
     """Return the MathML of LaTeX; the LaTeX stays inside, for whoever copies it."""
     shown = convert(text, display="block" if display else "inline")
+    shown = _NAME.sub(lambda found: f"<mi>{''.join(_LETTER.findall(found[0]))}</mi>", shown)
     return shown.replace("<math ", f'<math alttext="{escape(text)}" ', 1)
 
 
@@ -85,7 +89,8 @@ def with_mathematics(text: str) -> str:
     """Return the HTML of a sentence, its symbols as mathematics."""
     parts = re.split(r"\$([^$]+)\$", inline(text))
     said = [mathml(part) if i % 2 else escape(part) for i, part in enumerate(parts)]
-    return re.sub(r"\*(\w+)\*", r"<em>\1</em>", "".join(said))
+    emphasised = re.sub(r"\*(\w+)\*", r"<em>\1</em>", "".join(said))
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", emphasised)
 
 
 def equations(lines: list[str], rules: dict[str, str] | None = None, prefix: str = "") -> str:
@@ -117,7 +122,7 @@ def typeset(text: str, rules: dict[str, str] | None = None, prefix: str = "") ->
             in_list = bool(content) and bool(re.match(r"\s*([-*]|\d+\.)\s", content[-1]))
             out.append(sentences("\n".join(lines)))
         elif in_list:
-            out += lines
+            out.append(sentences("\n".join(lines)))
         else:
             out += [_block(block, rules, prefix) for block in _paragraphs(lines)]
     return "\n".join(out)

@@ -15,6 +15,7 @@ import nbformat
 from blocks import typeset
 from command_line import commands_page
 from gallery import made, with_outputs
+from markdown import Extension, Markdown
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -45,6 +46,19 @@ def on_startup(**_: object) -> None:
         link = PACKAGE / source.name
         if not link.is_symlink():
             link.symlink_to(source)
+
+
+class InlineMath(Extension):
+    """Equations at the beginning of a paragraph belong to it; Markdown takes them for blocks."""
+
+    def extendMarkdown(self, md: Markdown) -> None:
+        """Take ``math`` off the list of blocks, before other extensions copy it."""
+        md.block_level_elements.remove("math")
+
+
+def on_config(config: MkDocsConfig) -> None:
+    """Read Markdown so that inline mathematics stays inline."""
+    config.markdown_extensions.insert(0, InlineMath())
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -21,7 +21,7 @@ SYMBOLS = {
     "∉": r"\notin ",
     "⊆": r"\subseteq ",
     "⊂": r"\subset ",
-    "∖": r"\setminus ",
+    "∖": r"\smallsetminus ",  # its character is in most fonts, that of \setminus in few
     "∪": r"\cup ",
     "∩": r"\cap ",
     "∅": r"\emptyset ",
@@ -73,12 +73,15 @@ SYMBOLS = {
     "$": r"\$",
 }
 OPERATORS = {"min", "max", "log", "exp", "gcd"}
-#: A name of letters (which a subscript may follow), a number, blanks, or one character.
-TOKEN = re.compile(r"[A-Za-z][A-Za-z]*|\d+(?:\.\d+)?|\s+|.", re.DOTALL)
-#: What looks like a symbol inside a sentence: a name with a subscript, or a Greek letter.
+#: The schedule's name, a name of letters (which a subscript may follow), a number, blanks, or one
+#: character.
+TOKEN = re.compile(r"1f1b|[A-Za-z]+|\d+(?:\.\d+)?|\s+|.", re.DOTALL)
+#: What looks like a symbol inside a sentence: a name with a subscript, which is a group in braces,
+#: one letter or digit or, of a Greek letter, a word.
 INLINE = re.compile(
-    r"(?<![\w`\\/.$])(?:[A-Za-zα-ωΑ-Ω𝒮]|in|out|up|down|start|finish|done|time|bytes)"
-    r"_(?:\{[^{}]*\}|[A-Za-z0-9](?![A-Za-z0-9_]))[*']?(?:\([^()\s]*\))?"
+    r"(?<![\w`\\.$])(?<!\w/)(?:[A-Za-z]+|[α-ωΑ-ΩΣ𝒮])_"
+    r"(?:\{(?:[^{}]|\{[^{}]*\})*\}|(?:[A-Za-z0-9α-ω]|(?<=[α-ω]_)[a-z]+)(?![\w-]))"
+    r"[*']?(?:\([^()\s]*\))?"
 )
 
 
@@ -112,6 +115,8 @@ def _parts(tokens: list[str]) -> list[str]:
             out.append(r"\}")
         elif token.isspace():
             out.append(r"\quad " if len(token) > 1 and out else "")
+        elif token == "1f1b":
+            out.append(r"\text{1f1b}")
         elif token in OPERATORS:
             out.append(rf"\{token} ")
         elif token == "minimise" or token == "maximise":

@@ -52,6 +52,12 @@ def show_gap(gap: float) -> str:
     return show_percent(gap, 3)
 
 
+def show_proved(gap: float, status: str) -> str:
+    """Return a gap with what it says of the plan."""
+    proved = "optimal" if status == "optimal" else "no plan is better by more"
+    return f"{show_gap(gap)} ({proved})"
+
+
 def text_table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
     """Return rows as lines of text, columns aligned: the first ones to the left, others right.
 

@@ -21,5 +21,11 @@ MOST_COUNT = 10**9
 
 #: How a model is traced, as provenance says it, whose graph holds for the traced numbers alone.
 ON_NUMBERS = "operators on these numbers"
+#: What lets a model be cut whose outermost code depends on numbers.
+TO_RUN = (
+    "move the code at fault into a module of its own, which then runs as it is; in a class that is "
+    "not yours, plan a module around its inner model and leave the rest, such as the loss, to "
+    "another module or to the training loop"
+)
 #: What the outermost module's own operators are called in workloads made from models.
 ROOT_MODULE = "model"

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import fx, nn
 
+from .checkpoint import state_held
 from .evaluation import set_mode
 from .gradients import GradientSums, clip_norm, holders_of
 from .pipeline import place
@@ -21,7 +22,9 @@ class StageModule(fx.GraphModule):  # type: ignore[misc]  # torch does not say i
 
     ``forward(*inputs)`` takes what the stage before returns, the first one the model's tensors in
     the order of its inputs; it returns a tuple, or the last one, of a model with one output, that
-    output. Parameters and buffers are the model's own, under the model's names.
+    output. Parameters and buffers are the model's own, under the model's names, a tied one under
+    all of them: together the ``state_dict`` of all stages are the model's. What no stage uses is in
+    the first, as a buffer.
 
     Parameters
     ----------
@@ -110,8 +113,13 @@ def stage_modules(prepared: Prepared, device: torch.device | None = None) -> lis
         StageModule(piece, s, s == count - 1, prepared.training)
         for s, piece in enumerate(prepared.pieces)
     ]
+    held: dict[int, str] = {}
+    for stage in stages:
+        held |= _named_as_in(prepared.model, stage)
     for stage in stages if device is not None else ():
         place(stage, device)
+    for name, value in state_held(prepared.model, held).untouched.items():
+        _register(stages[0], name, value.detach())  # no optimizer has anything to do with it
     return stages
 
 
@@ -178,6 +186,54 @@ def _learned_here(stages: Sequence[StageModule]) -> dict[str, nn.Parameter]:
     world, rank = dist.get_world_size(), dist.get_rank()
     own = [stage for stage in stages if stage.number % world == rank]
     return {n: x for stage in own for n, x in stage.named_parameters() if x.requires_grad}
+
+
+def _named_as_in(model: nn.Module, stage: StageModule) -> dict[int, str]:
+    """Give the stage's tensors all names that they have in the model's `state_dict`, and no other.
+
+    Returns the names by the `id` of the tensors.
+    """
+    own: dict[int, str] = {}
+    for named in (stage.named_parameters(), stage.named_buffers()):
+        own |= {id(x): name for name, x in named}
+    whole = model.state_dict(keep_vars=True)
+    for name, _ in stage.named_buffers(remove_duplicate=False):
+        if name not in whole:  # a constant of the graph, or a buffer that the model does not keep
+            owner, _, leaf = name.rpartition(".")
+            stage.get_submodule(owner)._non_persistent_buffers_set.add(leaf)
+    present = set(stage.state_dict(keep_vars=True))
+    for name, value in whole.items():
+        if id(value) in own and name not in present:
+            _register(stage, name, value)
+    _order_as_in(model, stage)
+    return own
+
+
+def _register(stage: nn.Module, name: str, value: torch.Tensor) -> None:
+    *path, leaf = name.split(".")
+    owner = stage
+    for part in path:
+        if part not in owner._modules:
+            owner.add_module(part, nn.Module())
+        owner = owner.get_submodule(part)
+    if isinstance(value, nn.Parameter):
+        owner.register_parameter(leaf, value)
+    else:
+        owner.register_buffer(leaf, value)
+
+
+def _order_as_in(model: nn.Module, stage: nn.Module) -> None:
+    """Bring what the stage holds into the model's order: tied weights then go by the same name."""
+    for mine, theirs in (
+        (stage._parameters, model._parameters),
+        (stage._modules, model._modules),
+    ):
+        for name in [n for n in theirs if n in mine] + [n for n in mine if n not in theirs]:
+            mine[name] = mine.pop(name)
+    for name, child in stage._modules.items():
+        other = model._modules.get(name)
+        if child is not None and other is not None and child is not other:
+            _order_as_in(other, child)
 
 
 def _empty(piece: PieceModule, names: tuple[str, ...], training: bool) -> tuple[torch.Tensor, ...]:

@@ -14,6 +14,8 @@ from .stack import first_number
 from .stages import ModuleStages, feeds, module_stages, modules_of
 
 NAME = "deepspeed"
+#: Those that it runs.
+SCHEDULES = ("1f1b",)
 
 _TEMPLATE = '''"""The planned pipeline for DeepSpeed: {words}.
 
@@ -67,12 +69,11 @@ def cut(workload: Workload, plan: Plan) -> ModuleStages:
     InputError
         If DeepSpeed cannot express the plan.
     """
-    runs = ("1f1b",)
     with suppress(InputError):  # what the nodes cannot, the layers around them may
-        stages = module_stages(workload, plan, NAME, str, schedules=runs)
+        stages = module_stages(workload, plan, NAME, str, schedules=SCHEDULES)
         if not _skip(workload, stages, str):
             return stages
-    stages = module_stages(workload, plan, NAME, first_number, schedules=runs)
+    stages = module_stages(workload, plan, NAME, first_number, schedules=SCHEDULES)
     if not _skip(workload, stages, first_number):
         return stages
     together: dict[str, str] = {}
@@ -85,7 +86,7 @@ def cut(workload: Workload, plan: Plan) -> ModuleStages:
         layer = first_number(path)
         return together.get(layer, layer)
 
-    stages = module_stages(workload, plan, NAME, unit_of, schedules=runs)
+    stages = module_stages(workload, plan, NAME, unit_of, schedules=SCHEDULES)
     if pair := _skip(workload, stages, unit_of):
         raise InputError(
             f"{NAME}: {pair[0]} feeds {pair[1]} past other modules; its layers take what the one "

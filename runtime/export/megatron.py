@@ -14,6 +14,8 @@ from .stack import first_number, stack
 from .stages import ModuleStages, module_stages
 
 NAME = "megatron"
+#: Those that it runs.
+SCHEDULES = ("1f1b", "interleaved")
 
 #: Embedding, decoder layer, layer of multi-token prediction, and head with the loss.
 _EMBEDDING, _LAYER, _AHEAD, _LOSS = "E", "t", "m", "L"
@@ -29,9 +31,7 @@ def cut(workload: Workload, plan: Plan) -> ModuleStages:
     InputError
         If Megatron-LM cannot express the plan.
     """
-    stages = module_stages(
-        workload, plan, NAME, _unit, rounds=True, schedules=("1f1b", "interleaved")
-    )
+    stages = module_stages(workload, plan, NAME, unit, rounds=True, schedules=SCHEDULES)
     counts = _counts(stages)
     for what, column in (("before the first layer", 0), ("after the last layer", 2)):
         places = [s for s, count in enumerate(counts) if count[column]]
@@ -158,12 +158,12 @@ def _check_ahead(stages: ModuleStages, counts: Sequence[tuple[int, int, int]]) -
         )
 
 
-def _unit(path: str) -> str:
+def unit(path: str) -> str:
     """Return the layer, and of multi-token prediction without numbers the whole of it."""
-    unit = first_number(path)
-    if not _is_ahead(unit) or unit.rpartition(".")[2].isdecimal():
-        return unit
-    parts = unit.split(".")
+    layer = first_number(path)
+    if not _is_ahead(layer) or layer.rpartition(".")[2].isdecimal():
+        return layer
+    parts = layer.split(".")
     return ".".join(parts[: next(k for k, part in enumerate(parts) if _AHEAD_PART(part)) + 1])
 
 

@@ -4,11 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from types import MappingProxyType
+from typing import Any
 
-from ...instances import Plan, Planned, StagecutError, Workload, plan_of
+from ...instances import (
+    InputError,
+    PipelinePlacement,
+    Placement,
+    Plan,
+    Planned,
+    StagecutError,
+    TensorSharding,
+    Workload,
+    plan_of,
+)
+from ...instances.common.units import ON_NUMBERS
 from . import accelerate, deepspeed, megatron, torchtitan, vllm
-from .stages import ModuleStages
+from .stack import first_number
+from .stages import ModuleStages, modules_of
+from .torch_csv import torch_schedule
+
+#: What takes pieces of any kind: a script of our own, and torch's schedules.
+PYTHON, CSV = "python", "csv"
 
 
 @dataclass(frozen=True)
@@ -24,19 +42,113 @@ class Launcher:
     read
         Returns the stages that a text written so says, given the names of the modules in the
         order in which they run.
+    unit
+        Returns the module that is kept whole, from the path of one inside it.
+    schedules
+        Those that it runs; empty if it is told none.
+    pipeline
+        Whether its stages form a chain of accelerators.
+    ends
+        Whether all that comes before the first of its numbered layers, and all that comes after
+        the last one, has to be on one stage.
+    layer_on_each
+        Whether it has to be on the stage of that layer.
     """
 
     cut: Callable[[Workload, Plan], ModuleStages]
     write: Callable[[ModuleStages], str]
     read: Callable[[str, Sequence[str]], ModuleStages]
+    unit: Callable[[str], str]
+    schedules: tuple[str, ...] = ()
+    pipeline: bool = True
+    ends: bool = False
+    layer_on_each: bool = False
+
+
+def _launcher(module: Any, unit: Callable[[str], str], **more: Any) -> Launcher:
+    return Launcher(module.cut, module.write, module.read, unit, **more)
 
 
 LAUNCHERS: Mapping[str, Launcher] = MappingProxyType(
     {
-        module.NAME: Launcher(module.cut, module.write, module.read)
-        for module in (torchtitan, megatron, deepspeed, vllm, accelerate)
+        torchtitan.NAME: _launcher(
+            torchtitan, torchtitan.unit, schedules=tuple(torchtitan.SCHEDULES)
+        ),
+        megatron.NAME: _launcher(megatron, megatron.unit, schedules=megatron.SCHEDULES, ends=True),
+        deepspeed.NAME: _launcher(deepspeed, first_number, schedules=deepspeed.SCHEDULES),
+        vllm.NAME: _launcher(vllm, first_number, ends=True, layer_on_each=True),
+        accelerate.NAME: _launcher(accelerate, str, pipeline=False),
     }
 )
+
+
+def kept_whole(workload: Workload, name: str) -> list[tuple[int, ...]]:
+    """Return the forward nodes, several at a time, that a launcher puts on one stage.
+
+    Raises
+    ------
+    InputError
+        If the nodes are no modules, or it serves models and the workload trains one.
+    """
+    if name == vllm.NAME:
+        vllm.check_inference(workload)
+    launcher = LAUNCHERS[name]
+    own = modules_of(workload, name, launcher.unit)
+    groups: dict[str, list[int]] = {}
+    for v, module in own.items():
+        groups.setdefault(module, []).append(v)
+    numbered = [k for k, name in enumerate(groups) if name.rpartition(".")[2].isdecimal()]
+    parts = list(groups.values())
+    if launcher.ends and numbered:
+        first, last = numbered[0], numbered[-1] + 1
+        if launcher.layer_on_each and len(numbered) > 1:
+            first, last = first + 1, last - 1
+        before, after = chain.from_iterable(parts[:first]), chain.from_iterable(parts[last:])
+        parts = [list(before), *parts[first:last], list(after)]
+    return [tuple(nodes) for nodes in parts if len(nodes) > 1]
+
+
+def takers(workload: Workload, plan: Plan | Planned) -> dict[str, str]:
+    """Return why a launcher cannot take a plan, by its name; empty where it can."""
+    plan = plan_of(plan)
+    if isinstance(plan.solution, TensorSharding):
+        return {}
+    tries: dict[str, Callable[[Workload, Plan], object]] = {
+        PYTHON: _as_script,
+        CSV: torch_schedule,
+        **{name: launcher.cut for name, launcher in LAUNCHERS.items()},
+    }
+    found = {}
+    for name, cut in tries.items():
+        try:
+            cut(workload, plan)
+            found[name] = ""
+        except InputError as error:
+            found[name] = str(error).removeprefix(f"{name}: ")
+    return found
+
+
+def _as_script(workload: Workload, plan: Plan) -> None:
+    """Check what a script needs and what is known without the model.
+
+    Raises
+    ------
+    InputError
+        If a script of the plan is refused.
+    """
+    if not isinstance(plan.solution, Placement | PipelinePlacement):
+        raise InputError("a script runs placements; plan with --objective iteration or throughput")
+    made = workload.provenance
+    if made.get("generator") != "stagecut.instances.pytorch":
+        raise InputError(f"{workload.name} is of no PyTorch model; profile one")
+    where = plan.placement.tolist()
+    if made.get("traced_by") == ON_NUMBERS and len(set(where)) > 1:
+        raise InputError("the model cannot be cut; plan with --runnable")
+    for tie in workload.ties:
+        if len({where[copy.holder] for copy in tie.copies}) > 1:
+            raise InputError(
+                "a tied weight is on several devices; plan with --tied colour, or use stagecut run"
+            )
 
 
 def launcher_file(workload: Workload, plan: Plan | Planned, name: str) -> tuple[str, ModuleStages]:

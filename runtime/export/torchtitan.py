@@ -23,7 +23,7 @@ def cut(workload: Workload, plan: Plan) -> ModuleStages:
     InputError
         If it cannot express the plan.
     """
-    return module_stages(workload, plan, NAME, _unit, rounds=True, schedules=tuple(SCHEDULES))
+    return module_stages(workload, plan, NAME, unit, rounds=True, schedules=tuple(SCHEDULES))
 
 
 def write(stages: ModuleStages) -> str:
@@ -75,6 +75,6 @@ def read(text: str, _modules: Sequence[str]) -> ModuleStages:
     )
 
 
-def _unit(path: str) -> str:
+def unit(path: str) -> str:
     parts = path.split(".")
     return ".".join(parts[:2]) if len(parts) > 1 and parts[1].isdecimal() else parts[0]

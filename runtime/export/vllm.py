@@ -23,8 +23,7 @@ def cut(workload: Workload, plan: Plan) -> ModuleStages:
     InputError
         If vLLM cannot express the plan.
     """
-    if workload.backward.any() or workload.layers is not None:
-        raise InputError(f"{NAME}: it serves models; the plan trains one: plan its inference")
+    check_inference(workload)
     stages = module_stages(workload, plan, NAME, first_number)
     _, counts = stack(stages, NAME)
     for s, (before, layers, after) in enumerate(counts):
@@ -35,6 +34,18 @@ def cut(workload: Workload, plan: Plan) -> ModuleStages:
         if after and s < len(counts) - 1:
             raise InputError(f"{NAME}: what comes after the layers is on stage {s}, not the last")
     return stages
+
+
+def check_inference(workload: Workload) -> None:
+    """Check that a workload has no backward pass.
+
+    Raises
+    ------
+    InputError
+        If it has one.
+    """
+    if workload.backward.any() or workload.layers is not None:
+        raise InputError(f"{NAME}: it serves models; the plan trains one: plan its inference")
 
 
 def write(stages: ModuleStages) -> str:

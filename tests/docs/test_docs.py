@@ -52,9 +52,13 @@ def test_the_examples_of_the_page_on_planning_models_run(
     example, script, loop = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(compile(example, "docs/plan.md", "exec"), {})
     assert (tmp_path / "plan.png").exists()
-    data = "dataset = torch.utils.data.TensorDataset(*2 * [torch.randn(2 * 8 * 256, 512)])\n"
-    stages_made = script.partition("optimizer = ")[0]
-    (tmp_path / "own.py").write_text(f"{stages_made}\n{data}\n{loop}\ndist.destroy_process_group()")
+    data = (
+        "inputs, loss_fn = torch.randn(256, 512), torch.nn.functional.mse_loss\n"
+        "data = torch.utils.data.TensorDataset(*2 * [torch.randn(2 * 8 * 256, 512)])\n"
+        "loader = torch.utils.data.DataLoader(data, batch_size=8 * 256)\n"
+    )
+    made = script.partition("planned = ")[0]
+    (tmp_path / "own.py").write_text(f"{made}\n{data}\n{loop}\ndist.destroy_process_group()")
     (tmp_path / "train.py").write_text(script)
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
     env = {**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "OMP_NUM_THREADS": "1"}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,48 @@ def test_equations_are_mathematics(site: Path) -> None:
         text = path.read_text()
         assert text.count("<math") > 10
         assert not re.search(r"<mi>\\|\$[a-z]_", text), path.name
+
+
+#: What Markdown looks like where nothing has rendered it, a character that fonts have not, and
+#: (docstrings of the API are read as they are) a subscript.
+MARKDOWN = re.compile(
+    r"\*\*\w|\w\*\*|\|\s*:?-{3,}|\]\([\w./#]|`|^#+ |[□\ufffd\u29f5]", re.MULTILINE
+)
+SUBSCRIPT = re.compile(r"(?<![\w.])(?:[A-Za-z]+|[α-ωΣ])_(?:\{|[A-Za-z0-9α-ω](?![\w-]))")
+
+
+def test_nothing_on_a_page_is_left_as_markdown(site: Path) -> None:
+    found = {}
+    for page in site.rglob("*.html"):
+        for text in re.findall(r"<article.*</article>", page.read_text(), re.DOTALL):
+            code = r"<(pre|code|script|style|thead)\b.*?</\1>"
+            shown = unescape(re.sub(r"<[^>]*>", "", re.sub(code, "", text, flags=re.DOTALL)))
+            left = MARKDOWN.findall(shown)
+            left += SUBSCRIPT.findall(shown) if page.parent.name != "api" else []
+            if left:
+                found[page.name] = left
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    ("sought", "page"),
+    [
+        ("out of memory", "troubleshooting.html"),
+        ("FSDP", "sharding.html"),
+        ("ZeRO", "sharding.html"),
+        ("LoRA", "plan.html"),
+        ("DDP", "sharding.html"),
+    ],
+)
+def test_what_people_look_for_has_a_section(site: Path, sought: str, page: str) -> None:
+    """The search puts titles first, so that each leads to where it is dealt with."""
+    index = json.loads((site / "search" / "search_index.json").read_text())
+    titled = {
+        part["location"].partition("#")[0]
+        for part in index["docs"]
+        if sought.casefold() in unescape(part["title"]).casefold()
+    }
+    assert page in titled
 
 
 def test_every_formulation_has_its_table_of_symbols(site: Path) -> None:

@@ -123,6 +123,33 @@ def test_profiling_leaves_a_model_as_it_was(
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
+class Difference(torch.nn.Module):
+    """Reads several inputs, in a module that runs as it is if it `decides`."""
+
+    def __init__(self, decides: bool) -> None:
+        super().__init__()
+        self.inner = CASES["branch"]()[0] if decides else torch.nn.Linear(8, 8)
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor, more: tuple[torch.Tensor, ...] = ()):
+        return self.inner(a) - 2 * b + sum(3 * t for t in more)
+
+
+@pytest.mark.parametrize("decides", [False, True])
+@pytest.mark.parametrize("named", [False, True])
+def test_inputs_that_are_one_tensor_stay_apart(decides: bool, named: bool) -> None:
+    """As with `labels=ids`: the graph must hold for labels that are not the ids."""
+    model, x = Difference(decides), torch.ones(2, 8)
+    args, kwargs = ((), {"a": x, "b": x}) if named else ((x, x, (x, x)), {})
+    traced = profile(model, args, kwargs, estimate="h100").traced
+    assert traced.how == (PARTS if decides else "torch.export")
+    other = [torch.randn(2, 8) for _ in traced.inputs]
+    given = (*other[:2], tuple(other[2:]))
+    with torch.no_grad():
+        found = traced.module(a=other[0], b=other[1]) if named else traced.module(*given)
+        (found,) = found if isinstance(found, tuple) else (found,)
+        torch.testing.assert_close(found, model(*given))
+
+
 def test_profiling_again_gives_the_same_numbers_after_an_odd_model() -> None:
     first, *_ = profiled("branch_in_a_chain", True)
     second, *_ = profiled("branch_in_a_chain", True)

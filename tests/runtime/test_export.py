@@ -18,7 +18,18 @@ import typer
 from pipelines import plan_of
 from typer.testing import CliRunner
 
-from stagecut import Cluster, DeviceKind, InputError, Plan, Training, Workload, load, save
+from stagecut import (
+    Cluster,
+    DeviceKind,
+    InputError,
+    Plan,
+    Training,
+    Workload,
+    load,
+    load_plan,
+    save,
+)
+from stagecut.cli import app
 from stagecut.commands.export import export
 from stagecut.instances import CallPlacement, DeviceMapping, Layers, ReplicaPlacement, Stage
 from stagecut.instances.model.problem import Latency
@@ -500,3 +511,66 @@ def test_a_plan_for_another_workload_is_refused(files: Path) -> None:
     assert "the plan was made for" in str(done.exception)
     done = run(files / "p.json", *options)
     assert "--workload: vllm needs" in str(done.exception)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_a_plan_for_a_launcher_is_taken_by_it(name: str, seed: int, tmp_path: Path) -> None:
+    """Whatever a layer's nodes weigh: the plan that is fastest cuts layers and ends in two."""
+    rng = np.random.default_rng(seed)
+    workload = transformer(int(rng.integers(5, 9)), inside=True)
+    times = rng.integers(1, 9, workload.n).astype(float)
+    times[[0, -2, -1]] = 30.0
+    workload = replace(workload, times={"accelerator": times, "cpu": times})
+    save(workload, tmp_path / "w.json")
+    plan, written = str(tmp_path / "plan.json"), str(tmp_path / "out")
+    asked = ["solve", str(tmp_path / "w.json"), "--accelerators", "3", "-o", plan]
+    done = CliRunner().invoke(app, [*asked, "--for", name])
+    assert done.exit_code == 0, done.output
+    (line,) = re.findall(r"^export to  (.*(?:\n(?! ).*)*)", done.stdout, re.MULTILINE)
+    assert name in re.split(r"[,;\s]+", line)
+    to = ["export", plan, "--to", name, "--workload", str(tmp_path / "w.json"), "-o", written]
+    assert CliRunner().invoke(app, to).exit_code == 0
+    assert len(set(load_plan(plan, workload).placement.tolist())) > 1
+
+
+@pytest.mark.parametrize(
+    ("workload", "options", "said"),
+    [
+        (
+            {"provenance": {"granularity": "operators"}},
+            ["--for", "megatron"],
+            "profile with --depth",
+        ),
+        ({"backward": True}, ["--for", "vllm"], "plan its inference"),
+        ({}, ["--for", "mpi"], "must be one of python, csv"),
+        ({}, ["--for", "deepspeed", "--split", "noncontiguous"], "leave --split noncontiguous out"),
+        ({}, ["--for", "torchtitan", "--objective", "latency"], "plan with --objective iteration"),
+        (
+            {"backward": True},
+            ["--for", "megatron", "--microbatches", "4", "--schedule", "zb-h1"],
+            "it runs 1f1b and interleaved; leave --schedule zb-h1 out",
+        ),
+    ],
+)
+def test_what_a_launcher_cannot_take_is_said_before_the_search(
+    workload: dict[str, object], options: list[str], said: str, tmp_path: Path
+) -> None:
+    made = transformer(4)
+    if workload.pop("backward", False):
+        made = replace(made, backward=np.arange(made.n) == made.n - 1)
+    save(replace(made, **workload), tmp_path / "w.json")
+    done = CliRunner().invoke(
+        app, ["solve", str(tmp_path / "w.json"), "--accelerators", "2", *options]
+    )
+    assert isinstance(done.exception, InputError)
+    assert said in str(done.exception)
+    assert not done.stdout
+
+
+def test_a_training_plan_for_a_launcher_has_one_value_of_each_degree() -> None:
+    asked = ["solve", "unet-training", "--objective", "training", "--bandwidth", "25GB"]
+    asked += ["--microbatches", "8", "--accelerators", "4", "--for", "megatron"]
+    done = CliRunner().invoke(app, asked)
+    assert isinstance(done.exception, InputError)
+    assert "the same value of --replicas, --degrees, --recomputation" in str(done.exception)

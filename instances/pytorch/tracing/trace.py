@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_map
 
 from ...common.errors import InputError
 from .around import export_around, export_uncut
@@ -44,7 +45,7 @@ def trace(
         If neither `torch.export` nor any fallback can trace it, or what is traced holds graphs of
         its own, as `torch.cond` does: the reason and the module.
     """
-    named = dict(kwargs or {})
+    args, named = _distinct(args, dict(kwargs or {}))
     if isinstance(model, torch.jit.ScriptModule):
         raise InputError("model: it is compiled by torch.jit; give the module it was made from")
     traced = _traced(model, args, named, training, whole)
@@ -71,6 +72,25 @@ def _traced(
             return parts
         return trace_on_numbers(model, args, named, training, why_of(error, model))
     return Traced(module, flat_inputs(args, named), parameters_of(model), "torch.export")
+
+
+def _distinct(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the inputs with a copy in place of each further use of a tensor.
+
+    A graph takes inputs that are one tensor (``labels=ids``) for one, whatever comes later.
+    """
+    seen: set[int] = set()
+
+    def own(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or id(value) not in seen:
+            seen.add(id(value))
+            return value
+        return value.detach().clone().requires_grad_(value.requires_grad)
+
+    register((args, kwargs))
+    return tree_map(own, (args, kwargs))  # type: ignore[no-any-return]
 
 
 def _export(

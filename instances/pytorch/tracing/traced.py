@@ -14,7 +14,7 @@ import torch
 from torch import fx, nn
 from torch.utils._pytree import tree_leaves
 
-from ...common.units import ON_NUMBERS
+from ...common.units import ON_NUMBERS, TO_RUN
 
 #: Characters of a reason that are shown.
 _LONGEST = 200
@@ -82,11 +82,13 @@ def varying(module: fx.GraphModule) -> list[tuple[str, str]]:
 def said_of(traced: Traced) -> str:
     """Return in one line what keeps a model from being exported as a whole."""
     if traced.runs:
-        return f"these run as they are, uncut: {traced.because}"
+        return (
+            "these run as they are, uncut, and must return the shapes that they had when traced: "
+            f"{traced.because}"
+        )
     return (
         f"torch.export failed: {traced.because}; traced on these numbers, so it can be planned but "
-        "not run: move the code at fault into a module of its own, which then runs as it is, or "
-        "keep the model on one device (solve --runnable)"
+        f"not run: {TO_RUN}; or keep the model on one device (solve --runnable)"
     )
 
 
@@ -116,7 +118,9 @@ def reason_of(error: BaseException, model: nn.Module) -> str:
 def why_of(error: Exception, model: nn.Module) -> str:
     """Return in one line why a model, or a module of it, cannot be exported."""
     where = fault(error, model)
-    if where is not None and type(error).__name__ in _BY_NUMBERS:
+    # Code in C that wants a number gets a tensor without numbers, and says so of its type.
+    by_numbers = type(error).__name__ in _BY_NUMBERS or "FakeTensor" in str(error)
+    if where is not None and by_numbers:
         return f"its code depends on numbers ({where[1]})"
     return reason_of(error, model)
 

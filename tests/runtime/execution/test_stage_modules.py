@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
+from project import ROOT
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
-from plan_workers import own_training_loop, planned_with_torch, refused  # noqa: E402
+from execution_models import MODELS  # noqa: E402
+from odd_models import CASES as ODD  # noqa: E402
+from plan_workers import loop_of_the_page, own_training_loop, planned_with_torch, refused  # noqa: E402
 from ranks import on_ranks  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -27,6 +33,76 @@ def test_all_ranks_learn_that_there_is_no_plan() -> None:
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
 def test_a_training_loop_of_ones_own_trains_as_one_process(schedule: str) -> None:
     on_ranks(2, own_training_loop, schedule)
+
+
+class Constant(nn.Module):
+    """A tensor made in `forward`, a buffer that no state keeps, one that it keeps, and no user."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(8, 8)  # tied, and registered before the first user of its weight
+        self.first = nn.Linear(8, 8)
+        self.head.weight = self.first.weight
+        self.register_buffer("scale", torch.ones(8))
+        self.register_buffer("unkept", torch.ones(8), persistent=False)
+        self.unused = nn.BatchNorm1d(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x * self.unkept) + torch.tensor([1.0, 2.0])[0]
+        return self.head(x.relu() * self.scale) * torch.tensor(0.5)
+
+
+#: Models whose tensors are stored, shared and left out in every way.
+KEPT = {
+    "constant": lambda: (Constant(), (torch.zeros(2, 8),), {}),
+    **{name: (lambda name=name: (*MODELS[name](), {})) for name in ("gpt", "resnet", "unet")},
+    **{
+        name: ODD[name]
+        for name in (
+            "batch_norm", "branch_in_a_chain", "buffers_that_change", "custom_autograd",
+            "experts_by_numbers", "frozen_parameters", "loss_inside", "module_called_twice",
+            "parameter_list", "parametrized", "plain_tensor_attribute", "tied_weights",
+            "unused_parameters",
+        )
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_the_states_of_the_stages_are_the_model_s(name: str) -> None:
+    """Together they load with `strict=True`, and each again into its own stage."""
+    torch.manual_seed(0)
+    model, args, kwargs = KEPT[name]()
+    done = stagecut.profile(model, args, kwargs, training=True, estimate="h100")
+    workload = done.workload
+    # Links that cost nothing, so that small models are cut, too.
+    kind = stagecut.DeviceKind("gpu", 3, times="accelerator", link=stagecut.Link(0.0, 1e18))
+    problem = stagecut.Throughput("contiguous")
+    plan = stagecut.solve(workload, stagecut.Cluster((kind,)), problem, method="linear-dp").plan
+    stages = stagecut.stage_modules(
+        stagecut.split_model(plan, model, args, kwargs, workload=workload)
+    )
+    own = [stage.state_dict() for stage in stages]
+    for stage, state in zip(stages, own, strict=True):
+        stage.load_state_dict(state)
+    merged = {key: value for state in own for key, value in state.items()}
+    model.load_state_dict(merged)
+    whole = model.state_dict()
+    assert all(torch.equal(merged[key], value) for key, value in whole.items())
+    learned = {key for stage in stages for key, _ in stage.named_parameters()}
+    left = [x.numel() for key, x in model.named_parameters() if key not in learned]
+    assert sum(left) == sum(part.elements for part in done.recording.unused)
+
+
+@pytest.mark.parametrize("returns_loss", [False, True])
+def test_the_loop_of_the_page_trains_as_one_process(
+    returns_loss: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "plan.md").read_text()
+    (*_, loop) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    on_ranks(2, loop_of_the_page, loop, returns_loss)
+    assert (tmp_path / "planned" / "plan.json").exists()
 
 
 def test_evaluation_turns_dropout_off_and_takes_running_statistics() -> None:

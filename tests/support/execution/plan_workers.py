@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import os
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -157,6 +159,68 @@ def own_training_loop(rank: int, scheduled: str) -> None:
     for name, value in together.state_dict().items():
         if not name.startswith("unused"):
             torch.testing.assert_close(value, whole[name], rtol=1e-2, atol=2e-3)
+
+
+class WithLoss(nn.Module):
+    """A model that returns its loss, and has a tied weight, a constant and a part without use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Normed()
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        loss: torch.Tensor = nn.functional.mse_loss(self.inner(x), y) * torch.tensor(2.0)
+        return loss
+
+
+def loop_of_the_page(rank: int, code: str, returns_loss: bool) -> None:
+    """Run the loop of docs/plan.md, and again from its checkpoint; compare with one process.
+
+    Parameters
+    ----------
+    code
+        Of the page; links that cost nothing take the place of those that were measured.
+    """
+    world, size = dist.get_world_size(), 4
+    torch.manual_seed(0)
+    model = WithLoss() if returns_loss else Normed()
+    alone = copy.deepcopy(model)
+    data = torch.utils.data.TensorDataset(torch.randn(64, 64), torch.randn(64, 64))
+    loader = torch.utils.data.DataLoader(data, batch_size=8 * size)
+    kind = stagecut.DeviceKind("process", world, times="accelerator", link=stagecut.Link(0.0, 1e18))
+    one = torch.zeros(size, 64)
+    names: dict[str, Any] = {
+        "os": os, "torch": torch, "dist": dist, "stagecut": stagecut, "rank": rank, "world": world,
+        "PipelineStage": PipelineStage, "Schedule1F1B": Schedule1F1B, "loader": loader,
+        "inputs": (one, one) if returns_loss else one, "loss_fn": nn.functional.mse_loss,
+        "cluster": stagecut.Cluster((kind,)),
+    }  # fmt: skip
+    planned = "devices=world, microbatches=8,"
+    assert planned in code
+    code = code.replace(planned, "devices=cluster, microbatches=8, estimate='h100',")
+    if returns_loss:  # the changes in the page's comments
+        for old, new in (("=loss_fn)", "=lambda loss, _: loss)"), ("[x] if", "[x, y] if")):
+            assert old in code
+            code = code.replace(old, new)
+    optimizer = torch.optim.AdamW(alone.parameters(), lr=1e-3)
+    rates = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=2 * len(loader))
+    for start in range(2):  # the second goes on from the checkpoint of the first
+        if start:
+            names["stagecut"] = SimpleNamespace(**{**vars(stagecut), "profile": None})
+        exec(code, names | {"model": copy.deepcopy(model)})
+        for x, y in loader:
+            for a, b in zip(x.chunk(8), y.chunk(8), strict=True):
+                loss = alone(a, b) if returns_loss else nn.functional.mse_loss(alone(a), b)
+                (loss / 8).backward()
+            nn.utils.clip_grad_norm_(alone.parameters(), 1.0)
+            optimizer.step()
+            rates.step()
+            optimizer.zero_grad()
+        dist.barrier()
+        found, whole = torch.load("model.pt"), alone.state_dict()
+        assert set(found) == set(whole)
+        for name, value in whole.items():
+            torch.testing.assert_close(found[name], value, rtol=1e-2, atol=2e-3)
 
 
 def trained_by_a_csv(rank: int, file: str, owner: list[int]) -> None:
