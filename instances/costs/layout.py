@@ -1,0 +1,289 @@
+"""Layouts: how a training iteration is divided over devices, and in which precision it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..common.choices import Choice, choose
+from .hardware import Precision
+
+
+class TrainingSchedule(Choice):
+    """Order of forward and backward passes of a pipeline."""
+
+    ONE_F_ONE_B = "1f1b"
+    GPIPE = "gpipe"
+    INTERLEAVED = "interleaved"
+    ZB_H1 = "zb-h1"
+    ZB_H2 = "zb-h2"
+    ZB_V = "zb-v"
+
+
+class ContextKind(Choice):
+    """How context parallelism moves keys and values.
+
+    Around a ring; gathered before attention (Llama 3); or exchanged for heads (Ulysses).
+    """
+
+    RING = "ring"
+    ALL_GATHER = "all-gather"
+    ALL_TO_ALL = "all-to-all"
+
+
+class Recompute(Choice):
+    """Module whose activations the backward pass computes again.
+
+    The names are Megatron-Core's; `FULL` is the whole block, `OPERATORS` is torchtitan's choice by
+    operator: outputs of matrix products and of attention are kept, all else is computed again.
+    """
+
+    FULL = "full"
+    CORE_ATTENTION = "core_attn"
+    MLA_UP_PROJECTION = "mla_up_proj"
+    LAYERNORM = "layernorm"
+    MLP = "mlp"
+    MOE = "moe"
+    MOE_ACTIVATION = "moe_act"
+    SHARED_EXPERTS = "shared_experts"
+    OPERATORS = "op"
+
+
+class Optimizer(Choice):
+    """Optimizer, by what it keeps: Adam two moments, Muon one of most matrices."""
+
+    ADAM = "adam"
+    MUON = "muon"
+
+
+class Software(Choice):
+    """Software family whose kernels and overlap a calibration describes."""
+
+    MEGATRON = "megatron"
+    FSDP = "fsdp"
+    TORCHTITAN = "torchtitan"
+    OTHER = "other"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Precision of products and bytes per parameter of everything that is kept for training.
+
+    Parameters
+    ----------
+    name
+        What users call it.
+    compute
+        Precision of the linear layers' products.
+    weight_bytes
+        Of the weights that the model computes with, held between iterations.
+    gradient_bytes
+        Of the gradients that microbatches accumulate into.
+    master_bytes
+        Of a copy of the weights that the optimizer updates; 0: it updates the weights themselves.
+    moment_bytes
+        Of the optimizer's moments, all together.
+    gather_bytes
+        Of a weight in the all-gather of a sharded optimizer or of sharded weights.
+    reduce_bytes
+        Of a gradient in its reduction over data-parallel ranks.
+    optimizer
+        Adam or Muon.
+    """
+
+    name: str
+    compute: Precision
+    weight_bytes: float = 2.0
+    gradient_bytes: float = 4.0
+    master_bytes: float = 4.0
+    moment_bytes: float = 8.0
+    gather_bytes: float = 2.0
+    reduce_bytes: float = 4.0
+    optimizer: Optimizer = Optimizer.ADAM
+
+    def __post_init__(self) -> None:
+        """Take texts for choices."""
+        choose(self, compute=Precision, optimizer=Optimizer)
+
+
+#: Megatron's 16-bit floats with gradients and optimizer in 32 bits.
+MEGATRON_BF16 = Recipe("megatron-bf16", Precision.BF16)
+
+#: Recipes by name.
+RECIPES: dict[str, Recipe] = {
+    recipe.name: recipe
+    for recipe in (
+        MEGATRON_BF16,
+        Recipe("megatron-fp16", Precision.FP16, gradient_bytes=2, reduce_bytes=2),
+        Recipe("megatron-fp8", Precision.FP8, gather_bytes=2),
+        Recipe("megatron-fp8-block", Precision.FP8_BLOCK),
+        Recipe("megatron-mxfp8", Precision.MXFP8),
+        Recipe("megatron-nvfp4", Precision.NVFP4),
+        # Weights, gradients and moments in 32 bits, gathered and computed with in 16.
+        Recipe("fsdp-bf16", Precision.BF16, weight_bytes=4, master_bytes=0),
+        Recipe("fsdp-fp8", Precision.FP8, weight_bytes=4, master_bytes=0),
+        # Everything in 16 bits but the optimizer's copy and moments (DeepSpeed ZeRO).
+        Recipe("zero-fp16", Precision.FP16, gradient_bytes=2, reduce_bytes=2),
+        Recipe("fp32", Precision.FP32, weight_bytes=4, master_bytes=0, gather_bytes=4),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Which communication runs beside computation.
+
+    Parameters
+    ----------
+    gradients
+        Reduction of gradients, beside the backward pass.
+    parameters
+        Gathering of weights, beside the forward pass.
+    tensor
+        Tensor-parallel collectives, beside the products that they feed (async TP, user buffers).
+    experts
+        Dispatch and combine of experts, beside another microbatch's computation.
+    messages
+        Pipeline messages, beside the passes of other microbatches.
+    """
+
+    gradients: bool = True
+    parameters: bool = True
+    tensor: bool = False
+    experts: bool = False
+    messages: bool = True
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One division of a training iteration over devices.
+
+    ``tensor · context · pipeline · data`` devices take part. The routed experts' weights are laid
+    over the same devices as ``expert_tensor · expert · (the rest)`` within each pipeline rank.
+
+    Parameters
+    ----------
+    tensor
+        Devices that share each layer's matrices.
+    sequence_parallel
+        Whether these devices divide the sequence outside matrix products.
+    context, context_kind
+        Devices that share a sequence, and how they exchange keys and values.
+    pipeline
+        Pipeline ranks.
+    chunks
+        Model stages on each pipeline rank (interleaved schedules, V schedules).
+    data
+        Replicas, each with its own part of the batch.
+    expert, expert_tensor
+        Devices that share a layer's routed experts, and devices that share one expert's matrices.
+    zero
+        What data-parallel ranks divide: 0 nothing, 1 the optimizer, 2 gradients too, 3 weights too.
+    shard_group
+        Ranks that divide it, where fewer than all data-parallel (times context) ranks; 0: all.
+    reshard_after_forward
+        With `zero` 3, whether gathered weights are given up between forward and backward.
+    microbatch, global_batch
+        Sequences per pass, and per iteration over all replicas.
+    sequence
+        Tokens per sequence.
+    schedule
+        Order of passes.
+    recompute
+        Modules whose activations are computed again.
+    recompute_layers
+        Layers of each model stage in which they are; None: all.
+    stage_layers
+        Layers of each model stage in the model's order (``pipeline · chunks`` counts, which sum to
+        the model's layers); empty: even, the first stages taking one more where they do not divide.
+    mtp_stage
+        Model stage of the multi-token-prediction blocks, counted from the end if negative.
+    recipe
+        Precision and bytes per parameter.
+    software
+        Whose kernels and overlap to price.
+    fused_attention
+        Whether attention is one kernel (flash); otherwise its scores lie in memory.
+    overlap
+        Communication that runs beside computation.
+    offload_activations, offload_weights, offload_optimizer
+        Fractions kept in host memory.
+    compiled
+        Whether pointwise operations are fused by a compiler.
+    graphs
+        Whether kernels are launched by a recorded graph (CUDA graphs), without the host.
+    order
+        Axes from neighbouring ranks to distant ones.
+    """
+
+    tensor: int = 1
+    sequence_parallel: bool = False
+    context: int = 1
+    context_kind: ContextKind = ContextKind.RING
+    pipeline: int = 1
+    chunks: int = 1
+    data: int = 1
+    expert: int = 1
+    expert_tensor: int = 1
+    zero: int = 0
+    shard_group: int = 0
+    reshard_after_forward: bool = True
+    microbatch: int = 1
+    global_batch: int = 1
+    sequence: int = 2048
+    schedule: TrainingSchedule = TrainingSchedule.ONE_F_ONE_B
+    recompute: frozenset[Recompute] = field(default_factory=frozenset)
+    recompute_layers: int | None = None
+    stage_layers: tuple[int, ...] = ()
+    mtp_stage: int = -1
+    recipe: Recipe = MEGATRON_BF16
+    software: Software = Software.MEGATRON
+    fused_attention: bool = True
+    overlap: Overlap = Overlap()
+    offload_activations: float = 0.0
+    offload_weights: float = 0.0
+    offload_optimizer: float = 0.0
+    compiled: bool = False
+    graphs: bool = False
+    order: tuple[str, ...] = ("tensor", "context", "data", "pipeline")
+
+    def __post_init__(self) -> None:
+        """Take texts for choices, and any collection of them for `recompute`."""
+        choose(self, context_kind=ContextKind, schedule=TrainingSchedule, software=Software)
+        named = (self.recompute,) if isinstance(self.recompute, str) else self.recompute
+        modules = frozenset(Recompute.of("recompute", module) for module in named)
+        object.__setattr__(self, "recompute", modules)
+
+    @property
+    def devices(self) -> int:
+        """Devices that take part."""
+        return self.tensor * self.context * self.pipeline * self.data
+
+    @property
+    def microbatches(self) -> int:
+        """Microbatches of one replica; one less full than the others where they do not divide."""
+        return -(-self.global_batch // (self.microbatch * self.data))
+
+    @property
+    def stages(self) -> int:
+        """Model stages: chunks of all pipeline ranks."""
+        return self.pipeline * self.chunks
+
+    @property
+    def expert_data(self) -> int:
+        """Replicas of each routed expert."""
+        return self.tensor * self.context * self.data // (self.expert * self.expert_tensor)
+
+    @property
+    def replicas(self) -> int:
+        """Ranks that hold the same weights: data-parallel times context-parallel ones."""
+        return self.data * self.context
+
+    @property
+    def shards(self) -> int:
+        """Ranks that divide optimizer, gradients or weights, by `zero`."""
+        return (self.shard_group or self.replicas) if self.zero else 1
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of one microbatch on one rank: its part of the sequence times sequences."""
+        return self.microbatch * self.sequence / self.context
