@@ -48,6 +48,17 @@ class Recompute(Choice):
     OPERATORS = "op"
 
 
+class Dispatcher(Choice):
+    """How tokens reach the devices of their experts.
+
+    Every chosen expert gets its own copy; or a token crosses to each device once, and to each node
+    once, and is copied there (DeepEP, HybridEP).
+    """
+
+    ALL_TO_ALL = "all-to-all"
+    HIERARCHICAL = "hierarchical"
+
+
 class Optimizer(Choice):
     """Optimizer, by what it keeps: Adam two moments, Muon one of most matrices."""
 
@@ -176,6 +187,10 @@ class Layout:
         Replicas, each with its own part of the batch.
     expert, expert_tensor
         Devices that share a layer's routed experts, and devices that share one expert's matrices.
+    dispatcher
+        How tokens reach the devices of their experts.
+    expert_capacity
+        Tokens that an expert takes, in units of a balanced load: more are dropped; 0: none is.
     zero
         What data-parallel ranks divide: 0 nothing, 1 the optimizer, 2 gradients too, 3 weights too.
     shard_group
@@ -224,6 +239,8 @@ class Layout:
     data: int = 1
     expert: int = 1
     expert_tensor: int = 1
+    dispatcher: Dispatcher = Dispatcher.ALL_TO_ALL
+    expert_capacity: float = 0.0
     zero: int = 0
     shard_group: int = 0
     reshard_after_forward: bool = True
@@ -249,6 +266,7 @@ class Layout:
     def __post_init__(self) -> None:
         """Take texts for choices, and any collection of them for `recompute`."""
         choose(self, context_kind=ContextKind, schedule=TrainingSchedule, software=Software)
+        choose(self, dispatcher=Dispatcher)
         named = (self.recompute,) if isinstance(self.recompute, str) else self.recompute
         modules = frozenset(Recompute.of("recompute", module) for module in named)
         object.__setattr__(self, "recompute", modules)
@@ -267,6 +285,19 @@ class Layout:
     def stages(self) -> int:
         """Model stages: chunks of all pipeline ranks."""
         return self.pipeline * self.chunks
+
+    def rank_stages(self, rank: int) -> tuple[int, ...]:
+        """Model stages on pipeline rank `rank`: in turn, or down and up again for a V schedule."""
+        if self.schedule is TrainingSchedule.ZB_V:
+            return (rank, self.stages - 1 - rank)
+        return tuple(range(rank, self.stages, self.pipeline))
+
+    def layers_of_stages(self, layers: int) -> tuple[int, ...]:
+        """Count the layers of each model stage of a model of `layers` layers."""
+        if self.stage_layers:
+            return self.stage_layers
+        each, more = divmod(layers, self.stages)
+        return tuple(each + (1 if stage < more else 0) for stage in range(self.stages))
 
     @property
     def expert_data(self) -> int:
