@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..common.choices import Choice, choose
-from .hardware import Precision
+from ..common.errors import InputError, quote
+from ..common.units import MOST_COUNT
+from .description import ModelDescription
+from .hardware import Precision, TrainingCluster
 
 
 class TrainingSchedule(Choice):
@@ -318,3 +321,180 @@ class Layout:
     def tokens(self) -> float:
         """Tokens of one microbatch on one rank: its part of the sequence times sequences."""
         return self.microbatch * self.sequence / self.context
+
+
+def check_layout(model: ModelDescription, layout: Layout, cluster: TrainingCluster) -> None:
+    """Refuse a layout that contradicts itself, the model or the cluster.
+
+    Parameters
+    ----------
+    model, layout, cluster
+        What is trained, how, and on what.
+
+    Raises
+    ------
+    InputError
+        Of one line, with the remedy.
+    """
+    _check_counts(layout)
+    _check_devices(layout, cluster)
+    _check_heads(model, layout)
+    _check_experts(model, layout)
+    _check_stages(model, layout)
+    _check_batch(layout)
+    _check_precision(layout, cluster)
+
+
+def _check_counts(layout: Layout) -> None:
+    """Refuse degrees below 1 and fractions that are none."""
+    counts = (
+        "tensor", "context", "pipeline", "chunks", "data", "expert", "expert_tensor", "microbatch",
+        "global_batch", "sequence",
+    )  # fmt: skip
+    for name in counts:
+        value = getattr(layout, name)
+        if not isinstance(value, int) or not 1 <= value <= MOST_COUNT:
+            raise InputError(f"{name}: {quote(value)}; it must be a whole number of at least 1")
+    if layout.zero not in (0, 1, 2, 3):
+        raise InputError(f"zero: {quote(layout.zero)}; it must be 0, 1, 2 or 3")
+    for name in ("offload_activations", "offload_weights", "offload_optimizer"):
+        if not 0 <= getattr(layout, name) <= 1:
+            raise InputError(f"{name}: {getattr(layout, name):g}; it must be from 0 to 1")
+    if not 0 <= layout.expert_capacity <= MOST_COUNT:
+        raise InputError(f"expert_capacity: {layout.expert_capacity:g}; it must be 0 or above")
+
+
+def _check_devices(layout: Layout, cluster: TrainingCluster) -> None:
+    """Refuse degrees whose product is not the cluster, and groups that do not divide."""
+    product = (
+        f"tensor {layout.tensor} x context {layout.context} x pipeline {layout.pipeline} x data "
+        f"{layout.data}"
+    )
+    if layout.devices != cluster.devices:
+        raise InputError(
+            f"layout: {product} = {layout.devices} devices, and the cluster has {cluster.devices}; "
+            "change a degree"
+        )
+    if sorted(layout.order) != sorted(Layout.order):
+        raise InputError(f"order: {', '.join(layout.order)}; name each once: {Layout.order}")
+    if layout.shard_group and (
+        layout.shard_group > layout.replicas or layout.replicas % layout.shard_group
+    ):
+        raise InputError(
+            f"shard_group: {layout.shard_group} does not divide the {layout.replicas} ranks of "
+            "data x context that hold the same weights"
+        )
+
+
+def _check_heads(model: ModelDescription, layout: Layout) -> None:
+    """Refuse tensor and context degrees that heads or sequence cannot be divided by."""
+    attentions = [
+        attention
+        for block in model.layer_types
+        for attention in (block.attention, block.cross_attention)
+        if attention is not None
+    ]
+    for attention in attentions:
+        if attention.heads % layout.tensor:
+            raise InputError(
+                f"tensor: {layout.tensor} does not divide {attention.heads} heads of {model.name}; "
+                f"take one of {_divisors(attention.heads)}"
+            )
+        kv_heads = attention.kv_heads
+        if kv_heads % layout.tensor and layout.tensor % kv_heads:
+            raise InputError(
+                f"tensor: {layout.tensor} and {kv_heads} key and value heads of {model.name}: one "
+                "must divide the other"
+            )
+        each = attention.heads // layout.tensor
+        if layout.context_kind is ContextKind.ALL_TO_ALL and each % layout.context:
+            raise InputError(
+                f"context: {layout.context} does not divide {each} heads per tensor-parallel rank, "
+                "as exchanging heads asks; take another degree, or a ring"
+            )
+    if layout.context > layout.sequence:
+        raise InputError(
+            f"context: {layout.context} devices for {layout.sequence} tokens; take fewer"
+        )
+
+
+def _divisors(number: int) -> str:
+    return ", ".join(str(d) for d in range(1, min(number, 64) + 1) if number % d == 0)
+
+
+def _check_experts(model: ModelDescription, layout: Layout) -> None:
+    """Refuse expert degrees that experts or devices cannot be divided by."""
+    counts = {block.experts.experts for block in model.layer_types if block.experts is not None}
+    if not counts and layout.expert * layout.expert_tensor > 1:
+        raise InputError(f"expert: {layout.expert}, and {model.name} has no experts; take 1")
+    for count in counts:
+        if count % layout.expert:
+            raise InputError(
+                f"expert: {layout.expert} does not divide {count} experts of {model.name}; "
+                f"take one of {_divisors(count)}"
+            )
+    stage = layout.tensor * layout.context * layout.data
+    if stage % (layout.expert * layout.expert_tensor):
+        raise InputError(
+            f"expert: {layout.expert} x expert_tensor {layout.expert_tensor} does not divide the "
+            f"{stage} devices of a pipeline rank (tensor x context x data)"
+        )
+
+
+def _check_stages(model: ModelDescription, layout: Layout) -> None:
+    """Refuse stages that the model's layers cannot fill and schedules that cannot run."""
+    layers, stages = model.layers, layout.stages
+    if layout.stage_layers:
+        given = len(layout.stage_layers)
+        if given != stages:
+            raise InputError(
+                f"stage_layers: {given} counts for pipeline {layout.pipeline} x chunks "
+                f"{layout.chunks} = {stages} stages; give {stages}"
+            )
+        if sum(layout.stage_layers) != layers or min(layout.stage_layers) < 0:
+            raise InputError(
+                f"stage_layers: they add up to {sum(layout.stage_layers)}, and {model.name} has "
+                f"{layers} layers"
+            )
+    elif stages > layers:
+        raise InputError(
+            f"pipeline: {layout.pipeline} x chunks {layout.chunks} = {stages} stages, and "
+            f"{model.name} has {layers} layers; take fewer"
+        )
+    if model.mtp and not -stages <= layout.mtp_stage < stages:
+        raise InputError(f"mtp_stage: {layout.mtp_stage}; there are {stages} stages")
+    many = layout.schedule in (TrainingSchedule.INTERLEAVED, TrainingSchedule.ZB_V)
+    if layout.chunks > 1 and not many:
+        raise InputError(
+            f"chunks: {layout.chunks} with schedule {layout.schedule}; take interleaved or zb-v"
+        )
+    if layout.schedule is TrainingSchedule.ZB_V and layout.chunks != 2:
+        raise InputError(f"chunks: {layout.chunks}; zb-v has 2 per pipeline rank")
+    if layout.schedule is TrainingSchedule.INTERLEAVED and layout.pipeline == 1:
+        raise InputError("schedule: interleaved with one pipeline rank; take 1f1b")
+
+
+def _check_batch(layout: Layout) -> None:
+    """Refuse batches that replicas and microbatches do not divide."""
+    once = layout.microbatch * layout.data
+    if layout.global_batch % once:
+        raise InputError(
+            f"global_batch: {layout.global_batch} is not divided by microbatch {layout.microbatch} "
+            f"x data {layout.data} = {once}; take a multiple of {once}"
+        )
+    if layout.schedule is TrainingSchedule.INTERLEAVED and layout.microbatches % layout.pipeline:
+        raise InputError(
+            f"global_batch: {layout.microbatches} microbatches per replica; an interleaved "
+            f"schedule takes a multiple of the {layout.pipeline} pipeline ranks"
+        )
+
+
+def _check_precision(layout: Layout, cluster: TrainingCluster) -> None:
+    """Refuse a precision that a device has no products of."""
+    for nodes in cluster.nodes:
+        if layout.recipe.compute not in nodes.accelerator.peak:
+            known = ", ".join(nodes.accelerator.peak)
+            raise InputError(
+                f"recipe: {layout.recipe.name} computes in {layout.recipe.compute}, which "
+                f"{nodes.accelerator.name} does not; it has {known}"
+            )
