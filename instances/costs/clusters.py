@@ -279,7 +279,7 @@ def _rate(where: str, value: str) -> float:
     if not match or not number > 0:
         raise InputError(f"{where}: {quote(value)}; write a rate such as 400Gb/s or 50GB/s")
     base = 1024 if match[3] else 1000
-    scale = base ** ["", "K", "M", "G", "T"].index(match[2] or "")
+    scale = float(base ** ["", "K", "M", "G", "T"].index(match[2] or ""))
     return number * scale / (1 if match[4] in (None, "B") else 8)
 
 

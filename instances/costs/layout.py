@@ -412,6 +412,13 @@ def _check_heads(model: ModelDescription, layout: Layout) -> None:
                 f"context: {layout.context} does not divide {each} heads per tensor-parallel rank, "
                 "as exchanging heads asks; take another degree, or a ring"
             )
+    for block in model.layer_types:
+        width = block.feed_forward.width if block.feed_forward else layout.tensor
+        if width % layout.tensor:
+            raise InputError(
+                f"tensor: {layout.tensor} does not divide the feed-forward width {width} of "
+                f"{model.name}; take one of {_divisors(width)}"
+            )
     if layout.context > layout.sequence:
         raise InputError(
             f"context: {layout.context} devices for {layout.sequence} tokens; take fewer"
@@ -432,6 +439,12 @@ def _check_experts(model: ModelDescription, layout: Layout) -> None:
             raise InputError(
                 f"expert: {layout.expert} does not divide {count} experts of {model.name}; "
                 f"take one of {_divisors(count)}"
+            )
+    for block in model.layer_types:
+        if block.experts is not None and block.experts.width % layout.expert_tensor:
+            raise InputError(
+                f"expert_tensor: {layout.expert_tensor} does not divide an expert's width "
+                f"{block.experts.width}; take one of {_divisors(block.experts.width)}"
             )
     stage = layout.tensor * layout.context * layout.data
     if stage % (layout.expert * layout.expert_tensor):
