@@ -607,12 +607,11 @@ def _seconds(row: Row, layout: Layout) -> float | None:
         return measured
     if unit.startswith("ms/iter"):
         return measured / 1000
+    shared = layout.devices if "/gpu" in unit or "/device" in unit else 1
     if unit.startswith("tokens/s"):
-        return layout.global_batch * layout.sequence / measured
-    if unit.startswith("samples/s/gpu"):
-        return layout.global_batch / (measured * layout.devices)
+        return layout.global_batch * layout.sequence / (measured * shared)
     if unit.startswith("samples/s"):
-        return layout.global_batch / measured
+        return layout.global_batch / (measured * shared)
     return None
 
 
