@@ -66,7 +66,12 @@ class Efficiency:
 
 @lru_cache(maxsize=1 << 16)
 def product(
-    m: float, n: float, k: float, count: float, device: Accelerator, precision: Precision,
+    m: float,
+    n: float,
+    k: float,
+    count: float,
+    device: Accelerator,
+    precision: Precision,
     reach: Efficiency,
 ) -> float:
     """Return the seconds of `count` products of m × k by k × n in one kernel."""
