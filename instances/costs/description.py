@@ -6,7 +6,7 @@ operations, bytes and collectives under a layout in `layers.py`, kept activation
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..common.choices import Choice, choose
@@ -319,3 +319,57 @@ class ModelDescription:
         """Count all weights."""
         blocks = sum(block.parameters(self.hidden) for block in (*self.encoder, *self.blocks))
         return blocks + self.embedding_parameters + self.head_parameters + self.mtp_parameters
+
+
+def forward_flops(model: ModelDescription, sequence: int) -> float:
+    """Floating-point operations of one sequence's forward pass, in matrix products alone.
+
+    Parameters
+    ----------
+    sequence
+        Tokens.
+
+    Returns
+    -------
+    float
+        Two per multiplication and addition. A token passes the experts that it is routed to, and
+        attends to all tokens of its sequence or window: the causal mask does not halve that. The
+        head is in, embeddings are not; nothing is computed again. This is what Megatron and most
+        publications count; a training step has three times as many.
+    """
+    encoded = model.encoder_sequence or sequence
+    hidden = model.hidden
+    blocks = (*model.blocks, *model.mtp)
+    count = sum(_block_flops(block, hidden, sequence, encoded) for block in blocks)
+    count += sum(_block_flops(block, hidden, encoded, encoded) for block in model.encoder)
+    logits = model.vocabulary if model.head else 0
+    count += 2.0 * sequence * hidden * logits * (1 + len(model.mtp))
+    count += 2.0 * sequence * 2 * hidden * hidden * len(model.mtp)
+    patches = model.patch_inputs * hidden * sequence + hidden * model.classes
+    return count + 2.0 * patches
+
+
+def _block_flops(block: Block, hidden: int, sequence: int, encoded: int) -> float:
+    """Operations of one sequence's forward pass through a block."""
+    used = 0
+    if block.feed_forward is not None:
+        used += replace(block.feed_forward, bias=False).parameters(hidden)
+    if block.experts is not None:
+        experts = replace(block.experts, bias=False, router_bias=False)
+        idle = experts.experts - experts.top_k
+        used += experts.parameters(hidden) - idle * experts.expert.parameters(hidden)
+    count = 2.0 * used * sequence
+    for attention, others in ((block.attention, sequence), (block.cross_attention, encoded)):
+        if attention is None:
+            continue
+        seen = min(attention.window or others, others)
+        width = attention.key_width + attention.value_width
+        count += 2.0 * sequence * seen * attention.heads * width
+        projected = replace(attention, bias=False, output_bias=False, qk_norm=False, sinks=False)
+        weights = projected.parameters(hidden) - projected.q_rank - projected.kv_rank
+        if others == sequence:
+            count += 2.0 * sequence * weights
+        else:
+            kv = attention.kv_heads * width * hidden
+            count += 2.0 * (sequence * (weights - kv) + others * kv)
+    return count

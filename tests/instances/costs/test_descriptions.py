@@ -11,7 +11,7 @@ import pytest
 
 from stagecut import InputError
 from stagecut.instances.costs import hugging_face
-from stagecut.instances.costs.description import Norm
+from stagecut.instances.costs.description import Norm, forward_flops
 from stagecut.instances.costs.hugging_face import (
     from_config,
     read_config,
@@ -237,3 +237,33 @@ def test_a_file_is_read_by_its_path_or_its_folder(tmp_path: Path) -> None:
 def test_an_unknown_name_is_refused_with_the_names_that_are_known() -> None:
     with pytest.raises(InputError, match=re.escape("shipped are bert-base, ")):
         shipped_model("llama9-1b")
+
+
+def test_operations_are_those_of_the_published_formula() -> None:
+    for name in ("gpt3-175b", "gpt2-xl"):
+        model = shipped_model(name)
+        layers, h, v, s = len(model.blocks), model.hidden, model.vocabulary, 1024
+        # Narayanan et al. 2021, equation (3) without recomputation.
+        formula = 72 * layers * s * h * h * (1 + s / (6 * h) + v / (12 * layers * h))
+        assert 3 * forward_flops(model, s) == pytest.approx(formula, rel=1e-12)
+
+
+def test_a_token_costs_twice_its_activated_weights_and_what_it_attends_to() -> None:
+    model = shipped_model("qwen3-30b-a3b")
+    attention, experts = model.blocks[0].attention, model.blocks[0].experts
+    assert attention is not None
+    assert experts is not None
+    idle = (experts.experts - experts.top_k) * experts.expert.parameters(model.hidden)
+    norms = 2 * model.hidden + 2 * attention.head_dim
+    weights = model.blocks[0].parameters(model.hidden) - idle - norms
+    seen = 2 * attention.heads * attention.head_dim * 4096
+    each = 48 * (2 * weights + 2 * seen) + 2 * model.vocabulary * model.hidden
+    assert forward_flops(model, 4096) == pytest.approx(4096 * each, rel=1e-12)
+
+
+def test_a_window_bounds_what_a_token_attends_to() -> None:
+    windowed = shipped_model("mistral-7b")
+    whole = from_config(config("mistral-7b", sliding_window=None), name="m")
+    assert forward_flops(windowed, 4096) == forward_flops(whole, 4096)
+    more = forward_flops(whole, 8192) - forward_flops(windowed, 8192)
+    assert more == 32 * 2 * 8192 * 4096 * 32 * 2 * 128
