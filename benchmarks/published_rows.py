@@ -51,6 +51,14 @@ NETWORKS = {
     r"p5e?n?\.48xlarge": 3200.0,
 }
 
+#: What a source's peak of memory is, as its logs print it: bytes in use, those that the allocator
+#: has, or all of the device's; and bytes of its gigabyte. Others: bytes in use, in 2^30.
+PEAKS = (
+    (r"torchtitan", "reserved", 2**30),  # logs max_reserved
+    (r"bigscience", "held", 2**30),  # nvidia-smi
+    (r"megatron-bridge", "allocated", 10**9),  # training/utils/train_utils.py: divides by 1.0e9
+)
+
 #: What tells a software family in the name of a source.
 SOFTWARE = (
     (r"torchtitan", Software.TORCHTITAN),
@@ -74,6 +82,8 @@ class Case:
         Measured per iteration; None where it ran out of memory or no time is given.
     peak_bytes
         Measured peak of the fullest device; None where none is given.
+    peak_kind
+        What it counts: a property of `RankMemory`.
     oom
         Whether it ran out of memory.
     assumed
@@ -86,6 +96,7 @@ class Case:
     cluster: TrainingCluster
     seconds: float | None
     peak_bytes: float | None
+    peak_kind: str
     oom: bool
     assumed: tuple[str, ...]
 
@@ -170,6 +181,10 @@ def case_of(row: Row) -> Case | Refusal:
     oom = row.get("status", "ok").lower() in ("oom", "out of memory")
     seconds = None if oom else _seconds(row, layout)
     peak = _number(row, "peak_mem_gb")
+    text = row.get("source", "").lower()
+    kind, gigabyte = next(
+        (found for pattern, *found in PEAKS if re.search(pattern, text)), ("allocated", 2**30)
+    )
     if seconds is None and peak is None and not oom:
         return Refusal(row, "measured: neither a time nor a peak of memory that can be converted")
     return Case(
@@ -178,8 +193,8 @@ def case_of(row: Row) -> Case | Refusal:
         layout,
         cluster,
         seconds,
-        # Frameworks report binary gigabytes; so do sources that quote them.
-        None if peak is None else peak * 2**30,
+        None if peak is None else peak * gigabyte,
+        kind,
         oom,
         tuple(assumed),
     )
@@ -501,10 +516,12 @@ def _usual_recipe(row: Row, software: Software, zero: int) -> Recipe:
         return RECIPES["megatron-fp8-block"]
     if "fp8" in text:
         return RECIPES["fsdp-fp8" if sharded else "megatron-fp8"]
+    words = " ".join((source_of(row), row.get("source", ""), row.get("notes", ""))).lower()
+    family = "deepspeed" if re.search(r"deepspeed|bigscience", words) else "megatron"
     if "bf16" in text:
-        return RECIPES["fsdp-bf16" if sharded else "megatron-bf16"]
+        return RECIPES["fsdp-bf16" if sharded else f"{family}-bf16"]
     if "fp16" in text or "half" in text:
-        return RECIPES["megatron-fp16"]
+        return RECIPES[f"{family}-fp16"]
     if "32" in text:
         return RECIPES["fp32"]
     raise InputError(f"precision: {text!r} is not known")

@@ -100,6 +100,8 @@ class Recipe:
         Of a weight in the all-gather of a sharded optimizer or of sharded weights.
     reduce_bytes
         Of a gradient in its reduction over data-parallel ranks.
+    bucket_bytes
+        Of flat buffers that gathering and reducing work in, all together.
     optimizer
         Adam or Muon.
     """
@@ -112,6 +114,7 @@ class Recipe:
     moment_bytes: float = 8.0
     gather_bytes: float = 2.0
     reduce_bytes: float = 4.0
+    bucket_bytes: float = 0.0
     optimizer: Optimizer = Optimizer.ADAM
 
     def __post_init__(self) -> None:
@@ -137,6 +140,18 @@ RECIPES: dict[str, Recipe] = {
         Recipe("fsdp-fp8", Precision.FP8, weight_bytes=4, master_bytes=0),
         # Everything in 16 bits but the optimizer's copy and moments (DeepSpeed ZeRO).
         Recipe("zero-fp16", Precision.FP16, gradient_bytes=2, reduce_bytes=2),
+        # DeepSpeed's optimizers: the first keeps 32-bit gradients of its own part for the step, the
+        # second adds up all of them in 32 bits beside those in 16.
+        # Both have two buffers of 5e8 16-bit elements.
+        Recipe(
+            "deepspeed-fp16",
+            Precision.FP16,
+            gradient_bytes=2,
+            moment_bytes=12,
+            reduce_bytes=2,
+            bucket_bytes=2e9,
+        ),
+        Recipe("deepspeed-bf16", Precision.BF16, gradient_bytes=6, bucket_bytes=2e9),
         Recipe("fp32", Precision.FP32, weight_bytes=4, master_bytes=0, gather_bytes=4),
     )
 }
@@ -355,6 +370,10 @@ def _check_counts(layout: Layout) -> None:
         value = getattr(layout, name)
         if not isinstance(value, int) or not 1 <= value <= MOST_COUNT:
             raise InputError(f"{name}: {quote(value)}; it must be a whole number of at least 1")
+    for name, none in (("shard_group", 0), ("recompute_layers", None)):
+        value = getattr(layout, name)
+        if value != none and (not isinstance(value, int) or not 0 <= value <= MOST_COUNT):
+            raise InputError(f"{name}: {quote(value)}; it must be a whole number, 0 or above")
     if layout.zero not in (0, 1, 2, 3):
         raise InputError(f"zero: {quote(layout.zero)}; it must be 0, 1, 2 or 3")
     for name in ("offload_activations", "offload_weights", "offload_optimizer"):
@@ -376,7 +395,8 @@ def _check_devices(layout: Layout, cluster: TrainingCluster) -> None:
             "change a degree"
         )
     if sorted(layout.order) != sorted(Layout.order):
-        raise InputError(f"order: {', '.join(layout.order)}; name each once: {Layout.order}")
+        axes = ", ".join(Layout.order)
+        raise InputError(f"order: {quote(', '.join(layout.order))}; name each of {axes} once")
     if layout.shard_group and (
         layout.shard_group > layout.replicas or layout.replicas % layout.shard_group
     ):

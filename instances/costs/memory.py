@@ -26,11 +26,12 @@ from .experts import routed_rows
 from .hardware import Precision
 from .layout import Layout, Recompute, Software, TrainingSchedule
 
-#: Bytes of the driver's context and of libraries' handles on a device, outside the allocator:
-#: CUDA 12 context 0.5 GB, cuBLAS workspaces and NCCL's channels of some five communicators.
-CONTEXT_BYTES = 1.5e9
+#: Bytes of a device outside the allocator: the driver's context with its kernels (1,573 MiB on an
+#: A100, says the BigScience workshop's log) and the channels of some five NCCL communicators.
+CONTEXT_BYTES = 3.0e9
 #: Part of what is allocated and freed during an iteration that lies unused between blocks of the
-#: caching allocator: with segments that grow, which Megatron's launchers ask for, and without.
+#: caching allocator: with segments that grow, which Megatron's launchers of today ask for, and
+#: without, as in PyTorch's own and in those of before fused attention.
 FRAGMENTATION, FRAGMENTATION_FIXED = 0.04, 0.15
 
 
@@ -522,6 +523,7 @@ def rank_memory(model: ModelDescription, layout: Layout, rank: int = 0) -> RankM
     heaviest = max((working(block, model.hidden, layout) for block in blocks), default=0.0)
     logits = loss_bytes(model, layout) if layout.stages - 1 in own else 0.0
     gathered, communication = gathered_bytes(model, layout, own)
+    communication += recipe.bucket_bytes
     at, each = Tokens.of(layout), element_bytes(layout)
     if layout.pipeline > 1:  # received, and to be sent, in either direction
         communication += 2 * each * at.outer * model.hidden
@@ -538,7 +540,8 @@ def rank_memory(model: ModelDescription, layout: Layout, rank: int = 0) -> RankM
         moments.append((gradients, first, 0.0, heaviest, communication))
     grads, kept_then, loss, work, buffers = max(moments, key=sum)
     moving = kept_then + loss + work + gathered + buffers
-    unused = FRAGMENTATION if fused(layout) else FRAGMENTATION_FIXED
+    modern = fused(layout) and layout.fused_attention
+    unused = FRAGMENTATION if modern else FRAGMENTATION_FIXED
     return RankMemory(
         parameters,
         grads,
