@@ -180,7 +180,7 @@ def case_of(row: Row) -> Case | Refusal:
         )
     oom = row.get("status", "ok").lower() in ("oom", "out of memory")
     seconds = None if oom else _seconds(row, layout)
-    peak = _number(row, "peak_mem_gb")
+    peak = _number(row, "peak_mem_gb") or None
     text = row.get("source", "").lower()
     kind, gigabyte = next(
         (found for pattern, *found in PEAKS if re.search(pattern, text)), ("allocated", 2**30)
