@@ -167,6 +167,8 @@ def _records(path: Path) -> list[dict[str, str]]:
 def case_of(row: Row) -> Case | Refusal:
     """Return a row as a case, or why it is none."""
     assumed: list[str] = []
+    if row.get("unstated"):
+        return Refusal(row, f"{row['unstated']}: not stated by the source")
     try:
         description = _description(row, assumed)
         software = _software(row)
