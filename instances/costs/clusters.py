@@ -185,6 +185,11 @@ def training_cluster(spec: str | Path) -> TrainingCluster:
         ``leaf=`` (devices below one switch) and ``peer=`` (bandwidth of peer links).
         Or the path of a file; see `load_training_cluster`.
 
+    Returns
+    -------
+    TrainingCluster
+        What is not given is as the first device's usual nodes have it.
+
     Raises
     ------
     InputError

@@ -262,6 +262,13 @@ class ModelDescription:
         embeddings, class tokens, biases of relative positions; biases and transforms of heads.
     source
         Where the shapes are from.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> model = stagecut.model_description("deepseek-v3")
+    >>> model.layers, len(model.layer_types), model.parameters - model.mtp_parameters
+    (61, 2, 671026419200)
     """
 
     name: str

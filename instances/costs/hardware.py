@@ -128,6 +128,13 @@ class TrainingCluster:
         By kind.
     network
         Between nodes.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> cluster = stagecut.training_cluster("gb200:72x2")
+    >>> cluster.devices, cluster.domain, cluster.accelerator.name
+    (144, 72, 'gb200')
     """
 
     nodes: tuple[Nodes, ...]

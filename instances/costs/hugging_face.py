@@ -140,6 +140,42 @@ class _Config:
         return self.count("sliding_window") if self.has("sliding_window") else None
 
 
+def model_description(model: str | Path) -> ModelDescription:
+    """Return a model's description: a shipped one by its name, or that of a ``config.json``.
+
+    Parameters
+    ----------
+    model
+        Such as ``llama3-70b``, in any spelling, or the path of a Hugging Face ``config.json`` or
+        of its folder.
+
+    Returns
+    -------
+    ModelDescription
+        Of models that also see or hear, the text model's.
+
+    Raises
+    ------
+    InputError
+        If there is neither, or the file is of an unknown architecture or wrong.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> stagecut.model_description("mixtral-8x7b").parameters
+    46702792704
+    """
+    path = Path(model)
+    looks_like_file = isinstance(model, Path) or str(model).endswith(".json")
+    try:
+        there = path.is_dir() or path.is_file()
+    except (OSError, ValueError):
+        there = False
+    if looks_like_file or (there and (path.is_file() or (path / "config.json").is_file())):
+        return read_config(path)
+    return shipped_model(str(model))
+
+
 def read_config(path: Path) -> ModelDescription:
     """Return the description of the model that a Hugging Face ``config.json`` configures.
 

@@ -73,6 +73,7 @@ class Software(Choice):
     """Software family whose kernels and overlap a calibration describes."""
 
     MEGATRON = "megatron"
+    MEGATRON_DEEPSPEED = "megatron-deepspeed"
     FSDP = "fsdp"
     TORCHTITAN = "torchtitan"
     OTHER = "other"
@@ -231,7 +232,7 @@ class Layout:
     mtp_stage
         Model stage of the multi-token-prediction blocks, counted from the end if negative.
     recipe
-        Precision and bytes per parameter.
+        Precision and bytes per parameter; its name will do.
     software
         Whose kernels and overlap to price.
     fused_attention
@@ -246,6 +247,13 @@ class Layout:
         Whether kernels are launched by a recorded graph (CUDA graphs), without the host.
     order
         Axes from neighbouring ranks to distant ones.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> layout = stagecut.Layout(tensor=8, pipeline=4, data=2, microbatch=1, global_batch=64)
+    >>> layout.devices, layout.microbatches
+    (64, 32)
     """
 
     tensor: int = 1
@@ -285,6 +293,10 @@ class Layout:
         """Take texts for choices, and any collection of them for `recompute`."""
         choose(self, context_kind=ContextKind, schedule=TrainingSchedule, software=Software)
         choose(self, dispatcher=Dispatcher)
+        if isinstance(self.recipe, str):
+            if self.recipe not in RECIPES:
+                raise InputError(f"recipe: {quote(self.recipe)} is not one of {', '.join(RECIPES)}")
+            object.__setattr__(self, "recipe", RECIPES[self.recipe])
         named = (self.recompute,) if isinstance(self.recompute, str) else self.recompute
         modules = frozenset(Recompute.of("recompute", module) for module in named)
         object.__setattr__(self, "recompute", modules)

@@ -53,7 +53,9 @@ def test_what_fits_is_accepted(name: str, layout: Layout) -> None:
         ({"context": 16384, "pipeline": 1, "tensor": 1, "data": 1}, "16384 devices, and"),
         ({"recipe": RECIPES["megatron-nvfp4"]}, "computes in nvfp4, which h100-sxm does not"),
         ({"offload_optimizer": 2.0}, "offload_optimizer: 2; it must be from 0 to 1"),
-        ({"order": ("tensor",)}, "order: tensor; name each once"),
+        ({"order": ("tensor",)}, 'order: "tensor"; name each of tensor, context'),
+        ({"shard_group": -1, "zero": 1}, "shard_group: -1; it must be a whole number"),
+        ({"recompute_layers": -1}, "recompute_layers: -1; it must be a whole number"),
     ],
 )
 def test_a_contradiction_is_refused_with_the_remedy(
