@@ -61,9 +61,10 @@ PEAKS = (
 
 #: What tells a software family in the name of a source.
 SOFTWARE = (
+    (r"deepspeed|bigscience", Software.MEGATRON_DEEPSPEED),
     (r"torchtitan", Software.TORCHTITAN),
     (r"llm-foundry|mosaic|fsdp", Software.FSDP),
-    (r"megatron|nemo|bigscience|vtrain|korthikanti|narayanan|zero.?bubble|qi et al|deepspeed",
+    (r"megatron|nemo|korthikanti|narayanan|zero.?bubble|qi et al",
      Software.MEGATRON),
 )  # fmt: skip
 

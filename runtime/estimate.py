@@ -162,6 +162,10 @@ def _stage(
         for term, seconds in part.terms:
             terms[term] = terms.get(term, 0.0) + seconds
     gathered = 0.0
+    if layout.zero and prices.calibration.hooks:
+        hooks = prices.calibration.hooks * units
+        backward += hooks
+        terms["host"] += hooks
     if layout.zero == 3:
         gather, reduce = _traffic(layout, prices, dense, routed)
         hidden = prices.calibration.hidden
@@ -200,14 +204,21 @@ def _traffic(
 
 
 def message_time(layout: Layout, prices: LayerPrices) -> float:
-    """Return the seconds of a message between pipeline ranks."""
+    """Return the seconds of a message between pipeline ranks.
+
+    Each tensor-parallel rank sends its part; without sequence parallelism the parts are gathered
+    again on arrival.
+    """
     if layout.pipeline == 1:
         return 0.0
+    cluster, links = prices.cluster, prices.calibration.links
     moved = 2.0 * layout.tokens * prices.model.hidden
-    if layout.sequence_parallel:
-        moved /= layout.tensor
     stride = axis_stride(layout, "pipeline")
-    return message(moved, stride, prices.cluster, prices.calibration.links)
+    seconds = message(moved / layout.tensor, stride, cluster, links)
+    if layout.tensor > 1 and not layout.sequence_parallel:
+        group = Group(layout.tensor, axis_stride(layout, "tensor"))
+        seconds += all_gather(moved, group, cluster, links)
+    return seconds
 
 
 def _whole(

@@ -23,6 +23,12 @@ class Calibration:
     host
         Seconds in which the host issues one kernel; a pass takes no less than its kernels take to
         issue.
+    hooks
+        Seconds that a sharded optimizer adds to each layer's backward pass: DeepSpeed handles each
+        gradient on the host as it arrives, in every microbatch.
+    sharpness
+        How nearly a pass takes the longer of device's and host's time: the exponent q of
+        `layers.add_up`.
     passes
         Bytes that pointwise operations move over those of fully fused ones.
     optimizer
@@ -37,6 +43,8 @@ class Calibration:
     kernels: Efficiency = Efficiency()
     links: Links = Links()
     host: float = 7e-6
+    hooks: float = 0.0
+    sharpness: float = 3.0
     passes: float = 1.0
     optimizer: float = 0.7
     hidden: float = 0.9

@@ -30,6 +30,9 @@ class Links:
         Seconds of a step of a ring inside a domain, and between domains.
     start
         Seconds to launch one, whatever its size.
+    skew
+        Seconds that ranks wait for each other at every doubling of the group: they never arrive
+        at the same moment.
     """
 
     peer: float = 0.75
@@ -37,6 +40,7 @@ class Links:
     peer_latency: float = 2e-6
     network_latency: float = 8e-6
     start: float = 12e-6
+    skew: float = 20e-6
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,11 @@ def bandwidth(group: Group, cluster: TrainingCluster, links: Links) -> float:
     return min(peer, k * card) if k > 1 else card
 
 
+def _meet(group: Group, links: Links) -> float:
+    """Return the seconds until all ranks of a group have begun a collective."""
+    return links.start + links.skew * math.log2(group.size)
+
+
 def _latency(group: Group, cluster: TrainingCluster, links: Links) -> float:
     """Return the seconds of the steps of one pass round a ring."""
     k = members_per_domain(group, cluster)
@@ -87,7 +96,7 @@ def all_gather(moved: float, group: Group, cluster: TrainingCluster, links: Link
     if n <= 1 or moved <= 0:
         return 0.0
     share = (n - 1) / n * moved / bandwidth(group, cluster, links)
-    return links.start + share + _latency(group, cluster, links)
+    return _meet(group, links) + share + _latency(group, cluster, links)
 
 
 def all_reduce(moved: float, group: Group, cluster: TrainingCluster, links: Links) -> float:
@@ -102,7 +111,7 @@ def all_reduce(moved: float, group: Group, cluster: TrainingCluster, links: Link
     tree = 2 * wire + 2 * (
         (k - 1) * links.peer_latency + math.ceil(math.log2(domains)) * links.network_latency
     )
-    return links.start + min(ring, tree)
+    return _meet(group, links) + min(ring, tree)
 
 
 def all_to_all(moved: float, group: Group, cluster: TrainingCluster, links: Links) -> float:
@@ -116,7 +125,7 @@ def all_to_all(moved: float, group: Group, cluster: TrainingCluster, links: Link
     inside = (k - 1) / n * moved / peer
     across = (n - k) / n * moved / card
     steps = links.network_latency * math.log2(max(2, n / k)) if n > k else 0.0
-    return links.start + max(inside, across) + steps
+    return _meet(group, links) + max(inside, across) + steps
 
 
 def message(moved: float, stride: int, cluster: TrainingCluster, links: Links) -> float:

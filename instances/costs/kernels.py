@@ -7,9 +7,9 @@ waves. With peak P, bandwidth W and the calibrated fraction η of the peak that 
 
 where e is the efficiency of a tile's shape (small tiles re-read more), and k₀ what filling and
 draining a tile costs, in steps of k. The library takes the tile that is fastest; so does
-`product`. Where a row is no multiple of 16 bytes, kernels for unaligned memory run at a fraction of
-the speed (NVIDIA, "Matrix multiplication background user's guide"), which decides runs whose
-head width is 108 or 150.
+`product`. Where a row of an operand is no multiple of 16 bytes, matrix units cannot load it (NVIDIA,
+"Matrix multiplication background user's guide"), and the product runs on the ordinary units: that
+decides runs whose head width is 108 or 150.
 """
 
 from __future__ import annotations
@@ -45,8 +45,6 @@ class Efficiency:
         Part of the peak that large, aligned matrix products reach.
     depth
         Length in k that filling and draining a tile costs.
-    unaligned
-        Part of their speed that products with rows of no multiple of 16 bytes keep.
     memory
         Part of the memory bandwidth that pointwise kernels reach.
     attention, attention_backward
@@ -57,7 +55,6 @@ class Efficiency:
 
     product: float = 0.80
     depth: float = 128.0
-    unaligned: float = 0.35
     memory: float = 0.80
     attention: float = 0.60
     attention_backward: float = 0.45
@@ -77,16 +74,15 @@ def product(
     """Return the seconds of `count` products of m × k by k × n in one kernel."""
     if m <= 0 or n <= 0 or k <= 0 or count <= 0:
         return 0.0
-    peak = device.peak[precision]
     element = ELEMENT[precision]
+    aligned = (n * element) % 16 == 0 and (k * element) % 16 == 0
+    peak = device.peak[precision] if aligned else device.vector
     per_unit = reach.product * peak / device.units
     best = math.inf
     for rows, columns, efficiency in TILES:
         tiles = math.ceil(m / rows) * math.ceil(n / columns) * count
         waves = math.ceil(tiles / device.units)
         best = min(best, waves * rows * columns * 2 * (k + reach.depth) / (per_unit * efficiency))
-    if (n * element) % 16 or (k * element) % 16:
-        best /= reach.unaligned
     moved = count * (element * (m * k + k * n) + 2 * m * n)
     return max(best, moved / (device.bandwidth * reach.memory)) + reach.launch
 

@@ -11,6 +11,7 @@ sequence parallelism, T without.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -120,8 +121,8 @@ def linear(at: Setting, module: str, n: float, k: float, m: float | None = None)
     forward = product(m, n, k, 1, device, at.precision, reach)
     inputs = product(m, k, n, 1, device, at.precision, reach)
     weights = product(n, k, m, 1, device, at.precision, reach)
-    # Gradients are added to an accumulator in memory.
-    weights += at.layout.recipe.gradient_bytes * n * k / (device.bandwidth * reach.memory)
+    # Gradients are added to an accumulator in memory, which is read and written.
+    weights += 2 * at.layout.recipe.gradient_bytes * n * k / (device.bandwidth * reach.memory)
     if at.precision not in _WIDE:
         cast = pointwise(4 * m * k, 1, device, reach)
         forward += cast
@@ -143,8 +144,20 @@ def memory_bound(
     )
 
 
-def tensor_collective(at: Setting, module: str, hidden: int) -> Part:
-    """Return the exchange at one border of a tensor-parallel region, in both passes."""
+def tensor_collective(
+    at: Setting, module: str, hidden: int, *, enters: bool = True, leaves: bool = True
+) -> Part:
+    """Return the exchange around a tensor-parallel region, in both passes.
+
+    Without sequence parallelism a region's outputs are summed going forward, and the gradients of
+    its inputs going backward. With it inputs are gathered and outputs reduced and scattered; going
+    backward the same, and the inputs are gathered once more for the gradients of weights.
+
+    Parameters
+    ----------
+    enters, leaves
+        Whether the region begins and ends here: the embedding only leaves, the head only enters.
+    """
     layout = at.layout
     if layout.tensor == 1:
         return Part(module, "tensor", 0.0, kernels=0)
@@ -152,11 +165,10 @@ def tensor_collective(at: Setting, module: str, hidden: int) -> Part:
     links, moved = at.calibration.links, 2.0 * at.tokens * hidden
     if not layout.sequence_parallel:
         once = all_reduce(moved, group, at.cluster, links)
-        return Part(module, "tensor", once, once)
-    gather = all_gather(moved, group, at.cluster, links)
-    # Forward: gather before, reduce-scatter after. Backward: the same, and the input is gathered
-    # again beside the product by inputs.
-    return Part(module, "tensor", 2 * gather, 2 * gather, kernels=2)
+        return Part(module, "tensor", once * leaves, once * enters)
+    once = all_gather(moved, group, at.cluster, links)
+    borders = enters + leaves
+    return Part(module, "tensor", borders * once, borders * once, kernels=borders)
 
 
 def attention_parts(
@@ -348,7 +360,12 @@ def recomputed(part: Part, layout: Layout) -> bool:
 
 
 def add_up(parts: list[Part], at: Setting) -> LayerTime:
-    """Return the passes of some parts; the host issues their kernels no faster than it can."""
+    """Return the passes of some parts; the host issues their kernels no faster than it can.
+
+    A pass takes (d^q + h^q)^(1/q), d seconds of the device and h of the host: the longer of both
+    where they differ much, and more than it where they are alike, since some kernels of a pass are
+    shorter than the host takes to issue them and others longer.
+    """
     host = 0.0 if at.layout.graphs else at.calibration.host
     again = [part for part in parts if recomputed(part, at.layout)]
     forward = sum(part.forward for part in parts)
@@ -357,14 +374,22 @@ def add_up(parts: list[Part], at: Setting) -> LayerTime:
     repeated = sum(part.forward for part in again)
     issued = host * sum(part.kernels for part in parts)
     issued_again = host * sum(part.kernels for part in again)
-    backward = max(inputs + weights + repeated, 2 * issued + issued_again)
     terms = {term: 0.0 for term in TERMS}
     for part in parts:
         terms[part.term] += part.forward + part.inputs + part.weights
     terms["recomputation"] = repeated
-    waiting = max(0.0, issued - forward) + backward - (inputs + weights + repeated)
-    terms["host"] = waiting
-    return LayerTime(max(forward, issued), backward, weights, tuple(terms.items()))
+    backward = _both(inputs + weights + repeated, 2 * issued + issued_again, at)
+    terms["host"] = _both(forward, issued, at) - forward + backward - inputs - weights - repeated
+    return LayerTime(_both(forward, issued, at), backward, weights, tuple(terms.items()))
+
+
+def _both(device: float, host: float, at: Setting) -> float:
+    """Return the seconds of a pass that keeps device and host busy for so long."""
+    if not host or not device:
+        return device or host
+    q = at.calibration.sharpness
+    longer = max(device, host)
+    return float(longer * (1 + (min(device, host) / longer) ** q) ** (1 / q))
 
 
 def rank_parameters(block: Block, hidden: int, layout: Layout) -> tuple[float, float]:
@@ -459,16 +484,17 @@ def head_parts(model: ModelDescription, at: Setting) -> Iterator[Part]:
     outer = 2 * at.outer * model.hidden
     yield memory_bound(at, "head", 2 * outer, 4 * outer)
     if model.head and model.vocabulary:
-        rows = model.vocabulary / at.layout.tensor
+        # Vocabularies are padded so that each rank's part is a multiple of 128.
+        rows = 128 * math.ceil(model.vocabulary / (128 * at.layout.tensor))
         logits = at.tokens * rows
         yield linear(at, "head", rows, model.hidden)
         # 32-bit logits: cast, maximum, exponentials and their sum; gradient.
         yield memory_bound(at, "head", 18 * logits, 10 * logits, 6)
-        yield tensor_collective(at, "head", model.hidden)
+        yield tensor_collective(at, "head", model.hidden, leaves=False)
 
 
 def embedding_parts(model: ModelDescription, at: Setting) -> Iterator[Part]:
     """Return the parts of the embeddings."""
     moved = 2 * at.tokens * model.hidden
     yield memory_bound(at, "embedding", 3 * moved, 4 * moved, 3)
-    yield tensor_collective(at, "embedding", model.hidden)
+    yield tensor_collective(at, "embedding", model.hidden, enters=False)
