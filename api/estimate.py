@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..instances.costs.calibration import DEFAULT, Calibration
+from ..instances.costs import calibration as calibrations
+from ..instances.costs.calibration import Calibration
 from ..instances.costs.clusters import training_cluster
 from ..instances.costs.description import ModelDescription, forward_flops
 from ..instances.costs.hardware import TrainingCluster
@@ -167,7 +168,7 @@ def estimate(
     if not isinstance(cluster, TrainingCluster):
         cluster = training_cluster(cluster)
     check_layout(model, layout, cluster)
-    table = calibration or DEFAULT
+    table = calibration or calibrations.calibration(cluster.accelerator.family, layout.software)
     time = iteration_time(model, layout, cluster, table)
     ranks = tuple(rank_memory(model, layout, rank) for rank in range(layout.pipeline))
     return Estimate(model, layout, cluster, time.seconds, time.terms, ranks, table.name)

@@ -64,7 +64,7 @@ SOFTWARE = (
     (r"deepspeed|bigscience", Software.MEGATRON_DEEPSPEED),
     (r"torchtitan", Software.TORCHTITAN),
     (r"llm-foundry|mosaic|fsdp", Software.FSDP),
-    (r"megatron|nemo|korthikanti|narayanan|zero.?bubble|qi et al",
+    (r"megatron(?! formula)|nemo|korthikanti|narayanan|zero.?bubble|qi et al",
      Software.MEGATRON),
 )  # fmt: skip
 

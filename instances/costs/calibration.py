@@ -1,11 +1,20 @@
-"""Calibrations: what kernels and links reach, a table per kind of device and software family."""
+"""Calibrations: what kernels and links reach, a table per kind of device and software family.
+
+The tables are in ``calibrations.json``, each with the runs it was fitted on;
+``benchmarks/fit_calibration.py`` makes them. Where none was fitted, the nearest stands in: the same
+device with other software, else the same software on another device, and its name says so.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
 
 from .collectives import Links
 from .kernels import Efficiency
+from .layout import Software
 
 
 @dataclass(frozen=True)
@@ -15,14 +24,13 @@ class Calibration:
     Parameters
     ----------
     name
-        Device family and software family.
+        Device family and software family, such as ``a100/megatron``.
     kernels
         Of kernels.
     links
         Of collectives.
     host
-        Seconds in which the host issues one kernel; a pass takes no less than its kernels take to
-        issue.
+        Seconds in which the host issues one kernel.
     hooks
         Seconds that a sharded optimizer adds to each layer's backward pass: DeepSpeed handles each
         gradient on the host as it arrives, in every microbatch.
@@ -42,13 +50,52 @@ class Calibration:
     name: str = "default"
     kernels: Efficiency = Efficiency()
     links: Links = Links()
-    host: float = 7e-6
+    host: float = 1e-5
     hooks: float = 0.0
-    sharpness: float = 3.0
+    sharpness: float = 4.0
     passes: float = 1.0
     optimizer: float = 0.7
     hidden: float = 0.9
     fitted: str = ""
 
 
-DEFAULT = Calibration()
+#: Families of devices whose tables stand in for each other, the nearest first.
+_NEAREST = ("h100", "a100", "b200", "v100")
+
+
+@cache
+def calibrations() -> dict[str, Calibration]:
+    """Return the fitted tables by name."""
+    text = files(__package__).joinpath("calibrations.json").read_text(encoding="utf-8")
+    return {name: _read(name, values) for name, values in json.loads(text).items()}
+
+
+def _read(name: str, values: dict[str, object]) -> Calibration:
+    inner = {"kernels": Efficiency(), "links": Links()}
+    fields = {
+        key: replace(inner[key], **value) if isinstance(value, dict) else value
+        for key, value in values.items()
+    }
+    return replace(Calibration(name), **fields)  # type: ignore[arg-type]  # fields of the file
+
+
+@cache
+def calibration(family: str, software: Software) -> Calibration:
+    """Return the table of a device family and a software family, or the nearest one.
+
+    Parameters
+    ----------
+    family
+        `Accelerator.family`.
+    software
+        Whose kernels run.
+    """
+    known = calibrations()
+    families = (family, *(other for other in _NEAREST if other != family))
+    softwares = (software, Software.MEGATRON, *Software)
+    names = [f"{family}/{one.value}" for one in softwares]
+    names += [f"{one}/{software.value}" for one in families]
+    names += [f"{one}/{Software.MEGATRON.value}" for one in families]
+    found = next((known[name] for name in names if name in known), Calibration())
+    wanted = names[0]
+    return found if found.name == wanted else replace(found, name=f"{wanted} by {found.name}")

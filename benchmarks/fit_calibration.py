@@ -1,0 +1,139 @@
+"""Fit the tables of efficiencies: python benchmarks/fit_calibration.py FILE… [--only NAME].
+
+Each table of `TABLES` is fitted by least squares of the logarithm of predicted over measured time,
+on a fifth of the rows of its kind of device and software: those whose number is a multiple of five.
+The others judge it (`published_runs.py`). A weak prior holds parameters that the rows say nothing
+about at their start. Every source weighs as much as another. Writes ``calibrations.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from published_rows import Case, cases, read_rows
+from scipy.optimize import least_squares
+from stagecut.instances.costs import calibration as tables
+from stagecut.instances.costs.calibration import Calibration
+from stagecut.instances.costs.layers import LayerPrices
+from stagecut.runtime.estimate import iteration_times
+
+#: Parameters that every table has its own value of.
+COMMON = ("kernels.product", "kernels.memory", "host")
+#: Table by device and software family: where it starts, and what is fitted.
+TABLES: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
+    "a100/megatron": ({}, (*COMMON, "links.peer", "links.skew")),
+    "a100/megatron-deepspeed": (
+        {"host": 5e-5, "hooks": 1.2e-2, "kernels.product": 0.75},
+        (*COMMON, "kernels.depth", "hooks", "sharpness", "links.peer", "links.skew",
+         "links.network"),
+    ),
+    "a100/fsdp": ({}, (*COMMON, "kernels.attention", "kernels.attention_backward", "hidden")),
+    "a100/other": ({}, (*COMMON, "links.network", "links.peer", "hidden")),
+    "h100/megatron": ({}, (*COMMON, "links.peer", "links.network", "links.skew")),
+    "h100/fsdp": ({}, (*COMMON, "kernels.attention", "kernels.attention_backward", "hidden")),
+    "h100/torchtitan": ({}, (*COMMON, "kernels.attention", "links.peer", "hidden")),
+    "b200/megatron": ({}, (*COMMON, "kernels.attention", "links.network")),
+    "v100/other": ({}, (*COMMON, "links.peer", "links.network")),
+}  # fmt: skip
+
+
+def fits(case: Case) -> bool:
+    """Whether a row is one of those that tables are fitted on."""
+    number = re.sub(r"\D", "", case.row["id"])
+    return bool(number) and int(number) % 5 == 0 and case.seconds is not None
+
+
+def changed(table: Calibration, names: Sequence[str], values: Sequence[float]) -> Calibration:
+    """Return a table with other values of the parameters so named."""
+    inner: dict[str, dict[str, float]] = {"kernels": {}, "links": {}}
+    own: dict[str, Any] = {}
+    for name, value in zip(names, values, strict=True):
+        group, _, field = name.rpartition(".")
+        (inner[group] if group else own)[field] = float(value)
+    return replace(
+        table,
+        kernels=replace(table.kernels, **inner["kernels"]),
+        links=replace(table.links, **inner["links"]),
+        **own,
+    )
+
+
+def value(table: Calibration, name: str) -> float:
+    """Return the parameter of a table so named."""
+    group, _, field = name.rpartition(".")
+    return float(getattr(getattr(table, group) if group else table, field))
+
+
+def predicted(rows: Sequence[Case], table: Calibration) -> np.ndarray:
+    """Return the seconds of each row with a table."""
+    seconds = np.empty(len(rows))
+    alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for i, case in enumerate(rows):
+        alike[case.description, case.cluster].append(i)
+    for (description, cluster), group in alike.items():
+        prices = LayerPrices(description, cluster, table)
+        times = iteration_times([rows[i].layout for i in group], prices)
+        seconds[group] = [time.seconds for time in times]
+    return seconds
+
+
+def fit(name: str, rows: Sequence[Case]) -> Calibration:
+    """Return the fitted table called `name`."""
+    start_values, names = TABLES[name]
+    start = changed(Calibration(name), list(start_values), list(start_values.values()))
+    begin = np.log([value(start, one) for one in names])
+    measured = np.log([case.seconds for case in rows])
+    per_source = Counter(case.source for case in rows)
+    weight = np.array([per_source[case.source] ** -0.5 for case in rows])
+    weight *= np.sqrt(len(rows) / (weight**2).sum())
+
+    def residuals(x: np.ndarray) -> np.ndarray:
+        error = np.log(predicted(rows, changed(start, names, np.exp(x)))) - measured
+        prior = 0.02 * np.sqrt(len(rows)) * (x - begin)
+        return np.concatenate((weight * error, prior))
+
+    found = least_squares(
+        residuals, begin, loss="soft_l1", f_scale=0.05, diff_step=0.02, max_nfev=15
+    )
+    values = [float(f"{v:.3g}") for v in np.exp(found.x)]
+    sources = ", ".join(f"{count} of {source}" for source, count in sorted(per_source.items()))
+    return replace(changed(start, names, values), fitted=f"{sources}: ids divisible by 5")
+
+
+def main() -> None:
+    """Fit the tables and write them."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--only", help="fit this table, keep the others")
+    options = parser.parse_args()
+    path = Path(tables.__file__).parent / "calibrations.json"
+    written = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    added = Path(__file__).parent / "published_layouts.csv"
+    rows = [case for case in cases(read_rows(options.files, [added]))[0] if fits(case)]
+    for name in TABLES:
+        if options.only and name != options.only:
+            continue
+        own = [
+            case
+            for case in rows
+            if f"{case.cluster.accelerator.family}/{case.layout.software.value}" == name
+        ]
+        table = fit(name, own)
+        ratio = predicted(own, table) / np.array([case.seconds for case in own])
+        print(f"{name}: {len(own)} rows, median |error| {np.median(abs(ratio - 1)):.1%}")
+        entry = asdict(table)
+        del entry["name"]
+        written[name] = entry
+    path.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
