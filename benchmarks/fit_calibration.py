@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from published_rows import Case, cases, read_rows
 from scipy.optimize import least_squares
+
 from stagecut.instances.costs import calibration as tables
 from stagecut.instances.costs.calibration import Calibration
 from stagecut.instances.costs.layers import LayerPrices
@@ -101,11 +102,15 @@ def fit(name: str, rows: Sequence[Case]) -> Calibration:
         return np.concatenate((weight * error, prior))
 
     found = least_squares(
-        residuals, begin, loss="soft_l1", f_scale=0.05, diff_step=0.02, max_nfev=15
+        residuals, begin, loss="soft_l1", f_scale=0.05, diff_step=0.02, max_nfev=10
     )
     values = [float(f"{v:.3g}") for v in np.exp(found.x)]
     sources = ", ".join(f"{count} of {source}" for source, count in sorted(per_source.items()))
-    return replace(changed(start, names, values), fitted=f"{sources}: ids divisible by 5")
+    return replace(
+        changed(start, names, values),
+        fitted=f"{sources}: ids divisible by 5",
+        rows=tuple(sorted(f"{case.source}:{case.row['id']}" for case in rows)),
+    )
 
 
 def main() -> None:

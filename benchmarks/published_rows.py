@@ -111,7 +111,7 @@ class Case:
         """Runs of one group differ in layout alone: same model, devices, tokens and precision."""
         layout = self.layout
         return (
-            self.source, self.description, self.row["gpu"], layout.devices,
+            self.source, replace(self.description, name="", source=""), self.row["gpu"], layout.devices,
             layout.global_batch * layout.sequence, layout.recipe.compute,
         )  # fmt: skip
 

@@ -16,6 +16,8 @@ from .collectives import Links
 from .kernels import Efficiency
 from .layout import Software
 
+_KERNELS, _LINKS = Efficiency(), Links()
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -44,12 +46,14 @@ class Calibration:
     hidden
         Part of overlapped communication that computation really hides.
     fitted
-        Which runs the table was fitted on.
+        Which runs the table was fitted on, in words.
+    rows
+        The same by source and number.
     """
 
     name: str = "default"
-    kernels: Efficiency = Efficiency()
-    links: Links = Links()
+    kernels: Efficiency = _KERNELS
+    links: Links = _LINKS
     host: float = 1e-5
     hooks: float = 0.0
     sharpness: float = 4.0
@@ -57,6 +61,7 @@ class Calibration:
     optimizer: float = 0.7
     hidden: float = 0.9
     fitted: str = ""
+    rows: tuple[str, ...] = ()
 
 
 #: Families of devices whose tables stand in for each other, the nearest first.
@@ -71,11 +76,12 @@ def calibrations() -> dict[str, Calibration]:
 
 
 def _read(name: str, values: dict[str, object]) -> Calibration:
-    inner = {"kernels": Efficiency(), "links": Links()}
+    inner = {"kernels": _KERNELS, "links": _LINKS}
     fields = {
         key: replace(inner[key], **value) if isinstance(value, dict) else value
         for key, value in values.items()
     }
+    fields["rows"] = tuple(fields.get("rows", ()))
     return replace(Calibration(name), **fields)  # type: ignore[arg-type]  # fields of the file
 
 
