@@ -10,13 +10,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..instances import InputError
+from ..instances.costs.layout import (
+    RECIPES,
+    ContextKind,
+    Dispatcher,
+    Layout,
+    Overlap,
+    Recompute,
+    Software,
+    TrainingSchedule,
+)
 from .common import names, options
 from .common.console import OUT, check_outputs, new_table, print_json, show_bytes, show_percent
 
 if TYPE_CHECKING:
     from ..api.estimate import Estimate
     from ..instances.costs.description import ModelDescription
-    from ..instances.costs.layout import Overlap, Recompute
 
 #: What `--overlap` names; see `Overlap`.
 OVERLAPPING = ("gradients", "parameters", "tensor", "experts", "messages")
@@ -27,7 +36,8 @@ def estimate(
         str,
         typer.Argument(
             autocompletion=names.complete_description,
-            help="A shipped description such as llama3-70b, or a Hugging Face config.json.",
+            help="A shipped description such as llama3-70b, a Hugging Face config.json, or a file "
+            "of profile --train --layers.",
         ),
     ],
     cluster: Annotated[
@@ -53,11 +63,8 @@ def estimate(
     ] = None,
     chunks: Annotated[int, typer.Option(help="Model stages per pipeline rank.")] = 1,
     schedule: Annotated[
-        str | None,
-        typer.Option(
-            help="1f1b, gpipe, interleaved, zb-h1, zb-h2 or zb-v; default: 1f1b, with --chunks "
-            "interleaved."
-        ),
+        TrainingSchedule | None,
+        typer.Option(help="Default: 1f1b, with --chunks interleaved."),
     ] = None,
     stage_layers: Annotated[
         str | None, typer.Option(help="Layers of each stage, such as 7,8,8,7; default: even.")
@@ -87,18 +94,15 @@ def estimate(
         ),
     ] = None,
     software: Annotated[
-        str | None,
-        typer.Option(
-            help="Whose kernels: megatron, fsdp, torchtitan, other; default: megatron, with "
-            "--zero 3 fsdp."
-        ),
+        Software | None,
+        typer.Option(help="Whose kernels; default: megatron, with --zero 3 fsdp."),
     ] = None,
     cp_kind: Annotated[
-        str, typer.Option(help="ring, all-gather or all-to-all (Ulysses).")
-    ] = "ring",
+        ContextKind, typer.Option(help="How keys and values move; all-to-all is Ulysses.")
+    ] = ContextKind.RING,
     dispatcher: Annotated[
-        str, typer.Option(help="all-to-all, or hierarchical (DeepEP, HybridEP).")
-    ] = "all-to-all",
+        Dispatcher, typer.Option(help="Of tokens to experts; hierarchical: DeepEP, HybridEP.")
+    ] = Dispatcher.ALL_TO_ALL,
     attention: Annotated[
         str, typer.Option(help="fused (flash attention), or unfused: scores lie in memory.")
     ] = "fused",
@@ -128,7 +132,6 @@ def estimate(
     from ..api.estimate import estimate as price
     from ..instances.costs.clusters import training_cluster
     from ..instances.costs.hugging_face import model_description
-    from ..instances.costs.layout import RECIPES, Layout
 
     check_outputs(pictures=[plot], inputs=[model, cluster])
     described, machines = model_description(model), training_cluster(cluster)
@@ -143,31 +146,36 @@ def estimate(
                 f"{cluster}; change a degree, or the cluster"
             )
     sharded = zero == 3
-    wanted = recipe or ("fsdp-bf16" if sharded else "megatron-bf16")
+    if schedule is None:
+        interleaved = TrainingSchedule.INTERLEAVED
+        schedule = interleaved if chunks > 1 else TrainingSchedule.ONE_F_ONE_B
+    if software is None:
+        software = Software.FSDP if sharded else Software.MEGATRON
+    wanted = ("fsdp-bf16" if sharded else "megatron-bf16") if recipe is None else recipe
     if wanted not in RECIPES:
         raise InputError(f"--recipe: {wanted!r} is not one of {', '.join(RECIPES)}")
     layout = Layout(
         tensor=tp,
         sequence_parallel=tp > 1 if sp is None else sp,
         context=cp,
-        context_kind=cp_kind,  # type: ignore[arg-type]  # texts are taken for choices
+        context_kind=cp_kind,
         pipeline=pp,
         chunks=chunks,
         data=dp,
         expert=ep,
         expert_tensor=etp,
-        dispatcher=dispatcher,  # type: ignore[arg-type]
+        dispatcher=dispatcher,
         zero=zero,
         shard_group=shard_group,
         microbatch=microbatch,
         global_batch=global_batch,
         sequence=_sequence(described) if sequence is None else sequence,
-        schedule=schedule or ("interleaved" if chunks > 1 else "1f1b"),  # type: ignore[arg-type]
+        schedule=schedule,
         recompute=_modules(recompute),
         recompute_layers=recompute_layers,
         stage_layers=_counts(stage_layers),
         recipe=RECIPES[wanted],
-        software=software or ("fsdp" if sharded else "megatron"),  # type: ignore[arg-type]
+        software=software,
         fused_attention=_fused(attention),
         overlap=_overlap(overlap),
         offload_activations=offload_activations,
@@ -188,13 +196,13 @@ def estimate(
 
 
 def _sequence(model: ModelDescription) -> int:
-    """Return the tokens of a sequence that a model is usually trained with."""
+    """Return the tokens of a sequence: as learned positions or a profile say, else 4096."""
+    if any(block.profiled is not None for block in model.blocks):
+        return 1
     return model.positions or 4096
 
 
 def _modules(text: str) -> frozenset[Recompute]:
-    from ..instances.costs.layout import Recompute
-
     words = [word for word in re.split(r"[,\s]+", text.strip()) if word]
     if words in ([], ["none"]):
         return frozenset()
@@ -216,8 +224,6 @@ def _fused(text: str) -> bool:
 
 
 def _overlap(text: str) -> Overlap:
-    from ..instances.costs.layout import Overlap
-
     named = [] if text.strip() == "none" else [word.strip() for word in text.split(",")]
     wrong = next((word for word in named if word not in OVERLAPPING), None)
     if wrong is not None:

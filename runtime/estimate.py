@@ -30,8 +30,8 @@ from .simulate.stages import chain
 
 #: Terms of an iteration's time.
 ITERATION_TERMS = (
-    "products", "attention", "pointwise", "tensor", "context", "experts", "recomputation", "host",
-    "weights", "bubble", "gradients", "optimizer",
+    "products", "attention", "pointwise", "tensor", "context", "experts", "layers", "recomputation",
+    "host", "weights", "bubble", "gradients", "optimizer",
 )  # fmt: skip
 
 

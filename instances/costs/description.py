@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..common.choices import Choice, choose
+from ..common.errors import InputError
 
 
 class Norm(Choice):
@@ -180,6 +181,61 @@ class Experts:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """A layer of a profiled model on `degree` devices, for one microbatch as profiled.
+
+    Parameters
+    ----------
+    degree
+        Devices that share it.
+    forward, backward
+        Seconds of its passes, collectives between these devices included.
+    held
+        Part of its weights on one device.
+    kept, entering
+        Bytes on one device that are kept for the backward pass, and those that stay if it computes
+        the layer again.
+    """
+
+    degree: int
+    forward: float
+    backward: float
+    held: float
+    kept: float
+    entering: float
+
+
+@dataclass(frozen=True)
+class ProfiledLayer:
+    """A layer type of a profiled model.
+
+    Parameters
+    ----------
+    weights
+        Numbers that it learns.
+    flops
+        Operations of its forward pass for one microbatch as profiled.
+    measured
+        By tensor degree.
+    """
+
+    weights: int
+    flops: float
+    measured: tuple[Measured, ...]
+
+    def at(self, degree: int) -> Measured:
+        """Return what was measured on so many devices; InputError if nothing was."""
+        found = next((one for one in self.measured if one.degree == degree), None)
+        if found is None:
+            known = ", ".join(str(one.degree) for one in self.measured)
+            raise InputError(
+                f"tensor: {degree}; the model was profiled for {known}; profile it with "
+                f"--layers --degrees {degree}"
+            )
+        return found
+
+
+@dataclass(frozen=True)
 class Block:
     """A layer type: attention and feed-forward or experts, each behind a norm and a residual.
 
@@ -197,6 +253,8 @@ class Block:
         How many norms of the model's width it has: 2, or 4 with norms after its parts, too.
     dropout
         Whether its parts end in dropout, which keeps masks.
+    profiled
+        A layer of a profiled model, instead of all of the above.
     """
 
     attention: Attention | None = None
@@ -206,6 +264,7 @@ class Block:
     norm: Norm = Norm.RMS
     norms: int = 2
     dropout: bool = False
+    profiled: ProfiledLayer | None = None
 
     def __post_init__(self) -> None:
         """Take texts for choices."""
@@ -213,6 +272,8 @@ class Block:
 
     def parameters(self, hidden: int) -> int:
         """Count its weights, for a model of width `hidden`."""
+        if self.profiled is not None:
+            return self.profiled.weights
         parts = (self.attention, self.cross_attention, self.feed_forward, self.experts)
         norms = self.norms * hidden * (2 if self.norm is Norm.LAYER else 1)
         return norms + sum(part.parameters(hidden) for part in parts if part is not None)
@@ -358,6 +419,8 @@ def forward_flops(model: ModelDescription, sequence: int) -> float:
 
 def _block_flops(block: Block, hidden: int, sequence: int, encoded: int) -> float:
     """Operations of one sequence's forward pass through a block."""
+    if block.profiled is not None:
+        return block.profiled.flops
     used = 0
     if block.feed_forward is not None:
         used += replace(block.feed_forward, bias=False).parameters(hidden)

@@ -18,7 +18,10 @@ from typing import Any
 
 from ..common.errors import InputError, quote
 from ..common.units import MOST_COUNT
+from ..formats.files import load
+from ..model.workload import Workload
 from .description import Attention, Block, Experts, FeedForward, ModelDescription, Norm
+from .profiled import profiled_model
 
 #: Most layers of a description.
 MOST_LAYERS = 100_000
@@ -140,14 +143,15 @@ class _Config:
         return self.count("sliding_window") if self.has("sliding_window") else None
 
 
-def model_description(model: str | Path) -> ModelDescription:
-    """Return a model's description: a shipped one by its name, or that of a ``config.json``.
+def model_description(model: str | Path | Workload) -> ModelDescription:
+    """Return a model's description: by its name, of a ``config.json``, or of your own model.
 
     Parameters
     ----------
     model
-        Such as ``llama3-70b``, in any spelling, or the path of a Hugging Face ``config.json`` or
-        of its folder.
+        Such as ``llama3-70b``, in any spelling; the path of a Hugging Face ``config.json`` or of
+        its folder; or a workload of layers (`profile` and `training_layers`, or `layers_by_degree`)
+        or its file, whose microbatch is the batch that was profiled.
 
     Returns
     -------
@@ -157,7 +161,7 @@ def model_description(model: str | Path) -> ModelDescription:
     Raises
     ------
     InputError
-        If there is neither, or the file is of an unknown architecture or wrong.
+        If there is none of these, or the file is of an unknown architecture or wrong.
 
     Examples
     --------
@@ -165,6 +169,8 @@ def model_description(model: str | Path) -> ModelDescription:
     >>> stagecut.model_description("mixtral-8x7b").parameters
     46702792704
     """
+    if isinstance(model, Workload):
+        return profiled_model(model)
     path = Path(model)
     looks_like_file = isinstance(model, Path) or str(model).endswith(".json")
     try:
@@ -198,6 +204,8 @@ def read_config(path: Path) -> ModelDescription:
         raise InputError(f"{path}: {reason}; give a Hugging Face config.json") from None
     if not isinstance(fields, dict):
         raise InputError(f"{path}: it must be an object, as in a Hugging Face config.json")
+    if fields.get("format") == "stagecut-workload":
+        return profiled_model(load(path))
     name = path.parent.name if path.name == "config.json" else path.stem
     return from_config(fields, name=name or path.stem, source=str(path))
 

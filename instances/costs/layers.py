@@ -24,7 +24,7 @@ from .kernels import fused_attention, pointwise, product
 from .layout import ContextKind, Layout, Recompute
 
 #: Terms of a pass's time.
-TERMS = ("products", "attention", "pointwise", "tensor", "context", "experts")
+TERMS = ("products", "attention", "pointwise", "tensor", "context", "experts", "layers")
 
 
 @dataclass(frozen=True)
@@ -328,6 +328,10 @@ def block_parts(at: Setting, block: Block, hidden: int, encoded: int = 0) -> Ite
     encoded
         Positions of the encoder's output, for cross-attention.
     """
+    if block.profiled is not None:
+        one = block.profiled.at(at.layout.tensor)
+        yield Part("layer", "layers", one.forward, one.backward / 2, one.backward / 2, 0)
+        return
     outer = 2 * at.outer * hidden
     layer_norm = block.norm is Norm.LAYER
     for _ in range(block.norms):
@@ -394,6 +398,8 @@ def _both(device: float, host: float, at: Setting) -> float:
 
 def rank_parameters(block: Block, hidden: int, layout: Layout) -> tuple[float, float]:
     """Return the weights of a block on one rank: those all replicas hold, and routed experts'."""
+    if block.profiled is not None:
+        return block.profiled.weights * block.profiled.at(layout.tensor).held, 0.0
     routed = block.routed_parameters(hidden)
     dense = block.parameters(hidden) - routed
     return dense / layout.tensor, routed / (layout.expert * layout.expert_tensor)
@@ -481,6 +487,8 @@ class LayerPrices:
 
 def head_parts(model: ModelDescription, at: Setting) -> Iterator[Part]:
     """Return the parts of final norm, logits and loss, or of a classifier."""
+    if not model.head and not model.classes:
+        return
     outer = 2 * at.outer * model.hidden
     yield memory_bound(at, "head", 2 * outer, 4 * outer)
     if model.head and model.vocabulary:
@@ -495,6 +503,8 @@ def head_parts(model: ModelDescription, at: Setting) -> Iterator[Part]:
 
 def embedding_parts(model: ModelDescription, at: Setting) -> Iterator[Part]:
     """Return the parts of the embeddings."""
+    if not model.embedding_parameters:
+        return
     moved = 2 * at.tokens * model.hidden
     yield memory_bound(at, "embedding", 3 * moved, 4 * moved, 3)
     yield tensor_collective(at, "embedding", model.hidden, enters=False)

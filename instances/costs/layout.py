@@ -366,6 +366,7 @@ def check_layout(model: ModelDescription, layout: Layout, cluster: TrainingClust
     _check_counts(layout)
     _check_devices(layout, cluster)
     _check_heads(model, layout)
+    _check_profiled(model, layout)
     _check_experts(model, layout)
     _check_stages(model, layout)
     _check_batch(layout)
@@ -455,6 +456,23 @@ def _check_heads(model: ModelDescription, layout: Layout) -> None:
         raise InputError(
             f"context: {layout.context} devices for {layout.sequence} tokens; take fewer"
         )
+
+
+def _check_profiled(model: ModelDescription, layout: Layout) -> None:
+    """Refuse what a profile of a model does not say: other degrees, batches, or modules."""
+    layers = [block.profiled for block in model.layer_types if block.profiled is not None]
+    for layer in layers:
+        layer.at(layout.tensor)
+    if not layers:
+        return
+    for name in ("microbatch", "sequence", "context"):
+        if getattr(layout, name) != 1:
+            raise InputError(
+                f"{name}: {getattr(layout, name)}; the batch that {model.name} was profiled with "
+                "counts as 1; profile it with another"
+            )
+    if layout.recompute - {Recompute.FULL}:
+        raise InputError(f"recompute: of {model.name} whole layers alone; take full or none")
 
 
 def _divisors(number: int) -> str:

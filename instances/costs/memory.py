@@ -225,6 +225,9 @@ def kept_by_module(
     recomputation of the whole block), ``residual`` (between attention and feed-forward), and
     ``attention`` (queries, keys, values and output).
     """
+    if block.profiled is not None:
+        one = block.profiled.at(layout.tensor)
+        return {"input": one.entering, "layer": max(0.0, one.kept - one.entering)}
     at, each, narrow = Tokens.of(layout), element_bytes(layout), input_bytes(layout)
     kept: dict[str, float] = {}
 
@@ -353,6 +356,8 @@ class Held:
 @lru_cache(maxsize=1 << 12)
 def block_held(block: Block, hidden: int, layout: Layout) -> Held:
     """Parameters of a block on one rank: matrices divided by tensor parallelism, the rest not."""
+    if block.profiled is not None:
+        return Held(block.profiled.weights * block.profiled.at(layout.tensor).held, 0.0)
     t = layout.tensor
     whole = block.parameters(hidden)
     routed = block.routed_parameters(hidden)
@@ -466,6 +471,9 @@ def stage_kept(model: ModelDescription, layout: Layout, stage: int) -> float:
     if model.mtp and stage == layout.mtp_stage % layout.stages:
         amount += sum(kept(block, model.hidden, layout) for block in model.mtp)
         amount += len(model.mtp) * 4 * each * at.outer * model.hidden
+    if layout.stages > 1 and not fused(layout):
+        # The stage's output, which PyTorch's pipelines hold for the backward pass.
+        amount += each * at.outer * model.hidden
     if stage == layout.stages - 1 and (model.head or model.classes):
         # Input and output of the final norm.
         amount += each * (at.outer + at.gathered) * model.hidden
@@ -522,24 +530,25 @@ def rank_memory(model: ModelDescription, layout: Layout, rank: int = 0) -> RankM
     blocks = [block for stage in own for block in stage_blocks(model, layout)[stage]]
     heaviest = max((working(block, model.hidden, layout) for block in blocks), default=0.0)
     logits = loss_bytes(model, layout) if layout.stages - 1 in own else 0.0
-    gathered, communication = gathered_bytes(model, layout, own)
-    communication += recipe.bucket_bytes
     at, each = Tokens.of(layout), element_bytes(layout)
+    always = recipe.bucket_bytes
     if layout.pipeline > 1:  # received, and to be sent, in either direction
-        communication += 2 * each * at.outer * model.hidden
+        always += 2 * each * at.outer * model.hidden
+    ends, unit, ahead = gathered_bytes(model, layout, own)
     # Gradients exist before the backward pass where they are allocated once or add up.
     lazily = not fused(layout) and layout.microbatches == 1
+    before = 0.0 if lazily else gradients
     moments = [
-        # Loss; one block's backward pass with everything still kept.
-        (0.0 if lazily else gradients, activations, logits, 0.0, communication),
-        (0.0 if lazily else gradients, activations, 0.0, heaviest, communication),
+        # Gradients, kept, loss, inside a block, gathered, buffers: at the loss; in the last
+        # block's backward pass; in the first one's.
+        (before, activations, logits, 0.0, ends, always),
+        (before, activations, 0.0, heaviest, ends + unit + ahead, always),
     ]
     if lazily:
-        # At the end of the backward pass.
         first = kept(blocks[0], model.hidden, layout) if blocks else 0.0
-        moments.append((gradients, first, 0.0, heaviest, communication))
-    grads, kept_then, loss, work, buffers = max(moments, key=sum)
-    moving = kept_then + loss + work + gathered + buffers
+        moments.append((gradients, first, 0.0, heaviest, ends + unit + ahead, always))
+    grads, kept_then, loss, work, gathered, communication = max(moments, key=sum)
+    moving = kept_then + loss + work + gathered + communication
     modern = fused(layout) and layout.fused_attention
     unused = FRAGMENTATION if modern else FRAGMENTATION_FIXED
     return RankMemory(
@@ -550,7 +559,7 @@ def rank_memory(model: ModelDescription, layout: Layout, rank: int = 0) -> RankM
         loss,
         work,
         gathered,
-        buffers,
+        communication,
         unused * moving,
         CONTEXT_BYTES,
     )
@@ -567,15 +576,15 @@ def stays_gathered(layout: Layout) -> bool:
 
 def gathered_bytes(
     model: ModelDescription, layout: Layout, own: tuple[int, ...]
-) -> tuple[float, float]:
-    """Bytes of gathered weights on a rank, and of the buffers of gathering and reducing.
+) -> tuple[float, float, float]:
+    """Bytes of gathered weights: embedding and head; the unit at work; what is gathered ahead.
 
-    With sharded weights a unit is a block; that of embedding and head stays gathered. The unit
-    behind the one at work is gathered ahead, and a third is the buffer that it is received in.
+    With sharded weights a unit is a block; that of embedding and head stays gathered. In a backward
+    pass the next unit is gathered while one is at work.
     """
     if layout.zero < 3 or layout.shards == 1:
-        return 0.0, 0.0
-    each, reduced = layout.recipe.gather_bytes, layout.recipe.reduce_bytes
+        return 0.0, 0.0, 0.0
+    each = layout.recipe.gather_bytes
     units = [
         (found.shared if layout.shards > 1 else 0.0)
         + (found.routed if layout.expert_data > 1 else 0.0)
@@ -583,14 +592,11 @@ def gathered_bytes(
         for block in stage_blocks(model, layout)[stage]
         for found in (block_held(block, model.hidden, layout),)
     ]
-    ends = sum(ends_held(model, layout, stage) for stage in own)
-    largest = max(units, default=0.0)
-    whole = (
-        sum(units)
-        if stays_gathered(layout) or not layout.reshard_after_forward
-        else min(2, len(units)) * largest
-    )
-    return each * (ends + whole), (each + reduced) * largest
+    ends = each * sum(ends_held(model, layout, stage) for stage in own)
+    largest = each * max(units, default=0.0)
+    if stays_gathered(layout) or not layout.reshard_after_forward:
+        return ends + each * sum(units), 0.0, 0.0
+    return ends, largest, largest if len(units) > 1 else 0.0
 
 
 def peak_memory(model: ModelDescription, layout: Layout) -> RankMemory:

@@ -15,6 +15,7 @@ from .palette import FILLS
 
 #: What the terms of an iteration's time are called, in the order in which they are drawn.
 TIME_TERMS = {
+    "layers": "profiled layers",
     "products": "matrix products",
     "attention": "attention",
     "pointwise": "pointwise work",

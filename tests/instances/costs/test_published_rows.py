@@ -32,7 +32,8 @@ LLAMA = {
     "precision": "BF16", "iter_s": "12.5",
 }  # fmt: skip
 GPT = {
-    "id": "2", "sweep": "someone:x", "source": "NVIDIA/Megatron-LM:README.md", "model": "GPT-18.4B", "layers": "40", "hidden": "6144",
+    "id": "2", "sweep": "someone:x", "source": "NVIDIA/Megatron-LM:README.md",
+    "model": "GPT-18.4B", "layers": "40", "hidden": "6144",
     "heads": "48", "ffn": "24576", "vocab": "51200", "gpu": "A100-80GB", "gpus": "256", "tp": "8",
     "pp": "1", "dp": "32", "global_batch": "1024", "micro_batch": "8", "seq": "2048",
     "precision": "FP16", "measured": "9603.6", "unit": "ms/iteration", "recompute": "full",
