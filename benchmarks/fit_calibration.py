@@ -28,20 +28,30 @@ from stagecut.runtime.estimate import iteration_times
 
 #: Parameters that every table has its own value of.
 COMMON = ("kernels.product", "kernels.memory", "host")
+#: What a share of a peak or of a bandwidth can be at most.
+MOST = {"kernels": 0.95, "links": 0.95, "hidden": 0.95, "sharpness": 8.0}
 #: Table by device and software family: where it starts, and what is fitted.
 TABLES: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
     "a100/megatron": ({}, (*COMMON, "links.peer", "links.skew")),
     "a100/megatron-deepspeed": (
         {"host": 5e-5, "hooks": 1.2e-2, "kernels.product": 0.75},
-        (*COMMON, "kernels.depth", "hooks", "sharpness", "links.peer", "links.skew",
+        (*COMMON, "hooks", "sharpness", "links.peer", "links.skew", "links.network"),
+    ),
+    "a100/fsdp": ({}, (*COMMON, "kernels.attention", "kernels.attention_backward")),
+    "a100/other": ({}, (*COMMON, "links.network", "links.peer")),
+    "h100/megatron": ({}, (*COMMON, "kernels.product8", "links.peer", "links.network")),
+    "h100/fsdp": ({}, (*COMMON, "kernels.attention", "kernels.attention_backward")),
+    "h100/torchtitan": ({}, (*COMMON, "kernels.product8", "kernels.attention", "links.peer")),
+    "b200/megatron": (
+        {},
+        (*COMMON, "kernels.product8", "kernels.product4", "kernels.attention", "links.peer",
          "links.network"),
     ),
-    "a100/fsdp": ({}, (*COMMON, "kernels.attention", "kernels.attention_backward", "hidden")),
-    "a100/other": ({}, (*COMMON, "links.network", "links.peer", "hidden")),
-    "h100/megatron": ({}, (*COMMON, "links.peer", "links.network", "links.skew")),
-    "h100/fsdp": ({}, (*COMMON, "kernels.attention", "kernels.attention_backward", "hidden")),
-    "h100/torchtitan": ({}, (*COMMON, "kernels.attention", "links.peer", "hidden")),
-    "b200/megatron": ({}, (*COMMON, "kernels.attention", "links.network")),
+    "b300/megatron": (
+        {},
+        (*COMMON, "kernels.product8", "kernels.product4", "kernels.attention", "links.peer",
+         "links.network"),
+    ),
     "v100/other": ({}, (*COMMON, "links.peer", "links.network")),
 }  # fmt: skip
 
@@ -91,6 +101,8 @@ def fit(name: str, rows: Sequence[Case]) -> Calibration:
     start_values, names = TABLES[name]
     start = changed(Calibration(name), list(start_values), list(start_values.values()))
     begin = np.log([value(start, one) for one in names])
+    most = np.log([MOST.get(one.partition(".")[0], np.inf) for one in names])
+    most[[one in ("links.skew", "kernels.depth") for one in names]] = np.inf
     measured = np.log([case.seconds for case in rows])
     per_source = Counter(case.source for case in rows)
     weight = np.array([per_source[case.source] ** -0.5 for case in rows])
@@ -102,7 +114,13 @@ def fit(name: str, rows: Sequence[Case]) -> Calibration:
         return np.concatenate((weight * error, prior))
 
     found = least_squares(
-        residuals, begin, loss="soft_l1", f_scale=0.05, diff_step=0.02, max_nfev=10
+        residuals,
+        begin,
+        bounds=(-np.inf, most),
+        loss="soft_l1",
+        f_scale=0.05,
+        diff_step=0.02,
+        max_nfev=10,
     )
     values = [float(f"{v:.3g}") for v in np.exp(found.x)]
     sources = ", ".join(f"{count} of {source}" for source, count in sorted(per_source.items()))

@@ -29,6 +29,7 @@ from stagecut.instances.costs.layout import (
     RECIPES,
     ContextKind,
     Dispatcher,
+    Graphs,
     Layout,
     Overlap,
     Recipe,
@@ -111,8 +112,8 @@ class Case:
         """Runs of one group differ in layout alone: same model, devices, tokens and precision."""
         layout = self.layout
         return (
-            self.source, replace(self.description, name="", source=""), self.row["gpu"], layout.devices,
-            layout.global_batch * layout.sequence, layout.recipe.compute,
+            self.source, replace(self.description, name="", source=""), self.row["gpu"],
+            layout.devices, layout.global_batch * layout.sequence, layout.recipe.compute,
         )  # fmt: skip
 
 
@@ -401,8 +402,15 @@ def _layout(
         overlap=_overlap(row, software, assumed),
         offload_activations=_count(row, "offload_layers", 0) / max(1, len(description.blocks)),
         compiled="torch.compile" in row.get("notes", ""),
-        graphs=row.get("graphs", "none").lower() not in ("", "none", "0"),
+        graphs=_graphs(row),
     )
+
+
+def _graphs(row: Row) -> Graphs:
+    text = row.get("graphs", "").lower()
+    if text in ("", "none", "0"):
+        return Graphs.NONE
+    return Graphs.MODULES if "transformer_engine" in text else Graphs.ITERATION
 
 
 def _capacity(row: Row) -> float:

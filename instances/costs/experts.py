@@ -13,7 +13,8 @@ DeepSeek V3, Qwen 3 and GPT-OSS come out 1.0 to 2.8 times too fast without it):
 - the router works on 32-bit floats (`router_flops`, `router_bytes`);
 - tokens travel over the network, once per device and node or once per expert (`dispatched`);
 - some sixty kernels per pass are launched by the host, which waits for the counts of tokens where
-  the dispatcher needs them (`LAUNCHES`).
+  the dispatcher needs them (`ROUTER_LAUNCHES`,
+  `EXPERT_LAUNCHES`).
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from .description import Experts
 from .layout import Dispatcher, Layout
 
 #: Kernels that the forward pass of a layer of routed experts launches, an estimate by its steps:
-#: router (matrix product, softmax or sigmoid, top-k, mask, counts, auxiliary loss), permutation,
-#: dispatch, grouped products and activation, combine, unpermutation. Backward: twice as many.
-LAUNCHES = 60
+#: the router (softmax or sigmoid, top-k, mask, counts, auxiliary loss), and around the experts
+#: (permutation, dispatch, combine, unpermutation). Backward: twice as many.
+ROUTER_LAUNCHES, EXPERT_LAUNCHES = 30, 24
 #: Times that the host waits for the device in the forward pass, where the dispatcher needs the
 #: number of tokens of each expert on the host.
 SYNCHRONIZATIONS = 1

@@ -7,9 +7,9 @@ waves. With peak P, bandwidth W and the calibrated fraction η of the peak that 
 
 where e is the efficiency of a tile's shape (small tiles re-read more), and k₀ what filling and
 draining a tile costs, in steps of k. The library takes the tile that is fastest; so does
-`product`. Where a row of an operand is no multiple of 16 bytes, matrix units cannot load it (NVIDIA,
-"Matrix multiplication background user's guide"), and the product runs on the ordinary units: that
-decides runs whose head width is 108 or 150.
+`product`. Where a row of an operand is no multiple of 16 bytes, matrix units cannot load it
+(NVIDIA, "Matrix multiplication background user's guide"), and the product runs on the ordinary
+units: that decides runs whose head width is 108 or 150.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class Efficiency:
     ----------
     product
         Part of the peak that large, aligned matrix products reach.
+    product8, product4
+        The same for products of 8-bit and of 4-bit numbers, of their peaks.
     depth
         Length in k that filling and draining a tile costs.
     memory
@@ -54,6 +56,8 @@ class Efficiency:
     """
 
     product: float = 0.80
+    product8: float = 0.70
+    product4: float = 0.60
     depth: float = 128.0
     memory: float = 0.80
     attention: float = 0.60
@@ -77,7 +81,8 @@ def product(
     element = ELEMENT[precision]
     aligned = (n * element) % 16 == 0 and (k * element) % 16 == 0
     peak = device.peak[precision] if aligned else device.vector
-    per_unit = reach.product * peak / device.units
+    reached = (reach.product4, reach.product8, reach.product)[(element > 0.5) + (element > 1)]
+    per_unit = reached * peak / device.units
     best = math.inf
     for rows, columns, efficiency in TILES:
         tiles = math.ceil(m / rows) * math.ceil(n / columns) * count

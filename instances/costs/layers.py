@@ -17,11 +17,21 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from .calibration import Calibration
-from .collectives import Group, all_gather, all_reduce, all_to_all
+from .collectives import Group, all_gather, all_reduce, all_to_all, members_per_domain
 from .description import Attention, Block, Experts, FeedForward, ModelDescription, Norm
+from .experts import (
+    EXPERT_LAUNCHES,
+    ROUTER_LAUNCHES,
+    Product,
+    dispatched,
+    expert_products,
+    permutation_bytes,
+    routed_rows,
+    router_bytes,
+)
 from .hardware import Precision, TrainingCluster
 from .kernels import fused_attention, pointwise, product
-from .layout import ContextKind, Layout, Recompute
+from .layout import ContextKind, Graphs, Layout, Recompute
 
 #: Terms of a pass's time.
 TERMS = ("products", "attention", "pointwise", "tensor", "context", "experts", "layers")
@@ -95,8 +105,8 @@ class Setting:
         return self.layout.recipe.compute
 
     @property
-    def attention_precision(self) -> Precision:
-        """Of attention's products: 16 bits where linear layers have fewer."""
+    def wide(self) -> Precision:
+        """Of attention's and the router's products: 16 bits where linear layers have fewer."""
         compute = self.precision
         return compute if compute in _WIDE else Precision.BF16
 
@@ -114,18 +124,26 @@ def axis_stride(layout: Layout, axis: str) -> int:
     return stride
 
 
-def linear(at: Setting, module: str, n: float, k: float, m: float | None = None) -> Part:
+def linear(
+    at: Setting,
+    module: str,
+    n: float,
+    k: float,
+    m: float | None = None,
+    *,
+    precision: Precision | None = None,
+) -> Part:
     """Return the part of a linear layer from k to n elements per token."""
     m = at.tokens if m is None else m
     device, reach = at.cluster.accelerator, at.calibration.kernels
-    forward = product(m, n, k, 1, device, at.precision, reach)
-    inputs = product(m, k, n, 1, device, at.precision, reach)
-    weights = product(n, k, m, 1, device, at.precision, reach)
+    precision = precision or at.precision
+    forward = product(m, n, k, 1, device, precision, reach)
+    inputs = product(m, k, n, 1, device, precision, reach)
+    weights = product(n, k, m, 1, device, precision, reach)
     # Gradients are added to an accumulator in memory, which is read and written.
     weights += 2 * at.layout.recipe.gradient_bytes * n * k / (device.bandwidth * reach.memory)
-    if at.precision not in _WIDE:
-        cast = pointwise(4 * m * k, 1, device, reach)
-        forward += cast
+    if precision not in _WIDE:
+        forward += pointwise(4 * m * k, 1, device, reach)
         inputs += pointwise(4 * m * n, 1, device, reach)
     return Part(module, "products", forward, inputs, weights)
 
@@ -172,10 +190,10 @@ def tensor_collective(
 
 
 def attention_parts(
-    at: Setting, attention: Attention, hidden: int, cross: int = 0
+    at: Setting, attention: Attention, hidden: int, cross: int = 0, *, rotary: bool = False
 ) -> Iterator[Part]:
     """Return the parts of an attention between its norm and its residual."""
-    layout, device, reach = at.layout, at.cluster.accelerator, at.calibration.kernels
+    layout = at.layout
     t, tokens = layout.tensor, at.tokens
     heads, kv = attention.heads / t, max(attention.kv_heads / t, 1)
     key, value = attention.key_width, attention.value_width
@@ -199,6 +217,9 @@ def attention_parts(
     if attention.qk_norm:
         moved = 4 * tokens * (heads + kv) * key
         yield memory_bound(at, "layernorm", moved, 2 * moved, 2)
+    if rotary:
+        moved = 4 * tokens * (heads + kv) * key
+        yield memory_bound(at, "linear", moved, moved, 2)
     yield core_attention(at, attention, cross)
     yield from context_exchange(at, attention)
     yield linear(at, "linear", hidden, heads * value)
@@ -212,7 +233,7 @@ def core_attention(at: Setting, attention: Attention, cross: int = 0) -> Part:
     seen = cross or layout.sequence
     rows = layout.sequence / layout.context
     key, value = attention.key_width, attention.value_width
-    precision = at.attention_precision
+    precision = at.wide
     if layout.fused_attention:
         visible = float(seen)
         if attention.window and attention.window < seen:
@@ -278,46 +299,60 @@ def feed_forward_parts(
 
 def expert_parts(at: Setting, experts: Experts, hidden: int) -> Iterator[Part]:
     """Return the parts of a mixture of experts between norm and residual."""
-    layout, device, reach = at.layout, at.cluster.accelerator, at.calibration.kernels
-    links = at.calibration.links
-    local = at.tokens / layout.tensor  # tokens of a rank before they are sent to experts
-    yield linear(at, "moe", experts.experts, hidden, local)
-    yield memory_bound(at, "moe", 12 * local * experts.experts, 12 * local * experts.experts, 8)
-    moved = 2 * local * experts.top_k * hidden
-    yield memory_bound(at, "moe", 4 * moved, 4 * moved, 4)
-    group = Group(layout.expert, layout.expert_tensor)
-    if layout.expert > 1:
-        once = all_to_all(moved, group, at.cluster, links)
-        exposed = 0.0 if layout.overlap.experts else 1.0
-        yield Part("moe", "experts", 2 * once * exposed, 2 * once * exposed, kernels=4)
-    held = experts.experts / layout.expert
-    arriving = local * experts.top_k * layout.expert_tensor
-    rows = max(1.0, arriving / held)
-    width = experts.width / layout.expert_tensor
-    into = (2 if experts.gated else 1) * width
-    precision = at.precision
-
-    def grouped(n: float, k: float) -> Part:
-        return Part(
-            "moe",
-            "products",
-            product(rows, n, k, held, device, precision, reach),
-            product(rows, k, n, held, device, precision, reach),
-            product(n, k, rows, held, device, precision, reach)
-            + layout.recipe.gradient_bytes * n * k * held / (device.bandwidth * reach.memory),
-            kernels=1,
-        )
-
-    yield grouped(into, hidden)
-    between = 2 * arriving * width
+    layout = at.layout
+    local = at.tokens / layout.tensor
+    yield linear(at, "moe_router", experts.experts, hidden, local, precision=at.wide)
+    scores = router_bytes(experts, layout, hidden)
+    yield memory_bound(at, "moe_router", scores, scores, ROUTER_LAUNCHES)
+    copied = permutation_bytes(experts, layout, hidden)
+    yield memory_bound(at, "moe", copied, copied, EXPERT_LAUNCHES)
+    yield exchange_of_tokens(at, experts, hidden)
+    into, out = expert_products(experts, layout, hidden)
+    yield grouped(at, into)
+    rows = routed_rows(experts, layout)
+    between = 2 * rows * out.k
     read = 2 if experts.gated else 1
     yield memory_bound(at, "moe_act", (read + 1) * between, (2 * read + 1) * between)
-    yield grouped(hidden, width)
+    yield grouped(at, out)
     if experts.shared is not None:
         yield from feed_forward_parts(
             at, experts.shared, hidden, layout.tensor, at.tokens, "shared_experts"
         )
         yield tensor_collective(at, "shared_experts", hidden)
+
+
+def grouped(at: Setting, one: Product) -> Part:
+    """Return the part of a grouped product, a matrix of rows for each expert."""
+    device, reach, precision = at.cluster.accelerator, at.calibration.kernels, at.precision
+    rows = max(1.0, one.m)
+    forward = product(rows, one.n, one.k, one.count, device, precision, reach)
+    inputs = product(rows, one.k, one.n, one.count, device, precision, reach)
+    weights = product(one.n, one.k, rows, one.count, device, precision, reach)
+    held = one.n * one.k * one.count
+    weights += 2 * at.layout.recipe.gradient_bytes * held / (device.bandwidth * reach.memory)
+    if precision not in _WIDE:
+        forward += pointwise(4 * rows * one.count * one.k, 1, device, reach)
+        inputs += pointwise(4 * rows * one.count * one.n, 1, device, reach)
+    return Part("moe", "products", forward, inputs, weights, 2)
+
+
+def exchange_of_tokens(at: Setting, experts: Experts, hidden: int) -> Part:
+    """Return dispatch and combine, each as long as the slower of peer links and network.
+
+    Beside another microbatch's computation only what that does not hide remains.
+    """
+    layout, cluster, links = at.layout, at.cluster, at.calibration.links
+    group = Group(layout.expert * layout.expert_tensor, 1)
+    if group.size == 1:
+        return Part("moe", "experts", 0.0, kernels=0)
+    domain = members_per_domain(group, cluster)
+    sent = dispatched(experts, layout, hidden, domain)
+    inside = sent.domain / (cluster.accelerator.peer_bandwidth * links.peer)
+    across = sent.network / (cluster.network.bandwidth * links.network)
+    once = links.start + links.skew * math.log2(group.size) + max(inside, across)
+    if layout.overlap.experts:
+        once *= 1 - at.calibration.hidden
+    return Part("moe", "experts", 2 * once, 2 * once, kernels=4)
 
 
 def block_parts(at: Setting, block: Block, hidden: int, encoded: int = 0) -> Iterator[Part]:
@@ -339,7 +374,7 @@ def block_parts(at: Setting, block: Block, hidden: int, encoded: int = 0) -> Ite
     mask = 0.5 if block.dropout else 0.0
     for attention, cross in ((block.attention, 0), (block.cross_attention, encoded)):
         if attention is not None:
-            yield from attention_parts(at, attention, hidden, cross)
+            yield from attention_parts(at, attention, hidden, cross, rotary=not layer_norm)
             yield memory_bound(at, "residual", (3 + mask) * outer, (2 + mask) * outer)
     if block.feed_forward is not None:
         t = at.layout.tensor
@@ -360,7 +395,7 @@ def recomputed(part: Part, layout: Layout) -> bool:
         return True
     if part.module in modules:
         return True
-    return Recompute.MOE in modules and part.module in ("moe_act", "shared_experts")
+    return Recompute.MOE in modules and part.module.startswith(("moe", "shared_experts"))
 
 
 def add_up(parts: list[Part], at: Setting) -> LayerTime:
@@ -370,21 +405,28 @@ def add_up(parts: list[Part], at: Setting) -> LayerTime:
     where they differ much, and more than it where they are alike, since some kernels of a pass are
     shorter than the host takes to issue them and others longer.
     """
-    host = 0.0 if at.layout.graphs else at.calibration.host
+    host = 0.0 if at.layout.graphs is Graphs.ITERATION else at.calibration.host
     again = [part for part in parts if recomputed(part, at.layout)]
     forward = sum(part.forward for part in parts)
     inputs = sum(part.inputs for part in parts)
     weights = sum(part.weights for part in parts)
     repeated = sum(part.forward for part in again)
-    issued = host * sum(part.kernels for part in parts)
-    issued_again = host * sum(part.kernels for part in again)
-    terms = {term: 0.0 for term in TERMS}
+    issued = host * sum(_issued(part, at) for part in parts)
+    issued_again = host * sum(_issued(part, at) for part in again)
+    terms = dict.fromkeys(TERMS, 0.0)
     for part in parts:
         terms[part.term] += part.forward + part.inputs + part.weights
     terms["recomputation"] = repeated
     backward = _both(inputs + weights + repeated, 2 * issued + issued_again, at)
     terms["host"] = _both(forward, issued, at) - forward + backward - inputs - weights - repeated
     return LayerTime(_both(forward, issued, at), backward, weights, tuple(terms.items()))
+
+
+def _issued(part: Part, at: Setting) -> float:
+    """Return the kernels of a part's forward pass that the host issues one by one."""
+    if at.layout.graphs is Graphs.MODULES and part.module not in ("moe", "moe_act"):
+        return 0.0
+    return part.kernels
 
 
 def _both(device: float, host: float, at: Setting) -> float:

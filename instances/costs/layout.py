@@ -62,6 +62,18 @@ class Dispatcher(Choice):
     HIERARCHICAL = "hierarchical"
 
 
+class Graphs(Choice):
+    """Which kernels a recorded graph launches (CUDA graphs), without the host.
+
+    None; those of the modules whose shapes do not change, so all but the routed experts'; or those
+    of the whole iteration.
+    """
+
+    NONE = "none"
+    MODULES = "modules"
+    ITERATION = "iteration"
+
+
 class Optimizer(Choice):
     """Optimizer, by what it keeps: Adam two moments, Muon one of most matrices."""
 
@@ -244,7 +256,7 @@ class Layout:
     compiled
         Whether pointwise operations are fused by a compiler.
     graphs
-        Whether kernels are launched by a recorded graph (CUDA graphs), without the host.
+        Kernels that a recorded graph launches, without the host.
     order
         Axes from neighbouring ranks to distant ones.
 
@@ -286,13 +298,13 @@ class Layout:
     offload_weights: float = 0.0
     offload_optimizer: float = 0.0
     compiled: bool = False
-    graphs: bool = False
+    graphs: Graphs = Graphs.NONE
     order: tuple[str, ...] = ("tensor", "context", "data", "pipeline")
 
     def __post_init__(self) -> None:
         """Take texts for choices, and any collection of them for `recompute`."""
         choose(self, context_kind=ContextKind, schedule=TrainingSchedule, software=Software)
-        choose(self, dispatcher=Dispatcher)
+        choose(self, dispatcher=Dispatcher, graphs=Graphs)
         if isinstance(self.recipe, str):
             if self.recipe not in RECIPES:
                 raise InputError(f"recipe: {quote(self.recipe)} is not one of {', '.join(RECIPES)}")
