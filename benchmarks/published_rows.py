@@ -464,7 +464,7 @@ def _schedule(
         return TrainingSchedule.ONE_F_ONE_B, 1
     if "zb" in text or "zero" in text:
         if "v" in text.partition("-")[2]:
-            return TrainingSchedule.ZB_V, 2
+            raise InputError(f"schedule: {text!r} is none that the runtime runs")
         return (TrainingSchedule.ZB_H2 if "2" in text else TrainingSchedule.ZB_H1), 1
     if "gpipe" in text:
         return TrainingSchedule.GPIPE, 1

@@ -19,7 +19,6 @@ class TrainingSchedule(Choice):
     INTERLEAVED = "interleaved"
     ZB_H1 = "zb-h1"
     ZB_H2 = "zb-h2"
-    ZB_V = "zb-v"
 
 
 class ContextKind(Choice):
@@ -329,9 +328,7 @@ class Layout:
         return self.pipeline * self.chunks
 
     def rank_stages(self, rank: int) -> tuple[int, ...]:
-        """Model stages on pipeline rank `rank`: in turn, or down and up again for a V schedule."""
-        if self.schedule is TrainingSchedule.ZB_V:
-            return (rank, self.stages - 1 - rank)
+        """Model stages on pipeline rank `rank`."""
         return tuple(range(rank, self.stages, self.pipeline))
 
     def layers_of_stages(self, layers: int) -> tuple[int, ...]:
@@ -538,13 +535,10 @@ def _check_stages(model: ModelDescription, layout: Layout) -> None:
         )
     if model.mtp and not -stages <= layout.mtp_stage < stages:
         raise InputError(f"mtp_stage: {layout.mtp_stage}; there are {stages} stages")
-    many = layout.schedule in (TrainingSchedule.INTERLEAVED, TrainingSchedule.ZB_V)
-    if layout.chunks > 1 and not many:
+    if layout.chunks > 1 and layout.schedule is not TrainingSchedule.INTERLEAVED:
         raise InputError(
-            f"chunks: {layout.chunks} with schedule {layout.schedule}; take interleaved or zb-v"
+            f"chunks: {layout.chunks} with schedule {layout.schedule}; take interleaved"
         )
-    if layout.schedule is TrainingSchedule.ZB_V and layout.chunks != 2:
-        raise InputError(f"chunks: {layout.chunks}; zb-v has 2 per pipeline rank")
     if layout.schedule is TrainingSchedule.INTERLEAVED and layout.pipeline == 1:
         raise InputError("schedule: interleaved with one pipeline rank; take 1f1b")
 

@@ -456,8 +456,6 @@ def passes_in_flight(layout: Layout, rank: int) -> Mapping[int, int]:
         return dict.fromkeys(own, min(m, p))
     if schedule is TrainingSchedule.ZB_H2:
         return dict.fromkeys(own, min(m, 2 * p - 1))
-    if schedule is TrainingSchedule.ZB_V:
-        return dict.fromkeys(own, min(m, p))
     if layout.chunks == 1:
         return dict.fromkeys(own, min(m, p - rank))
     passes = min(2 * (p - rank - 1) + (layout.chunks - 1) * p + 1, m * layout.chunks)

@@ -160,7 +160,6 @@ def test_sharded_weights_stay_in_32_bits() -> None:
         ({"schedule": "gpipe"}, TrainingSchedule.GPIPE, 1),
         ({"schedule": "zb-1p"}, TrainingSchedule.ZB_H1, 1),
         ({"schedule": "zb-2p"}, TrainingSchedule.ZB_H2, 1),
-        ({"schedule": "zb-v"}, TrainingSchedule.ZB_V, 2),
         ({"schedule": "interleaved", "pp": "1", "dp": "16"}, TrainingSchedule.ONE_F_ONE_B, 1),
     ],
 )
@@ -226,6 +225,7 @@ def test_columns_that_other_files_add_fill_what_is_empty(tmp_path: Path) -> None
         (LLAMA, {"precision": ""}, "precision: not stated"),
         (LLAMA, {"precision": "INT3"}, "precision: 'int3' is not known"),
         (LLAMA, {"recompute": "selective (foo)"}, "recompute: 'foo' is no module"),
+        (LLAMA, {"schedule": "zb-v"}, "schedule: 'zb-v' is none that the runtime runs"),
         (LLAMA, {"zero": "what"}, "zero: 'what' names no stage"),
         (LLAMA, {"iter_s": ""}, "measured: neither a time nor a peak"),
         (LLAMA, {"model": "Nemotron"}, "layers: not stated"),
