@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ..model.network.links import Link
 from .hardware import TrainingCluster
 
 
@@ -136,3 +137,18 @@ def message(moved: float, stride: int, cluster: TrainingCluster, links: Links) -
         return links.start + moved / (cluster.accelerator.peer_bandwidth * links.peer)
     card = cluster.network.bandwidth * links.network
     return links.start + links.network_latency + moved / card
+
+
+def mesh_links(shape: tuple[int, ...], cluster: TrainingCluster, links: Links) -> tuple[Link, ...]:
+    """Return the link along each axis of a mesh over the cluster, whose last axis is the fastest.
+
+    What a ring over the axis takes, per step: shardings price a collective as such steps, so that
+    they cost what they cost here.
+    """
+    found, stride = [], 1
+    for size in reversed(shape):
+        group = Group(size, stride)
+        once = _meet(group, links) + _latency(group, cluster, links)
+        found.append(Link(once / max(1, size - 1), bandwidth(group, cluster, links)))
+        stride *= size
+    return tuple(reversed(found))
