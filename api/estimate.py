@@ -84,7 +84,7 @@ class Estimate:
     @property
     def fits(self) -> bool:
         """Whether every rank's bytes are there."""
-        return max(rank.held for rank in self.memory) <= self.memory_limit
+        return max(rank.needed for rank in self.memory) <= self.memory_limit
 
     def as_dict(self) -> dict[str, Any]:
         """Return all numbers as JSON takes them, in seconds, bytes and operations."""

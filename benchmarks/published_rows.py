@@ -398,10 +398,12 @@ def _layout(
         recipe=recipe,
         software=software,
         fused_attention=fused,
+        fused_norms=row.get("fused_norms", "1") != "0",
         mtp_stage=_count(row, "mtp_stage") if row.get("mtp_stage") else -1,
         overlap=_overlap(row, software, assumed),
         offload_activations=_count(row, "offload_layers", 0) / max(1, len(description.blocks)),
-        compiled="torch.compile" in row.get("notes", ""),
+        # Megatron's recipes that record the whole iteration also fuse operations.
+        compiled="torch.compile" in row.get("notes", "") or _graphs(row) is Graphs.ITERATION,
         graphs=_graphs(row),
     )
 
@@ -645,8 +647,27 @@ def _seconds(row: Row, layout: Layout) -> float | None:
 
 def cases(rows: Sequence[Row]) -> tuple[list[Case], list[Refusal]]:
     """Return the rows that can be priced, and those that cannot."""
-    made = [case_of(row) for row in rows]
+    made = [case_of(row) for row in _with_norms(rows)]
     return (
         [one for one in made if isinstance(one, Case)],
         [one for one in made if isinstance(one, Refusal)],
     )
+
+
+def _with_norms(rows: Sequence[Row]) -> list[Row]:
+    """Return rows with whether their norms are fused: all are, or those that say so.
+
+    A source that names a kernel for root-mean-square norms in some rows has none in the others.
+    """
+
+    def named(row: Row) -> bool:
+        text = " ".join((row.get("attention", ""), row.get("notes", ""), row.get("overlap", "")))
+        return bool(
+            re.search(r"(?<!no )(?<!without )rms[ -]?(norm)?[ -]?kernel", text, re.IGNORECASE)
+        )
+
+    some = {source_of(row) for row in rows if named(row)}
+    return [
+        {**row, "fused_norms": "0"} if source_of(row) in some and not named(row) else row
+        for row in rows
+    ]

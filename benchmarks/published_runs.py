@@ -39,9 +39,6 @@ from stagecut.runtime.estimate import IterationTime, iteration_times
 
 #: Columns that further facts about shared rows stand in, joined by id.
 ADDED = Path(__file__).parent / "published_layouts.csv"
-#: What published peaks count, by source, where not what the allocator counts as in use: what it has
-#: reserved (torchtitan's metrics), or all that the driver reports (BigScience's nvidia-smi).
-COUNTED = (("titan", "reserved"), ("bigscience", "held"))
 #: Fewest rows of a strict group whose order is judged.
 LEAST = 8
 
@@ -76,13 +73,12 @@ class Judged:
     @property
     def peak_bytes(self) -> float:
         """Predicted peak, of what the source's figure counts."""
-        kind = next((kind for word, kind in COUNTED if word in self.case.source), "allocated")
-        return float(getattr(self.memory, kind))
+        return float(getattr(self.memory, self.case.peak_kind))
 
     @property
     def fits(self) -> bool:
-        """Whether the predicted peak is within the device's memory."""
-        return self.memory.held <= self.case.cluster.accelerator.memory_bytes
+        """Whether the predicted need is within the device's memory."""
+        return self.memory.needed <= self.case.cluster.accelerator.memory_bytes
 
 
 @dataclass(frozen=True)

@@ -252,10 +252,10 @@ def _print(found: Estimate) -> None:
             memory.add_row(label, *(show_bytes(value) for value in values))
     memory.add_row("in all", *(show_bytes(found.memory[rank].held) for rank in ranks))
     OUT.print(memory)
-    most = max(rank.held for rank in found.memory)
+    most = max(rank.needed for rank in found.memory)
     verdict = "it fits" if found.fits else "it does not fit"
     OUT.print(
-        f"{verdict}: {show_bytes(most)} at most, of {show_bytes(found.memory_limit)}",
+        f"{verdict}: {show_bytes(most)} needed, of {show_bytes(found.memory_limit)}",
         highlight=False,
         soft_wrap=True,
     )

@@ -248,6 +248,8 @@ class Layout:
         Whose kernels and overlap to price.
     fused_attention
         Whether attention is one kernel (flash); otherwise its scores lie in memory.
+    fused_norms
+        Whether a root-mean-square norm is one kernel; otherwise 32-bit copies of its input stay.
     overlap
         Communication that runs beside computation.
     offload_activations, offload_weights, offload_optimizer
@@ -292,6 +294,7 @@ class Layout:
     recipe: Recipe = MEGATRON_BF16
     software: Software = Software.MEGATRON
     fused_attention: bool = True
+    fused_norms: bool = True
     overlap: Overlap = Overlap()
     offload_activations: float = 0.0
     offload_weights: float = 0.0

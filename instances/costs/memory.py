@@ -30,10 +30,12 @@ from .layout import Layout, Recompute, Software, TrainingSchedule
 #: A100, says the BigScience workshop's log) and the channels of some five NCCL communicators.
 CONTEXT_BYTES = 3.0e9
 #: Part of what is allocated and freed during an iteration that lies unused between blocks of the
-#: caching allocator: with segments that grow, which Megatron's launchers of today ask for, and
-#: without, as in PyTorch's own and in those of before fused attention. The second is that of
-#: torchtitan's runs of Llama 3 8B on 8 and 128 GPUs (16 to 26 %); the first is a convention.
-FRAGMENTATION, FRAGMENTATION_FIXED = 0.04, 0.2
+#: caching allocator. A convention: published peaks of runs at the limit leave so much.
+FRAGMENTATION = 0.04
+#: Part of it that the allocator keeps for blocks of other sizes, and gives back when memory is
+#: short, where its segments do not grow: in PyTorch's own launchers, and in Megatron's of before
+#: fused attention. From torchtitan's runs of Llama 3 8B on 8 and 128 GPUs (16 to 26 % in all).
+CACHED = 0.16
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class RankMemory:
         Buffers of collectives and messages.
     fragmentation
         What lies unused between blocks of the allocator.
+    cached
+        What the allocator keeps for later and could give back.
     context
         Outside the allocator: driver, libraries.
     """
@@ -73,17 +77,23 @@ class RankMemory:
     gathered: float = 0.0
     communication: float = 0.0
     fragmentation: float = 0.0
+    cached: float = 0.0
     context: float = 0.0
 
     @property
     def allocated(self) -> float:
         """Bytes that the framework's allocator counts as in use: what most sources publish."""
-        return self.held - self.fragmentation - self.context
+        return self.held - self.fragmentation - self.cached - self.context
 
     @property
     def reserved(self) -> float:
-        """Bytes that the allocator has from the driver: what is in use, and fragmentation."""
+        """Bytes that the allocator has from the driver: in use, fragmentation, cached."""
         return self.held - self.context
+
+    @property
+    def needed(self) -> float:
+        """Bytes that a device must have: all but what is cached."""
+        return self.held - self.cached
 
     @property
     def held(self) -> float:
@@ -236,6 +246,9 @@ def kept_by_module(
         kept[module] = kept.get(module, 0.0) + amount
 
     statistics = 8.0 if block.norm is Norm.LAYER else 4.0
+    if block.norm is Norm.RMS and not layout.fused_norms:
+        # The input in 32 bits, and the same normalized; in 16 bits what the weight is applied to.
+        statistics += (8.0 + each) * hidden
     halves = (
         (block.attention is not None)
         + (block.cross_attention is not None)
@@ -497,12 +510,15 @@ def loss_bytes(model: ModelDescription, layout: Layout) -> float:
     """Bytes of logits, loss and gradient on the last stage.
 
     In PyTorch three 32-bit tensors: log-probabilities, their gradient, and that of the logits; four
-    where tensor ranks divide the vocabulary; 16 bits less to a compiler. Megatron's cross-entropy keeps 16-bit logits and one 32-bit tensor, of which it makes the
-    gradient in place; its fused kernel writes the gradient over the logits.
+    where tensor ranks divide the vocabulary; 16 bits less to a compiler. Megatron's cross-entropy
+    keeps 16-bit logits and one 32-bit tensor, of which it makes the gradient in place. MosaicML's
+    kernel (flash-attention's) reads 16-bit logits and writes their gradient.
     """
     if not model.head:
         return 0.0
     logits = layout.tokens * model.vocabulary / layout.tensor
+    if layout.software is Software.FSDP:
+        return 4.0 * logits
     if not fused(layout):
         tensors = 4 if layout.tensor > 1 else 3
         return (4.0 * tensors - (2.0 if layout.compiled else 0.0)) * logits
@@ -568,7 +584,6 @@ def rank_memory(model: ModelDescription, layout: Layout, rank: int = 0) -> RankM
     grads, kept_then, loss, work, gathered, communication = max(moments, key=sum)
     moving = kept_then + loss + work + gathered + communication
     modern = fused(layout) and layout.fused_attention
-    unused = FRAGMENTATION if modern else FRAGMENTATION_FIXED
     return RankMemory(
         parameters,
         grads,
@@ -578,7 +593,8 @@ def rank_memory(model: ModelDescription, layout: Layout, rank: int = 0) -> RankM
         work,
         gathered,
         communication,
-        unused * moving,
+        FRAGMENTATION * moving,
+        0.0 if modern else CACHED * moving,
         CONTEXT_BYTES,
     )
 
@@ -620,4 +636,4 @@ def gathered_bytes(
 def peak_memory(model: ModelDescription, layout: Layout) -> RankMemory:
     """Bytes of the pipeline rank that holds most."""
     ranks = range(layout.pipeline)
-    return max((rank_memory(model, layout, rank) for rank in ranks), key=lambda one: one.held)
+    return max((rank_memory(model, layout, rank) for rank in ranks), key=lambda one: one.needed)

@@ -41,6 +41,7 @@ MEMORY_TERMS = {
     "gathered": "gathered weights",
     "communication": "buffers of collectives",
     "fragmentation": "fragmentation",
+    "cached": "kept by the allocator",
     "context": "driver and libraries",
 }
 
