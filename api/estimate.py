@@ -14,6 +14,7 @@ from ..instances.costs.description import ModelDescription, forward_flops
 from ..instances.costs.hardware import TrainingCluster
 from ..instances.costs.hugging_face import model_description
 from ..instances.costs.layout import Layout, check_layout
+from ..instances.costs.measured import load_measurements, with_measurements
 from ..instances.costs.memory import RankMemory, rank_memory
 from ..runtime.estimate import iteration_time
 
@@ -125,6 +126,7 @@ def estimate(
     cluster: str | Path | TrainingCluster,
     *,
     calibration: Calibration | None = None,
+    measured: str | Path | None = None,
 ) -> Estimate:
     """Price one training iteration of a model under a layout.
 
@@ -140,6 +142,9 @@ def estimate(
     calibration
         What kernels and links reach; default: the shipped table for the devices and the layout's
         software.
+    measured
+        A file of what ``stagecut measure --products --json`` prints: your own links and matrix
+        products take the place of that table's.
 
     Returns
     -------
@@ -169,6 +174,8 @@ def estimate(
         cluster = training_cluster(cluster)
     check_layout(model, layout, cluster)
     table = calibration or calibrations.calibration(cluster.accelerator.family, layout.software)
+    if measured is not None:
+        table = with_measurements(table, load_measurements(Path(measured)), cluster)
     time = iteration_time(model, layout, cluster, table)
     ranks = tuple(rank_memory(model, layout, rank) for rank in range(layout.pipeline))
     return Estimate(model, layout, cluster, time.seconds, time.terms, ranks, table.name)

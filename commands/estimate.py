@@ -119,6 +119,13 @@ def estimate(
     order: Annotated[
         str, typer.Option(help="Axes from neighbouring ranks to distant ones.")
     ] = "tensor,context,data,pipeline",
+    measured: Annotated[
+        Path | None,
+        typer.Option(
+            help="What stagecut measure --products --json printed: your own links and matrix "
+            "products."
+        ),
+    ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw time and memory by term: .svg, .png or .pdf.")
     ] = None,
@@ -133,7 +140,7 @@ def estimate(
     from ..instances.costs.clusters import training_cluster
     from ..instances.costs.hugging_face import model_description
 
-    check_outputs(pictures=[plot], inputs=[model, cluster])
+    check_outputs(pictures=[plot], inputs=[model, cluster, measured])
     described, machines = model_description(model), training_cluster(cluster)
     for option, degree in (("--tp", tp), ("--pp", pp), ("--cp", cp)):
         if degree < 1:
@@ -182,7 +189,7 @@ def estimate(
         offload_optimizer=offload_optimizer,
         order=tuple(axis.strip() for axis in order.split(",")),
     )
-    found = price(described, layout, machines)
+    found = price(described, layout, machines, measured=measured)
     if plot is not None:
         from ..runtime.pictures.figure import save_picture
 
