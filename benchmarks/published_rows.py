@@ -573,7 +573,8 @@ def _stage_layers(row: Row, description: ModelDescription, stages: int) -> tuple
 def _overlap(row: Row, software: Software, assumed: list[str]) -> Overlap:
     """Return what runs beside computation; by software where the row does not say."""
     text = row.get("overlap", "").lower()
-    modern = software is not Software.MEGATRON or "distributed" in row.get("zero", "").lower()
+    early = software in (Software.MEGATRON, Software.MEGATRON_DEEPSPEED)
+    modern = not early or "distributed" in row.get("zero", "").lower()
     if not text:
         if modern:
             assumed.append("gradients and weights sent beside computation")

@@ -312,7 +312,12 @@ def expert_parts(at: Setting, experts: Experts, hidden: int) -> Iterator[Part]:
     rows = routed_rows(experts, layout)
     between = 2 * rows * out.k
     read = 2 if experts.gated else 1
-    yield memory_bound(at, "moe_act", (read + 1) * between, (2 * read + 1) * between)
+    if experts.bias and not layout.compiled:
+        # GPT-OSS: bias, two clamps, sigmoid, gate and the router's weights are operations of
+        # their own, some in 32 bits; going backward each has one or two.
+        yield memory_bound(at, "moe_act", 31 * between, 60 * between, 12)
+    else:
+        yield memory_bound(at, "moe_act", (read + 1) * between, (2 * read + 1) * between)
     yield grouped(at, out)
     if experts.shared is not None:
         yield from feed_forward_parts(
