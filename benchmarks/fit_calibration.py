@@ -32,7 +32,7 @@ COMMON = ("kernels.product", "kernels.memory", "host")
 #: Where the host's time per kernel starts for Megatron of today, which issues most from Python.
 EAGER = {"host": 3e-5}
 #: What a share of a peak or of a bandwidth can be at most.
-MOST = {"kernels": 0.95, "links": 0.95, "hidden": 0.95, "sharpness": 8.0}
+MOST = {"kernels": 0.95, "links": 0.95, "hidden": 0.95, "tensor_hidden": 0.95, "sharpness": 8.0}
 #: Table by device and software family: where it starts, and what is fitted.
 TABLES: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
     "a100/megatron": ({}, (*COMMON, "links.peer", "links.skew")),
@@ -41,19 +41,30 @@ TABLES: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
         (*COMMON, "hooks", "sharpness", "links.peer", "links.skew", "links.network"),
     ),
     "a100/fsdp": ({}, (*COMMON, "kernels.attention", "kernels.attention_backward")),
-    "a100/other": ({}, (*COMMON, "links.network", "links.peer")),
-    "h100/megatron": (EAGER, (*COMMON, "kernels.product8", "links.peer", "links.network")),
+    "a100/other": (
+        {"broadcast": 1e-3},
+        (*COMMON, "links.network", "links.peer", "broadcast"),
+    ),
+    "h100/megatron": (
+        {**EAGER, "step": 0.03},
+        (*COMMON, "kernels.product8", "links.peer", "links.network", "step",
+         "tensor_hidden"),
+    ),
     "h100/fsdp": ({}, (*COMMON, "kernels.attention", "kernels.attention_backward")),
-    "h100/torchtitan": ({}, (*COMMON, "kernels.product8", "kernels.attention", "links.peer")),
+    "h100/torchtitan": (
+        {},
+        (*COMMON, "kernels.product8", "kernels.attention", "links.peer",
+         "tensor_hidden"),
+    ),
     "b200/megatron": (
         EAGER,
         (*COMMON, "kernels.product8", "kernels.product4", "kernels.attention", "links.peer",
-         "links.network"),
+         "links.network", "tensor_hidden"),
     ),
     "b300/megatron": (
         EAGER,
         (*COMMON, "kernels.product8", "kernels.product4", "kernels.attention", "links.peer",
-         "links.network"),
+         "links.network", "tensor_hidden"),
     ),
     "v100/other": ({}, (*COMMON, "links.peer", "links.network")),
 }  # fmt: skip

@@ -356,7 +356,7 @@ def _layout(
         raise InputError("layout: none of tp, pp and dp is stated")
     tensor, pipeline = _count(row, "tp", 1), _count(row, "pp", 1)
     context, expert = _count(row, "cp", 1), _count(row, "ep", 1)
-    if min(tensor, pipeline, context, expert, devices) < 1:
+    if min(tensor, pipeline, context, expert, devices, _count(row, "dp", 1)) < 1:
         raise InputError("layout: a degree of 0")
     data = _count(row, "dp", 0) or devices // (tensor * pipeline * context)
     zero, group = _sharding(row, assumed)
@@ -596,7 +596,7 @@ def _cluster(row: Row, assumed: list[str]) -> TrainingCluster:
         raise InputError("gpu: not stated")
     devices = _count(row, "gpus")
     per_node = min(_count(row, "gpus_per_node", 8) or 8, devices)
-    name = re.sub(r"\([^)]*\)", "", gpu)
+    name = re.sub(r"[,+:]", " ", gpu)
     size = f"{name}:{per_node}x{-(-devices // per_node)}"
     node = _node_gigabits(row)
     if node is not None:
@@ -604,7 +604,7 @@ def _cluster(row: Row, assumed: list[str]) -> TrainingCluster:
     try:
         return training_cluster(size)
     except InputError as error:
-        if "network" not in str(error):
+        if "no usual network" not in str(error):
             raise
     assumed.append("a network of 100 Gb/s per node")
     return training_cluster(f"{size},network={100 / per_node:.6g}Gb/s")

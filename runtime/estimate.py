@@ -195,6 +195,7 @@ def _traffic(
         whole = Group(ranks, stride)
         if shards > 1:
             gather += all_gather(held * recipe.gather_bytes, inner, cluster, links)
+            gather += shards * prices.calibration.broadcast if held else 0.0
             reduce += all_gather(held * recipe.reduce_bytes, inner, cluster, links)
             copies = Group(ranks // shards, stride * shards)
             reduce += all_reduce(held * recipe.reduce_bytes / shards, copies, cluster, links)
@@ -242,7 +243,8 @@ def _whole(
         _optimizer(layout, prices, [stages[s] for s in layout.rank_stages(r)])
         for r in range(layout.pipeline)
     )
-    seconds = path + terms["gradients"] + terms["optimizer"]
+    terms["host"] += prices.calibration.step
+    seconds = path + prices.calibration.step + terms["gradients"] + terms["optimizer"]
     return IterationTime(seconds, terms, stages)
 
 

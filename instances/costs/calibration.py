@@ -36,6 +36,8 @@ class Calibration:
     hooks
         Seconds that a sharded optimizer adds to each layer's backward pass: DeepSpeed handles each
         gradient on the host as it arrives, in every microbatch.
+    step
+        Seconds of an iteration outside layers and optimizer: loss, clipping, logging.
     sharpness
         How nearly a pass takes the longer of device's and host's time: the exponent q of
         `layers.add_up`.
@@ -45,6 +47,11 @@ class Calibration:
         Part of the memory bandwidth that the optimizer's step reaches.
     hidden
         Part of overlapped communication that computation really hides.
+    tensor_hidden
+        The same of tensor-parallel collectives beside the products that they feed, piece by piece.
+    broadcast
+        Seconds of each rank's broadcast, in software that gathers divided weights by one from
+        every rank (InternEvo); 0: by an all-gather.
     fitted
         Which runs the table was fitted on, in words.
     rows
@@ -56,10 +63,13 @@ class Calibration:
     links: Links = _LINKS
     host: float = 1e-5
     hooks: float = 0.0
+    step: float = 0.0
     sharpness: float = 4.0
     passes: float = 1.0
     optimizer: float = 0.7
     hidden: float = 0.9
+    tensor_hidden: float = 0.6
+    broadcast: float = 0.0
     fitted: str = ""
     rows: tuple[str, ...] = ()
 

@@ -185,6 +185,8 @@ def tensor_collective(
         once = all_reduce(moved, group, at.cluster, links)
         return Part(module, "tensor", once * leaves, once * enters)
     once = all_gather(moved, group, at.cluster, links)
+    if layout.overlap.tensor:
+        once *= 1 - at.calibration.tensor_hidden
     borders = enters + leaves
     return Part(module, "tensor", borders * once, borders * once, kernels=borders)
 
