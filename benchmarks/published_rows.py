@@ -402,10 +402,20 @@ def _layout(
         mtp_stage=_count(row, "mtp_stage") if row.get("mtp_stage") else -1,
         overlap=_overlap(row, software, assumed),
         offload_activations=_count(row, "offload_layers", 0) / max(1, len(description.blocks)),
-        # Megatron's recipes that record the whole iteration also fuse operations.
-        compiled="torch.compile" in row.get("notes", "") or _graphs(row) is Graphs.ITERATION,
+        compiled=_compiled(row, software),
         graphs=_graphs(row),
     )
+
+
+def _compiled(row: Row, software: Software) -> bool:
+    """Whether operations are fused.
+
+    Megatron's recipes that record the whole iteration do, and torchtitan compiles what it trains
+    in 8 bits.
+    """
+    narrow = software is Software.TORCHTITAN and "fp8" in row.get("precision", "").lower()
+    compiled = "torch.compile" in row.get("notes", "")
+    return compiled or narrow or _graphs(row) is Graphs.ITERATION
 
 
 def _graphs(row: Row) -> Graphs:

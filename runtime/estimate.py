@@ -23,6 +23,7 @@ from ..instances.costs.description import ModelDescription
 from ..instances.costs.hardware import TrainingCluster
 from ..instances.costs.layers import LayerPrices, LayerTime, axis_stride, rank_parameters
 from ..instances.costs.layout import Layout
+from ..instances.costs.memory import stays_gathered
 from .schedules import make_schedule
 from .schedules.actions import Kind
 from .schedules.steps import execution_steps
@@ -166,7 +167,7 @@ def _stage(
         hooks = prices.calibration.hooks * units
         backward += hooks
         terms["host"] += hooks
-    if layout.zero == 3:
+    if layout.zero == 3 and not stays_gathered(layout):
         gather, reduce = _traffic(layout, prices, dense, routed)
         hidden = prices.calibration.hidden
         first, last = gather / units, reduce / units
@@ -256,7 +257,7 @@ def _gradients(
     Reduction can run beside the last microbatch's backward passes, gathering beside the first
     one's forward passes; what the first to be sent and the last to be received wait for stays.
     """
-    if layout.zero == 3:
+    if layout.zero == 3 and not stays_gathered(layout):
         return 0.0
     own = [stages[s] for s in layout.rank_stages(rank)]
     gather, reduce = _traffic(layout, prices, sum(s.dense for s in own), sum(s.routed for s in own))

@@ -42,7 +42,7 @@ class Calibration:
         How nearly a pass takes the longer of device's and host's time: the exponent q of
         `layers.add_up`.
     passes
-        Bytes that pointwise operations move over those of fully fused ones.
+        Bytes that pointwise operations move without a compiler, over those of fused ones.
     optimizer
         Part of the memory bandwidth that the optimizer's step reaches.
     hidden

@@ -152,7 +152,8 @@ def memory_bound(
     at: Setting, module: str, forward: float, backward: float, kernels: float = 1
 ) -> Part:
     """Return the part of pointwise kernels that move so many bytes in either pass."""
-    device, reach, passes = at.cluster.accelerator, at.calibration.kernels, at.calibration.passes
+    device, reach = at.cluster.accelerator, at.calibration.kernels
+    passes = 1.0 if at.layout.compiled else at.calibration.passes
     return Part(
         module,
         "pointwise",
@@ -393,16 +394,14 @@ def block_parts(at: Setting, block: Block, hidden: int, encoded: int = 0) -> Ite
         yield memory_bound(at, "residual", (3 + mask) * outer, (2 + mask) * outer)
 
 
-def recomputed(part: Part, layout: Layout) -> bool:
-    """Whether a part's forward pass runs again before its backward pass."""
+def recomputed(part: Part, layout: Layout) -> float:
+    """Return how much of a part's forward pass runs again before its backward pass."""
     modules = layout.recompute
-    if Recompute.FULL in modules:
-        return True
-    if Recompute.OPERATORS in modules and part.term == "pointwise":
-        return True
-    if part.module in modules:
-        return True
-    return Recompute.MOE in modules and part.module.startswith(("moe", "shared_experts"))
+    if Recompute.FULL in modules or part.module in modules:
+        return 1.0
+    if Recompute.OPERATORS in modules and part.term in ("pointwise", "products"):
+        return 1.0 if part.term == "pointwise" else 0.5  # every second product
+    return float(Recompute.MOE in modules and part.module.startswith(("moe", "shared_experts")))
 
 
 def add_up(parts: list[Part], at: Setting) -> LayerTime:
@@ -413,13 +412,13 @@ def add_up(parts: list[Part], at: Setting) -> LayerTime:
     shorter than the host takes to issue them and others longer.
     """
     host = 0.0 if at.layout.graphs is Graphs.ITERATION else at.calibration.host
-    again = [part for part in parts if recomputed(part, at.layout)]
+    again = [(part, recomputed(part, at.layout)) for part in parts]
     forward = sum(part.forward for part in parts)
     inputs = sum(part.inputs for part in parts)
     weights = sum(part.weights for part in parts)
-    repeated = sum(part.forward for part in again)
+    repeated = sum(share * part.forward for part, share in again)
     issued = host * sum(_issued(part, at) for part in parts)
-    issued_again = host * sum(_issued(part, at) for part in again)
+    issued_again = host * sum(share * _issued(part, at) for part, share in again)
     terms = dict.fromkeys(TERMS, 0.0)
     for part in parts:
         terms[part.term] += part.forward + part.inputs + part.weights

@@ -36,7 +36,8 @@ class Recompute(Choice):
     """Module whose activations the backward pass computes again.
 
     The names are Megatron-Core's; `FULL` is the whole block, `OPERATORS` is torchtitan's choice by
-    operator: outputs of matrix products and of attention are kept, all else is computed again.
+    operator: attention's output and that of every second matrix product are kept, all else is
+    computed again.
     """
 
     FULL = "full"
