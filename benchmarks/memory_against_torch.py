@@ -37,6 +37,8 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from stagecut.instances.costs.description import (
@@ -49,6 +51,7 @@ from stagecut.instances.costs.description import (
 )
 from stagecut.instances.costs.layout import RECIPES, Layout, Recipe, Recompute, Software
 from stagecut.instances.costs.memory import RankMemory, rank_memory
+from stagecut.instances.costs.traffic import collectives
 
 RANKS = 8
 #: Everything in 16 bits, Adam's moments too.
@@ -61,7 +64,7 @@ def models() -> dict[str, ModelDescription]:
     """Five small models of as many families."""
 
     def model(name: str, hidden: int, block: Block, **more: Any) -> ModelDescription:
-        return ModelDescription(name, hidden, 16000, (block,) * 4, **more)
+        return ModelDescription(name, hidden, more.pop("vocabulary", 16000), (block,) * 4, **more)
 
     llama = Block(Attention(16, 4, 64), feed_forward=FeedForward(2816))
     return {
@@ -85,9 +88,13 @@ def models() -> dict[str, ModelDescription]:
             "deepseek",
             1024,
             replace(llama, attention=Attention(8, 8, 64, 96, q_rank=256, kv_rank=128, rope_dim=32)),
+            vocabulary=2000,
         ),
         "mixtral": model(
-            "mixtral", 1024, replace(llama, feed_forward=None, experts=Experts(8, 2, 1024))
+            "mixtral",
+            1024,
+            replace(llama, feed_forward=None, experts=Experts(8, 2, 1024)),
+            vocabulary=2000,
         ),
     }
 
@@ -341,15 +348,44 @@ def divide(module: Transformer, mesh: DeviceMesh) -> None:
 # What torch measures.
 
 
+#: Names of torch's collectives, of process groups and of their functional form.
+KINDS = {
+    "_allgather_base_": "all-gather",
+    "all_gather_into_tensor": "all-gather",
+    "_reduce_scatter_base_": "reduce-scatter",
+    "reduce_scatter_tensor": "reduce-scatter",
+    "allreduce_": "all-reduce",
+    "all_reduce": "all-reduce",
+}
+
+
+class Bytes(TorchDispatchMode):
+    """Bytes of collectives by kind: of the gathered tensor, or of a rank's input to a sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: dict[str, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        kind = KINDS.get(func._schema.name.split("::")[-1])
+        if kind is not None:
+            tensors = [one for one in tree_leaves((args, result)) if isinstance(one, Tensor)]
+            size = max(one.numel() * one.element_size() for one in tensors)
+            self.seen[kind] = self.seen.get(kind, 0) + size
+        return result
+
+
 @dataclass(frozen=True)
 class Tracked:
-    """What torch saw of a rank: bytes at the peak by category, and collectives by name."""
+    """What torch saw of a rank: bytes at the peak by category; collectives and their bytes."""
 
     parameters: int
     gradients: int
     optimizer: int
     activations: int
-    collectives: Mapping[str, int]
+    counts: Mapping[str, int]
+    sizes: Mapping[str, int]
 
     @property
     def total(self) -> int:
@@ -390,7 +426,7 @@ def _track(model: ModelDescription, layout: Layout, whole: DeviceMesh, grid: Dev
     if layout.tensor > 1:
         divide(module, grid["t"])
     optimizer = Adam(module.parameters())
-    tracker, counted = MemTracker(), CommDebugMode()
+    tracker, counted, sized = MemTracker(), CommDebugMode(), Bytes()
     tracker.track_external(module, optimizer)
     step = _step if module.ends else _blocks_step if held is model else _pipeline_step
     with tracker:
@@ -398,19 +434,23 @@ def _track(model: ModelDescription, layout: Layout, whole: DeviceMesh, grid: Dev
         optimizer.step()
         optimizer.zero_grad()
         tracker.reset_mod_stats()
-        with counted:
+        with counted, sized:
             step(module, layout, model)
         optimizer.step()
         optimizer.zero_grad()
     (peak,) = tracker.get_tracker_snapshot("peak").values()
     activations = peak[_MemRefType.ACT] + peak[_MemRefType.TEMP] + peak[_MemRefType.OTH]
-    names = {str(op).split(".")[-1]: n for op, n in counted.get_comm_counts().items()}
+    counts: dict[str, int] = {}
+    for op, count in counted.get_comm_counts().items():
+        kind = KINDS[str(op).split(".")[-1]]
+        counts[kind] = counts.get(kind, 0) + count
     return Tracked(
         peak[_MemRefType.PARAM],
         peak[_MemRefType.GRAD],
         peak[_MemRefType.OPT],
         activations + peak[_MemRefType.BUFFER],
-        names,
+        counts,
+        sized.seen,
     )
 
 
@@ -460,6 +500,14 @@ def predicted(model: ModelDescription, layout: Layout) -> RankMemory:
     return rank_memory(model, layout, 1 if layout.pipeline > 1 else 0)
 
 
+def traffic(model: ModelDescription, layout: Layout) -> dict[str, tuple[int, float]]:
+    """What the costs say of collectives on the same rank: count and bytes by kind."""
+    rank = 1 if layout.pipeline > 1 else 0
+    axes = ("data",) if layout.zero == 3 else ("tensor",)
+    found = [one for one in collectives(model, layout, rank) if one.axis in axes]
+    return {one.kind: (one.count, one.size) for one in found}
+
+
 def compared(found: Tracked, memory: RankMemory) -> dict[str, tuple[float, float]]:
     """Bytes by category, torch's first; gathered weights are parameters to torch."""
     moving = memory.activations + memory.logits + memory.workspace + memory.communication
@@ -503,15 +551,28 @@ def main(argv: list[str] | None = None) -> None:
         if options.only not in f"{name} {kind}":
             continue
         found = track(model, layout)
-        rows = compared(found, predicted(model, layout))
+        rows, said = compared(found, predicted(model, layout)), traffic(model, layout)
+        seen = " ".join(
+            f"{kind} {n} {found.sizes.get(kind, 0) / 2**20:.1f} ({said[kind][0]} "
+            f"{said[kind][1] / 2**20:.1f})"
+            for kind, n in sorted(found.counts.items())
+        )
         table.append(
-            {"model": name, "layout": kind, "bytes": rows, "collectives": dict(found.collectives)}
+            {
+                "model": name,
+                "layout": kind,
+                "bytes": rows,
+                "collectives": {
+                    k: (n, found.sizes.get(k, 0), *said.get(k, (0, 0.0)))
+                    for k, n in found.counts.items()
+                },
+            }
         )
         cells = "".join(
             f"{a / 2**20:9.1f} {b / 2**20:8.1f} {(b / a - 1 if a else 0.0):+7.1%}"
             for a, b in rows.values()
         )
-        print(f"{name:10}{kind:10}{cells}  {dict(found.collectives)}", flush=True)
+        print(f"{name:10}{kind:10}{cells}  {seen}", flush=True)
     if options.json:
         options.json.write_text(json.dumps(table, indent=1))
 

@@ -18,7 +18,7 @@ backward pass. Sources: Korthikanti et al. (2022), tables 2 and appendix B; Rajb
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 from .description import Attention, Block, Experts, FeedForward, ModelDescription, Norm
@@ -99,6 +99,30 @@ class RankMemory:
     def held(self) -> float:
         """All bytes of the device that are taken."""
         return sum(getattr(self, term.name) for term in fields(self))
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Bytes that a rank holds at one moment of an iteration beside weights and optimizer state."""
+
+    gradients: float = 0.0
+    activations: float = 0.0
+    logits: float = 0.0
+    workspace: float = 0.0
+    gathered: float = 0.0
+    communication: float = 0.0
+
+    @property
+    def held(self) -> float:
+        """All of them."""
+        return (
+            self.gradients
+            + self.activations
+            + self.logits
+            + self.workspace
+            + self.gathered
+            + self.communication
+        )
 
 
 @dataclass(frozen=True)
@@ -449,6 +473,12 @@ def stage_blocks(model: ModelDescription, layout: Layout) -> tuple[tuple[Block, 
     return tuple(stages)
 
 
+def rank_blocks(model: ModelDescription, layout: Layout, rank: int) -> list[Block]:
+    """Blocks of all model stages on a pipeline rank."""
+    stages = stage_blocks(model, layout)
+    return [block for stage in layout.rank_stages(rank) for block in stages[stage]]
+
+
 # Passes in flight.
 
 
@@ -557,42 +587,35 @@ def rank_memory(model: ModelDescription, layout: Layout, rank: int = 0) -> RankM
     activations = sum(
         count * stage_kept(model, layout, stage) for stage, count in in_flight.items() if count
     )
-    blocks = [block for stage in own for block in stage_blocks(model, layout)[stage]]
-    heaviest = max((working(block, model.hidden, layout) for block in blocks), default=0.0)
-    if not fused(layout) and layout.microbatches > 1:
-        # PyTorch computes a gradient of a matrix beside the one that it is added to.
-        matrices = (largest_matrix(block, model.hidden, layout) for block in blocks)
-        heaviest += element_bytes(layout) * max(matrices, default=0.0)
+    blocks = rank_blocks(model, layout, rank)
     logits = loss_bytes(model, layout) if layout.stages - 1 in own else 0.0
     at, each = Tokens.of(layout), element_bytes(layout)
     always = recipe.bucket_bytes
     if layout.pipeline > 1:  # received, and to be sent, in either direction
         always += 2 * each * at.outer * model.hidden
-    ends, unit, ahead = gathered_bytes(model, layout, own)
     # Gradients exist before the backward pass where they are allocated once or add up.
     lazily = not fused(layout) and layout.microbatches == 1
-    before = 0.0 if lazily else gradients
-    moments = [
-        # Gradients, kept, loss, inside a block, gathered, buffers: at the loss; in the last
-        # block's backward pass; in the first one's.
-        (before, activations, logits, 0.0, ends, always),
-        (before, activations, 0.0, heaviest, ends + unit + ahead, always),
-    ]
-    if lazily:
-        first = kept(blocks[0], model.hidden, layout) if blocks else 0.0
-        moments.append((gradients, first, 0.0, heaviest, ends + unit + ahead, always))
-    grads, kept_then, loss, work, gathered, communication = max(moments, key=sum)
-    moving = kept_then + loss + work + gathered + communication
+    before = Moment(gathered=gathered_ends(model, layout, rank), communication=always)
+    if not lazily:
+        before = replace(before, gradients=gradients)
+    moments = [replace(before, activations=activations, logits=logits)]
+    if fused(layout) or not blocks:
+        heaviest = max((working(block, model.hidden, layout) for block in blocks), default=0.0)
+        moments.append(replace(before, activations=activations, workspace=heaviest))
+    else:
+        moments += backward_moments(model, layout, blocks, activations, before, lazily)
+    most = max(moments, key=lambda one: one.held)
+    moving = most.held - most.gradients
     modern = fused(layout) and layout.fused_attention
     return RankMemory(
         parameters,
-        grads,
+        most.gradients,
         optimizer,
-        kept_then,
-        loss,
-        work,
-        gathered,
-        communication,
+        most.activations,
+        most.logits,
+        most.workspace,
+        most.gathered,
+        most.communication,
         FRAGMENTATION * moving,
         0.0 if modern else CACHED * moving,
         CONTEXT_BYTES,
@@ -608,29 +631,78 @@ def stays_gathered(layout: Layout) -> bool:
     return layout.zero == 3 and layout.shards > 1 and layout.pipeline > 1 and not fused(layout)
 
 
-def gathered_bytes(
-    model: ModelDescription, layout: Layout, own: tuple[int, ...]
-) -> tuple[float, float, float]:
-    """Bytes of gathered weights: embedding and head; the unit at work; what is gathered ahead.
-
-    With sharded weights a unit is a block; that of embedding and head stays gathered. In a backward
-    pass the next unit is gathered while one is at work.
-    """
+def gathered_ends(model: ModelDescription, layout: Layout, rank: int) -> float:
+    """Bytes of gathered weights that stay: embedding and head, or all that stay gathered."""
     if layout.zero < 3 or layout.shards == 1:
-        return 0.0, 0.0, 0.0
-    each = layout.recipe.gather_bytes
-    units = [
-        (found.shared if layout.shards > 1 else 0.0)
-        + (found.routed if layout.expert_data > 1 else 0.0)
-        for stage in own
-        for block in stage_blocks(model, layout)[stage]
-        for found in (block_held(block, model.hidden, layout),)
-    ]
-    ends = each * sum(ends_held(model, layout, stage) for stage in own)
-    largest = each * max(units, default=0.0)
+        return 0.0
+    own = layout.rank_stages(rank)
+    weights = sum(ends_held(model, layout, stage) for stage in own)
     if stays_gathered(layout) or not layout.reshard_after_forward:
-        return ends + each * sum(units), 0.0, 0.0
-    return ends, largest, largest if len(units) > 1 else 0.0
+        weights += sum(
+            unit_held(block, model.hidden, layout) for block in rank_blocks(model, layout, rank)
+        )
+    return layout.recipe.gather_bytes * weights
+
+
+def unit_held(block: Block, hidden: int, layout: Layout) -> float:
+    """Weights of a block that data-parallel ranks divide."""
+    found = block_held(block, hidden, layout)
+    return found.shared + (found.routed if layout.expert_data > 1 else 0.0)
+
+
+def backward_moments(
+    model: ModelDescription,
+    layout: Layout,
+    blocks: list[Block],
+    activations: float,
+    before: Moment,
+    lazily: bool,
+) -> Iterator[Moment]:
+    """Yield moments of a backward pass of PyTorch's modules, block by block from the last one.
+
+    Inside a block its gradients come into being. With sharded weights the next unit is gathered
+    ahead, gradients stay whole in 16 bits until the end of the block, and their copy in the
+    reduction's precision is given up at the end of the next block.
+    """
+    recipe, hidden = layout.recipe, model.hidden
+    at, each = Tokens.of(layout), element_bytes(layout)
+    sharded = layout.zero == 3 and layout.shards > 1 and not stays_gathered(layout)
+    made, left, sent = 0.0, activations, 0.0
+    if lazily and model.head and layout.stages == 1:
+        made = each * model.vocabulary / layout.tensor * hidden  # the head's, whole
+    for n, block in enumerate(reversed(blocks)):
+        unit = unit_held(block, hidden, layout) if sharded else 0.0
+        ahead = unit if n + 1 < len(blocks) else 0.0
+        gathered = before.gathered + recipe.gather_bytes * (unit + ahead)
+        matrix = each * largest_matrix(block, hidden, layout)
+        layer = block.feed_forward or block.experts
+        gated = layer is not None and layer.gated
+        work = working(block, hidden, layout)
+        if not lazily:
+            work += matrix  # beside the one that it is added to
+        yield Moment(
+            before.gradients + made + (matrix if lazily and gated else 0.0),
+            left,
+            0.0,
+            work,
+            gathered,
+            before.communication + sent,
+        )
+        left -= kept(block, hidden, layout)
+        if sharded:
+            sent = recipe.reduce_bytes * unit
+            yield Moment(
+                before.gradients + made + each * unit,
+                left,
+                0.0,
+                each * at.outer * hidden,
+                gathered,
+                before.communication + sent,
+            )
+        if lazily:
+            found = block_held(block, hidden, layout)
+            shards = layout.shards if layout.zero >= 2 else 1
+            made += recipe.gradient_bytes * (found.shared + found.routed) / shards
 
 
 def peak_memory(model: ModelDescription, layout: Layout) -> RankMemory:
