@@ -10,6 +10,7 @@ microbatches go through the schedule together, one array operation per step.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,12 +22,11 @@ from ..instances.costs.calibration import Calibration
 from ..instances.costs.collectives import Group, all_gather, all_reduce, message
 from ..instances.costs.description import ModelDescription
 from ..instances.costs.hardware import TrainingCluster
-from ..instances.costs.layers import LayerPrices, LayerTime, axis_stride, rank_parameters
+from ..instances.costs.layers import LayerPrices, LayerTimes, axis_stride, rank_parameters
 from ..instances.costs.layout import Layout
 from ..instances.costs.memory import stays_gathered
 from .schedules import make_schedule
 from .schedules.actions import Kind
-from .schedules.steps import execution_steps
 from .simulate.stages import chain
 
 #: Terms of an iteration's time.
@@ -114,66 +114,80 @@ def iteration_times(layouts: Sequence[Layout], prices: LayerPrices) -> list[Iter
 
 
 def stage_times(layout: Layout, prices: LayerPrices) -> tuple[StageTime, ...]:
-    """Return the passes of each model stage for one microbatch."""
+    """Return the passes of each model stage for one microbatch; stages that are alike are one."""
     model, times = prices.model, prices.times(layout)
-    kind = {block: i for i, block in enumerate(model.layer_types)}
-    blocks = [kind[block] for block in (*model.encoder, *model.blocks)]
     held = [rank_parameters(block, model.hidden, layout) for block in model.layer_types]
     stages, start = [], 0
-    further = layout.mtp_stage % layout.stages
+    further = layout.mtp_stage % layout.stages if model.mtp else -1
+    known: dict[tuple[object, ...], StageTime] = {}
     for stage, count in enumerate(layout.layers_of_stages(model.layers)):
-        own = blocks[start : start + count]
+        own = prices.kinds[start : start + count]
         start += count
-        again = count if layout.recompute_layers is None else min(count, layout.recompute_layers)
-        parts: list[LayerTime] = [
-            (times.recomputed if position < again else times.blocks)[which]
-            for position, which in enumerate(own)
-        ]
-        dense, routed = sum(held[i][0] for i in own), sum(held[i][1] for i in own)
-        if stage == 0:
-            parts.append(times.embedding)
-            dense += model.embedding_parameters / layout.tensor
-        if stage == layout.stages - 1:
-            parts.append(times.head)
-            dense += model.head_parameters / layout.tensor
-            if model.tied and layout.stages > 1:
-                dense += model.vocabulary * model.hidden / layout.tensor
-        if stage == further:
-            for block in model.mtp:
-                parts += [times.recomputed[kind[block]], times.further]
-                dense += held[kind[block]][0] + 2 * model.hidden**2 / layout.tensor
-                routed += held[kind[block]][1]
-        stages.append(_stage(layout, prices, parts, max(1, count), dense, routed))
+        ends = (stage == 0, stage == layout.stages - 1, stage == further)
+        if (own, ends) not in known:
+            known[own, ends] = _stage(layout, prices, times, held, own, *ends)
+        stages.append(known[own, ends])
     return tuple(stages)
 
 
 def _stage(
     layout: Layout,
     prices: LayerPrices,
-    parts: list[LayerTime],
-    units: int,
-    dense: float,
-    routed: float,
+    times: LayerTimes,
+    held: list[tuple[float, float]],
+    own: tuple[int, ...],
+    first: bool,
+    last: bool,
+    further: bool,
 ) -> StageTime:
-    """Return the passes of a stage of such layers; with ZeRO-3 they wait for weights."""
-    forward, backward = sum(p.forward for p in parts), sum(p.backward for p in parts)
-    weights = sum(p.weights for p in parts)
+    """Return the passes of a stage of blocks of such layer types.
+
+    Parameters
+    ----------
+    held
+        Weights of a rank by layer type: of all replicas, and routed experts'.
+    first, last, further
+        Whether the stage has the embedding, the head, and the prediction of further tokens.
+    """
+    model = prices.model
+    again = len(own) if layout.recompute_layers is None else min(len(own), layout.recompute_layers)
+    counted = Counter(own[:again])
+    parts = [(times.recomputed[which], count) for which, count in counted.items()]
+    parts += [(times.blocks[which], count) for which, count in Counter(own[again:]).items()]
+    dense, routed = sum(held[i][0] for i in own), sum(held[i][1] for i in own)
+    if first:
+        parts.append((times.embedding, 1))
+        dense += model.embedding_parameters / layout.tensor
+    if last:
+        parts.append((times.head, 1))
+        dense += model.head_parameters / layout.tensor
+        if model.tied and layout.stages > 1:
+            dense += model.vocabulary * model.hidden / layout.tensor
+    if further:
+        for block in model.mtp:
+            which = model.layer_types.index(block)
+            parts += [(times.recomputed[which], 1), (times.further, 1)]
+            dense += held[which][0] + 2 * model.hidden**2 / layout.tensor
+            routed += held[which][1]
+    forward = sum(count * part.forward for part, count in parts)
+    backward = sum(count * part.backward for part, count in parts)
+    weights = sum(count * part.weights for part, count in parts)
     terms: dict[str, float] = {}
-    for part in parts:
+    for part, count in parts:
         for term, seconds in part.terms:
-            terms[term] = terms.get(term, 0.0) + seconds
-    gathered = 0.0
+            terms[term] = terms.get(term, 0.0) + count * seconds
+    units = max(1, len(own))
     if layout.zero and prices.calibration.hooks:
         hooks = prices.calibration.hooks * units
         backward += hooks
         terms["host"] += hooks
+    gathered = 0.0
     if layout.zero == 3 and not stays_gathered(layout):
         gather, reduce = _traffic(layout, prices, dense, routed)
         hidden = prices.calibration.hidden
-        first, last = gather / units, reduce / units
-        wait_forward = max(gather - hidden * forward, first)
-        again = gather if layout.reshard_after_forward else 0.0
-        wait_backward = max(again + reduce - hidden * backward, last)
+        wait_forward = max(gather - hidden * forward, gather / units)
+        again_gathered = gather if layout.reshard_after_forward else 0.0
+        wait_backward = max(again_gathered + reduce - hidden * backward, reduce / units)
         gathered = wait_forward + wait_backward
         forward, backward = forward + wait_forward, backward + wait_backward
     terms["weights"] = gathered
@@ -227,31 +241,28 @@ def _whole(
     layout: Layout, prices: LayerPrices, stages: tuple[StageTime, ...], path: float
 ) -> IterationTime:
     """Return the iteration around a schedule's longest path."""
-    rank = max(
-        range(layout.pipeline),
-        key=lambda r: sum(stages[s].forward + stages[s].backward for s in layout.rank_stages(r)),
-    )
-    own = [stages[s] for s in layout.rank_stages(rank)]
+    alike = {
+        tuple(map(id, own)): own
+        for own in (
+            [stages[s] for s in layout.rank_stages(rank)] for rank in range(layout.pipeline)
+        )
+    }.values()
+    own = max(alike, key=lambda one: sum(stage.forward + stage.backward for stage in one))
     terms = dict.fromkeys(ITERATION_TERMS, 0.0)
     for stage in own:
         for term, seconds in stage.terms.items():
             terms[term] += layout.microbatches * seconds
     busy = layout.microbatches * sum(stage.forward + stage.backward for stage in own)
     terms["bubble"] = path - busy
-    ends = [_gradients(layout, prices, stages, r) for r in range(layout.pipeline)]
-    terms["gradients"] = max(ends) + _tied(layout, prices)
-    terms["optimizer"] = max(
-        _optimizer(layout, prices, [stages[s] for s in layout.rank_stages(r)])
-        for r in range(layout.pipeline)
-    )
+    terms["gradients"] = max(_gradients(layout, prices, one) for one in alike)
+    terms["gradients"] += _tied(layout, prices)
+    terms["optimizer"] = max(_optimizer(layout, prices, one) for one in alike)
     terms["host"] += prices.calibration.step
     seconds = path + prices.calibration.step + terms["gradients"] + terms["optimizer"]
     return IterationTime(seconds, terms, stages)
 
 
-def _gradients(
-    layout: Layout, prices: LayerPrices, stages: tuple[StageTime, ...], rank: int
-) -> float:
+def _gradients(layout: Layout, prices: LayerPrices, own: list[StageTime]) -> float:
     """Return the traffic of a rank's gradients and weights that nothing hides.
 
     Reduction can run beside the last microbatch's backward passes, gathering beside the first
@@ -259,7 +270,6 @@ def _gradients(
     """
     if layout.zero == 3 and not stays_gathered(layout):
         return 0.0
-    own = [stages[s] for s in layout.rank_stages(rank)]
     gather, reduce = _traffic(layout, prices, sum(s.dense for s in own), sum(s.routed for s in own))
     hidden = prices.calibration.hidden
     if layout.overlap.gradients:
@@ -290,7 +300,7 @@ def _optimizer(layout: Layout, prices: LayerPrices, own: list[StageTime]) -> flo
         routed /= max(1, min(layout.shards, layout.expert_data))
     held = dense + routed
     kept = recipe.master_bytes + recipe.moment_bytes
-    # Read the gradients three times (norm, scaling, step), read and write the states, write weights.
+    # Gradients are read for norm, scaling and step, states read and written, weights written.
     moved = held * (3 * recipe.gradient_bytes + 2 * kept + recipe.weight_bytes)
     return moved / (device.bandwidth * prices.calibration.optimizer)
 
@@ -326,41 +336,59 @@ class _Steps:
 def _steps(schedule: str, pipeline: int, chunks: int, microbatches: int) -> _Steps:
     """Return the runtime's own order of passes in steps."""
     stages = pipeline * chunks
-    devices = [s % pipeline for s in range(stages)]
-    line = chain([1.0] * stages, [2.0] * stages, device=devices)
+    line = chain([1.0] * stages, [2.0] * stages, device=[s % pipeline for s in range(stages)])
     order = make_schedule(schedule, line, microbatches)
-    when, _ = execution_steps(order, line)
     tables = [np.asarray(table, dtype=np.int64).reshape(-1, 3) for table in order.actions]
-    stage = np.concatenate([table[:, 0] for table in tables])
-    kind = np.concatenate([table[:, 1] for table in tables])
-    which = np.concatenate([table[:, 2] for table in tables])
-    step = np.concatenate(when)
-    count = len(step)
+    stage, kind, which = np.concatenate(tables).T
+    count = len(stage)
     role = np.where(kind == Kind.F, 0, np.where(kind == Kind.W, 2, 1))
-    row = np.lexsort((np.arange(count), step))
+    found = np.full((stages, 3, microbatches), count)
+    found[stage, role, which] = np.arange(count)
+    first = np.cumsum([0, *(len(table) for table in tables)])
+    before = np.arange(-1, count - 1)
+    before[first[:-1]] = count
+    needs = np.full(count, count)
+    ahead, last = (role == 0) & (stage > 0), (role == 1) & (stage == stages - 1)
+    back = (role == 1) & (stage < stages - 1)
+    needs[ahead] = found[stage[ahead] - 1, 0, which[ahead]]
+    needs[last] = found[stage[last], 0, which[last]]
+    needs[back] = found[stage[back] + 1, 1, which[back]]
+    remote = (ahead | back).astype(float) * (pipeline > 1)
+    step = _step_of(first, needs)
+    row = np.argsort(step, kind="stable")
     place = np.empty(count + 1, dtype=np.int64)
     place[row] = np.arange(count)
     place[count] = count
-    found = np.full((stages, 3, microbatches), count)
-    found[stage, role, which] = np.arange(count)
-    before = np.arange(-1, count - 1)
-    before[np.cumsum([0, *(len(t) for t in tables)])[:-1][[len(t) > 0 for t in tables]]] = count
-    needs = np.full(count, count)
-    ahead = role == 0
-    needs[ahead & (stage > 0)] = found[
-        stage[ahead & (stage > 0)] - 1, 0, which[ahead & (stage > 0)]
-    ]
-    back = role == 1
-    last = back & (stage == stages - 1)
-    needs[last] = found[stage[last], 0, which[last]]
-    inner = back & (stage < stages - 1)
-    needs[inner] = found[stage[inner] + 1, 1, which[inner]]
-    remote = ((ahead & (stage > 0)) | inner).astype(float)
-    if pipeline == 1:
-        remote[:] = 0.0
     start = np.searchsorted(step[row], np.arange(step.max() + 2))
     task = 3 * stage + role
     return _Steps(start, task[row], place[before[row]], place[needs[row]], remote[row])
+
+
+def _step_of(first: Ints, needs: Ints) -> Ints:
+    """Return the step of each action if all take one: after its device's last, and what it needs.
+
+    Parameters
+    ----------
+    first
+        First action of each device, and the number of actions.
+    needs
+        The action that each waits for, or the number of actions.
+    """
+    count = len(needs)
+    step = np.zeros(count, dtype=np.int64)
+    done = np.zeros(count + 1, dtype=bool)
+    done[count] = True
+    at, end = first[:-1].copy(), first[1:]
+    now = 0
+    while (busy := np.flatnonzero(at < end)).size:
+        current = at[busy]
+        ready = done[needs[current]]
+        ran = current[ready]
+        step[ran] = now
+        done[ran] = True
+        at[busy[ready]] += 1
+        now += 1
+    return step
 
 
 def longest_path(

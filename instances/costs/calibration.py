@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 
+from ..common.choices import OrText
 from .collectives import Links
 from .kernels import Efficiency
 from .layout import Software
@@ -96,7 +97,7 @@ def _read(name: str, values: dict[str, object]) -> Calibration:
 
 
 @cache
-def calibration(family: str, software: Software) -> Calibration:
+def calibration(family: str, software: OrText[Software]) -> Calibration:
     """Return the table of a device family and a software family, or the nearest one.
 
     Parameters
@@ -107,6 +108,7 @@ def calibration(family: str, software: Software) -> Calibration:
         Whose kernels run.
     """
     known = calibrations()
+    software = Software.of("software", software)
     families = (family, *(other for other in _NEAREST if other != family))
     softwares = (software, Software.MEGATRON, *Software)
     names = [f"{family}/{one.value}" for one in softwares]

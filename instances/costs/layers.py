@@ -497,6 +497,10 @@ class LayerPrices:
         self, model: ModelDescription, cluster: TrainingCluster, calibration: Calibration
     ) -> None:
         self.model, self.cluster, self.calibration = model, cluster, calibration
+        #: Layer type of each block, in order.
+        self.kinds = tuple(
+            model.layer_types.index(block) for block in (*model.encoder, *model.blocks)
+        )
         self._known: dict[tuple[object, ...], LayerTimes] = {}
         self._decides = attrgetter(*_DECIDES)
 
