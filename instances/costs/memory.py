@@ -98,7 +98,7 @@ class RankMemory:
     @property
     def held(self) -> float:
         """All bytes of the device that are taken."""
-        return sum(getattr(self, term.name) for term in fields(self))
+        return float(sum(getattr(self, term.name) for term in fields(self)))
 
 
 @dataclass(frozen=True)
