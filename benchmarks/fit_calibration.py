@@ -1,9 +1,9 @@
 """Fit the tables of efficiencies: python benchmarks/fit_calibration.py FILE… [--only NAME].
 
 Each table of `TABLES` is fitted by least squares of the logarithm of predicted over measured time,
-on a fifth of the rows of its kind of device and software: those whose number is a multiple of five.
-The others judge it (`published_runs.py`). A weak prior holds parameters that the rows say nothing
-about at their start. Rows of a source with many, or of a model and
+on some rows of its kind of device and software: those whose number is a multiple of five, or of
+three in sources of at most a hundred rows. The others judge it (`published_runs.py`). A prior
+holds what the rows say little about at its start. Rows of a source with many, or of a model and
 precision with many, weigh less. Writes ``calibrations.json``.
 """
 
@@ -29,6 +29,9 @@ from stagecut.runtime.estimate import iteration_times
 
 #: Parameters that every table has its own value of.
 COMMON = ("kernels.product", "kernels.memory", "host")
+#: Parameters of which little is known before: 0.05 of error would pay for a factor of e, and of
+#: shares of peaks and bandwidths for a quarter more or less.
+LOOSE = ("host", "hooks", "step", "broadcast", "links.skew", "passes")
 #: Where the host's time per kernel starts for Megatron of today, which issues most from Python.
 EAGER = {"host": 3e-5}
 #: What a share of a peak or of a bandwidth can be at most.
@@ -46,7 +49,7 @@ TABLES: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
         (*COMMON, "links.network", "links.peer", "broadcast"),
     ),
     "h100/megatron": (
-        {**EAGER, "step": 0.03},
+        {**EAGER, "step": 0.08},
         (*COMMON, "kernels.product8", "links.peer", "links.network", "step",
          "tensor_hidden"),
     ),
@@ -69,11 +72,18 @@ TABLES: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-def fits(case: Case) -> bool:
-    """Whether a row is one of those that tables are fitted on: none with a layout that we assume."""
+def fits(case: Case, of_source: int) -> bool:
+    """Whether a row is one of those that tables are fitted on: none with a layout that we assume.
+
+    Parameters
+    ----------
+    of_source
+        Rows of its source.
+    """
     number = re.sub(r"\D", "", case.row["id"])
     stated = not any(re.match(r"microbatches|\d+ chunks", one) for one in case.assumed)
-    return bool(number) and int(number) % 5 == 0 and case.seconds is not None and stated
+    each = 5 if of_source > 100 else 3
+    return bool(number) and int(number) % each == 0 and case.seconds is not None and stated
 
 
 def changed(table: Calibration, names: Sequence[str], values: Sequence[float]) -> Calibration:
@@ -118,6 +128,7 @@ def fit(name: str, rows: Sequence[Case]) -> Calibration:
     most = np.log([MOST.get(one.partition(".")[0], np.inf) for one in names])
     most[[one in ("links.skew", "kernels.depth") for one in names]] = np.inf
     measured = np.log([case.seconds for case in rows])
+    held = np.array([0.05 if one in LOOSE else 0.2 for one in names])
     per_source = Counter(case.source for case in rows)
     alike = Counter((case.description.name, case.layout.recipe.compute) for case in rows)
     weight = np.array(
@@ -131,7 +142,7 @@ def fit(name: str, rows: Sequence[Case]) -> Calibration:
 
     def residuals(x: np.ndarray) -> np.ndarray:
         error = np.log(predicted(rows, changed(start, names, np.exp(x)))) - measured
-        prior = 0.02 * np.sqrt(len(rows)) * (x - begin)
+        prior = held * (x - begin)
         return np.concatenate((weight * error, prior))
 
     found = least_squares(
@@ -147,7 +158,7 @@ def fit(name: str, rows: Sequence[Case]) -> Calibration:
     sources = ", ".join(f"{count} of {source}" for source, count in sorted(per_source.items()))
     return replace(
         changed(start, names, values),
-        fitted=f"{sources}: ids divisible by 5",
+        fitted=f"{sources}: ids divisible by 5, or 3 in small sources",
         rows=tuple(sorted(f"{case.source}:{case.row['id']}" for case in rows)),
     )
 
@@ -161,7 +172,9 @@ def main() -> None:
     path = Path(tables.__file__).parent / "calibrations.json"
     written = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     added = Path(__file__).parent / "published_layouts.csv"
-    rows = [case for case in cases(read_rows(options.files, [added]))[0] if fits(case)]
+    every = cases(read_rows(options.files, [added]))[0]
+    of_source = Counter(case.source for case in every)
+    rows = [case for case in every if fits(case, of_source[case.source])]
     for name in TABLES:
         if options.only and name != options.only:
             continue

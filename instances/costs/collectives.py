@@ -80,7 +80,7 @@ def bandwidth(group: Group, cluster: TrainingCluster, links: Links) -> float:
 
 def _meet(group: Group, links: Links) -> float:
     """Return the seconds until all ranks of a group have begun a collective."""
-    return links.start + links.skew * math.log2(group.size)
+    return links.start + skew(group, links)
 
 
 def _latency(group: Group, cluster: TrainingCluster, links: Links) -> float:
@@ -89,6 +89,11 @@ def _latency(group: Group, cluster: TrainingCluster, links: Links) -> float:
     domains = math.ceil(group.size / k)
     inside = (group.size - domains) * links.peer_latency
     return inside + (domains - 1 if domains > 1 else 0) * links.network_latency
+
+
+def skew(group: Group, links: Links) -> float:
+    """Return the seconds that the ranks of a group wait for the last of them."""
+    return links.skew * math.log2(group.size)
 
 
 def all_gather(moved: float, group: Group, cluster: TrainingCluster, links: Links) -> float:

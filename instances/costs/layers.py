@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from .calibration import Calibration
-from .collectives import Group, all_gather, all_reduce, all_to_all, members_per_domain
+from .collectives import Group, all_gather, all_reduce, all_to_all, members_per_domain, skew
 from .description import Attention, Block, Experts, FeedForward, ModelDescription, Norm
 from .experts import (
     EXPERT_LAUNCHES,
@@ -51,6 +51,8 @@ class Part:
         Seconds.
     kernels
         How many the host issues in a forward pass; a backward pass has twice as many.
+    wait
+        Seconds of either pass in which ranks wait for each other, and no kernel runs.
     """
 
     module: str
@@ -59,6 +61,7 @@ class Part:
     inputs: float = 0.0
     weights: float = 0.0
     kernels: float = 1.0
+    wait: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -184,12 +187,13 @@ def tensor_collective(
     links, moved = at.calibration.links, 2.0 * at.tokens * hidden
     if not layout.sequence_parallel:
         once = all_reduce(moved, group, at.cluster, links)
-        return Part(module, "tensor", once * leaves, once * enters)
+        return Part(module, "tensor", once * leaves, once * enters, wait=skew(group, links))
     once = all_gather(moved, group, at.cluster, links)
     if layout.overlap.tensor:
         once *= 1 - at.calibration.tensor_hidden
     borders = enters + leaves
-    return Part(module, "tensor", borders * once, borders * once, kernels=borders)
+    wait = borders * skew(group, links)
+    return Part(module, "tensor", borders * once, borders * once, kernels=borders, wait=wait)
 
 
 def attention_parts(
@@ -423,9 +427,13 @@ def add_up(parts: list[Part], at: Setting) -> LayerTime:
     for part in parts:
         terms[part.term] += part.forward + part.inputs + part.weights
     terms["recomputation"] = repeated
-    backward = _both(inputs + weights + repeated, 2 * issued + issued_again, at)
-    terms["host"] = _both(forward, issued, at) - forward + backward - inputs - weights - repeated
-    return LayerTime(_both(forward, issued, at), backward, weights, tuple(terms.items()))
+    wait = sum(part.wait for part in parts)
+    waits = wait + sum(share * part.wait for part, share in again)
+    ahead = _both(forward - wait, issued, at) + wait
+    work = inputs + weights + repeated
+    backward = _both(work - waits, 2 * issued + issued_again, at) + waits
+    terms["host"] = ahead - forward + backward - work
+    return LayerTime(ahead, backward, weights, tuple(terms.items()))
 
 
 def _issued(part: Part, at: Setting) -> float:
@@ -437,8 +445,8 @@ def _issued(part: Part, at: Setting) -> float:
 
 def _both(device: float, host: float, at: Setting) -> float:
     """Return the seconds of a pass that keeps device and host busy for so long."""
-    if not host or not device:
-        return device or host
+    if host <= 0 or device <= 0:
+        return max(device, host, 0.0)
     q = at.calibration.sharpness
     longer = max(device, host)
     return float(longer * (1 + (min(device, host) / longer) ** q) ** (1 / q))
