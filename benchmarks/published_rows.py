@@ -8,6 +8,7 @@ each assumption is listed with the case. A row is refused, with the reason, wher
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,9 +37,15 @@ from stagecut.instances.costs.layout import (
     Recompute,
     Software,
     TrainingSchedule,
+    check_passes,
+    check_precision,
+    check_stages,
 )
 
 Row = Mapping[str, str]
+
+#: Largest count of anything, and of layers and stages.
+MOST = (10_000_000, 10_000)
 
 #: Rows of GPTs whose source leaves out the vocabulary.
 GPT_VOCABULARY = 51_200
@@ -176,15 +183,18 @@ def case_of(row: Row) -> Case | Refusal:
         software = _software(row)
         layout = _layout(row, description, software, assumed)
         cluster = _cluster(row, assumed)
+        check_stages(description, layout)
+        check_passes(layout)
+        check_precision(layout, cluster)
+        oom = row.get("status", "ok").lower() in ("oom", "out of memory")
+        seconds = None if oom else _seconds(row, layout)
+        peak = _number(row, "peak_mem_gb") or None
     except InputError as error:
         return Refusal(row, str(error))
     if cluster.devices < layout.devices:
         return Refusal(
             row, f"layout: {layout.devices} devices of {cluster.devices}; tp, pp, cp, dp contradict"
         )
-    oom = row.get("status", "ok").lower() in ("oom", "out of memory")
-    seconds = None if oom else _seconds(row, layout)
-    peak = _number(row, "peak_mem_gb") or None
     text = row.get("source", "").lower()
     kind, gigabyte = next(
         (found for pattern, *found in PEAKS if re.search(pattern, text)), ("allocated", 2**30)
@@ -212,6 +222,8 @@ def _number(row: Row, key: str) -> float | None:
         value = float(text)
     except ValueError:
         raise InputError(f"{key}: {text!r} is no number") from None
+    if not 0 <= value < math.inf:
+        raise InputError(f"{key}: {text!r} is no number of at least 0")
     return value
 
 
@@ -222,7 +234,7 @@ def _count(row: Row, key: str, default: int | None = None) -> int:
         if default is None:
             raise InputError(f"{key}: not stated")
         return default
-    if value != int(value) or value < 0:
+    if not 0 <= value <= MOST[key in ("layers", "pp", "vpp")] or value != int(value):
         raise InputError(f"{key}: {value:g} is no count")
     return int(value)
 
@@ -267,7 +279,7 @@ def _by_shape(row: Row, assumed: list[str]) -> ModelDescription:
     """Return a GPT (GELU, layer norms, learned positions) or a Llama (gated, RMS norms)."""
     hidden, heads = _count(row, "hidden"), _count(row, "heads")
     kv_heads = _count(row, "kv_heads", heads)
-    if hidden % heads or kv_heads == 0 or heads % kv_heads:
+    if not hidden or not heads or hidden % heads or kv_heads == 0 or heads % kv_heads:
         raise InputError(f"heads: {heads} and {kv_heads} for a model of width {hidden}")
     experts = _count(row, "experts", 0)
     width = _count(row, "ffn", 0) or (0 if experts else 4 * hidden)
@@ -356,7 +368,8 @@ def _layout(
         raise InputError("layout: none of tp, pp and dp is stated")
     tensor, pipeline = _count(row, "tp", 1), _count(row, "pp", 1)
     context, expert = _count(row, "cp", 1), _count(row, "ep", 1)
-    if min(tensor, pipeline, context, expert, devices, _count(row, "dp", 1)) < 1:
+    shared = _count(row, "expert_tp", _count(row, "etp", 1))
+    if min(tensor, pipeline, context, expert, shared, devices, _count(row, "dp", 1)) < 1:
         raise InputError("layout: a degree of 0")
     data = _count(row, "dp", 0) or devices // (tensor * pipeline * context)
     zero, group = _sharding(row, assumed)
@@ -383,7 +396,7 @@ def _layout(
         chunks=chunks,
         data=data,
         expert=expert,
-        expert_tensor=_count(row, "expert_tp", _count(row, "etp", 1)),
+        expert_tensor=shared,
         dispatcher=_dispatcher(row),
         expert_capacity=_capacity(row),
         zero=zero,
@@ -400,7 +413,7 @@ def _layout(
         fused_attention=fused,
         fused_norms=row.get("fused_norms", "1") != "0",
         mtp_stage=_count(row, "mtp_stage") if row.get("mtp_stage") else -1,
-        overlap=_overlap(row, software, assumed),
+        overlap=_overlap(row, software, pipeline, assumed),
         offload_activations=_count(row, "offload_layers", 0) / max(1, len(description.blocks)),
         compiled=_compiled(row, software),
         graphs=_graphs(row),
@@ -580,10 +593,16 @@ def _stage_layers(row: Row, description: ModelDescription, stages: int) -> tuple
     return (each - 1, *(each,) * (stages - 2), each - 1)
 
 
-def _overlap(row: Row, software: Software, assumed: list[str]) -> Overlap:
-    """Return what runs beside computation; by software where the row does not say."""
+def _overlap(row: Row, software: Software, pipeline: int, assumed: list[str]) -> Overlap:
+    """Return what runs beside computation; by software where the row does not say.
+
+    Megatron reduced gradients after the backward pass before it had a distributed optimizer, and
+    DeepSpeed does so in a pipeline.
+    """
     text = row.get("overlap", "").lower()
-    early = software in (Software.MEGATRON, Software.MEGATRON_DEEPSPEED)
+    early = software is Software.MEGATRON or (
+        software is Software.MEGATRON_DEEPSPEED and pipeline > 1
+    )
     modern = not early or "distributed" in row.get("zero", "").lower()
     if not text:
         if modern:

@@ -363,6 +363,10 @@ class Layout:
         return self.microbatch * self.sequence / self.context
 
 
+#: Most passes of an iteration: microbatches times model stages, each of which the schedule orders.
+MOST_PASSES = 2_000_000
+
+
 def check_layout(model: ModelDescription, layout: Layout, cluster: TrainingCluster) -> None:
     """Refuse a layout that contradicts itself, the model or the cluster.
 
@@ -381,9 +385,9 @@ def check_layout(model: ModelDescription, layout: Layout, cluster: TrainingClust
     _check_heads(model, layout)
     _check_profiled(model, layout)
     _check_experts(model, layout)
-    _check_stages(model, layout)
+    check_stages(model, layout)
     _check_batch(layout)
-    _check_precision(layout, cluster)
+    check_precision(layout, cluster)
 
 
 def _check_counts(layout: Layout) -> None:
@@ -517,7 +521,7 @@ def _check_experts(model: ModelDescription, layout: Layout) -> None:
         )
 
 
-def _check_stages(model: ModelDescription, layout: Layout) -> None:
+def check_stages(model: ModelDescription, layout: Layout) -> None:
     """Refuse stages that the model's layers cannot fill and schedules that cannot run."""
     layers, stages = model.layers, layout.stages
     if layout.stage_layers:
@@ -547,8 +551,18 @@ def _check_stages(model: ModelDescription, layout: Layout) -> None:
         raise InputError("schedule: interleaved with one pipeline rank; take 1f1b")
 
 
+def check_passes(layout: Layout) -> None:
+    """Refuse a schedule of more passes than are put in order."""
+    if layout.pipeline > 1 and layout.microbatches * layout.stages > MOST_PASSES:
+        raise InputError(
+            f"global_batch: {layout.microbatches} microbatches in {layout.stages} stages; at most "
+            f"{MOST_PASSES} passes are put in order; take larger microbatches"
+        )
+
+
 def _check_batch(layout: Layout) -> None:
     """Refuse batches that replicas and microbatches do not divide."""
+    check_passes(layout)
     once = layout.microbatch * layout.data
     if layout.global_batch % once:
         raise InputError(
@@ -562,7 +576,7 @@ def _check_batch(layout: Layout) -> None:
         )
 
 
-def _check_precision(layout: Layout, cluster: TrainingCluster) -> None:
+def check_precision(layout: Layout, cluster: TrainingCluster) -> None:
     """Refuse a precision that a device has no products of."""
     for nodes in cluster.nodes:
         if layout.recipe.compute not in nodes.accelerator.peak:

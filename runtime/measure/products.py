@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 
 import torch
@@ -41,7 +42,7 @@ def _fastest(device: torch.device, kind: torch.dtype, seconds: float) -> float:
     for size in SIZES:
         a = torch.randn(size, size, device=device).to(kind)
         b = torch.randn(size, size, device=device).to(kind)
-        once = _timed(lambda a=a, b=b: torch.matmul(a, b), device, REPEATS)
+        once = _timed(partial(torch.matmul, a, b), device, REPEATS)
         best = max(best, 2 * size**3 / once)
         left -= once * REPEATS
         if 8 * once * REPEATS > left:

@@ -139,7 +139,7 @@ def test_recomputation_is_read_by_module(text: str, modules: set[Recompute]) -> 
     ],
 )  # fmt: skip
 def test_precisions_are_read_in_any_spelling(precision: str, recipe: str) -> None:
-    assert case(LLAMA, precision=precision).layout.recipe.name == recipe
+    assert case(LLAMA, precision=precision, gpu="B200").layout.recipe.name == recipe
 
 
 def test_sharded_weights_stay_in_32_bits() -> None:
@@ -220,6 +220,14 @@ def test_columns_that_other_files_add_fill_what_is_empty(tmp_path: Path) -> None
         (LLAMA, {"dp": "64"}, "1024 devices of 64"),
         (LLAMA, {"tp": "0"}, "a degree of 0"),
         (LLAMA, {"tp": "x"}, "tp: 'x' is no number"),
+        (LLAMA, {"tp": "1e9"}, "tp: 1e+09 is no count"),
+        (LLAMA, {"iter_s": "nan"}, "iter_s: 'nan' is no number of at least 0"),
+        (LLAMA, {"peak_mem_gb": "x"}, "peak_mem_gb: 'x' is no number"),
+        (LLAMA, {"gpu": "V100-32GB"}, "computes in bf16, which v100-32gb does not"),
+        (LLAMA, {"pp": "200", "gpus": "3200"}, "200 stages, and llama3-70b has 80 layers"),
+        (LLAMA, {"global_batch": "4000000"}, "1000000 microbatches in 4 stages"),
+        (LLAMA, {"stage_layers": "80 0"}, "2 counts for pipeline 4"),
+        (GPT, {"heads": "0"}, "heads: 0 and 0"),
         (LLAMA, {"tp": "1.5"}, "tp: 1.5 is no count"),
         (LLAMA, {"global_batch": ""}, "global_batch: not stated"),
         (LLAMA, {"precision": ""}, "precision: not stated"),
