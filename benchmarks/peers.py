@@ -26,13 +26,14 @@ from typing import Any
 
 #: Calculon's systems by accelerator family.
 SYSTEMS = {"a100": "systems/a100_80g.json", "h100": "systems/h100_80g_nvl8.json"}
-#: Korthikanti et al. (2022), figure 1: GiB of activations of the first rank, without and with
-#: sequence parallelism and selective recomputation, as Calculon's `validation.py` has them.
+#: Korthikanti et al. (2022), figure 1: GiB of weights, gradients and optimizer, and of activations
+#: without and with sequence parallelism and selective recomputation, as Calculon's `validation.py`
+#: has them.
 FIGURE_1 = {
-    "megatron-22B": (59.25, 9.5625),
-    "gpt3-175B": (66.84375, 12.3515625),
-    "turing-530B": (114.0234375, 23.076171875),
-    "megatron-1T": (131.25, 26.5625),
+    "megatron-22B": (45.5625, 59.25, 9.5625),
+    "gpt3-175B": (45.5625, 66.84375, 12.3515625),
+    "turing-530B": (31.640625, 114.0234375, 23.076171875),
+    "megatron-1T": (32.958984375, 131.25, 26.5625),
 }
 
 
@@ -266,6 +267,7 @@ def main(argv: list[str] | None = None) -> None:
     head = f"{'rows':>5}{'mean':>9}{'median':>9}{'p90':>9}{'worst':>9}"
     if options.calculon:
         times(judged, options, head)
+        figure_1(options, head)
     memory(judged, options, head)
 
 
@@ -287,6 +289,57 @@ def times(judged: Sequence[Any], options: argparse.Namespace, head: str) -> None
         print(f"{'':14}{'stagecut':12}" + figures(o.ratio - 1 for o, _ in own))
         fresh = [o.ratio - 1 for o, _ in own if not o.fitted]
         print(f"{'':14}{'  not fitted':12}" + figures(fresh))
+
+
+def figure_1(options: argparse.Namespace, head: str) -> None:
+    """Print errors of the bytes in figure 1 of Korthikanti et al., of its own layouts."""
+    from stagecut.instances.costs.description import Attention, Block, FeedForward
+    from stagecut.instances.costs.description import ModelDescription as Model
+    from stagecut.instances.costs.layout import RECIPES, Layout
+    from stagecut.instances.costs.memory import Stages, passes_in_flight, rank_memory, stage_kept
+
+    asked: list[list[Any]] = []
+    errors: dict[str, list[float]] = {name: [] for name in ("state", "activations")}
+    measured = []
+    for name, (state, *kept) in FIGURE_1.items():
+        app = json.loads((options.calculon / "models" / f"{name}.json").read_text())
+        for mode, gib in zip(("none", "seqsel"), kept, strict=True):
+            path = options.calculon / "validation/seqsel/fig1" / f"{name}_{mode}.json"
+            exe = json.loads(path.read_text())
+            asked.append([app, exe, "systems/a100_80e.json"])
+            measured.append(gib)
+            attention = Attention(app["attn_heads"], app["attn_heads"], app["attn_size"])
+            feed_forward = FeedForward(app["feedforward"], gated=False)
+            block = Block(attention, feed_forward=feed_forward, norm="layer", dropout=True)
+            model = Model(name, app["hidden"], 51200, (block,) * app["num_blocks"], tied=True)
+            layout = Layout(
+                tensor=exe["tensor_par"],
+                sequence_parallel=mode == "seqsel",
+                pipeline=exe["pipeline_par"],
+                chunks=exe["pipeline_interleaving"],
+                schedule="interleaved" if exe["pipeline_interleaving"] > 1 else "1f1b",
+                microbatch=exe["microbatch_size"],
+                global_batch=exe["batch_size"],
+                sequence=app["seq_size"],
+                recompute=frozenset({"core_attn"} if mode == "seqsel" else ()),
+                fused_attention=False,
+                recipe=RECIPES["megatron-bf16"],
+            )
+            stages = Stages.of(model, layout)
+            ours = sum(
+                count * stage_kept(model, layout, stage, stages)
+                for stage, count in passes_in_flight(layout, 0).items()
+            )
+            held = rank_memory(model, layout, 0, stages)
+            errors["activations"].append(ours / 2**30 / gib - 1)
+            whole = held.parameters + held.gradients + held.optimizer
+            errors["state"].append(whole / 2**30 / state - 1)
+    said = run_calculon(asked, options.calculon, options.python)
+    print(f"\nBytes of the first rank in Korthikanti et al., figure 1\n{'':14}{'':12}{head}")
+    print(f"{'state':14}{'stagecut':12}" + figures(errors["state"]))
+    theirs = [one[2] / 2**30 / gib - 1 for one, gib in zip(said, measured, strict=True)]
+    print(f"{'activations':14}{'calculon':12}" + figures(theirs))
+    print(f"{'':14}{'stagecut':12}" + figures(errors["activations"]))
 
 
 def memory(judged: Sequence[Any], options: argparse.Namespace, head: str) -> None:

@@ -361,6 +361,12 @@ class ModelDescription:
         return tuple(dict.fromkeys((*self.encoder, *self.blocks, *self.mtp)))
 
     @cached_property
+    def types_of_layers(self) -> tuple[int, ...]:
+        """Place in `layer_types` of each block: encoder, decoder, multi-token prediction."""
+        places = {block: place for place, block in enumerate(self.layer_types)}
+        return tuple(places[block] for block in (*self.encoder, *self.blocks, *self.mtp))
+
+    @cached_property
     def embedding_parameters(self) -> int:
         """Count the weights before the first block."""
         rows = self.vocabulary + self.positions + self.token_types

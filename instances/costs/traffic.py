@@ -11,18 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from .activations import element_bytes, fused
 from .description import Block, ModelDescription
 from .experts import routed_rows
 from .layout import ContextKind, Layout, Recompute
-from .memory import (
-    block_held,
-    element_bytes,
-    ends_held,
-    fused,
-    rank_blocks,
-    stage_held,
-    stays_gathered,
-)
+from .memory import Held, Stages, ends_held, stage_held, stays_gathered, unit_held
 
 
 @dataclass(frozen=True)
@@ -60,10 +53,12 @@ def _all(
     model: ModelDescription, layout: Layout, rank: int
 ) -> Iterator[tuple[str, str, int, float]]:
     """Yield axis, kind, count and bytes of one."""
-    for block in rank_blocks(model, layout, rank):
-        for axis, kind, count, size in _of_block(block, model.hidden, layout):
-            yield axis, kind, layout.microbatches * count, size
-    own = layout.rank_stages(rank)
+    own, stages = layout.rank_stages(rank), Stages.of(model, layout)
+    for stage in own:
+        for place in stages.stages[stage]:
+            block = model.layer_types[place]
+            for axis, kind, count, size in _of_block(block, model.hidden, layout):
+                yield axis, kind, layout.microbatches * count, size
     if layout.tensor > 1:
         whole = element_bytes(layout) * layout.tokens * model.hidden
         for stage, there in ((0, model.vocabulary), (layout.stages - 1, model.head)):
@@ -73,7 +68,7 @@ def _all(
                     ("tensor", kind, layout.microbatches * count, whole)
                     for kind, count in _border(layout, 1, 1)
                 )
-    yield from _of_data(model, layout, rank)
+    yield from _of_data(model, layout, rank, stages)
     if layout.pipeline > 1:
         part = layout.tensor if layout.sequence_parallel else 1
         size = element_bytes(layout) * layout.tokens / part * model.hidden
@@ -132,17 +127,14 @@ def _of_block(block: Block, hidden: int, layout: Layout) -> Iterator[tuple[str, 
 
 
 def _of_data(
-    model: ModelDescription, layout: Layout, rank: int
+    model: ModelDescription, layout: Layout, rank: int, stages: Stages
 ) -> Iterator[tuple[str, str, int, float]]:
     """Yield axis, kind, count and bytes of one collective over data-parallel ranks."""
     recipe, own = layout.recipe, layout.rank_stages(rank)
     if layout.replicas == 1:
         return
-    held = sum(
-        stage_held(model, layout, stage).shared
-        + (stage_held(model, layout, stage).routed if layout.expert_data > 1 else 0.0)
-        for stage in own
-    )
+    whole = sum((stage_held(model, layout, stage, stages) for stage in own), Held(0.0, 0.0))
+    held = unit_held(whole, layout)
     if layout.zero < 3:
         if layout.zero == 0:
             yield "data", "all-reduce", 1, recipe.reduce_bytes * held
@@ -153,9 +145,8 @@ def _of_data(
         return
     times = 1 if stays_gathered(layout) else layout.microbatches
     gathers = 1 if stays_gathered(layout) or not layout.reshard_after_forward else 2
-    for block in rank_blocks(model, layout, rank):
-        found = block_held(block, model.hidden, layout)
-        unit = found.shared + (found.routed if layout.expert_data > 1 else 0.0)
+    for layer in stages.of_rank(layout, rank):
+        unit = unit_held(layer.held, layout)
         yield "data", "all-gather", gathers * times, recipe.gather_bytes * unit
         yield "data", "reduce-scatter", times, recipe.reduce_bytes * unit
     ends = sum(ends_held(model, layout, stage) for stage in own)

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 from project import ROOT
 
+from stagecut.instances.costs.activations import kept, kept_by_module
 from stagecut.instances.costs.description import Attention, Block, Experts, FeedForward
 from stagecut.instances.costs.description import ModelDescription as Model
 from stagecut.instances.costs.layout import RECIPES, Layout, Recompute, Software
 from stagecut.instances.costs.memory import (
     block_held,
-    kept,
-    kept_by_module,
     passes_in_flight,
     peak_memory,
     rank_memory,
