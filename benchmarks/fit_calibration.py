@@ -31,7 +31,7 @@ from stagecut.runtime.estimate import iteration_times
 COMMON = ("kernels.product", "kernels.memory", "host")
 #: Parameters of which little is known before: 0.05 of error would pay for a factor of e, and of
 #: shares of peaks and bandwidths for a quarter more or less.
-LOOSE = ("host", "hooks", "step", "broadcast", "links.skew", "passes")
+LOOSE = ("host", "hooks", "step", "broadcast", "links.skew", "passes", "kernels.depth")
 #: Where the host's time per kernel starts for Megatron of today, which issues most from Python.
 EAGER = {"host": 3e-5}
 #: What a share of a peak or of a bandwidth can be at most.
@@ -41,7 +41,7 @@ TABLES: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
     "a100/megatron": ({}, (*COMMON, "links.peer", "links.skew")),
     "a100/megatron-deepspeed": (
         {"host": 5e-5, "hooks": 1.2e-2, "kernels.product": 0.75},
-        (*COMMON, "hooks", "sharpness", "links.peer", "links.skew", "links.network"),
+        (*COMMON, "kernels.depth", "hooks", "sharpness", "links.peer", "links.skew", "links.network"),
     ),
     "a100/fsdp": ({}, (*COMMON, "kernels.attention", "kernels.attention_backward")),
     "a100/other": (

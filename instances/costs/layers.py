@@ -31,7 +31,7 @@ from .experts import (
 )
 from .hardware import Precision, TrainingCluster
 from .kernels import fused_attention, pointwise, product
-from .layout import ContextKind, Graphs, Layout, Recompute
+from .layout import ContextKind, Graphs, Layout, Recompute, Software
 
 #: Terms of a pass's time.
 TERMS = ("products", "attention", "pointwise", "tensor", "context", "experts", "layers")
@@ -377,7 +377,8 @@ def block_parts(at: Setting, block: Block, hidden: int, encoded: int = 0) -> Ite
     """
     if block.profiled is not None:
         one = block.profiled.at(at.layout.tensor)
-        yield Part("layer", "layers", one.forward, one.backward / 2, one.backward / 2, 0)
+        half = one.backward / 2
+        yield Part("layer", "layers", one.forward, half, half, kernels=0)
         return
     outer = 2 * at.outer * hidden
     layer_norm = block.norm is Norm.LAYER
@@ -556,8 +557,12 @@ def head_parts(model: ModelDescription, at: Setting) -> Iterator[Part]:
         rows = 128 * math.ceil(model.vocabulary / (128 * at.layout.tensor))
         logits = at.tokens * rows
         yield linear(at, "head", rows, model.hidden)
-        # 32-bit logits: cast, maximum, exponentials and their sum; gradient.
-        yield memory_bound(at, "head", 18 * logits, 10 * logits, 6)
+        # 32-bit logits: cast, maximum, difference, exponentials, sum, quotient, and the gradient;
+        # fused, as by Megatron since it has fused attention, they move a third of it.
+        layout = at.layout
+        megatron = layout.software is Software.MEGATRON and layout.fused_attention
+        forward, backward = (12, 8) if layout.compiled or megatron else (34, 14)
+        yield memory_bound(at, "head", forward * logits, backward * logits, 6)
         yield tensor_collective(at, "head", model.hidden, leaves=False)
 
 
