@@ -136,8 +136,8 @@ if TYPE_CHECKING:
     from .instances.costs.clusters import training_cluster as training_cluster
     from .instances.costs.description import ModelDescription as ModelDescription
     from .instances.costs.hardware import TrainingCluster as TrainingCluster
-    from .instances.costs.hugging_face import model_description as model_description
     from .instances.costs.layout import Layout as Layout
+    from .instances.costs.models import model_description as model_description
     from .instances.formats.conversions import cluster_from_pandas as cluster_from_pandas
     from .instances.formats.conversions import from_networkx as from_networkx
     from .instances.formats.conversions import from_pandas as from_pandas
@@ -243,7 +243,7 @@ _MODULES = {
     "instances.costs.clusters": "training_cluster",
     "instances.costs.description": "ModelDescription",
     "instances.costs.hardware": "TrainingCluster",
-    "instances.costs.hugging_face": "model_description",
+    "instances.costs.models": "model_description",
     "instances.costs.layout": "Layout",
     "instances.formats.conversions": "cluster_from_pandas from_networkx from_pandas",
     "instances.formats.files": "dumps load load_cluster load_plan load_split save",

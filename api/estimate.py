@@ -12,10 +12,10 @@ from ..instances.costs.calibration import Calibration
 from ..instances.costs.clusters import training_cluster
 from ..instances.costs.description import ModelDescription, forward_flops
 from ..instances.costs.hardware import TrainingCluster
-from ..instances.costs.hugging_face import model_description
 from ..instances.costs.layout import Layout, check_layout
 from ..instances.costs.measured import load_measurements, with_measurements
-from ..instances.costs.memory import RankMemory, rank_memory
+from ..instances.costs.memory import RankMemory, Stages, rank_memory
+from ..instances.costs.models import model_description
 from ..runtime.estimate import iteration_time
 
 if TYPE_CHECKING:
@@ -177,5 +177,6 @@ def estimate(
     if measured is not None:
         table = with_measurements(table, load_measurements(Path(measured)), cluster)
     time = iteration_time(model, layout, cluster, table)
-    ranks = tuple(rank_memory(model, layout, rank) for rank in range(layout.pipeline))
+    stages = Stages.of(model, layout)
+    ranks = tuple(rank_memory(model, layout, rank, stages) for rank in range(layout.pipeline))
     return Estimate(model, layout, cluster, time.seconds, time.terms, ranks, table.name)

@@ -25,7 +25,6 @@ from stagecut.instances.costs.description import (
     Norm,
 )
 from stagecut.instances.costs.hardware import TrainingCluster
-from stagecut.instances.costs.hugging_face import shipped_model
 from stagecut.instances.costs.layout import (
     RECIPES,
     ContextKind,
@@ -41,6 +40,7 @@ from stagecut.instances.costs.layout import (
     check_precision,
     check_stages,
 )
+from stagecut.instances.costs.models import shipped_model
 
 Row = Mapping[str, str]
 

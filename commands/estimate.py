@@ -138,7 +138,7 @@ def estimate(
     """
     from ..api.estimate import estimate as price
     from ..instances.costs.clusters import training_cluster
-    from ..instances.costs.hugging_face import model_description
+    from ..instances.costs.models import model_description
 
     check_outputs(pictures=[plot], inputs=[model, cluster, measured])
     described, machines = model_description(model), training_cluster(cluster)

@@ -87,7 +87,7 @@ def complete_machine(incomplete: str) -> list[str]:
 
 def complete_description(incomplete: str) -> list[str]:
     """Complete the name of a shipped model description."""
-    from ...instances.costs.hugging_face import shipped_models
+    from ...instances.costs.models import shipped_models
 
     return one_of(*shipped_models())(incomplete)
 

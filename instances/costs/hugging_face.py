@@ -1,27 +1,20 @@
-"""Model descriptions from Hugging Face configurations (`config.json`), and the shipped ones.
+"""Model descriptions from Hugging Face configurations (`config.json`).
 
 A reader per architecture says what its fields mean; `_READERS` lists them by ``model_type``. An
 architecture that is not listed is refused, since a guess at its blocks would be a guess at costs.
-Of models that also see or hear, the text model is read. Shipped descriptions are configurations
-too: those in ``models.json``, cut down to the fields that are read here.
+Of models that also see or hear, the text model is read.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from ..common.errors import InputError, quote
 from ..common.units import MOST_COUNT
-from ..formats.files import load
-from ..model.workload import Workload
 from .description import Attention, Block, Experts, FeedForward, ModelDescription, Norm
-from .profiled import profiled_model
 
 #: Most layers of a description.
 MOST_LAYERS = 100_000
@@ -143,45 +136,6 @@ class _Config:
         return self.count("sliding_window") if self.has("sliding_window") else None
 
 
-def model_description(model: str | Path | Workload) -> ModelDescription:
-    """Return a model's description: by its name, of a ``config.json``, or of your own model.
-
-    Parameters
-    ----------
-    model
-        Such as ``llama3-70b``, in any spelling; the path of a Hugging Face ``config.json`` or of
-        its folder; or a workload of layers (`profile` and `training_layers`, or `layers_by_degree`)
-        or its file, whose microbatch is the batch that was profiled.
-
-    Returns
-    -------
-    ModelDescription
-        Of models that also see or hear, the text model's.
-
-    Raises
-    ------
-    InputError
-        If there is none of these, or the file is of an unknown architecture or wrong.
-
-    Examples
-    --------
-    >>> import stagecut
-    >>> stagecut.model_description("mixtral-8x7b").parameters
-    46702792704
-    """
-    if isinstance(model, Workload):
-        return profiled_model(model)
-    path = Path(model)
-    looks_like_file = isinstance(model, Path) or str(model).endswith(".json")
-    try:
-        there = path.is_dir() or path.is_file()
-    except (OSError, ValueError):
-        there = False
-    if looks_like_file or (there and (path.is_file() or (path / "config.json").is_file())):
-        return read_config(path)
-    return shipped_model(str(model))
-
-
 def read_config(path: Path) -> ModelDescription:
     """Return the description of the model that a Hugging Face ``config.json`` configures.
 
@@ -204,8 +158,6 @@ def read_config(path: Path) -> ModelDescription:
         raise InputError(f"{path}: {reason}; give a Hugging Face config.json") from None
     if not isinstance(fields, dict):
         raise InputError(f"{path}: it must be an object, as in a Hugging Face config.json")
-    if fields.get("format") == "stagecut-workload":
-        return profiled_model(load(path))
     name = path.parent.name if path.name == "config.json" else path.stem
     return from_config(fields, name=name or path.stem, source=str(path))
 
@@ -254,58 +206,6 @@ def from_config(fields: Mapping[str, Any], *, name: str, source: str = "") -> Mo
             f"{', '.join(_READERS)}; describe another by the fields of one of these"
         )
     return reader(_Config(where, fields), name, where)
-
-
-def shipped_models() -> tuple[str, ...]:
-    """Return the names of the shipped descriptions, sorted.
-
-    Examples
-    --------
-    >>> "llama3.1-405b" in shipped_models()
-    True
-    """
-    return tuple(sorted(_shipped()))
-
-
-def shipped_model(name: str) -> ModelDescription:
-    """Return a shipped description by its name, in any spelling.
-
-    Parameters
-    ----------
-    name
-        Such as ``llama3-70b``, ``Llama-3.1-405B`` or ``meta-llama/Llama-3.1-405B``.
-
-    Raises
-    ------
-    InputError
-        If there is none.
-
-    Examples
-    --------
-    >>> shipped_model("Llama-3.1-405B").parameters
-    405853388800
-    """
-    wanted = _plain(name.rpartition("/")[2])
-    for known, entry in _shipped().items():
-        if wanted in {_plain(known), *map(_plain, entry.get("also", ()))}:
-            return from_config(entry["config"], name=known, source=entry["source"])
-    raise InputError(
-        f"model: {quote(name)} is no shipped description and no config.json; "
-        f"shipped are {', '.join(shipped_models())}"
-    )
-
-
-def _plain(name: str) -> str:
-    """Return a name without what spellings differ in."""
-    return re.sub(r"[^a-z0-9.]", "", name.lower())
-
-
-@cache
-def _shipped() -> dict[str, dict[str, Any]]:
-    """Return the entries of models.json: their configurations, by name."""
-    text = (files(__package__) / "models.json").read_text(encoding="utf-8")
-    entries: dict[str, dict[str, Any]] = json.loads(text)
-    return entries
 
 
 # The readers, one per architecture. Fields that a configuration may leave out have the defaults of

@@ -23,7 +23,7 @@ TIME_TERMS = {
     "tensor": "tensor-parallel collectives",
     "context": "context-parallel exchange",
     "experts": "dispatch to experts",
-    "host": "waiting for launches",
+    "host": "host: launches, each step",
     "weights": "waiting for sharded weights",
     "bubble": "pipeline bubble and messages",
     "gradients": "gradients and weights of replicas",

@@ -11,7 +11,7 @@ import pytest
 
 import stagecut
 from stagecut import Layout, cli, estimate, model_description, training_cluster
-from stagecut.instances.costs import hugging_face
+from stagecut.instances.costs import models
 from stagecut.runtime.pictures.estimate_chart import MEMORY_TERMS, TIME_TERMS, shown_ranks
 
 JOB = ["llama3-70b", "--cluster", "h100:8x8", "--global-batch", "512", "--sequence", "8192"]
@@ -98,7 +98,7 @@ def test_a_configuration_file_is_a_model(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(hugging_face._shipped()["llama3-70b"]["config"]))
+    path.write_text(json.dumps(models._shipped()["llama3-70b"]["config"]))
     own, shipped = answer(capsys, str(path), *CUT[1:]), answer(capsys, *CUT)
     assert own | {"model": ""} == shipped | {"model": ""}
     assert own["model"] == tmp_path.name
@@ -140,7 +140,7 @@ def test_heads_that_the_tensor_degree_does_not_divide_are_refused(
     assert "tensor: 8 does not divide 28 heads of qwen2.5-7b; take one of 1, 2, 4, 7" in err
 
 
-@pytest.mark.parametrize("name", hugging_face.shipped_models())
+@pytest.mark.parametrize("name", models.shipped_models())
 def test_every_shipped_description_can_be_priced(name: str) -> None:
     model = model_description(name)
     tokens = model.positions or 1024

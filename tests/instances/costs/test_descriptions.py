@@ -10,14 +10,10 @@ from typing import Any
 import pytest
 
 from stagecut import InputError
-from stagecut.instances.costs import hugging_face
+from stagecut.instances.costs import models
 from stagecut.instances.costs.description import Norm, forward_flops
-from stagecut.instances.costs.hugging_face import (
-    from_config,
-    read_config,
-    shipped_model,
-    shipped_models,
-)
+from stagecut.instances.costs.hugging_face import from_config, read_config
+from stagecut.instances.costs.models import shipped_model, shipped_models
 
 #: What checkpoints on Hugging Face have (their safetensors' totals), or the paper says.
 PUBLISHED = {
@@ -167,7 +163,7 @@ def test_equal_layers_are_one_type() -> None:
 
 def config(name: str, **changed: Any) -> dict[str, Any]:
     """Return the configuration of a shipped description, changed."""
-    fields: dict[str, Any] = hugging_face._shipped()[name]["config"] | changed
+    fields: dict[str, Any] = models._shipped()[name]["config"] | changed
     return {key: value for key, value in fields.items() if value != "absent"}
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from stagecut import InputError
 from stagecut.instances.costs.clusters import training_cluster
-from stagecut.instances.costs.hugging_face import shipped_model
 from stagecut.instances.costs.layout import RECIPES, Layout, check_layout
+from stagecut.instances.costs.models import shipped_model
 
 GOOD = Layout(tensor=4, pipeline=4, data=4, microbatch=1, global_batch=512, sequence=8192)
 MOE = replace(GOOD, tensor=1, pipeline=2, data=32, expert=32, global_batch=1024)
