@@ -41,7 +41,8 @@ TABLES: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
     "a100/megatron": ({}, (*COMMON, "links.peer", "links.skew")),
     "a100/megatron-deepspeed": (
         {"host": 5e-5, "hooks": 1.2e-2, "kernels.product": 0.75},
-        (*COMMON, "kernels.depth", "hooks", "sharpness", "links.peer", "links.skew", "links.network"),
+        (*COMMON, "kernels.depth", "hooks", "sharpness", "links.peer", "links.skew",
+         "links.network"),
     ),
     "a100/fsdp": ({}, (*COMMON, "kernels.attention", "kernels.attention_backward")),
     "a100/other": (
@@ -56,7 +57,8 @@ TABLES: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
     "h100/fsdp": ({}, (*COMMON, "kernels.attention", "kernels.attention_backward")),
     "h100/torchtitan": (
         {"passes": 2.5},
-        (*COMMON, "kernels.product8", "kernels.attention", "links.peer", "tensor_hidden"),
+        (*COMMON, "kernels.product8", "kernels.attention", "kernels.attention_backward",
+         "links.peer", "tensor_hidden"),
     ),
     "b200/megatron": (
         EAGER,

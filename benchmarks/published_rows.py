@@ -375,7 +375,7 @@ def _layout(
     zero, group = _sharding(row, assumed)
     sequence = _count(row, "seq")
     global_batch = _count(row, "global_batch")
-    schedule, chunks = _schedule(row, description, pipeline, assumed)
+    schedule, chunks = _schedule(row, description, software, pipeline, assumed)
     modules = _recompute(row, assumed)
     recipe = _recipe(row, software, zero)
     attention = row.get("attention", "").lower()
@@ -480,7 +480,11 @@ def _sharding(row: Row, assumed: list[str]) -> tuple[int, int]:
 
 
 def _schedule(
-    row: Row, description: ModelDescription, pipeline: int, assumed: list[str]
+    row: Row,
+    description: ModelDescription,
+    software: Software,
+    pipeline: int,
+    assumed: list[str],
 ) -> tuple[TrainingSchedule, int]:
     """Return the schedule and the chunks of each pipeline rank."""
     text = row.get("schedule", "").lower()
@@ -494,9 +498,12 @@ def _schedule(
     if "gpipe" in text:
         return TrainingSchedule.GPIPE, 1
     if "interleav" in text and chunks == 0:
-        # As many chunks as Megatron's published recipes take at most, each of whole layers.
+        # As many as Megatron's published recipes take at most, each of whole layers; in torchtitan
+        # two.
         per_rank = -(-len(description.blocks) // pipeline)
         chunks = max((c for c in range(1, 13) if per_rank % c == 0), default=1)
+        if software is Software.TORCHTITAN:
+            chunks = 2
         assumed.append(f"{chunks} chunks per pipeline rank")
     if chunks > 1:
         return TrainingSchedule.INTERLEAVED, chunks

@@ -24,7 +24,7 @@ import csv
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +34,7 @@ from scipy.stats import spearmanr
 from stagecut.instances import InputError
 from stagecut.instances.costs.calibration import calibration
 from stagecut.instances.costs.layers import LayerPrices
+from stagecut.instances.costs.layout import Layout, Software
 from stagecut.instances.costs.memory import RankMemory, peak_memory
 from stagecut.runtime.estimate import IterationTime, iteration_times
 
@@ -106,6 +107,7 @@ def judge(runs: Sequence[Case]) -> tuple[list[Judged], list[Refusal]]:
         fitted = set(table.rows)
         for case in group:
             try:
+                case = replace(case, layout=completed(case, prices))
                 time = iteration_times([case.layout], prices)[0]
                 memory = peak_memory(description, case.layout)
             except InputError as error:
@@ -114,6 +116,37 @@ def judge(runs: Sequence[Case]) -> tuple[list[Judged], list[Refusal]]:
             known = f"{case.source}:{case.row.get('id', '')}" in fitted
             judged.append(Judged(case, time, memory, known))
     return judged, refused
+
+
+def completed(case: Case, prices: LayerPrices) -> Layout:
+    """Return a layout whose unstated size and number of microbatches and chunks are the best.
+
+    Whoever published a run had chosen them; of those that fit the fastest is taken.
+    """
+    layout = case.layout
+    local = layout.global_batch // layout.data
+    sizes, chunks = [layout.microbatch], [layout.chunks]
+    if layout.software is Software.TORCHTITAN:
+        return layout  # whose defaults are known
+    if any(one.startswith("microbatches") for one in case.assumed):
+        sizes = [size for size in (1, 2, 4, 8) if local % size == 0]
+    if any(one.endswith("chunks per pipeline rank") for one in case.assumed):
+        per_rank = len(case.description.blocks) // layout.pipeline
+        chunks = [count for count in range(2, per_rank + 1) if per_rank % count == 0]
+    if len(sizes) * len(chunks) < 2:
+        return layout
+    choices = [
+        replace(layout, microbatch=size, chunks=count, stage_layers=())
+        for size in sizes
+        for count in chunks
+        if count == 1 or local // size % layout.pipeline == 0
+    ]
+    room = case.cluster.accelerator.memory_bytes
+    fitting = [one for one in choices if peak_memory(case.description, one).held <= room]
+    times = iteration_times(fitting, prices)
+    return min(
+        zip(times, fitting, strict=True), key=lambda one: one[0].seconds, default=(0, layout)
+    )[1]
 
 
 def groups(judged: Iterable[Judged]) -> list[Group]:
