@@ -335,7 +335,8 @@ def divide(module: Transformer, mesh: DeviceMesh) -> None:
     """Tensor and sequence parallelism by torch's own styles; experts are not divided."""
     gathered = PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
     into, out = ColwiseParallel(), RowwiseParallel(output_layouts=Shard(1))
-    plan = {name: SequenceParallel() for name in ("norm1", "norm2", "norm3", "norm4")}
+    plan: dict[str, Any] = dict.fromkeys(("norm1", "norm2"), SequenceParallel())
+    plan |= dict.fromkeys(("norm3", "norm4"), SequenceParallel(use_local_output=True))
     plan |= dict.fromkeys(("attention", "feed_forward"), gathered)
     plan |= {f"attention.{name}": into for name in ("q", "k", "v")}
     plan |= {f"feed_forward.{name}": into for name in ("gate", "up")}
@@ -525,7 +526,7 @@ def cases() -> Iterator[tuple[str, str, ModelDescription, Layout]]:
     for name, whole in models().items():
         for kind, usual in layouts().items():
             model, layout = whole, usual
-            if kind == "tensor" and name in ("mixtral", "deepseek", "gemma"):
+            if kind == "tensor" and name in ("mixtral", "deepseek"):
                 continue
             if kind == "selective" and name == "mixtral":
                 layout = replace(layout, recompute=frozenset({Recompute.MOE}))
