@@ -22,6 +22,9 @@ choices            of problems `Split`, `CpuSplit`, `Pipeline`, `PipelineSchedul
                    of topologies `Routing`; of results `Status`, `Limit`; of profiles `Tied`; of
                    networks `Sharing`; of schedules `WeightVersions`; of measured clusters
                    `LinkDetail`. Their values as texts will do.
+training jobs      `estimate` gives an `Estimate` of a `Layout`: seconds and bytes by term; of a
+                   `ModelDescription` from `model_description` (by name, or a config.json), on a
+                   `TrainingCluster` from `training_cluster` (such as ``h100:8x16``)
 models             of PyTorch: `plan` makes a `PlannedModel`, whose stages are `StageModule`
 solving            `solve`, `Limits`, `Workers`, `METHODS`, `Result`; `compare`, `pareto`,
                    `rank_schedules`; `explain` gives an `Explanation`; a formulation without
@@ -63,6 +66,8 @@ if TYPE_CHECKING:
     from .api.best_schedule import BestSchedule as BestSchedule
     from .api.best_schedule import best_schedule as best_schedule
     from .api.compare import compare as compare
+    from .api.estimate import Estimate as Estimate
+    from .api.estimate import estimate as estimate
     from .api.explain.explain import explain as explain
     from .api.explain.explanation import Explanation as Explanation
     from .api.pareto import pareto as pareto
@@ -128,6 +133,11 @@ if TYPE_CHECKING:
     from .instances import accelerators_and_cpus as accelerators_and_cpus
     from .instances import program_workload as program_workload
     from .instances import topology as topology
+    from .instances.costs.clusters import training_cluster as training_cluster
+    from .instances.costs.description import ModelDescription as ModelDescription
+    from .instances.costs.hardware import TrainingCluster as TrainingCluster
+    from .instances.costs.layout import Layout as Layout
+    from .instances.costs.models import model_description as model_description
     from .instances.formats.conversions import cluster_from_pandas as cluster_from_pandas
     from .instances.formats.conversions import from_networkx as from_networkx
     from .instances.formats.conversions import from_pandas as from_pandas
@@ -206,6 +216,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "api.best_schedule": "BestSchedule best_schedule",
     "api.compare": "compare",
+    "api.estimate": "Estimate estimate",
     "api.explain.explain": "explain",
     "api.explain.explanation": "Explanation",
     "api.pareto": "pareto",
@@ -229,6 +240,11 @@ _MODULES = {
         "TrainingSchedule VerificationError Workload accelerators_and_cpus program_workload "
         "topology"
     ),
+    "instances.costs.clusters": "training_cluster",
+    "instances.costs.description": "ModelDescription",
+    "instances.costs.hardware": "TrainingCluster",
+    "instances.costs.models": "model_description",
+    "instances.costs.layout": "Layout",
     "instances.formats.conversions": "cluster_from_pandas from_networkx from_pandas",
     "instances.formats.files": "dumps load load_cluster load_plan load_split save",
     "instances.formats.rules_files": "load_rules",

@@ -58,6 +58,11 @@ _COMMANDS = {
         "shard",
         "Choose for every operator of WORKLOAD how its tensors lie on the devices, at least cost.",
     ),
+    "estimate": (
+        "estimate",
+        "estimate",
+        "Price one training iteration of MODEL: seconds and bytes by term. Nothing is run.",
+    ),
     "compare": (
         "compare",
         "compare",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,6 +28,8 @@ from .common.console import (
 from .common.mesh import parse_mesh
 
 if TYPE_CHECKING:
+    import torch
+
     from ..runtime.measure.collectives import MeasuredAxis
     from ..runtime.measure.fit import Fit
     from ..runtime.measure.measurement import Measurement
@@ -61,6 +65,13 @@ def measure(
             "such as 4 or 2x2: links for stagecut shard. On CPUs."
         ),
     ] = None,
+    products: Annotated[
+        bool,
+        typer.Option(
+            "--products",
+            help="Time large matrix products too; with --json for stagecut estimate --measured.",
+        ),
+    ] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Time messages between every pair of ranks, and write latency and bandwidth as a cluster.
@@ -80,9 +91,14 @@ def measure(
     shape = () if mesh is None else parse_mesh(mesh)
     if shape and device == "cuda":
         raise InputError("--mesh: shardings run on CPUs alone; use --device cpu")
-    measurement, axes = _measure("cpu" if shape else device, seconds, most, shape)
+    measurement, axes, place = _measure("cpu" if shape else device, seconds, most, shape)
     if os.environ["RANK"] != "0":
         return
+    rates: dict[str, float] = {}
+    if products:
+        from ..runtime.measure.products import measure_products
+
+        rates = measure_products(place, seconds)
     save(to_cluster(measurement, links), output)
     if topology is not None:
         save_topology(to_topology(measurement), topology)
@@ -91,9 +107,11 @@ def measure(
 
         draw_measurement(measurement, plot)
     if as_json:
-        print_json(as_dict(measurement, axes))
+        print_json(as_dict(measurement, axes, rates))
         return
     _print(measurement)
+    for precision, rate in rates.items():
+        OUT.print(f"matrix products in {precision}: {rate / 1e12:.4g} TFLOP/s", highlight=False)
     if axes:
         _print_axes(axes)
     tell_written(output, topology, plot)
@@ -101,7 +119,7 @@ def measure(
 
 def _measure(
     device: str, seconds: float, largest: float, shape: tuple[int, ...]
-) -> tuple[Measurement, tuple[MeasuredAxis, ...]]:
+) -> tuple[Measurement, tuple[MeasuredAxis, ...], torch.device]:
     from ..runtime.measure.collectives import measure_collectives
     from ..runtime.measure.group import process_group
     from ..runtime.measure.timing import SIZES, measure
@@ -123,10 +141,14 @@ def _measure(
             status.update("collectives …")
             axes = measure_collectives(shape, sizes[1:], seconds)
         on_pair = tell if os.environ["RANK"] == "0" else None
-        return measure(sizes, seconds, place, on_pair=on_pair), axes
+        return measure(sizes, seconds, place, on_pair=on_pair), axes, place
 
 
-def as_dict(measurement: Measurement, axes: tuple[MeasuredAxis, ...] = ()) -> dict[str, Any]:
+def as_dict(
+    measurement: Measurement,
+    axes: tuple[MeasuredAxis, ...] = (),
+    products: Mapping[str, float] = MappingProxyType({}),
+) -> dict[str, Any]:
     """Return what `--json` prints."""
     mesh = [
         {
@@ -139,6 +161,7 @@ def as_dict(measurement: Measurement, axes: tuple[MeasuredAxis, ...] = ()) -> di
     ]
     return {
         **({"mesh": mesh} if axes else {}),
+        **({"products": dict(products)} if products else {}),
         "backend": measurement.backend,
         "ranks": [vars(machine) for machine in measurement.ranks],
         "link": vars(measurement.link),

@@ -34,8 +34,9 @@ def shard(
     links: Annotated[
         str | None,
         typer.Option(
-            help="Of each axis, LATENCY:BANDWIDTH such as 20us:25GB/s,10us:300GB/s. Default: the "
-            "link that the file suggests."
+            help="Of each axis, LATENCY:BANDWIDTH such as 20us:25GB/s,10us:300GB/s; or a cluster "
+            "such as h100:8x2, as estimate prices its collectives. Default: the link that the file "
+            "suggests."
         ),
     ] = None,
     objective: Annotated[
@@ -95,7 +96,7 @@ def shard(
     loaded = load(workload)
     shape = parse_mesh(mesh)
     problem = Sharding(
-        mesh=DeviceMesh(shape, parse_links(links, len(shape), loaded)),
+        mesh=DeviceMesh(shape, parse_links(links, shape, loaded)),
         objective=objective,
         beta=1.0 if beta is None else beta,
         memory_bytes=parse_bytes(memory, "--memory"),

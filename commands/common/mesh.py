@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from ...instances import InputError, Link, Workload
@@ -25,14 +26,20 @@ def parse_mesh(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def parse_links(text: str | None, axes: int, workload: Workload) -> tuple[Link, ...]:
-    """Return the link of each axis; one that is given alone is that of all."""
+def parse_links(text: str | None, shape: tuple[int, ...], workload: Workload) -> tuple[Link, ...]:
+    """Return the link of each axis; one that is given alone is that of all.
+
+    A cluster such as ``h100:8x2`` has the links that its collectives are priced by in estimates.
+    """
+    axes = len(shape)
     if text is None:
         kinds = () if workload.cluster is None else workload.cluster.kinds
         known = [kind.link for kind in kinds if kind.link is not None]
         if not known:
             raise InputError(f"--links: {workload.name} suggests none; give for example 10us:25GB")
         return (known[0],) * axes
+    if text[:1].isalpha() and ":" in text:
+        return _links_of(text, shape)
     found = []
     for part in text.split(","):
         latency, colon, bandwidth = part.partition(":")
@@ -46,3 +53,20 @@ def parse_links(text: str | None, axes: int, workload: Workload) -> tuple[Link, 
     if len(found) != axes:
         raise InputError(f"--links: {len(found)} links for {axes} axes of the mesh; give one each")
     return tuple(found)
+
+
+def _links_of(text: str, shape: tuple[int, ...]) -> tuple[Link, ...]:
+    """Return the links of a cluster of just so many devices."""
+    from ...instances.costs.calibration import calibration
+    from ...instances.costs.clusters import training_cluster
+    from ...instances.costs.collectives import mesh_links
+    from ...instances.costs.layout import Software
+
+    cluster = training_cluster(text)
+    if cluster.devices != math.prod(shape):
+        raise InputError(
+            f"--links: {text} has {cluster.devices} devices, and the mesh {math.prod(shape)}; "
+            "give a cluster of as many"
+        )
+    table = calibration(cluster.accelerator.family, Software.MEGATRON)
+    return mesh_links(shape, cluster, table.links)

@@ -39,7 +39,7 @@ def sharding_cases(
         shape = parse_mesh(text)
         for workload in loaded.values():  # raises here, not in every case
             program_of(workload)
-            mesh = DeviceMesh(shape, parse_links(links, len(shape), workload))
+            mesh = DeviceMesh(shape, parse_links(links, shape, workload))
             Sharding(mesh, memory_bytes=parse_bytes(memory, "--memory"))
     given = [] if links is None else ["--links", links]
     return [

@@ -87,6 +87,20 @@ def complete_machine(incomplete: str) -> list[str]:
     return one_of(*MACHINES)(incomplete)
 
 
+def complete_description(incomplete: str) -> list[str]:
+    """Complete the name of a shipped model description."""
+    from ...instances.costs.models import shipped_models
+
+    return one_of(*shipped_models())(incomplete)
+
+
+def complete_recipe(incomplete: str) -> list[str]:
+    """Complete the name of a recipe of precisions."""
+    from ...instances.costs.layout import RECIPES
+
+    return one_of(*RECIPES)(incomplete)
+
+
 def _once(tables: Iterable[Iterable[str]]) -> list[str]:
     """Return each name once, in the order in which they come."""
     return list(dict.fromkeys(name for table in tables for name in table))

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from stagecut import InputError, load_cluster
 from stagecut.commands.measure import measure
+from stagecut.instances.costs.measured import load_measurements
 from stagecut.instances.topologies import load_topology
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
@@ -38,10 +39,14 @@ def start(folder: Path, ranks: int, *arguments: str) -> subprocess.CompletedProc
 def test_two_ranks_write_what_planner_and_mapper_read(tmp_path) -> None:
     ran = start(
         tmp_path, 2, "-o", "cluster.json", "--topology", "t.json", "--plot", "fit.png",
-        "--seconds", "0.2", "--largest", "256KiB", "--device", "cpu", "--json",
+        "--seconds", "0.2", "--largest", "256KiB", "--device", "cpu", "--products", "--json",
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     said = json.loads(ran.stdout)
+    assert min(said["products"].values()) > 1e6
+    (tmp_path / "measured.json").write_text(ran.stdout)
+    measured = load_measurements(tmp_path / "measured.json")
+    assert measured.peer.bytes_per_s == pytest.approx(said["link"]["bytes_per_s"])
     assert said["backend"] == "gloo"
     assert [pair["ranks"] for pair in said["pairs"]] == [[0, 1]]
     assert len(said["pairs"][0]["seconds"]) == 7

@@ -26,6 +26,10 @@ from stagecut import (
     tensor_program,
 )
 from stagecut.cli import run_command
+from stagecut.instances.costs.calibration import calibration
+from stagecut.instances.costs.clusters import training_cluster
+from stagecut.instances.costs.collectives import Group, all_gather, mesh_links
+from stagecut.instances.costs.layout import Software
 
 GOOD = ("--mesh", "2", "--links", "1us:1GB/s")
 
@@ -276,3 +280,24 @@ def test_what_cannot_be_compared_is_refused(
 ) -> None:
     links = () if "--links" in arguments else ("--links", "1us:1GB/s")
     assert words in said(capsys, 2, "compare", program, *arguments, *links)
+
+
+def test_a_cluster_s_links_are_those_that_estimates_price_collectives_by(
+    program: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = training_cluster("h100:2x2")
+    links = calibration(cluster.accelerator.family, Software.MEGATRON).links
+    slow, fast = mesh_links((2, 2), cluster, links)
+    assert fast.bytes_per_s > 5 * slow.bytes_per_s
+    size = 1e8
+    for stride, link in ((1, fast), (2, slow)):
+        step = link.latency_s + size / 2 / link.bytes_per_s
+        assert step == pytest.approx(all_gather(size, Group(2, stride), cluster, links))
+    typed = ",".join(f"{1e6 * link.latency_s!r}us:{link.bytes_per_s!r}B/s" for link in (slow, fast))
+    one, other = (
+        json.loads(said(capsys, 0, "shard", program, "--mesh", "2x2", "--links", text, "--json"))
+        for text in ("h100:2x2", typed)
+    )
+    assert one["objective"] == pytest.approx(other["objective"])
+    error = said(capsys, 2, "shard", program, "--mesh", "2", "--links", "h100:8x2")
+    assert "h100:8x2 has 16 devices, and the mesh 2" in error

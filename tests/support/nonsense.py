@@ -88,6 +88,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
         "map": [
             w, "--topology", "ring:2", "--stages", "2", "--method", "layouts", "--time-limit", "2",
         ],
+        "estimate": ["llama3.2-1b", "--cluster", "h100:8", "--global-batch", "64"],
         "compare": [w, "-o", str(folder / "t.csv"), "--methods", "greedy"],
         "learn": [
             "-o", str(folder / "l.npz"), "--family", "chain", "--count", "1", "--seconds", "0.1",

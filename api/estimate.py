@@ -1,0 +1,182 @@
+"""What an iteration of a training job takes, from shapes and devices alone: time and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..instances.costs import calibration as calibrations
+from ..instances.costs.calibration import Calibration
+from ..instances.costs.clusters import training_cluster
+from ..instances.costs.description import ModelDescription, forward_flops
+from ..instances.costs.hardware import TrainingCluster
+from ..instances.costs.layout import Layout, check_layout
+from ..instances.costs.measured import load_measurements, with_measurements
+from ..instances.costs.memory import RankMemory, Stages, rank_memory
+from ..instances.costs.models import model_description
+from ..runtime.estimate import iteration_time
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What one iteration takes: seconds by term, bytes by term and pipeline rank.
+
+    Parameters
+    ----------
+    model, layout, cluster
+        What was priced.
+    seconds
+        Of an iteration: from the first microbatch to the last weight's update.
+    terms
+        Seconds by term, of the pipeline rank that has the most to do; they add up to `seconds`.
+    memory
+        Of a device of each pipeline rank, at the moment when it holds most.
+    calibration
+        Name of the table of efficiencies.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> layout = stagecut.Layout(tensor=4, pipeline=4, data=4, global_batch=512, sequence=8192)
+    >>> found = stagecut.estimate("llama3-70b", layout, "h100:8x8")
+    >>> 5 < found.seconds < 60, len(found.memory)
+    (True, 4)
+    """
+
+    model: ModelDescription
+    layout: Layout
+    cluster: TrainingCluster
+    seconds: float
+    terms: Mapping[str, float]
+    memory: tuple[RankMemory, ...]
+    calibration: str
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens per second and device."""
+        tokens = self.layout.global_batch * self.layout.sequence
+        return tokens / self.seconds / self.layout.devices
+
+    @property
+    def flops_per_s(self) -> float:
+        """The model's operations per second and device; see `forward_flops` for what is counted.
+
+        Three times those of a forward pass: recomputation does not count, and attention counts
+        whole, whatever its mask hides.
+        """
+        once = forward_flops(self.model, self.layout.sequence)
+        return 3 * once * self.layout.global_batch / self.seconds / self.layout.devices
+
+    @property
+    def mfu(self) -> float:
+        """`flops_per_s` over the device's peak in the precision that products are computed in."""
+        return self.flops_per_s / self.cluster.accelerator.peak[self.layout.recipe.compute]
+
+    @property
+    def memory_limit(self) -> float:
+        """Bytes of the smallest device."""
+        return min(nodes.accelerator.memory_bytes for nodes in self.cluster.nodes)
+
+    @property
+    def fits(self) -> bool:
+        """Whether every rank's bytes are there."""
+        return max(rank.needed for rank in self.memory) <= self.memory_limit
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all numbers as JSON takes them, in seconds, bytes and operations."""
+        return {
+            "model": self.model.name,
+            "parameters": self.model.parameters,
+            "devices": self.layout.devices,
+            "accelerator": self.cluster.accelerator.name,
+            "calibration": self.calibration,
+            "seconds": self.seconds,
+            "tokens_per_s_per_gpu": self.tokens_per_s,
+            "tflops_per_gpu": self.flops_per_s / 1e12,
+            "mfu": self.mfu,
+            "terms": dict(self.terms),
+            "memory_limit_bytes": self.memory_limit,
+            "fits": self.fits,
+            "memory": [
+                {"pipeline_rank": k, "held": rank.held, "allocated": rank.allocated} | vars(rank)
+                for k, rank in enumerate(self.memory)
+            ],
+        }
+
+    def plot(self) -> Figure:
+        """Return both as a picture: seconds by term, and bytes by term and pipeline rank."""
+        from ..runtime.pictures.estimate_chart import plot_estimate
+
+        return plot_estimate(
+            self.terms,
+            [vars(rank) for rank in self.memory],
+            self.memory_limit,
+            f"{self.model.name} on {self.layout.devices} {self.cluster.accelerator.name}",
+        )
+
+
+def estimate(
+    model: str | Path | ModelDescription,
+    layout: Layout,
+    cluster: str | Path | TrainingCluster,
+    *,
+    calibration: Calibration | None = None,
+    measured: str | Path | None = None,
+) -> Estimate:
+    """Price one training iteration of a model under a layout.
+
+    Parameters
+    ----------
+    model
+        A shipped description's name such as ``llama3-70b``, a Hugging Face ``config.json`` or its
+        folder, or a description.
+    layout
+        How the iteration is divided.
+    cluster
+        Such as ``h100:8x8``, a cluster file, or a cluster; see `training_cluster`.
+    calibration
+        What kernels and links reach; default: the shipped table for the devices and the layout's
+        software.
+    measured
+        A file of what ``stagecut measure --products --json`` prints: your own links and matrix
+        products take the place of that table's.
+
+    Returns
+    -------
+    Estimate
+        Nothing is run.
+
+    Raises
+    ------
+    InputError
+        If model or cluster is not known, or the layout contradicts itself or one of them.
+
+    Notes
+    -----
+    Of unequal nodes, passes are priced on the first kind. How far such estimates are from measured
+    runs is in ``docs/validation.md``.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> layout = stagecut.Layout(data=8, global_batch=64, sequence=4096, zero=1)
+    >>> stagecut.estimate("llama3.2-1b", layout, "a100:8").fits
+    True
+    """
+    if not isinstance(model, ModelDescription):
+        model = model_description(model)
+    if not isinstance(cluster, TrainingCluster):
+        cluster = training_cluster(cluster)
+    check_layout(model, layout, cluster)
+    table = calibration or calibrations.calibration(cluster.accelerator.family, layout.software)
+    if measured is not None:
+        table = with_measurements(table, load_measurements(Path(measured)), cluster)
+    time = iteration_time(model, layout, cluster, table)
+    stages = Stages.of(model, layout)
+    ranks = tuple(rank_memory(model, layout, rank, stages) for rank in range(layout.pipeline))
+    return Estimate(model, layout, cluster, time.seconds, time.terms, ranks, table.name)

@@ -1,0 +1,279 @@
+"""Bytes of a block's activations: what it keeps of a microbatch by module, and what it works with.
+
+Two kinds of software keep different things. Megatron's fused layers keep the shards of a sequence
+and gather them again, keep a gated activation's input and output only, and linear layers' inputs in
+8 bits where they multiply in 8 bits. PyTorch's modules keep what their operations need: gathered
+inputs whole, each operand of a product. Sources: Korthikanti et al. (2022), table 2 and appendix B;
+Megatron-Core's and PyTorch's modules; checked against torch's memory tracker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from .description import Attention, Block, Experts, FeedForward, Norm
+from .experts import routed_rows
+from .hardware import Precision
+from .layout import Layout, Recompute, Software
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokens of one microbatch on a rank, by region.
+
+    Parameters
+    ----------
+    inner
+        Inside tensor-parallel regions.
+    outer
+        Outside them: divided by sequence parallelism.
+    gathered
+        Of what is kept of gathered inputs: `outer` where they are gathered again, else `inner`.
+    """
+
+    inner: float
+    outer: float
+    gathered: float
+
+    @classmethod
+    def of(cls, layout: Layout) -> Tokens:
+        """Tokens under a layout."""
+        inner = layout.tokens
+        outer = inner / layout.tensor if layout.sequence_parallel else inner
+        return cls(inner, outer, outer if fused(layout) else inner)
+
+
+def fused(layout: Layout) -> bool:
+    """Whether layers are Megatron's fused ones rather than PyTorch's modules."""
+    return layout.software in (Software.MEGATRON, Software.OTHER)
+
+
+def input_bytes(layout: Layout) -> float:
+    """Bytes of an element of what linear layers keep of their inputs."""
+    narrow = layout.recipe.compute not in _WIDE and fused(layout)
+    return 1.0 if narrow else element_bytes(layout)
+
+
+def element_bytes(layout: Layout) -> float:
+    """Bytes of an element of activations."""
+    return 4.0 if layout.recipe.compute in (Precision.FP32, Precision.TF32) else 2.0
+
+
+_WIDE = (Precision.FP32, Precision.TF32, Precision.FP16, Precision.BF16)
+
+
+# What a block keeps.
+
+
+def attention_kept(
+    attention: Attention, layout: Layout, keys: float = 0.0
+) -> Iterator[tuple[str, float]]:
+    """Yield module and bytes of what an attention keeps behind its norm.
+
+    Parameters
+    ----------
+    keys
+        Tokens that keys and values are made from, in cross-attention; 0: the same.
+    """
+    at, each, t = Tokens.of(layout), element_bytes(layout), layout.tensor
+    heads = attention.heads / t
+    kv_heads = heads if attention.latent else max(attention.kv_heads / t, 1.0)
+    tokens = at.inner
+    query = each * tokens * heads * attention.key_width
+    key = each * (keys or tokens) * kv_heads * attention.key_width
+    value = each * (keys or tokens) * kv_heads * attention.value_width
+    if attention.latent:
+        # The compressed vectors, before and behind their norms; made on every tensor rank.
+        ranks = 2 * (attention.q_rank + attention.kv_rank) + attention.rope_dim
+        yield "attention", each * at.outer * ranks
+        yield "mla_up_proj", query + key + value
+        if not fused(layout):
+            # Rotary parts are joined into new tensors: what they are made from is a second copy.
+            yield "mla_up_proj", value
+    else:
+        yield "attention", query + key + value
+    if attention.qk_norm:
+        yield "attention", query + key
+    if layout.fused_attention:
+        yield "core_attn", 4.0 * tokens * heads  # log of the sums of exponentials
+    else:
+        seen = keys or layout.sequence
+        scores = tokens * heads * seen
+        # Softmax, its dropout mask and what it leaves.
+        yield "core_attn", scores * (2 * each + 1 if layout.software is Software.MEGATRON else each)
+    narrow = input_bytes(layout)
+    output = tokens * heads * attention.value_width
+    yield "attention", each * output
+    if narrow < each:
+        yield "attention", narrow * output
+
+
+def feed_forward_kept(layer: FeedForward, layout: Layout, tokens: float, tensor: int) -> float:
+    """Bytes that a feed-forward layer keeps behind its norm, for so many tokens."""
+    each, narrow = element_bytes(layout), input_bytes(layout)
+    width = layer.width / tensor
+    if layer.gated:
+        # Gate and other half; a framework without a fused kernel keeps the gate's activation, too.
+        between = 2 if fused(layout) or layout.compiled else 3
+    else:
+        between = 1
+    out = 0 if layout.compiled and not fused(layout) else narrow
+    return tokens * width * (between * each + out)
+
+
+def experts_kept(experts: Experts, hidden: int, layout: Layout) -> Iterator[tuple[str, float]]:
+    """Yield module and bytes of what a mixture of experts keeps behind its norm."""
+    at, each, narrow = Tokens.of(layout), element_bytes(layout), input_bytes(layout)
+    rows = routed_rows(experts, layout)
+    width = experts.width / layout.expert_tensor
+    own = at.inner / layout.tensor if layout.sequence_parallel else at.inner
+    # Scores and probabilities in 32 bits; places of each token's copies.
+    yield "moe", own * (8.0 * experts.experts + 16.0 * experts.top_k)
+    yield "moe", narrow * rows * hidden
+    yield "moe", each * rows * width * (2 if experts.gated else 1)
+    yield "moe_act", narrow * rows * width
+    if not fused(layout):
+        if experts.gated:
+            yield "moe_act", each * rows * width
+        # Each copy's result is multiplied by its probability behind the experts.
+        yield "moe", each * rows * hidden
+    if experts.shared is not None:
+        kept = feed_forward_kept(experts.shared, layout, at.inner, layout.tensor)
+        yield "shared_experts", kept
+
+
+def kept_by_module(
+    block: Block, hidden: int, layout: Layout, encoded: float = 0.0
+) -> Mapping[str, float]:
+    """Bytes that a block keeps of one microbatch for its backward pass, by module.
+
+    Modules are named as in `Recompute`; beside them ``input`` (the block's input, which stays with
+    recomputation of the whole block), ``residual`` (between attention and feed-forward), and
+    ``attention`` (queries, keys, values and output).
+    """
+    if block.profiled is not None:
+        one = block.profiled.at(layout.tensor)
+        return {"input": one.entering, "layer": max(0.0, one.kept - one.entering)}
+    at, each, narrow = Tokens.of(layout), element_bytes(layout), input_bytes(layout)
+    kept: dict[str, float] = {}
+
+    def keep(module: str, amount: float) -> None:
+        kept[module] = kept.get(module, 0.0) + amount
+
+    statistics = 8.0 if block.norm is Norm.LAYER else 4.0
+    if block.norm is Norm.RMS and not layout.fused_norms:
+        # The input in 32 bits, and the same normalized; in 16 bits what the weight is applied to.
+        statistics += (8.0 + each) * hidden
+    halves = (
+        (block.attention is not None)
+        + (block.cross_attention is not None)
+        + (block.feed_forward is not None or block.experts is not None)
+    )
+    for half in range(halves):
+        keep("residual" if half else "input", each * at.outer * hidden)
+        keep("layernorm", narrow * at.gathered * hidden + statistics * at.outer)
+        if narrow < each and block.experts is not None and half == halves - 1:
+            keep("layernorm", (each - narrow) * at.outer * hidden)
+        if block.norms > 2:  # a norm behind, too, which keeps what it is given
+            keep("layernorm", each * at.outer * hidden + statistics * at.outer)
+        if block.dropout:
+            keep("residual", at.outer * hidden)
+    if block.attention is not None:
+        for module, amount in attention_kept(block.attention, layout):
+            keep(module, amount)
+    if block.cross_attention is not None:
+        for module, amount in attention_kept(block.cross_attention, layout, encoded):
+            keep(module, amount)
+    if block.feed_forward is not None:
+        keep("mlp", feed_forward_kept(block.feed_forward, layout, at.inner, layout.tensor))
+    if block.experts is not None:
+        for module, amount in experts_kept(block.experts, hidden, layout):
+            keep(module, amount)
+    return kept
+
+
+#: Modules inside a recomputed one.
+INSIDE = {"moe": ("moe", "moe_act", "shared_experts")}
+
+
+def kept(block: Block, hidden: int, layout: Layout, *, recomputing: bool = True) -> float:
+    """Bytes that a block keeps of one microbatch, less what it recomputes if `recomputing`."""
+    modules = kept_by_module(block, hidden, layout)
+    if not recomputing or not layout.recompute:
+        return sum(modules.values())
+    if Recompute.FULL in layout.recompute:
+        return modules["input"]
+    if Recompute.OPERATORS in layout.recompute:
+        return operators_kept(block, hidden, layout)
+    gone = {name for module in layout.recompute for name in INSIDE.get(module, (str(module),))}
+    return sum(amount for module, amount in modules.items() if module not in gone)
+
+
+def operators_kept(block: Block, hidden: int, layout: Layout) -> float:
+    """Bytes kept by recomputation by operator: every second product's output, and attention's.
+
+    Of a block with gated feed-forward these are queries, values, the attention's output, the gate
+    and the block's output, beside its input: torchtitan's policy.
+    """
+    at, each, t = Tokens.of(layout), element_bytes(layout), layout.tensor
+    amount = each * at.outer * hidden
+    outputs: list[float] = []
+    if block.attention is not None:
+        attention = block.attention
+        heads, kv_heads = attention.heads / t, max(attention.kv_heads / t, 1.0)
+        outputs += [
+            heads * attention.key_width,
+            kv_heads * attention.key_width,
+            kv_heads * attention.value_width,
+            hidden,
+        ]
+        amount += at.inner * heads * (each * attention.value_width + 4.0)
+    layer = block.feed_forward
+    if layer is not None:
+        outputs += [layer.width / t] * (2 if layer.gated else 1) + [hidden]
+    return amount + each * at.inner * sum(outputs[::2])
+
+
+def working(block: Block, hidden: int, layout: Layout) -> float:
+    """Bytes inside a block's backward pass beside what it kept: recomputed, and gradients.
+
+    Of gradients the most are alive inside the feed-forward layer: of its activation, of the
+    products in front of it and of the block's output; of kept activations the last is gone by then.
+    """
+    at, each = Tokens.of(layout), element_bytes(layout)
+    again = kept(block, hidden, layout, recomputing=False) - kept(block, hidden, layout)
+    widest = 0.0
+    layer = block.feed_forward
+    if layer is not None:
+        width = at.inner * layer.width / layout.tensor
+        widest = each * width * (2 if layer.gated else 1)
+    if block.experts is not None:
+        rows = routed_rows(block.experts, layout)
+        width = rows * block.experts.width / layout.expert_tensor
+        widest = max(widest, each * (width * (2 if block.experts.gated else 1) + rows * hidden))
+    if block.attention is not None:
+        attention = block.attention
+        wide = attention.heads * attention.key_width / layout.tensor
+        fused_sum = 4.0 * at.inner * wide if layout.fused_attention else 0.0
+        scores = 0.0
+        if not layout.fused_attention:
+            scores = 2 * each * at.inner * layout.sequence * attention.heads / layout.tensor
+        widest = max(widest, 3 * each * at.inner * wide + fused_sum, scores)
+    gather = 0.0
+    if layout.tensor > 1 and layout.sequence_parallel:
+        gather = 2 * each * at.inner * hidden
+    return again + widest + each * at.outer * hidden + gather
+
+
+def largest_matrix(block: Block, hidden: int, layout: Layout) -> float:
+    """Weights of a block's largest matrix on one rank; of all experts' at once."""
+    t, sizes = layout.tensor, [0.0]
+    if block.attention is not None:
+        sizes.append(block.attention.heads * block.attention.key_width * hidden / t)
+    if block.feed_forward is not None:
+        sizes.append(block.feed_forward.width * hidden / t)
+    if block.experts is not None:
+        whole = block.experts.experts * block.experts.width * hidden
+        sizes.append(whole / (layout.expert * layout.expert_tensor))
+    return max(sizes)

@@ -1,0 +1,119 @@
+"""Calibrations: what kernels and links reach, a table per kind of device and software family.
+
+The tables are in ``calibrations.json``, each with the runs it was fitted on;
+``benchmarks/fit_calibration.py`` makes them. Where none was fitted, the nearest stands in: the same
+device with other software, else the same software on another device, and its name says so.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+
+from ..common.choices import OrText
+from .collectives import Links
+from .kernels import Efficiency
+from .layout import Software
+
+_KERNELS, _LINKS = Efficiency(), Links()
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What one software family reaches on one kind of device.
+
+    Parameters
+    ----------
+    name
+        Device family and software family, such as ``a100/megatron``.
+    kernels
+        Of kernels.
+    links
+        Of collectives.
+    host
+        Seconds in which the host issues one kernel.
+    hooks
+        Seconds that a sharded optimizer adds to each layer's backward pass: DeepSpeed handles each
+        gradient on the host as it arrives, in every microbatch.
+    step
+        Seconds of an iteration outside layers and optimizer: loss, clipping, logging.
+    sharpness
+        How nearly a pass takes the longer of device's and host's time: the exponent q of
+        `layers.add_up`.
+    passes
+        Bytes that pointwise operations move without a compiler, over those of fused ones.
+    optimizer
+        Part of the memory bandwidth that the optimizer's step reaches.
+    hidden
+        Part of overlapped communication that computation really hides.
+    tensor_hidden
+        The same of tensor-parallel collectives beside the products that they feed, piece by piece.
+    broadcast
+        Seconds of each rank's broadcast, in software that gathers divided weights by one from
+        every rank (InternEvo); 0: by an all-gather.
+    fitted
+        Which runs the table was fitted on, in words.
+    rows
+        The same by source and number.
+    """
+
+    name: str = "default"
+    kernels: Efficiency = _KERNELS
+    links: Links = _LINKS
+    host: float = 1e-5
+    hooks: float = 0.0
+    step: float = 0.0
+    sharpness: float = 4.0
+    passes: float = 1.0
+    optimizer: float = 0.7
+    hidden: float = 0.9
+    tensor_hidden: float = 0.6
+    broadcast: float = 0.0
+    fitted: str = ""
+    rows: tuple[str, ...] = ()
+
+
+#: Families of devices whose tables stand in for each other, the nearest first.
+_NEAREST = ("h100", "a100", "b200", "v100")
+
+
+@cache
+def calibrations() -> dict[str, Calibration]:
+    """Return the fitted tables by name."""
+    text = files(__package__).joinpath("calibrations.json").read_text(encoding="utf-8")
+    return {name: _read(name, values) for name, values in json.loads(text).items()}
+
+
+def _read(name: str, values: dict[str, object]) -> Calibration:
+    inner = {"kernels": _KERNELS, "links": _LINKS}
+    fields = {
+        key: replace(inner[key], **value) if isinstance(value, dict) else value
+        for key, value in values.items()
+    }
+    fields["rows"] = tuple(fields.get("rows", ()))
+    return replace(Calibration(name), **fields)  # type: ignore[arg-type]  # fields of the file
+
+
+@cache
+def calibration(family: str, software: OrText[Software]) -> Calibration:
+    """Return the table of a device family and a software family, or the nearest one.
+
+    Parameters
+    ----------
+    family
+        `Accelerator.family`.
+    software
+        Whose kernels run.
+    """
+    known = calibrations()
+    software = Software.of("software", software)
+    families = (family, *(other for other in _NEAREST if other != family))
+    softwares = (software, Software.MEGATRON, *Software)
+    names = [f"{family}/{one.value}" for one in softwares]
+    names += [f"{one}/{software.value}" for one in families]
+    names += [f"{one}/{Software.MEGATRON.value}" for one in families]
+    found = next((known[name] for name in names if name in known), Calibration())
+    wanted = names[0]
+    return found if found.name == wanted else replace(found, name=f"{wanted} by {found.name}")

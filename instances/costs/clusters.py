@@ -1,0 +1,420 @@
+"""The table of accelerators, and training clusters by one line or by a file.
+
+The table is ``accelerators.csv``, each number with its source. Names are taken in any spelling:
+what a name says of memory, form and generation must fit, and the first entry that fits is meant, so
+that ``NVIDIA A100-SXM4-40GB``, ``A100 40GB`` and ``a100-40gb`` are one device.
+
+A cluster in one line is kinds of nodes, joined by ``+``, and what follows commas of its network::
+
+    h100:8x16                              8 to a node, 16 nodes, the usual network
+    h100:128                               the same: nodes of the usual size
+    a100-80gb:8x4,network=100Gb/s          per device, one direction
+    h100:8x512,oversubscription=7,leaf=3072
+    h100:8x8+a100:8x16,network=25GB/s,latency=8us
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from ..common.errors import InputError, quote
+from ..common.units import MOST_COUNT
+from .hardware import Accelerator, Network, Nodes, Precision, TrainingCluster
+
+#: Most devices of a cluster.
+MOST_DEVICES = 10_000_000
+
+#: Columns of the table with a peak of matrix products, and the precisions that each is one of.
+_PEAKS = {
+    "tf32": (Precision.TF32,),
+    "fp16": (Precision.FP16,),
+    "bf16": (Precision.BF16,),
+    "fp8": (Precision.FP8, Precision.FP8_BLOCK),
+    "mxfp8": (Precision.MXFP8,),
+    "nvfp4": (Precision.NVFP4,),
+}
+
+#: Words of makers and of product lines, which tell no two devices of the table apart.
+_NOISE = re.compile(
+    r"\b(nvidia|amd|google|cloud|instinct|geforce|tesla|tensor|core|gpus?|hbm2|hbm2e|hbm3|hbm3e|"
+    r"graphics|accelerator|generation)\b"
+)
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A line of the table: a device, the words of its names, and the nodes that it comes in."""
+
+    accelerator: Accelerator
+    words: frozenset[str]
+    per_node: int
+    network: float | None
+
+
+@cache
+def _table() -> tuple[_Entry, ...]:
+    text = (files(__package__) / "accelerators.csv").read_text(encoding="utf-8")
+    return tuple(_entry(row) for row in csv.DictReader(text.splitlines()))
+
+
+def _entry(row: Mapping[str, str]) -> _Entry:
+    vector = 1e12 * float(row["vector_tflops"])
+    peak = {Precision.FP32: vector}
+    for column, precisions in _PEAKS.items():
+        if row[column]:
+            peak |= dict.fromkeys(precisions, 1e12 * float(row[column]))
+    sources = ("compute", "memory", "link", "network")
+    return _Entry(
+        Accelerator(
+            name=row["name"],
+            family=row["family"],
+            peak=peak,
+            vector=vector,
+            memory_bytes=2**30 * float(row["memory_gib"]),
+            bandwidth=1e9 * float(row["bandwidth_gb_s"]),
+            units=int(row["units"]),
+            peer_bandwidth=1e9 * float(row["peer_gb_s"]),
+            domain=int(row["domain"]),
+            host_bandwidth=1e9 * float(row["host_gb_s"]),
+            source="; ".join(
+                f"{what}: {row[f'{what}_source']}" for what in sources if row[f"{what}_source"]
+            ),
+        ),
+        frozenset(row["tokens"].split()),
+        int(row["per_node"]),
+        1e9 * float(row["network_gb_s"]) if row["network_gb_s"] else None,
+    )
+
+
+def accelerators() -> tuple[Accelerator, ...]:
+    """Return the accelerators of the table.
+
+    Examples
+    --------
+    >>> [device.name for device in accelerators() if device.domain == 72]
+    ['gb200', 'gb300']
+    """
+    return tuple(entry.accelerator for entry in _table())
+
+
+def accelerator(name: str) -> Accelerator:
+    """Return an accelerator of the table by its name, in any spelling.
+
+    Parameters
+    ----------
+    name
+        Such as ``h100``, ``A100-80GB``, ``NVIDIA GeForce RTX 4090`` or ``TPU v5e``.
+
+    Raises
+    ------
+    InputError
+        If the table has none that fits.
+
+    Examples
+    --------
+    >>> accelerator("NVIDIA A100-SXM4-40GB").name, accelerator("h100").name
+    ('a100-40gb', 'h100-sxm')
+    """
+    return _find(name).accelerator
+
+
+def _find(name: str) -> _Entry:
+    """Return the first line of the table whose device can be called so."""
+    words = _words(name)
+    for entry in _table():
+        if words == _words(entry.accelerator.name):
+            return entry
+    for entry in _table():
+        if words and words <= entry.words and _model_words(entry) & words:
+            return entry
+    known = ", ".join(entry.accelerator.name for entry in _table())
+    raise InputError(
+        f"accelerator: {quote(name)} is not known; known are {known}; "
+        "or describe it in a cluster file"
+    )
+
+
+def _words(name: str) -> frozenset[str]:
+    """Return the words of a name: letters with digits, sizes of memory as one word."""
+    text = re.sub(r"\b(\d+)\s*(gb|gib|g)(?![a-z0-9])", r" \1gb ", name.lower().replace("_", " "))
+    text = re.sub(r"\((?!\s*\d+gb)[^)]*\)|\b\d+\s*x\s*(?=[a-z])", " ", text)
+    if re.search(r"hbm2e.*500w|500w.*hbm2e", text):
+        return frozenset(re.findall(r"[a-z0-9]+", text)) - {"nvidia"}
+    text = _NOISE.sub(" ", text)
+    return frozenset(re.findall(r"[a-z0-9]+", text))
+
+
+def _model_words(entry: _Entry) -> frozenset[str]:
+    """Return the words of a line that name the model, not its memory or form."""
+    form = {
+        "sxm",
+        "sxm2",
+        "sxm4",
+        "sxm5",
+        "pcie",
+        "nvl",
+        "nvl72",
+        "oam",
+        "hgx",
+        "rtx",
+        "tpu",
+        "ada",
+    }
+    return frozenset(
+        word for word in entry.words - form if not re.fullmatch(r"\d+gb|hbm\w+|500w", word)
+    )
+
+
+def training_cluster(spec: str | Path) -> TrainingCluster:
+    """Return the cluster that one line such as ``h100:8x16`` says, or a JSON file.
+
+    Parameters
+    ----------
+    spec
+        Kinds of nodes as ``NAME:PER_NODExNODES`` or ``NAME:DEVICES``, joined by ``+``; after commas
+        ``network=`` (bandwidth per device, one direction, such as ``400Gb/s`` or ``50GB/s``),
+        ``latency=`` (``5us``), ``rails=`` (network cards of a node), ``oversubscription=``,
+        ``leaf=`` (devices below one switch) and ``peer=`` (bandwidth of peer links).
+        Or the path of a file; see `load_training_cluster`.
+
+    Returns
+    -------
+    TrainingCluster
+        What is not given is as the first device's usual nodes have it.
+
+    Raises
+    ------
+    InputError
+        If a device is unknown, a number is none, or the network of several nodes is not known.
+
+    Examples
+    --------
+    >>> cluster = training_cluster("h100:8x16")
+    >>> cluster.devices, cluster.network.bandwidth
+    (128, 50000000000.0)
+    """
+    text = str(spec)
+    if isinstance(spec, Path) or text.endswith(".json"):
+        return load_training_cluster(Path(text))
+    kinds, *options = (part.strip() for part in text.split(","))
+    nodes = [_nodes_of(text, kind.strip()) for kind in kinds.split("+")]
+    given: dict[str, float] = {}
+    for option in options:
+        key, equals, value = option.partition("=")
+        if not equals or key not in _OPTIONS:
+            raise InputError(
+                f"cluster {quote(text)}: {quote(option)} is none of "
+                f"{', '.join(f'{known}=…' for known in _OPTIONS)}"
+            )
+        given[key] = _OPTIONS[key](f"cluster {quote(text)}: {key}", value)
+    return _cluster(f"cluster {quote(text)}", nodes, given)
+
+
+def _nodes_of(text: str, kind: str) -> tuple[_Entry, int, int]:
+    """Return device, devices of a node, and nodes."""
+    name, colon, size = kind.rpartition(":")
+    match = re.fullmatch(r"(\d{1,8})(?:[x×](\d{1,8}))?", size.strip())
+    if not colon or not match or int(match[1]) < 1 or int(match[2] or 1) < 1:
+        raise InputError(
+            f"cluster {quote(text)}: {quote(kind)}; write NAME:PER_NODExNODES, such as h100:8x16"
+        )
+    entry = _find(name)
+    first = int(match[1])
+    if match[2]:
+        return entry, first, int(match[2])
+    if first <= entry.per_node:
+        return entry, first, 1
+    if first % entry.per_node:
+        raise InputError(
+            f"cluster {quote(text)}: {first} devices in nodes of {entry.per_node}; write "
+            f"{name}:PER_NODExNODES"
+        )
+    return entry, entry.per_node, first // entry.per_node
+
+
+def _cluster(
+    where: str, kinds: list[tuple[_Entry, int, int]], given: Mapping[str, float]
+) -> TrainingCluster:
+    """Return the cluster of these nodes; what is not given is the first device's usual."""
+    nodes = []
+    for entry, per_node, count in kinds:
+        device = entry.accelerator
+        if "peer" in given:
+            device = replace(device, peer_bandwidth=given["peer"])
+        nodes.append(Nodes(device, per_node, count))
+    bandwidth = given.get("network")
+    if bandwidth is None:
+        usual = [entry.network for entry, _, _ in kinds if entry.network is not None]
+        within = sum(n.count for n in nodes) == 1
+        if len(usual) < len(kinds) and not within:
+            raise InputError(
+                f"{where}: {kinds[0][0].accelerator.name} comes with no usual network; "
+                "add ,network=100Gb/s or what yours has, per device"
+            )
+        bandwidth = min(usual, default=kinds[0][0].accelerator.host_bandwidth)
+    cluster = TrainingCluster(
+        tuple(nodes),
+        Network(
+            bandwidth,
+            given.get("latency", Network.latency),
+            int(given.get("rails", 0)),
+            given.get("oversubscription", 1.0),
+            int(given.get("leaf", 0)),
+        ),
+    )
+    if cluster.devices > MOST_DEVICES:
+        raise InputError(f"{where}: {cluster.devices} devices; at most {MOST_DEVICES} are planned")
+    return cluster
+
+
+def _rate(where: str, value: str) -> float:
+    """Return bytes per second of a text such as 400Gb/s (bits) or 50GB/s (bytes)."""
+    match = re.fullmatch(
+        r"([0-9.]+(?:e[0-9]+)?)\s*(?:([KMGT]?)(i?)(b|B|bit|bps)(?:/s|ps)?)?", value
+    )
+    number = _number(match[1]) if match else 0.0
+    if not match or not number > 0:
+        raise InputError(f"{where}: {quote(value)}; write a rate such as 400Gb/s or 50GB/s")
+    base = 1024 if match[3] else 1000
+    scale = float(base ** ["", "K", "M", "G", "T"].index(match[2] or ""))
+    return number * scale / (1 if match[4] in (None, "B") else 8)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
+def _seconds(where: str, value: str) -> float:
+    match = re.fullmatch(r"([0-9.]+(?:e-?[0-9]+)?)\s*(s|ms|us|µs|ns)?", value)
+    if not match or not _number(match[1]) > 0:
+        raise InputError(f"{where}: {quote(value)}; write a time such as 5us")
+    unit = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}[match[2] or "s"]
+    return _number(match[1]) * unit
+
+
+def _whole(where: str, value: str) -> float:
+    if not re.fullmatch(r"\d{1,9}", value) or not 1 <= int(value) <= MOST_COUNT:
+        raise InputError(f"{where}: {quote(value)}; it must be a whole number of at least 1")
+    return int(value)
+
+
+def _factor(where: str, value: str) -> float:
+    if not 1 <= _number(value) <= MOST_COUNT:
+        raise InputError(f"{where}: {quote(value)}; it must be a number of at least 1")
+    return _number(value)
+
+
+#: Options of a cluster's line, and what reads their values.
+_OPTIONS: dict[str, Callable[[str, str], float]] = {
+    "network": _rate, "latency": _seconds, "rails": _whole, "oversubscription": _factor,
+    "leaf": _whole, "peer": _rate,
+}  # fmt: skip
+
+
+def load_training_cluster(path: Path) -> TrainingCluster:
+    """Return the cluster that a JSON file describes.
+
+    Parameters
+    ----------
+    path
+        An object with ``nodes``, an array of objects with ``accelerator`` (a name of the table),
+        ``per_node`` and ``count``, and, of your own devices or measurements, ``peak`` (operations
+        per second by precision) and any of ``vector``, ``memory_bytes``, ``bandwidth``, ``units``,
+        ``peer_bandwidth``, ``domain``, ``host_bandwidth`` in place of the table's; and ``network``,
+        an object of ``bandwidth`` (bytes per second per device), ``latency``, ``rails``,
+        ``oversubscription``, ``leaf``.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, or a field is missing, unknown or wrong.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is no JSON"
+        raise InputError(
+            f"{path}: {reason}; give a cluster file or a line like h100:8x16"
+        ) from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: it must be an object with nodes and network")
+    _known(path, "", content, ("nodes", "network"))
+    listed = content.get("nodes")
+    if not isinstance(listed, list) or not listed:
+        raise InputError(f"{path}: nodes: it must be an array of objects with accelerator, count")
+    kinds = [_nodes_in(path, f"nodes[{k}]", one) for k, one in enumerate(listed)]
+    network = content.get("network", {})
+    if not isinstance(network, dict):
+        raise InputError(f"{path}: network: it must be an object, such as {{bandwidth: 50e9}}")
+    _known(path, "network.", network, _NETWORK)
+    given = {
+        key: _positive(path, f"network.{name}", network[name])
+        for name, key in _NETWORK.items()
+        if name in network
+    }
+    return _cluster(str(path), kinds, given)
+
+
+#: Fields of ``network`` in a file, by the options of a line.
+_NETWORK = {
+    "bandwidth": "network", "latency": "latency", "rails": "rails",
+    "oversubscription": "oversubscription", "leaf": "leaf",
+}  # fmt: skip
+
+#: Numbers of an accelerator that a file may give.
+_NUMBERS = ("vector", "memory_bytes", "bandwidth", "peer_bandwidth", "host_bandwidth")
+
+
+def _nodes_in(path: Path, where: str, one: object) -> tuple[_Entry, int, int]:
+    if not isinstance(one, dict):
+        raise InputError(f"{path}: {where}: it must be an object with accelerator and count")
+    counts = ("per_node", "count", "units", "domain")
+    _known(path, f"{where}.", one, ("accelerator", "peak", *counts, *_NUMBERS))
+    name = one.get("accelerator")
+    if not isinstance(name, str):
+        raise InputError(f"{path}: {where}.accelerator: {quote(name)}; name one, such as h100")
+    entry = _find(name)
+    own: dict[str, Any] = {
+        key: _positive(path, f"{where}.{key}", one[key]) for key in _NUMBERS if key in one
+    }
+    own |= {key: _counted(path, f"{where}.{key}", one[key]) for key in counts[2:] if key in one}
+    peaks = one.get("peak", {})
+    if not isinstance(peaks, dict):
+        raise InputError(f"{path}: {where}.peak: it must be an object, such as {{bf16: 9e14}}")
+    own["peak"] = dict(entry.accelerator.peak) | {
+        Precision.of(f"{path}: {where}.peak", key): _positive(path, f"{where}.peak.{key}", value)
+        for key, value in peaks.items()
+    }
+    count = _counted(path, f"{where}.count", one.get("count", 1))
+    per_node = _counted(path, f"{where}.per_node", one.get("per_node", entry.per_node))
+    return replace(entry, accelerator=replace(entry.accelerator, **own)), per_node, count
+
+
+def _known(path: Path, where: str, given: Mapping[str, Any], fields: Any) -> None:
+    for key in given:
+        if key not in fields:
+            raise InputError(f"{path}: {where}{key}: unknown; known are {', '.join(fields)}")
+
+
+def _positive(path: Path, where: str, value: object) -> float:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 < float(str(value)) < 1e30:
+        raise InputError(f"{path}: {where}: {quote(value)}; it must be a number above 0")
+    return float(str(value))
+
+
+def _counted(path: Path, where: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_COUNT:
+        raise InputError(f"{path}: {where}: {quote(value)}; it must be a whole number, 1 or more")
+    return value

@@ -1,0 +1,159 @@
+"""Seconds of collectives by the group's size and how it lies on the cluster.
+
+A group of n ranks with stride s over domains of D devices has k = min(n, D/s) members in each
+domain. A ring passes over peer links, and between domains over the k network cards of its members;
+the D/k groups that run beside it use the others, so that strided groups (k = 1) get one card each.
+With hop latency α and bandwidth W = min(peer, k · card),
+
+    all-gather, reduce-scatter:  (n−1)/n · bytes/W + (n−1) α                                   (1)
+    all-reduce:                  twice (1), or a tree: 2 bytes/W + 2 log₂(n) α                  (2)
+    all-to-all:                  every card carries what leaves its domain, (n−k)/n · bytes     (3)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ..model.network.links import Link
+from .hardware import TrainingCluster
+
+
+@dataclass(frozen=True)
+class Links:
+    """What collectives reach of peer links and network, and what they cost at least.
+
+    Parameters
+    ----------
+    peer, network
+        Parts of the sheet's bandwidth.
+    peer_latency, network_latency
+        Seconds of a step of a ring inside a domain, and between domains.
+    start
+        Seconds to launch one, whatever its size.
+    skew
+        Seconds that ranks wait for each other at every doubling of the group: they never arrive
+        at the same moment.
+    """
+
+    peer: float = 0.75
+    network: float = 0.80
+    peer_latency: float = 2e-6
+    network_latency: float = 8e-6
+    start: float = 12e-6
+    skew: float = 20e-6
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ranks of one collective: how many, and how far apart.
+
+    Parameters
+    ----------
+    size
+        Ranks.
+    stride
+        Ranks between two neighbours.
+    """
+
+    size: int
+    stride: int = 1
+
+
+def members_per_domain(group: Group, cluster: TrainingCluster) -> int:
+    """Return how many of a group's ranks share a domain of peer links."""
+    return max(1, min(group.size, cluster.domain // max(1, group.stride)))
+
+
+def bandwidth(group: Group, cluster: TrainingCluster, links: Links) -> float:
+    """Return the bytes per second of a ring over the group, one direction."""
+    k = members_per_domain(group, cluster)
+    peer = cluster.accelerator.peer_bandwidth * links.peer
+    if k >= group.size:
+        return peer
+    network = cluster.network
+    card = network.bandwidth * links.network
+    if network.leaf and group.size * group.stride > network.leaf:
+        card /= network.oversubscription
+    return min(peer, k * card) if k > 1 else card
+
+
+def _meet(group: Group, links: Links) -> float:
+    """Return the seconds until all ranks of a group have begun a collective."""
+    return links.start + skew(group, links)
+
+
+def _latency(group: Group, cluster: TrainingCluster, links: Links) -> float:
+    """Return the seconds of the steps of one pass round a ring."""
+    k = members_per_domain(group, cluster)
+    domains = math.ceil(group.size / k)
+    inside = (group.size - domains) * links.peer_latency
+    return inside + (domains - 1 if domains > 1 else 0) * links.network_latency
+
+
+def skew(group: Group, links: Links) -> float:
+    """Return the seconds that the ranks of a group wait for the last of them."""
+    return links.skew * math.log2(group.size)
+
+
+def all_gather(moved: float, group: Group, cluster: TrainingCluster, links: Links) -> float:
+    """Return the seconds to gather `moved` bytes in all on every rank; reduce-scatter alike."""
+    n = group.size
+    if n <= 1 or moved <= 0:
+        return 0.0
+    share = (n - 1) / n * moved / bandwidth(group, cluster, links)
+    return _meet(group, links) + share + _latency(group, cluster, links)
+
+
+def all_reduce(moved: float, group: Group, cluster: TrainingCluster, links: Links) -> float:
+    """Return the seconds to sum `moved` bytes over all ranks: ring or tree, the faster."""
+    n = group.size
+    if n <= 1 or moved <= 0:
+        return 0.0
+    wire = moved / bandwidth(group, cluster, links)
+    k = members_per_domain(group, cluster)
+    domains = math.ceil(n / k)
+    ring = 2 * (n - 1) / n * wire + 2 * _latency(group, cluster, links)
+    tree = 2 * wire + 2 * (
+        (k - 1) * links.peer_latency + math.ceil(math.log2(domains)) * links.network_latency
+    )
+    return _meet(group, links) + min(ring, tree)
+
+
+def all_to_all(moved: float, group: Group, cluster: TrainingCluster, links: Links) -> float:
+    """Return the seconds in which every rank sends `moved` bytes, an equal part to each rank."""
+    n = group.size
+    if n <= 1 or moved <= 0:
+        return 0.0
+    k = members_per_domain(group, cluster)
+    peer = cluster.accelerator.peer_bandwidth * links.peer
+    card = cluster.network.bandwidth * links.network
+    inside = (k - 1) / n * moved / peer
+    across = (n - k) / n * moved / card
+    steps = links.network_latency * math.log2(max(2, n / k)) if n > k else 0.0
+    return _meet(group, links) + max(inside, across) + steps
+
+
+def message(moved: float, stride: int, cluster: TrainingCluster, links: Links) -> float:
+    """Return the seconds of a message of `moved` bytes to the rank `stride` ranks away."""
+    if moved <= 0:
+        return 0.0
+    if stride < cluster.domain:
+        return links.start + moved / (cluster.accelerator.peer_bandwidth * links.peer)
+    card = cluster.network.bandwidth * links.network
+    return links.start + links.network_latency + moved / card
+
+
+def mesh_links(shape: tuple[int, ...], cluster: TrainingCluster, links: Links) -> tuple[Link, ...]:
+    """Return the link along each axis of a mesh over the cluster, whose last axis is the fastest.
+
+    What a ring over the axis takes, per step: shardings price a collective as such steps, so that
+    they cost what they cost here.
+    """
+    found, stride = [], 1
+    for size in reversed(shape):
+        group = Group(size, stride)
+        once = _meet(group, links) + _latency(group, cluster, links)
+        found.append(Link(once / max(1, size - 1), bandwidth(group, cluster, links)))
+        stride *= size
+    return tuple(reversed(found))

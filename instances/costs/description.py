@@ -1,0 +1,451 @@
+"""Model descriptions: the blocks of a transformer in their order, by the shapes that decide costs.
+
+A description knows shapes only: no weights, no names of tensors. Parameters are counted here;
+operations, bytes and collectives under a layout in `layers.py`, kept activations in `memory.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ..common.choices import Choice, choose
+from ..common.errors import InputError
+
+
+class Norm(Choice):
+    """Normalization of a block's inputs: mean and variance with a bias, or root mean square."""
+
+    LAYER = "layer"
+    RMS = "rms"
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Shapes of one attention: multi-head, grouped-query, or multi-head latent if `kv_rank` is set.
+
+    Parameters
+    ----------
+    heads
+        Query heads.
+    kv_heads
+        Key and value heads; as many as `heads` in multi-head and latent attention.
+    head_dim
+        Width of a query or key head; in latent attention, of its part without rotary embedding.
+    value_dim
+        Width of a value head; 0: that of a key head.
+    window
+        Positions that a token sees (sliding window); None: all.
+    causal
+        Whether a token sees only positions before it.
+    q_rank, kv_rank, rope_dim
+        Latent attention: ranks of the query's and of the joint key-value projection, and width of
+        the rotary part that all heads share. `q_rank` 0: queries are projected directly.
+    bias
+        Whether the query, key and value projections have biases.
+    output_bias
+        Whether the output projection has one.
+    qk_norm
+        Whether queries and keys are normalized by head.
+    sinks
+        Whether each head has a learned logit that takes part in its softmax.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    value_dim: int = 0
+    window: int | None = None
+    causal: bool = True
+    q_rank: int = 0
+    kv_rank: int = 0
+    rope_dim: int = 0
+    bias: bool = False
+    output_bias: bool = False
+    qk_norm: bool = False
+    sinks: bool = False
+
+    @property
+    def latent(self) -> bool:
+        """Whether keys and values are made from one compressed vector (MLA)."""
+        return self.kv_rank > 0
+
+    @property
+    def key_width(self) -> int:
+        """Elements of one head's query or key, rotary part included."""
+        return self.head_dim + (self.rope_dim if self.latent else 0)
+
+    @property
+    def value_width(self) -> int:
+        """Elements of one head's value."""
+        return self.value_dim or self.head_dim
+
+    def parameters(self, hidden: int) -> int:
+        """Count the weights of the projections, for a model of width `hidden`."""
+        q_out = self.heads * self.key_width
+        output = self.heads * self.value_width * hidden + (hidden if self.output_bias else 0)
+        if self.latent:
+            q = (
+                hidden * self.q_rank + self.q_rank * q_out + self.q_rank
+                if self.q_rank
+                else hidden * q_out
+            )
+            kv = hidden * (self.kv_rank + self.rope_dim) + self.kv_rank
+            kv += self.kv_rank * self.heads * (self.head_dim + self.value_width)
+            return q + kv + output
+        kv_out = self.kv_heads * (self.head_dim + self.value_width)
+        by_head = (2 * self.head_dim if self.qk_norm else 0) + (self.heads if self.sinks else 0)
+        return (hidden + (1 if self.bias else 0)) * (q_out + kv_out) + by_head + output
+
+
+@dataclass(frozen=True)
+class FeedForward:
+    """Shapes of a feed-forward layer: two matrices, or three if gated (SwiGLU, GeGLU).
+
+    Parameters
+    ----------
+    width
+        Elements between its matrices.
+    gated
+        Whether a second projection gates the first.
+    bias
+        Whether its matrices have biases.
+    """
+
+    width: int
+    gated: bool = True
+    bias: bool = False
+
+    def parameters(self, hidden: int) -> int:
+        """Count its weights, for a model of width `hidden`."""
+        into = 2 if self.gated else 1
+        biases = into * self.width + hidden if self.bias else 0
+        return (into + 1) * hidden * self.width + biases
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Shapes of a mixture of experts: a router, and feed-forward layers of which tokens use a few.
+
+    Parameters
+    ----------
+    experts
+        Routed experts.
+    top_k
+        Experts that process a token.
+    width
+        Elements between the matrices of one expert.
+    gated
+        Whether experts are gated.
+    bias
+        Whether their matrices have biases.
+    shared_width
+        Elements between the matrices of all shared experts together, which process every token.
+    shared_gate
+        Whether a token weighs what the shared experts return by one more projection.
+    router_bias
+        Whether the router adds a number per expert, learned or set to balance them.
+    """
+
+    experts: int
+    top_k: int
+    width: int
+    gated: bool = True
+    bias: bool = False
+    shared_width: int = 0
+    shared_gate: bool = False
+    router_bias: bool = False
+
+    @property
+    def expert(self) -> FeedForward:
+        """One routed expert."""
+        return FeedForward(self.width, self.gated, self.bias)
+
+    @property
+    def shared(self) -> FeedForward | None:
+        """The shared experts as one feed-forward layer."""
+        if not self.shared_width:
+            return None
+        return FeedForward(self.shared_width, self.gated, self.bias)
+
+    def routed_parameters(self, hidden: int) -> int:
+        """Count the weights of the routed experts, for a model of width `hidden`."""
+        return self.experts * self.expert.parameters(hidden)
+
+    def parameters(self, hidden: int) -> int:
+        """Count all weights, router and shared experts included."""
+        shared = self.shared.parameters(hidden) if self.shared else 0
+        router = (hidden + (1 if self.router_bias else 0)) * self.experts
+        gate = hidden if self.shared_gate else 0
+        return self.routed_parameters(hidden) + shared + router + gate
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A layer of a profiled model on `degree` devices, for one microbatch as profiled.
+
+    Parameters
+    ----------
+    degree
+        Devices that share it.
+    forward, backward
+        Seconds of its passes, collectives between these devices included.
+    held
+        Part of its weights on one device.
+    kept, entering
+        Bytes on one device that are kept for the backward pass, and those that stay if it computes
+        the layer again.
+    """
+
+    degree: int
+    forward: float
+    backward: float
+    held: float
+    kept: float
+    entering: float
+
+
+@dataclass(frozen=True)
+class ProfiledLayer:
+    """A layer type of a profiled model.
+
+    Parameters
+    ----------
+    weights
+        Numbers that it learns.
+    flops
+        Operations of its forward pass for one microbatch as profiled.
+    measured
+        By tensor degree.
+    """
+
+    weights: int
+    flops: float
+    measured: tuple[Measured, ...]
+
+    def at(self, degree: int) -> Measured:
+        """Return what was measured on so many devices; InputError if nothing was."""
+        found = next((one for one in self.measured if one.degree == degree), None)
+        if found is None:
+            known = ", ".join(str(one.degree) for one in self.measured)
+            raise InputError(
+                f"tensor: {degree}; the model was profiled for {known}; profile it with "
+                f"--layers --degrees {degree}"
+            )
+        return found
+
+
+@dataclass(frozen=True)
+class Block:
+    """A layer type: attention and feed-forward or experts, each behind a norm and a residual.
+
+    Parameters
+    ----------
+    attention
+        Self-attention; None: the block has none.
+    cross_attention
+        Attention to an encoder's output, in decoders of encoder-decoder models.
+    feed_forward, experts
+        One of the two at most.
+    norm
+        Kind of its norms.
+    norms
+        How many norms of the model's width it has: 2, or 4 with norms after its parts, too.
+    dropout
+        Whether its parts end in dropout, which keeps masks.
+    profiled
+        A layer of a profiled model, instead of all of the above.
+    """
+
+    attention: Attention | None = None
+    cross_attention: Attention | None = None
+    feed_forward: FeedForward | None = None
+    experts: Experts | None = None
+    norm: Norm = Norm.RMS
+    norms: int = 2
+    dropout: bool = False
+    profiled: ProfiledLayer | None = None
+
+    def __post_init__(self) -> None:
+        """Take texts for choices."""
+        choose(self, norm=Norm)
+
+    def parameters(self, hidden: int) -> int:
+        """Count its weights, for a model of width `hidden`."""
+        if self.profiled is not None:
+            return self.profiled.weights
+        parts = (self.attention, self.cross_attention, self.feed_forward, self.experts)
+        norms = self.norms * hidden * (2 if self.norm is Norm.LAYER else 1)
+        return norms + sum(part.parameters(hidden) for part in parts if part is not None)
+
+    def routed_parameters(self, hidden: int) -> int:
+        """Count the weights of its routed experts, which expert parallelism divides."""
+        return self.experts.routed_parameters(hidden) if self.experts else 0
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    """A transformer as its blocks in order, with its embedding and head.
+
+    Parameters
+    ----------
+    name
+        What users call it.
+    hidden
+        Width of the model.
+    vocabulary
+        Rows of the token embedding; 0: the model has none (vision).
+    blocks
+        Of the decoder, or of the whole model where there is one stack.
+    encoder
+        Blocks of the encoder, in encoder-decoder models.
+    encoder_sequence
+        Positions of the encoder's input; 0: as many as the decoder's.
+    tied
+        Whether head and token embedding are one matrix.
+    positions
+        Rows of a learned position embedding; 0: none.
+    token_types
+        Rows of a learned embedding of token types (BERT).
+    head
+        Whether the model ends in logits over the vocabulary.
+    mtp
+        Blocks that predict further tokens (multi-token prediction), each with a projection of two
+        hidden states and the model's head again.
+    patch_inputs
+        Values of one image patch (vision): what its embedding projects from.
+    classes
+        Outputs of a classifier (vision).
+    final_norm
+        Whether a norm stands before the head.
+    more_embedding, more_head
+        Weights before the first and behind the last block that are none of the above: norms of
+        embeddings, class tokens, biases of relative positions; biases and transforms of heads.
+    source
+        Where the shapes are from.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> model = stagecut.model_description("deepseek-v3")
+    >>> model.layers, len(model.layer_types), model.parameters - model.mtp_parameters
+    (61, 2, 671026419200)
+    """
+
+    name: str
+    hidden: int
+    vocabulary: int
+    blocks: tuple[Block, ...]
+    encoder: tuple[Block, ...] = ()
+    encoder_sequence: int = 0
+    tied: bool = False
+    positions: int = 0
+    token_types: int = 0
+    head: bool = True
+    mtp: tuple[Block, ...] = ()
+    patch_inputs: int = 0
+    classes: int = 0
+    final_norm: bool = True
+    more_embedding: int = 0
+    more_head: int = 0
+    source: str = ""
+
+    @property
+    def layers(self) -> int:
+        """Blocks of encoder and decoder, without those of multi-token prediction."""
+        return len(self.encoder) + len(self.blocks)
+
+    @cached_property
+    def layer_types(self) -> tuple[Block, ...]:
+        """The distinct blocks, in order of their first appearance."""
+        return tuple(dict.fromkeys((*self.encoder, *self.blocks, *self.mtp)))
+
+    @cached_property
+    def types_of_layers(self) -> tuple[int, ...]:
+        """Place in `layer_types` of each block: encoder, decoder, multi-token prediction."""
+        places = {block: place for place, block in enumerate(self.layer_types)}
+        return tuple(places[block] for block in (*self.encoder, *self.blocks, *self.mtp))
+
+    @cached_property
+    def embedding_parameters(self) -> int:
+        """Count the weights before the first block."""
+        rows = self.vocabulary + self.positions + self.token_types
+        patches = (self.patch_inputs + 1) * self.hidden if self.patch_inputs else 0
+        return rows * self.hidden + patches + self.more_embedding
+
+    @cached_property
+    def head_parameters(self) -> int:
+        """Count the weights of final norm and head; a tied head has none of its own."""
+        norm = 0
+        if self.final_norm and self.blocks:
+            norm = self.hidden * (2 if self.blocks[-1].norm is Norm.LAYER else 1)
+        logits = self.vocabulary * self.hidden if self.head and not self.tied else 0
+        return norm + logits + (self.hidden + 1) * self.classes + self.more_head
+
+    @cached_property
+    def mtp_parameters(self) -> int:
+        """Count the weights of multi-token prediction: blocks, projections and three norms each."""
+        own = 2 * self.hidden * self.hidden + 3 * self.hidden
+        return sum(block.parameters(self.hidden) + own for block in self.mtp)
+
+    @cached_property
+    def parameters(self) -> int:
+        """Count all weights."""
+        blocks = sum(block.parameters(self.hidden) for block in (*self.encoder, *self.blocks))
+        return blocks + self.embedding_parameters + self.head_parameters + self.mtp_parameters
+
+
+def forward_flops(model: ModelDescription, sequence: int) -> float:
+    """Floating-point operations of one sequence's forward pass, in matrix products alone.
+
+    Parameters
+    ----------
+    sequence
+        Tokens.
+
+    Returns
+    -------
+    float
+        Two per multiplication and addition. A token passes the experts that it is routed to, and
+        attends to all tokens of its sequence or window: the causal mask does not halve that. The
+        head is in, embeddings are not; nothing is computed again. This is what Megatron and most
+        publications count; a training step has three times as many.
+    """
+    encoded = model.encoder_sequence or sequence
+    hidden = model.hidden
+    blocks = (*model.blocks, *model.mtp)
+    count = sum(_block_flops(block, hidden, sequence, encoded) for block in blocks)
+    count += sum(_block_flops(block, hidden, encoded, encoded) for block in model.encoder)
+    logits = model.vocabulary if model.head else 0
+    count += 2.0 * sequence * hidden * logits * (1 + len(model.mtp))
+    count += 2.0 * sequence * 2 * hidden * hidden * len(model.mtp)
+    patches = model.patch_inputs * hidden * sequence + hidden * model.classes
+    return count + 2.0 * patches
+
+
+def _block_flops(block: Block, hidden: int, sequence: int, encoded: int) -> float:
+    """Operations of one sequence's forward pass through a block."""
+    if block.profiled is not None:
+        return block.profiled.flops
+    used = 0
+    if block.feed_forward is not None:
+        used += replace(block.feed_forward, bias=False).parameters(hidden)
+    if block.experts is not None:
+        experts = replace(block.experts, bias=False, router_bias=False)
+        idle = experts.experts - experts.top_k
+        used += experts.parameters(hidden) - idle * experts.expert.parameters(hidden)
+    count = 2.0 * used * sequence
+    for attention, others in ((block.attention, sequence), (block.cross_attention, encoded)):
+        if attention is None:
+            continue
+        seen = min(attention.window or others, others)
+        width = attention.key_width + attention.value_width
+        count += 2.0 * sequence * seen * attention.heads * width
+        projected = replace(attention, bias=False, output_bias=False, qk_norm=False, sinks=False)
+        weights = projected.parameters(hidden) - projected.q_rank - projected.kv_rank
+        if others == sequence:
+            count += 2.0 * sequence * weights
+        else:
+            kv = attention.kv_heads * width * hidden
+            count += 2.0 * (sequence * (weights - kv) + others * kv)
+    return count

@@ -1,0 +1,105 @@
+"""Seconds of kernels on one device: matrix products by their shape, pointwise work, attention.
+
+A matrix product of m × n × k is computed in tiles of its output, which the device's U units take in
+waves. With peak P, bandwidth W and the calibrated fraction η of the peak that large products reach,
+
+    time = max( ⌈tiles/U⌉ · tile · (k + k₀) · 2U / (η e P) , bytes / W ) + launch              (1)
+
+where e is the efficiency of a tile's shape (small tiles re-read more), and k₀ what filling and
+draining a tile costs, in steps of k. The library takes the tile that is fastest; so does
+`product`. Where a row of an operand is no multiple of 16 bytes, matrix units cannot load it
+(NVIDIA, "Matrix multiplication background user's guide"), and the product runs on the ordinary
+units: that decides runs whose head width is 108 or 150.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from .hardware import Accelerator, Precision
+
+#: Tiles of libraries and their efficiency: the larger, the fewer bytes per operation.
+TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.95), (128, 64, 0.82), (64, 64, 0.65))
+#: Bytes of one element of a product's operands.
+ELEMENT = {
+    Precision.FP32: 4.0,
+    Precision.TF32: 4.0,
+    Precision.FP16: 2.0,
+    Precision.BF16: 2.0,
+    Precision.FP8: 1.0,
+    Precision.FP8_BLOCK: 1.0,
+    Precision.MXFP8: 1.0,
+    Precision.NVFP4: 0.5,
+}
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """What kernels of one software family reach on one kind of device.
+
+    Parameters
+    ----------
+    product
+        Part of the peak that large, aligned matrix products reach.
+    product8, product4
+        The same for products of 8-bit and of 4-bit numbers, of their peaks.
+    depth
+        Length in k that filling and draining a tile costs.
+    memory
+        Part of the memory bandwidth that pointwise kernels reach.
+    attention, attention_backward
+        Part of the peak that fused attention reaches in either pass.
+    launch
+        Seconds between two kernels of the same stream.
+    """
+
+    product: float = 0.80
+    product8: float = 0.70
+    product4: float = 0.60
+    depth: float = 128.0
+    memory: float = 0.80
+    attention: float = 0.60
+    attention_backward: float = 0.45
+    launch: float = 4e-6
+
+
+@lru_cache(maxsize=1 << 16)
+def product(
+    m: float,
+    n: float,
+    k: float,
+    count: float,
+    device: Accelerator,
+    precision: Precision,
+    reach: Efficiency,
+) -> float:
+    """Return the seconds of `count` products of m × k by k × n in one kernel."""
+    if m <= 0 or n <= 0 or k <= 0 or count <= 0:
+        return 0.0
+    element = ELEMENT[precision]
+    aligned = (n * element) % 16 == 0 and (k * element) % 16 == 0
+    peak = device.peak[precision] if aligned else device.vector
+    reached = (reach.product4, reach.product8, reach.product)[(element > 0.5) + (element > 1)]
+    per_unit = reached * peak / device.units
+    best = math.inf
+    for rows, columns, efficiency in TILES:
+        tiles = math.ceil(m / rows) * math.ceil(n / columns) * count
+        waves = math.ceil(tiles / device.units)
+        best = min(best, waves * rows * columns * 2 * (k + reach.depth) / (per_unit * efficiency))
+    moved = count * (element * (m * k + k * n) + 2 * m * n)
+    return max(best, moved / (device.bandwidth * reach.memory)) + reach.launch
+
+
+def pointwise(moved: float, kernels: float, device: Accelerator, reach: Efficiency) -> float:
+    """Return the seconds of `kernels` memory-bound kernels that move so many bytes in all."""
+    return moved / (device.bandwidth * reach.memory) + kernels * reach.launch
+
+
+def fused_attention(
+    operations: float, backward: bool, device: Accelerator, precision: Precision, reach: Efficiency
+) -> float:
+    """Return the seconds of one fused attention of so many floating-point operations."""
+    part = reach.attention_backward if backward else reach.attention
+    return operations / (device.peak[precision] * part) + (3 if backward else 1) * reach.launch

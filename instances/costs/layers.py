@@ -1,0 +1,575 @@
+"""Seconds of a layer type on one rank under a layout, part by part.
+
+A block is a list of parts in the order in which they run: matrix products, attention, pointwise
+work, collectives. Each part has its module (which recomputation names), its term (which reports add
+up), and the seconds of its forward pass, of its gradient by inputs and of its gradient by weights.
+What is computed again in the backward pass is a sum over parts of recomputed modules.
+
+Tokens of a rank: T = microbatch · sequence / context; outside matrix products T/t of them with
+sequence parallelism, T without.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from operator import attrgetter
+
+from .calibration import Calibration
+from .collectives import Group, all_gather, all_reduce, all_to_all, members_per_domain, skew
+from .description import Attention, Block, Experts, FeedForward, ModelDescription, Norm
+from .experts import (
+    EXPERT_LAUNCHES,
+    ROUTER_LAUNCHES,
+    Product,
+    dispatched,
+    expert_products,
+    permutation_bytes,
+    routed_rows,
+    router_bytes,
+)
+from .hardware import Precision, TrainingCluster
+from .kernels import fused_attention, pointwise, product
+from .layout import ContextKind, Graphs, Layout, Recompute, Software
+
+#: Terms of a pass's time.
+TERMS = ("products", "attention", "pointwise", "tensor", "context", "experts", "layers")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One step of a block: seconds forward, backward by inputs, backward by weights.
+
+    Parameters
+    ----------
+    module
+        What recomputation calls it.
+    term
+        One of `TERMS`.
+    forward, inputs, weights
+        Seconds.
+    kernels
+        How many the host issues in a forward pass; a backward pass has twice as many.
+    wait
+        Seconds of either pass in which ranks wait for each other, and no kernel runs.
+    """
+
+    module: str
+    term: str
+    forward: float
+    inputs: float = 0.0
+    weights: float = 0.0
+    kernels: float = 1.0
+    wait: float = 0.0
+
+
+@dataclass(frozen=True)
+class LayerTime:
+    """Seconds of a layer's passes, with the forward pass and the recomputation by term.
+
+    Parameters
+    ----------
+    forward, backward
+        Whole passes; `backward` includes `weights` and recomputation.
+    weights
+        Part of the backward pass that computes gradients of weights.
+    terms
+        Seconds of both passes by term, and of recomputation; they sum to the two passes.
+    """
+
+    forward: float
+    backward: float
+    weights: float
+    terms: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a layer's time depends on, of layout, cluster and calibration."""
+
+    layout: Layout
+    cluster: TrainingCluster
+    calibration: Calibration
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of a rank inside tensor-parallel regions."""
+        return self.layout.tokens
+
+    @property
+    def outer(self) -> float:
+        """Tokens of a rank outside them."""
+        return self.tokens / (self.layout.tensor if self.layout.sequence_parallel else 1)
+
+    @property
+    def precision(self) -> Precision:
+        """Of linear layers' products."""
+        return self.layout.recipe.compute
+
+    @property
+    def wide(self) -> Precision:
+        """Of attention's and the router's products: 16 bits where linear layers have fewer."""
+        compute = self.precision
+        return compute if compute in _WIDE else Precision.BF16
+
+
+_WIDE = (Precision.FP32, Precision.TF32, Precision.FP16, Precision.BF16)
+
+
+def axis_stride(layout: Layout, axis: str) -> int:
+    """Return how many ranks lie between two neighbours on an axis."""
+    stride = 1
+    for inner in layout.order:
+        if inner == axis:
+            break
+        stride *= getattr(layout, inner)
+    return stride
+
+
+def linear(
+    at: Setting,
+    module: str,
+    n: float,
+    k: float,
+    m: float | None = None,
+    *,
+    precision: Precision | None = None,
+) -> Part:
+    """Return the part of a linear layer from k to n elements per token."""
+    m = at.tokens if m is None else m
+    device, reach = at.cluster.accelerator, at.calibration.kernels
+    precision = precision or at.precision
+    forward = product(m, n, k, 1, device, precision, reach)
+    inputs = product(m, k, n, 1, device, precision, reach)
+    weights = product(n, k, m, 1, device, precision, reach)
+    # Gradients are added to an accumulator in memory, which is read and written.
+    weights += 2 * at.layout.recipe.gradient_bytes * n * k / (device.bandwidth * reach.memory)
+    if precision not in _WIDE:
+        forward += pointwise(4 * m * k, 1, device, reach)
+        inputs += pointwise(4 * m * n, 1, device, reach)
+    return Part(module, "products", forward, inputs, weights)
+
+
+def memory_bound(
+    at: Setting, module: str, forward: float, backward: float, kernels: float = 1
+) -> Part:
+    """Return the part of pointwise kernels that move so many bytes in either pass."""
+    device, reach = at.cluster.accelerator, at.calibration.kernels
+    passes = 1.0 if at.layout.compiled else at.calibration.passes
+    return Part(
+        module,
+        "pointwise",
+        pointwise(forward * passes, kernels, device, reach),
+        pointwise(backward * passes, kernels, device, reach),
+        kernels=kernels,
+    )
+
+
+def tensor_collective(
+    at: Setting, module: str, hidden: int, *, enters: bool = True, leaves: bool = True
+) -> Part:
+    """Return the exchange around a tensor-parallel region, in both passes.
+
+    Without sequence parallelism a region's outputs are summed going forward, and the gradients of
+    its inputs going backward. With it inputs are gathered and outputs reduced and scattered; going
+    backward the same, and the inputs are gathered once more for the gradients of weights.
+
+    Parameters
+    ----------
+    enters, leaves
+        Whether the region begins and ends here: the embedding only leaves, the head only enters.
+    """
+    layout = at.layout
+    if layout.tensor == 1:
+        return Part(module, "tensor", 0.0, kernels=0)
+    group = Group(layout.tensor, axis_stride(layout, "tensor"))
+    links, moved = at.calibration.links, 2.0 * at.tokens * hidden
+    if not layout.sequence_parallel:
+        once = all_reduce(moved, group, at.cluster, links)
+        return Part(module, "tensor", once * leaves, once * enters, wait=skew(group, links))
+    once = all_gather(moved, group, at.cluster, links)
+    if layout.overlap.tensor:
+        once *= 1 - at.calibration.tensor_hidden
+    borders = enters + leaves
+    wait = borders * skew(group, links)
+    return Part(module, "tensor", borders * once, borders * once, kernels=borders, wait=wait)
+
+
+def attention_parts(
+    at: Setting, attention: Attention, hidden: int, cross: int = 0, *, rotary: bool = False
+) -> Iterator[Part]:
+    """Return the parts of an attention between its norm and its residual."""
+    layout = at.layout
+    t, tokens = layout.tensor, at.tokens
+    heads, kv = attention.heads / t, max(attention.kv_heads / t, 1)
+    key, value = attention.key_width, attention.value_width
+    q_out, kv_out = heads * key, kv * (key + value)
+    if attention.latent:
+        if attention.q_rank:
+            yield linear(at, "linear", attention.q_rank, hidden, at.outer)
+            yield linear(at, "mla_up_proj", q_out, attention.q_rank)
+        else:
+            yield linear(at, "linear", q_out, hidden)
+        yield linear(at, "linear", attention.kv_rank + attention.rope_dim, hidden, at.outer)
+        kv_out = heads * (attention.head_dim + value)
+        yield linear(at, "mla_up_proj", kv_out, attention.kv_rank)
+        moved = 2 * tokens * (q_out + kv_out)
+        yield memory_bound(at, "mla_up_proj", 2 * moved, 2 * moved, 4)
+    elif cross:
+        yield linear(at, "linear", q_out, hidden)
+        yield linear(at, "linear", kv_out, hidden, layout.microbatch * cross)
+    else:
+        yield linear(at, "linear", q_out + kv_out, hidden)
+    if attention.qk_norm:
+        moved = 4 * tokens * (heads + kv) * key
+        yield memory_bound(at, "layernorm", moved, 2 * moved, 2)
+    if rotary:
+        moved = 4 * tokens * (heads + kv) * key
+        yield memory_bound(at, "linear", moved, moved, 2)
+    yield core_attention(at, attention, cross)
+    yield from context_exchange(at, attention)
+    yield linear(at, "linear", hidden, heads * value)
+    yield tensor_collective(at, "tensor", hidden)
+
+
+def core_attention(at: Setting, attention: Attention, cross: int = 0) -> Part:
+    """Return the part between queries and context: one kernel, or products around a softmax."""
+    layout, device, reach = at.layout, at.cluster.accelerator, at.calibration.kernels
+    heads = attention.heads / layout.tensor
+    seen = cross or layout.sequence
+    rows = layout.sequence / layout.context
+    key, value = attention.key_width, attention.value_width
+    precision = at.wide
+    if layout.fused_attention:
+        visible = float(seen)
+        if attention.window and attention.window < seen:
+            visible = attention.window
+        elif attention.causal and not cross:
+            visible = seen / 2
+        operations = 2 * layout.microbatch * heads * rows * visible * (key + value)
+        forward = fused_attention(operations, False, device, precision, reach)
+        backward = fused_attention(2.5 * operations, True, device, precision, reach)
+        return Part("core_attn", "attention", forward, backward)
+    count = layout.microbatch * heads
+    scores = count * rows * seen
+    into = product(rows, seen, key, count, device, precision, reach)
+    out = product(rows, value, seen, count, device, precision, reach)
+    into_q = product(rows, key, seen, count, device, precision, reach)
+    into_k = product(seen, key, rows, count, device, precision, reach)
+    out_p = product(rows, seen, value, count, device, precision, reach)
+    out_v = product(seen, value, rows, count, device, precision, reach)
+    forward = into + out + pointwise(9 * scores, 2, device, reach)
+    backward = into_q + into_k + out_p + out_v + pointwise(11 * scores, 2, device, reach)
+    return Part("core_attn", "attention", forward, backward, kernels=5)
+
+
+def context_exchange(at: Setting, attention: Attention) -> Iterator[Part]:
+    """Return the exchange of keys and values over context-parallel ranks, where it is exposed."""
+    layout = at.layout
+    c = layout.context
+    if c == 1:
+        return
+    group, links = Group(c, axis_stride(layout, "context")), at.calibration.links
+    kv = max(attention.kv_heads / layout.tensor, 1)
+    if attention.latent:
+        kv = attention.heads / layout.tensor
+    width = kv * (attention.key_width + attention.value_width)
+    if layout.context_kind is ContextKind.ALL_TO_ALL:
+        wide = attention.heads / layout.tensor * (attention.key_width + attention.value_width)
+        once = all_to_all(2 * at.tokens * (wide + width), group, at.cluster, links)
+        yield Part("core_attn", "context", once, once, kernels=4)
+        return
+    gathered = 2 * at.tokens * c * width
+    once = all_gather(gathered, group, at.cluster, links)
+    if layout.context_kind is ContextKind.ALL_GATHER:
+        yield Part("core_attn", "context", once, 2 * once, kernels=1)
+        return
+    core = core_attention(at, attention)
+    forward = max(0.0, once - core.forward * (c - 1) / c)
+    backward = max(0.0, 2 * once - core.inputs * (c - 1) / c)
+    step = (c - 1) * at.calibration.links.start
+    yield Part("core_attn", "context", forward + step, backward + step, kernels=2 * c)
+
+
+def feed_forward_parts(
+    at: Setting, layer: FeedForward, hidden: int, tensor: int, tokens: float, module: str = "mlp"
+) -> Iterator[Part]:
+    """Return the parts of a feed-forward layer between norm and residual, without collectives."""
+    width = layer.width / tensor
+    yield linear(at, module, (2 if layer.gated else 1) * width, hidden, tokens)
+    read = 2 if layer.gated else 1
+    moved = 2 * tokens * width
+    yield memory_bound(at, module, (read + 1) * moved, (2 * read + 1) * moved)
+    yield linear(at, module, hidden, width, tokens)
+
+
+def expert_parts(at: Setting, experts: Experts, hidden: int) -> Iterator[Part]:
+    """Return the parts of a mixture of experts between norm and residual."""
+    layout = at.layout
+    local = at.tokens / layout.tensor
+    yield linear(at, "moe_router", experts.experts, hidden, local, precision=at.wide)
+    scores = router_bytes(experts, layout, hidden)
+    yield memory_bound(at, "moe_router", scores, scores, ROUTER_LAUNCHES)
+    copied = permutation_bytes(experts, layout, hidden)
+    yield memory_bound(at, "moe", copied, copied, EXPERT_LAUNCHES)
+    yield exchange_of_tokens(at, experts, hidden)
+    into, out = expert_products(experts, layout, hidden)
+    yield grouped(at, into)
+    rows = routed_rows(experts, layout)
+    between = 2 * rows * out.k
+    read = 2 if experts.gated else 1
+    if experts.bias and not layout.compiled:
+        # GPT-OSS: bias, two clamps, sigmoid, gate and the router's weights are operations of
+        # their own, some in 32 bits; going backward each has one or two.
+        yield memory_bound(at, "moe_act", 31 * between, 60 * between, 12)
+    else:
+        yield memory_bound(at, "moe_act", (read + 1) * between, (2 * read + 1) * between)
+    yield grouped(at, out)
+    if experts.shared is not None:
+        yield from feed_forward_parts(
+            at, experts.shared, hidden, layout.tensor, at.tokens, "shared_experts"
+        )
+        yield tensor_collective(at, "shared_experts", hidden)
+
+
+def grouped(at: Setting, one: Product) -> Part:
+    """Return the part of a grouped product, a matrix of rows for each expert."""
+    device, reach, precision = at.cluster.accelerator, at.calibration.kernels, at.precision
+    rows = max(1.0, one.m)
+    forward = product(rows, one.n, one.k, one.count, device, precision, reach)
+    inputs = product(rows, one.k, one.n, one.count, device, precision, reach)
+    weights = product(one.n, one.k, rows, one.count, device, precision, reach)
+    held = one.n * one.k * one.count
+    weights += 2 * at.layout.recipe.gradient_bytes * held / (device.bandwidth * reach.memory)
+    if precision not in _WIDE:
+        forward += pointwise(4 * rows * one.count * one.k, 1, device, reach)
+        inputs += pointwise(4 * rows * one.count * one.n, 1, device, reach)
+    return Part("moe", "products", forward, inputs, weights, 2)
+
+
+def exchange_of_tokens(at: Setting, experts: Experts, hidden: int) -> Part:
+    """Return dispatch and combine, each as long as the slower of peer links and network.
+
+    Beside another microbatch's computation only what that does not hide remains.
+    """
+    layout, cluster, links = at.layout, at.cluster, at.calibration.links
+    group = Group(layout.expert * layout.expert_tensor, 1)
+    if group.size == 1:
+        return Part("moe", "experts", 0.0, kernels=0)
+    domain = members_per_domain(group, cluster)
+    sent = dispatched(experts, layout, hidden, domain)
+    inside = sent.domain / (cluster.accelerator.peer_bandwidth * links.peer)
+    across = sent.network / (cluster.network.bandwidth * links.network)
+    once = links.start + links.skew * math.log2(group.size) + max(inside, across)
+    if layout.overlap.experts:
+        once *= 1 - at.calibration.hidden
+    return Part("moe", "experts", 2 * once, 2 * once, kernels=4)
+
+
+def block_parts(at: Setting, block: Block, hidden: int, encoded: int = 0) -> Iterator[Part]:
+    """Return the parts of a block in the order in which they run.
+
+    Parameters
+    ----------
+    encoded
+        Positions of the encoder's output, for cross-attention.
+    """
+    if block.profiled is not None:
+        one = block.profiled.at(at.layout.tensor)
+        half = one.backward / 2
+        yield Part("layer", "layers", one.forward, half, half, kernels=0)
+        return
+    outer = 2 * at.outer * hidden
+    layer_norm = block.norm is Norm.LAYER
+    for _ in range(block.norms):
+        yield memory_bound(at, "layernorm", 2 * outer, (5 if layer_norm else 4) * outer, 1)
+    mask = 0.5 if block.dropout else 0.0
+    for attention, cross in ((block.attention, 0), (block.cross_attention, encoded)):
+        if attention is not None:
+            yield from attention_parts(at, attention, hidden, cross, rotary=not layer_norm)
+            yield memory_bound(at, "residual", (3 + mask) * outer, (2 + mask) * outer)
+    if block.feed_forward is not None:
+        t = at.layout.tensor
+        yield from feed_forward_parts(at, block.feed_forward, hidden, t, at.tokens)
+        yield tensor_collective(at, "mlp", hidden)
+    if block.experts is not None:
+        yield from expert_parts(at, block.experts, hidden)
+    if block.feed_forward is not None or block.experts is not None:
+        yield memory_bound(at, "residual", (3 + mask) * outer, (2 + mask) * outer)
+
+
+def recomputed(part: Part, layout: Layout) -> float:
+    """Return how much of a part's forward pass runs again before its backward pass."""
+    modules = layout.recompute
+    if Recompute.FULL in modules or part.module in modules:
+        return 1.0
+    if Recompute.OPERATORS in modules and part.term in ("pointwise", "products"):
+        return 1.0 if part.term == "pointwise" else 0.5  # every second product
+    return float(Recompute.MOE in modules and part.module.startswith(("moe", "shared_experts")))
+
+
+def add_up(parts: list[Part], at: Setting) -> LayerTime:
+    """Return the passes of some parts; the host issues their kernels no faster than it can.
+
+    A pass takes (d^q + h^q)^(1/q), d seconds of the device and h of the host: the longer of both
+    where they differ much, and more than it where they are alike, since some kernels of a pass are
+    shorter than the host takes to issue them and others longer.
+    """
+    host = 0.0 if at.layout.graphs is Graphs.ITERATION else at.calibration.host
+    again = [(part, recomputed(part, at.layout)) for part in parts]
+    forward = sum(part.forward for part in parts)
+    inputs = sum(part.inputs for part in parts)
+    weights = sum(part.weights for part in parts)
+    repeated = sum(share * part.forward for part, share in again)
+    issued = host * sum(_issued(part, at) for part in parts)
+    issued_again = host * sum(share * _issued(part, at) for part, share in again)
+    terms = dict.fromkeys(TERMS, 0.0)
+    for part in parts:
+        terms[part.term] += part.forward + part.inputs + part.weights
+    terms["recomputation"] = repeated
+    wait = sum(part.wait for part in parts)
+    waits = wait + sum(share * part.wait for part, share in again)
+    ahead = _both(forward - wait, issued, at) + wait
+    work = inputs + weights + repeated
+    backward = _both(work - waits, 2 * issued + issued_again, at) + waits
+    terms["host"] = ahead - forward + backward - work
+    return LayerTime(ahead, backward, weights, tuple(terms.items()))
+
+
+def _issued(part: Part, at: Setting) -> float:
+    """Return the kernels of a part's forward pass that the host issues one by one."""
+    if at.layout.graphs is Graphs.MODULES and part.module not in ("moe", "moe_act"):
+        return 0.0
+    return part.kernels
+
+
+def _both(device: float, host: float, at: Setting) -> float:
+    """Return the seconds of a pass that keeps device and host busy for so long."""
+    if host <= 0 or device <= 0:
+        return max(device, host, 0.0)
+    q = at.calibration.sharpness
+    longer = max(device, host)
+    return float(longer * (1 + (min(device, host) / longer) ** q) ** (1 / q))
+
+
+def rank_parameters(block: Block, hidden: int, layout: Layout) -> tuple[float, float]:
+    """Return the weights of a block on one rank: those all replicas hold, and routed experts'."""
+    if block.profiled is not None:
+        return block.profiled.weights * block.profiled.at(layout.tensor).held, 0.0
+    routed = block.routed_parameters(hidden)
+    dense = block.parameters(hidden) - routed
+    return dense / layout.tensor, routed / (layout.expert * layout.expert_tensor)
+
+
+@dataclass(frozen=True)
+class LayerTimes:
+    """Times of everything that stages are made of.
+
+    Parameters
+    ----------
+    blocks
+        By layer type of the model, without recomputation.
+    recomputed
+        By layer type, with the layout's recomputation.
+    embedding, head
+        What stands before the first and behind the last block.
+    further
+        One prediction of a further token, without its block: projection, norms and head.
+    """
+
+    blocks: tuple[LayerTime, ...]
+    recomputed: tuple[LayerTime, ...]
+    embedding: LayerTime
+    head: LayerTime
+    further: LayerTime
+
+
+#: Fields of a layout that the time of a layer depends on.
+_DECIDES = (
+    "tensor", "sequence_parallel", "context", "context_kind", "expert", "expert_tensor",
+    "dispatcher", "expert_capacity", "microbatch", "sequence", "recompute", "recipe",
+    "fused_attention", "overlap", "compiled", "graphs", "order", "software",
+)  # fmt: skip
+
+
+class LayerPrices:
+    """Times of a model's layers on a cluster, each layout's computed once.
+
+    Parameters
+    ----------
+    model, cluster, calibration
+        What is priced, on what, and what kernels reach there.
+    """
+
+    def __init__(
+        self, model: ModelDescription, cluster: TrainingCluster, calibration: Calibration
+    ) -> None:
+        self.model, self.cluster, self.calibration = model, cluster, calibration
+        #: Layer type of each block, in order.
+        self.kinds = tuple(
+            model.layer_types.index(block) for block in (*model.encoder, *model.blocks)
+        )
+        self._known: dict[tuple[object, ...], LayerTimes] = {}
+        self._decides = attrgetter(*_DECIDES)
+
+    def times(self, layout: Layout) -> LayerTimes:
+        """Return the times under a layout."""
+        key = self._decides(layout)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._price(layout)
+        return known
+
+    def _price(self, layout: Layout) -> LayerTimes:
+        model = self.model
+        plain = Setting(replace(layout, recompute=frozenset()), self.cluster, self.calibration)
+        encoded = (model.encoder_sequence or layout.sequence) if model.encoder else 0
+        parts = {}
+        for block in model.layer_types:
+            at = plain
+            if block in model.encoder and model.encoder_sequence:
+                shorter = replace(plain.layout, sequence=model.encoder_sequence)
+                at = Setting(shorter, self.cluster, self.calibration)
+            parts[block] = list(block_parts(at, block, model.hidden, encoded))
+        blocks = tuple(add_up(parts[block], plain) for block in model.layer_types)
+        recomputed = blocks
+        if layout.recompute:
+            at = Setting(layout, self.cluster, self.calibration)
+            recomputed = tuple(add_up(parts[block], at) for block in model.layer_types)
+        head = add_up(list(head_parts(model, plain)), plain)
+        further = add_up(
+            [linear(plain, "mtp", model.hidden, 2 * model.hidden), *head_parts(model, plain)], plain
+        )
+        return LayerTimes(
+            blocks, recomputed, add_up(list(embedding_parts(model, plain)), plain), head, further
+        )
+
+
+def head_parts(model: ModelDescription, at: Setting) -> Iterator[Part]:
+    """Return the parts of final norm, logits and loss, or of a classifier."""
+    if not model.head and not model.classes:
+        return
+    outer = 2 * at.outer * model.hidden
+    yield memory_bound(at, "head", 2 * outer, 4 * outer)
+    if model.head and model.vocabulary:
+        # Vocabularies are padded so that each rank's part is a multiple of 128.
+        rows = 128 * math.ceil(model.vocabulary / (128 * at.layout.tensor))
+        logits = at.tokens * rows
+        yield linear(at, "head", rows, model.hidden)
+        # 32-bit logits: cast, maximum, difference, exponentials, sum, quotient, and the gradient;
+        # fused, as by Megatron since it has fused attention, they move a third of it.
+        layout = at.layout
+        megatron = layout.software is Software.MEGATRON and layout.fused_attention
+        forward, backward = (12, 8) if layout.compiled or megatron else (34, 14)
+        yield memory_bound(at, "head", forward * logits, backward * logits, 6)
+        yield tensor_collective(at, "head", model.hidden, leaves=False)
+
+
+def embedding_parts(model: ModelDescription, at: Setting) -> Iterator[Part]:
+    """Return the parts of the embeddings."""
+    if not model.embedding_parameters:
+        return
+    moved = 2 * at.tokens * model.hidden
+    yield memory_bound(at, "embedding", 3 * moved, 4 * moved, 3)
+    yield tensor_collective(at, "embedding", model.hidden, enters=False)

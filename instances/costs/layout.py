@@ -1,0 +1,587 @@
+"""Layouts: how a training iteration is divided over devices, and in which precision it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..common.choices import Choice, choose
+from ..common.errors import InputError, quote
+from ..common.units import MOST_COUNT
+from .description import ModelDescription
+from .hardware import Precision, TrainingCluster
+
+
+class TrainingSchedule(Choice):
+    """Order of forward and backward passes of a pipeline."""
+
+    ONE_F_ONE_B = "1f1b"
+    GPIPE = "gpipe"
+    INTERLEAVED = "interleaved"
+    ZB_H1 = "zb-h1"
+    ZB_H2 = "zb-h2"
+
+
+class ContextKind(Choice):
+    """How context parallelism moves keys and values.
+
+    Around a ring; gathered before attention (Llama 3); or exchanged for heads (Ulysses).
+    """
+
+    RING = "ring"
+    ALL_GATHER = "all-gather"
+    ALL_TO_ALL = "all-to-all"
+
+
+class Recompute(Choice):
+    """Module whose activations the backward pass computes again.
+
+    The names are Megatron-Core's; `FULL` is the whole block, `OPERATORS` is torchtitan's choice by
+    operator: attention's output and that of every second matrix product are kept, all else is
+    computed again.
+    """
+
+    FULL = "full"
+    CORE_ATTENTION = "core_attn"
+    MLA_UP_PROJECTION = "mla_up_proj"
+    LAYERNORM = "layernorm"
+    MLP = "mlp"
+    MOE = "moe"
+    MOE_ACTIVATION = "moe_act"
+    SHARED_EXPERTS = "shared_experts"
+    OPERATORS = "op"
+
+
+class Dispatcher(Choice):
+    """How tokens reach the devices of their experts.
+
+    Every chosen expert gets its own copy; or a token crosses to each device once, and to each node
+    once, and is copied there (DeepEP, HybridEP).
+    """
+
+    ALL_TO_ALL = "all-to-all"
+    HIERARCHICAL = "hierarchical"
+
+
+class Graphs(Choice):
+    """Which kernels a recorded graph launches (CUDA graphs), without the host.
+
+    None; those of the modules whose shapes do not change, so all but the routed experts'; or those
+    of the whole iteration.
+    """
+
+    NONE = "none"
+    MODULES = "modules"
+    ITERATION = "iteration"
+
+
+class Optimizer(Choice):
+    """Optimizer, by what it keeps: Adam two moments, Muon one of most matrices."""
+
+    ADAM = "adam"
+    MUON = "muon"
+
+
+class Software(Choice):
+    """Software family whose kernels and overlap a calibration describes."""
+
+    MEGATRON = "megatron"
+    MEGATRON_DEEPSPEED = "megatron-deepspeed"
+    FSDP = "fsdp"
+    TORCHTITAN = "torchtitan"
+    OTHER = "other"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Precision of products and bytes per parameter of everything that is kept for training.
+
+    Parameters
+    ----------
+    name
+        What users call it.
+    compute
+        Precision of the linear layers' products.
+    weight_bytes
+        Of the weights that the model computes with, held between iterations.
+    gradient_bytes
+        Of the gradients that microbatches accumulate into.
+    master_bytes
+        Of a copy of the weights that the optimizer updates; 0: it updates the weights themselves.
+    moment_bytes
+        Of the optimizer's moments, all together.
+    gather_bytes
+        Of a weight in the all-gather of a sharded optimizer or of sharded weights.
+    reduce_bytes
+        Of a gradient in its reduction over data-parallel ranks.
+    bucket_bytes
+        Of flat buffers that gathering and reducing work in, all together.
+    optimizer
+        Adam or Muon.
+    """
+
+    name: str
+    compute: Precision
+    weight_bytes: float = 2.0
+    gradient_bytes: float = 4.0
+    master_bytes: float = 4.0
+    moment_bytes: float = 8.0
+    gather_bytes: float = 2.0
+    reduce_bytes: float = 4.0
+    bucket_bytes: float = 0.0
+    optimizer: Optimizer = Optimizer.ADAM
+
+    def __post_init__(self) -> None:
+        """Take texts for choices."""
+        choose(self, compute=Precision, optimizer=Optimizer)
+
+
+#: Megatron's 16-bit floats with gradients and optimizer in 32 bits.
+MEGATRON_BF16 = Recipe("megatron-bf16", Precision.BF16)
+
+#: Recipes by name.
+RECIPES: dict[str, Recipe] = {
+    recipe.name: recipe
+    for recipe in (
+        MEGATRON_BF16,
+        Recipe("megatron-fp16", Precision.FP16, gradient_bytes=2, reduce_bytes=2),
+        Recipe("megatron-fp8", Precision.FP8, gather_bytes=2),
+        Recipe("megatron-fp8-block", Precision.FP8_BLOCK),
+        Recipe("megatron-mxfp8", Precision.MXFP8),
+        Recipe("megatron-nvfp4", Precision.NVFP4),
+        # Weights, gradients and moments in 32 bits, gathered and computed with in 16.
+        Recipe("fsdp-bf16", Precision.BF16, weight_bytes=4, master_bytes=0),
+        Recipe("fsdp-fp8", Precision.FP8, weight_bytes=4, master_bytes=0),
+        # Everything in 16 bits but the optimizer's copy and moments (DeepSpeed ZeRO).
+        Recipe("zero-fp16", Precision.FP16, gradient_bytes=2, reduce_bytes=2),
+        # DeepSpeed's optimizers: the first keeps 32-bit gradients of its own part for the step, the
+        # second adds up all of them in 32 bits beside those in 16.
+        # Both have two buffers of 5e8 16-bit elements.
+        Recipe(
+            "deepspeed-fp16",
+            Precision.FP16,
+            gradient_bytes=2,
+            moment_bytes=12,
+            reduce_bytes=2,
+            bucket_bytes=2e9,
+        ),
+        Recipe("deepspeed-bf16", Precision.BF16, gradient_bytes=6, bucket_bytes=2e9),
+        Recipe("fp32", Precision.FP32, weight_bytes=4, master_bytes=0, gather_bytes=4),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Which communication runs beside computation.
+
+    Parameters
+    ----------
+    gradients
+        Reduction of gradients, beside the backward pass.
+    parameters
+        Gathering of weights, beside the forward pass.
+    tensor
+        Tensor-parallel collectives, beside the products that they feed (async TP, user buffers).
+    experts
+        Dispatch and combine of experts, beside another microbatch's computation.
+    messages
+        Pipeline messages, beside the passes of other microbatches.
+    """
+
+    gradients: bool = True
+    parameters: bool = True
+    tensor: bool = False
+    experts: bool = False
+    messages: bool = True
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One division of a training iteration over devices.
+
+    ``tensor · context · pipeline · data`` devices take part. The routed experts' weights are laid
+    over the same devices as ``expert_tensor · expert · (the rest)`` within each pipeline rank.
+
+    Parameters
+    ----------
+    tensor
+        Devices that share each layer's matrices.
+    sequence_parallel
+        Whether these devices divide the sequence outside matrix products.
+    context, context_kind
+        Devices that share a sequence, and how they exchange keys and values.
+    pipeline
+        Pipeline ranks.
+    chunks
+        Model stages on each pipeline rank (interleaved schedules, V schedules).
+    data
+        Replicas, each with its own part of the batch.
+    expert, expert_tensor
+        Devices that share a layer's routed experts, and devices that share one expert's matrices.
+    dispatcher
+        How tokens reach the devices of their experts.
+    expert_capacity
+        Tokens that an expert takes, in units of a balanced load: more are dropped; 0: none is.
+    zero
+        What data-parallel ranks divide: 0 nothing, 1 the optimizer, 2 gradients too, 3 weights too.
+    shard_group
+        Ranks that divide it, where fewer than all data-parallel (times context) ranks; 0: all.
+    reshard_after_forward
+        With `zero` 3, whether gathered weights are given up between forward and backward.
+    microbatch, global_batch
+        Sequences per pass, and per iteration over all replicas.
+    sequence
+        Tokens per sequence.
+    schedule
+        Order of passes.
+    recompute
+        Modules whose activations are computed again.
+    recompute_layers
+        Layers of each model stage in which they are; None: all.
+    stage_layers
+        Layers of each model stage in the model's order (``pipeline · chunks`` counts, which sum to
+        the model's layers); empty: even, the first stages taking one more where they do not divide.
+    mtp_stage
+        Model stage of the multi-token-prediction blocks, counted from the end if negative.
+    recipe
+        Precision and bytes per parameter; its name will do.
+    software
+        Whose kernels and overlap to price.
+    fused_attention
+        Whether attention is one kernel (flash); otherwise its scores lie in memory.
+    fused_norms
+        Whether a root-mean-square norm is one kernel; otherwise 32-bit copies of its input stay.
+    overlap
+        Communication that runs beside computation.
+    offload_activations, offload_weights, offload_optimizer
+        Fractions kept in host memory.
+    compiled
+        Whether pointwise operations are fused by a compiler.
+    graphs
+        Kernels that a recorded graph launches, without the host.
+    order
+        Axes from neighbouring ranks to distant ones.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> layout = stagecut.Layout(tensor=8, pipeline=4, data=2, microbatch=1, global_batch=64)
+    >>> layout.devices, layout.microbatches
+    (64, 32)
+    """
+
+    tensor: int = 1
+    sequence_parallel: bool = False
+    context: int = 1
+    context_kind: ContextKind = ContextKind.RING
+    pipeline: int = 1
+    chunks: int = 1
+    data: int = 1
+    expert: int = 1
+    expert_tensor: int = 1
+    dispatcher: Dispatcher = Dispatcher.ALL_TO_ALL
+    expert_capacity: float = 0.0
+    zero: int = 0
+    shard_group: int = 0
+    reshard_after_forward: bool = True
+    microbatch: int = 1
+    global_batch: int = 1
+    sequence: int = 2048
+    schedule: TrainingSchedule = TrainingSchedule.ONE_F_ONE_B
+    recompute: frozenset[Recompute] = field(default_factory=frozenset)
+    recompute_layers: int | None = None
+    stage_layers: tuple[int, ...] = ()
+    mtp_stage: int = -1
+    recipe: Recipe = MEGATRON_BF16
+    software: Software = Software.MEGATRON
+    fused_attention: bool = True
+    fused_norms: bool = True
+    overlap: Overlap = Overlap()
+    offload_activations: float = 0.0
+    offload_weights: float = 0.0
+    offload_optimizer: float = 0.0
+    compiled: bool = False
+    graphs: Graphs = Graphs.NONE
+    order: tuple[str, ...] = ("tensor", "context", "data", "pipeline")
+
+    def __post_init__(self) -> None:
+        """Take texts for choices, and any collection of them for `recompute`."""
+        choose(self, context_kind=ContextKind, schedule=TrainingSchedule, software=Software)
+        choose(self, dispatcher=Dispatcher, graphs=Graphs)
+        if isinstance(self.recipe, str):
+            if self.recipe not in RECIPES:
+                raise InputError(f"recipe: {quote(self.recipe)} is not one of {', '.join(RECIPES)}")
+            object.__setattr__(self, "recipe", RECIPES[self.recipe])
+        named = (self.recompute,) if isinstance(self.recompute, str) else self.recompute
+        modules = frozenset(Recompute.of("recompute", module) for module in named)
+        object.__setattr__(self, "recompute", modules)
+
+    @property
+    def devices(self) -> int:
+        """Devices that take part."""
+        return self.tensor * self.context * self.pipeline * self.data
+
+    @property
+    def microbatches(self) -> int:
+        """Microbatches of one replica; one less full than the others where they do not divide."""
+        return -(-self.global_batch // (self.microbatch * self.data))
+
+    @property
+    def stages(self) -> int:
+        """Model stages: chunks of all pipeline ranks."""
+        return self.pipeline * self.chunks
+
+    def rank_stages(self, rank: int) -> tuple[int, ...]:
+        """Model stages on pipeline rank `rank`."""
+        return tuple(range(rank, self.stages, self.pipeline))
+
+    def layers_of_stages(self, layers: int) -> tuple[int, ...]:
+        """Count the layers of each model stage of a model of `layers` layers."""
+        if self.stage_layers:
+            return self.stage_layers
+        each, more = divmod(layers, self.stages)
+        return tuple(each + (1 if stage < more else 0) for stage in range(self.stages))
+
+    @property
+    def expert_data(self) -> int:
+        """Replicas of each routed expert."""
+        return self.tensor * self.context * self.data // (self.expert * self.expert_tensor)
+
+    @property
+    def replicas(self) -> int:
+        """Ranks that hold the same weights: data-parallel times context-parallel ones."""
+        return self.data * self.context
+
+    @property
+    def shards(self) -> int:
+        """Ranks that divide optimizer, gradients or weights, by `zero`."""
+        return (self.shard_group or self.replicas) if self.zero else 1
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of one microbatch on one rank: its part of the sequence times sequences."""
+        return self.microbatch * self.sequence / self.context
+
+
+#: Most passes of an iteration: microbatches times model stages, each of which the schedule orders.
+MOST_PASSES = 2_000_000
+
+
+def check_layout(model: ModelDescription, layout: Layout, cluster: TrainingCluster) -> None:
+    """Refuse a layout that contradicts itself, the model or the cluster.
+
+    Parameters
+    ----------
+    model, layout, cluster
+        What is trained, how, and on what.
+
+    Raises
+    ------
+    InputError
+        Of one line, with the remedy.
+    """
+    _check_counts(layout)
+    _check_devices(layout, cluster)
+    _check_heads(model, layout)
+    _check_profiled(model, layout)
+    _check_experts(model, layout)
+    check_stages(model, layout)
+    _check_batch(layout)
+    check_precision(layout, cluster)
+
+
+def _check_counts(layout: Layout) -> None:
+    """Refuse degrees below 1 and fractions that are none."""
+    counts = (
+        "tensor", "context", "pipeline", "chunks", "data", "expert", "expert_tensor", "microbatch",
+        "global_batch", "sequence",
+    )  # fmt: skip
+    for name in counts:
+        value = getattr(layout, name)
+        if not isinstance(value, int) or not 1 <= value <= MOST_COUNT:
+            raise InputError(f"{name}: {quote(value)}; it must be a whole number of at least 1")
+    for name, none in (("shard_group", 0), ("recompute_layers", None)):
+        value = getattr(layout, name)
+        if value != none and (not isinstance(value, int) or not 0 <= value <= MOST_COUNT):
+            raise InputError(f"{name}: {quote(value)}; it must be a whole number, 0 or above")
+    if layout.zero not in (0, 1, 2, 3):
+        raise InputError(f"zero: {quote(layout.zero)}; it must be 0, 1, 2 or 3")
+    for name in ("offload_activations", "offload_weights", "offload_optimizer"):
+        if not 0 <= getattr(layout, name) <= 1:
+            raise InputError(f"{name}: {getattr(layout, name):g}; it must be from 0 to 1")
+    if not 0 <= layout.expert_capacity <= MOST_COUNT:
+        raise InputError(f"expert_capacity: {layout.expert_capacity:g}; it must be 0 or above")
+
+
+def _check_devices(layout: Layout, cluster: TrainingCluster) -> None:
+    """Refuse degrees whose product is not the cluster, and groups that do not divide."""
+    product = (
+        f"tensor {layout.tensor} x context {layout.context} x pipeline {layout.pipeline} x data "
+        f"{layout.data}"
+    )
+    if layout.devices != cluster.devices:
+        raise InputError(
+            f"layout: {product} = {layout.devices} devices, and the cluster has {cluster.devices}; "
+            "change a degree"
+        )
+    if sorted(layout.order) != sorted(Layout.order):
+        axes = ", ".join(Layout.order)
+        raise InputError(f"order: {quote(', '.join(layout.order))}; name each of {axes} once")
+    if layout.shard_group and (
+        layout.shard_group > layout.replicas or layout.replicas % layout.shard_group
+    ):
+        raise InputError(
+            f"shard_group: {layout.shard_group} does not divide the {layout.replicas} ranks of "
+            "data x context that hold the same weights"
+        )
+
+
+def _check_heads(model: ModelDescription, layout: Layout) -> None:
+    """Refuse tensor and context degrees that heads or sequence cannot be divided by."""
+    attentions = [
+        attention
+        for block in model.layer_types
+        for attention in (block.attention, block.cross_attention)
+        if attention is not None
+    ]
+    for attention in attentions:
+        if attention.heads % layout.tensor:
+            raise InputError(
+                f"tensor: {layout.tensor} does not divide {attention.heads} heads of {model.name}; "
+                f"take one of {_divisors(attention.heads)}"
+            )
+        kv_heads = attention.kv_heads
+        if kv_heads % layout.tensor and layout.tensor % kv_heads:
+            raise InputError(
+                f"tensor: {layout.tensor} and {kv_heads} key and value heads of {model.name}: one "
+                "must divide the other"
+            )
+        each = attention.heads // layout.tensor
+        if layout.context_kind is ContextKind.ALL_TO_ALL and each % layout.context:
+            raise InputError(
+                f"context: {layout.context} does not divide {each} heads per tensor-parallel rank, "
+                "as exchanging heads asks; take another degree, or a ring"
+            )
+    for block in model.layer_types:
+        width = block.feed_forward.width if block.feed_forward else layout.tensor
+        if width % layout.tensor:
+            raise InputError(
+                f"tensor: {layout.tensor} does not divide the feed-forward width {width} of "
+                f"{model.name}; take one of {_divisors(width)}"
+            )
+    if layout.context > layout.sequence:
+        raise InputError(
+            f"context: {layout.context} devices for {layout.sequence} tokens; take fewer"
+        )
+
+
+def _check_profiled(model: ModelDescription, layout: Layout) -> None:
+    """Refuse what a profile of a model does not say: other degrees, batches, or modules."""
+    layers = [block.profiled for block in model.layer_types if block.profiled is not None]
+    for layer in layers:
+        layer.at(layout.tensor)
+    if not layers:
+        return
+    for name in ("microbatch", "sequence", "context"):
+        if getattr(layout, name) != 1:
+            raise InputError(
+                f"{name}: {getattr(layout, name)}; the batch that {model.name} was profiled with "
+                "counts as 1; profile it with another"
+            )
+    if layout.recompute - {Recompute.FULL}:
+        raise InputError(f"recompute: of {model.name} whole layers alone; take full or none")
+
+
+def _divisors(number: int) -> str:
+    return ", ".join(str(d) for d in range(1, min(number, 64) + 1) if number % d == 0)
+
+
+def _check_experts(model: ModelDescription, layout: Layout) -> None:
+    """Refuse expert degrees that experts or devices cannot be divided by."""
+    counts = {block.experts.experts for block in model.layer_types if block.experts is not None}
+    if not counts and layout.expert * layout.expert_tensor > 1:
+        raise InputError(f"expert: {layout.expert}, and {model.name} has no experts; take 1")
+    for count in counts:
+        if count % layout.expert:
+            raise InputError(
+                f"expert: {layout.expert} does not divide {count} experts of {model.name}; "
+                f"take one of {_divisors(count)}"
+            )
+    for block in model.layer_types:
+        if block.experts is not None and block.experts.width % layout.expert_tensor:
+            raise InputError(
+                f"expert_tensor: {layout.expert_tensor} does not divide an expert's width "
+                f"{block.experts.width}; take one of {_divisors(block.experts.width)}"
+            )
+    stage = layout.tensor * layout.context * layout.data
+    if stage % (layout.expert * layout.expert_tensor):
+        raise InputError(
+            f"expert: {layout.expert} x expert_tensor {layout.expert_tensor} does not divide the "
+            f"{stage} devices of a pipeline rank (tensor x context x data)"
+        )
+
+
+def check_stages(model: ModelDescription, layout: Layout) -> None:
+    """Refuse stages that the model's layers cannot fill and schedules that cannot run."""
+    layers, stages = model.layers, layout.stages
+    if layout.stage_layers:
+        given = len(layout.stage_layers)
+        if given != stages:
+            raise InputError(
+                f"stage_layers: {given} counts for pipeline {layout.pipeline} x chunks "
+                f"{layout.chunks} = {stages} stages; give {stages}"
+            )
+        if sum(layout.stage_layers) != layers or min(layout.stage_layers) < 0:
+            raise InputError(
+                f"stage_layers: they add up to {sum(layout.stage_layers)}, and {model.name} has "
+                f"{layers} layers"
+            )
+    elif stages > layers:
+        raise InputError(
+            f"pipeline: {layout.pipeline} x chunks {layout.chunks} = {stages} stages, and "
+            f"{model.name} has {layers} layers; take fewer"
+        )
+    if model.mtp and not -stages <= layout.mtp_stage < stages:
+        raise InputError(f"mtp_stage: {layout.mtp_stage}; there are {stages} stages")
+    if layout.chunks > 1 and layout.schedule is not TrainingSchedule.INTERLEAVED:
+        raise InputError(
+            f"chunks: {layout.chunks} with schedule {layout.schedule}; take interleaved"
+        )
+    if layout.schedule is TrainingSchedule.INTERLEAVED and layout.pipeline == 1:
+        raise InputError("schedule: interleaved with one pipeline rank; take 1f1b")
+
+
+def check_passes(layout: Layout) -> None:
+    """Refuse a schedule of more passes than are put in order."""
+    if layout.pipeline > 1 and layout.microbatches * layout.stages > MOST_PASSES:
+        raise InputError(
+            f"global_batch: {layout.microbatches} microbatches in {layout.stages} stages; at most "
+            f"{MOST_PASSES} passes are put in order; take larger microbatches"
+        )
+
+
+def _check_batch(layout: Layout) -> None:
+    """Refuse batches that replicas and microbatches do not divide."""
+    check_passes(layout)
+    once = layout.microbatch * layout.data
+    if layout.global_batch % once:
+        raise InputError(
+            f"global_batch: {layout.global_batch} is not divided by microbatch {layout.microbatch} "
+            f"x data {layout.data} = {once}; take a multiple of {once}"
+        )
+    if layout.schedule is TrainingSchedule.INTERLEAVED and layout.microbatches % layout.pipeline:
+        raise InputError(
+            f"global_batch: {layout.microbatches} microbatches per replica; an interleaved "
+            f"schedule takes a multiple of the {layout.pipeline} pipeline ranks"
+        )
+
+
+def check_precision(layout: Layout, cluster: TrainingCluster) -> None:
+    """Refuse a precision that a device has no products of."""
+    for nodes in cluster.nodes:
+        if layout.recipe.compute not in nodes.accelerator.peak:
+            known = ", ".join(nodes.accelerator.peak)
+            raise InputError(
+                f"recipe: {layout.recipe.name} computes in {layout.recipe.compute}, which "
+                f"{nodes.accelerator.name} does not; it has {known}"
+            )

@@ -1,0 +1,499 @@
+"""Bytes that a rank holds for training, term by term, and where in an iteration most is held.
+
+What is held all the time is parameters, gradients and optimizer state, by the recipe's bytes per
+parameter and by what data-parallel ranks divide. Activations are kept from a forward pass to its
+backward pass: those of a block (`activations.py`) times the passes in flight on the rank by its
+schedule (`passes_in_flight`). On top of both come, for moments, the loss (logits and their
+gradient), the gradients inside one block's backward pass, and, with sharded weights, gathered
+units: `rank_memory` takes the fullest of these moments. Megatron allocates gradients once;
+PyTorch's appear during the backward pass. Sources: Rajbhandari et al. (ZeRO, SC 2020), Megatron's
+distributed optimizer, PyTorch's FSDP2; checked against torch's memory tracker and published peaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+
+from .activations import Tokens, element_bytes, fused, kept, largest_matrix, working
+from .description import Block, ModelDescription
+from .layout import Layout, Software, TrainingSchedule
+
+#: Bytes of a device outside the allocator: the driver's context with its kernels (1,573 MiB on an
+#: A100, says the BigScience workshop's log) and the channels of some five NCCL communicators.
+CONTEXT_BYTES = 3.0e9
+#: Part of what is allocated and freed during an iteration that lies unused between blocks of the
+#: caching allocator. A convention: published peaks of runs at the limit leave so much.
+FRAGMENTATION = 0.04
+#: Part of it that the allocator keeps for blocks of other sizes, and gives back when memory is
+#: short, where its segments do not grow: in PyTorch's own launchers, and in Megatron's of before
+#: fused attention. From torchtitan's runs of Llama 3 8B on 8 and 128 GPUs (16 to 26 % in all).
+CACHED = 0.16
+
+
+@dataclass(frozen=True)
+class RankMemory:
+    """Bytes of a rank at the moment when it holds most.
+
+    Parameters
+    ----------
+    parameters
+        Weights between iterations; its shard, where they are divided.
+    gradients
+        At that moment.
+    optimizer
+        Master weights and moments.
+    activations
+        Kept for backward passes.
+    logits
+        Logits, loss and their gradients.
+    workspace
+        Gradients and recomputed activations inside one block's backward pass.
+    gathered
+        Weights of units that are gathered.
+    communication
+        Buffers of collectives and messages.
+    fragmentation
+        What lies unused between blocks of the allocator.
+    cached
+        What the allocator keeps for later and could give back.
+    context
+        Outside the allocator: driver, libraries.
+    """
+
+    parameters: float = 0.0
+    gradients: float = 0.0
+    optimizer: float = 0.0
+    activations: float = 0.0
+    logits: float = 0.0
+    workspace: float = 0.0
+    gathered: float = 0.0
+    communication: float = 0.0
+    fragmentation: float = 0.0
+    cached: float = 0.0
+    context: float = 0.0
+
+    @property
+    def allocated(self) -> float:
+        """Bytes that the framework's allocator counts as in use: what most sources publish."""
+        return self.held - self.fragmentation - self.cached - self.context
+
+    @property
+    def reserved(self) -> float:
+        """Bytes that the allocator has from the driver: in use, fragmentation, cached."""
+        return self.held - self.context
+
+    @property
+    def needed(self) -> float:
+        """Bytes that a device must have: all but what is cached."""
+        return self.held - self.cached
+
+    @property
+    def held(self) -> float:
+        """All bytes of the device that are taken."""
+        return float(sum(getattr(self, term.name) for term in fields(self)))
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Bytes that a rank holds at one moment of an iteration beside weights and optimizer state."""
+
+    gradients: float = 0.0
+    activations: float = 0.0
+    logits: float = 0.0
+    workspace: float = 0.0
+    gathered: float = 0.0
+    communication: float = 0.0
+
+    @property
+    def held(self) -> float:
+        """All of them."""
+        return (
+            self.gradients
+            + self.activations
+            + self.logits
+            + self.workspace
+            + self.gathered
+            + self.communication
+        )
+
+
+# Parameters.
+
+
+@dataclass(frozen=True)
+class Held:
+    """Parameters on a rank: those that all data-parallel ranks hold, and routed experts'."""
+
+    shared: float
+    routed: float
+
+    def __add__(self, other: Held) -> Held:
+        """Sum of both."""
+        return Held(self.shared + other.shared, self.routed + other.routed)
+
+
+def block_held(block: Block, hidden: int, layout: Layout) -> Held:
+    """Parameters of a block on one rank: matrices divided by tensor parallelism, the rest not."""
+    if block.profiled is not None:
+        return Held(block.profiled.weights * block.profiled.at(layout.tensor).held, 0.0)
+    t = layout.tensor
+    whole = block.parameters(hidden)
+    routed = block.routed_parameters(hidden)
+    divided = 0.0
+    for attention in (block.attention, block.cross_attention):
+        if attention is not None:
+            all_of_it = attention.parameters(hidden)
+            if attention.latent:
+                down = hidden * (attention.q_rank + attention.kv_rank + attention.rope_dim)
+                divided += all_of_it - down - attention.q_rank - attention.kv_rank
+            else:
+                divided += all_of_it - (2 * attention.head_dim if attention.qk_norm else 0)
+                # Each tensor rank has a key and value head at least.
+                copies = max(1.0, t / attention.kv_heads) - 1
+                width = attention.key_width + attention.value_width
+                divided += copies * attention.kv_heads * width * hidden
+    if block.feed_forward is not None:
+        divided += block.feed_forward.parameters(hidden)
+    if block.experts is not None and block.experts.shared is not None:
+        divided += block.experts.shared.parameters(hidden)
+    same = max(0.0, whole - routed - divided)
+    return Held(divided / t + same, routed / (layout.expert * layout.expert_tensor))
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a layer type takes on one rank: bytes per microbatch, and parameters.
+
+    Parameters
+    ----------
+    kept, whole
+        Bytes kept with recomputation, and without.
+    working
+        Bytes inside its backward pass.
+    held
+        Parameters.
+    matrix
+        Weights of its largest matrix.
+    gated
+        Whether its feed-forward layer or its experts are gated.
+    """
+
+    kept: float
+    whole: float
+    working: float
+    held: Held
+    matrix: float
+    gated: bool
+
+    @classmethod
+    def of(cls, block: Block, hidden: int, layout: Layout) -> Sizes:
+        """Sizes of a block under a layout."""
+        layer = block.feed_forward or block.experts
+        return cls(
+            kept(block, hidden, layout),
+            kept(block, hidden, layout, recomputing=False),
+            working(block, hidden, layout),
+            block_held(block, hidden, layout),
+            largest_matrix(block, hidden, layout),
+            layer is not None and layer.gated,
+        )
+
+
+@dataclass(frozen=True)
+class Stages:
+    """A model under a layout: sizes of its layer types, and the types of each model stage."""
+
+    sizes: tuple[Sizes, ...]
+    stages: tuple[tuple[int, ...], ...]
+    mtp: tuple[int, ...]
+
+    @classmethod
+    def of(cls, model: ModelDescription, layout: Layout) -> Stages:
+        """Divide a model's layers, those of an encoder first, over the model stages."""
+        types, stages, first = model.types_of_layers, [], 0
+        for count in layout.layers_of_stages(model.layers):
+            stages.append(types[first : first + count])
+            first += count
+        sizes = tuple(Sizes.of(block, model.hidden, layout) for block in model.layer_types)
+        return cls(sizes, tuple(stages), types[model.layers :])
+
+    def of_rank(self, layout: Layout, rank: int) -> list[Sizes]:
+        """Sizes of the layers of all model stages on a pipeline rank."""
+        own = layout.rank_stages(rank)
+        return [self.sizes[kind] for stage in own for kind in self.stages[stage]]
+
+
+def stage_held(
+    model: ModelDescription, layout: Layout, stage: int, stages: Stages | None = None
+) -> Held:
+    """Parameters of a model stage on one rank."""
+    stages = stages or Stages.of(model, layout)
+    shared, routed = ends_held(model, layout, stage), 0.0
+    kinds = stages.stages[stage]
+    if model.mtp and stage == layout.mtp_stage % layout.stages:
+        kinds += stages.mtp
+        shared += len(model.mtp) * (2 * model.hidden / layout.tensor + 3) * model.hidden
+        if layout.stages > 1 and stage != 0:  # with a copy of the embedding
+            shared += model.vocabulary / layout.tensor * model.hidden
+    for kind in kinds:
+        held = stages.sizes[kind].held
+        shared += held.shared
+        routed += held.routed
+    return Held(shared, routed)
+
+
+def ends_held(model: ModelDescription, layout: Layout, stage: int) -> float:
+    """Parameters of embedding and head on one rank of a model stage."""
+    t, amount = layout.tensor, 0.0
+    if stage == 0:
+        tables = model.vocabulary * model.hidden
+        amount += tables / t + model.embedding_parameters - tables
+    if stage == layout.stages - 1:
+        logits = model.vocabulary * model.hidden if model.head else 0
+        own = 0 if model.tied and layout.stages == 1 else logits
+        amount += own / t + model.head_parameters - (0 if model.tied else logits)
+    return amount
+
+
+# Passes in flight.
+
+
+def passes_in_flight(layout: Layout, rank: int) -> Mapping[int, int]:
+    """Microbatches of each model stage whose activations a pipeline rank keeps, at the most.
+
+    1F1B: as many as ranks from this one on. Interleaved: the passes of its warm-up and one more.
+    Zero bubble: gradients of weights lag, so that every rank keeps as many as the first.
+    """
+    p, m, schedule = layout.pipeline, layout.microbatches, layout.schedule
+    own = layout.rank_stages(rank)
+    if p == 1:
+        return dict.fromkeys(own, 1)
+    if schedule is TrainingSchedule.GPIPE:
+        return dict.fromkeys(own, m)
+    if schedule is TrainingSchedule.ZB_H1:
+        return dict.fromkeys(own, min(m, p))
+    if schedule is TrainingSchedule.ZB_H2:
+        return dict.fromkeys(own, min(m, 2 * p - 1))
+    if layout.chunks == 1:
+        return dict.fromkeys(own, min(m, p - rank))
+    passes = min(2 * (p - rank - 1) + (layout.chunks - 1) * p + 1, m * layout.chunks)
+    counts = dict.fromkeys(own, 0)
+    for n in range(passes):
+        counts[own[n // p % layout.chunks]] += 1
+    return counts
+
+
+# The rank.
+
+
+def stage_kept(model: ModelDescription, layout: Layout, stage: int, stages: Stages) -> float:
+    """Bytes that a model stage keeps of one microbatch."""
+    kinds = stages.stages[stage]
+    again = len(kinds) if layout.recompute_layers is None else layout.recompute_layers
+    amount = sum(stages.sizes[kind].kept for kind in kinds[:again])
+    amount += sum(stages.sizes[kind].whole for kind in kinds[again:])
+    amount *= 1.0 - layout.offload_activations
+    at, each = Tokens.of(layout), element_bytes(layout)
+    if stage == 0:
+        amount += 8.0 * at.inner
+        if model.blocks and model.blocks[0].dropout:
+            amount += at.outer * model.hidden
+    if model.mtp and stage == layout.mtp_stage % layout.stages:
+        amount += sum(stages.sizes[kind].kept for kind in stages.mtp)
+        amount += len(model.mtp) * 4 * each * at.outer * model.hidden
+    if layout.stages > 1 and not fused(layout):
+        # The stage's output, which PyTorch's pipelines hold for the backward pass.
+        amount += each * at.outer * model.hidden
+    if stage == layout.stages - 1 and (model.head or model.classes):
+        # Input and output of the final norm.
+        amount += each * (at.outer + at.gathered) * model.hidden
+    return amount
+
+
+def loss_bytes(model: ModelDescription, layout: Layout) -> float:
+    """Bytes of logits, loss and gradient on the last stage.
+
+    In PyTorch three 32-bit tensors: log-probabilities, their gradient, and that of the logits; four
+    where tensor ranks divide the vocabulary. Megatron's cross-entropy keeps 16-bit logits and one
+    32-bit tensor, of which it makes the gradient in place. MosaicML's kernel (flash-attention's)
+    reads 16-bit logits and writes their gradient.
+    """
+    if not model.head:
+        return 0.0
+    logits = layout.tokens * model.vocabulary / layout.tensor
+    if layout.software is Software.FSDP:
+        return 4.0 * logits
+    if not fused(layout):
+        tensors = 4 if layout.tensor > 1 else 3
+        return 4.0 * tensors * logits
+    return 8.0 * logits * (1 + len(model.mtp))
+
+
+def rank_memory(
+    model: ModelDescription, layout: Layout, rank: int = 0, stages: Stages | None = None
+) -> RankMemory:
+    """Bytes of a pipeline rank at the moment when it holds most.
+
+    Parameters
+    ----------
+    model, layout
+        What runs, and how it is divided.
+    rank
+        Pipeline rank.
+    stages
+        The model divided by the layout, where it is known.
+    """
+    stages = stages or Stages.of(model, layout)
+    recipe = layout.recipe
+    own = layout.rank_stages(rank)
+    held = sum((stage_held(model, layout, stage, stages) for stage in own), Held(0.0, 0.0))
+    shards = layout.shards
+    routed_shards = max(1, min(shards, layout.expert_data)) if layout.zero else 1
+
+    def divided(bytes_each: float, at_least: int) -> float:
+        """Bytes of a state that data-parallel ranks divide from this ZeRO stage on."""
+        if layout.zero < at_least:
+            return bytes_each * (held.shared + held.routed)
+        return bytes_each * (held.shared / shards + held.routed / routed_shards)
+
+    parameters = divided(recipe.weight_bytes, 3) * (1 - layout.offload_weights)
+    gradients = divided(recipe.gradient_bytes, 2)
+    if stays_gathered(layout):  # added up whole, and divided at the end
+        gradients += recipe.reduce_bytes * (held.shared + held.routed)
+    state = recipe.master_bytes + recipe.moment_bytes
+    optimizer = divided(state, 1) * (1 - layout.offload_optimizer)
+    in_flight = passes_in_flight(layout, rank)
+    activations = sum(
+        count * stage_kept(model, layout, stage, stages)
+        for stage, count in in_flight.items()
+        if count
+    )
+    layers = stages.of_rank(layout, rank)
+    logits = loss_bytes(model, layout) if layout.stages - 1 in own else 0.0
+    at, each = Tokens.of(layout), element_bytes(layout)
+    always = recipe.bucket_bytes
+    if layout.pipeline > 1:  # received, and to be sent, in either direction
+        always += 2 * each * at.outer * model.hidden
+    # Gradients exist before the backward pass where they are allocated once or add up.
+    lazily = not fused(layout) and layout.microbatches == 1
+    before = Moment(gathered=gathered_ends(model, layout, rank, layers), communication=always)
+    if not lazily:
+        before = replace(before, gradients=gradients)
+    moments = [replace(before, activations=activations, logits=logits)]
+    if fused(layout) or not layers:
+        heaviest = max((layer.working for layer in layers), default=0.0)
+        moments.append(replace(before, activations=activations, workspace=heaviest))
+    else:
+        moments += backward_moments(model, layout, layers, activations, before, lazily)
+    most = max(moments, key=lambda one: one.held)
+    moving = most.held - most.gradients
+    modern = fused(layout) and layout.fused_attention
+    return RankMemory(
+        parameters,
+        most.gradients,
+        optimizer,
+        most.activations,
+        most.logits,
+        most.workspace,
+        most.gathered,
+        most.communication,
+        FRAGMENTATION * moving,
+        0.0 if modern else CACHED * moving,
+        CONTEXT_BYTES,
+    )
+
+
+def stays_gathered(layout: Layout) -> bool:
+    """Whether sharded weights stay gathered over an iteration's microbatches.
+
+    In a pipeline PyTorch neither gives up gathered weights between passes nor divides gradients
+    before the last one, since either would repeat with each microbatch.
+    """
+    return layout.zero == 3 and layout.shards > 1 and layout.pipeline > 1 and not fused(layout)
+
+
+def gathered_ends(model: ModelDescription, layout: Layout, rank: int, layers: list[Sizes]) -> float:
+    """Bytes of gathered weights that stay: embedding and head, or all that stay gathered."""
+    if layout.zero < 3 or layout.shards == 1:
+        return 0.0
+    weights = sum(ends_held(model, layout, stage) for stage in layout.rank_stages(rank))
+    if stays_gathered(layout) or not layout.reshard_after_forward:
+        weights += sum(unit_held(layer.held, layout) for layer in layers)
+    return layout.recipe.gather_bytes * weights
+
+
+def unit_held(held: Held, layout: Layout) -> float:
+    """Weights of a layer that data-parallel ranks divide."""
+    return held.shared + (held.routed if layout.expert_data > 1 else 0.0)
+
+
+def backward_moments(
+    model: ModelDescription,
+    layout: Layout,
+    layers: list[Sizes],
+    activations: float,
+    before: Moment,
+    lazily: bool,
+) -> Iterator[Moment]:
+    """Yield moments of a backward pass of PyTorch's modules, layer by layer from the last one.
+
+    Inside a layer its gradients come into being. With sharded weights the next unit is gathered
+    ahead, gradients stay whole in 16 bits until the end of the layer, and their copy in the
+    reduction's precision is given up at the end of the next one.
+    """
+    recipe, each = layout.recipe, element_bytes(layout)
+    sharded = layout.zero == 3 and layout.shards > 1 and not stays_gathered(layout)
+    shards = layout.shards if layout.zero >= 2 else 1
+    passed_on = each * Tokens.of(layout).outer * model.hidden
+    made, left, sent = 0.0, activations, 0.0
+    if lazily and model.head and layout.stages == 1:
+        made = each * model.vocabulary / layout.tensor * model.hidden  # the head's, whole
+    for n, layer in enumerate(reversed(layers)):
+        unit = unit_held(layer.held, layout) if sharded else 0.0
+        ahead = unit if n + 1 < len(layers) else 0.0
+        gathered = before.gathered + recipe.gather_bytes * (unit + ahead)
+        matrix = each * layer.matrix
+        yield Moment(
+            before.gradients + made + (matrix if lazily and layer.gated else 0.0),
+            left,
+            0.0,
+            # A gradient is computed beside the one that it is added to.
+            layer.working + (0.0 if lazily else matrix),
+            gathered,
+            before.communication + sent,
+        )
+        left -= layer.kept
+        if sharded:
+            sent = recipe.reduce_bytes * unit
+            yield Moment(
+                before.gradients + made + each * unit,
+                left,
+                0.0,
+                passed_on,
+                gathered,
+                before.communication + sent,
+            )
+        if lazily:
+            made += recipe.gradient_bytes * (layer.held.shared + layer.held.routed) / shards
+
+
+def peak_memory(model: ModelDescription, layout: Layout) -> RankMemory:
+    """Bytes of the pipeline rank that needs most.
+
+    Of ranks with the same layers and neither embedding, head nor multi-token prediction the first
+    keeps the most passes in flight: the others are left out.
+    """
+    stages = Stages.of(model, layout)
+    special = {0, layout.stages - 1} | ({layout.mtp_stage % layout.stages} if model.mtp else set())
+    ranks, seen = [], set()
+    for rank in range(layout.pipeline):
+        own = layout.rank_stages(rank)
+        kinds = tuple(stages.stages[stage] for stage in own)
+        if special & set(own):
+            ranks.append(rank)
+        elif kinds not in seen:
+            seen.add(kinds)
+            ranks.append(rank)
+    found = (rank_memory(model, layout, rank, stages) for rank in ranks)
+    return max(found, key=lambda one: one.needed)

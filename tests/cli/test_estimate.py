@@ -1,0 +1,183 @@
+"""`stagecut estimate` and its Python counterpart: terms that add up, and refusals in one line."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stagecut
+from stagecut import Layout, cli, estimate, model_description, training_cluster
+from stagecut.instances.costs import models
+from stagecut.runtime.pictures.estimate_chart import MEMORY_TERMS, TIME_TERMS, shown_ranks
+
+JOB = ["llama3-70b", "--cluster", "h100:8x8", "--global-batch", "512", "--sequence", "8192"]
+CUT = [*JOB, "--tp", "4", "--pp", "4"]
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = cli.run_command(["estimate", *arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    code, out, err = run(capsys, *arguments, "--json")
+    assert code == 0, err
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def test_terms_add_up_and_have_names(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, *CUT)
+    assert sum(found["terms"].values()) == pytest.approx(found["seconds"])
+    assert set(found["terms"]) <= set(TIME_TERMS)
+    for rank in found["memory"]:
+        assert sum(rank[term] for term in MEMORY_TERMS) == pytest.approx(rank["held"])
+    assert [rank["pipeline_rank"] for rank in found["memory"]] == [0, 1, 2, 3]
+    tokens = 512 * 8192 / found["seconds"] / 64
+    assert found["tokens_per_s_per_gpu"] == pytest.approx(tokens)
+    assert found["mfu"] == pytest.approx(found["tflops_per_gpu"] / 989.4)
+
+
+def test_the_command_prices_what_the_function_does(capsys: pytest.CaptureFixture[str]) -> None:
+    layout = Layout(
+        tensor=4, sequence_parallel=True, pipeline=4, data=4, zero=1, global_batch=512,
+        sequence=8192,
+    )  # fmt: skip
+    found = estimate("llama3-70b", layout, "h100:8x8")
+    assert answer(capsys, *CUT) == json.loads(json.dumps(found.as_dict()))
+    same = estimate(model_description("llama3-70b"), layout, training_cluster("h100:64"))
+    assert same == found
+
+
+def test_tables_say_time_memory_and_whether_it_fits(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    picture = tmp_path / "job.svg"
+    code, out, _ = run(capsys, *CUT, "--recompute", "full", "--plot", str(picture))
+    assert code == 0
+    for label in ("matrix products", "recomputation", "optimizer state", "rank 3", "it fits"):
+        assert label in out
+    assert "TFLOP/s/GPU of the model, MFU" in out
+    drawn = picture.read_text()
+    assert "<svg" in drawn
+    assert f"written: {picture}" in out
+    code, out, _ = run(capsys, *JOB)
+    assert code == 0
+    assert "it does not fit" in out
+
+
+def test_what_helps_memory_is_seen_in_its_term(capsys: pytest.CaptureFixture[str]) -> None:
+    def most(term: str, *more: str) -> float:
+        return max(rank[term] for rank in answer(capsys, *CUT, *more)["memory"])
+
+    assert most("activations", "--recompute", "full") < 0.2 * most("activations")
+    assert most("optimizer", "--zero", "1") == pytest.approx(most("optimizer", "--zero", "0") / 4)
+    assert most("optimizer", "--offload-optimizer", "1") == 0
+    assert most("parameters", "--zero", "3") < most("parameters", "--zero", "1")
+
+
+def test_defaults_follow_what_is_given(capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer(capsys, *CUT, "--chunks", "5") == answer(
+        capsys, *CUT, "--chunks", "5", "--schedule", "interleaved", "--sp", "--dp", "4"
+    )
+    assert answer(capsys, *JOB, "--zero", "3") == answer(
+        capsys, *JOB, "--zero", "3", "--recipe", "fsdp-bf16", "--software", "fsdp"
+    )
+    short = answer(capsys, "gpt2", "--cluster", "h100:8", "--global-batch", "64")
+    assert short == answer(
+        capsys, "gpt2", "--cluster", "h100:8", "--global-batch", "64", "--sequence", "1024"
+    )
+
+
+def test_a_configuration_file_is_a_model(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(models._shipped()["llama3-70b"]["config"]))
+    own, shipped = answer(capsys, str(path), *CUT[1:]), answer(capsys, *CUT)
+    assert own | {"model": ""} == shipped | {"model": ""}
+    assert own["model"] == tmp_path.name
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--tp", "3"], "--tp 3 x --pp 1 x --cp 1 does not divide 64 devices of h100:8x8"),
+        (["--tp", "0"], "--tp: 0; it must be at least 1"),
+        (["--dp", "2"], "= 2 devices, and the cluster has 64"),
+        (["--tp", "4", "--pp", "4", "--chunks", "32"], "128 stages, and llama3-70b has 80 layers"),
+        (["--microbatch", "16"], "512 is not divided by microbatch 16 x data 64 = 1024"),
+        (["--ep", "8"], "llama3-70b has no experts"),
+        (["--schedule", "x"], "Invalid value for '--schedule'"),
+        (["--recompute", "x"], '--recompute: "x" is not one of full'),
+        (["--overlap", "x"], "--overlap: 'x' is not one of none, gradients"),
+        (["--recipe", "x"], "--recipe: 'x' is not one of megatron-bf16"),
+        (["--stage-layers", "8,x"], "--stage-layers: '8,x'; write counts"),
+        (["--attention", "x"], "--attention: 'x' is not one of fused, unfused"),
+        (["--plot", "x.gif"], "x.gif"),
+    ],
+)
+def test_contradictions_end_with_code_2_and_one_line(
+    capsys: pytest.CaptureFixture[str], more: list[str], said: str
+) -> None:
+    code, out, err = run(capsys, *JOB, *more)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_heads_that_the_tensor_degree_does_not_divide_are_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["qwen2.5-7b", "--cluster", "h100:8", "--tp", "8", "--global-batch", "8"]
+    code, _, err = run(capsys, *arguments)
+    assert code == 2
+    assert "tensor: 8 does not divide 28 heads of qwen2.5-7b; take one of 1, 2, 4, 7" in err
+
+
+@pytest.mark.parametrize("name", models.shipped_models())
+def test_every_shipped_description_can_be_priced(name: str) -> None:
+    model = model_description(name)
+    tokens = model.positions or 1024
+    layouts = [
+        Layout(data=8, global_batch=16, sequence=tokens, zero=1),
+        Layout(
+            pipeline=2, chunks=2, schedule="interleaved", data=4, global_batch=16, sequence=tokens,
+            recompute=frozenset({"core_attn"}), fused_attention=False,
+        ),
+    ]  # fmt: skip
+    for layout in layouts:
+        found = estimate(model, layout, "h100:8")
+        assert 0 < found.seconds < math.inf
+        assert all(seconds >= -1e-9 for seconds in found.terms.values())
+        assert 0 < found.mfu < 1
+        assert all(0 < rank.held < math.inf for rank in found.memory)
+
+
+def test_weights_of_all_ranks_are_the_model_s() -> None:
+    for name in ("llama3-70b", "qwen3-30b-a3b", "deepseek-v2-lite"):
+        model = model_description(name)
+        layout = Layout(pipeline=2, data=4, expert=4 if "llama" not in name else 1, global_batch=8)
+        held = sum(rank.parameters for rank in estimate(model, layout, "h100:8").memory)
+        # Each pipeline rank's, once per expert-parallel rank for what these share.
+        routed = sum(block.routed_parameters(model.hidden) for block in model.blocks)
+        own = model.parameters - routed + routed / layout.expert
+        assert held == pytest.approx(2 * own, rel=1e-3)
+
+
+def test_many_ranks_are_shown_by_their_ends_and_the_fullest() -> None:
+    memory = [{"parameters": 1.0 + (rank == 20)} for rank in range(64)]
+    shown = shown_ranks(memory)
+    assert 20 in shown
+    assert shown[0] == 0
+    assert shown[-1] == 63
+    assert len(shown) <= 25
+    figure = stagecut.estimate(
+        "gpt2", Layout(data=8, global_batch=8, sequence=1024), "h100:8"
+    ).plot()
+    assert len(figure.axes) == 2

@@ -1,0 +1,196 @@
+"""Bytes of a rank by term: against torch's own tracker, against schedules, and by their rules."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from project import ROOT
+
+from stagecut.instances.costs.activations import kept, kept_by_module
+from stagecut.instances.costs.description import Attention, Block, Experts, FeedForward
+from stagecut.instances.costs.description import ModelDescription as Model
+from stagecut.instances.costs.layout import RECIPES, Layout, Recompute, Software
+from stagecut.instances.costs.memory import (
+    block_held,
+    passes_in_flight,
+    peak_memory,
+    rank_memory,
+    stage_held,
+)
+from stagecut.instances.costs.traffic import collectives
+
+DENSE = Block(Attention(16, 4, 64), feed_forward=FeedForward(2816))
+SPARSE = replace(DENSE, feed_forward=None, experts=Experts(8, 2, 1024, shared_width=1024))
+MODEL = Model("dense", 1024, 32000, (DENSE,) * 8)
+PLAIN = Layout(data=4, global_batch=32, sequence=1024)
+
+
+def _load() -> Any:
+    name = "memory_against_torch"
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "kind"), [("mixtral", "fsdp"), ("gpt", "tensor")])
+def test_peak_and_collectives_are_those_of_torch(name: str, kind: str) -> None:
+    torch = _load()
+    ((model, layout),) = [(m, lay) for n, k, m, lay in torch.cases() if (n, k) == (name, kind)]
+    found, said = torch.track(model, layout), torch.predicted(model, layout)
+    assert said.allocated == pytest.approx(found.total, rel=0.03)
+    assert said.optimizer == pytest.approx(found.optimizer, rel=0.003)
+    crossed = {kind: (count, found.sizes[kind]) for kind, count in found.counts.items()}
+    assert crossed == torch.traffic(model, layout)
+
+
+def order(schedule: str, p: int, chunks: int, m: int, rank: int) -> list[tuple[bool, int]]:
+    """Forward or backward, and stage, of a rank's passes in Megatron's orders."""
+    if schedule == "1f1b":
+        ahead = min(p - rank - 1, m)
+        forward, backward = [(True, rank)] * m, [(False, rank)] * m
+    else:
+        total = m * chunks
+        ahead = min(2 * (p - rank - 1) + (chunks - 1) * p, total)
+        turn = [n // p % chunks for n in range(total)]
+        forward = [(True, rank + p * c) for c in turn]
+        backward = [(False, rank + p * (chunks - 1 - c)) for c in turn]
+    passes = forward[:ahead]
+    for n in range(len(backward)):
+        passes += forward[ahead + n : ahead + n + 1] + backward[n : n + 1]
+    return passes
+
+
+@pytest.mark.parametrize("m", [2, 4, 8, 16])
+@pytest.mark.parametrize(("p", "chunks"), [(2, 1), (4, 1), (2, 3), (4, 2)])
+def test_passes_in_flight_are_those_of_the_schedule(p: int, chunks: int, m: int) -> None:
+    if chunks > 1 and m % p:
+        pytest.skip("interleaved schedules take whole rounds")
+    schedule = "1f1b" if chunks == 1 else "interleaved"
+    layout = Layout(pipeline=p, chunks=chunks, global_batch=m, schedule=schedule)
+    for rank in range(p):
+        flying: Counter[int] = Counter()
+        most: list[int] = []
+        for forward, stage in order(schedule, p, chunks, m, rank):
+            flying[stage] += 1 if forward else -1
+            most.append(sum(flying.values()))
+        assert sum(passes_in_flight(layout, rank).values()) == max(most)
+
+
+def test_zero_bubble_schedules_keep_as_many_on_every_rank() -> None:
+    for schedule, many in (("zb-h1", 4), ("zb-h2", 7)):
+        layout = Layout(pipeline=4, global_batch=16, schedule=schedule)
+        assert [sum(passes_in_flight(layout, rank).values()) for rank in range(4)] == [many] * 4
+
+
+def test_a_layer_keeps_what_korthikanti_counts() -> None:
+    # 16-bit GPT with dropout: sbh (34 + 5as/h), and divided by t with sequence parallelism.
+    heads, hidden, sequence, batch = 32, 4096, 2048, 3
+    block = Block(
+        Attention(heads, heads, hidden // heads),
+        feed_forward=FeedForward(4 * hidden, gated=False),
+        norm="layer",
+        dropout=True,
+    )
+    unit = sequence * batch * hidden
+    layout = Layout(microbatch=batch, sequence=sequence, fused_attention=False)
+    statistics = 16 * sequence * batch
+    whole = unit * (34 + 5 * heads * sequence / hidden)
+    assert kept(block, hidden, layout) == pytest.approx(whole + statistics)
+    divided = replace(layout, tensor=8, sequence_parallel=True)
+    assert kept(block, hidden, divided) == pytest.approx((whole + statistics) / 8)
+    tensor = replace(layout, tensor=8)
+    expected = unit * (10 + 24 / 8 + 5 * heads * sequence / (hidden * 8))
+    assert kept(block, hidden, tensor) == pytest.approx(expected + statistics)
+    full = replace(layout, recompute=frozenset({Recompute.FULL}))
+    assert kept(block, hidden, full) == 2 * unit
+    selective = replace(divided, recompute=frozenset({Recompute.CORE_ATTENTION}))
+    assert kept(block, hidden, selective) == pytest.approx((34 * unit + statistics) / 8)
+
+
+@pytest.mark.parametrize("module", list(Recompute))
+@pytest.mark.parametrize("block", [DENSE, SPARSE])
+@pytest.mark.parametrize("software", list(Software))
+def test_recomputation_never_keeps_more(
+    module: Recompute, block: Block, software: Software
+) -> None:
+    layout = replace(PLAIN, software=software)
+    again = replace(layout, recompute=frozenset({module}))
+    assert 0 < kept(block, 1024, again) <= kept(block, 1024, layout)
+    assert kept(block, 1024, layout) == pytest.approx(
+        sum(kept_by_module(block, 1024, layout).values())
+    )
+
+
+@pytest.mark.parametrize("blocks", [(DENSE,) * 8, (DENSE, *(SPARSE,) * 7)])
+@pytest.mark.parametrize("tied", [False, True])
+def test_ranks_hold_all_weights_once(blocks: tuple[Block, ...], tied: bool) -> None:
+    model = Model("any", 1024, 32000, blocks, tied=tied)
+    layout = Layout(tensor=2, pipeline=2, chunks=2, data=4, expert=8, global_batch=8)
+    held = [stage_held(model, layout, stage) for stage in range(4)]
+    copied = 32000 * 1024 if tied else 0  # the head's copy of the embedding
+    replicated = sum(block_held(block, 1024, layout).shared for block in blocks)
+    routed = sum(one.routed for one in held) * 8
+    assert routed == sum(block.routed_parameters(1024) for block in blocks)
+    shared = sum(one.shared for one in held)
+    ends = 2 * 32000 * 1024 / 2 + 1024
+    assert shared == pytest.approx(replicated + ends)
+    whole = Layout(global_batch=1)
+    alone = sum(block_held(block, 1024, whole).shared for block in blocks)
+    assert alone + routed + 32000 * 1024 * 2 - copied + 1024 == model.parameters
+
+
+@pytest.mark.parametrize("software", [Software.MEGATRON, Software.TORCHTITAN])
+def test_what_is_divided_becomes_less(software: Software) -> None:
+    layout = replace(PLAIN, software=software, recipe=RECIPES["fsdp-bf16"])
+    by_zero = [rank_memory(MODEL, replace(layout, zero=zero)) for zero in range(4)]
+    assert by_zero[1].optimizer == by_zero[0].optimizer / 4
+    assert by_zero[2].gradients <= by_zero[1].gradients
+    assert by_zero[3].parameters == by_zero[0].parameters / 4
+    assert by_zero[3].gathered > 0
+    half = rank_memory(MODEL, replace(layout, zero=1, shard_group=2))
+    assert half.optimizer == by_zero[0].optimizer / 2
+    saved = rank_memory(MODEL, replace(layout, offload_optimizer=0.5))
+    assert saved.optimizer == by_zero[0].optimizer / 2
+
+
+def test_the_fullest_rank_is_the_peak_and_terms_add_up() -> None:
+    layout = Layout(pipeline=4, data=2, global_batch=32, sequence=4096)
+    ranks = [rank_memory(MODEL, layout, rank) for rank in range(4)]
+    assert peak_memory(MODEL, layout) in ranks
+    assert peak_memory(MODEL, layout).needed == max(rank.needed for rank in ranks)
+    for rank in ranks:
+        assert rank.allocated < rank.reserved < rank.held
+        assert rank.needed == rank.held - rank.cached
+
+
+def test_norms_without_a_kernel_keep_32_bit_copies() -> None:
+    plain = kept(DENSE, 1024, PLAIN)
+    copies = 2 * PLAIN.tokens * 1024 * (4 + 4 + 2)
+    assert kept(DENSE, 1024, replace(PLAIN, fused_norms=False)) == plain + copies
+
+
+def test_collectives_by_axis() -> None:
+    layout = Layout(
+        tensor=2, sequence_parallel=True, pipeline=2, data=2, expert=4, zero=1,
+        global_batch=8, sequence=1024,
+    )  # fmt: skip
+    model = Model("sparse", 1024, 32000, (DENSE,) * 2 + (SPARSE,) * 2)
+    found = {(one.axis, one.kind): one for one in collectives(model, layout, 1)}
+    # Two blocks of two regions and the head, four microbatches; Megatron gathers inputs again.
+    assert found["tensor", "all-gather"].count == 4 * (2 * (2 * 2 + 2) + 1)
+    assert found["expert", "all-to-all"].count == 4 * 2 * 4
+    assert found["pipeline", "message"].count == 4
+    held = stage_held(model, layout, 1)
+    assert found["data", "all-gather"].size == 2 * held.shared
+    message = found["pipeline", "message"]
+    assert message.size == message.count * 2 * 1024 / 2 * 1024
