@@ -191,7 +191,7 @@ def estimate(
     )
     found = price(described, layout, machines, measured=measured)
     if plot is not None:
-        from ..runtime.pictures.figure import save_picture
+        from ..runtime.pictures.style import save_picture
 
         save_picture(found.plot(), plot)
     if as_json:

@@ -10,8 +10,7 @@ from matplotlib.figure import Figure
 
 from ...instances.common.escape import plain
 from ...instances.common.quantities import show_bytes
-from .figure import ShownFigure, names_as_they_are, save_picture
-from .palette import FILLS
+from .style import FILLS, ShownFigure, names_as_they_are, save_picture
 
 #: What the terms of an iteration's time are called, in the order in which they are drawn.
 TIME_TERMS = {

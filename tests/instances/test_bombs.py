@@ -100,8 +100,7 @@ def test_what_torch_and_numpy_read(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
     from stagecut.solvers.learned.policy import new_policy
     from stagecut.solvers.learned.policy_file import write_policy
-    from stagecut.solvers.learned.ppo import Settings
-    from stagecut.solvers.learned.train import new_training
+    from stagecut.solvers.learned.train import Settings, new_training
 
     zeros = bytes(1 << 20)
 
