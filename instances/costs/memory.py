@@ -471,7 +471,7 @@ def backward_moments(
                 left,
                 0.0,
                 passed_on,
-                gathered,
+                gathered - recipe.gather_bytes * unit,  # given up before gradients are sent
                 before.communication + sent,
             )
         if lazily:
