@@ -46,7 +46,7 @@ class Tokens:
 
 def fused(layout: Layout) -> bool:
     """Whether layers are Megatron's fused ones rather than PyTorch's modules."""
-    return layout.software in (Software.MEGATRON, Software.OTHER)
+    return layout.software not in (Software.FSDP, Software.TORCHTITAN)
 
 
 def input_bytes(layout: Layout) -> float:
