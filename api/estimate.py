@@ -158,8 +158,9 @@ def estimate(
 
     Notes
     -----
-    Of unequal nodes, passes are priced on the first kind. How far such estimates are from measured
-    runs is in ``docs/validation.md``.
+    On unequal nodes each stage is priced on the slowest kind that its ranks lie on, numbered in the
+    cluster's order; what replicas exchange, and the optimizer, on the first kind. How far such
+    estimates are from measured runs is in ``docs/validation.md``.
 
     Examples
     --------

@@ -34,6 +34,8 @@ ITERATION_TERMS = (
     "products", "attention", "pointwise", "tensor", "context", "experts", "layers", "recomputation",
     "host", "weights", "bubble", "gradients", "optimizer",
 )  # fmt: skip
+#: Microbatches up to which a schedule is followed action by action.
+STEPPED = 1024
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,38 @@ def iteration_times(layouts: Sequence[Layout], prices: LayerPrices) -> list[Iter
 
 
 def stage_times(layout: Layout, prices: LayerPrices) -> tuple[StageTime, ...]:
-    """Return the passes of each model stage for one microbatch; stages that are alike are one."""
+    """Return the passes of each model stage for one microbatch; stages that are alike are one.
+
+    On unequal nodes a stage takes what it takes on the slowest kind that its ranks lie on.
+    """
+    if len(prices.cluster.nodes) == 1:
+        return _stage_times(layout, prices)
+    kinds = range(len(prices.cluster.nodes))
+    by_kind = [_stage_times(layout, prices.on(kind, layout.software)) for kind in kinds]
+    slowest: dict[int, StageTime] = {}
+    for rank in range(layout.pipeline):
+        own = [by_kind[kind] for kind in _kinds_of(rank, layout, prices.cluster)]
+        for stage in layout.rank_stages(rank):
+            slowest[stage] = max(
+                (times[stage] for times in own), key=lambda one: one.forward + one.backward
+            )
+    return tuple(slowest[stage] for stage in range(layout.stages))
+
+
+def _kinds_of(rank: int, layout: Layout, cluster: TrainingCluster) -> list[int]:
+    """Return the kinds of nodes that devices of a pipeline rank lie on."""
+    stride, found, first = axis_stride(layout, "pipeline"), [], 0
+    for kind, nodes in enumerate(cluster.nodes):
+        behind = first + nodes.devices
+        blocks = range(first // stride, (behind - 1) // stride + 1)
+        if len(blocks) >= layout.pipeline or any(b % layout.pipeline == rank for b in blocks):
+            found.append(kind)
+        first = behind
+    return found
+
+
+def _stage_times(layout: Layout, prices: LayerPrices) -> tuple[StageTime, ...]:
+    """Return the passes of each model stage on nodes of the first kind."""
     model, times = prices.model, prices.times(layout)
     held = [rank_parameters(block, model.hidden, layout) for block in model.layer_types]
     stages, start = [], 0
@@ -412,6 +445,15 @@ def longest_path(
     """
     if pipeline == 1:
         return np.asarray(microbatches * (forward + backward).sum(axis=0))
+    followed = max(STEPPED, 4 * pipeline)
+    if microbatches > followed + pipeline:
+        # Long before, each further round of microbatches takes as long as the one before.
+        most = followed - followed % pipeline + microbatches % pipeline
+        fewer, more = (
+            longest_path(schedule, pipeline, chunks, m, forward, backward, weights, sent)
+            for m in (most - pipeline, most)
+        )
+        return np.asarray(more + (microbatches - most) / pipeline * (more - fewer))
     steps = _steps(schedule, pipeline, chunks, microbatches)
     split = bool((steps.task % 3 == 2).any())
     duration = np.empty((3 * len(forward), forward.shape[1]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 import stagecut
 from stagecut import Layout, cli, estimate, model_description, training_cluster
 from stagecut.instances.costs import models
+from stagecut.instances.costs.calibration import calibration
 from stagecut.instances.costs.terms import MEMORY_TERMS, TIME_TERMS
+from stagecut.runtime.estimate import iteration_time
 from stagecut.runtime.pictures.estimate_chart import shown_ranks
 
 JOB = ["llama3-70b", "--cluster", "h100:8x8", "--global-batch", "512", "--sequence", "8192"]
@@ -182,3 +185,23 @@ def test_many_ranks_are_shown_by_their_ends_and_the_fullest() -> None:
         "gpt2", Layout(data=8, global_batch=8, sequence=1024), "h100:8"
     ).plot()
     assert len(figure.axes) == 2
+
+
+def test_stages_are_priced_on_the_nodes_that_they_lie_on() -> None:
+    def passes(cluster: str, **changed: object) -> list[float]:
+        layout = replace(
+            Layout(tensor=8, pipeline=2, data=1, global_batch=16, sequence=4096), **changed
+        )
+        model, machines = model_description("llama3-8b"), training_cluster(cluster)
+        table = calibration(machines.accelerator.family, layout.software)
+        found = iteration_time(model, layout, machines, table)
+        return [stage.forward + stage.backward for stage in found.stages]
+
+    fast, slow = passes("h100:8x2"), passes("a100:8x2,network=50GB/s")
+    mixed = passes("h100:8x1+a100:8x1,network=50GB/s")
+    assert mixed == pytest.approx([fast[0], slow[1]])
+    # With data-parallel ranks outermost each stage lies on both kinds, and takes the slower.
+    halves = {"tensor": 4, "data": 2, "order": ("tensor", "context", "pipeline", "data")}
+    assert passes("h100:8x1+a100:8x1,network=50GB/s", **halves) == pytest.approx(
+        passes("a100:8x2,network=50GB/s", **halves)
+    )
