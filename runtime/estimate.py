@@ -445,15 +445,16 @@ def longest_path(
     """
     if pipeline == 1:
         return np.asarray(microbatches * (forward + backward).sum(axis=0))
-    followed = max(STEPPED, 4 * pipeline)
+    window = 12 * pipeline
+    followed = max(STEPPED, 2 * window)
     if microbatches > followed + pipeline:
-        # Long before, each further round of microbatches takes as long as the one before.
+        # Long before, the pattern repeats itself, every few rounds of microbatches.
         most = followed - followed % pipeline + microbatches % pipeline
         fewer, more = (
             longest_path(schedule, pipeline, chunks, m, forward, backward, weights, sent)
-            for m in (most - pipeline, most)
+            for m in (most - window, most)
         )
-        return np.asarray(more + (microbatches - most) / pipeline * (more - fewer))
+        return np.asarray(more + (microbatches - most) / window * (more - fewer))
     steps = _steps(schedule, pipeline, chunks, microbatches)
     split = bool((steps.task % 3 == 2).any())
     duration = np.empty((3 * len(forward), forward.shape[1]))

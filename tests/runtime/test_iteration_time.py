@@ -16,6 +16,7 @@ from stagecut.instances.costs.layers import LayerPrices
 from stagecut.instances.costs.layout import Layout, Overlap
 from stagecut.instances.costs.models import shipped_model
 from stagecut.instances.model.network.links import Link
+from stagecut.runtime import estimate
 from stagecut.runtime.estimate import iteration_time, iteration_times, longest_path, stage_times
 from stagecut.runtime.simulate.network import point_to_point
 from stagecut.runtime.simulate.simulator import simulate_stages
@@ -55,6 +56,23 @@ def test_the_longest_path_is_the_simulators(schedule: str) -> None:
         order = stagecut.make_schedule(schedule, line, microbatches, network)
         simulated = simulate_stages(line, order, network=network)
         assert path[0] == pytest.approx(simulated.makespan)
+
+
+def test_many_microbatches_repeat_what_few_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Followed action by action or not, a schedule takes the same."""
+    draw = np.random.default_rng(0)
+    for schedule, pipeline, chunks in (("1f1b", 3, 1), ("interleaved", 4, 2), ("zb-h1", 4, 1)):
+        forward, weights, more = draw.uniform(1, 2, (3, pipeline * chunks, 5))
+        sent = draw.uniform(0, 0.5, 5)
+        times = []
+        for most in (200, 1000):
+            monkeypatch.setattr(estimate, "STEPPED", most)
+            times.append(
+                longest_path(
+                    schedule, pipeline, chunks, 400, forward, weights + more, weights, sent
+                )
+            )
+        assert times[0] == pytest.approx(times[1])
 
 
 def test_many_layouts_are_each_as_alone() -> None:
