@@ -72,7 +72,7 @@ def test_many_microbatches_repeat_what_few_began(monkeypatch: pytest.MonkeyPatch
                     schedule, pipeline, chunks, 400, forward, weights + more, weights, sent
                 )
             )
-        assert times[0] == pytest.approx(times[1])
+        assert times[0] == pytest.approx(times[1], rel=1e-3)
 
 
 def test_many_layouts_are_each_as_alone() -> None:
