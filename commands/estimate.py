@@ -14,6 +14,7 @@ from ..instances.costs.layout import (
     RECIPES,
     ContextKind,
     Dispatcher,
+    Graphs,
     Layout,
     Overlap,
     Recompute,
@@ -110,6 +111,12 @@ def estimate(
         str,
         typer.Option(help=f"What runs beside computation: none, or of {', '.join(OVERLAPPING)}."),
     ] = "gradients,parameters,messages",
+    graphs: Annotated[
+        Graphs, typer.Option(help="Kernels that recorded (CUDA) graphs launch, without the host.")
+    ] = Graphs.NONE,
+    compiled: Annotated[
+        bool, typer.Option("--compiled", help="A compiler fuses pointwise operations.")
+    ] = False,
     offload_activations: Annotated[
         float, typer.Option(help="Fraction kept in host memory, from 0 to 1.")
     ] = 0.0,
@@ -185,6 +192,8 @@ def estimate(
         software=software,
         fused_attention=_fused(attention),
         overlap=_overlap(overlap),
+        graphs=graphs,
+        compiled=compiled,
         offload_activations=offload_activations,
         offload_optimizer=offload_optimizer,
         order=tuple(axis.strip() for axis in order.split(",")),

@@ -14,6 +14,7 @@ TIME_TERMS = {
     "experts": "dispatch to experts",
     "host": "host: launches, each step",
     "weights": "waiting for sharded weights",
+    "offload": "waiting for host memory",
     "bubble": "pipeline bubble and messages",
     "gradients": "gradients and weights of replicas",
     "optimizer": "optimizer step",

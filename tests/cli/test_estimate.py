@@ -85,6 +85,26 @@ def test_what_helps_memory_is_seen_in_its_term(capsys: pytest.CaptureFixture[str
     assert most("parameters", "--zero", "3") < most("parameters", "--zero", "1")
 
 
+def test_what_lies_in_host_memory_costs_time(capsys: pytest.CaptureFixture[str]) -> None:
+    before = answer(capsys, *CUT)
+    for more, term in (
+        (["--offload-optimizer", "0.5"], "optimizer"),
+        (["--offload-activations", "1"], "offload"),
+    ):
+        after = answer(capsys, *CUT, *more)
+        assert after["terms"][term] >= before["terms"][term]
+        assert after["seconds"] >= before["seconds"]
+        assert sum(after["terms"].values()) == pytest.approx(after["seconds"])
+    device = training_cluster("h100:8").accelerator
+    layout = Layout(data=8, global_batch=8, sequence=8192, offload_activations=1.0)
+    near = replace(device, host_bandwidth=1e8)
+    cluster = training_cluster("h100:8")
+    far = replace(cluster, nodes=(replace(cluster.nodes[0], accelerator=near),))
+    wait = estimate("llama3.2-1b", layout, far).terms["offload"]
+    kept = estimate("llama3.2-1b", replace(layout, offload_activations=0.0), far).memory[0]
+    assert wait == pytest.approx(2 * kept.activations / 1e8, rel=0.1)
+
+
 def test_defaults_follow_what_is_given(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(capsys, *CUT, "--chunks", "5") == answer(
         capsys, *CUT, "--chunks", "5", "--schedule", "interleaved", "--sp", "--dp", "4"
