@@ -44,7 +44,7 @@ class Estimate:
     >>> import stagecut
     >>> layout = stagecut.Layout(tensor=4, pipeline=4, data=4, global_batch=512, sequence=8192)
     >>> found = stagecut.estimate("llama3-70b", layout, "h100:8x8")
-    >>> 5 < found.seconds < 60, len(found.memory)
+    >>> 0.2 < found.mfu < 0.7, len(found.memory)
     (True, 4)
     """
 
@@ -158,8 +158,9 @@ def estimate(
 
     Notes
     -----
-    Of unequal nodes, passes are priced on the first kind. How far such estimates are from measured
-    runs is in ``docs/validation.md``.
+    On unequal nodes each stage is priced on the slowest kind that its ranks lie on, numbered in the
+    cluster's order; what replicas exchange, and the optimizer, on the first kind. How far such
+    estimates are from measured runs is in ``docs/validation.md``.
 
     Examples
     --------

@@ -106,20 +106,24 @@ def mixtures(files: Sequence[Path]) -> list[Case]:
     ]
 
 
+def _name(run: Case) -> tuple[str, str]:
+    return run.source, run.row["id"]
+
+
 def main(argv: list[str] | None = None) -> None:
     """Print the ablation."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", nargs="+", type=Path)
     options = parser.parse_args(argv)
     runs = mixtures(options.files)
-    ratios: dict[str, dict[int, float]] = {}
+    ratios: dict[str, dict[tuple[str, str], float]] = {}
     print(
         f"{'left out':18}{'rows':>5}{'ratio':>8}{'|error|':>9}{'rank':>7}{'regret':>8}{'groups':>7}"
     )
     for term, changes in WITHOUT.items():
         with left_out(changes):
             judged, _ = published_runs.judge(runs)
-        ratios[term] = {id(one.case): one.ratio for one in judged}
+        ratios[term] = {_name(one.case): one.ratio for one in judged}
         values = list(ratios[term].values())
         rank, regret, count = ordered(judged)
         print(
@@ -131,7 +135,7 @@ def main(argv: list[str] | None = None) -> None:
     print(f"\n{'faster without':34}{'rows':>5}" + "".join(f"{term:>17}" for term in terms))
     for name, family in kinds:
         own = [
-            id(run)
+            _name(run)
             for run in runs
             if (run.description.name, run.cluster.accelerator.family) == (name, family)
         ]

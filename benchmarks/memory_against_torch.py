@@ -427,14 +427,14 @@ def _track(model: ModelDescription, layout: Layout, whole: DeviceMesh, grid: Dev
     if layout.tensor > 1:
         divide(module, grid["t"])
     optimizer = Adam(module.parameters())
+    step = _step if module.ends else _blocks_step if held is model else _pipeline_step
+    # The first iteration makes the optimizer's state, and what torch computes once.
+    step(module, layout, model)
+    optimizer.step()
+    optimizer.zero_grad()
     tracker, counted, sized = MemTracker(), CommDebugMode(), Bytes()
     tracker.track_external(module, optimizer)
-    step = _step if module.ends else _blocks_step if held is model else _pipeline_step
     with tracker:
-        step(module, layout, model)
-        optimizer.step()
-        optimizer.zero_grad()
-        tracker.reset_mod_stats()
         with counted, sized:
             step(module, layout, model)
         optimizer.step()
@@ -497,8 +497,10 @@ def _shared(module: nn.Module) -> Iterator[tuple[int, nn.Parameter]]:
 
 
 def predicted(model: ModelDescription, layout: Layout) -> RankMemory:
-    """What the costs say of the same rank."""
-    return rank_memory(model, layout, 1 if layout.pipeline > 1 else 0)
+    """What the costs say of the same rank; the pipeline's messages are not sent here."""
+    if layout.pipeline > 1:
+        return replace(rank_memory(model, layout, 1), communication=0.0)
+    return rank_memory(model, layout)
 
 
 def traffic(model: ModelDescription, layout: Layout) -> dict[str, tuple[int, float]]:

@@ -187,7 +187,7 @@ def case_of(row: Row) -> Case | Refusal:
         check_passes(layout)
         check_precision(layout, cluster)
         oom = row.get("status", "ok").lower() in ("oom", "out of memory")
-        seconds = None if oom else _seconds(row, layout)
+        seconds = None if oom else _seconds(row, description, layout, assumed)
         peak = _number(row, "peak_mem_gb") or None
     except InputError as error:
         return Refusal(row, str(error))
@@ -659,7 +659,9 @@ def _node_gigabits(row: Row) -> float | None:
     return next((rate for pattern, rate in NETWORKS.items() if re.search(pattern, text)), None)
 
 
-def _seconds(row: Row, layout: Layout) -> float | None:
+def _seconds(
+    row: Row, description: ModelDescription, layout: Layout, assumed: list[str]
+) -> float | None:
     """Return the seconds of an iteration: as normalised in the file, or from what was measured."""
     given = _number(row, "iter_s")
     if given:
@@ -679,7 +681,25 @@ def _seconds(row: Row, layout: Layout) -> float | None:
         return layout.global_batch * layout.sequence / (measured * shared)
     if unit.startswith("samples/s"):
         return layout.global_batch / (measured * shared)
+    if unit.startswith("model tflop/s"):
+        assumed.append("operations as Megatron-Bridge counts them: causal attention half")
+        operations = layout.global_batch * layout.sequence * _operations(description, layout)
+        return operations / (measured * 1e12 * shared)
     return None
+
+
+def _operations(description: ModelDescription, layout: Layout) -> float:
+    """Return the model's operations per token, without recomputation."""
+    total = 6.0 * description.hidden * description.vocabulary if description.head else 0.0
+    for block in description.blocks:
+        total += 6.0 * block.parameters(description.hidden)
+        if block.experts is not None:
+            idle = 1 - block.experts.top_k / block.experts.experts
+            total -= 6.0 * idle * block.routed_parameters(description.hidden)
+        if block.attention is not None:
+            one = block.attention
+            total += 3.0 * layout.sequence * one.heads * (one.key_width + one.value_width)
+    return total
 
 
 def cases(rows: Sequence[Row]) -> tuple[list[Case], list[Refusal]]:

@@ -15,6 +15,7 @@ time of the layout that is predicted to be fastest, over the fastest measured, l
     --csv OUT       every row with its prediction, or why it was refused
     --json OUT      the figures by source
     --pictures DIR  predicted against measured, and the regret by group
+    --terms         what the strict groups say of each term: their figures without it
 """
 
 from __future__ import annotations
@@ -36,12 +37,13 @@ from stagecut.instances.costs.calibration import calibration
 from stagecut.instances.costs.layers import LayerPrices
 from stagecut.instances.costs.layout import Layout, Software
 from stagecut.instances.costs.memory import RankMemory, peak_memory
-from stagecut.runtime.estimate import IterationTime, iteration_times
+from stagecut.runtime.estimate import ITERATION_TERMS, IterationTime, iteration_times
 
 #: Columns that further facts about shared rows stand in, joined by id.
 ADDED = Path(__file__).parent / "published_layouts.csv"
-#: Fewest rows of a strict group whose order is judged.
-LEAST = 8
+#: Fewest rows of a strict group whose order is judged, and slowest over fastest of those in which
+#: the choice of a layout matters.
+LEAST, SPREAD = 8, 1.3
 
 
 @dataclass(frozen=True)
@@ -149,8 +151,14 @@ def completed(case: Case, prices: LayerPrices) -> Layout:
     )[1]
 
 
-def groups(judged: Iterable[Judged]) -> list[Group]:
-    """Return the strict groups of at least `LEAST` measured rows."""
+def groups(judged: Iterable[Judged], without: str = "") -> list[Group]:
+    """Return the strict groups of at least `LEAST` measured rows.
+
+    Parameters
+    ----------
+    without
+        Term that is left out of the predicted times.
+    """
     alike: dict[tuple[object, ...], list[Judged]] = defaultdict(list)
     for one in judged:
         if one.case.seconds is not None:
@@ -160,7 +168,9 @@ def groups(judged: Iterable[Judged]) -> list[Group]:
         if len(members) < LEAST:
             continue
         measured = np.array([one.case.seconds for one in members])
-        predicted = np.array([one.time.seconds for one in members])
+        predicted = np.array(
+            [one.time.seconds - one.time.terms.get(without, 0.0) for one in members]
+        )
         rank = float(spearmanr(measured, predicted).statistic)
         regret = float(measured[predicted.argmin()] / measured.min() - 1)
         first = members[0].case
@@ -265,6 +275,26 @@ def report(judged: Sequence[Judged], refused: Sequence[Refusal], found: Sequence
     return "\n\n".join((sources, strict, fits, *((why,) if reasons else ())))
 
 
+def without_terms(judged: Sequence[Judged]) -> str:
+    """Return as Markdown how the strict groups' order and regret suffer without each term."""
+    rows = []
+    for term in ("", *ITERATION_TERMS):
+        found = groups(judged, term)
+        spread = [group for group in found if group.spread > SPREAD]
+        share = [one.time.terms.get(term, 0.0) / one.time.seconds for one in judged]
+        rows.append(
+            (
+                term or "nothing", f"{100 * np.mean(share):.1f} %" if term else "",
+                f"{np.mean([group.spearman for group in spread]):.3f}",
+                f"{min(group.spearman for group in spread):.2f}",
+                f"{100 * np.mean([group.regret for group in spread]):.1f} %",
+                f"{100 * max(group.regret for group in spread):.1f} %",
+            )
+        )  # fmt: skip
+    header = ("without", "share of the time", "mean Spearman", "least", "mean regret", "most")
+    return table(header, rows)
+
+
 def write_rows(path: Path, judged: Sequence[Judged], refused: Sequence[Refusal]) -> None:
     """Write every row with its prediction, or why it was refused."""
     with path.open("w", encoding="utf-8", newline="") as file:
@@ -325,12 +355,15 @@ def main() -> None:
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--pictures", type=Path)
+    parser.add_argument("--terms", action="store_true")
     options = parser.parse_args()
     runs, refused = cases(read_rows(options.files, [ADDED]))
     judged, more = judge(runs)
     refused += more
     found = groups(judged)
     print(report(judged, refused, found))
+    if options.terms:
+        print("\n" + without_terms(judged))
     if options.csv:
         write_rows(options.csv, judged, refused)
     if options.json:

@@ -14,6 +14,7 @@ from ..instances.costs.layout import (
     RECIPES,
     ContextKind,
     Dispatcher,
+    Graphs,
     Layout,
     Overlap,
     Recompute,
@@ -110,6 +111,12 @@ def estimate(
         str,
         typer.Option(help=f"What runs beside computation: none, or of {', '.join(OVERLAPPING)}."),
     ] = "gradients,parameters,messages",
+    graphs: Annotated[
+        Graphs, typer.Option(help="Kernels that recorded (CUDA) graphs launch, without the host.")
+    ] = Graphs.NONE,
+    compiled: Annotated[
+        bool, typer.Option("--compiled", help="A compiler fuses pointwise operations.")
+    ] = False,
     offload_activations: Annotated[
         float, typer.Option(help="Fraction kept in host memory, from 0 to 1.")
     ] = 0.0,
@@ -185,6 +192,8 @@ def estimate(
         software=software,
         fused_attention=_fused(attention),
         overlap=_overlap(overlap),
+        graphs=graphs,
+        compiled=compiled,
         offload_activations=offload_activations,
         offload_optimizer=offload_optimizer,
         order=tuple(axis.strip() for axis in order.split(",")),
@@ -240,7 +249,7 @@ def _overlap(text: str) -> Overlap:
 
 def _print(found: Estimate) -> None:
     """Print seconds by term, then bytes by term of the ranks that differ."""
-    from ..runtime.pictures.estimate_chart import MEMORY_TERMS, TIME_TERMS, shown_ranks
+    from ..instances.costs.terms import MEMORY_TERMS, TIME_TERMS
 
     layout, device = found.layout, found.cluster.accelerator
     time = new_table(f"{found.model.name} on {layout.devices} {device.name}", "time", ("s", ""))
@@ -251,13 +260,13 @@ def _print(found: Estimate) -> None:
     time.add_row("an iteration", f"{found.seconds:.4g}", "")
     OUT.print(time)
     OUT.print(_summary(found), highlight=False, soft_wrap=True)
-    ranks = _few(shown_ranks([vars(rank) for rank in found.memory]), found)
-    memory = new_table("memory of a device", "", (f"rank {rank}" for rank in ranks))
+    ranks = _few(found)
+    memory = new_table("memory of a device (GiB)", "", (f"rank {rank}" for rank in ranks))
     for term, label in MEMORY_TERMS.items():
         values = [getattr(found.memory[rank], term) for rank in ranks]
         if any(values):
-            memory.add_row(label, *(show_bytes(value) for value in values))
-    memory.add_row("in all", *(show_bytes(found.memory[rank].held) for rank in ranks))
+            memory.add_row(label, *(f"{value / 2**30:.2f}" for value in values))
+    memory.add_row("in all", *(f"{found.memory[rank].held / 2**30:.2f}" for rank in ranks))
     OUT.print(memory)
     most = max(rank.needed for rank in found.memory)
     verdict = "it fits" if found.fits else "it does not fit"
@@ -276,9 +285,10 @@ def _summary(found: Estimate) -> str:
     )
 
 
-def _few(ranks: list[int], found: Estimate) -> list[int]:
-    """Return first and last rank, and the fullest: what a table has room for."""
-    if len(ranks) <= 4:
-        return ranks
-    fullest = max(range(len(found.memory)), key=lambda rank: found.memory[rank].held)
-    return sorted({ranks[0], ranks[-1], fullest})
+def _few(found: Estimate) -> list[int]:
+    """Return up to four ranks; of more the first, the last and the fullest: a table has no room."""
+    count = len(found.memory)
+    if count <= 4:
+        return list(range(count))
+    fullest = max(range(count), key=lambda rank: found.memory[rank].held)
+    return sorted({0, count - 1, fullest})

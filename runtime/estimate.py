@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -24,7 +24,7 @@ from ..instances.costs.description import ModelDescription
 from ..instances.costs.hardware import TrainingCluster
 from ..instances.costs.layers import LayerPrices, LayerTimes, axis_stride, rank_parameters
 from ..instances.costs.layout import Layout
-from ..instances.costs.memory import stays_gathered
+from ..instances.costs.memory import Stages, stage_kept, stays_gathered
 from .schedules import make_schedule
 from .schedules.actions import Kind
 from .simulate.stages import chain
@@ -32,8 +32,10 @@ from .simulate.stages import chain
 #: Terms of an iteration's time.
 ITERATION_TERMS = (
     "products", "attention", "pointwise", "tensor", "context", "experts", "layers", "recomputation",
-    "host", "weights", "bubble", "gradients", "optimizer",
+    "host", "weights", "offload", "bubble", "gradients", "optimizer",
 )  # fmt: skip
+#: Microbatches up to which a schedule is followed action by action.
+STEPPED = 1024
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def iteration_time(
 
 def iteration_times(layouts: Sequence[Layout], prices: LayerPrices) -> list[IterationTime]:
     """Return the seconds of one iteration under each of many layouts of one model and cluster."""
-    stages = [stage_times(layout, prices) for layout in layouts]
+    stages = [_offloading(layout, prices, stage_times(layout, prices)) for layout in layouts]
     alike: dict[tuple[str, int, int, int], list[int]] = {}
     for i, layout in enumerate(layouts):
         key = (layout.schedule.value, layout.pipeline, layout.chunks, layout.microbatches)
@@ -114,7 +116,70 @@ def iteration_times(layouts: Sequence[Layout], prices: LayerPrices) -> list[Iter
 
 
 def stage_times(layout: Layout, prices: LayerPrices) -> tuple[StageTime, ...]:
-    """Return the passes of each model stage for one microbatch; stages that are alike are one."""
+    """Return the passes of each model stage for one microbatch; stages that are alike are one.
+
+    On unequal nodes a stage takes what it takes on the slowest kind that its ranks lie on.
+    """
+    if len(prices.cluster.nodes) == 1:
+        return _stage_times(layout, prices)
+    kinds = range(len(prices.cluster.nodes))
+    by_kind = [_stage_times(layout, prices.on(kind, layout.software)) for kind in kinds]
+    slowest: dict[int, StageTime] = {}
+    for rank in range(layout.pipeline):
+        own = [by_kind[kind] for kind in _kinds_of(rank, layout, prices.cluster)]
+        for stage in layout.rank_stages(rank):
+            slowest[stage] = max(
+                (times[stage] for times in own), key=lambda one: one.forward + one.backward
+            )
+    return tuple(slowest[stage] for stage in range(layout.stages))
+
+
+def _offloading(
+    layout: Layout, prices: LayerPrices, stages: tuple[StageTime, ...]
+) -> tuple[StageTime, ...]:
+    """Return stages that wait for what is kept in host memory, where computation does not hide it.
+
+    Activations leave beside the forward pass and come back beside the backward pass, weights come
+    for both, over the device's link to its host.
+    """
+    if not layout.offload_activations and not layout.offload_weights:
+        return stages
+    device, hidden = prices.cluster.accelerator, prices.calibration.hidden
+    whole = replace(layout, offload_activations=0.0)
+    divided = Stages.of(prices.model, whole)
+    shards = layout.shards if layout.zero == 3 else 1
+    waiting = []
+    for number, stage in enumerate(stages):
+        kept = layout.offload_activations * stage_kept(prices.model, whole, number, divided)
+        weights = layout.offload_weights * layout.recipe.weight_bytes / shards
+        moved = (kept + weights * (stage.dense + stage.routed)) / device.host_bandwidth
+        ahead = max(0.0, moved - hidden * stage.forward)
+        behind = max(0.0, moved - hidden * stage.backward)
+        waiting.append(
+            replace(
+                stage,
+                forward=stage.forward + ahead,
+                backward=stage.backward + behind,
+                terms={**stage.terms, "offload": ahead + behind},
+            )
+        )
+    return tuple(waiting)
+
+
+def _kinds_of(rank: int, layout: Layout, cluster: TrainingCluster) -> list[int]:
+    """Return the kinds of nodes that devices of a pipeline rank lie on."""
+    stride, found, first = axis_stride(layout, "pipeline"), [], 0
+    for kind, nodes in enumerate(cluster.nodes):
+        behind = first + nodes.devices
+        blocks = range(first // stride, (behind - 1) // stride + 1)
+        if len(blocks) >= layout.pipeline or any(b % layout.pipeline == rank for b in blocks):
+            found.append(kind)
+        first = behind
+    return found
+
+
+def _stage_times(layout: Layout, prices: LayerPrices) -> tuple[StageTime, ...]:
+    """Return the passes of each model stage on nodes of the first kind."""
     model, times = prices.model, prices.times(layout)
     held = [rank_parameters(block, model.hidden, layout) for block in model.layer_types]
     stages, start = [], 0
@@ -302,7 +367,12 @@ def _optimizer(layout: Layout, prices: LayerPrices, own: list[StageTime]) -> flo
     kept = recipe.master_bytes + recipe.moment_bytes
     # Gradients are read for norm, scaling and step, states read and written, weights written.
     moved = held * (3 * recipe.gradient_bytes + 2 * kept + recipe.weight_bytes)
-    return moved / (device.bandwidth * prices.calibration.optimizer)
+    here = (
+        moved * (1 - layout.offload_optimizer) / (device.bandwidth * prices.calibration.optimizer)
+    )
+    # The host reads gradients and writes weights over the link, and steps at about its rate.
+    sent = held * (recipe.gradient_bytes + recipe.gather_bytes + 2 * kept)
+    return here + layout.offload_optimizer * sent / device.host_bandwidth
 
 
 # The schedule's longest path.
@@ -412,6 +482,16 @@ def longest_path(
     """
     if pipeline == 1:
         return np.asarray(microbatches * (forward + backward).sum(axis=0))
+    window = 12 * pipeline
+    followed = max(STEPPED, 2 * window)
+    if microbatches > followed + pipeline:
+        # Long before, the pattern repeats itself, every few rounds of microbatches.
+        most = followed - followed % pipeline + microbatches % pipeline
+        fewer, more = (
+            longest_path(schedule, pipeline, chunks, m, forward, backward, weights, sent)
+            for m in (most - window, most)
+        )
+        return np.asarray(more + (microbatches - most) / window * (more - fewer))
     steps = _steps(schedule, pipeline, chunks, microbatches)
     split = bool((steps.task % 3 == 2).any())
     duration = np.empty((3 * len(forward), forward.shape[1]))

@@ -46,7 +46,7 @@ class Tokens:
 
 def fused(layout: Layout) -> bool:
     """Whether layers are Megatron's fused ones rather than PyTorch's modules."""
-    return layout.software in (Software.MEGATRON, Software.OTHER)
+    return layout.software not in (Software.FSDP, Software.TORCHTITAN)
 
 
 def input_bytes(layout: Layout) -> float:
@@ -262,7 +262,8 @@ def working(block: Block, hidden: int, layout: Layout) -> float:
         widest = max(widest, 3 * each * at.inner * wide + fused_sum, scores)
     gather = 0.0
     if layout.tensor > 1 and layout.sequence_parallel:
-        gather = 2 * each * at.inner * hidden
+        # The gradient of the block's output whole; Megatron gathers an input again, too.
+        gather = (2 if fused(layout) else 1) * each * at.inner * hidden
     return again + widest + each * at.outer * hidden + gather
 
 

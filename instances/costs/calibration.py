@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from ..common.choices import OrText
 from .collectives import Links
@@ -86,14 +87,12 @@ def calibrations() -> dict[str, Calibration]:
     return {name: _read(name, values) for name, values in json.loads(text).items()}
 
 
-def _read(name: str, values: dict[str, object]) -> Calibration:
-    inner = {"kernels": _KERNELS, "links": _LINKS}
-    fields = {
-        key: replace(inner[key], **value) if isinstance(value, dict) else value
-        for key, value in values.items()
-    }
-    fields["rows"] = tuple(fields.get("rows", ()))
-    return replace(Calibration(name), **fields)  # type: ignore[arg-type]  # fields of the file
+def _read(name: str, values: dict[str, Any]) -> Calibration:
+    fields = dict(values)
+    fields["kernels"] = Efficiency(**fields["kernels"])
+    fields["links"] = Links(**fields["links"])
+    fields["rows"] = tuple(fields["rows"])
+    return Calibration(name, **fields)
 
 
 @cache

@@ -3,18 +3,16 @@
 A token is routed to ``top_k`` of the layer's experts, which lie on ``expert · expert_tensor``
 devices. Each device sends its tokens to the devices of their experts (dispatch), computes the
 experts that it holds as one grouped matrix product, and sends the results back (combine). Loads are
-taken as balanced: `imbalance` times the mean, where a run does not force them to be.
+taken as balanced.
 
 What this costs beside the products' operations, and what it explains (Megatron-Bridge's runs of
 DeepSeek V3, Qwen 3 and GPT-OSS come out 1.0 to 2.8 times too fast without it):
 
 - a product of few rows per expert reads all weights of the expert for them (`expert_products`);
 - rows are copied in the order of their experts and back, in both passes (`permutation_bytes`);
-- the router works on 32-bit floats (`router_flops`, `router_bytes`);
+- the router works on 32-bit floats (`router_bytes`);
 - tokens travel over the network, once per device and node or once per expert (`dispatched`);
-- some sixty kernels per pass are launched by the host, which waits for the counts of tokens where
-  the dispatcher needs them (`ROUTER_LAUNCHES`,
-  `EXPERT_LAUNCHES`).
+- the host launches some thirty kernels more per pass (`ROUTER_LAUNCHES`, `EXPERT_LAUNCHES`).
 """
 
 from __future__ import annotations
@@ -31,9 +29,6 @@ from .layout import Dispatcher, Layout
 #: combine, unpermutation). Backward: twice as many. With the others of a layer they make the 151
 #: per layer and microbatch of Megatron-Bridge's trace of Qwen3 30B-A3B (463,348 in an iteration).
 ROUTER_LAUNCHES, EXPERT_LAUNCHES = 16, 12
-#: Times that the host waits for the device in the forward pass, where the dispatcher needs the
-#: number of tokens of each expert on the host.
-SYNCHRONIZATIONS = 1
 
 
 @dataclass(frozen=True)
@@ -44,11 +39,6 @@ class Product:
     m: float
     n: int
     k: int
-
-    @property
-    def flops(self) -> float:
-        """Operations of all of them."""
-        return 2.0 * self.count * self.m * self.n * self.k
 
 
 @dataclass(frozen=True)
@@ -67,7 +57,7 @@ class Dispatched:
     network: float
 
 
-def routed_rows(experts: Experts, layout: Layout, imbalance: float = 1.0) -> float:
+def routed_rows(experts: Experts, layout: Layout) -> float:
     """Rows that one device's experts compute for one microbatch: tokens times chosen experts.
 
     The sequence is divided by tensor parallelism before dispatch, and the group of one expert's
@@ -75,45 +65,28 @@ def routed_rows(experts: Experts, layout: Layout, imbalance: float = 1.0) -> flo
     """
     own = layout.tokens / layout.tensor
     rows = own * experts.top_k * layout.expert_tensor
-    if layout.expert_capacity:
-        return rows * layout.expert_capacity
-    return rows * imbalance
+    return rows * (layout.expert_capacity or 1.0)
 
 
-def expert_products(
-    experts: Experts, layout: Layout, hidden: int, imbalance: float = 1.0
-) -> tuple[Product, ...]:
+def expert_products(experts: Experts, layout: Layout, hidden: int) -> tuple[Product, ...]:
     """Return the grouped products of a forward pass on one device: into the experts, and out."""
     held = max(1, experts.experts // layout.expert)
-    rows = routed_rows(experts, layout, imbalance) / held
+    rows = routed_rows(experts, layout) / held
     width = experts.width // layout.expert_tensor
     into = width * (2 if experts.gated else 1)
     return (Product(held, rows, into, hidden), Product(held, rows, hidden, width))
 
 
-def weight_bytes(experts: Experts, layout: Layout, hidden: int, bytes_each: float = 2.0) -> float:
-    """Bytes of the experts' weights on one device, which every grouped product reads."""
-    held = max(1, experts.experts // layout.expert)
-    return held * experts.expert.parameters(hidden) / layout.expert_tensor * bytes_each
-
-
-def permutation_bytes(
-    experts: Experts, layout: Layout, hidden: int, imbalance: float = 1.0
-) -> float:
+def permutation_bytes(experts: Experts, layout: Layout, hidden: int) -> float:
     """Bytes that a forward pass reads and writes to order rows by expert and back.
 
     Rows are gathered before the dispatch, sorted by local expert behind it, and back on the way
     out: four copies, two where the dispatcher itself writes rows in order (DeepEP, HybridEP). The
     last sums each token's results with their weights. A backward pass moves as much.
     """
-    rows = routed_rows(experts, layout, imbalance)
+    rows = routed_rows(experts, layout)
     copies = 2 if layout.dispatcher is Dispatcher.HIERARCHICAL or layout.expert == 1 else 4
     return copies * 2 * 2.0 * rows * hidden
-
-
-def router_flops(experts: Experts, layout: Layout, hidden: int) -> float:
-    """Operations of the router in a forward pass; its backward pass does twice as many."""
-    return 2.0 * layout.tokens / layout.tensor * hidden * experts.experts
 
 
 def router_bytes(experts: Experts, layout: Layout, hidden: int) -> float:
@@ -137,7 +110,6 @@ def dispatched(
     domain: int,
     *,
     bytes_each: float = 2.0,
-    imbalance: float = 1.0,
 ) -> Dispatched:
     """Bytes that one device sends to dispatch a microbatch's tokens, and receives when they return.
 
@@ -149,13 +121,11 @@ def dispatched(
         Devices of the expert group within reach of each other's peer links.
     bytes_each
         Per element: 2, or 1 where tokens are dispatched in 8 bits.
-    imbalance
-        Load of the fullest device over the mean.
     """
     group = layout.expert * layout.expert_tensor
     if group == 1:
         return Dispatched(0.0, 0.0)
-    own = layout.tokens / layout.tensor * (layout.expert_capacity or imbalance)
+    own = layout.tokens / layout.tensor * (layout.expert_capacity or 1.0)
     nodes = -(-group // domain)
     devices = group / nodes
     if layout.dispatcher is Dispatcher.HIERARCHICAL:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from .calibration import Calibration
+from .calibration import Calibration, calibration
 from .collectives import Group, all_gather, all_reduce, all_to_all, members_per_domain, skew
 from .description import Attention, Block, Experts, FeedForward, ModelDescription, Norm
 from .experts import (
@@ -511,7 +511,21 @@ class LayerPrices:
             model.layer_types.index(block) for block in (*model.encoder, *model.blocks)
         )
         self._known: dict[tuple[object, ...], LayerTimes] = {}
+        self._others: dict[tuple[int, Software], LayerPrices] = {}
         self._decides = attrgetter(*_DECIDES)
+
+    def on(self, kind: int, software: Software) -> LayerPrices:
+        """Return the prices on a kind of nodes; others than the first have tables of their own."""
+        if kind == 0:
+            return self
+        if (kind, software) not in self._others:
+            nodes = self.cluster.nodes[kind]
+            self._others[kind, software] = LayerPrices(
+                self.model,
+                replace(self.cluster, nodes=(nodes,)),
+                calibration(nodes.accelerator.family, software),
+            )
+        return self._others[kind, software]
 
     def times(self, layout: Layout) -> LayerTimes:
         """Return the times under a layout."""

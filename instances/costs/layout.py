@@ -155,7 +155,7 @@ RECIPES: dict[str, Recipe] = {
         Recipe("zero-fp16", Precision.FP16, gradient_bytes=2, reduce_bytes=2),
         # DeepSpeed's optimizers: the first keeps 32-bit gradients of its own part for the step, the
         # second adds up all of them in 32 bits beside those in 16.
-        # Both have two buffers of 5e8 16-bit elements.
+        # Both have two buffers of 5e8 elements, of what they reduce.
         Recipe(
             "deepspeed-fp16",
             Precision.FP16,
@@ -164,7 +164,7 @@ RECIPES: dict[str, Recipe] = {
             reduce_bytes=2,
             bucket_bytes=2e9,
         ),
-        Recipe("deepspeed-bf16", Precision.BF16, gradient_bytes=6, bucket_bytes=2e9),
+        Recipe("deepspeed-bf16", Precision.BF16, gradient_bytes=6, bucket_bytes=4e9),
         Recipe("fp32", Precision.FP32, weight_bytes=4, master_bytes=0, gather_bytes=4),
     )
 }

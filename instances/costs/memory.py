@@ -302,8 +302,9 @@ def stage_kept(model: ModelDescription, layout: Layout, stage: int, stages: Stag
     if model.mtp and stage == layout.mtp_stage % layout.stages:
         amount += sum(stages.sizes[kind].kept for kind in stages.mtp)
         amount += len(model.mtp) * 4 * each * at.outer * model.hidden
-    if layout.stages > 1 and not fused(layout):
-        # The stage's output, which PyTorch's pipelines hold for the backward pass.
+    deepspeed = layout.software is Software.MEGATRON_DEEPSPEED
+    if layout.stages > 1 and (deepspeed or not fused(layout)):
+        # The stage's output, which PyTorch's and DeepSpeed's pipelines hold for the backward pass.
         amount += each * at.outer * model.hidden
     if stage == layout.stages - 1 and (model.head or model.classes):
         # Input and output of the final norm.
@@ -471,7 +472,7 @@ def backward_moments(
                 left,
                 0.0,
                 passed_on,
-                gathered,
+                gathered - recipe.gather_bytes * unit,  # given up before gradients are sent
                 before.communication + sent,
             )
         if lazily:

@@ -109,8 +109,11 @@ def shipped_model(name: str) -> ModelDescription:
 
 
 def _plain(name: str) -> str:
-    """Return a name without what spellings differ in."""
-    return re.sub(r"[^a-z0-9.]", "", name.lower())
+    """Return a name without what spellings differ in, and without what says how it was tuned."""
+    tuned = re.sub(
+        r"(?i)[-_ ](instruct|base|chat|hf|it|pt|v0\.\d|bf16|uncased)(?![a-z0-9])", "", name
+    )
+    return re.sub(r"[^a-z0-9.]", "", tuned.lower())
 
 
 @cache

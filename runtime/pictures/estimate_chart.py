@@ -10,39 +10,8 @@ from matplotlib.figure import Figure
 
 from ...instances.common.escape import plain
 from ...instances.common.quantities import show_bytes
+from ...instances.costs.terms import MEMORY_TERMS, TIME_TERMS
 from .style import FILLS, ShownFigure, names_as_they_are, save_picture
-
-#: What the terms of an iteration's time are called, in the order in which they are drawn.
-TIME_TERMS = {
-    "layers": "profiled layers",
-    "products": "matrix products",
-    "attention": "attention",
-    "pointwise": "pointwise work",
-    "recomputation": "recomputation",
-    "tensor": "tensor-parallel collectives",
-    "context": "context-parallel exchange",
-    "experts": "dispatch to experts",
-    "host": "host: launches, each step",
-    "weights": "waiting for sharded weights",
-    "bubble": "pipeline bubble and messages",
-    "gradients": "gradients and weights of replicas",
-    "optimizer": "optimizer step",
-}
-
-#: What the terms of a rank's memory are called.
-MEMORY_TERMS = {
-    "parameters": "parameters",
-    "gradients": "gradients",
-    "optimizer": "optimizer state",
-    "activations": "activations",
-    "logits": "logits and loss",
-    "workspace": "workspace of a block",
-    "gathered": "gathered weights",
-    "communication": "buffers of collectives",
-    "fragmentation": "fragmentation",
-    "cached": "kept by the allocator",
-    "context": "driver and libraries",
-}
 
 #: Bars of ranks beyond these are left out: first and last ones, and the fullest, stay.
 MOST_RANKS = 24

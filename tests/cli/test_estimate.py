@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ import pytest
 import stagecut
 from stagecut import Layout, cli, estimate, model_description, training_cluster
 from stagecut.instances.costs import models
-from stagecut.runtime.pictures.estimate_chart import MEMORY_TERMS, TIME_TERMS, shown_ranks
+from stagecut.instances.costs.calibration import calibration
+from stagecut.instances.costs.terms import MEMORY_TERMS, TIME_TERMS
+from stagecut.runtime.estimate import iteration_time
+from stagecut.runtime.pictures.estimate_chart import shown_ranks
 
 JOB = ["llama3-70b", "--cluster", "h100:8x8", "--global-batch", "512", "--sequence", "8192"]
 CUT = [*JOB, "--tp", "4", "--pp", "4"]
@@ -34,7 +38,7 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any
 def test_terms_add_up_and_have_names(capsys: pytest.CaptureFixture[str]) -> None:
     found = answer(capsys, *CUT)
     assert sum(found["terms"].values()) == pytest.approx(found["seconds"])
-    assert set(found["terms"]) <= set(TIME_TERMS)
+    assert set(found["terms"]) == set(TIME_TERMS)
     for rank in found["memory"]:
         assert sum(rank[term] for term in MEMORY_TERMS) == pytest.approx(rank["held"])
     assert [rank["pipeline_rank"] for rank in found["memory"]] == [0, 1, 2, 3]
@@ -79,6 +83,26 @@ def test_what_helps_memory_is_seen_in_its_term(capsys: pytest.CaptureFixture[str
     assert most("optimizer", "--zero", "1") == pytest.approx(most("optimizer", "--zero", "0") / 4)
     assert most("optimizer", "--offload-optimizer", "1") == 0
     assert most("parameters", "--zero", "3") < most("parameters", "--zero", "1")
+
+
+def test_what_lies_in_host_memory_costs_time(capsys: pytest.CaptureFixture[str]) -> None:
+    before = answer(capsys, *CUT)
+    for more, term in (
+        (["--offload-optimizer", "0.5"], "optimizer"),
+        (["--offload-activations", "1"], "offload"),
+    ):
+        after = answer(capsys, *CUT, *more)
+        assert after["terms"][term] >= before["terms"][term]
+        assert after["seconds"] >= before["seconds"]
+        assert sum(after["terms"].values()) == pytest.approx(after["seconds"])
+    device = training_cluster("h100:8").accelerator
+    layout = Layout(data=8, global_batch=8, sequence=8192, offload_activations=1.0)
+    near = replace(device, host_bandwidth=1e8)
+    cluster = training_cluster("h100:8")
+    far = replace(cluster, nodes=(replace(cluster.nodes[0], accelerator=near),))
+    wait = estimate("llama3.2-1b", layout, far).terms["offload"]
+    kept = estimate("llama3.2-1b", replace(layout, offload_activations=0.0), far).memory[0]
+    assert wait == pytest.approx(2 * kept.activations / 1e8, rel=0.1)
 
 
 def test_defaults_follow_what_is_given(capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,3 +205,23 @@ def test_many_ranks_are_shown_by_their_ends_and_the_fullest() -> None:
         "gpt2", Layout(data=8, global_batch=8, sequence=1024), "h100:8"
     ).plot()
     assert len(figure.axes) == 2
+
+
+def test_stages_are_priced_on_the_nodes_that_they_lie_on() -> None:
+    def passes(cluster: str, **changed: object) -> list[float]:
+        layout = replace(
+            Layout(tensor=8, pipeline=2, data=1, global_batch=16, sequence=4096), **changed
+        )
+        model, machines = model_description("llama3-8b"), training_cluster(cluster)
+        table = calibration(machines.accelerator.family, layout.software)
+        found = iteration_time(model, layout, machines, table)
+        return [stage.forward + stage.backward for stage in found.stages]
+
+    fast, slow = passes("h100:8x2"), passes("a100:8x2,network=50GB/s")
+    mixed = passes("h100:8x1+a100:8x1,network=50GB/s")
+    assert mixed == pytest.approx([fast[0], slow[1]])
+    # With data-parallel ranks outermost each stage lies on both kinds, and takes the slower.
+    halves = {"tensor": 4, "data": 2, "order": ("tensor", "context", "pipeline", "data")}
+    assert passes("h100:8x1+a100:8x1,network=50GB/s", **halves) == pytest.approx(
+        passes("a100:8x2,network=50GB/s", **halves)
+    )

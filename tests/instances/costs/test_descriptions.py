@@ -117,10 +117,26 @@ def test_activated_parameters_are_those_of_the_names() -> None:
 
 
 @pytest.mark.parametrize(
-    "spelling", ["Llama-3.1-405B", "meta-llama/Llama-3.1-405B", "LLAMA3.1_405B", "llama3-405b"]
-)
-def test_a_name_is_taken_in_any_spelling(spelling: str) -> None:
-    assert shipped_model(spelling).name == "llama3.1-405b"
+    ("spelling", "name"),
+    [
+        ("Llama-3.1-405B", "llama3.1-405b"), ("meta-llama/Llama-3.1-405B", "llama3.1-405b"),
+        ("LLAMA3.1_405B", "llama3.1-405b"), ("Llama 3 70B", "llama3-70b"),
+        ("Llama-3.1-8B-Instruct", "llama3-8b"), ("LLaMA-2 7B", "llama2-7b"),
+        ("google/gemma-2-9b-it", "gemma2-9b"), ("Mixtral-8x7B-v0.1", "mixtral-8x7b"),
+        ("DeepSeek-V3-Base", "deepseek-v3"), ("Qwen3_235B_a22B", "qwen3-235b-a22b"),
+        ("GPT OSS 120B", "gpt-oss-120b"), ("GPT-3 175B", "gpt3-175b"),
+    ],
+)  # fmt: skip
+def test_a_name_is_taken_in_any_spelling(spelling: str, name: str) -> None:
+    assert shipped_model(spelling).name == name
+
+
+def test_no_two_descriptions_go_by_one_name() -> None:
+    meant: dict[str, set[str]] = {}
+    for known, entry in models._shipped().items():
+        for name in (known, *entry.get("also", ())):
+            meant.setdefault(models._plain(name), set()).add(known)
+    assert {name: who for name, who in meant.items() if len(who) > 1} == {}
 
 
 LAYERS: list[tuple[str, list[int | None]]] = [

@@ -46,6 +46,7 @@ def _load() -> Any:
 def test_peak_and_collectives_are_those_of_torch(name: str, kind: str) -> None:
     torch = _load()
     ((model, layout),) = [(m, lay) for n, k, m, lay in torch.cases() if (n, k) == (name, kind)]
+    model = replace(model, blocks=model.blocks[:2])
     found, said = torch.track(model, layout), torch.predicted(model, layout)
     assert said.allocated == pytest.approx(found.total, rel=0.03)
     assert said.optimizer == pytest.approx(found.optimizer, rel=0.003)

@@ -1,0 +1,36 @@
+"""What the terms of an estimate are called, in the order in which tables and pictures show them."""
+
+from __future__ import annotations
+
+#: What the terms of an iteration's time are called, in the order in which they are drawn.
+TIME_TERMS = {
+    "layers": "profiled layers",
+    "products": "matrix products",
+    "attention": "attention",
+    "pointwise": "pointwise work",
+    "recomputation": "recomputation",
+    "tensor": "tensor-parallel collectives",
+    "context": "context-parallel exchange",
+    "experts": "dispatch to experts",
+    "host": "host: launches, each step",
+    "weights": "waiting for sharded weights",
+    "offload": "waiting for host memory",
+    "bubble": "pipeline bubble and messages",
+    "gradients": "gradients and weights of replicas",
+    "optimizer": "optimizer step",
+}
+
+#: What the terms of a rank's memory are called.
+MEMORY_TERMS = {
+    "parameters": "parameters",
+    "gradients": "gradients",
+    "optimizer": "optimizer state",
+    "activations": "activations",
+    "logits": "logits and loss",
+    "workspace": "workspace of a block",
+    "gathered": "gathered weights",
+    "communication": "buffers of collectives",
+    "fragmentation": "fragmentation",
+    "cached": "kept by the allocator",
+    "context": "driver and libraries",
+}

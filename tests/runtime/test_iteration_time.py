@@ -1,0 +1,143 @@
+"""An iteration takes what the simulator says of its schedule, and what nothing hides besides."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import stagecut
+from stagecut.instances.costs.calibration import Calibration, calibration
+from stagecut.instances.costs.clusters import training_cluster
+from stagecut.instances.costs.layers import LayerPrices
+from stagecut.instances.costs.layout import Layout, Overlap
+from stagecut.instances.costs.models import shipped_model
+from stagecut.instances.model.network.links import Link
+from stagecut.runtime import estimate
+from stagecut.runtime.estimate import iteration_time, iteration_times, longest_path, stage_times
+from stagecut.runtime.simulate.network import point_to_point
+from stagecut.runtime.simulate.simulator import simulate_stages
+
+CLUSTER = training_cluster("h100:8x8")
+TABLE = calibration("h100", "megatron")
+LLAMA = shipped_model("llama3-70b")
+LAYOUT = Layout(
+    tensor=4, sequence_parallel=True, pipeline=4, data=4, global_batch=64, sequence=4096, zero=1
+)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2"])
+def test_the_longest_path_is_the_simulators(schedule: str) -> None:
+    """For uneven stages, with messages that take a while beside computation."""
+    draw = random.Random(schedule)
+    for pipeline, microbatches in ((2, 4), (3, 6), (4, 12)):
+        chunks = draw.choice((2, 3)) if schedule == "interleaved" else 1
+        stages = pipeline * chunks
+        forward = np.array([[draw.uniform(1, 3)] for _ in range(stages)])
+        weights = np.array([[draw.uniform(1, 2)] for _ in range(stages)])
+        backward = weights + np.array([[draw.uniform(1, 3)] for _ in range(stages)])
+        sent = np.array([draw.uniform(0, 2)])
+        share = float(weights[0, 0] / backward[0, 0])
+        weights = share * backward  # the simulator splits all stages alike
+        path = longest_path(
+            schedule, pipeline, chunks, microbatches, forward, backward, weights, sent
+        )
+        line = stagecut.chain(
+            forward[:, 0].tolist(),
+            backward[:, 0].tolist(),
+            device=[s % pipeline for s in range(stages)],
+            payload_bytes=[1.0] * (stages - 1),
+            weight_share=share,
+        )
+        network = point_to_point(pipeline, Link(float(sent[0]), 1e30))
+        order = stagecut.make_schedule(schedule, line, microbatches, network)
+        simulated = simulate_stages(line, order, network=network)
+        assert path[0] == pytest.approx(simulated.makespan)
+
+
+def test_many_microbatches_repeat_what_few_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Followed action by action or not, a schedule takes the same."""
+    draw = np.random.default_rng(0)
+    for schedule, pipeline, chunks in (("1f1b", 3, 1), ("interleaved", 4, 2), ("zb-h1", 4, 1)):
+        forward, weights, more = draw.uniform(1, 2, (3, pipeline * chunks, 5))
+        sent = draw.uniform(0, 0.5, 5)
+        times = []
+        for most in (200, 1000):
+            monkeypatch.setattr(estimate, "STEPPED", most)
+            times.append(
+                longest_path(
+                    schedule, pipeline, chunks, 400, forward, weights + more, weights, sent
+                )
+            )
+        assert times[0] == pytest.approx(times[1], rel=1e-3)
+
+
+def test_many_layouts_are_each_as_alone() -> None:
+    """Layouts of all shapes priced together have the times that they have alone."""
+    prices = LayerPrices(LLAMA, CLUSTER, TABLE)
+    layouts = [
+        replace(
+            LAYOUT, pipeline=p, data=16 // p, chunks=v, microbatch=b, zero=z,
+            schedule="interleaved" if v > 1 else "1f1b",
+        )
+        for p, v, b, z in itertools.product((1, 2, 4), (1, 2), (1, 2), (0, 1, 3))
+        if p > 1 or v == 1
+    ]  # fmt: skip
+    together = iteration_times(layouts, prices)
+    for layout, time in zip(layouts, together, strict=True):
+        alone = iteration_time(LLAMA, layout, CLUSTER, TABLE)
+        assert time.seconds == pytest.approx(alone.seconds)
+        assert sum(time.terms.values()) == pytest.approx(time.seconds)
+        assert len(time.stages) == layout.stages
+
+
+def test_zero_and_what_hides_its_traffic() -> None:
+    """Sharded weights are gathered in each microbatch; what overlaps costs no more than exposed."""
+    plain = iteration_time(LLAMA, LAYOUT, CLUSTER, TABLE)
+    exposed = replace(LAYOUT, overlap=Overlap(gradients=False, parameters=False))
+    assert iteration_time(LLAMA, exposed, CLUSTER, TABLE).terms["gradients"] > (
+        2 * plain.terms["gradients"]
+    )
+    copies = replace(exposed, zero=0)
+    reduced = iteration_time(LLAMA, copies, CLUSTER, TABLE)
+    assert reduced.terms["optimizer"] == pytest.approx(4 * plain.terms["optimizer"])
+    sharded = replace(LAYOUT, zero=3, pipeline=1, data=16)
+    assert iteration_time(LLAMA, sharded, CLUSTER, TABLE).terms["weights"] > 0
+
+
+def test_stages_hold_the_whole_model() -> None:
+    """Weights of all stages are the model's, divided by the tensor degree; uneven ones, too."""
+    prices = LayerPrices(LLAMA, CLUSTER, TABLE)
+    for layers in ((), (19, 21, 21, 19)):
+        stages = stage_times(replace(LAYOUT, stage_layers=layers), prices)
+        held = sum(stage.dense for stage in stages)
+        assert held == pytest.approx(LLAMA.parameters / LAYOUT.tensor)
+    light, heavy = (stage_times(replace(LAYOUT, stage_layers=ls), prices)[1].forward
+                    for ls in ((20, 20, 20, 20), (15, 25, 20, 20)))  # fmt: skip
+    assert heavy == pytest.approx(light * 25 / 20)
+
+
+def test_prediction_of_further_tokens_has_its_stage() -> None:
+    """DeepSeek V3's extra block stands where the layout says."""
+    model, cluster = shipped_model("deepseek-v3"), training_cluster("h100:8x16")
+    layout = Layout(
+        pipeline=4, data=32, expert=32, global_batch=512, sequence=4096, zero=1,
+        stage_layers=(16, 15, 15, 15),
+    )  # fmt: skip
+    prices = LayerPrices(model, cluster, TABLE)
+    last, first = (stage_times(replace(layout, mtp_stage=at), prices) for at in (-1, 0))
+    assert last[3].forward > stage_times(layout, prices)[2].forward
+    assert first[0].forward > last[0].forward
+    assert sum(s.forward for s in first) == pytest.approx(sum(s.forward for s in last))
+
+
+def test_hooks_and_steps_of_the_host() -> None:
+    """Seconds per layer and microbatch, and once per iteration."""
+    exposed = Overlap(gradients=False, parameters=False)
+    layout = replace(LAYOUT, pipeline=1, data=16, overlap=exposed)
+    base = iteration_time(LLAMA, layout, CLUSTER, Calibration())
+    more = iteration_time(LLAMA, layout, CLUSTER, Calibration(hooks=1e-3, step=0.25))
+    assert more.seconds - base.seconds == pytest.approx(4 * 80 * 1e-3 + 0.25)
