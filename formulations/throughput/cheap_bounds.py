@@ -1,4 +1,4 @@
-"""Bounds on the max-load that cost next to nothing, for every split, pipeline and cluster.
+"""Lower bounds on the max-load in milliseconds, for every split, pipeline and cluster.
 
 What does not count transfers holds with overlap, links and relayed data too. Let p_{k,v} be
 the time of unit v on a device of kind k, `inf` where that does not support it or is too small for
@@ -21,8 +21,29 @@ slow cores. Any multipliers λ, μ, θ ≥ 0 with Σ_k n_k λ_{k,b} + θ_b = 1 p
 
 so the linear program only proposes multipliers, and its tolerances cannot make a bound wrong.
 
-*Counting*: see `counting`. *A heavy unit and its transfers*: see `unit_cuts`; it alone counts
-transfers, and is for the max-load alone.
+*Counting*: too many heavy units for the devices. Let H be a set of units. By T, a device of kind k
+can hold at most
+
+    a_k(T, H) = the largest a such that the a smallest times of H on kind k add up to at most T
+
+of them, transfers left aside. If Σ_k n_k a_k(T, H) < |H|, then T is impossible: for every split,
+and with overlap. Where a few equal layers dominate, as in BERT, this is what decides: 25 layers on
+6 devices means 5 on one.
+
+Sets H tried: the h heaviest units, for each h up to `MAX_HEAVIEST`.
+
+*A heavy unit and its transfers*: some device of a kind k holds unit v, and with it a set S of units,
+so that
+
+    T ≥ min over k of min { Σ_{u∈S} p_{k,u} + Σ_{nets e: ∅ ≠ e∩S ≠ e} w_{k,e} : v ∈ S } .
+
+The inner minimum is a minimum cut: a unit in S is cut from the sink, where p leads; of a net that
+is cut, the weight lies between *some of it is in S* and *all of it is*. Where one unit takes as
+long as all others together on the other devices, as in a detector whose proposals are coloured,
+what it exchanges is most of the gap that is left.
+
+This bound alone counts transfers as load: it does not hold where they overlap compute, and is one
+on the max-load, not on GPipe's sum.
 """
 
 from __future__ import annotations
@@ -36,11 +57,27 @@ from ...instances.common.arrays import Floats, Ints
 from ..linear_program import Entries, least_cost
 from ..task import Task
 from .certificate import PROOF_MARGIN
-from .counting import count_out
 from .hypergraph import Hypergraph, colour_units, hypergraph, pipeline_units
-from .unit_cuts import ORIGIN as UNIT_CUT
-from .unit_cuts import unit_cut_bounds
 from .whole_bytes import room_of
+
+ORIGIN = "a heavy unit and its transfers"
+
+
+#: Units that are tried.
+HEAVIEST = 8
+
+
+#: The sum of all capacities of a cut in whole numbers, which SciPy wants below 2^31; they are
+#: rounded down, which can make a bound too low alone.
+WHOLE = float(1 << 30)
+
+
+#: What rounding in sums can make the bound too high by, relatively.
+COUNTING_SLACK = 1e-7
+
+
+#: Units in the largest set tried: what counts is few and heavy.
+MAX_HEAVIEST = 500
 
 
 def throughput_cheap_bounds(task: Task[Throughput]) -> Iterator[tuple[float, str]]:
@@ -49,7 +86,7 @@ def throughput_cheap_bounds(task: Task[Throughput]) -> Iterator[tuple[float, str
     for bound, origin in compute_bounds(task, graph):
         best = max(best, bound)
         yield bound, origin
-    yield from ((bound, UNIT_CUT) for bound in unit_cut_bounds(task, graph, best))
+    yield from ((bound, ORIGIN) for bound in unit_cut_bounds(task, graph, best))
 
 
 def compute_bounds(task: Task[Throughput], graph: Hypergraph) -> Iterator[tuple[float, str]]:
@@ -62,7 +99,7 @@ def compute_bounds(task: Task[Throughput], graph: Hypergraph) -> Iterator[tuple[
 
     Notes
     -----
-    O(K U) for K kinds and U units, a linear program of K U columns where K > 1, and `counting`.
+    O(K U) for K kinds and U units, a linear program of K U columns where K > 1, and `count_out`.
     """
     costs = task.costs
     kinds = np.flatnonzero(costs.count)
@@ -182,3 +219,101 @@ def _multipliers(
     on_memory = np.zeros(kinds)
     on_memory[limited] = duals[kinds * passes :] * scale / bytes_scale
     return duals[: kinds * passes].reshape(kinds, passes), on_memory
+
+
+def count_out(time: Floats, count: Ints) -> float:
+    """Return the largest T, to 1e-9, below which counting rules all sharing of units out.
+
+    O(K H² log H) once and O(K H log H) for each of some 40 values of T; K kinds, and H is
+    `MAX_HEAVIEST`.
+
+    Parameters
+    ----------
+    time
+        Shape (K, U): of each unit on a device of each kind; `inf` where it cannot be there.
+    count
+        Shape (K,): devices of each kind.
+    """
+    heaviest = np.argsort(-time.min(axis=0), kind="stable")
+    sizes = range(1, min(time.shape[1], MAX_HEAVIEST) + 1)
+    # sums[k][h − 1][a]: the a smallest times on kind k of the h heaviest units.
+    sums = [[np.cumsum(np.sort(times[heaviest[:h]])) for h in sizes] for times in time]
+
+    def impossible(limit: float) -> bool:
+        return any(
+            sum(
+                int(n) * int(np.searchsorted(of_kind[h - 1], limit, side="right"))
+                for n, of_kind in zip(count, sums, strict=True)
+            )
+            < h
+            for h in sizes
+        )
+
+    finite = np.where(np.isinf(time), 0.0, time)
+    low, high = 0.0, float(finite.sum())
+    if impossible(high) or not impossible(low):
+        return low
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if impossible(middle) else (low, middle)
+    return low
+
+
+def unit_cut_bounds(task: Task[Throughput], graph: Hypergraph, known: float) -> Iterator[float]:
+    """Yield bounds on the max-load, increasing.
+
+    Parameters
+    ----------
+    graph
+        Units that must each be on one device.
+    known
+        What is proved already: units that cannot show more are not tried.
+
+    Notes
+    -----
+    `HEAVIEST` maximum flows through a graph of the units and nets for each kind of device.
+    """
+    if task.problem.overlap:
+        return
+    kinds = np.flatnonzero(task.costs.count)
+    compute, weight = graph.compute.sum(axis=1)[kinds], graph.weight.sum(axis=1)[kinds]
+    alone = compute.copy()  # load of a unit by itself: its cut is no more
+    net, pin = _incidence(graph, np.arange(len(graph.pins)))
+    for k in range(len(kinds)):
+        np.add.at(alone[k], pin, weight[k, net])
+    least = alone.min(axis=0)
+    for unit in np.argsort(-compute.min(axis=0), kind="stable")[:HEAVIEST].tolist():
+        if not known < least[unit] < np.inf:
+            continue
+        cut = min(_least_load(graph, compute[k], weight[k], unit) for k in range(len(kinds)))
+        if cut * (1 - PROOF_MARGIN) > known:
+            known = cut * (1 - PROOF_MARGIN)
+            yield known
+
+
+def _incidence(graph: Hypergraph, nets: Ints) -> tuple[Ints, Ints]:
+    """Return the pins of nets as pairs: the place of the net, and the unit."""
+    of_net = np.repeat(np.arange(len(nets)), [len(graph.pins[e]) for e in nets])
+    return of_net, np.array([u for e in nets for u in graph.pins[e]], np.int64)
+
+
+def _least_load(graph: Hypergraph, compute: Floats, weight: Floats, unit: int) -> float:
+    """Return no more than the load of any set of a kind that a unit is in; `inf` for none."""
+    if np.isinf(compute[unit]):
+        return np.inf
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import maximum_flow
+
+    units, nets = graph.size, np.flatnonzero(weight > 0)
+    total = float(np.where(np.isinf(compute), 0.0, compute).sum() + weight.sum())
+    if total == 0.0:
+        return 0.0
+    sink, some, every = units, units + 1, units + 1 + len(nets)  # the unit is the source
+    of_net, pin = _incidence(graph, nets)
+    begin = np.concatenate([np.arange(units), some + np.arange(len(nets)), pin, every + of_net])
+    end = np.concatenate([np.full(units, sink), every + np.arange(len(nets)), some + of_net, pin])
+    capacity = np.minimum(np.concatenate([compute, weight[nets]]), total) * (WHOLE / total)
+    whole = np.concatenate([np.floor(capacity), np.full(2 * len(pin), WHOLE)]).astype(np.int32)
+    size = every + len(nets)
+    arcs = coo_array((whole, (begin, end)), shape=(size, size)).tocsr()
+    return float(maximum_flow(arcs, unit, sink).flow_value) * total / WHOLE

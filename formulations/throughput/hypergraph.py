@@ -1,4 +1,4 @@
-"""The hypergraph form of the max-load: units and nets. A reduction with its inverse.
+"""Hypergraph form of the max-load: units and nets, with the merges of nodes that lead to them.
 
 Nodes that must share a device are merged into *units*. Each node u then gives a *net*: its own
 unit and those of its successors, with weight c_u. A device that holds the set S pays for exactly
@@ -8,6 +8,22 @@ successor inside means that u enters; and each u is paid once per device. So
     load(S) = Σ_{v∈S} p_v + Σ_{nets e: ∅ ≠ e∩S ≠ e} w_e
 
 Nets within one unit cost nothing and are dropped; nets with equal pins are added up.
+
+*Zero-cost merges* (`absorb`): a unit that takes no time joins its only neighbour. This is exact:
+let the unit a take no time on any kind of device, let b be the only unit that a pipeline edge ties
+a to, and let every net that contains a contain b. Given any plan, move a to b's device:
+
+- Order: every pipeline edge of a is now inside one device, so no circle arises.
+- Loads: no time moves. A net e ∋ a is paid by the devices on which it is not uniform. On b's
+  device e was cut before if it is cut now, for a pin is outside only if one was. On a's old device
+  e no longer counts if a was its only pin there, and otherwise was cut before, for b was outside.
+  Nothing else changes. So no load grows, in neither pass, with transfers added or overlapped.
+- Memory: a's bytes move to b's device. That is harmless if a has none, or if no memory can bind.
+
+So some optimal plan has a and b together, and one unit may stand for both. The original (Tarnawski
+et al., NeurIPS 2020) merges regardless of memory, which can lose the optimum.
+
+*PipeDream's layers* (`layer_units`): each biconnected component is one unit, which leaves a path.
 """
 
 from __future__ import annotations
@@ -18,9 +34,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from ...instances import Problem, Workload
+from ...instances import Problem, Throughput, Workload
 from ...instances.common.arrays import Bools, Floats, Ints, frozen
-from ...instances.model.contiguity import pipeline_edge_array
+from ...instances.model.contiguity import pipeline_edge_array, pipeline_edges
 from ..task import Task
 
 
@@ -182,3 +198,89 @@ def _renumber(labels: Ints) -> Ints:
     rank = np.empty(len(first), dtype=np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
     return frozen(rank[inverse.ravel()], np.int64)
+
+
+def absorb(task: Task[Throughput], graph: Hypergraph) -> Ints:
+    """Return the unit of each node after all zero-cost merges; shape (n,), renumbered.
+
+    It is `graph.unit_of` itself if there is nothing to merge.
+
+    Its inverse is `Hypergraph.expand` of the hypergraph built from it.
+    """
+    costs = task.costs
+    used = costs.count > 0
+    roomy = bool((costs.capacity_bytes[used] >= graph.memory_bytes.sum()).all())
+    free = (graph.compute[used].sum(axis=1) == 0).all(axis=0)
+    if not roomy:
+        free &= graph.memory_bytes == 0
+    if not free.any():
+        return graph.unit_of
+    joined = _join(graph, free)
+    _, unit = np.unique(joined[graph.unit_of], return_inverse=True)
+    return frozen(unit.ravel(), np.int64)
+
+
+def _join(graph: Hypergraph, free: Bools) -> Ints:
+    """Return for each unit the one that stands for it; `free` units may join another."""
+    beside: list[set[int]] = [set() for _ in range(graph.size)]
+    for a, b in graph.edges.tolist():
+        beside[a].add(b)
+        beside[b].add(a)
+    pins = [set(net) for net in graph.pins]
+    nets: list[set[int]] = [set() for _ in range(graph.size)]
+    for e, net in enumerate(pins):
+        for a in net:
+            nets[a].add(e)
+    stands_for = np.arange(graph.size)
+    waiting = [a for a in reversed(range(graph.size)) if free[a]]
+    while waiting:
+        a = waiting.pop()
+        if stands_for[a] != a or len(beside[a]) != 1:
+            continue
+        (b,) = beside[a]
+        if all(b in pins[e] for e in nets[a]):
+            stands_for[a] = b
+            beside[b].discard(a)
+            for e in nets[a]:
+                pins[e].discard(a)
+            if free[b]:
+                waiting.append(b)
+    for a in range(graph.size):
+        while stands_for[a] != stands_for[stands_for[a]]:
+            stands_for[a] = stands_for[stands_for[a]]
+    return stands_for
+
+
+def layer_units(task: Task[Throughput]) -> Ints:
+    """Return the unit of each node if biconnected components are merged; shape (n,).
+
+    For each biconnected component of the pipeline edges, taken as undirected, the sources of its
+    edges are merged. Edges out of units that only prepare inputs (neither they nor any of their
+    ancestors take time on any kind of device) are left out: they would connect almost everything.
+
+    References
+    ----------
+    Tarnawski et al., NeurIPS 2020, section 5 (baseline); Narayanan et al., "PipeDream", SOSP 2019.
+    """
+    import networkx as nx
+
+    units = pipeline_units(task)
+    graph = hypergraph(task, units)
+    order: nx.DiGraph[int] = nx.DiGraph()
+    order.add_nodes_from(range(graph.size))
+    order.add_edges_from(graph.edges.tolist())
+    idle = (graph.compute == 0).all(axis=(0, 1))
+    prepares: dict[int, bool] = {}
+    for unit in nx.topological_sort(order):
+        prepares[unit] = bool(idle[unit]) and all(prepares[u] for u in order.predecessors(unit))
+    edges = [(u, v) for u, v in order.edges if not prepares[u]]
+    source = {frozenset(edge): edge[0] for edge in edges}
+    merged: nx.Graph[int] = nx.Graph()
+    merged.add_nodes_from(range(graph.size))
+    for component in nx.biconnected_component_edges(nx.Graph(edges)):
+        tails = sorted({source[frozenset(edge)] for edge in component})
+        nx.add_path(merged, tails)
+    layer = np.empty(graph.size, dtype=np.int64)
+    for i, together in enumerate(nx.connected_components(merged)):
+        layer[list(together)] = i
+    return merge_cycles(layer[units], pipeline_edges(task.workload))

@@ -40,8 +40,7 @@ import numpy as np
 from ...instances import Throughput
 from ...instances.common.arrays import Bools, Floats, Ints, frozen
 from ..task import Task
-from .absorb import absorb
-from .hypergraph import Hypergraph, hypergraph, pipeline_units
+from .hypergraph import Hypergraph, absorb, hypergraph, pipeline_units
 from .whole_bytes import room_of
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """The relaxation of the compact program for non-contiguous splits, and the evidence of its bound.
 
 Symbols and equations are those of `compact`; x, in and out may be fractions here, and the devices
-of a kind hold their first units in turn, `compact_order` (17):
+of a kind hold their first units in turn, `compact_data` (17):
 
     minimise  T                                                                           (0)
 
@@ -26,7 +26,7 @@ from ...instances import Throughput
 from ...instances.common.arrays import Floats, Ints, rows
 from ..linear import Linear, LinearBuilder
 from ..task import Task
-from .compact_slots import SYMMETRY_UNITS, heaviest_first
+from .compact_data import SYMMETRY_UNITS, heaviest_first
 from .hypergraph import Hypergraph
 from .whole_bytes import room_of
 

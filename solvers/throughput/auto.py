@@ -9,11 +9,10 @@ from ...formulations.throughput.hypergraph import hypergraph
 from ...instances import Solution, Throughput
 from ..core.search import Search
 from ..core.swaps import swap_devices
+from .baselines import greedy, single_device
 from .dp.dp import ideal_dp, linearised_dp
-from .greedy import greedy
-from .linked_search import improve_linked
+from .local_search import improve_linked
 from .set_partitioning import set_partitioning
-from .single_device import single_device
 
 #: Units times devices up to which the compact program is solved to the end in no time.
 SMALL_PROGRAM = 150

@@ -12,7 +12,7 @@ from ..core.portfolio.strategy import Strategy
 from ..core.search import Search
 
 MILP = SolverName("stagecut.solvers.throughput.milp.compact")
-GREEDY = SolverName("stagecut.solvers.throughput.greedy.greedy")
+GREEDY = SolverName("stagecut.solvers.throughput.baselines.greedy")
 
 
 def _learned(task: Task[Throughput], search: Search[Solution]) -> None:
@@ -87,7 +87,9 @@ METHODS: dict[str, Method[Throughput]] = {
         refuses=(_relayed, _connected),
         beside=_beside_set_partitioning,
     ),
-    "greedy": Method(SolverName("stagecut.solvers.throughput.greedy.greedy"), refuses=(_relayed,)),
+    "greedy": Method(
+        SolverName("stagecut.solvers.throughput.baselines.greedy"), refuses=(_relayed,)
+    ),
     "local-search": Method(
         SolverName("stagecut.solvers.throughput.local_search.local_search"), refuses=(_relayed,)
     ),
@@ -96,10 +98,10 @@ METHODS: dict[str, Method[Throughput]] = {
     ),
     "learned": Method(_learned, LEARNED_OPTIONS, refuses=(_relayed, no_policy)),
     "single": Method(
-        SolverName("stagecut.solvers.throughput.single_device.single_device"), refuses=(_relayed,)
+        SolverName("stagecut.solvers.throughput.baselines.single_device"), refuses=(_relayed,)
     ),
     "metis": Method(
-        SolverName("stagecut.solvers.throughput.partitioner.metis"),
+        SolverName("stagecut.solvers.throughput.baselines.metis"),
         refuses=(_relayed, _hosts_alone),
     ),
 }

@@ -1,4 +1,7 @@
-"""Large-neighbourhood search over pairs of devices: split what two devices hold anew."""
+"""Large-neighbourhood search over pairs of devices: split what two devices hold anew.
+
+The best split of two devices, with the other devices as they are.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,21 @@ from ...formulations.task import Task
 from ...formulations.throughput.hypergraph import Hypergraph
 from ...formulations.throughput.whole_bytes import room_of
 from ...instances import Placement, Solution, Throughput
-from ...instances.common.arrays import Ints
+from ...instances.common.arrays import Bools, Ints
 from ...instances.common.compiling import NotCompiled, compiled_only_if
 from ..core.search import Search, Stoppable
 from .annealing_kernel import anneal
 from .column_generation.frontier import Incidence
-from .pair_kernels import Pair, loads
-from .pair_split import resplit
+from .column_generation.frontier_kernels import Nets, build
+from .pair_kernels import Layers, Pair, held_by, least_to_go, loads, split_pair
+
+#: Most states of one layer.
+WIDTH = 4000
+
 
 #: Share of moves that relieve the most loaded device; the others make room anywhere.
 RELIEF = 0.6
+
 
 #: Moves without success after which nets are moved at random.
 PATIENCE = 60
@@ -209,3 +217,47 @@ class Neighbourhood:
             self._shape.net_ptr, self._shape.net_pins, self._kind_of, self.load, self._used,
             self._paid,
         )  # fmt: skip
+
+
+def resplit(
+    where: Ints,
+    free: Bools,
+    pair: Pair,
+    order: Ints,
+    shape: Incidence,
+    most: float,
+    *,
+    least_sum: bool,
+) -> bool | None:
+    """Split the free units of two devices anew, both loads below `most`.
+
+    Parameters
+    ----------
+    where, free
+        Shape (U,): device of each unit, and whether it may move; `where` is written on success.
+    order
+        Shape (U,): order of the units of small frontier.
+    least_sum
+        Whether to minimise the sum of the loads, else their maximum.
+
+    Returns
+    -------
+    bool or None
+        Whether a split was found; None if that is too much work.
+    """
+    units, held = held_by(where, free, pair, order, shape.net_ptr, shape.net_pins)
+    floor = held.load_a + held.load_b + held.least_compute
+    nets = Nets(held.pins_left, held.fixed, held.outside, pair.weight_a, pair.weight_b)
+    most_paid = 2 * most * (1 + 1e-9) - floor
+    ptr, step, cost_a, cost_b, _ = build(
+        units, shape.unit_ptr, shape.unit_nets, nets, both=True, most=most_paid, width=WIDTH,
+        room=64 * WIDTH, relax=False,
+    )  # fmt: skip
+    if len(ptr) == 0:
+        return None
+    if most <= 0:
+        return False
+    layers = Layers(ptr, step, cost_a, cost_b)
+    togo = least_to_go(units, pair, layers)
+    code = split_pair(where, units, pair, layers, togo, held, most, least_sum=least_sum)
+    return None if code < 0 else bool(code)

@@ -17,7 +17,7 @@ from ...instances.formats.certificate import MULTIPLIERS
 from ..core.proofs.relaxation import relax
 from ..core.proofs.safe_bound import dual_bound
 from ..core.search import Search
-from .greedy import greedy
+from .baselines import greedy
 
 #: Units times devices up to which it takes seconds.
 MOST_SIZE = 6_000

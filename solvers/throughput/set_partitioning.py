@@ -16,10 +16,10 @@ from ...instances import Placement, Solution, Throughput
 from ...instances.common.arrays import Ints
 from ..core.search import OPTIMAL_GAP, Search
 from ..core.share import Share
+from .baselines import greedy
 from .column_generation.column_generation import DualState, Outcome, boxstep
 from .column_generation.frontier import Incidence, incidence, orders
 from .column_generation.pricing_problem import first_prices, pricing_problem
-from .greedy import greedy
 from .linear_split_kernel import linear_split
 from .multilevel.least_load import WIDE, raise_by_least_load
 from .neighbourhood import Neighbourhood

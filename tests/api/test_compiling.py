@@ -14,7 +14,7 @@ from stagecut.instances.common import kernel as kernels
 from stagecut.instances.common.kernel import kernel
 from stagecut.solvers import Search
 from stagecut.solvers.core.session import solve_in_session
-from stagecut.solvers.throughput.greedy import greedy
+from stagecut.solvers.throughput.baselines import greedy
 
 
 @kernel

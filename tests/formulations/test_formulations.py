@@ -44,8 +44,10 @@ from stagecut.formulations.schedule import milp as schedule_milp
 from stagecut.formulations.sharding import milp as sharding_milp
 from stagecut.formulations.sharding.costs import sharding_costs
 from stagecut.formulations.task import pose
+from stagecut.formulations.throughput import compact as compact_links
 from stagecut.formulations.throughput import compact as compact_module
-from stagecut.formulations.throughput import compact_links, compact_order, set_partitioning
+from stagecut.formulations.throughput import compact_data as compact_order
+from stagecut.formulations.throughput import set_partitioning
 from stagecut.formulations.throughput.compact import compact
 from stagecut.formulations.throughput.hypergraph import hypergraph
 from stagecut.formulations.training import milp as training_milp

@@ -23,9 +23,9 @@ from stagecut.instances import price
 from stagecut.instances.formats.certificate import HUBS, hub_certificate
 from stagecut.runtime.verify.bounds.bound_check import BoundCheck
 from stagecut.runtime.verify.bounds.hubs import check_hubs
-from stagecut.solvers.throughput.column_generation.narrow_orders import narrow_order
-from stagecut.solvers.throughput.multilevel import hub_sets
-from stagecut.solvers.throughput.multilevel.hubs import raise_by_hubs
+from stagecut.solvers.throughput.column_generation.orders import narrow_order
+from stagecut.solvers.throughput.multilevel import hub_bound as hub_sets
+from stagecut.solvers.throughput.multilevel.hub_bound import raise_by_hubs
 
 
 class Noted:
@@ -46,9 +46,9 @@ class Case:
     """A random workload with a hub on a few devices, its optimum, and a bound by hubs."""
 
     def __init__(self, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(hub_sets, "NETS", 1 + seed % 2)
-        monkeypatch.setattr(hub_sets, "PINS", 2 + seed % 5)
-        monkeypatch.setattr(hub_sets, "HUBS", 1 + seed % 3)
+        monkeypatch.setattr(hub_sets, "HUB_NETS", 1 + seed % 2)
+        monkeypatch.setattr(hub_sets, "CHARGED_PINS", 2 + seed % 5)
+        monkeypatch.setattr(hub_sets, "MOST_HUBS", 1 + seed % 3)
         self.workload, self.cluster = hub_case(seed)
         split = "noncontiguous" if seed % 3 == 0 else "contiguous"
         pipeline = "gpipe" if seed % 5 == 0 else "pipedream"

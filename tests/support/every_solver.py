@@ -30,7 +30,7 @@ from stagecut.instances import Problem, Solution
 from stagecut.solvers import METHODS
 from stagecut.solvers.core.search import OPTIMAL_GAP, Search
 from stagecut.solvers.core.under_rules import run_method
-from stagecut.solvers.throughput.column_generation.narrow_orders import narrow_order
+from stagecut.solvers.throughput.column_generation.orders import narrow_order
 from stagecut.solvers.throughput.dp.dp import ideals_alone
 
 #: Incumbents that a solver gets, as multiples of the optimum: no claim hides behind the larger.

@@ -25,7 +25,7 @@ from stagecut.instances.formats.certificate import HUBS, PRICES
 from stagecut.instances.formats.files import dumps, load_plan
 from stagecut.runtime import verify
 from stagecut.runtime.verify.bounds.check import check_bound
-from stagecut.solvers.throughput.multilevel import hub_sets
+from stagecut.solvers.throughput.multilevel import hub_bound as hub_sets
 
 _GIVEN = Iteration(2, "given", actions=("0F0,0F1,0B0,0B1", "1F0,1F1,1B0,1B1"))
 

@@ -1,4 +1,10 @@
-"""The set of the best price within a load, by labels along the states of a frontier."""
+"""Pricing: the set of units of the greatest value within a load, and a bound on that value.
+
+*By load* (`best_set`): labels (value, load) along the states of a frontier, in both directions in
+turn, at ever finer resolutions of the load. *By value* (`best_sets_by_value`): prices are ours to
+choose, so they are rounded to whole parts of the value of a share; loads are not. The table of the
+least load by state and value is then exact, unlike labels by load.
+"""
 
 from __future__ import annotations
 
@@ -11,25 +17,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....instances.common.arrays import Bools, Floats, Ints
-from .arcs import Arcs
-from .frontier import Frontier
-from .frontier_labels_kernel import Labels, Terms, extend, fresh_buckets, hope
+from .frontier import Arcs, Frontier
+from .labels_kernel import Labels, Table, Terms, Units, extend, fill, fresh_buckets, hope
+
+#: Sets that are returned at most, and the part of the greatest value that they have at least.
+SETS, NEAR = 60, 0.998
+
+
+#: By how many parts a value may be above the floor without being so, for rounding.
+PARTS_ROUNDING = 1e-9
+
+
+#: States between two looks at the clock.
+STATES_PER_CALL = 500
+
 
 T = TypeVar("T", bound=np.generic)
 
+
 #: Resolutions of loads, as parts of the limit, that are tried one after the other.
 BUCKETS = (500, 2_000, 8_000, 32_000, 128_000, 512_000)
+
 
 #: Parts of what the bound allows above the floor, and in all, that a set must attain to be good
 #: enough; and how many sets are looked at.
 GOOD, CLOSE, LOOKS = 0.9, 0.99, 100
 
+
 #: Slopes of value by load at which hopes are known, as parts of the best one; steps of the search
 #: for that, and the golden section; rounding of sums, as part of all prices.
 SLOPES, SECTIONS, GOLDEN, ROUNDING = (1.0, 0.9, 1.1, 0.6, 1.6, 0.0), 12, 0.618, 1e-12
 
+
 #: Most labels of one direction: 24 bytes each.
 LABELS = 16_000_000
+
 
 #: Labels visited between two looks at the clock: some 0.05 s.
 SLICE = 4_000_000
@@ -260,3 +282,103 @@ def _trace(labels: Labels, at: int, order: Ints, forward: bool) -> Bools:
 
 def _doubled(array: NDArray[T]) -> NDArray[T]:
     return np.concatenate([array, np.empty_like(array)])
+
+
+def best_sets_by_value(
+    states: Frontier,
+    price: Floats,
+    load: Floats,
+    limit: float,
+    *,
+    parts: int,
+    floor: float,
+    should_stop: Callable[[], bool],
+) -> tuple[BestSet, list[tuple[Bools, float]]] | None:
+    """Return the best set of a value above a floor within a load, and the loads of good sets.
+
+    Parameters
+    ----------
+    price
+        Shape (U,): of each unit, a whole number of parts, none below 0.
+    load
+        Shape (U,).
+    limit
+        Of Σ load + transfers.
+    parts
+        How many make 1.
+
+    Returns
+    -------
+    tuple or None
+        The best set; it and others that are nearly as good, with their loads. None if `should_stop`
+        said so.
+
+    Notes
+    -----
+    Time and memory grow with states × parts × the greatest value.
+    """
+    terms = terms_of(states, price, load, limit)
+    slopes, most = slopes_of(states, terms, limit)
+    if most <= floor:
+        return BestSet(floor, None, np.inf, ()), []
+    units = Units(np.rint(terms.price * parts).astype(np.int64), terms.load, terms.allowed)
+    table = Table(
+        np.empty((states.size, int(most * parts) + 2)), np.empty((states.size, 2), np.int64)
+    )
+    table.load[0, 0] = 0.0
+    table.span[0] = 0
+    hopes = hope(False, states.backward, terms, slopes[0]) * parts
+    slack = 1e-9 * parts * float(np.abs(terms.price).sum())
+    bounds = limit, floor * parts - slack, slopes[0] * parts
+    for first in range(1, states.size, STATES_PER_CALL):
+        if should_stop():
+            return None
+        places = first, min(first + STATES_PER_CALL, states.size)
+        fill(states.forward, units, bounds, hopes, table, places)
+    low, high = table.span[-1].tolist()
+    ends, least = [], np.inf
+    for b in range(high, low - 1, -1):
+        if table.load[-1, b] < least:
+            least = float(table.load[-1, b])
+            ends.append((b, least))
+    ends = [(b, one) for b, one in ends if b > floor * parts + PARTS_ROUNDING]
+    if not ends:
+        return BestSet(floor, None, np.inf, ()), []
+    greatest = ends[0][0]
+    near = [end for end in ends[:SETS] if end[0] >= NEAR * greatest]
+    sets = [(_trace_value(states, units, table, b), one) for b, one in near]
+    steps = tuple((one, b / parts) for b, one in reversed(ends))
+    members, its_load = sets[0]
+    return BestSet(greatest / parts, members, its_load, steps), sets
+
+
+def _trace_value(states: Frontier, units: Units, table: Table, value: int) -> Bools:
+    """Return the set of the least load of a value; shape (U,)."""
+    ptr, source, taken, cost = states.forward
+    members = np.zeros(len(states.order), np.bool_)
+    x = states.size - 1
+    while x:
+        for j in range(int(ptr[x]), int(ptr[x + 1])):
+            unit, before, more = int(taken[j]), int(source[j]), float(cost[j])
+            if unit >= 0:
+                more += float(units.load[unit])
+            rest = value - (int(units.value[unit]) if unit >= 0 else 0)
+            low, high = table.span[before]
+            if (
+                low <= rest <= high
+                and (unit < 0 or units.allowed[unit])
+                and table.load[before, rest] + more == table.load[x, value]
+            ):
+                break
+        if unit >= 0:
+            members[states.order[unit]] = True
+        x, value = before, rest
+    return members
+
+
+def whole(price: Floats, order: Ints, parts: int) -> Floats:
+    """Return prices in whole parts, none below 0, with the sums along an order rounded."""
+    ends = np.rint(np.cumsum(np.maximum(0.0, price[order])) * parts)
+    found = np.empty(len(price))
+    found[order] = np.diff(np.concatenate([[0.0], ends])) / parts
+    return found

@@ -1,9 +1,11 @@
-"""The frontier: sets of units of the best price within a load, exactly or from above.
+"""Frontier of an order of the units: a decision diagram of all sets of units, exact or relaxed.
 
 Place the units one after the other, in or out of the set. All that the transfers of the rest
 depend on is, for each net with pins on both sides of the frontier, whether a pin is in and whether
 a pin is out. In an order of small frontier these *states* are few (Bodlaender: pathwidth), and a
 label (value, load) for each way to reach a state leads to the best set.
+
+Steps between states are kept as *arcs*, compressed by the state that they lead to or leave.
 """
 
 from __future__ import annotations
@@ -19,22 +21,29 @@ import numpy as np
 from ....formulations.throughput.certificate import PROOF_MARGIN
 from ....formulations.throughput.hypergraph import Hypergraph
 from ....instances.common.arrays import Bools, Floats, Ints
-from .arcs import Arcs, arcs_backward, arcs_forward
-from .frontier_kernels import build
-from .frontier_slots_kernel import Nets
-from .narrow_orders import narrow_order, order_width
-from .orders import greedy_order
+from .frontier_kernels import Nets, build
+from .orders import greedy_order, narrow_order, order_width
+
+#: Steps as compressed rows: those of state x are ptr[x] … ptr[x + 1] − 1. For each the state at its
+#: other end, the place in the order of the unit that it takes (−1 if it leaves it out), and the
+#: transfer time that it adds.
+Arcs = tuple[Ints, Ints, Ints, Floats]
+
 
 T = TypeVar("T", bound=np.generic)
+
 
 #: Most states of one layer and of all layers, before nets are given up.
 WIDTH, ROOM = 5_000, 200_000
 
+
 #: How many times as many may be made where some of them are left out after.
 SURPLUS = 10
 
+
 #: Most states of one layer where nets are given up.
 RELAXED_WIDTH = 500
+
 
 #: Orders whose states are counted, while they are no more than so many.
 TRIES, FEW = 8, 20_000
@@ -222,3 +231,32 @@ def _leave_out(layer_ptr: Ints, step: Ints, cost: Floats, most: float) -> tuple[
     y, costs = step[some], cost[some]
     through = ahead[some, None] + costs + behind[y] <= most
     return before[layer_ptr], np.where((y >= 0) & through, before[y], -1), costs
+
+
+def arcs_forward(layer_ptr: Ints, step: Ints, cost: Floats) -> Arcs:
+    """Return the steps into each state.
+
+    Parameters
+    ----------
+    layer_ptr, step, cost
+        As `build` returns them; a step of −1 is left out.
+    """
+    by_target = np.argsort(step, axis=None, kind="stable")
+    by_target = by_target[np.count_nonzero(step < 0) :]
+    return _arcs(layer_ptr, step.ravel()[by_target], by_target, by_target >> 1, cost)
+
+
+def arcs_backward(layer_ptr: Ints, step: Ints, cost: Floats) -> Arcs:
+    """Return the steps out of each state; parameters as of `arcs_forward`."""
+    steps = np.flatnonzero(step >= 0)
+    return _arcs(layer_ptr, steps >> 1, steps, step.ravel()[steps], cost)
+
+
+def _arcs(layer_ptr: Ints, at: Ints, steps: Ints, other: Ints, cost: Floats) -> Arcs:
+    """Return steps sorted by the state that they are listed at.
+
+    Step 2 x + 1 takes the unit after state x, step 2 x leaves it out.
+    """
+    ptr = np.searchsorted(at, np.arange(layer_ptr[-1] + 1))
+    layer = np.repeat(np.arange(len(layer_ptr) - 1), np.diff(layer_ptr))
+    return ptr, other, np.where(steps & 1, layer[steps >> 1], -1), cost.ravel()[steps]

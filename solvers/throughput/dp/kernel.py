@@ -1,4 +1,4 @@
-"""The inner loops of the dynamic program over ideals."""
+"""Kernels of the dynamic program over ideals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bound that counts transfers: the least load of a device that does its share of the work.
+"""Work-share bound on the max-load: the least load, with transfers, of a set with its share of work.
 
 Let T be the max-load of a plan, and kind k one of n_k devices, on which unit v takes p_v. Let units
 have values 0 ≤ a_v ≤ p_v. The devices of the other kinds can take over value V(T) at most, by a
@@ -34,7 +34,7 @@ from ....instances.common.arrays import Floats, Ints
 from ...core.search import Search, Stoppable
 from ..column_generation.frontier import relaxed_frontier
 from ..dp.stage_dp import knapsack
-from .least_load_kernel import Table, extend
+from .bound_kernels import Table, extend
 
 ORIGIN = "least load of a share of the work"
 

@@ -24,14 +24,14 @@ from ....instances.common.arrays import Floats, Ints
 from ...core.search import Search
 from ...core.share import Share
 from ..column_generation.frontier import incidence
-from ..column_generation.narrow_orders import demand_order, narrow_order
+from ..column_generation.orders import demand_order, narrow_order
 from ..dp.dp import contracted_dp, few_ideals_dp, ideals_alone
 from ..neighbourhood import Neighbourhood
 from ..series.series_dp import series_dp
 from .coarsen import around, balanced, crossing, even, labels, touching
-from .hubs import raise_by_hubs
+from .critical_path import raise_by_spine
+from .hub_bound import raise_by_hubs
 from .least_load import raise_by_least_load
-from .spine import raise_by_spine
 
 #: Coarse units of the first plan: at least, and for each device.
 LEAST, PER_DEVICE = 256, 16

@@ -32,11 +32,8 @@ from ....instances import Placement, Solution, Throughput
 from ....instances.common.arrays import Floats, Ints
 from ....instances.common.exact_sums import rounded_down, rounded_up, step_of
 from ...core.search import Search
-from .fewest import Fewest
-from .nets import nets
-from .segments import divide, neighbours, series
-from .states import States, last_state, states
-from .table import Table, table
+from .table import Fewest, Table, table
+from .tree import States, divide, last_state, neighbours, nets, series, states
 
 #: The check of bounds goes over all ideals, of which a series may have far more than it has states.
 ORIGIN = "dp over a series of segments, unchecked beyond 60,000 ideals"

@@ -19,8 +19,9 @@ from stagecut.instances.common.compiling import NotCompiled
 from stagecut.runtime import evaluate
 from stagecut.solvers import Search
 from stagecut.solvers.throughput import neighbourhood
-from stagecut.solvers.throughput.column_generation.best_set import Scratch, best_set
-from stagecut.solvers.throughput.column_generation.best_sets_by_value import (
+from stagecut.solvers.throughput.column_generation.best_set import (
+    Scratch,
+    best_set,
     best_sets_by_value,
     whole,
 )

@@ -29,7 +29,7 @@ from stagecut import (
     solve,
 )
 from stagecut.formulations.task import Task, pose
-from stagecut.formulations.throughput.counting import count_out
+from stagecut.formulations.throughput.cheap_bounds import count_out
 from stagecut.formulations.throughput.hypergraph import hypergraph
 from stagecut.instances import Solution
 from stagecut.solvers import Search

@@ -26,15 +26,16 @@ from stagecut.formulations.throughput.ideals import topological_orders
 from stagecut.instances.formats.certificate import HUBS
 from stagecut.instances.formats.files import save
 from stagecut.solvers.throughput import auto
-from stagecut.solvers.throughput.column_generation.narrow_orders import groups, narrow_order
+from stagecut.solvers.throughput.column_generation.orders import groups, narrow_order
 from stagecut.solvers.throughput.dp.dp import ideals_alone
-from stagecut.solvers.throughput.multilevel import coarsen, least_load, spine
+from stagecut.solvers.throughput.multilevel import coarsen, least_load
+from stagecut.solvers.throughput.multilevel import critical_path as spine
+from stagecut.solvers.throughput.multilevel.critical_path import raise_by_spine
 from stagecut.solvers.throughput.multilevel.least_load import (
     least_work,
     raise_by_least_load,
     value_share,
 )
-from stagecut.solvers.throughput.multilevel.spine import raise_by_spine
 
 ENDLESS = Limits(gap=0.0)
 

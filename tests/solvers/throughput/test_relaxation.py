@@ -28,7 +28,7 @@ from stagecut.api.judge import Judge
 from stagecut.formulations.task import pose
 from stagecut.instances.formats.files import save
 from stagecut.solvers.core.search import Search
-from stagecut.solvers.throughput.greedy import greedy
+from stagecut.solvers.throughput.baselines import greedy
 from stagecut.solvers.throughput.relaxation import relaxation
 
 

@@ -26,12 +26,11 @@ from stagecut.formulations.throughput.ideals import pipeline
 from stagecut.instances import Solution
 from stagecut.runtime import evaluate
 from stagecut.solvers.throughput.dp import dp
-from stagecut.solvers.throughput.series import states as states_module
 from stagecut.solvers.throughput.series import table
-from stagecut.solvers.throughput.series.fewest import nested
-from stagecut.solvers.throughput.series.segments import divide, neighbours, series
+from stagecut.solvers.throughput.series import tree as states_module
 from stagecut.solvers.throughput.series.series_dp import ORIGIN, series_dp
-from stagecut.solvers.throughput.series.states import States, states
+from stagecut.solvers.throughput.series.table import nested
+from stagecut.solvers.throughput.series.tree import States, divide, neighbours, series, states
 
 CONTIGUOUS = Throughput(split="contiguous")
 

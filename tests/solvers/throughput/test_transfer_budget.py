@@ -13,14 +13,16 @@ from stagecut import Limits, Throughput
 from stagecut.formulations.task import Task, pose
 from stagecut.formulations.throughput.hypergraph import Hypergraph, hypergraph
 from stagecut.formulations.throughput.set_partitioning import load_of
-from stagecut.formulations.throughput.transfer_budget import most_transfer
 from stagecut.instances import Placement, Solution
 from stagecut.runtime import evaluate
 from stagecut.solvers import Search
 from stagecut.solvers.throughput.annealing_kernel import anneal
 from stagecut.solvers.throughput.column_generation.best_set import best_set
 from stagecut.solvers.throughput.column_generation.frontier import incidence
-from stagecut.solvers.throughput.column_generation.pricing_problem import pricing_problem
+from stagecut.solvers.throughput.column_generation.pricing_problem import (
+    most_transfer,
+    pricing_problem,
+)
 
 PROBLEMS = (
     Throughput(),

@@ -1,22 +1,22 @@
-"""A bound on contiguous splits: stages cut a path through the whole graph into pieces.
+"""Critical-path bound on the max-load of contiguous splits: stages cut the path into intervals.
 
-Let the *spine* s_0, s_1, … s_{L−1} be a heaviest path through the units. Of unit x, let s_f(x) be
-the first unit of the spine that is x or comes after it, and s_g(x) the last that is x or comes
-before it; f is L and g is −1 where there is none. A stage I ∖ I' of a chain of ideals holds a piece
-s_i … s_{j−1} of the spine, and with it
+Let the *critical path* s_0, s_1, … s_{L−1} be a heaviest path through the units. Of unit x, let
+s_f(x) be the first unit of the path that is x or comes after it, and s_g(x) the last that is x or
+comes before it; f is L and g is −1 where there is none. A stage I ∖ I' of a chain of ideals holds
+an interval s_i … s_{j−1} of the path, and with it
 
 - all x with g(x) ≥ i and f(x) < j, as s_i ≤ x ≤ s_{j−1}: their work and their memory;
 - no x with f(x) < i, which is in I', and none with g(x) ≥ j, which is not in I: it pays for every
   net of those above that has such a pin.
 
 That is a lower bound on the load of a stage by i and j. Two things follow for a max-load T: some
-pieces of loads within T, on the devices that there are, make up the spine; and, added up over the
+intervals of loads within T, on the devices that there are, make up the path; and, added up over the
 n_k devices of a kind k,
 
-    n_k T ≥ Σ_v p_v − V(T) + transfers of the pieces,
+    n_k T ≥ Σ_v p_v − V(T) + transfers of the intervals,
 
 where devices of other kinds do V(T) at most, by a knapsack. Both are tested by dynamic programs
-over the places of the spine: the fewest devices of kind k up to a place, and the least transfers,
+over the places of the path: the fewest devices of kind k up to a place, and the least transfers,
 each for as many other devices as there may be. The largest T that fails is the bound.
 """
 
@@ -35,46 +35,17 @@ from ....instances.common.exact_sums import summable
 from ...core.search import Search, Stoppable
 from ..column_generation.frontier import incidence
 from ..dp.stage_dp import knapsack
-from .spine_kernel import reach
+from .bound_kernels import reach
 
 ORIGIN = "pieces of a path through the graph"
+
 
 #: Places between two looks at the clock.
 SLICE = 200
 
+
 #: Part of the gap at which the largest T that fails is known well enough.
 CLOSE = 0.02
-
-
-def raise_by_spine(
-    task: Task[Throughput], graph: Hypergraph, search: Search[Solution], clock: Stoppable
-) -> None:
-    """Raise the bound of contiguous splits by halving between it and the objective.
-
-    Nothing is proved where transfers overlap compute, devices are linked, or nodes count one by
-    one on cores.
-
-    Parameters
-    ----------
-    graph
-        Units that must each be on one device, with the edges that decide contiguity.
-    """
-    high = search.objective
-    if task.problem.overlap or task.cluster.links or not np.isfinite(high):
-        return
-    tested = _Spine(task, graph, high)
-    low = max(search.bound, 0.0)
-    gap = high - low
-    while high - low > CLOSE * gap and not clock.should_stop():
-        middle = (low + high) / 2
-        fails = tested.fails(middle, clock)
-        if fails is None:
-            return
-        if fails:
-            low = middle
-            search.raise_bound(low * (1 - PROOF_MARGIN), ORIGIN)
-        else:
-            high = middle
 
 
 class _Spine:
@@ -130,6 +101,37 @@ class _Spine:
         taken = sum(float(many) * knapsack(work, time, limit) for time, many in others)
         total = float(work.sum()) * (1 - PROOF_MARGIN) - taken * (1 + PROOF_MARGIN)
         return total + float(least[:, -1].min()) * (1 - PROOF_MARGIN) > count * limit
+
+
+def raise_by_spine(
+    task: Task[Throughput], graph: Hypergraph, search: Search[Solution], clock: Stoppable
+) -> None:
+    """Raise the bound of contiguous splits by halving between it and the objective.
+
+    Nothing is proved where transfers overlap compute, devices are linked, or nodes count one by
+    one on cores.
+
+    Parameters
+    ----------
+    graph
+        Units that must each be on one device, with the edges that decide contiguity.
+    """
+    high = search.objective
+    if task.problem.overlap or task.cluster.links or not np.isfinite(high):
+        return
+    tested = _Spine(task, graph, high)
+    low = max(search.bound, 0.0)
+    gap = high - low
+    while high - low > CLOSE * gap and not clock.should_stop():
+        middle = (low + high) / 2
+        fails = tested.fails(middle, clock)
+        if fails is None:
+            return
+        if fails:
+            low = middle
+            search.raise_bound(low * (1 - PROOF_MARGIN), ORIGIN)
+        else:
+            high = middle
 
 
 def _places(graph: Hypergraph, work: Floats) -> tuple[Ints, Ints, int]:

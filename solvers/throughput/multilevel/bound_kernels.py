@@ -1,0 +1,198 @@
+"""Kernels of the bounds for large graphs: `hub_bound`, `least_load` and `critical_path`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ....instances.common.arrays import Floats, Ints
+from ....instances.common.kernel import kernel
+
+
+class Table(NamedTuple):
+    """What is known of the states of two layers in turn, by value.
+
+    Parameters
+    ----------
+    excess
+        Shape (2, S, B): the least load of a set of a value, less that value; `inf` if there is none
+        within the limit.
+    span
+        Shape (2, S, 2): the least and the greatest value that a state has.
+    """
+
+    excess: Floats
+    span: Ints
+
+
+@kernel
+def dearest(layers, step, cost, gain, may, slope, best, came, members):
+    """Return the worth of a set that is worth most and its transfers; write it to `members`.
+
+    Parameters
+    ----------
+    layers, step, cost
+        Of a frontier, as of `build`.
+    gain, may
+        Of each unit, in order: what it is worth, shape (U,), and whether it may be left out and
+        taken, shape (U, 2).
+    slope
+        What a unit of transfer time takes from the worth.
+    best, came
+        Shape (S,): scratch.
+    members
+        Shape (U,), by place in the order: 1 for units that are taken, and 0.
+    """
+    for x in range(len(best)):
+        best[x] = -np.inf
+    best[0] = 0.0
+    size = len(gain)
+    for i in range(size):
+        for x in range(layers[i], layers[i + 1]):
+            for choice in range(2):
+                y = step[x, choice]
+                if y < 0 or not may[i, choice]:
+                    continue
+                worth = best[x] - slope * cost[x, choice] + gain[i] * choice
+                if worth > best[y]:
+                    best[y] = worth
+                    came[y] = 2 * x + choice
+    x = layers[size]
+    worth, paid = best[x], 0.0
+    if worth > -np.inf:
+        for i in range(size - 1, -1, -1):
+            choice = came[x] % 2
+            members[i] = choice
+            x = came[x] // 2
+            paid += cost[x, choice]
+    return worth, paid
+
+
+@kernel
+def extend(places, layers, step, cost, rest, value, more, bounds, table, found):
+    """Extend a table over the units from a first place up to a last, without it.
+
+    Parameters
+    ----------
+    places
+        The first and the last.
+    layers, step, cost
+        Of a frontier, as of `build`.
+    rest
+        Shape (S,): transfers still to come if all units left are out.
+    value, more
+        Of each unit, in order: its value, in steps, and by how much its work is above it.
+    bounds
+        Fewest steps that are a share, most excess, and the worth of a step.
+    found
+        Shape (2,): the least load of sets that are a share, and the place at which it was found.
+    """
+    first, last = places
+    share, most, worth = bounds
+    excess, span = table
+    size = excess.shape[2]
+    for i in range(first, last):
+        now, after = i % 2, (i + 1) % 2
+        begin = layers[i + 1]
+        later = layers[i + 2] - begin
+        for y in range(later):
+            excess[after, y, :] = float("inf")
+            span[after, y, 0], span[after, y, 1] = size, -1
+        for x in range(begin - layers[i]):
+            low = span[now, x, 0]
+            for choice in range(2):
+                y = step[layers[i] + x, choice] - begin
+                shift = choice * value[i]
+                high = min(span[now, x, 1], size - 1 - shift)
+                if y < 0 or high < low:
+                    continue
+                paid = cost[layers[i] + x, choice] + choice * more[i]
+                here, there = excess[now, x], excess[after, y]
+                for b in range(low, high + 1):
+                    there[b + shift] = min(there[b + shift], here[b] + paid)
+                span[after, y, 0] = min(span[after, y, 0], low + shift)
+                span[after, y, 1] = max(span[after, y, 1], high + shift)
+        for y in range(later):
+            low, high = size, -1
+            for b in range(span[after, y, 0], span[after, y, 1] + 1):
+                if excess[after, y, b] > most:
+                    excess[after, y, b] = float("inf")
+                    continue
+                low, high = min(low, b), b
+                if b >= share and excess[after, y, b] + rest[begin + y] + b * worth < found[0]:
+                    found[0], found[1] = excess[after, y, b] + rest[begin + y] + b * worth, i
+            span[after, y, 0], span[after, y, 1] = low, high
+
+
+@kernel
+def reach(first, last, units, nets, costs, limits, found, scratch):
+    """Extend stages from the places `first` … `last` − 1 of the spine.
+
+    Place i lies before the spine's unit i. Kind 0 is the one that is counted; of the others it is
+    only counted how many devices they have in all.
+
+    Parameters
+    ----------
+    units
+        Units by f, shape (U,), the first of each f, (L + 2,), and g of each unit, (U,).
+    nets
+        Nets of each unit as compressed rows, twice, and least f and greatest g of each, (E,) twice.
+    costs
+        Work (K, U), memory (U,), weights (K, E).
+    limits
+        Most load, room of each kind (K,), and how many devices of kind 0 there are.
+    found
+        Shape (1 + others, L + 1) twice: least devices of kind 0 up to a place, by how many others
+        there are; and least transfers of all of them.
+    scratch
+        Shape (E,): zeros; shape (L + 1,): anything.
+    """
+    by_after, start, before = units
+    unit_ptr, unit_nets, net_first, net_last = nets
+    work, memory, weight = costs
+    limit, room, devices = limits
+    fewest, least = found
+    seen, ends = scratch
+    length = fewest.shape[1] - 1
+    kinds, others = len(room), len(fewest) - 1
+    for i in range(first, last):
+        some = False
+        for o in range(others + 1):
+            some |= fewest[o, i] < devices or (fewest[o, i] <= devices and o < others)
+        if not some:
+            continue
+        for k in range(kinds):
+            stamp = i * kinds + k + 1
+            for j in range(i, length):
+                ends[j] = 0.0
+            done, held, paid = 0.0, 0.0, 0.0
+            for j in range(i, length):
+                for at in range(start[j], start[j + 1]):
+                    v = by_after[at]
+                    if before[v] < i:
+                        continue
+                    done += work[k, v]
+                    held += memory[v]
+                    for r in range(unit_ptr[v], unit_ptr[v + 1]):
+                        e = unit_nets[r]
+                        if seen[e] == stamp:
+                            continue
+                        seen[e] = stamp
+                        if net_first[e] < i:
+                            paid += weight[k, e]
+                        elif net_last[e] > j:
+                            paid += weight[k, e]
+                            ends[min(net_last[e], length - 1)] += weight[k, e]
+                paid -= ends[j]
+                if done > limit or held > room[k]:
+                    break
+                if done + paid > limit:
+                    continue
+                for o in range(others + 1):
+                    if k == 0 and fewest[o, i] < devices:
+                        fewest[o, j + 1] = min(fewest[o, j + 1], fewest[o, i] + 1)
+                        least[o, j + 1] = min(least[o, j + 1], least[o, i] + paid)
+                    if k > 0 and o < others and fewest[o, i] <= devices:
+                        fewest[o + 1, j + 1] = min(fewest[o + 1, j + 1], fewest[o, i])
+                        least[o + 1, j + 1] = min(least[o + 1, j + 1], least[o, i])
