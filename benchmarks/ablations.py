@@ -156,7 +156,8 @@ def iteration() -> tuple[dict[str, Cell], dict[str, Part]]:
 def latency() -> tuple[dict[str, Cell], dict[str, Part]]:
     """Published graphs with one and two calls, and large ones of three families."""
     from stagecut import Latency
-    from stagecut.solvers.latency import auto, prove
+    from stagecut.solvers.latency import auto
+    from stagecut.solvers.latency import auto as prove
 
     cells = {}
     for kind, file in (

@@ -123,8 +123,7 @@ def _actions(task: Task[Any]) -> Stated:
 
 
 def _calls(task: Task[Any], *, potentials: bool) -> Stated:
-    from .latency.milp import latency_model
-    from .latency.milp_data import CPUS
+    from .latency.milp import CPUS, latency_model
 
     stated = latency_model(task, _horizon(task), 0.0, potentials=potentials)
     data = stated.data

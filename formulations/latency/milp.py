@@ -47,23 +47,168 @@ References
 ----------
 Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators", NeurIPS
 2020, section 4.
+
+The data of latency's integer program: nodes, calls, and what they take.
+
+Links between devices in the integer program of latency.
+
+Beside the symbols of `milp.py`
+
+    symbol         meaning                                                       in the model
+    sends_{u,s,r}  1 if the output of u passes over the link from call s to r    sends[u,s,r]
+    fetches_{u,s}  1 if call s brings it in from host memory                     fetches[u,s]
+    stores_{u,s}   1 if call s brings it out to host memory                      stores[u,s]
+    l_{u,s,r}      time of u's output over the link
+    c_{u,s}        time through host memory
+
+    sends_{u,s,r} ≥ x_{u,s} + x_{v,r} − 1                                                (20)
+    fetches_{u,s} ≥ x_{v,s} − x_{u,s} − Σ_{r linked with s} x_{u,r}                      (21)
+    stores_{u,s} ≥ x_{u,s} − x_{v,s} − Σ_{r linked with s} x_{v,r}                       (22)
+    fetches_{u,s} + Σ_r sends_{u,r,s} ≥ x_{v,s} − x_{u,s}                                (23)
+    stores_{u,s} + Σ_r sends_{u,s,r} ≥ x_{u,s} − x_{v,s}                                 (24)
+
+and the transfers in (6) are, in place of Σ_u c_{u,s} (in_{u,s} + out_{u,s}),
+
+    Σ_u c_{u,s} (fetches_{u,s} + stores_{u,s}) + Σ_u Σ_r l_{u,s,r} (sends_{u,s,r} + sends_{u,r,s})
+
+For integer x the rows leave the least values, which are those of the definition.
+
+The strong form of latency's integer program: every path pays every cut, whatever H is. Ours.
+
+Beside the symbols of `milp.py`
+
+    symbol       meaning                                                       in the model
+    in_{u,v,s}   1 if edge (u, v) enters call s                                into[u,v,s]
+    out_{u,v,s}  1 if edge (u, v) leaves call s                                out_of[u,v,s]
+    π_v          time that any path ending in v takes at least                 potential[v]
+
+    in_{u,v,s} ≥ x_{v,s} − x_{u,s}                                                       (14)
+    out_{u,v,s} ≥ x_{u,s} − x_{v,s}                                                      (15)
+    π_v ≥ π_u + time_v + Σ_s c_{u,s} (in_{u,v,s} + out_{u,v,s})                          (16)
+    π_v ≥ time_v,   with time_v = q_v x_{v,C} + Σ_s p_{v,s} x_{v,s}                      (17)
+    π_v ≤ done_v                                                                         (18)
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyomo.environ as pyo
 
 from ...instances import CallPlacement, Latency
+from ...instances.common.arrays import Floats
 from ..program import Start, Value
 from ..task import Task
 from ..throughput.whole_bytes import room_of
 from .execute_kernel import execute, flatten, slots_of
-from .links import CallLinks, add_links, call_links
-from .milp_data import CPUS, LatencyData, latency_data
-from .potentials import add_potentials
+from .graph import LatencyGraph, latency_graph
+
+
+@dataclass(frozen=True, eq=False)
+class CallLinks:
+    """What transfers take between calls; S calls, n nodes.
+
+    Parameters
+    ----------
+    linked
+        For each call, those on devices that its device has a link with.
+    by_link
+        For each ordered pair of linked calls, shape (n,): l_{u,s,r}.
+    by_host
+        Shape (S, n): c_{u,s}.
+    """
+
+    linked: tuple[tuple[int, ...], ...]
+    by_link: dict[tuple[int, int], Floats]
+    by_host: Floats
+
+    def paid(self, m: pyo.ConcreteModel, s: int) -> pyo.Expression:
+        """Return what call s pays for its transfers."""
+        senders = list(dict.fromkeys(u for u, _ in m.fetches))
+        return pyo.quicksum(
+            float(self.by_host[s, u]) * (m.fetches[u, s] + m.stores[u, s]) for u in senders
+        ) + pyo.quicksum(
+            float(self.by_link[s, r][u]) * (m.sends[u, s, r] + m.sends[u, r, s])
+            for u in senders
+            for r in self.linked[s]
+        )
+
+
+#: Number of the CPUs among calls.
+CPUS = -1
+
+
+@dataclass(frozen=True, eq=False)
+class LatencyData:
+    """What the program is stated over: n nodes, S calls, times in units of `scale`.
+
+    Parameters
+    ----------
+    task, graph
+        The task, and its costs.
+    calls
+        (device, number) of each call s.
+    unit
+        Shape (n,): which x stands for each node.
+    scale
+        Time units of the workload per time unit of the program.
+    horizon, floor
+        H, and what no plan ends before, in the program's time unit.
+    """
+
+    task: Task[Latency]
+    graph: LatencyGraph
+    calls: tuple[tuple[int, int], ...]
+    unit: tuple[int, ...]
+    scale: float
+    horizon: float
+    floor: float
+
+    @property
+    def linked(self) -> bool:
+        """Whether accelerators are linked: then they differ, and (6) has other transfers."""
+        return bool(self.task.cluster.links)
+
+    @cached_property
+    def units(self) -> list[int]:
+        """Those that have an x."""
+        return sorted(set(self.unit))
+
+    @cached_property
+    def accelerators(self) -> list[int]:
+        """Devices with calls."""
+        return sorted({d for d, _ in self.calls})
+
+    @cached_property
+    def p(self) -> Floats:
+        """Shape (S, n): time of each node in each call; `inf` where it is unsupported."""
+        kind = [int(self.task.costs.kind_of[d]) for d, _ in self.calls]
+        return self.graph.compute[[self.graph.kinds.index(k) for k in kind]] / self.scale
+
+    @cached_property
+    def c(self) -> Floats:
+        """Shape (S, n): time of a transfer of each node's output at each call."""
+        kind = [int(self.task.costs.kind_of[d]) for d, _ in self.calls]
+        return self.graph.transfer[[self.graph.kinds.index(k) for k in kind]] / self.scale
+
+    @cached_property
+    def q(self) -> Floats:
+        """Shape (n,): time of each node on a CPU; `inf` where it is unsupported."""
+        return self.graph.cpu / self.scale
+
+    @cached_property
+    def edges(self) -> list[tuple[int, int]]:
+        """Edges whose ends can be in different calls."""
+        unit = self.unit
+        return [(u, v) for u, v in self.task.workload.edges.tolist() if unit[u] != unit[v]]
+
+    @cached_property
+    def senders(self) -> list[int]:
+        """Nodes whose output may move."""
+        return sorted({u for u, _ in self.edges})
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,3 +434,124 @@ def _order(m: pyo.ConcreteModel, data: LatencyData) -> None:
     m.together = pyo.Constraint(nodes, accelerators, rule=together)
     m.alike = pyo.Constraint(accelerators, rule=alike)
     m.last = pyo.Constraint(nodes, rule=last)
+
+
+def latency_data(task: Task[Latency], horizon: float, floor: float) -> LatencyData:
+    """Return the data of the program; the parameters are those of `milp.latency_model`."""
+    workload, costs, calls = task.workload, task.costs, task.problem.calls
+    accelerators = [d for d, k in enumerate(costs.kind_of.tolist()) if not costs.host[k]]
+    unit = list(range(workload.n))
+    if calls == 1:
+        for members in workload.colour_classes:
+            for v in members:
+                unit[v] = min(members)
+    scale = horizon / 1000.0 if horizon > 0 else 1.0
+    return LatencyData(
+        task=task,
+        graph=latency_graph(task, whole_colours=False),
+        calls=tuple((d, j) for d in accelerators for j in range(calls)),
+        unit=tuple(unit),
+        scale=scale,
+        horizon=horizon / scale,
+        floor=floor / scale,
+    )
+
+
+def call_links(task: Task[Latency], device: Sequence[int], scale: float) -> CallLinks:
+    """Return what transfers take between calls, in units of `scale`, given their devices."""
+    costs = task.linked_costs
+    assert costs.messages is not None
+    link, time = costs.messages.link, costs.messages.time / scale
+    slots = range(len(device))
+    linked = [tuple(r for r in slots if link[device[s], device[r]] >= 0) for s in slots]
+    return CallLinks(
+        linked=tuple(linked),
+        by_link={(s, r): time[link[device[s], device[r]]] for s in slots for r in linked[s]},
+        by_host=costs.transfer[costs.kind_of[list(device)]] / scale,
+    )
+
+
+def add_links(m: pyo.ConcreteModel, links: CallLinks, data: LatencyData) -> None:
+    """Add transfers over links and through host memory.
+
+    S calls, m edges: up to n S² columns and m S² rows more.
+    """
+    edges, unit, linked = data.edges, data.unit, links.linked
+    slots, pairs = range(len(linked)), list(links.by_link)
+    m.sends = pyo.Var(data.senders, pairs, bounds=(0, 1))
+    m.fetches = pyo.Var(data.senders, slots, bounds=(0, 1))
+    m.stores = pyo.Var(data.senders, slots, bounds=(0, 1))
+
+    def sending(m: pyo.ConcreteModel, u: int, v: int, s: int, r: int) -> object:
+        """(20) sends_{u,s,r} ≥ x_{u,s} + x_{v,r} − 1  for all edges (u, v), linked s and r."""
+        return m.sends[u, s, r] >= m.x[unit[u], s] + m.x[unit[v], r] - 1
+
+    def fetching(m: pyo.ConcreteModel, u: int, v: int, s: int) -> object:
+        """(21) fetches_{u,s} ≥ x_{v,s} − x_{u,s} − Σ_{r linked with s} x_{u,r}  for edges, s."""
+        near = pyo.quicksum(m.x[unit[u], r] for r in (s, *linked[s]))
+        return m.fetches[u, s] >= m.x[unit[v], s] - near
+
+    def storing(m: pyo.ConcreteModel, u: int, v: int, s: int) -> object:
+        """(22) stores_{u,s} ≥ x_{u,s} − x_{v,s} − Σ_{r linked with s} x_{v,r}  for edges, s."""
+        near = pyo.quicksum(m.x[unit[v], r] for r in (s, *linked[s]))
+        return m.stores[u, s] >= m.x[unit[u], s] - near
+
+    def arriving(m: pyo.ConcreteModel, u: int, v: int, s: int) -> object:
+        """(23) fetches_{u,s} + Σ_r sends_{u,r,s} ≥ x_{v,s} − x_{u,s}  for all edges (u, v), s."""
+        ways = m.fetches[u, s] + pyo.quicksum(m.sends[u, r, s] for r in linked[s])
+        return ways >= m.x[unit[v], s] - m.x[unit[u], s]
+
+    def departing(m: pyo.ConcreteModel, u: int, v: int, s: int) -> object:
+        """(24) stores_{u,s} + Σ_r sends_{u,s,r} ≥ x_{u,s} − x_{v,s}  for all edges (u, v), s."""
+        ways = m.stores[u, s] + pyo.quicksum(m.sends[u, s, r] for r in linked[s])
+        return ways >= m.x[unit[u], s] - m.x[unit[v], s]
+
+    m.sending = pyo.Constraint(edges, pairs, rule=sending)
+    m.fetching = pyo.Constraint(edges, slots, rule=fetching)
+    m.storing = pyo.Constraint(edges, slots, rule=storing)
+    m.arriving = pyo.Constraint(edges, slots, rule=arriving)
+    m.departing = pyo.Constraint(edges, slots, rule=departing)
+
+
+def add_potentials(m: pyo.ConcreteModel, data: LatencyData) -> None:
+    """Add that every path pays for its nodes and for each call that it enters or leaves."""
+    unit, p, q, c = data.unit, data.p, data.q, data.c
+    nodes, slots = range(len(unit)), range(len(data.calls))
+    m.into = pyo.Var(data.edges, slots, bounds=(0, 1))
+    m.out_of = pyo.Var(data.edges, slots, bounds=(0, 1))
+    m.potential = pyo.Var(nodes, domain=pyo.NonNegativeReals)
+
+    def time(m: pyo.ConcreteModel, v: int) -> pyo.Expression:
+        where = [(float(q[v]), CPUS), *((float(p[s, v]), s) for s in slots)]
+        return pyo.quicksum(t * m.x[unit[v], s] for t, s in where if np.isfinite(t))
+
+    def enters_edge(m: pyo.ConcreteModel, u: int, v: int, s: int) -> object:
+        """(14) in_{u,v,s} ≥ x_{v,s} − x_{u,s}  for all edges (u, v), calls s."""
+        return m.into[u, v, s] >= m.x[unit[v], s] - m.x[unit[u], s]
+
+    def leaves_edge(m: pyo.ConcreteModel, u: int, v: int, s: int) -> object:
+        """(15) out_{u,v,s} ≥ x_{u,s} − x_{v,s}  for all edges (u, v), calls s."""
+        return m.out_of[u, v, s] >= m.x[unit[u], s] - m.x[unit[v], s]
+
+    def onward(m: pyo.ConcreteModel, u: int, v: int) -> object:
+        """(16) π_v ≥ π_u + time_v + Σ_s c_{u,s} (in_{u,v,s} + out_{u,v,s})  for all edges."""
+        paid = 0.0
+        if unit[u] != unit[v]:
+            paid = pyo.quicksum(
+                float(c[s, u]) * (m.into[u, v, s] + m.out_of[u, v, s]) for s in slots
+            )
+        return m.potential[v] >= m.potential[u] + time(m, v) + paid
+
+    def begin(m: pyo.ConcreteModel, v: int) -> object:
+        """(17) π_v ≥ time_v  for all nodes v."""
+        return m.potential[v] >= time(m, v)
+
+    def below(m: pyo.ConcreteModel, v: int) -> object:
+        """(18) π_v ≤ done_v  for all nodes v."""
+        return m.potential[v] <= m.done[v]
+
+    m.enters_edge = pyo.Constraint(data.edges, slots, rule=enters_edge)
+    m.leaves_edge = pyo.Constraint(data.edges, slots, rule=leaves_edge)
+    m.onward = pyo.Constraint(data.task.workload.edges.tolist(), rule=onward)
+    m.begin = pyo.Constraint(nodes, rule=begin)
+    m.below = pyo.Constraint(nodes, rule=below)

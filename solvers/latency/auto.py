@@ -1,28 +1,43 @@
-"""`auto` for latency: first plans, then the label DP, then what improves a plan that is left."""
+"""`auto` for latency: first plans, then the label DP, then what improves a plan that is left.
+
+The method ``dp`` for latency: the bound along paths, a plan, then the label DP.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from ...formulations.latency.graph import LatencyGraph, latency_graph
 from ...formulations.task import Task
 from ...instances import Latency, Solution
 from ..core.search import Search
 from ..core.share import Share
+from .calls import several_calls
 from .greedy import first_plans, greedy, max_load
-from .label_dp.dp import raise_path_bound
+from .label_dp.dp import one_call, raise_path_bound
 from .lns import linear, local_search
-from .prove import label_dp
 from .series.series import solve_by_series
 
 #: Units beyond which ideals are too many for the label DP to end.
 MOST_UNITS = 1500
+
+
 #: Nodes times calls up to which the integer program is worth its while.
 MOST_CHOICES = 3000
+
+
 #: Units up to which a large graph gets the path-interval bound, which takes their square in bytes.
 MOST_PATH_UNITS = 10_000
+
+
 #: Gap above which a plan is no start.
 POOR = 0.5
+
+
 #: Gap up to which a large graph that is planned by regions needs no other start.
 GOOD = 0.03
+
+
 #: Parts of the time left that the split for throughput, the bound of a large graph, and the label
 #: DP may take if something is to follow.
 START_SHARE, BOUND_SHARE, DP_SHARE = 0.2, 0.4, 0.8
@@ -106,3 +121,54 @@ def _start_large(task: Task[Latency], search: Search[Solution], graph: LatencyGr
     search.method = "linear"
     with search.phase("start"):
         linear(task, search)
+
+
+def label_dp(
+    task: Task[Latency],
+    search: Search[Solution],
+    plan: Callable[[], None] = lambda: None,
+    part: float = 1.0,
+) -> None:
+    """Prove the least latency: with one call per accelerator exactly, else as far as can be.
+
+    With more calls see `several_calls`. The bound along paths comes first: where it proves the best
+    plan known, nothing else is started, nor compiled. Plans from `linear` and `plan` come next.
+    Where the label DP takes long, it begins again above the bound by regions.
+
+    Parameters
+    ----------
+    plan
+        Called for a better plan.
+    part
+        Of the time left that it may take, with one call.
+    """
+    if search.best is None:
+        with search.phase("first plans"):
+            first_plans(task, search)
+
+    def start() -> None:
+        method, search.method = search.method, "linear"
+        with search.phase("start"):
+            linear(task, search)
+        search.method = method
+        plan()
+
+    if task.problem.calls > 1:
+        several_calls(task, search, start)
+        return
+
+    def by_series() -> float:
+        solve_by_series(task, search, latency_graph(task, whole_colours=True))
+        return search.bound
+
+    with search.phase("solve"):
+        one_call(
+            task,
+            Share(search, part).should_stop,
+            lambda: search.objective,
+            search.offer,
+            search.raise_bound,
+            search.prove_infeasible,
+            start,
+            by_series,
+        )

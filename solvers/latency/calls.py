@@ -25,19 +25,21 @@ from ...formulations.throughput.whole_bytes import room_of
 from ...instances import CallPlacement, Latency, Solution
 from ...instances.common.arrays import Ints
 from ..core.search import Search
-from .bound import cut_data
-from .label_dp.core import MOST_CODES, core_of, core_paths, kernel_graph
+from .bound import cut_data, heavy_paths
 from .label_dp.dp import (
     MARGIN,
+    MOST_CODES,
     PATH_BOUND,
     calls_of,
     ceiling,
     chain,
+    core_of,
+    core_paths,
     explain,
+    kernel_graph,
     next_target,
     one_call,
 )
-from .paths import heavy_paths
 
 #: Relative gap at which bound and plan are taken to meet.
 CLOSE = 1e-7

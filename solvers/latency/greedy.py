@@ -1,20 +1,29 @@
-"""Greedy and other splits for latency: baselines, and first plans in no time."""
+"""Greedy and other splits for latency: baselines, and first plans in no time.
+
+Any placement as a latency plan: each accelerator's nodes are divided into calls.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
+from ...formulations.latency.execute_kernel import execute, flatten
 from ...formulations.latency.graph import LatencyGraph, latency_graph
 from ...formulations.task import Task
 from ...formulations.throughput.whole_bytes import room_of
 from ...instances import CallPlacement, Latency, Solution, Throughput
-from ...instances.common.arrays import Ints
+from ...instances.common.arrays import Bools, Ints
 from ..core.part_search import PartSearch
 from ..core.search import Search
 from ..core.share import Share
 from ..throughput.max_load import max_load as load_of_busiest
 from ..throughput.methods import METHODS as THROUGHPUT_METHODS
-from .divide import divide, first_division
+from .lns_kernel import try_all
+
+#: Divisions that are tried one by one, if there are no more; and visits of nodes and edges.
+FEW, MOST_VISITS = 50_000, 20_000_000
 
 
 def greedy(task: Task[Latency], search: Search[Solution]) -> None:
@@ -133,3 +142,132 @@ def max_load(task: Task[Latency], search: Search[Solution], part: float = 1.0) -
         plan, _ = divide(task, graph, inner.best.device, share.should_stop)
         if plan is not None:
             search.offer(plan)
+
+
+def divide(
+    task: Task[Latency],
+    graph: LatencyGraph,
+    placement: Ints,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> tuple[CallPlacement | None, bool]:
+    """Divide each accelerator's nodes into calls, so that the request ends as soon as possible.
+
+    Parameters
+    ----------
+    placement
+        Shape (n,): device of each node.
+
+    Returns
+    -------
+    plan
+        None if no division was found that can be executed.
+    best
+        Whether no division is better: all were tried. Otherwise nodes were moved between the
+        calls of a first division until no single move helped.
+    """
+    costs, calls = task.costs, task.problem.calls
+    host = costs.host[costs.kind_of]
+    accelerators = np.unique(placement[~host[placement]])
+    rank = np.full(len(costs.kind_of), -1)
+    rank[accelerators] = np.arange(len(accelerators))
+    where = rank[placement]
+    rows = [graph.kinds.index(int(costs.kind_of[d])) for d in accelerators]
+    kind = np.repeat(np.array(rows, np.int64), calls)
+    device = np.repeat(accelerators, calls)
+    before = np.arange(len(kind)) - 1
+    before[::calls] = -1
+    flat = flatten(task, graph)
+    order = np.array(task.workload.order)
+    if calls == 1:
+        slot = np.where(where >= 0, where, -1)
+        return _plan(placement, slot, calls, execute(flat, slot, kind, device, before)[0]), True
+    reach = _reach(task)
+    held = order[where[order] >= 0]
+    few = min(FEW, MOST_VISITS // (task.workload.n + len(task.workload.edges)))
+    number, value, complete = try_all(flat, held, where, reach, kind, device, before, calls, few)
+    if complete:
+        slot = np.where(where >= 0, where * calls + number, -1)
+        return _plan(placement, slot, calls, value), True
+    number = _first(task, where, calls)
+    if number is None:
+        return None, False
+    slot = np.where(where >= 0, where * calls + number, -1)
+    value = execute(flat, slot, kind, device, before)[0]
+    better = True
+    while better and not should_stop():
+        better = False
+        for v in held.tolist():
+            if should_stop():
+                break
+            for other in (slot[v] - 1, slot[v] + 1):
+                if other // calls == slot[v] // calls and other >= 0:
+                    kept, slot[v] = slot[v], other
+                    new = execute(flat, slot, kind, device, before)[0]
+                    if new < value:
+                        value, better = new, True
+                    else:
+                        slot[v] = kept
+    return _plan(placement, slot, calls, value), False
+
+
+def first_division(task: Task[Latency], placement: Ints) -> CallPlacement | None:
+    """Return a division of a placement that can be executed, without compiling; None if none is.
+
+    Parameters
+    ----------
+    placement
+        Shape (n,): device of each node.
+    """
+    accelerators = ~task.costs.host[task.costs.kind_of[placement]]
+    _, rank = np.unique(placement[accelerators], return_inverse=True)
+    where = np.full(task.workload.n, -1)
+    where[accelerators] = rank
+    number = _first(task, where, task.problem.calls)
+    return None if number is None else CallPlacement(placement, number)
+
+
+def _plan(placement: Ints, slot: Ints, calls: int, value: float) -> CallPlacement | None:
+    return (
+        CallPlacement(placement, np.where(slot >= 0, slot % calls, -1)) if value < np.inf else None
+    )
+
+
+def _reach(task: Task[Latency]) -> Bools:
+    n = task.workload.n
+    reach = np.zeros((n, n), np.bool_)
+    for v in reversed(task.workload.order):
+        for y in task.workload.successors[v]:
+            reach[v] |= reach[y]
+            reach[v, y] = True
+    return reach
+
+
+def _first(task: Task[Latency], where: Ints, calls: int) -> Ints | None:
+    """A division that can be executed: always the accelerator that can finish, else the most."""
+    n, workload = task.workload.n, task.workload
+    number = np.full(n, -1)
+    done = np.zeros(n, np.bool_)
+    used = [0] * (int(where.max(initial=-1)) + 1)
+    while not done.all():
+        for v in workload.order:  # CPUs go ahead
+            if not done[v] and where[v] < 0:
+                done[v] = all(done[u] for u in workload.predecessors[v])
+        best: tuple[float, int, list[int]] | None = None
+        for d in range(len(used)):
+            rest = [v for v in workload.order if where[v] == d and not done[v]]
+            inside: set[int] = set()
+            for v in rest:
+                if all(done[u] or u in inside for u in workload.predecessors[v]):
+                    inside.add(v)
+            last = used[d] == calls - 1
+            if inside and (len(inside) == len(rest) or not last):
+                share = len(inside) / len(rest)
+                if best is None or share > best[0]:
+                    best = (share, d, sorted(inside))
+        if best is None:
+            return None if not done.all() else number
+        _, d, members = best
+        number[members] = used[d]
+        done[members] = True
+        used[d] += 1
+    return number

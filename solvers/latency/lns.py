@@ -13,8 +13,7 @@ from ...instances.common.arrays import Ints
 from ..core.search import Search
 from ..core.swaps import swap_devices
 from .greedy import all_on_cpus, greedy
-from .label_dp.core import core_of, kernel_graph
-from .label_dp.dp import chain, solution_of
+from .label_dp.dp import chain, core_of, kernel_graph, solution_of
 from .lns_kernel import random_moves
 
 #: Moves between two looks at the clock, in node visits.

@@ -38,7 +38,7 @@ def _beside(task: Task[Latency]) -> Sequence[Strategy]:
 #: By name.
 METHODS: dict[str, Method[Latency]] = {
     "auto": Method(SolverName("stagecut.solvers.latency.auto.auto"), beside=_beside),
-    "dp": Method(SolverName("stagecut.solvers.latency.prove.label_dp")),
+    "dp": Method(SolverName("stagecut.solvers.latency.auto.label_dp")),
     "milp": Method(SolverName("stagecut.solvers.latency.milp.strong")),
     "milp-big-m": Method(SolverName("stagecut.solvers.latency.milp.big_m")),
     "lns": Method(SolverName("stagecut.solvers.latency.lns.local_search")),

@@ -5,6 +5,8 @@ is cut (`hypergraph`), so it is submodular and the least one is a minimum cut: u
 lie on the source's side, p_v is an arc to the sink, and a net of weight w becomes two nodes with
 an arc of w between them. Units that are decided are contracted, and only those undecided units
 take part which a net connects with the call, so that the networks stay small.
+
+The least load of a call that meets a path in an interval, by minimum cuts.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...instances.common.arrays import Bools, Floats, Ints
-from ...instances.common.kernel import inner
+from ...instances.common.kernel import inner, kernel
 
 UNDECIDED, INSIDE, OUTSIDE = 0, 1, 2
 
@@ -236,3 +238,45 @@ def _max_flow(size, arcs, scratch):
                 level[v] = -1
                 depth -= 1
                 v = to[path[depth] ^ 1]
+
+
+@kernel
+def least_of_interval(a, b, path, reach, compute, graph, held, seen, side, scratch):
+    """L(a, b) by minimum cuts, the least over the kinds.
+
+    `graph` has the weights of the nets, and nets and pins as compressed rows; `held` the memory of
+    units, of devices and of colours, and the colour of each unit. `seen` of each colour, `side` of
+    each unit and `scratch` are room to work in.
+    """
+    weight, pin_start, pins, net_start, nets = graph
+    memory, capacity, tie, tie_memory = held
+    kinds, units = compute.shape
+    size = len(path)
+    need = 0.0
+    seen[:] = False
+    side[:] = UNDECIDED
+    for u in range(units):
+        if reach[path[a], u] and reach[u, path[b]]:
+            side[u] = INSIDE
+            need += _bytes(u, memory, tie, tie_memory, seen)
+        elif (a > 0 and reach[u, path[a - 1]]) or (b < size - 1 and reach[path[b + 1], u]):
+            side[u] = OUTSIDE
+    least = np.inf
+    for k in range(kinds):
+        if need <= capacity[k]:
+            value = least_load(
+                side, compute[k], weight[k], pin_start, pins, net_start, nets, scratch
+            )
+            least = min(least, value)
+    return least
+
+
+@inner
+def _bytes(u, memory, tie, tie_memory, seen):
+    """Memory that unit `u` adds: its own, or that of its whole colour the first time."""
+    if tie[u] < 0:
+        return memory[u]
+    if seen[tie[u]]:
+        return 0.0
+    seen[tie[u]] = True
+    return tie_memory[tie[u]]

@@ -28,7 +28,9 @@ from stagecut import (
     accelerators_and_cpus,
 )
 from stagecut.formulations.iteration import milp as iteration_milp
-from stagecut.formulations.latency import links, milp, potentials
+from stagecut.formulations.latency import milp
+from stagecut.formulations.latency import milp as links
+from stagecut.formulations.latency import milp as potentials
 from stagecut.formulations.linear import Linear
 from stagecut.formulations.mapping import blocks as mapping_counts
 from stagecut.formulations.mapping import busiest_link as mapping_islands

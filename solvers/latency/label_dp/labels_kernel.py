@@ -1,11 +1,171 @@
-"""Labels and states of the latency label DP: finding, comparing, storing."""
+"""Labels and states of the latency label DP: finding, comparing, storing.
+
+What the latency label DP reads and writes: few arrays of many columns.
+
+Every array that a compiled function is handed costs compile time, in it and in whatever it calls.
+So what belongs to a unit, a node, a state or a label is one table, and the names below are its
+columns; lists of different lengths lie one behind the other in `Graph.lists`. In the compiled
+functions g, s, w are the `Graph`, the `LabelStore` and the `Scratch`, and `col` is this module.
+
+Which free leaves a call takes: a small knapsack.
+"""
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
+from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.common.kernel import kernel, uncounted
-from . import arrays as col
+
+#: Steps after which the search is left; many alike things to take make it exponential.
+MOST_STEPS = 20_000
+
+
+# What a slice ends with.
+DONE, BUDGET, STATES_FULL, LABELS_FULL, VALUES_FULL, BORDER_FULL, ACTIVE_FULL = range(7)
+
+
+# Places in `LabelStore.at`: where the run stands.
+(
+    N_STATES, N_LABELS, N_VALUES, N_BORDER, PHASE, CARD, STATE, DEPTH, ACTIVE, READY_AT,
+    BEST_LABEL, STEPS, OPEN_GROUPS, LEFT_OUT,
+) = range(14)  # fmt: skip
+
+
+# Values of PHASE.
+NEXT, CPU_STEPS, GROW = range(3)
+
+
+# Columns of `Graph.unit`; the first four begin lists, up to where those of the next row begin.
+SUCC, NODE, INPUT, SOURCE, PREDS, GROUP = range(6)
+
+
+# Columns of `Graph.node`; the first two begin lists. SINKS: whether free sinks hang on the
+# node, 0: none, 1: an accelerator may take them, 2: it may not.
+FEED, FOLLOWING, UNIT, CONSUMERS, SINKS = range(5)
+
+
+# Columns of `Graph.time`; DEPTH_TIME: least time from the node's start to the end.
+CPU_TIME, DEPTH_TIME, SINK_BYTES = range(3)
+
+
+# Columns of `Graph.source`; FEEDS: units fed, or more than there are if it is never taken.
+FEEDS, BYTES, MOVED = range(3)
+
+
+# Columns of `LabelStore.state` and `LabelStore.label`.
+BORDER_AT, BORDER_SIZE, FIRST, SIBLING, OWNERS = range(5)
+
+
+OF_STATE, CODE, PARENT, KIND, AFTER, VALUES_AT = range(6)
+
+
+# Columns of `Scratch.unit`: of units, then of the depths of the call being grown.
+INSIDE, MISSING, IN_CALL, STACK, CURSOR, OPENED, INPUTS, OWNER, OWNED = range(9)
+
+
+# Columns of `Scratch.node`.
+OUTSIDE, PLACE, ENTERED, INPUT_LIST, BORDER = range(5)
+
+
+# Columns of `Scratch.group` and `Scratch.owner`. HOLDER: CPUS, or the owner of an open group.
+GROUP_IN, GROUP_DONE, HOLDER, OPEN_LIST = range(4)
+
+
+OWNER_KIND, OWNER_LEFT, RENAMED = range(3)
+
+
+# First index of `Scratch.load` after the depth.
+COMPUTE, IN, LEAVES, OUT, SAVING = range(5)
+
+
+CPUS = -1
+
+
+#: Colours of which a part is done that a state can tell apart; one byte of its key each.
+MOST_OPEN = 16
+
+
+PATTERN_WORDS = MOST_OPEN // 8
+
+
+Array = Any  # numpy arrays; numba infers their types
+
+
+class Graph(NamedTuple):
+    """The reduced problem.
+
+    C units in topological order, N nodes sorted by unit, K kinds, G groups (colours of which a
+    unit is a part), T free sources, P paths of up to L units, X calls in all.
+    """
+
+    divided: bool  # whether a colour may be divided over the two calls of an accelerator
+    unit: Array  # (C+1, 6)
+    node: Array  # (N+1, 5)
+    lists: Array  # successors, inputs and free sources of units; feeds, successors of nodes
+    compute: Array  # (K, C)
+    memory: Array  # (C,)
+    transfer: Array  # (K, N)
+    time: Array  # (N, 3)
+    source: Array  # (T, 2+K) from column MOVED on: transfer by kind
+    capacity: Array  # (K,)
+    group_size: Array  # (G,) units
+    group_bytes: Array  # (G,)
+    code: Array  # (codes, K+1) calls left of each kind; calls used in all
+    step: Array  # (K,) from a code to that with one call more
+    leq: Array  # (codes, codes) whether the first uses no more calls of any kind
+    place: Array  # (P, C) place of each unit on the path, −1 off it
+    gates: Array  # (P, L+2) lists: nodes of unit i−1 on the path that feed unit i
+    rest: Array  # (P, L+1, X+1) D[i][x] of the path
+    onward: Array  # (P, L, L, X+1): min over j' ≥ j of L(i, j') + D[j'+1][x−1]
+
+
+class LabelStore(NamedTuple):
+    """States and their labels.
+
+    A state is an ideal, and, where colours may be divided, who holds each colour of which a part
+    is done: the CPUs, or an *owner*, an accelerator that must take the rest in its second call.
+    """
+
+    at: Array
+    target: Array  # (1,) only plans better than this matter
+    table: Array  # hash table of states
+    key: Array  # (states, words) bits of units; then a byte for each open colour
+    state: Array  # (states, 5)
+    by_card: Array  # (C+1,) first state of each size
+    border: Array  # nodes that feed a unit outside
+    border_tail: Array  # least time from the node's finish to the end
+    label: Array  # (labels, 6) KIND is −1 for a CPU step
+    label_end: Array  # last finish so far
+    values: Array  # finish times on the border; for each owner, finish and bytes of its first call
+
+
+class Scratch(NamedTuple):
+    """The state being expanded, and the call being grown."""
+
+    unit: Array  # (C+1, 9)
+    node: Array  # (N, 5)
+    tail: Array  # (N,) of the new border
+    vector: Array  # values of the new label
+    group: Array  # (G, 4)
+    owner: Array  # (MOST_OPEN + 1, 3)
+    load: Array  # (C+1, 5, K)
+    room: Array  # (C+1, 2): bytes of the call, bytes of free leaves that could be taken
+    path_in: Array  # (C+1, P) first place on each path outside ideal and call
+    touched: Array  # (T,) units of the call that a free source feeds
+    ready: Array  # (words,) bits
+    new_key: Array
+    active: Array  # (A,) labels
+    start: Array  # (C+1, A)
+    finish: Array  # (N,) of the nodes of a unit
+    opened: Array  # (MOST_OPEN,) colours
+    leaf_size: Array  # (N+T,) free leaves, as of those below, for the knapsack
+    leaf_worth: Array
+    leaf_order: Array
+    leaf_chosen: Array
+    leaf_taken: Array
 
 
 @uncounted
@@ -58,19 +218,19 @@ def insert(g, s, w, state, shape, step, end, single):
     (card, border, size), (code, parent, kind) = shape, step
     if state < 0:
         state = _new_state(s, w, card, border, (size - border) // 2)
-    before, label = -1, s.state[state, col.FIRST]
+    before, label = -1, s.state[state, FIRST]
     mine = 0.0
     if single:
         mine = _estimate(w.tail, w.vector, 0, 0, border, end)
     while label >= 0:
-        s.at[col.STEPS] += 1
+        s.at[STEPS] += 1
         after, at, other = (
-            s.label[label, col.AFTER],
-            s.label[label, col.VALUES_AT],
-            s.label[label, col.CODE],
+            s.label[label, AFTER],
+            s.label[label, VALUES_AT],
+            s.label[label, CODE],
         )
         if single and other == code:
-            there = s.state[state, col.BORDER_AT]
+            there = s.state[state, BORDER_AT]
             value = _estimate(s.border_tail, s.values, there, at, border, s.label_end[label])
             if value <= mine:
                 return state
@@ -87,49 +247,49 @@ def insert(g, s, w, state, shape, step, end, single):
                 return state
         if worse:
             if before < 0:
-                s.state[state, col.FIRST] = after
+                s.state[state, FIRST] = after
             else:
-                s.label[before, col.AFTER] = after
+                s.label[before, AFTER] = after
         else:
             before = label
         label = after
-    new = s.at[col.N_LABELS]
-    s.at[col.N_LABELS] += 1
-    s.label[new, col.OF_STATE] = state
-    s.label[new, col.CODE] = code
-    s.label[new, col.PARENT] = parent
-    s.label[new, col.KIND] = kind
-    s.label[new, col.VALUES_AT] = s.at[col.N_VALUES]
-    s.label[new, col.AFTER] = s.state[state, col.FIRST]
+    new = s.at[N_LABELS]
+    s.at[N_LABELS] += 1
+    s.label[new, OF_STATE] = state
+    s.label[new, CODE] = code
+    s.label[new, PARENT] = parent
+    s.label[new, KIND] = kind
+    s.label[new, VALUES_AT] = s.at[N_VALUES]
+    s.label[new, AFTER] = s.state[state, FIRST]
     s.label_end[new] = end
-    s.state[state, col.FIRST] = new
+    s.state[state, FIRST] = new
     for i in range(size):
-        s.values[s.at[col.N_VALUES] + i] = w.vector[i]
-    s.at[col.N_VALUES] += size
+        s.values[s.at[N_VALUES] + i] = w.vector[i]
+    s.at[N_VALUES] += size
     if card == len(g.memory) and end < s.target[0]:
         s.target[0] = end
-        s.at[col.BEST_LABEL] = new
+        s.at[BEST_LABEL] = new
     return state
 
 
 @uncounted
 def _new_state(s, w, card, border, owners):
     """Add the state `w.new_key` of `card` units and the border in `w`; return its number."""
-    state = s.at[col.N_STATES]
-    s.at[col.N_STATES] += 1
+    state = s.at[N_STATES]
+    s.at[N_STATES] += 1
     for i in range(len(w.new_key)):
         s.key[state, i] = w.new_key[i]
     s.table[_slot(s.table, s.key, w.new_key)] = state
-    at = s.at[col.N_BORDER]
-    s.state[state, col.BORDER_AT] = at
-    s.state[state, col.BORDER_SIZE] = border
-    s.state[state, col.OWNERS] = owners
+    at = s.at[N_BORDER]
+    s.state[state, BORDER_AT] = at
+    s.state[state, BORDER_SIZE] = border
+    s.state[state, OWNERS] = owners
     for i in range(border):
-        s.border[at + i] = w.node[i, col.BORDER]
+        s.border[at + i] = w.node[i, BORDER]
         s.border_tail[at + i] = w.tail[i]
-    s.at[col.N_BORDER] += border
-    s.state[state, col.FIRST] = -1
-    s.state[state, col.SIBLING] = s.by_card[card]
+    s.at[N_BORDER] += border
+    s.state[state, FIRST] = -1
+    s.state[state, SIBLING] = s.by_card[card]
     s.by_card[card] = state
     return state
 
@@ -164,21 +324,21 @@ def write_owners(g, s, w, d, kind):
     """
     found = w.opened
     count = 0
-    for i in range(s.at[col.OPEN_GROUPS] + d):
-        if i < s.at[col.OPEN_GROUPS]:
-            group = w.group[i, col.OPEN_LIST]
+    for i in range(s.at[OPEN_GROUPS] + d):
+        if i < s.at[OPEN_GROUPS]:
+            group = w.group[i, OPEN_LIST]
         else:
-            group = g.unit[w.unit[i - s.at[col.OPEN_GROUPS], col.STACK], col.GROUP]
-            if group < 0 or w.group[group, col.GROUP_DONE] > 0:
+            group = g.unit[w.unit[i - s.at[OPEN_GROUPS], STACK], GROUP]
+            if group < 0 or w.group[group, GROUP_DONE] > 0:
                 continue
-        if w.group[group, col.GROUP_DONE] + w.group[group, col.GROUP_IN] == g.group_size[group]:
+        if w.group[group, GROUP_DONE] + w.group[group, GROUP_IN] == g.group_size[group]:
             continue
         j = count
         while j > 0 and found[j - 1] > group:
             j -= 1
         if j > 0 and found[j - 1] == group:
             continue
-        if count == col.MOST_OPEN:
+        if count == MOST_OPEN:
             return -1
         for m in range(count, j, -1):
             found[m] = found[m - 1]
@@ -188,21 +348,197 @@ def write_owners(g, s, w, d, kind):
     for i in range(words, len(w.new_key)):
         w.new_key[i] = 0
     for o in range(len(w.owner)):
-        w.owner[o, col.RENAMED] = -1
+        w.owner[o, RENAMED] = -1
     for i in range(count):
-        holder = w.group[found[i], col.HOLDER]
+        holder = w.group[found[i], HOLDER]
         its_kind = kind
-        if w.group[found[i], col.GROUP_DONE] == 0:
-            holder = col.CPUS if kind == col.CPUS else col.MOST_OPEN
-        elif holder != col.CPUS:
-            its_kind = w.owner[holder, col.OWNER_KIND]
-        if holder == col.CPUS:
+        if w.group[found[i], GROUP_DONE] == 0:
+            holder = CPUS if kind == CPUS else MOST_OPEN
+        elif holder != CPUS:
+            its_kind = w.owner[holder, OWNER_KIND]
+        if holder == CPUS:
             continue
-        if w.owner[holder, col.RENAMED] < 0:
-            w.owner[holder, col.RENAMED] = owners
+        if w.owner[holder, RENAMED] < 0:
+            w.owner[holder, RENAMED] = owners
             owners += 1
-        byte = 1 + w.owner[holder, col.RENAMED] * kinds + its_kind
+        byte = 1 + w.owner[holder, RENAMED] * kinds + its_kind
         if byte > 255:
             return -1
         w.new_key[words + (i >> 3)] |= np.uint64(byte) << np.uint64(8 * (i & 7))
     return owners
+
+
+def new_scratch(graph: Graph) -> Scratch:
+    """Return room to work in."""
+    units, nodes, kinds = len(graph.memory), len(graph.time), len(graph.capacity)
+    words, whole, leaves = (units + 63) // 64, np.int64, nodes + len(graph.source)
+    return Scratch(
+        unit=np.zeros((units + 1, 9), whole),
+        node=np.zeros((nodes, 5), whole),
+        tail=np.zeros(nodes),
+        vector=np.zeros(nodes + 2 * MOST_OPEN + 2),
+        group=np.zeros((len(graph.group_size), 4), whole),
+        owner=np.zeros((MOST_OPEN + 1, 3), whole),
+        load=np.zeros((units + 1, 5, kinds)),
+        room=np.zeros((units + 1, 2)),
+        path_in=np.zeros((units + 1, len(graph.place)), whole),
+        touched=np.zeros(len(graph.source), whole),
+        ready=np.zeros(words, np.uint64),
+        new_key=np.zeros(words + PATTERN_WORDS * graph.divided, np.uint64),
+        active=np.zeros(64, whole),
+        start=np.zeros((units + 1, 64)),
+        finish=np.zeros(nodes),
+        opened=np.zeros(MOST_OPEN, whole),
+        leaf_size=np.zeros(leaves),
+        leaf_worth=np.zeros(leaves),
+        leaf_order=np.zeros(leaves, whole),
+        leaf_chosen=np.zeros(leaves, np.bool_),
+        leaf_taken=np.zeros(leaves, np.bool_),
+    )
+
+
+def wider(work: Scratch) -> Scratch:
+    """Return room for twice as many labels of one state."""
+    return work._replace(
+        active=np.concatenate([work.active, np.zeros_like(work.active)]),
+        start=np.concatenate([work.start, np.zeros_like(work.start)], axis=1),
+    )
+
+
+def new_store(graph: Graph, target: float) -> LabelStore:
+    """Return a store that holds the empty ideal, with one label: nothing used or finished."""
+    units, nodes = len(graph.memory), len(graph.time)
+    states, labels = 1024, 4096
+    at: Ints = np.zeros(14, np.int64)
+    at[BEST_LABEL] = -1
+    at[N_STATES] = at[N_LABELS] = 1
+    words = (units + 63) // 64 + PATTERN_WORDS * graph.divided
+    store = LabelStore(
+        at=at,
+        target=np.array([target]),
+        table=np.full(4 * states, -1, np.int64),
+        key=np.zeros((states, words), np.uint64),
+        state=np.full((states, 5), -1, np.int64),
+        by_card=np.full(units + 1, -1, np.int64),
+        border=np.zeros(8 * nodes + 8192, np.int64),
+        border_tail=np.zeros(8 * nodes + 8192),
+        label=np.full((labels, 6), -1, np.int64),
+        label_end=np.zeros(labels),
+        values=np.zeros(8 * nodes + 65536),
+    )
+    store.state[0] = [0, 0, 0, -1, 0]
+    store.label[0] = [0, 0, -1, -1, -1, 0]
+    store.by_card[0] = 0
+    return store
+
+
+def enlarged(store: LabelStore, code: int) -> LabelStore:
+    """Return the store with twice the room of what is full; a hash table is left empty."""
+
+    def twice(*names: str) -> dict[str, Array]:
+        return {
+            name: np.concatenate([getattr(store, name), np.zeros_like(getattr(store, name))])
+            for name in names
+        }
+
+    if code == STATES_FULL:
+        table = np.full(2 * len(store.table), -1, np.int64)
+        return store._replace(**twice("key", "state"), table=table)
+    if code == LABELS_FULL:
+        return store._replace(**twice("label", "label_end"))
+    return store._replace(**twice(*{VALUES_FULL: ("values",)}.get(code, ("border", "border_tail"))))
+
+
+def bytes_of(store: LabelStore) -> float:
+    """Return the memory that a store takes."""
+    return float(sum(array.nbytes for array in store))
+
+
+def knapsack(size: Floats, worth: Floats, free: float) -> tuple[float, Bools]:
+    """Return the largest worth within `free`, and what to take for it; see `_knapsack`."""
+    count = len(size)
+    order, chosen, answer = np.empty(count, np.int64), np.zeros(count, np.bool_), np.zeros(count)
+    best = _knapsack(size, worth, free, order, chosen, np.zeros(count, np.bool_))
+    answer[order] = chosen
+    return best, answer > 0
+
+
+@kernel
+def _knapsack(size, worth, free, order, chosen, taken):
+    """Return the largest worth within `free`; write an order, and what of it to take for that.
+
+    Depth-first, best ratio first, cut by the fractional bound. Sizes are above 0. If that takes
+    too long the worth is the fractional bound, which is too high, and what is taken is the best
+    found: right for bounds, and for plans that are judged again. `taken` is room to work in.
+    """
+    count = len(size)
+    for i in range(count):
+        chosen[i] = taken[i] = False
+        j = i
+        while j > 0 and worth[order[j - 1]] * size[i] < worth[i] * size[order[j - 1]]:
+            order[j] = order[j - 1]
+            j -= 1
+        order[j] = i
+    best, have, left, most = 0.0, 0.0, free, np.inf
+    i, steps = 0, 0
+    while True:
+        steps += 1
+        bound, room, j = have, left, i
+        while j < count and size[order[j]] <= room:
+            bound += worth[order[j]]
+            room -= size[order[j]]
+            j += 1
+        if j < count:
+            bound += worth[order[j]] * room / size[order[j]]
+        if steps == 1:
+            most = bound
+        if steps > MOST_STEPS:
+            best = most
+            break
+        if bound > best * (1 + 1e-12) and i < count:
+            if size[order[i]] <= left:
+                taken[i] = True
+                have += worth[order[i]]
+                left -= size[order[i]]
+                if have > best:
+                    best = have
+                    for j in range(count):  # a slice takes seconds to compile
+                        chosen[j] = taken[j]
+            i += 1
+            continue
+        i -= 1
+        while i >= 0 and not taken[i]:
+            i -= 1
+        if i < 0:
+            break
+        taken[i] = False
+        have -= worth[order[i]]
+        left += size[order[i]]
+        i += 1
+    return best
+
+
+@uncounted
+def best_saving(g, w, d, k, free):
+    """Most transfer time that taking free leaves into the call can save within `free` bytes."""
+    size, worth = w.leaf_size, w.leaf_worth
+    count, total = 0, 0.0
+    for i in range(d):
+        x = w.unit[i, STACK]
+        for u in range(g.unit[x, NODE], g.unit[x + 1, NODE]):
+            if g.node[u, SINKS] == 1 and w.node[u, OUTSIDE] == 0:
+                size[count], worth[count] = g.time[u, SINK_BYTES], g.transfer[k, u]
+                count += 1
+    for t in range(len(g.source)):
+        if w.touched[t] == g.source[t, FEEDS]:
+            size[count], worth[count] = g.source[t, BYTES], g.source[t, MOVED + k]
+            count += 1
+    kept = 0
+    for i in range(count):
+        if size[i] <= 0:
+            total += worth[i]
+        elif size[i] <= free and worth[i] > 0:
+            size[kept], worth[kept] = size[i], worth[i]
+            kept += 1
+    order, chosen, taken = w.leaf_order, w.leaf_chosen, w.leaf_taken
+    return total + _knapsack(size[:kept], worth[:kept], free, order, chosen, taken)

@@ -18,7 +18,7 @@ from stagecut.formulations.latency.graph import latency_graph
 from stagecut.formulations.task import pose
 from stagecut.instances import CallPlacement
 from stagecut.runtime import evaluate
-from stagecut.solvers.latency.divide import divide
+from stagecut.solvers.latency.greedy import divide
 
 
 def solved(seed: int, calls: int, method: str, **sizes: int) -> tuple[float, stagecut.Result]:

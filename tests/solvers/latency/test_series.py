@@ -16,7 +16,8 @@ from stagecut.formulations.task import pose
 from stagecut.instances import Solution
 from stagecut.runtime import evaluate
 from stagecut.solvers.core.search import Search
-from stagecut.solvers.latency.series import components, options
+from stagecut.solvers.latency.series import regions as components
+from stagecut.solvers.latency.series import series as options
 from stagecut.solvers.latency.series.regions import series_of
 from stagecut.solvers.latency.series.series import solve_by_series
 
