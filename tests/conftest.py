@@ -1,6 +1,6 @@
 """Shared by all tests: which of them `make test` runs, where the published inputs are, limits.
 
-`make test` runs a part of each test's random cases, and the pages that have changed; with
+`make test` runs a part of the blocks of random cases, and the pages that have changed; with
 `--everything`, as in `make test-all`, all tests run, slow ones too, and random cases that nobody
 has seen before.
 """
@@ -28,14 +28,11 @@ BENCHMARKS = Path(
     os.environ.get("STAGECUT_BENCHMARKS", ROOT.parent / "shared" / "benchmarks")
 ).resolve()
 
+#: Parameters that number random cases: single ones, or blocks of many that take up to seconds.
+SINGLE, BLOCKS = ("seed",), ("chunk", "block")
 
-#: Parameters that number the random cases of a test.
-CASE_NUMBERS = ("seed", "chunk", "block")
-
-#: Of the values of such a parameter one in so many is tried, and of seeds, which are one case each,
-#: not fewer than so many.
-ONE_IN, FEWEST_SEEDS = 5, 4
-
+#: Of blocks one in so many is run; single cases all are, as few of them show a fault.
+ONE_IN = 4
 
 #: Where the branch is that others leave, the last of those that are there.
 MAIN = ("refs/heads/main", "refs/remotes/origin/main")
@@ -61,14 +58,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header(config: pytest.Config) -> str:
     if config.option.everything:
         return f"everything, new random cases by --new-cases {config.option.new_cases}"
-    return f"one in {ONE_IN} random cases, pages that have changed; all with --everything"
+    return f"one in {ONE_IN} blocks of random cases, pages that have changed; all with --everything"
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest reads the marks
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marks = metafunc.definition.own_markers
     for place, mark in enumerate(marks):
-        if mark.name == "parametrize" and mark.args[0] in CASE_NUMBERS:
+        if mark.name == "parametrize" and mark.args[0] in (*SINGLE, *BLOCKS):
             name, values, *rest = mark.args
             if isinstance(values, range):
                 chosen = case_numbers(metafunc.config, name, values, metafunc.definition.nodeid)
@@ -76,13 +73,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def case_numbers(config: pytest.Config, name: str, values: range, test: str) -> Sequence[int]:
-    """Return the first random cases of a test; with `--everything` all, and some new ones."""
+    """Return the random cases to run of a test; with `--everything` all, and some new ones."""
     if config.option.everything:
         drawn = random.Random(f"{config.option.new_cases} {test} {name}")
         new = drawn.sample(range(10**4, 10**6), max(1, len(values) // 10))
         return [*values, *new]
-    fewest = FEWEST_SEEDS if name == "seed" else 1
-    return values[: max(fewest, len(values) // ONE_IN)]
+    return values if name in SINGLE else values[: max(1, len(values) // ONE_IN)]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
