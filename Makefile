@@ -4,24 +4,38 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 BIN := .venv/bin
 comma := ,
+PYTEST := $(BIN)/pytest -n 2 --dist worksteal --durations=25
 PIP := $(BIN)/pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test coverage docs docs-serve clean
+.PHONY: demo test test-all static part everything coverage docs docs-serve clean
 
 # Plan a shipped workload; writes plan.json and plan.png.
 demo: .venv/demo
 	$(BIN)/stagecut solve gpt2-xl --time-limit 20 --output plan.json --plot plan.png
 	$(BIN)/stagecut verify gpt2-xl plan.json --bound
 
+# Types and format are checked beside the tests: what takes one processor fills what they leave idle.
 test: .venv/test .dev/stagecut
+	$(MAKE) --no-print-directory --keep-going --jobs=2 static part
+
+# Slow tests too, all random cases and new ones, every page: before a release, and every night.
+test-all: .venv/test .dev/stagecut
+	$(MAKE) --no-print-directory --keep-going --jobs=2 static everything
+
+static:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/pytest -n 2
+	nice $(BIN)/mypy
+
+part:
+	$(PYTEST)
+
+everything:
+	$(PYTEST) --everything
 
 # Which lines no test reaches. Apart from `test`: it takes more than twice the CPU time.
 coverage: .venv/test .dev/stagecut
-	$(BIN)/pytest -n 2 --cov=.dev/stagecut --cov-report=term:skip-covered
+	$(PYTEST) --cov=.dev/stagecut --cov-report=term:skip-covered
 
 # The site, into build/site; whatever mkdocs warns of is an error.
 docs: .venv/test

@@ -1,12 +1,19 @@
-"""Shared by all tests: where the published inputs are, and searches that run to their end."""
+"""Shared by all tests: which of them `make test` runs, where the published inputs are, limits.
+
+`make test` runs a part of the blocks of random cases, and the pages that have changed; with
+`--everything`, as in `make test-all`, all tests run, slow ones too, and random cases that nobody
+has seen before.
+"""
 
 from __future__ import annotations
 
 import math
 import os
+import random
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -20,6 +27,99 @@ from stagecut.solvers.core.portfolio import portfolio
 BENCHMARKS = Path(
     os.environ.get("STAGECUT_BENCHMARKS", ROOT.parent / "shared" / "benchmarks")
 ).resolve()
+
+#: Parameters that number random cases: single ones, or blocks of many that take up to seconds.
+SINGLE, BLOCKS = ("seed",), ("chunk", "block")
+
+#: Of blocks one in so many is run; single cases all are, as few of them show a fault.
+ONE_IN = 4
+
+#: Where the branch is that others leave, the last of those that are there.
+MAIN = ("refs/heads/main", "refs/remotes/origin/main")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--everything", action="store_true", help="slow tests too, all random cases and new ones"
+    )
+    parser.addoption(
+        "--new-cases", type=int, help="seed of the new random cases, to repeat an earlier run"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)  # before the workers of xdist are told the options
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.everything:
+        config.option.markexpr = ""
+        if config.option.new_cases is None:
+            config.option.new_cases = random.SystemRandom().randrange(10**6)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    if config.option.everything:
+        return f"everything, new random cases by --new-cases {config.option.new_cases}"
+    return f"one in {ONE_IN} blocks of random cases, pages that have changed; all with --everything"
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest reads the marks
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    marks = metafunc.definition.own_markers
+    for place, mark in enumerate(marks):
+        if mark.name == "parametrize" and mark.args[0] in (*SINGLE, *BLOCKS):
+            name, values, *rest = mark.args
+            if isinstance(values, range):
+                chosen = case_numbers(metafunc.config, name, values, metafunc.definition.nodeid)
+                marks[place] = pytest.mark.parametrize(name, chosen, *rest, **mark.kwargs).mark
+
+
+def case_numbers(config: pytest.Config, name: str, values: range, test: str) -> Sequence[int]:
+    """Return the random cases to run of a test; with `--everything` all, and some new ones."""
+    if config.option.everything:
+        drawn = random.Random(f"{config.option.new_cases} {test} {name}")
+        new = drawn.sample(range(10**4, 10**6), max(1, len(values) // 10))
+        return [*values, *new]
+    return values if name in SINGLE else values[: max(1, len(values) // ONE_IN)]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests of pages that have not changed."""
+    pages = {item: mark.args for item in items for mark in item.iter_markers("page")}
+    if config.option.everything or not pages:
+        return
+    changed = changed_files()
+    if changed is None:
+        return
+    left_out = [
+        item
+        for item, paths in pages.items()
+        if not any(
+            name == path or name.startswith(f"{path}/") for name in changed for path in paths
+        )
+    ]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
+def changed_files() -> set[str] | None:
+    """Return the files changed since the branch left `main`, those not committed included.
+
+    On `main` itself: since the first parent of the last commit. None where git cannot tell.
+    """
+    try:
+        (head,) = _git("rev-parse", "HEAD")
+        main = _git("for-each-ref", "--format=%(objectname)", *MAIN)[-1:]
+        base = _git("merge-base", "HEAD", *main)[:1] if main else [head]
+        since = base if base != [head] else ["HEAD^"]
+        changed = _git("diff", "--name-only", *since)
+        return {*changed, *_git("ls-files", "--others", "--exclude-standard")}
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _git(*words: str) -> list[str]:
+    done = subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True)
+    return done.stdout.splitlines()
 
 
 @pytest.fixture(scope="session")

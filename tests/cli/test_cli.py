@@ -16,6 +16,7 @@ from cli_cases import placement_file
 from conformance import chain
 from project import ROOT
 
+from stagecut.cli import run_command
 from stagecut.instances.formats.files import save
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "COLUMNS": "120"}
@@ -135,14 +136,30 @@ BAD = [
 
 
 @pytest.mark.parametrize(("words", "named"), BAD, ids=lambda value: " ".join(value))
-def test_bad_input_exits_2_in_one_line(words: list[str], named: str, tmp_path: Path) -> None:
+def test_bad_input_exits_2_in_one_line(
+    words: list[str], named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    path = placement_file(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    code = run_command([word.format(file=path) for word in words])
+    is_one_line(code, capsys.readouterr().err, words, named)
+
+
+@pytest.mark.parametrize("command", dict.fromkeys(words[0] for words, _ in BAD))
+def test_bad_input_exits_2_in_a_process_of_its_own(command: str, tmp_path: Path) -> None:
+    words, named = next(bad for bad in BAD if bad[0][0] == command)
     path = placement_file(tmp_path)
     done = stagecut(*(word.format(file=path) for word in words), cwd=tmp_path)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert named in done.stderr
-    assert "Traceback" not in done.stderr
+    is_one_line(done.returncode, done.stderr, words, named)
+
+
+def is_one_line(code: int, said: str, words: list[str], named: str) -> None:
+    """Assert that bad input was refused in one line that names it."""
+    assert code == 2, said
+    assert named in said
+    assert "Traceback" not in said
     if not words[-1].startswith("--no-such"):
-        assert len(done.stderr.strip().splitlines()) == 1
+        assert len(said.strip().splitlines()) == 1
 
 
 ODD = ["[/x] $a", "$_{ [red]b", "ünï ☃", 'a, "b"', ""]

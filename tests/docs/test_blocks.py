@@ -23,6 +23,12 @@ PAGES = {
 }
 OWN = sorted(PAGES.keys() - ELSEWHERE)
 
+#: The same, each to be run if it has changed, and the README always.
+WHEN_CHANGED = [
+    pytest.param(name, marks=pytest.mark.page(f"docs/{name}") if name != "README.md" else ())
+    for name in OWN
+]
+
 #: The model of a reader.
 MODEL = """
 import torch
@@ -45,7 +51,7 @@ def test_every_block_says_what_it_is(name: str) -> None:
             assert len(block.notes.get(note, "a reason")) > 7, f"{name}:{block.line}: no reason"
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", WHEN_CHANGED)
 def test_the_blocks_of_a_page_run(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ def test_the_examples_of_the_readme_are_short() -> None:
     assert all(len(example.strip().splitlines()) <= 12 for example in examples)
 
 
+@pytest.mark.page("docs/explain.md")
 def test_the_examples_of_the_page_on_explanations_run(tmp_path: Path) -> None:
     """Its commands say what the page shows of them, and its Python."""
     page = (ROOT / "docs" / "explain.md").read_text()

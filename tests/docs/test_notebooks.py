@@ -18,7 +18,13 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 
 
 @pytest.mark.filterwarnings("default")  # of Jupyter's own libraries
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=pytest.mark.page(f"notebooks/{path.name}"), id=path.stem)
+        for path in NOTEBOOKS
+    ],
+)
 def test_it_runs_in_its_small_setting(
     path: Path, benchmarks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

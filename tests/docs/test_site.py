@@ -16,6 +16,9 @@ from project import ROOT
 import stagecut
 from stagecut.api.records import read_records
 
+#: The site is made of these, and of docstrings, which other tests read.
+pytestmark = pytest.mark.page("docs", "notebooks", "records", "mkdocs.yml", "README.md")
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -30,6 +30,7 @@ from stagecut import (
 from stagecut.instances import program_workload
 from stagecut.runtime import evaluate
 from stagecut.solvers import METHODS, Progress
+from stagecut.solvers.core.method import SolverName
 from stagecut.solvers.iteration.methods import RULES
 
 EVERY = [(problem, method) for problem in METHODS for method in METHODS[problem]]
@@ -38,9 +39,35 @@ TINY, HUGE = 1e-12, 1e12
 LIMITS = Limits(seconds=120, nodes=2000)
 
 
-@pytest.fixture(params=EVERY, ids=lambda both: "-".join(both))
+def module_of(problem: str, method: str) -> str:
+    """Module of a method's solver."""
+    solver = METHODS[problem][method].solve
+    return solver.name.rpartition(".")[0] if isinstance(solver, SolverName) else solver.__module__
+
+
+#: The first method of each module of solvers: for what all owe to `Search` and to `solve`, and not
+#: to themselves.
+FIRST = list({(problem, module_of(problem, method)): (problem, method)
+              for problem, method in reversed(EVERY)}.values())[::-1]  # fmt: skip
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """What holds of all methods is tried with the first of each module; with all if asked."""
+    for fixture, some in (("each", EVERY), ("first", FIRST)):
+        if fixture in metafunc.fixturenames:
+            methods = EVERY if metafunc.config.option.everything else some
+            metafunc.parametrize(fixture, methods, ids="-".join, indirect=True)
+
+
+@pytest.fixture
 def each(request: pytest.FixtureRequest) -> tuple[str, str]:
     """Every problem with every method in turn."""
+    return available(*request.param)
+
+
+@pytest.fixture
+def first(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """Every problem with the first method of each module in turn."""
     return available(*request.param)
 
 
@@ -130,8 +157,8 @@ def test_nothing_costs_anything(each: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("scale", [TINY, HUGE])
-def test_costs_far_from_one(each: tuple[str, str], scale: float) -> None:
-    problem, method = each
+def test_costs_far_from_one(first: tuple[str, str], scale: float) -> None:
+    problem, method = first
     plan, usual = best(task(problem, scale=scale), method), best(task(problem), method)
     if method in EXACT[problem]:
         assert plan.objective == pytest.approx(scale * usual.objective, rel=2e-6)
@@ -173,24 +200,24 @@ def test_a_limit_of_nodes_is_named(each: tuple[str, str], nodes: int) -> None:
     explained(problem, method, result)
 
 
-def test_the_same_input_and_seed_give_the_same_plan(each: tuple[str, str]) -> None:
-    problem, method = each
+def test_the_same_input_and_seed_give_the_same_plan(first: tuple[str, str]) -> None:
+    problem, method = first
     one, other = (asked(task(problem), method, Limits(nodes=20, seed=3)).plan for _ in range(2))
     assert one is not None
     assert other is not None
     assert same(one, other)
 
 
-def test_a_start_is_never_lost(each: tuple[str, str]) -> None:
-    problem, method = each
+def test_a_start_is_never_lost(first: tuple[str, str]) -> None:
+    problem, method = first
     start = best(task(problem), "auto")
     result = asked(task(problem), method, start=start)
     assert result.plan is not None
     assert result.plan.objective <= start.objective
 
 
-def test_a_start_that_breaks_a_rule_is_said_not_to_be_used(each: tuple[str, str]) -> None:
-    problem, method = each
+def test_a_start_that_breaks_a_rule_is_said_not_to_be_used(first: tuple[str, str]) -> None:
+    problem, method = first
     room = 3.0 if problem in ("throughput", "latency") else math.inf  # for half of the nodes
     start = torn(best(task(problem, room=room), "auto"))
     result = asked(task(problem, room=room), method, start=start)
@@ -198,9 +225,9 @@ def test_a_start_that_breaks_a_rule_is_said_not_to_be_used(each: tuple[str, str]
     assert result.plan is not None or method not in EXACT[problem]
 
 
-def test_an_interrupt_ends_a_search_with_its_best(each: tuple[str, str]) -> None:
+def test_an_interrupt_ends_a_search_with_its_best(first: tuple[str, str]) -> None:
     """Ctrl-C at the first plan, while the method is at work in its own thread."""
-    problem, method = each
+    problem, method = first
     of = task(problem, [1.0, 2.5, 3.0, 2.1, 1.7, 4.0, 2.2, 1.3])
     before = signal.getsignal(signal.SIGINT)
     pressed: list[float] = []
@@ -223,8 +250,8 @@ def test_an_interrupt_ends_a_search_with_its_best(each: tuple[str, str]) -> None
     explained(problem, method, result)
 
 
-def test_solving_in_a_thread_needs_no_signals(each: tuple[str, str]) -> None:
-    problem, method = each
+def test_solving_in_a_thread_needs_no_signals(first: tuple[str, str]) -> None:
+    problem, method = first
     found: list[Plan] = []
     thread = threading.Thread(target=lambda: found.append(best(task(problem), method)))
     thread.start()

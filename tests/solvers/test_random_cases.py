@@ -29,7 +29,7 @@ from stagecut.instances import Solution
 from stagecut.solvers import METHODS
 from stagecut.solvers.core.search import Search
 
-#: Cases of each variant: in CI, and in the slow test.
+#: Cases of each variant, each by all methods: a test each, and in the slow test.
 FEW, MANY = 4, 60
 
 
@@ -46,19 +46,22 @@ def defects(variant: str, seeds: range) -> list[str]:
     return found
 
 
+@pytest.mark.parametrize("block", range(FEW))
 @pytest.mark.parametrize("variant", ORDINARY)
-def test_ordinary_numbers(variant: str) -> None:
-    assert not defects(variant, range(FEW))
+def test_ordinary_numbers(variant: str, block: int) -> None:
+    assert not defects(variant, range(block, block + 1))
 
 
+@pytest.mark.parametrize("block", range(1))
 @pytest.mark.parametrize("variant", WIDE)
-def test_numbers_of_many_orders_of_magnitude(variant: str) -> None:
-    assert not defects(variant, range(1))
+def test_numbers_of_many_orders_of_magnitude(variant: str, block: int) -> None:
+    assert not defects(variant, range(block, block + 1))
 
 
+@pytest.mark.parametrize("block", range(2))
 @pytest.mark.parametrize("variant", RULED)
-def test_placement_rules(variant: str) -> None:
-    assert not defects(variant, range(2))
+def test_placement_rules(variant: str, block: int) -> None:
+    assert not defects(variant, range(block, block + 1))
 
 
 def test_every_solver_is_in_the_sweep() -> None:

@@ -120,17 +120,17 @@ def brute_force(costs: StageCosts, problem: DeviceMapping) -> float:
 
 
 @pytest.mark.parametrize("mode", ["p2p", "allr", "both"])
-@pytest.mark.parametrize("seed", range(len(SHAPES)))
-def test_equal_to_brute_force(mode: str, seed: int) -> None:
-    stages, replicas = SHAPES[seed]
-    workload = chain(seed, stages)
-    collective = "cheapest" if seed % 2 and stages * replicas <= 6 else "ring"
+@pytest.mark.parametrize("shape", range(len(SHAPES)))
+def test_equal_to_brute_force(mode: str, shape: int) -> None:
+    stages, replicas = SHAPES[shape]
+    workload = chain(shape, stages)
+    collective = "cheapest" if shape % 2 and stages * replicas <= 6 else "ring"
     problem = DeviceMapping(
-        random_topology(seed, stages * replicas),
+        random_topology(shape, stages * replicas),
         stages,
         replicas,
         mode,  # type: ignore[arg-type]
-        microbatches=1 + seed % 3,
+        microbatches=1 + shape % 3,
         collective=collective,  # type: ignore[arg-type]
     )
     costs = stage_costs(workload, np.arange(stages), stages)

@@ -34,19 +34,19 @@ SHAPES = [(2, 1), (2, 2), (3, 1), (1, 3), (2, 2), (3, 1)]
 
 
 @pytest.mark.parametrize("mode", ["p2p", "allr", "both"])
-@pytest.mark.parametrize("seed", range(len(SHAPES)))
-def test_equal_to_brute_force(mode: str, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    stages, replicas = SHAPES[seed]
-    workload = network(rng, 4, backward=seed % 2 == 1)
+@pytest.mark.parametrize("shape", range(len(SHAPES)))
+def test_equal_to_brute_force(mode: str, shape: int) -> None:
+    rng = np.random.default_rng(shape)
+    stages, replicas = SHAPES[shape]
+    workload = network(rng, 4, backward=shape % 2 == 1)
     problem = DeviceMapping(
         place_for(rng, stages * replicas, 5),
         stages,
         replicas,
         mode,  # type: ignore[arg-type]
-        microbatches=1 + seed % 3,
+        microbatches=1 + shape % 3,
         collective="ring",
-        overlap=seed >= 4,
+        overlap=shape >= 4,
     )
     optimum = least_of_all_cuts(workload, 4, problem)
     result = solve(workload, problem=problem, method="joint")
