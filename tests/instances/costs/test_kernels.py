@@ -109,13 +109,14 @@ def test_tables_are_shares_of_what_the_sheet_promises() -> None:
             table.tensor_hidden,
         )  # fmt: skip
         assert all(0 < share <= 1 for share in shares), table.name
-        assert table.rows, table.name
         assert table.fitted, table.name
+        assert table.rows or table.fitted.startswith("not fitted:"), table.name
 
 
 def test_what_stands_in_for_a_table_says_so() -> None:
     """Same device first, then the same software elsewhere."""
     assert calibration("h100", Software.MEGATRON).name == "h100/megatron"
     assert calibration("b200", "torchtitan").name == "b200/torchtitan by b200/megatron"
-    assert calibration("mi300x", "fsdp").name == "mi300x/fsdp by h100/fsdp"
+    assert calibration("mi300x", "fsdp").name == "mi300x/fsdp by mi300x/megatron"
+    assert calibration("tpu", "fsdp").name == "tpu/fsdp by h100/fsdp"
     assert Calibration().name == "default"
