@@ -36,7 +36,6 @@ from stagecut.instances.costs.layout import (
     Recompute,
     Software,
     TrainingSchedule,
-    check_passes,
     check_precision,
     check_stages,
 )
@@ -184,7 +183,6 @@ def case_of(row: Row) -> Case | Refusal:
         layout = _layout(row, description, software, assumed)
         cluster = _cluster(row, assumed)
         check_stages(description, layout)
-        check_passes(layout)
         check_precision(layout, cluster)
         oom = row.get("status", "ok").lower() in ("oom", "out of memory")
         seconds = None if oom else _seconds(row, description, layout, assumed)
@@ -560,7 +558,9 @@ def _usual_recipe(row: Row, software: Software, zero: int) -> Recipe:
     if "fp8" in text:
         return RECIPES["fsdp-fp8" if sharded else "megatron-fp8"]
     words = " ".join((source_of(row), row.get("source", ""), row.get("notes", ""))).lower()
-    family = "deepspeed" if re.search(r"deepspeed|bigscience", words) else "megatron"
+    # Software that is not Megatron's keeps gradients in 16 bits, as DeepSpeed's ZeRO paper has it.
+    family = "zero" if software is Software.OTHER else "megatron"
+    family = "deepspeed" if re.search(r"deepspeed|bigscience", words) else family
     if "bf16" in text:
         return RECIPES["fsdp-bf16" if sharded else f"{family}-bf16"]
     if "fp16" in text or "half" in text:

@@ -225,7 +225,6 @@ def test_columns_that_other_files_add_fill_what_is_empty(tmp_path: Path) -> None
         (LLAMA, {"peak_mem_gb": "x"}, "peak_mem_gb: 'x' is no number"),
         (LLAMA, {"gpu": "V100-32GB"}, "computes in bf16, which v100-32gb does not"),
         (LLAMA, {"pp": "200", "gpus": "3200"}, "200 stages, and llama3-70b has 80 layers"),
-        (LLAMA, {"global_batch": "4000000"}, "1000000 microbatches in 4 stages"),
         (LLAMA, {"stage_layers": "80 0"}, "2 counts for pipeline 4"),
         (GPT, {"heads": "0"}, "heads: 0 and 0"),
         (LLAMA, {"tp": "1.5"}, "tp: 1.5 is no count"),
