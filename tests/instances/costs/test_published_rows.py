@@ -132,14 +132,22 @@ def test_recomputation_is_read_by_module(text: str, modules: set[Recompute]) -> 
 @pytest.mark.parametrize(
     ("precision", "recipe"),
     [
-        ("BF16", "megatron-bf16"), ("bf16", "megatron-bf16"), ("FP16", "megatron-fp16"),
-        ("FP16/BF16", "megatron-bf16"), ("FP8 (current scaling)", "megatron-fp8"),
+        ("BF16", "zero-bf16"), ("bf16", "zero-bf16"), ("FP16", "zero-fp16"),
+        ("FP16/BF16", "zero-bf16"), ("FP8 (current scaling)", "megatron-fp8"),
         ("FP8-CS", "megatron-fp8"), ("FP8-MX", "megatron-mxfp8"), ("MXFP8", "megatron-mxfp8"),
         ("NVFP4", "megatron-nvfp4"), ("TF32", "fp32"),
     ],
 )  # fmt: skip
 def test_precisions_are_read_in_any_spelling(precision: str, recipe: str) -> None:
     assert case(LLAMA, precision=precision, gpu="B200").layout.recipe.name == recipe
+
+
+def test_megatron_adds_gradients_up_in_32_bits() -> None:
+    for source, recipe in (
+        ("NVIDIA/Megatron-LM", "megatron-bf16"),
+        ("DeepSpeed", "deepspeed-bf16"),
+    ):
+        assert case(LLAMA, precision="BF16", source=source).layout.recipe.name == recipe
 
 
 def test_sharded_weights_stay_in_32_bits() -> None:
@@ -197,8 +205,9 @@ def test_columns_that_other_files_add_fill_what_is_empty(tmp_path: Path) -> None
     values = LLAMA | {"zero": "1"}
     runs.write_text(f"{','.join(keys)}\n{','.join(values.get(key, '') for key in keys)}\n")
     added.write_text(
-        "id,zero,recompute,dispatcher,gradient_bytes,offload_layers,graphs,notes\n"
-        "1,3,full,hybridep,2,40,full_iteration,x\n9,3,,,,,,\n"
+        "id,sweep,zero,recompute,dispatcher,gradient_bytes,offload_layers,graphs,notes\n"
+        "1,another:70B,,none,,,,,\n"
+        "1,someone:70B,3,full,hybridep,2,40,full_iteration,x\n9,,3,,,,,,\n"
     )
     (row,) = rows.read_rows([runs], [added])
     made = rows.case_of(row)
