@@ -142,22 +142,23 @@ def source_of(row: Row) -> str:
 
 
 def read_rows(paths: Iterable[Path], added: Iterable[Path] = ()) -> list[Row]:
-    """Return the rows of files, with the columns that further files add by ``id``.
+    """Return the rows of files, with the columns that further files add by ``id`` and ``sweep``.
 
     Parameters
     ----------
     paths
         CSV files of runs.
     added
-        CSV files with ``id`` and any columns; they fill what is empty, and add what is new.
+        CSV files with ``id``, ``sweep`` and any columns; they fill what is empty, and add what is
+        new. Sources number their runs alike, so that an ``id`` alone names none.
     """
     rows = [dict(row) for path in paths for row in _records(path)]
-    by_id: dict[str, list[dict[str, str]]] = {}
+    named: dict[tuple[str, str], list[dict[str, str]]] = {}
     for row in rows:
-        by_id.setdefault(row.get("id", ""), []).append(row)
+        named.setdefault((row.get("id", ""), row.get("sweep", "")), []).append(row)
     for path in added:
         for extra in _records(path):
-            for row in by_id.get(extra.get("id", ""), ()):
+            for row in named.get((extra.get("id", ""), extra.get("sweep", "")), ()):
                 for key, value in extra.items():
                     if value and not row.get(key):
                         row[key] = value
@@ -719,9 +720,8 @@ def _with_norms(rows: Sequence[Row]) -> list[Row]:
 
     def named(row: Row) -> bool:
         text = " ".join((row.get("attention", ""), row.get("notes", ""), row.get("overlap", "")))
-        return bool(
-            re.search(r"(?<!no )(?<!without )rms[ -]?(norm)?[ -]?kernel", text, re.IGNORECASE)
-        )
+        kernel = r"(?<!no )(?<!without )(rms[ _-]?(norm)?[ _-]?kernel|fused[ _-]?rms)"
+        return bool(re.search(kernel, text, re.IGNORECASE))
 
     some = {source_of(row) for row in rows if named(row)}
     return [

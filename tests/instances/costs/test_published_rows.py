@@ -150,6 +150,14 @@ def test_megatron_adds_gradients_up_in_32_bits() -> None:
         assert case(LLAMA, precision="BF16", source=source).layout.recipe.name == recipe
 
 
+def test_norms_are_fused_where_a_source_names_their_kernel() -> None:
+    named = [{**LLAMA, "id": "1", "attention": "flash2 + RMS_norm kernel"}, {**LLAMA, "id": "2"}]
+    found, _ = rows.cases(named)
+    assert [one.layout.fused_norms for one in found] == [True, False]
+    silent, _ = rows.cases(named[1:])
+    assert silent[0].layout.fused_norms
+
+
 def test_sharded_weights_stay_in_32_bits() -> None:
     layout = case(LLAMA, precision="amp_bf16", zero="3 (FSDP)", source="llm-foundry").layout
     assert (layout.zero, layout.recipe.name) == (3, "fsdp-bf16")
