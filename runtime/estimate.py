@@ -242,7 +242,7 @@ def _stage(
         for term, seconds in part.terms:
             terms[term] = terms.get(term, 0.0) + count * seconds
     units = max(1, len(own))
-    if layout.zero and prices.calibration.hooks:
+    if layout.zero and layout.pipeline > 1 and prices.calibration.hooks:
         hooks = prices.calibration.hooks * units
         backward += hooks
         terms["host"] += hooks

@@ -36,8 +36,8 @@ class Calibration:
     host
         Seconds in which the host issues one kernel.
     hooks
-        Seconds that a sharded optimizer adds to each layer's backward pass: DeepSpeed handles each
-        gradient on the host as it arrives, in every microbatch.
+        Seconds that a sharded optimizer adds to each layer's backward pass in a pipeline: DeepSpeed
+        handles each gradient on the host as it arrives, in every microbatch.
     step
         Seconds of an iteration outside layers and optimizer: loss, clipping, logging.
     sharpness

@@ -135,12 +135,13 @@ def test_prediction_of_further_tokens_has_its_stage() -> None:
 
 
 def test_hooks_and_steps_of_the_host() -> None:
-    """Seconds per layer and microbatch, and once per iteration."""
+    """Seconds per layer and microbatch of a pipeline, and once per iteration."""
     exposed = Overlap(gradients=False, parameters=False)
-    layout = replace(LAYOUT, pipeline=1, data=16, overlap=exposed)
-    base = iteration_time(LLAMA, layout, CLUSTER, Calibration())
-    more = iteration_time(LLAMA, layout, CLUSTER, Calibration(hooks=1e-3, step=0.25))
-    assert more.seconds - base.seconds == pytest.approx(4 * 80 * 1e-3 + 0.25)
+    for pipeline, hooked in ((1, 0), (2, 40 * (8 + 1))):
+        layout = replace(LAYOUT, pipeline=pipeline, data=16 // pipeline, overlap=exposed)
+        base = iteration_time(LLAMA, layout, CLUSTER, Calibration())
+        more = iteration_time(LLAMA, layout, CLUSTER, Calibration(hooks=1e-3, step=0.25))
+        assert more.seconds - base.seconds == pytest.approx(hooked * 1e-3 + 0.25)
 
 
 @pytest.mark.parametrize(
