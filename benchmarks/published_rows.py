@@ -66,6 +66,10 @@ PEAKS = (
     (r"megatron-bridge", "allocated", 10**9),  # training/utils/train_utils.py: divides by 1.0e9
 )
 
+#: Words for attention in one kernel, and for scores that lie in memory.
+FUSED = r"(?<!no )(?<!without )(flash|xformers|sdpa|memory[- ]efficient|cudnn)"
+UNFUSED = r"unfused|no flash|without flash|torch|native|naive|eager|materiali|math|megatron|plain"
+
 #: What tells a software family in the name of a source.
 SOFTWARE = (
     (r"deepspeed|bigscience", Software.MEGATRON_DEEPSPEED),
@@ -378,7 +382,7 @@ def _layout(
     modules = _recompute(row, assumed)
     recipe = _recipe(row, software, zero)
     attention = row.get("attention", "").lower()
-    fused = "unfused" not in attention
+    fused = bool(re.search(FUSED, attention)) or not re.search(UNFUSED, attention)
     if not attention:
         fused = "v100" not in row.get("gpu", "").lower()
         assumed.append("fused attention" if fused else "attention by matrix products")

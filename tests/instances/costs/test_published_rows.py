@@ -150,6 +150,18 @@ def test_megatron_adds_gradients_up_in_32_bits() -> None:
         assert case(LLAMA, precision="BF16", source=source).layout.recipe.name == recipe
 
 
+@pytest.mark.parametrize(
+    ("text", "fused"),
+    [
+        ("flash (TE)", True), ("fused (TE)", True), ("torch sdpa", True),
+        ("flash_attention2", True), ("unfused+fused softmax", False), ("pytorch", False),
+        ("Megatron kernel", False), ("no flash", False), ("", True),
+    ],
+)  # fmt: skip
+def test_attention_is_fused_or_scores_lie_in_memory(text: str, fused: bool) -> None:
+    assert case(LLAMA, attention=text).layout.fused_attention is fused
+
+
 def test_norms_are_fused_where_a_source_names_their_kernel() -> None:
     named = [{**LLAMA, "id": "1", "attention": "flash2 + RMS_norm kernel"}, {**LLAMA, "id": "2"}]
     found, _ = rows.cases(named)
