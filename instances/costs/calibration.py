@@ -52,8 +52,8 @@ class Calibration:
     tensor_hidden
         The same of tensor-parallel collectives beside the products that they feed, piece by piece.
     broadcast
-        Seconds of each rank's broadcast, in software that gathers divided weights by one from
-        every rank (InternEvo); 0: by an all-gather.
+        Seconds of each rank's broadcast, in software whose ranks send each other the weights that
+        they have updated one after the other (InternEvo); 0: by an all-gather.
     fitted
         Which runs the table was fitted on, in words.
     rows
