@@ -55,6 +55,15 @@ def test_rows_that_matrix_units_cannot_load() -> None:
         assert slow > 5 * product(2048, 2048, even, 32, H100, Precision.BF16, REACH)
 
 
+def test_numbers_of_tokens_need_no_alignment() -> None:
+    """An expert's rows, which may be any number, or a mean that is none."""
+    for rows in (509, 341.33):
+        odd = product(rows, 4096, 2048, 8, H100, Precision.BF16, REACH)
+        assert odd <= product(512, 4096, 2048, 8, H100, Precision.BF16, REACH)
+        odd = product(4096, 2048, rows, 8, H100, Precision.BF16, REACH, turned=True)
+        assert odd <= product(4096, 2048, 512, 8, H100, Precision.BF16, REACH, turned=True)
+
+
 def test_a_row_of_tiles_more_is_a_wave_more() -> None:
     """As many tiles as units fill a wave; one tile more begins another."""
     device = replace(H100, units=16)
