@@ -127,5 +127,6 @@ def test_what_stands_in_for_a_table_says_so() -> None:
     assert calibration("h100", Software.MEGATRON).name == "h100/megatron"
     assert calibration("b200", "torchtitan").name == "b200/torchtitan by b200/megatron"
     assert calibration("mi300x", "fsdp").name == "mi300x/fsdp by mi300x/megatron"
+    assert calibration("a100", "torchtitan").name == "a100/torchtitan by a100/fsdp"
     assert calibration("tpu", "fsdp").name == "tpu/fsdp by h100/fsdp"
     assert Calibration().name == "default"
