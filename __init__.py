@@ -22,9 +22,9 @@ choices            of problems `Split`, `CpuSplit`, `Pipeline`, `PipelineSchedul
                    of topologies `Routing`; of results `Status`, `Limit`; of profiles `Tied`; of
                    networks `Sharing`; of schedules `WeightVersions`; of measured clusters
                    `LinkDetail`. Their values as texts will do.
-training jobs      `estimate` gives an `Estimate` of a `Layout`: seconds and bytes by term; of a
-                   `ModelDescription` from `model_description` (by name, or a config.json), on a
-                   `TrainingCluster` from `training_cluster` (such as ``h100:8x16``)
+jobs               of training: `estimate` gives an `Estimate` of a `Layout`, in seconds and bytes
+                   by term; of a `ModelDescription` from `model_description` (by name, or a
+                   config.json), on a `TrainingCluster` from `training_cluster`
 models             of PyTorch: `plan` makes a `PlannedModel`, whose stages are `StageModule`
 solving            `solve`, `Limits`, `Workers`, `METHODS`, `Result`; `compare`, `pareto`,
                    `rank_schedules`; `explain` gives an `Explanation`; a formulation without

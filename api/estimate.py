@@ -16,6 +16,7 @@ from ..instances.costs.layout import Layout, check_layout
 from ..instances.costs.measured import load_measurements, with_measurements
 from ..instances.costs.memory import RankMemory, Stages, rank_memory
 from ..instances.costs.models import model_description
+from ..instances.costs.traffic import Collective, collectives
 from ..runtime.estimate import iteration_time
 
 if TYPE_CHECKING:
@@ -87,6 +88,24 @@ class Estimate:
         """Whether every rank's bytes are there."""
         return max(rank.needed for rank in self.memory) <= self.memory_limit
 
+    def collectives(self, rank: int = 0) -> tuple[Collective, ...]:
+        """Return count and bytes of what crosses process groups in an iteration, by axis and kind.
+
+        Parameters
+        ----------
+        rank
+            Pipeline rank.
+
+        Examples
+        --------
+        >>> import stagecut
+        >>> layout = stagecut.Layout(data=8, global_batch=8, sequence=4096, zero=1)
+        >>> found = stagecut.estimate("llama3.2-1b", layout, "h100:8")
+        >>> [(one.axis, one.kind, one.count) for one in found.collectives()]
+        [('data', 'reduce-scatter', 1), ('data', 'all-gather', 1)]
+        """
+        return collectives(self.model, self.layout, rank)
+
     def as_dict(self) -> dict[str, Any]:
         """Return all numbers as JSON takes them, in seconds, bytes and operations."""
         return {
@@ -106,6 +125,7 @@ class Estimate:
                 {"pipeline_rank": k, "held": rank.held, "allocated": rank.allocated} | vars(rank)
                 for k, rank in enumerate(self.memory)
             ],
+            "collectives": [vars(one) for one in self.collectives()],
         }
 
     def plot(self) -> Figure:

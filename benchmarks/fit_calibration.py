@@ -74,6 +74,15 @@ TABLES: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
 }  # fmt: skip
 
 
+#: Tables of devices of which no run is in the files: where they start, and who measured it.
+STATED: dict[str, tuple[dict[str, float], str]] = {
+    "mi300x/megatron": (
+        {"kernels.product": 0.47},
+        "not fitted: 620 of 1,307 TFLOP/s of 16-bit products, as SemiAnalysis measured (2024)",
+    ),
+}
+
+
 def fits(case: Case, of_source: int) -> bool:
     """Whether a row is one of those that tables are fitted on: none with a layout that we assume.
 
@@ -188,9 +197,10 @@ def main() -> None:
         table = fit(name, own)
         ratio = predicted(own, table) / np.array([case.seconds for case in own])
         print(f"{name}: {len(own)} rows, median |error| {np.median(abs(ratio - 1)):.1%}")
-        entry = asdict(table)
-        del entry["name"]
-        written[name] = entry
+        written[name] = {key: value for key, value in asdict(table).items() if key != "name"}
+    for name, (values, source) in STATED.items():
+        table = changed(Calibration(name, fitted=source), list(values), list(values.values()))
+        written[name] = {key: value for key, value in asdict(table).items() if key != "name"}
     path.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
 
 

@@ -36,7 +36,6 @@ from stagecut.instances.costs.layout import (
     Recompute,
     Software,
     TrainingSchedule,
-    check_passes,
     check_precision,
     check_stages,
 )
@@ -66,6 +65,10 @@ PEAKS = (
     (r"bigscience", "held", 2**30),  # nvidia-smi
     (r"megatron-bridge", "allocated", 10**9),  # training/utils/train_utils.py: divides by 1.0e9
 )
+
+#: Words for attention in one kernel, and for scores that lie in memory.
+FUSED = r"(?<!no )(?<!without )(flash|xformers|sdpa|memory[- ]efficient|cudnn)"
+UNFUSED = r"unfused|no flash|without flash|torch|native|naive|eager|materiali|math|megatron|plain"
 
 #: What tells a software family in the name of a source.
 SOFTWARE = (
@@ -143,22 +146,23 @@ def source_of(row: Row) -> str:
 
 
 def read_rows(paths: Iterable[Path], added: Iterable[Path] = ()) -> list[Row]:
-    """Return the rows of files, with the columns that further files add by ``id``.
+    """Return the rows of files, with the columns that further files add by ``id`` and ``sweep``.
 
     Parameters
     ----------
     paths
         CSV files of runs.
     added
-        CSV files with ``id`` and any columns; they fill what is empty, and add what is new.
+        CSV files with ``id``, ``sweep`` and any columns; they fill what is empty, and add what is
+        new. Sources number their runs alike, so that an ``id`` alone names none.
     """
     rows = [dict(row) for path in paths for row in _records(path)]
-    by_id: dict[str, list[dict[str, str]]] = {}
+    named: dict[tuple[str, str], list[dict[str, str]]] = {}
     for row in rows:
-        by_id.setdefault(row.get("id", ""), []).append(row)
+        named.setdefault((row.get("id", ""), row.get("sweep", "")), []).append(row)
     for path in added:
         for extra in _records(path):
-            for row in by_id.get(extra.get("id", ""), ()):
+            for row in named.get((extra.get("id", ""), extra.get("sweep", "")), ()):
                 for key, value in extra.items():
                     if value and not row.get(key):
                         row[key] = value
@@ -184,7 +188,6 @@ def case_of(row: Row) -> Case | Refusal:
         layout = _layout(row, description, software, assumed)
         cluster = _cluster(row, assumed)
         check_stages(description, layout)
-        check_passes(layout)
         check_precision(layout, cluster)
         oom = row.get("status", "ok").lower() in ("oom", "out of memory")
         seconds = None if oom else _seconds(row, description, layout, assumed)
@@ -379,7 +382,7 @@ def _layout(
     modules = _recompute(row, assumed)
     recipe = _recipe(row, software, zero)
     attention = row.get("attention", "").lower()
-    fused = "unfused" not in attention
+    fused = bool(re.search(FUSED, attention)) or not re.search(UNFUSED, attention)
     if not attention:
         fused = "v100" not in row.get("gpu", "").lower()
         assumed.append("fused attention" if fused else "attention by matrix products")
@@ -560,7 +563,9 @@ def _usual_recipe(row: Row, software: Software, zero: int) -> Recipe:
     if "fp8" in text:
         return RECIPES["fsdp-fp8" if sharded else "megatron-fp8"]
     words = " ".join((source_of(row), row.get("source", ""), row.get("notes", ""))).lower()
-    family = "deepspeed" if re.search(r"deepspeed|bigscience", words) else "megatron"
+    # Software that is not Megatron's keeps gradients in 16 bits, as DeepSpeed's ZeRO paper has it.
+    family = "zero" if software is Software.OTHER else "megatron"
+    family = "deepspeed" if re.search(r"deepspeed|bigscience", words) else family
     if "bf16" in text:
         return RECIPES["fsdp-bf16" if sharded else f"{family}-bf16"]
     if "fp16" in text or "half" in text:
@@ -719,9 +724,8 @@ def _with_norms(rows: Sequence[Row]) -> list[Row]:
 
     def named(row: Row) -> bool:
         text = " ".join((row.get("attention", ""), row.get("notes", ""), row.get("overlap", "")))
-        return bool(
-            re.search(r"(?<!no )(?<!without )rms[ -]?(norm)?[ -]?kernel", text, re.IGNORECASE)
-        )
+        kernel = r"(?<!no )(?<!without )(rms[ _-]?(norm)?[ _-]?kernel|fused[ _-]?rms)"
+        return bool(re.search(kernel, text, re.IGNORECASE))
 
     some = {source_of(row) for row in rows if named(row)}
     return [

@@ -171,7 +171,9 @@ def groups(judged: Iterable[Judged], without: str = "") -> list[Group]:
         predicted = np.array(
             [one.time.seconds - one.time.terms.get(without, 0.0) for one in members]
         )
-        rank = float(spearmanr(measured, predicted).statistic)
+        # An order is none where all are alike.
+        alone = np.ptp(measured) == 0 or np.ptp(predicted) == 0
+        rank = 0.0 if alone else float(spearmanr(measured, predicted).statistic)
         regret = float(measured[predicted.argmin()] / measured.min() - 1)
         first = members[0].case
         name = f"{first.row['sweep']}, {first.layout.devices} {first.row['gpu']}"
@@ -206,8 +208,8 @@ def figures(
             "refused": sum(one.source == source for one in refused),
             "median_abs_error": _of(np.median, errors),
             "p90_abs_error": _of(_p90, errors),
-            "spearman_median": _of(np.nanmedian, ranks),
-            "spearman_min": _of(np.nanmin, ranks),
+            "spearman_median": _of(np.median, ranks),
+            "spearman_min": _of(np.min, ranks),
             "regret_median": _of(np.median, regrets),
             "regret_max": _of(np.max, regrets),
             "memory_median_abs_error": _of(np.median, peaks),
@@ -281,6 +283,8 @@ def without_terms(judged: Sequence[Judged]) -> str:
     for term in ("", *ITERATION_TERMS):
         found = groups(judged, term)
         spread = [group for group in found if group.spread > SPREAD]
+        if not spread:
+            return f"No strict group of {LEAST} rows has a spread above {SPREAD}."
         share = [one.time.terms.get(term, 0.0) / one.time.seconds for one in judged]
         rows.append(
             (

@@ -242,7 +242,7 @@ def _stage(
         for term, seconds in part.terms:
             terms[term] = terms.get(term, 0.0) + count * seconds
     units = max(1, len(own))
-    if layout.zero and prices.calibration.hooks:
+    if layout.zero and layout.pipeline > 1 and prices.calibration.hooks:
         hooks = prices.calibration.hooks * units
         backward += hooks
         terms["host"] += hooks
@@ -275,7 +275,8 @@ def _traffic(
         whole = Group(ranks, stride)
         if shards > 1:
             gather += all_gather(held * recipe.gather_bytes, inner, cluster, links)
-            gather += shards * prices.calibration.broadcast if held else 0.0
+            if held and layout.zero < 3:
+                gather += shards * prices.calibration.broadcast
             reduce += all_gather(held * recipe.reduce_bytes, inner, cluster, links)
             copies = Group(ranks // shards, stride * shards)
             reduce += all_reduce(held * recipe.reduce_bytes / shards, copies, cluster, links)

@@ -2,7 +2,7 @@
 
 The tables are in ``calibrations.json``, each with the runs it was fitted on;
 ``benchmarks/fit_calibration.py`` makes them. Where none was fitted, the nearest stands in: the same
-device with other software, else the same software on another device, and its name says so.
+device with other software, else like software on another device, and its name says so.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Calibration:
     host
         Seconds in which the host issues one kernel.
     hooks
-        Seconds that a sharded optimizer adds to each layer's backward pass: DeepSpeed handles each
-        gradient on the host as it arrives, in every microbatch.
+        Seconds that a sharded optimizer adds to each layer's backward pass in a pipeline: DeepSpeed
+        handles each gradient on the host as it arrives, in every microbatch.
     step
         Seconds of an iteration outside layers and optimizer: loss, clipping, logging.
     sharpness
@@ -52,8 +52,8 @@ class Calibration:
     tensor_hidden
         The same of tensor-parallel collectives beside the products that they feed, piece by piece.
     broadcast
-        Seconds of each rank's broadcast, in software that gathers divided weights by one from
-        every rank (InternEvo); 0: by an all-gather.
+        Seconds of each rank's broadcast, in software whose ranks send each other the weights that
+        they have updated one after the other (InternEvo); 0: by an all-gather.
     fitted
         Which runs the table was fitted on, in words.
     rows
@@ -78,6 +78,12 @@ class Calibration:
 
 #: Families of devices whose tables stand in for each other, the nearest first.
 _NEAREST = ("h100", "a100", "b200", "v100")
+#: Software whose tables stand in for each other: both are PyTorch's own modules.
+_ALIKE = {
+    Software.TORCHTITAN: (Software.FSDP,),
+    Software.FSDP: (Software.TORCHTITAN,),
+    Software.MEGATRON_DEEPSPEED: (Software.MEGATRON,),
+}
 
 
 @cache
@@ -108,11 +114,9 @@ def calibration(family: str, software: OrText[Software]) -> Calibration:
     """
     known = calibrations()
     software = Software.of("software", software)
-    families = (family, *(other for other in _NEAREST if other != family))
-    softwares = (software, Software.MEGATRON, *Software)
-    names = [f"{family}/{one.value}" for one in softwares]
-    names += [f"{one}/{software.value}" for one in families]
-    names += [f"{one}/{Software.MEGATRON.value}" for one in families]
+    near = (software, *_ALIKE.get(software, ()), Software.MEGATRON)
+    names = [f"{family}/{one.value}" for one in (*near, *Software)]
+    names += [f"{other}/{one.value}" for other in _NEAREST for one in near]
     found = next((known[name] for name in names if name in known), Calibration())
     wanted = names[0]
     return found if found.name == wanted else replace(found, name=f"{wanted} by {found.name}")

@@ -74,14 +74,25 @@ def product(
     device: Accelerator,
     precision: Precision,
     reach: Efficiency,
+    turned: bool = False,
 ) -> float:
-    """Return the seconds of `count` products of m × k by k × n in one kernel."""
+    """Return the seconds of `count` products of m × k by k × n in one kernel.
+
+    Parameters
+    ----------
+    turned
+        Whether both operands lie in memory by their columns, as in gradients of weights, where k
+        counts tokens.
+    """
     if m <= 0 or n <= 0 or k <= 0 or count <= 0:
         return 0.0
     element = ELEMENT[precision]
-    aligned = (n * element) % 16 == 0 and (k * element) % 16 == 0
+    rows_of = (m, n) if turned else (n, k)  # 8- and 4-bit rows are padded to 16 bits' alignment
+    aligned = all(width * max(element, 2.0) % 16 == 0 for width in rows_of)
     peak = device.peak[precision] if aligned else device.vector
-    reached = (reach.product4, reach.product8, reach.product)[(element > 0.5) + (element > 1)]
+    reached = reach.product
+    if element <= 1:
+        reached = reach.product8 if element == 1 else reach.product4
     per_unit = reached * peak / device.units
     best = math.inf
     for rows, columns, efficiency in TILES:

@@ -142,7 +142,7 @@ def linear(
     precision = precision or at.precision
     forward = product(m, n, k, 1, device, precision, reach)
     inputs = product(m, k, n, 1, device, precision, reach)
-    weights = product(n, k, m, 1, device, precision, reach)
+    weights = product(n, k, m, 1, device, precision, reach, turned=True)
     # Gradients are added to an accumulator in memory, which is read and written.
     weights += 2 * at.layout.recipe.gradient_bytes * n * k / (device.bandwidth * reach.memory)
     if precision not in _WIDE:
@@ -256,9 +256,9 @@ def core_attention(at: Setting, attention: Attention, cross: int = 0) -> Part:
     into = product(rows, seen, key, count, device, precision, reach)
     out = product(rows, value, seen, count, device, precision, reach)
     into_q = product(rows, key, seen, count, device, precision, reach)
-    into_k = product(seen, key, rows, count, device, precision, reach)
+    into_k = product(seen, key, rows, count, device, precision, reach, turned=True)
     out_p = product(rows, seen, value, count, device, precision, reach)
-    out_v = product(seen, value, rows, count, device, precision, reach)
+    out_v = product(seen, value, rows, count, device, precision, reach, turned=True)
     forward = into + out + pointwise(9 * scores, 2, device, reach)
     backward = into_q + into_k + out_p + out_v + pointwise(11 * scores, 2, device, reach)
     return Part("core_attn", "attention", forward, backward, kernels=5)
@@ -339,7 +339,7 @@ def grouped(at: Setting, one: Product) -> Part:
     rows = max(1.0, one.m)
     forward = product(rows, one.n, one.k, one.count, device, precision, reach)
     inputs = product(rows, one.k, one.n, one.count, device, precision, reach)
-    weights = product(one.n, one.k, rows, one.count, device, precision, reach)
+    weights = product(one.n, one.k, rows, one.count, device, precision, reach, turned=True)
     held = one.n * one.k * one.count
     weights += 2 * at.layout.recipe.gradient_bytes * held / (device.bandwidth * reach.memory)
     if precision not in _WIDE:

@@ -153,6 +153,7 @@ RECIPES: dict[str, Recipe] = {
         Recipe("fsdp-fp8", Precision.FP8, weight_bytes=4, master_bytes=0),
         # Everything in 16 bits but the optimizer's copy and moments (DeepSpeed ZeRO).
         Recipe("zero-fp16", Precision.FP16, gradient_bytes=2, reduce_bytes=2),
+        Recipe("zero-bf16", Precision.BF16, gradient_bytes=2, reduce_bytes=2),
         # DeepSpeed's optimizers: the first keeps 32-bit gradients of its own part for the step, the
         # second adds up all of them in 32 bits beside those in 16.
         # Both have two buffers of 5e8 elements, of what they reduce.
@@ -363,10 +364,6 @@ class Layout:
         return self.microbatch * self.sequence / self.context
 
 
-#: Most passes of an iteration: microbatches times model stages, each of which the schedule orders.
-MOST_PASSES = 2_000_000
-
-
 def check_layout(model: ModelDescription, layout: Layout, cluster: TrainingCluster) -> None:
     """Refuse a layout that contradicts itself, the model or the cluster.
 
@@ -551,18 +548,8 @@ def check_stages(model: ModelDescription, layout: Layout) -> None:
         raise InputError("schedule: interleaved with one pipeline rank; take 1f1b")
 
 
-def check_passes(layout: Layout) -> None:
-    """Refuse a schedule of more passes than are put in order."""
-    if layout.pipeline > 1 and layout.microbatches * layout.stages > MOST_PASSES:
-        raise InputError(
-            f"global_batch: {layout.microbatches} microbatches in {layout.stages} stages; at most "
-            f"{MOST_PASSES} passes are put in order; take larger microbatches"
-        )
-
-
 def _check_batch(layout: Layout) -> None:
     """Refuse batches that replicas and microbatches do not divide."""
-    check_passes(layout)
     once = layout.microbatch * layout.data
     if layout.global_batch % once:
         raise InputError(

@@ -382,7 +382,7 @@ def rank_memory(
     if not lazily:
         before = replace(before, gradients=gradients)
     moments = [replace(before, activations=activations, logits=logits)]
-    if fused(layout) or not layers:
+    if (fused(layout) and layout.zero < 3) or not layers:
         heaviest = max((layer.working for layer in layers), default=0.0)
         moments.append(replace(before, activations=activations, workspace=heaviest))
     else:
@@ -437,7 +437,7 @@ def backward_moments(
     before: Moment,
     lazily: bool,
 ) -> Iterator[Moment]:
-    """Yield moments of a backward pass of PyTorch's modules, layer by layer from the last one.
+    """Yield moments of a backward pass layer by layer from the last one, as PyTorch's modules do.
 
     Inside a layer its gradients come into being. With sharded weights the next unit is gathered
     ahead, gradients stay whole in 16 bits until the end of the layer, and their copy in the
@@ -459,8 +459,8 @@ def backward_moments(
             before.gradients + made + (matrix if lazily and layer.gated else 0.0),
             left,
             0.0,
-            # A gradient is computed beside the one that it is added to.
-            layer.working + (0.0 if lazily else matrix),
+            # PyTorch computes a gradient beside the one that it is added to.
+            layer.working + (0.0 if lazily or fused(layout) else matrix),
             gathered,
             before.communication + sent,
         )

@@ -21,6 +21,7 @@ SPELLINGS = {
     "H100-96GB-HBM2e-500W": "h100-96gb-hbm2e", "A100": "a100-80gb", "A100 (40GB)": "a100-40gb",
     "NVIDIA A100-SXM4-40GB": "a100-40gb", "A100 40 GB SXM": "a100-40gb",
     "A100 80GB PCIe": "a100-pcie-80gb", "V100-16GB (p3.16xlarge)": "v100-16gb",
+    "A100-SXM-64GB": "a100-64gb", "Intel Gaudi2": "gaudi2",
     "GB200 NVL72": "gb200", "B300": "b300", "AMD Instinct MI250X": "mi250x", "MI355X": "mi355x",
     "TPU v5e": "tpu-v5e", "v5p": "tpu-v5p", "Trillium": "tpu-v6e", "RTX 4090": "rtx-4090",
     "GeForce RTX 3090": "rtx-3090", "rtx5090": "rtx-5090", "RTX 6000 Ada": "rtx-6000-ada",
@@ -32,7 +33,9 @@ def test_an_accelerator_is_found_by_any_spelling(spelling: str, name: str) -> No
     assert accelerator(spelling).name == name
 
 
-@pytest.mark.parametrize("name", ["", "h", "A100-60GB", "80gb", "rtx", "sxm", "H1000", "GPU"])
+@pytest.mark.parametrize(
+    "name", ["", "h", "A100-60GB", "A100-96GB", "80gb", "rtx", "sxm", "H1000", "GPU"]
+)
 def test_a_name_that_fits_none_is_refused_with_those_known(name: str) -> None:
     with pytest.raises(InputError, match=r"is not known; known are v100-32gb, .*tpu-v6e"):
         accelerator(name)

@@ -6,6 +6,7 @@ import importlib.util
 import sys
 from collections import Counter
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -172,6 +173,35 @@ def test_the_fullest_rank_is_the_peak_and_terms_add_up() -> None:
     for rank in ranks:
         assert rank.allocated < rank.reserved < rank.held
         assert rank.needed == rank.held - rank.cached
+
+
+def test_no_rank_needs_more_than_the_peak() -> None:
+    random = Random(3)
+    models = [MODEL, Model("sparse", 1024, 32000, (DENSE,) + (SPARSE,) * 7, mtp=(SPARSE,))]
+    for _ in range(100):
+        p = random.choice([1, 2, 4])
+        chunks = random.choice([1, 2]) if p > 1 else 1
+        schedule = "interleaved" if chunks > 1 else random.choice(["1f1b", "gpipe", "zb-h1"])
+        layout = Layout(
+            tensor=random.choice([1, 2]),
+            pipeline=p,
+            chunks=chunks,
+            data=4,
+            expert=random.choice([1, 4]),
+            zero=random.randrange(4),
+            global_batch=4 * random.choice([4, 16]),
+            sequence=1024,
+            schedule=schedule,
+            recompute=frozenset(random.sample(list(Recompute), random.randrange(3))),
+            recompute_layers=random.choice([None, 1]),
+            software=random.choice(list(Software)),
+            fused_attention=random.random() < 0.7,
+        )
+        model = random.choice(models)
+        ranks = [rank_memory(model, layout, rank) for rank in range(p)]
+        peak = peak_memory(model, layout)
+        assert peak.needed == pytest.approx(max(rank.needed for rank in ranks))
+        assert all(value >= 0 for rank in ranks for value in vars(rank).values())
 
 
 def test_norms_without_a_kernel_keep_32_bit_copies() -> None:

@@ -132,14 +132,42 @@ def test_recomputation_is_read_by_module(text: str, modules: set[Recompute]) -> 
 @pytest.mark.parametrize(
     ("precision", "recipe"),
     [
-        ("BF16", "megatron-bf16"), ("bf16", "megatron-bf16"), ("FP16", "megatron-fp16"),
-        ("FP16/BF16", "megatron-bf16"), ("FP8 (current scaling)", "megatron-fp8"),
+        ("BF16", "zero-bf16"), ("bf16", "zero-bf16"), ("FP16", "zero-fp16"),
+        ("FP16/BF16", "zero-bf16"), ("FP8 (current scaling)", "megatron-fp8"),
         ("FP8-CS", "megatron-fp8"), ("FP8-MX", "megatron-mxfp8"), ("MXFP8", "megatron-mxfp8"),
         ("NVFP4", "megatron-nvfp4"), ("TF32", "fp32"),
     ],
 )  # fmt: skip
 def test_precisions_are_read_in_any_spelling(precision: str, recipe: str) -> None:
     assert case(LLAMA, precision=precision, gpu="B200").layout.recipe.name == recipe
+
+
+def test_megatron_adds_gradients_up_in_32_bits() -> None:
+    for source, recipe in (
+        ("NVIDIA/Megatron-LM", "megatron-bf16"),
+        ("DeepSpeed", "deepspeed-bf16"),
+    ):
+        assert case(LLAMA, precision="BF16", source=source).layout.recipe.name == recipe
+
+
+@pytest.mark.parametrize(
+    ("text", "fused"),
+    [
+        ("flash (TE)", True), ("fused (TE)", True), ("torch sdpa", True),
+        ("flash_attention2", True), ("unfused+fused softmax", False), ("pytorch", False),
+        ("Megatron kernel", False), ("no flash", False), ("", True),
+    ],
+)  # fmt: skip
+def test_attention_is_fused_or_scores_lie_in_memory(text: str, fused: bool) -> None:
+    assert case(LLAMA, attention=text).layout.fused_attention is fused
+
+
+def test_norms_are_fused_where_a_source_names_their_kernel() -> None:
+    named = [{**LLAMA, "id": "1", "attention": "flash2 + RMS_norm kernel"}, {**LLAMA, "id": "2"}]
+    found, _ = rows.cases(named)
+    assert [one.layout.fused_norms for one in found] == [True, False]
+    silent, _ = rows.cases(named[1:])
+    assert silent[0].layout.fused_norms
 
 
 def test_sharded_weights_stay_in_32_bits() -> None:
@@ -197,8 +225,9 @@ def test_columns_that_other_files_add_fill_what_is_empty(tmp_path: Path) -> None
     values = LLAMA | {"zero": "1"}
     runs.write_text(f"{','.join(keys)}\n{','.join(values.get(key, '') for key in keys)}\n")
     added.write_text(
-        "id,zero,recompute,dispatcher,gradient_bytes,offload_layers,graphs,notes\n"
-        "1,3,full,hybridep,2,40,full_iteration,x\n9,3,,,,,,\n"
+        "id,sweep,zero,recompute,dispatcher,gradient_bytes,offload_layers,graphs,notes\n"
+        "1,another:70B,,none,,,,,\n"
+        "1,someone:70B,3,full,hybridep,2,40,full_iteration,x\n9,,3,,,,,,\n"
     )
     (row,) = rows.read_rows([runs], [added])
     made = rows.case_of(row)
@@ -225,7 +254,6 @@ def test_columns_that_other_files_add_fill_what_is_empty(tmp_path: Path) -> None
         (LLAMA, {"peak_mem_gb": "x"}, "peak_mem_gb: 'x' is no number"),
         (LLAMA, {"gpu": "V100-32GB"}, "computes in bf16, which v100-32gb does not"),
         (LLAMA, {"pp": "200", "gpus": "3200"}, "200 stages, and llama3-70b has 80 layers"),
-        (LLAMA, {"global_batch": "4000000"}, "1000000 microbatches in 4 stages"),
         (LLAMA, {"stage_layers": "80 0"}, "2 counts for pipeline 4"),
         (GPT, {"heads": "0"}, "heads: 0 and 0"),
         (LLAMA, {"tp": "1.5"}, "tp: 1.5 is no count"),
