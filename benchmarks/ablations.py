@@ -90,21 +90,23 @@ def throughput() -> tuple[dict[str, Cell], dict[str, Part]]:
         ("gpt2-xl-operators-training@deeper=7", anyhow),
     ):
         cells[f"{name} {split.split}"] = Cell(partial(_suggested, name, split))
-    bounds = ((multilevel, "raise_by_hubs"), (multilevel, "raise_by_spine"))
+    bounds = ((multilevel, "raise_by_hubs"), (multilevel, "raise_by_critical_path"))
     least = ((multilevel, "raise_by_least_load"), (set_partitioning, "raise_by_least_load"))
     parts = {
         "series DP": Part(((multilevel, "series_dp"), (dp, "series_dp")), nothing),
         "hubs": Part(bounds[:1], nothing),
-        "spine": Part(bounds[1:], nothing),
+        "critical path": Part(bounds[1:], nothing),
         "least load": Part(least, nothing),
-        "hubs, spine, least load": Part((*bounds, *least), nothing),
+        "hubs, critical path, least load": Part((*bounds, *least), nothing),
         "pairs of devices": Part(((multilevel, "_pairs"),), nothing),
         "annealing": Part(((Neighbourhood, "anneal"),), false),
         "linear DP first": Part(((auto, "linearised_dp"),), nothing),
         "moves under links": Part(((auto, "improve_linked"),), nothing),
         "slots improved": Part(((milp, "improve_slots"),), nothing),
         "sets by value": Part(
-            ((set_partitioning, "NEAR"),), -1.0, ((column_generation, "best_sets_by_value"),)
+            ((set_partitioning, "BY_VALUE_GAP"),),
+            -1.0,
+            ((column_generation, "best_sets_by_value"),),
         ),
         "bounds proved by an exact basis": Part(((check_program, "evaluate"),), nothing),
     }

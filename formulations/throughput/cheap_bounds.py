@@ -32,8 +32,7 @@ and with overlap. Where a few equal layers dominate, as in BERT, this is what de
 
 Sets H tried: the h heaviest units, for each h up to `MAX_HEAVIEST`.
 
-*A heavy unit and its transfers*: some device of a kind k holds unit v, and with it a set S of units,
-so that
+*A heavy unit and its transfers*: some device of a kind k holds unit v in a set S of units, so that
 
     T ≥ min over k of min { Σ_{u∈S} p_{k,u} + Σ_{nets e: ∅ ≠ e∩S ≠ e} w_{k,e} : v ∈ S } .
 

@@ -71,7 +71,7 @@ class Neighbourhood:
         self._failures = 0
         self._seen: Solution | None = None
         #: Whether the last walk ended where it would have had to compile.
-        self.waits = False
+        self.needs_compiling = False
 
     def walk(
         self,
@@ -88,16 +88,16 @@ class Neighbourhood:
         clock
             When to stop; default: when the search must.
         compiling
-            Whether kernels may be compiled for it; if not, it ends, and `waits`, where that would
-            be the next thing to do.
+            Whether kernels may be compiled for it; if not, it ends, and `needs_compiling` is
+            set, where that would be the next step.
         """
         better = False
         clock = clock or search
         try:
             with compiled_only_if(lambda: compiling):
-                if self.waits:
+                if self.needs_compiling:
                     self._weigh()
-                self.waits = False
+                self.needs_compiling = False
                 self._go_on_from(search)
                 for _ in range(moves):
                     if clock.should_stop():
@@ -105,7 +105,7 @@ class Neighbourhood:
                     self._move()
                     better = self._keep(search) or better
         except NotCompiled:
-            self.waits, self.where = True, self._best_where.copy()
+            self.needs_compiling, self.where = True, self._best_where.copy()
         return better
 
     def anneal(self, search: Search[Solution], steps: int, clock: Stoppable) -> bool:

@@ -1,10 +1,11 @@
-"""Set partitioning: a split and its certificate, found in turn by one recipe without parameters.
+"""Non-contiguous splits by neighbourhood search, and their bounds by column generation, in turn.
 
-The neighbourhood search betters the split, column generation the bound, a round of each in turn;
-rounds grow while they bring nothing. The targets of the bound follow the best split known.
+Rounds of both grow while they bring nothing. The targets of the bound follow the best split known.
 """
 
 from __future__ import annotations
+
+from enum import Enum, auto
 
 import numpy as np
 
@@ -26,59 +27,57 @@ from .neighbourhood import Neighbourhood
 
 ORIGIN = "set partitioning"
 
-#: Name of the strategy that betters the split in a process of its own; then bounds are left here.
+#: Name of the strategy that improves splits in a process of its own; bounds are then left here.
 SPLITS = "splits"
 
-#: Moves and pricings of the first round.
-MOVES, PRICINGS = 100, 20
+#: Moves of the neighbourhood search, and pricings, of the first round; rounds grow up to so many
+#: times the first.
+MOVES, PRICINGS, GROWTH = 100, 20, 64
 
-#: Steps of annealing for each move of the neighbourhood search: at most, and for each unit.
+#: Annealing steps for each move of the neighbourhood search: at most, and for each unit.
 STEPS, STEPS_PER_UNIT = 1_000, 5
 
 #: Rounds without annealing: it takes a second to compile, and few small graphs need it.
 MOVES_ALONE = 2
 
-#: Part of the gap that the bound must close for the next round to leave out annealing that has
-#: found nothing: then bounds are what is missing.
-RISING = 0.1
+#: Part of the gap that a round's bound must close for the next round to leave out annealing that
+#: has found nothing.
+CLOSING = 0.1
 
-#: Parts of the way from the bound to the largest target of use that are tried as limits.
-LIMITS = (1.0, 0.7, 0.4, 0.2, 0.1)
-
-#: By how much the largest target of use must fall for prices to begin anew below it.
-ANEW = 1e-2
-
-#: Bounds wait until so many rounds in a row have found no better split, or for so many rounds: the
-#: nearer a target is to the bound, the fewer sets are in question.
-CALM, EARLY = 1, 12
+#: Bounds wait while rounds find better splits, up to this round: the nearer a target is to the
+#: bound, the fewer sets are in question.
+ROUNDS_BEFORE_BOUND = 12
 
 #: Most of the time left that one round's moves take, and that its pricings take.
-PART, PRICED = 0.15, 0.4
+SPLIT_SHARE, BOUND_SHARE = 0.15, 0.4
 
-#: Rounds grow up to so many times the first.
-GROWTH = 64
-
-#: Part of the gap that is left that a target leaves, and the first gap to aim for.
-STRIDE, FIRST_GAP = 4, 0.01
+#: Rounds without progress after which a search without a deadline, or without patience, ends.
+MOST_IDLE = 12
 
 #: Orders that are cut into segments, and sequences of devices for each, for the first split.
 ORDERS, SEQUENCES = 10, 2
 
-#: How often a target is tried before one half way to it is.
+#: Parts of the way from the bound to the largest useful target that are tried as load limits.
+LIMIT_PARTS = (1.0, 0.7, 0.4, 0.2, 0.1)
+
+#: By how much, relatively, the largest useful target must fall for prices to start anew below it.
+RESTART = 1e-2
+
+#: Gap up to which sets are priced by value: prices near the work close it.
+BY_VALUE_GAP = 0.015
+
+#: Inverse part of the gap that a target leaves, and the first gap aimed for.
+STRIDE, FIRST_GAP = 4, 0.01
+
+#: How often a target is tried before one halfway to it is.
 TRIES = 2
 
 #: A target that differs from a hopeless one by less than this, relatively, is hopeless too.
 RESOLUTION = 1e-5
 
-#: Seconds after which the bound by a share of the work is tried, if the gap is above `FAR` and
-#: prices stop closing it: its certificate cannot be checked, and they prove most splits earlier.
-LATE, FAR = 8.0, 0.01
-
-#: Gap up to which sets are sought by value: prices that are near the work close it.
-NEAR = 0.015
-
-#: Rounds without any success after which a search ends that has no deadline, or no patience.
-ENOUGH = 12
+#: Seconds after which the work-share bound is tried, and the gap above which: its certificate
+#: cannot be checked, and prices prove most splits earlier.
+WORK_SHARE_AFTER, WORK_SHARE_GAP = 8.0, 0.01
 
 
 def set_partitioning(
@@ -115,11 +114,12 @@ def set_partitioning(
     if search.best is None or search.done:
         return
     walk = Neighbourhood(task, graph, shape, tried[0], graph.restrict(search.best.device), rng)
-    _alternate(task, graph, tried, walk, search, Share(search, part), rounds, patient=patient)
+    alternation = _Alternation(task, graph, tried, walk, search, Share(search, part))
+    alternation.run(rounds, patient=patient)
 
 
 def splits(task: Task[Throughput], search: Search[Solution]) -> None:
-    """Better the split alone, until a limit; for what runs beside `set_partitioning`."""
+    """Improve the split alone, until a limit, in a process beside `set_partitioning`."""
     graph = hypergraph(task)
     if why_infeasible(task, graph) is not None:
         return
@@ -130,7 +130,7 @@ def splits(task: Task[Throughput], search: Search[Solution]) -> None:
         return
     walk = Neighbourhood(task, graph, shape, tried[0], graph.restrict(search.best.device), rng)
     moves, rounds, idle, steps = MOVES, 0, 0, min(STEPS, STEPS_PER_UNIT * graph.size)
-    most_idle = ENOUGH if search.limits.seconds is None else np.inf
+    most_idle = MOST_IDLE if search.limits.seconds is None else np.inf
     while not search.should_stop() and search.gap > OPTIMAL_GAP and idle < most_idle:
         if search.limits.nodes is not None and rounds >= search.limits.nodes:
             return
@@ -150,7 +150,7 @@ def _begin(
     *,
     known: bool = False,
 ) -> list[Ints]:
-    """Return orders of the units; offer first splits, unless a good one is known."""
+    """Return orders of the units of small frontier; offer first splits, unless `known`."""
     with search.phase("start"):
         tried = orders(graph, shape, np.random.default_rng(0))
         if not known:
@@ -183,104 +183,137 @@ def _start(
                 search.offer(Placement(graph.expand(where)))
 
 
-def _alternate(
-    task: Task[Throughput],
-    graph: Hypergraph,
-    tried: list[Ints],
-    walk: Neighbourhood,
-    search: Search[Solution],
-    share: Share,
-    most_rounds: float,
-    *,
-    patient: bool,
-) -> None:
-    """Better the split and the bound in turn.
+class _Phase(Enum):
+    """Which of split and bound an alternation works on."""
 
-    The bound comes before anything is compiled for splits: where it closes the gap asked for,
-    nothing is.
-    """
-    targets, prover = _Targets(search), _Prover(task, graph, tried, search, share)
-    early = Share(share, PART)
-    steps = min(STEPS, STEPS_PER_UNIT * graph.size)
-    moves, pricings, rounds, idle, calm = MOVES, PRICINGS, 0, 0, 0
-    rising = found = False
-    counted = search.limits.nodes is not None  # the same rounds on every machine then
-    compiling, late = counted, not counted
-    while not share.should_stop() and search.gap > OPTIMAL_GAP and rounds < most_rounds:
-        if search.limits.nodes is not None and rounds >= search.limits.nodes:
-            search.stop_for("nodes")
-            return
-        rounds += 1
-        if late and not rising and search.seconds > LATE and search.gap > FAR:
-            late = False
+    START = auto()  # splits by compiled kernels alone, as the first bound may end the search
+    ALTERNATE = auto()  # splits by moves and annealing, then the bound
+    BOUND = auto()  # splits by moves alone: the bound closes the gap, and annealing does not
+
+
+class _Alternation:
+    """Rounds of neighbourhood search and column generation in turn."""
+
+    def __init__(
+        self,
+        task: Task[Throughput],
+        graph: Hypergraph,
+        orders: list[Ints],
+        walk: Neighbourhood,
+        search: Search[Solution],
+        clock: Share,
+    ) -> None:
+        self._task, self._graph, self._order = task, graph, orders[0]
+        self._walk, self._search, self._clock = walk, search, clock
+        self._targets = _Targets(search)
+        self._prover = _Prover(task, graph, orders, search, clock)
+        self._split_first = Share(clock, SPLIT_SHARE)
+        self._reproducible = search.limits.nodes is not None  # the same rounds on every machine
+        self._work_share_due = not self._reproducible
+        self._phase, self._rounds, self._annealed = _Phase.START, 0, False
+        self._moves, self._pricings = MOVES, PRICINGS
+
+    def run(self, most_rounds: float, *, patient: bool) -> None:
+        """Make rounds until the gap is closed, a limit is reached, or nothing improves for long.
+
+        A round ends before the bound while the first rounds find better splits.
+        """
+        search, idle = self._search, 0
+        while not self._clock.should_stop() and search.gap > OPTIMAL_GAP:
+            if self._rounds >= most_rounds:
+                return
+            if search.limits.nodes is not None and self._rounds >= search.limits.nodes:
+                search.stop_for("nodes")
+                return
+            self._rounds += 1
+            self._raise_by_work_share()
+            bound = search.bound
+            better = self._improve_split()
+            if better and self._rounds < ROUNDS_BEFORE_BOUND and not self._bound_due():
+                continue
+            target = self._raise_bound()
+            closing = search.bound - bound > CLOSING * (search.objective - bound)
+            self._phase = _Phase.BOUND if closing and not self._annealed else _Phase.ALTERNATE
+            progress = better or search.bound > bound or target is not None
+            idle = 0 if progress else idle + 1
+            if idle >= MOST_IDLE and not (patient and search.limits.seconds is not None):
+                search.note("column-generation: neither split nor bound got better for long")
+                return
+            self._moves = MOVES if better else min(2 * self._moves, GROWTH * MOVES)
+            self._pricings = min(2 * self._pricings, GROWTH * PRICINGS)
+
+    def _raise_by_work_share(self) -> None:
+        """Try the work-share bound, once, when a large gap is left after some seconds."""
+        search, late = self._search, self._search.seconds > WORK_SHARE_AFTER
+        due = self._work_share_due and self._phase is not _Phase.BOUND and late
+        if due and search.gap > WORK_SHARE_GAP:
+            self._work_share_due = False
             with search.phase("least load"):
-                raise_by_least_load(task, graph, tried[0], search, share, WIDE)
-        before = search.bound
-        better = False
-        if not search.beside or targets.next() is None:
-            with search.phase("split"):
-                better = walk.walk(search, moves, Share(share, PART), compiling=compiling)
-                if rounds > MOVES_ALONE and not rising:
-                    found = walk.anneal(search, steps * moves, share)
-                    better = better or found
-        calm = 0 if better else calm + 1
-        if calm < CALM and rounds < EARLY and not (early.should_stop() or walk.waits):
-            continue
-        compiling = True
-        target = targets.next()
-        if target is not None and not share.should_stop():
-            targets.update(*prover.prove(target, targets.most, pricings))
-        rising = not found and search.bound - before > RISING * (search.objective - before)
-        idle = 0 if better or search.bound > before or target is not None else idle + 1
-        if idle >= ENOUGH and not (patient and search.limits.seconds is not None):
-            search.note("column-generation: neither split nor bound got better for long")
-            return
-        moves = MOVES if better else min(2 * moves, GROWTH * MOVES)
-        pricings = min(2 * pricings, GROWTH * PRICINGS)
+                raise_by_least_load(self._task, self._graph, self._order, search, self._clock, WIDE)
+
+    def _improve_split(self) -> bool:
+        """Return whether moves, or annealing after some rounds, found a better split."""
+        search = self._search
+        if search.beside and self._targets.next() is not None:
+            return False
+        with search.phase("split"):
+            better = self._walk.walk(
+                search,
+                self._moves,
+                Share(self._clock, SPLIT_SHARE),
+                compiling=self._reproducible or self._phase is not _Phase.START,
+            )
+            if self._rounds > MOVES_ALONE and self._phase is not _Phase.BOUND:
+                steps = min(STEPS, STEPS_PER_UNIT * self._graph.size)
+                self._annealed = self._walk.anneal(search, steps * self._moves, self._clock)
+                better = better or self._annealed
+        return better
+
+    def _bound_due(self) -> bool:
+        """Whether the splits' share of the time is over, or they need to compile kernels."""
+        return self._split_first.should_stop() or self._walk.needs_compiling
+
+    def _raise_bound(self) -> float | None:
+        """Try to prove the next target, and return it; None if none is left."""
+        target = self._targets.next()
+        if target is not None and not self._clock.should_stop():
+            self._targets.record(*self._prover.prove(target, self._targets.most, self._pricings))
+        return target
 
 
 class _Prover:
-    """Prices that leave out sets of too many transfers for plans within a limit.
+    """Proofs of targets by column generation, over sets of a load within a limit.
 
-    Memory gets a price once prices without one stall.
-
-    The limit is the largest asked for at which the frontier is exact, or a part of the way to it:
-    low limits leave fewer states. It rises once it is proved.
+    The limit is the largest useful target at which the frontier is exact, or a part of the way to
+    it: low limits leave fewer states. It rises once it is proved. Memory gets a price once prices
+    without one stall.
     """
 
     def __init__(
         self,
         task: Task[Throughput],
         graph: Hypergraph,
-        tried: list[Ints],
+        orders: list[Ints],
         search: Search[Solution],
-        share: Share,
+        clock: Share,
     ) -> None:
-        self._task, self._graph, self._tried = task, graph, tried
-        self._search, self._share = search, share
+        self._task, self._graph, self._orders = task, graph, orders
+        self._search, self._clock = search, clock
         self._limit, self._by_value = -np.inf, True
 
     def prove(self, target: float, most: float, pricings: int) -> tuple[float, Outcome]:
-        """Try to prove that no split has a max-load of `target`, in so many pricings.
+        """Try to prove that no split has a max-load of `target`; return the target tried.
 
-        Parameters
-        ----------
-        most
-            The largest target of use.
-
-        Returns
-        -------
-        float, str
-            The target that was tried, at most `target`, and how it went.
+        It is at most `target`, and comes with the outcome; `most` is the largest useful one.
         """
-        if self._limit <= self._search.bound or self._limit > most * (1 + ANEW):
+        if self._limit <= self._search.bound or self._limit > most * (1 + RESTART):
             with self._search.phase("frontier"):
                 self._begin(most)
         target = min(target, self._limit)
         if self._search.bound >= target:
             return target, "proved"
         with self._search.phase("bound"):
-            clock = Share(self._share, PRICED)
+            clock = Share(self._clock, BOUND_SHARE)
             outcome = boxstep(self._state, self._pricing, target, self._raise, clock, pricings)
         if outcome == "stalled" and self._pricing.without_memory:
             self._limit, self._by_value = -np.inf, False
@@ -288,14 +321,14 @@ class _Prover:
         return target, outcome
 
     def _begin(self, most: float) -> None:
-        """Choose the limit, and begin with new prices."""
-        task, search, stop = self._task, self._search, self._share.should_stop
+        """Choose the limit, and start with new prices."""
+        task, search, stop = self._task, self._search, self._clock.should_stop
         low = max(0.0, search.bound)
-        by_value = self._by_value and low > most * (1 - NEAR)
-        for part in (*LIMITS, 1.0):
+        by_value = self._by_value and low > most * (1 - BY_VALUE_GAP)
+        for part in (*LIMIT_PARTS, 1.0):
             self._limit = low + part * (most - low)
             self._pricing = pricing_problem(
-                task, self._graph, self._limit, self._tried, by_value=by_value
+                task, self._graph, self._limit, self._orders, by_value=by_value
             )
             if all(states.exact for states in self._pricing.states) or stop():
                 break
@@ -310,38 +343,42 @@ class _Prover:
 
 
 class _Targets:
-    """What to prove next: a part of the way to what was asked for, and of the way left."""
+    """Sequence of targets for the bound, each a part of the way from the bound to the incumbent."""
 
     def __init__(self, search: Search[Solution]) -> None:
         self._search = search
-        self._now: float | None = None
-        self._hopeless, self._tries = np.inf, 0
+        self._target: float | None = None
+        self._hopeless, self._stopped = np.inf, 0
 
     @property
     def most(self) -> float:
-        """The largest target that is of use."""
-        return self._search.objective * (1 - self._asked)
+        """Largest useful target: at it, the gap asked for is closed."""
+        return self._search.objective * (1 - self._asked_gap)
 
     @property
-    def _asked(self) -> float:
+    def _asked_gap(self) -> float:
         return max(self._search.next_gap * (1 - 1e-6), OPTIMAL_GAP / 2)
 
     def next(self) -> float | None:
         """Return the next target; None if no target that could be proved is left."""
         objective, bound = self._search.objective, max(0.0, self._search.bound)
-        if self._now is None or self._now > self.most or self._now <= bound:
-            left = (objective - bound) / objective
-            self._now = objective * (1 - max(self._asked, min(left / STRIDE, FIRST_GAP)))
-        if self._now >= self._hopeless * (1 - RESOLUTION):
+        if self._target is None or self._target > self.most or self._target <= bound:
+            gap = (objective - bound) / objective
+            self._target = objective * (1 - max(self._asked_gap, min(gap / STRIDE, FIRST_GAP)))
+        if self._target >= self._hopeless * (1 - RESOLUTION):
             if self._hopeless - bound < 2 * RESOLUTION * objective:
                 return None
-            self._now = (bound + self._hopeless) / 2
-        return self._now
+            self._target = (bound + self._hopeless) / 2
+        return self._target
 
-    def update(self, target: float, outcome: Outcome) -> None:
-        """Note how it went."""
+    def record(self, target: float, outcome: Outcome) -> None:
+        """Record the outcome of an attempt at a target.
+
+        After a stall, targets from `target` up are hopeless; after `TRIES` stops in a row, the next
+        target is halfway between bound and target.
+        """
         if outcome == "stalled":
             self._hopeless = min(self._hopeless, target)
-        self._tries = self._tries + 1 if outcome == "stopped" else 0
-        if self._tries >= TRIES:
-            self._now, self._tries = (max(0.0, self._search.bound) + target) / 2, 0
+        self._stopped = self._stopped + 1 if outcome == "stopped" else 0
+        if self._stopped >= TRIES:
+            self._target, self._stopped = (max(0.0, self._search.bound) + target) / 2, 0

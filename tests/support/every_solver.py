@@ -56,7 +56,9 @@ SCOPE: dict[str, Callable[[Task[Any], Search[Solution]], bool]] = {
     "latency.lns.improve": lambda task, search: search.best is not None,  # noqa: ARG005
     "mapping.auto.stage_times": lambda task, search: task.problem.objective == "stage-time",  # noqa: ARG005
     "mapping.links.busiest_link": lambda task, search: task.problem.objective != "stage-time",  # noqa: ARG005
-    "throughput.multilevel.spine.raise_by_spine": lambda task, search: ideals_alone(task),  # noqa: ARG005
+    "throughput.multilevel.critical_path.raise_by_critical_path": (
+        lambda task, search: ideals_alone(task)  # noqa: ARG005
+    ),
     "throughput.series.series_dp.series_dp": lambda task, search: ideals_alone(task),  # noqa: ARG005
 }
 

@@ -48,7 +48,7 @@ SLICE = 200
 CLOSE = 0.02
 
 
-class _Spine:
+class _CriticalPath:
     """The spine of a task, and the tests along it, for plans within a load.
 
     What alone takes longer counts as twice that, and transfers are on a grid on which sums are
@@ -103,7 +103,7 @@ class _Spine:
         return total + float(least[:, -1].min()) * (1 - PROOF_MARGIN) > count * limit
 
 
-def raise_by_spine(
+def raise_by_critical_path(
     task: Task[Throughput], graph: Hypergraph, search: Search[Solution], clock: Stoppable
 ) -> None:
     """Raise the bound of contiguous splits by halving between it and the objective.
@@ -119,7 +119,7 @@ def raise_by_spine(
     high = search.objective
     if task.problem.overlap or task.cluster.links or not np.isfinite(high):
         return
-    tested = _Spine(task, graph, high)
+    tested = _CriticalPath(task, graph, high)
     low = max(search.bound, 0.0)
     gap = high - low
     while high - low > CLOSE * gap and not clock.should_stop():

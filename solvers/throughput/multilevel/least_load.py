@@ -1,4 +1,4 @@
-"""Work-share bound on the max-load: the least load, with transfers, of a set with its share of work.
+"""Work-share bound on the max-load: the least load, with transfers, of a set that does a share.
 
 Let T be the max-load of a plan, and kind k one of n_k devices, on which unit v takes p_v. Let units
 have values 0 ≤ a_v ≤ p_v. The devices of the other kinds can take over value V(T) at most, by a

@@ -1,4 +1,4 @@
-"""The inner loops of the dynamic program over the states of a series: see `series_dp`."""
+"""Kernels of the dynamic program over the states of a series (`series_dp`)."""
 
 from __future__ import annotations
 
@@ -8,149 +8,156 @@ from ....instances.common.kernel import inner, kernel
 
 
 @kernel
-def fewest_devices(limit, loads, counts, radix, fewest, least, tree):
-    """Find how many devices of kind 0 the stages up to each state need at least.
+def fewest_devices(limit, loads, devices, fewest, least, tree):
+    """Find the fewest devices of kind 0 that the stages up to each state need.
 
     Parameters
     ----------
     limit
-        No load is larger.
+        Of loads.
     loads
-        `Loads`.
-    counts
-        Shape (K,): devices of each kind.
-    radix
-        Shape (K,): sets of devices of other kinds are numbered Σ radix · used; radix[0] is 0.
+        `StageLoads`.
+    devices
+        `Devices`.
     fewest
-        Shape (sets, N): the result, filled with more than there are, but for 0 for the first state
-        and no devices.
+        Shape (sets, N): the result, by set of devices of other kinds; filled with more than there
+        are, but for 0 for the first state and no devices.
     least
-        Shape (sets, K, N): the least `fewest` of the states of a segment so far, as in `order`.
+        Shape (sets, K, N): running minimum of `fewest` along `by_start`; scratch.
     tree
-        Shape (sets, S + 1), for the most states of a segment: anything.
+        Shape (sets, S + 1), for the most states of a segment: scratch.
     """
-    first, pair_start, pair_first, own = loads.first, loads.pair_start, loads.pair_first, loads.own
-    for b in range(len(first) - 1):
-        for p in range(pair_start[b], pair_start[b + 1]):
-            a = pair_first[p]
-            if own[p] >= 0:
-                one_by_one(limit, loads, counts, radix, fewest, p, a, b)
+    begin, by_start, ptr = loads.states.begin, loads.states.by_start, loads.pairs.ptr
+    kinds = len(devices.number)
+    for b in range(len(begin) - 1):
+        for p in range(ptr[b], ptr[b + 1]):
+            pair = (p, loads.pairs.first[p], b)
+            if loads.pairs.own[p] >= 0:
+                extend_each(limit, loads, devices, fewest, pair)
             else:
-                for k in range(len(counts)):
+                for k in range(kinds):
                     if loads.room[k] < np.inf:
-                        within_room(limit, loads, counts, radix, fewest, tree, p, a, b, k)
+                        extend_best_in_memory(limit, loads, devices, fewest, tree, pair, k)
                     else:
-                        together(limit, loads, counts, radix, fewest, least, p, a, b, k)
-        if loads.loose[b]:
-            within(limit, loads, counts, radix, fewest, b)
+                        extend_best(limit, loads, devices, fewest, least, pair, k)
+        if loads.inner.bounded[b]:
+            extend_within(limit, loads, devices, fewest, b)
         for used in range(len(fewest)):
-            for k in range(len(counts)):
-                so_far = counts[0] + 1
-                for i in range(first[b], first[b + 1]):
-                    so_far = min(so_far, fewest[used, loads.order[k, i]])
+            for k in range(kinds):
+                so_far = devices.number[0] + 1
+                for i in range(begin[b], begin[b + 1]):
+                    so_far = min(so_far, fewest[used, by_start[k, i]])
                     least[used, k, i] = so_far
 
 
 @inner
-def one_by_one(limit, loads, counts, radix, fewest, p, a, b):
-    """Extend each state of a segment to each of another, or of the same, that the load allows."""
-    first, at = loads.first, loads.own[p]
-    for i in range(first[a], first[a + 1]):
-        for j in range(first[b], first[b + 1]):
-            for k in range(len(counts)):
-                load = loads.ahead[k, i] + loads.behind[k, j] - loads.each[k, at]
-                if load <= limit and loads.held[j] - loads.held[i] <= loads.room[k]:
+def extend_each(limit, loads, devices, fewest, pair):
+    """Extend each state of segment a to each of segment b within the limit; loads are listed."""
+    states, room, each = loads.states, loads.room, loads.pairs.each
+    p, a, b = pair
+    begin, at = states.begin, loads.pairs.own[p]
+    for i in range(begin[a], begin[a + 1]):
+        for j in range(begin[b], begin[b + 1]):
+            for k in range(len(room)):
+                load = states.start[k, i] + states.end[k, j] - each[k, at]
+                if load <= limit and states.memory[j] - states.memory[i] <= room[k]:
                     for used in range(len(fewest)):
-                        extend(counts, radix, fewest, used, k, j, fewest[used, i])
+                        add_device(devices, fewest, used, k, j, fewest[used, i])
             at += 1
 
 
 @inner
-def together(limit, loads, counts, radix, fewest, least, p, a, b, k):
-    """Extend the best of the states of a segment that the load allows, to each of another."""
-    first = loads.first
-    for j in range(first[b], first[b + 1]):
-        most = limit - loads.behind[k, j] + loads.shared[p, k]
-        low, high = first[a], first[a + 1]
+def extend_best(limit, loads, devices, fewest, least, pair, k):
+    """Extend the best state of segment a within the limit, found by bisection, to each of b."""
+    states = loads.states
+    p, a, b = pair
+    begin = states.begin
+    for j in range(begin[b], begin[b + 1]):
+        most = limit - states.end[k, j] + loads.pairs.shared[p, k]
+        low, high = begin[a], begin[a + 1]
         while low < high:
             middle = (low + high) // 2
-            if loads.ahead[k, loads.order[k, middle]] <= most:
+            if states.start[k, states.by_start[k, middle]] <= most:
                 low = middle + 1
             else:
                 high = middle
-        if low > first[a]:
+        if low > begin[a]:
             for used in range(len(fewest)):
-                extend(counts, radix, fewest, used, k, j, least[used, k, low - 1])
+                add_device(devices, fewest, used, k, j, least[used, k, low - 1])
 
 
 @inner
-def within_room(limit, loads, counts, radix, fewest, tree, p, a, b, k):
-    """Extend the best of the states that load and bytes allow: a Fenwick tree over the bytes."""
-    begin, size = loads.first[a], loads.first[a + 1] - loads.first[a]
-    tree[:, : size + 1] = counts[0] + 1
+def extend_best_in_memory(limit, loads, devices, fewest, tree, pair, k):
+    """Extend the best state of segment a within load and memory: a Fenwick tree over the bytes."""
+    states = loads.states
+    p, a, b = pair
+    begin, size = states.begin[a], states.begin[a + 1] - states.begin[a]
+    tree[:, : size + 1] = devices.number[0] + 1
     added = begin
-    for n in range(loads.first[b], loads.first[b + 1]):
-        j = loads.later[k, n]
-        most = limit - loads.behind[k, j] + loads.shared[p, k]
-        while added < begin + size and loads.ahead[k, loads.order[k, added]] <= most:
-            i = loads.order[k, added]
+    for n in range(states.begin[b], states.begin[b + 1]):
+        j = states.by_end[k, n]
+        most = limit - states.end[k, j] + loads.pairs.shared[p, k]
+        while added < begin + size and states.start[k, states.by_start[k, added]] <= most:
+            i = states.by_start[k, added]
             for used in range(len(fewest)):
-                at = loads.rank[i] + 1
+                at = states.memory_rank[i] + 1
                 while at <= size:
                     tree[used, at] = min(tree[used, at], fewest[used, i])
                     at += at & -at
             added += 1
-        needed = loads.held[j] - loads.room[k]
+        needed = states.memory[j] - loads.room[k]
         low, high = begin, begin + size
         while low < high:
             middle = (low + high) // 2
-            if loads.most_held[middle] >= needed:
+            if states.memory_sorted[middle] >= needed:
                 low = middle + 1
             else:
                 high = middle
         for used in range(len(fewest)):
-            best, at = counts[0] + 1, low - begin
+            best, at = devices.number[0] + 1, low - begin
             while at > 0:
                 best = min(best, tree[used, at])
                 at -= at & -at
-            extend(counts, radix, fewest, used, k, j, best)
+            add_device(devices, fewest, used, k, j, best)
 
 
 @inner
-def within(limit, loads, counts, radix, fewest, b):
-    """Extend states of a segment to others: by work alone, or any to any where they are many."""
-    begin, end = loads.first[b], loads.first[b + 1]
+def extend_within(limit, loads, devices, fewest, b):
+    """Extend states of a segment to others of it by their work, or any to any if not listed."""
+    states, inner_pairs = loads.states, loads.inner
+    begin, end = states.begin[b], states.begin[b + 1]
     for used in range(len(fewest)):
-        for k in range(len(counts)):
-            if loads.inner[k, b, 0] >= 0:
-                for n in range(loads.inner[k, b, 0], loads.inner[k, b, 1]):
-                    i, j = begin + loads.low[n], begin + loads.high[n]
-                    work = (loads.behind[k, j] - loads.ahead[k, j]) / 2
-                    work -= (loads.behind[k, i] - loads.ahead[k, i]) / 2
-                    if work <= limit and loads.held[j] - loads.held[i] <= loads.room[k]:
-                        extend(counts, radix, fewest, used, k, j, fewest[used, i])
+        for k in range(len(devices.number)):
+            if inner_pairs.ranges[k, b, 0] >= 0:
+                for n in range(inner_pairs.ranges[k, b, 0], inner_pairs.ranges[k, b, 1]):
+                    i, j = begin + inner_pairs.low[n], begin + inner_pairs.high[n]
+                    work = (states.end[k, j] - states.start[k, j]) / 2
+                    work -= (states.end[k, i] - states.start[k, i]) / 2
+                    if work <= limit and states.memory[j] - states.memory[i] <= loads.room[k]:
+                        add_device(devices, fewest, used, k, j, fewest[used, i])
                 continue
-            best = counts[0] + 1
+            best = devices.number[0] + 1
             for i in range(begin, end):
                 best = min(best, fewest[used, i])
             for j in range(begin, end):
-                extend(counts, radix, fewest, used, k, j, best)
+                add_device(devices, fewest, used, k, j, best)
 
 
 @inner
-def extend(counts, radix, fewest, used, k, j, devices):
-    """Let a device of a kind come after some others."""
-    if devices > counts[0]:
+def add_device(devices, fewest, used, k, j, before):
+    """Lower `fewest` of state j for one more device of kind k than `before` and set `used`."""
+    number, radix = devices.number, devices.radix
+    if before > number[0]:
         return
     if k == 0:
-        fewest[used, j] = min(fewest[used, j], devices + 1)
-    elif used // radix[k] % (counts[k] + 1) < counts[k]:
-        fewest[used + radix[k], j] = min(fewest[used + radix[k], j], devices)
+        fewest[used, j] = min(fewest[used, j], before + 1)
+    elif used // radix[k] % (number[k] + 1) < number[k]:
+        fewest[used + radix[k], j] = min(fewest[used + radix[k], j], before)
 
 
 @kernel
 def larger_states(begin, to, work, most, rows):
-    """List the larger states that each state can grow to with so much more work.
+    """List the pairs of nested states whose work differs by at most `most`.
 
     Parameters
     ----------

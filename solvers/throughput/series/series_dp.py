@@ -1,7 +1,7 @@
-"""Contiguous splits of a series of segments: the least max-load by halving.
+"""Contiguous splits of a series of segments: the least max-load, by bisection.
 
 For a limit T, let f_s(J) be the fewest devices of the most frequent kind with which stages within T
-come up to the state J (`states`), where s says how many devices of each other kind are used:
+come up to the state J (`tree`), where s says how many devices of each other kind are used:
 
     f_s(J) = min over I ⊂ J of  1 + f_s(I)       if  load_0(I, J) ≤ T,
                                 f_{s − e_κ}(I)   if  load_κ(I, J) ≤ T.
@@ -11,7 +11,7 @@ which that is the same are one look-up for J: the best of those up to some cost,
 some bytes. Time and memory are near-linear in the number of states, not in pairs of them.
 
 T is halved between bound and incumbent. Some loads are only bounded from below: those of stages
-within a segment with branches that are alike, and those between large segments that both have pins
+within a segment with interchangeable branches, and those between large segments that both have pins
 of a net. Then it may happen that no plan is found for a limit that is not refuted.
 
 Loads and bytes are differences of sums over the whole graph, which numbers that no plan pays would
@@ -32,7 +32,7 @@ from ....instances import Placement, Solution, Throughput
 from ....instances.common.arrays import Floats, Ints
 from ....instances.common.exact_sums import rounded_down, rounded_up, step_of
 from ...core.search import Search
-from .table import Fewest, Table, table
+from .table import FewestDevices, Table, table
 from .tree import States, divide, last_state, neighbours, nets, series, states
 
 #: The check of bounds goes over all ideals, of which a series may have far more than it has states.
@@ -62,7 +62,7 @@ def series_dp(task: Task[Throughput], search: Search[Solution]) -> None:
     costs = _costs(pipe, exact, search)
     if costs is None:
         return
-    search.note(f"series: {costs.begin[-1]} states in {len(costs.states) - 1} segments")
+    search.note(f"series: {costs.size} states in {len(costs.states) - 1} segments")
     devices = np.concatenate(
         [np.flatnonzero(task.costs.kind_of == kind) for kind in pipe.kinds[kinds]]
     )
@@ -70,12 +70,12 @@ def series_dp(task: Task[Throughput], search: Search[Solution]) -> None:
     while high - low > CLOSE * high and not search.should_stop():
         limit = (low + high) / 2
         asked = rounded_up(limit * (1 + PROOF_MARGIN), exact.step)
-        fewest = Fewest(costs, pipe.count[kinds], asked)
-        if not fewest.enough:
+        fewest = FewestDevices(costs, pipe.count[kinds], asked)
+        if not fewest.feasible:
             low = limit
             search.raise_bound(low * (1 - PROOF_MARGIN), ORIGIN)
             continue
-        stages = fewest.stages(pipe.graph.size)
+        stages = fewest.plan(pipe.graph.size)
         if stages is not None:
             device, order = (devices[one] for one in stages)
             search.offer(
@@ -85,7 +85,7 @@ def series_dp(task: Task[Throughput], search: Search[Solution]) -> None:
 
 
 class _Exact(NamedTuple):
-    """The numbers of a pipeline on grids on which all sums of them are exact, none above its own.
+    """Numbers of a pipeline, rounded down to grids on which all sums of them are exact.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ class _Exact(NamedTuple):
 
 
 def _exact(pipe: Pipeline, kinds: Ints, longest: float) -> _Exact:
-    """Return the numbers for plans within a load, by the kinds in their order."""
+    """Return the rounded numbers for plans within a load, by kind in the given order."""
     load, memory = pipe.rows[0], pipe.rows[-1]
     time = np.minimum(load.unit[kinds], 2 * longest)
     weight = np.minimum(load.net[kinds], 2 * longest)
@@ -130,7 +130,7 @@ def _exact(pipe: Pipeline, kinds: Ints, longest: float) -> _Exact:
 
 
 def _costs(pipe: Pipeline, exact: _Exact, search: Search[Solution]) -> Table | None:
-    """Return the states of a pipeline, and what stages cost; None if there are too many."""
+    """Return the states of a pipeline with stage loads; None if there are too many."""
     near = neighbours(pipe.graph)
     listed: list[States] = []
     number = 0

@@ -15,255 +15,139 @@ from ...core.search import Stoppable
 from .kernel import fewest_devices, larger_states
 from .tree import Net, States, opened
 
-
-class Loads(NamedTuple):
-    """What `Table` and its `Pairs` say, as the kernel has it."""
-
-    first: Ints
-    pair_start: Ints
-    pair_first: Ints
-    shared: Floats
-    own: Ints
-    each: Floats
-    ahead: Floats
-    behind: Floats
-    order: Ints
-    later: Ints
-    held: Floats
-    most_held: Floats
-    rank: Ints
-    room: Floats
-    loose: Bools
-    inner: Ints
-    low: Ints
-    high: Ints
-
-
-class Stage(NamedTuple):
-    """A kind of device, the state before the stage, and its segment."""
-
-    kind: int
-    state: int
-    segment: int
-
-
-class Fewest:
-    """How many devices of kind 0 stages up to each state need; see `series_dp`.
-
-    Parameters
-    ----------
-    table
-        The states, and what stages cost, by kind.
-    count
-        Shape (K,): devices of each kind.
-    limit
-        Of loads.
-    """
-
-    def __init__(self, table: Table, count: Ints, limit: float) -> None:
-        self.table, self.count, self.limit = table, count, limit
-        self.radix = np.append(0, np.cumprod(np.append(1, count[1:] + 1))[:-1])[: len(count)]
-        shape = int(np.prod(count[1:] + 1)), int(table.begin[-1])
-        self.fewest = np.full(shape, int(count[0]) + 1)
-        self.fewest[0, 0] = 0
-        least = np.empty((shape[0], len(count), shape[1]), np.int64)
-        tree = np.empty((shape[0], int(np.diff(table.begin).max()) + 1), np.int64)
-        fewest_devices(limit, self._loads, count, self.radix, self.fewest, least, tree)
-
-    @property
-    def _loads(self) -> Loads:
-        table, pairs = self.table, self.table.pairs
-        return Loads(
-            table.begin, pairs.start, pairs.first, pairs.shared, pairs.own, pairs.each,
-            table.ahead, table.behind, table.order, table.later, table.held, table.most_held,
-            table.rank, table.room, table.loose, table.inner, table.low, table.high,
-        )  # fmt: skip
-
-    @property
-    def enough(self) -> bool:
-        """Whether there are enough devices, as far as loads are known."""
-        return bool(self.fewest[:, -1].min() <= self.count[0])
-
-    def stages(self, size: int) -> tuple[Ints, Ints] | None:
-        """Return the device of each unit, by kind, and those in use by stage; None if not known.
-
-        Parameters
-        ----------
-        size
-            U.
-        """
-        table, first = self.table, np.append(0, np.cumsum(self.count))
-        device, order = np.full(size, -1), list[int]()
-        used, j, b = (
-            int(self.fewest[:, -1].argmin()),
-            int(table.begin[-1]) - 1,
-            len(table.states) - 1,
-        )
-        inside, held = np.ones(size, np.bool_), table.states[b].member[0]
-        while j:
-            stage = self._last_stage(used, j, b)
-            if stage is None:
-                return None
-            k, i, a = stage
-            one = table.states[a]
-            held = nested(one, i - int(table.begin[a]), held if a == b else None)
-            before = np.zeros(size, np.bool_)
-            for earlier in table.states[:a]:
-                before[earlier.units] = True
-            before[one.units[held]] = True
-            own = inside & ~before
-            if own.any():
-                order.append(int(first[k]) + self._number(k, used, j) - 1)
-                device[own] = order[-1]
-            used -= int(self.radix[k])
-            inside, j, b = before, i, a
-        return device, np.array(order[::-1])
-
-    def _number(self, k: int, used: int, j: int) -> int:
-        """Return how many devices of a kind are used up to a state."""
-        if k == 0:
-            return int(self.fewest[used, j])
-        return int(used // self.radix[k] % (self.count[k] + 1))
-
-    def _last_stage(self, used: int, j: int, b: int) -> Stage | None:
-        """Return a last stage of what comes up to a state of segment b, None if none is known."""
-        for k in range(len(self.count)):
-            if k and not self._number(k, used, j):
-                continue
-            good = self.fewest[used - self.radix[k]] + (k == 0) <= self.fewest[used, j]
-            good &= self.table.held[j] - self.table.held <= self.table.room[k]
-            for p in range(self.table.pairs.start[b], self.table.pairs.start[b + 1]):
-                a = int(self.table.pairs.first[p])
-                first, behind = self.table.begin[a : a + 2].tolist()
-                found = np.flatnonzero(good[first:behind] & (self._load(p, k, j, b) <= self.limit))
-                if len(found):
-                    return Stage(k, first + int(found[0]), a)
-            begin, inner = int(self.table.begin[b]), slice(*self.table.inner[k, b].tolist())
-            low = self.table.low[inner][self.table.high[inner] == j - begin]
-            work = (self.table.behind[k] - self.table.ahead[k]) / 2
-            found = low[good[begin + low] & (work[j] - work[begin + low] <= self.limit)]
-            if len(found):
-                return Stage(k, begin + int(found[0]), b)
-        return None
-
-    def _load(self, p: int, k: int, j: int, b: int) -> Floats:
-        """Return the loads of stages from a pair's first segment to a state of its later one."""
-        table, pairs = self.table, self.table.pairs
-        first, behind = table.begin[pairs.first[p] : pairs.first[p] + 2]
-        load: Floats = table.ahead[k, first:behind] + table.behind[k, j]
-        if pairs.own[p] < 0:
-            load -= pairs.shared[p, k]
-            return load
-        size = table.begin[b + 1] - table.begin[b]
-        own = pairs.each[k, pairs.own[p] : pairs.own[p] + (behind - first) * size]
-        load -= own.reshape(-1, size)[:, j - table.begin[b]]
-        return load
-
-
-#: Pairs of states up to which each has what its stage shares, where nets make it differ.
+#: State pairs of two segments up to which each has its own shared load, where nets make it differ.
 DENSE = 100_000
 
-
-#: Pairs of segments at most, some 20 microseconds each, and what all of their stages share.
+#: Segment pairs at most, some 20 microseconds each, and shared loads of all state pairs at most.
 MOST_PAIRS, MOST_EACH = 150_000, 40_000_000
 
-
-#: Pairs of states of a segment at most between which there may be a stage.
+#: State pairs listed of one segment at most.
 MOST_INNER = 200_000
 
 
-@dataclass(frozen=True, eq=False)
-class Pairs:
-    """Pairs of segments that a stage may begin and end in, P of them, by the later one.
+class StateLoads(NamedTuple):
+    """Parts of stage loads that depend on one state alone; N states of L segments, K kinds.
 
     Parameters
     ----------
-    start
+    begin
+        Shape (L + 2,): the first state of each segment.
+    start, end
+        Shape (K, N): load of a stage that starts after a state, less its work so far; load of a
+        stage that ends at it.
+    by_start, by_end
+        Shape (K, N): the states of each segment by increasing `start`, by decreasing `end`.
+    memory, memory_sorted
+        Shape (N,): bytes of each state, and those of each segment, the most first.
+    memory_rank
+        Shape (N,): place of a state of its segment in `memory_sorted`.
+    """
+
+    begin: Ints
+    start: Floats
+    end: Floats
+    by_start: Ints
+    by_end: Ints
+    memory: Floats
+    memory_sorted: Floats
+    memory_rank: Ints
+
+
+class SegmentPairs(NamedTuple):
+    """Pairs of segments that a stage may start and end in, P of them, by the later one.
+
+    Parameters
+    ----------
+    ptr
         Shape (L + 2,): where those of each later segment begin.
     first
         Shape (P,): the earlier segment.
     shared
-        Shape (P, K): what the loads of the stages are less than `ahead` and `behind`, at most.
+        Shape (P, K): most load counted twice in `start` + `end`, over the stages of a pair.
     own
-        Shape (P,): where in `each` what each stage shares begins, by its first and its last state;
-        −1 where it is the same for all, or not known.
+        Shape (P,): where in `each` the loads of a pair's stages begin, by first and last state; −1
+        where all stages share as much, or it is only bounded.
     each
-        Shape (K, .): `-inf` where there is no such stage.
+        Shape (K, .): load counted twice of each stage; `-inf` where there is no such stage.
     """
 
-    start: Ints
+    ptr: Ints
     first: Ints
     shared: Floats
     own: Ints
     each: Floats
 
 
-@dataclass(frozen=True, eq=False)
-class Table:
-    """The states of L segments and of the end, N in all, and what stages cost, for K kinds.
+class InnerPairs(NamedTuple):
+    """Pairs of states between which a stage within one segment may run.
 
     Parameters
     ----------
-    states
-        By segment.
-    begin
-        Shape (L + 2,): the first state of each segment.
-    ahead, behind
-        Shape (K, N).
-    order, later
-        Shape (K, N): the states of each segment, the least `ahead` and the most `behind` first.
-    held, most_held
-        Shape (N,): bytes of each state, and those of each segment, the most first.
-    rank
-        Shape (N,): how many states of its segment come before a state in `most_held`.
-    room
-        Shape (K,): bytes that a device has; `inf` where no stage can have more.
-    loose
-        Shape (L + 1,): segments within which it is not known what stages cost.
-    inner
-        Shape (K, L + 1, 2): where the pairs of states of a loose segment begin and end between
-        which there may be a stage; −1 where they are too many, and any may be.
+    bounded
+        Shape (L + 1,): segments within which loads are bounded by the work alone.
+    ranges
+        Shape (K, L + 1, 2): where the pairs of a bounded segment begin and end; −1 where they are
+        too many to list, and any may be.
     low, high
-        By number within the segment.
-    pairs
-        Of segments.
+        The states of each pair, by number within the segment.
     """
 
-    states: Sequence[States]
-    begin: Ints
-    ahead: Floats
-    behind: Floats
-    order: Ints
-    later: Ints
-    held: Floats
-    most_held: Floats
-    rank: Ints
-    room: Floats
-    loose: Bools
-    inner: Ints
+    bounded: Bools
+    ranges: Ints
     low: Ints
     high: Ints
-    pairs: Pairs
+
+
+class StageLoads(NamedTuple):
+    """Loads of all stages between states, and the memory of devices, as the kernels read them.
+
+    `room`, shape (K,), is the memory of a device in bytes; `inf` where no stage can have more.
+    """
+
+    states: StateLoads
+    pairs: SegmentPairs
+    inner: InnerPairs
+    room: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """The states of all segments and of the end of the series, with the loads of stages."""
+
+    states: Sequence[States]
+    loads: StageLoads
+
+    @property
+    def size(self) -> int:
+        """Number of states, N."""
+        return int(self.loads.states.begin[-1])
+
+
+class Devices(NamedTuple):
+    """Devices of each kind, and the numbers of the sets of them: Σ radix · used; radix[0] is 0."""
+
+    number: Ints
+    radix: Ints
 
 
 def table(
     states: Sequence[States],
     nets: Sequence[Net],
     time: Floats,
-    bytes_and_room: tuple[Floats, Floats],
+    memory: tuple[Floats, Floats],
     longest: float,
     search: Stoppable,
     *,
     relayed: bool,
 ) -> Table | None:
-    """Return what stages cost; None if there are too many pairs of segments, or no time.
+    """Return the loads of stages; None if there are too many pairs of segments, or no time.
 
     Parameters
     ----------
     time
         Shape (K, U).
-    bytes_and_room
-        Of each unit, shape (U,); and of each kind of device, shape (K,).
+    memory
+        Bytes of each unit, shape (U,), and of a device of each kind, shape (K,).
     longest
         Stages with more work on all kinds of devices are left out.
     relayed
@@ -271,12 +155,12 @@ def table(
     """
     begin = np.append(0, np.cumsum([one.size for one in states]))
     cut, work = _cut(states, nets, begin, len(time)), _work(states, time, begin)
-    held = _work(states, bytes_and_room[0][None], begin)
-    ahead, behind = cut - work, cut + work
-    starts = work[:, begin[:-1]]
-    ends = np.append(starts[:, 1:], starts[:, -1:], axis=1)
+    held = _work(states, memory[0][None], begin)
+    start, end = cut - work, cut + work
+    first = work[:, begin[:-1]]
+    after = np.append(first[:, 1:], first[:, -1:], axis=1)
     last = [
-        np.searchsorted(row, end + longest, "right") for row, end in zip(starts, ends, strict=True)
+        np.searchsorted(row, to + longest, "right") for row, to in zip(first, after, strict=True)
     ]
     reach = np.max(last, axis=0)
     if (reach - np.arange(len(states))).sum() > MOST_PAIRS:
@@ -284,17 +168,25 @@ def table(
     pairs = _pairs(states, [] if relayed else nets, reach, cut[:, begin[:-1]], search)
     if pairs is None:
         return None
-    loose = np.array([one.size > 1 for one in states])
-    loose[pairs.first[_later(pairs) == pairs.first]] = False
+    bounded = np.array([one.size > 1 for one in states])
+    bounded[pairs.first[_later(pairs) == pairs.first]] = False
     most = (held[0, begin[np.minimum(reach, len(states) - 1)]] - held[0, begin[:-1]]).max()
     by_held = _sorted(-held, begin)[0]
-    room = np.where(bytes_and_room[1] < most, bytes_and_room[1], np.inf)
+    room = np.where(memory[1] < most, memory[1], np.inf)
     rank = np.empty(len(by_held), np.int64)
     rank[by_held] = np.arange(len(by_held)) - np.repeat(begin[:-1], np.diff(begin))
-    return Table(
-        states, begin, ahead, behind, _sorted(ahead, begin), _sorted(-behind, begin),
-        held[0], held[0, by_held], rank, room, loose, *_inner(states, loose, time, longest), pairs,
-    )  # fmt: skip
+    by_state = StateLoads(
+        begin=begin,
+        start=start,
+        end=end,
+        by_start=_sorted(start, begin),
+        by_end=_sorted(-end, begin),
+        memory=held[0],
+        memory_sorted=held[0, by_held],
+        memory_rank=rank,
+    )
+    inner = _inner_pairs(states, bounded, time, longest)
+    return Table(states, StageLoads(by_state, pairs, inner, room))
 
 
 def _sorted(rows: Floats, begin: Ints) -> Ints:
@@ -303,14 +195,14 @@ def _sorted(rows: Floats, begin: Ints) -> Ints:
     return np.array([np.lexsort((row, segment)) for row in rows])
 
 
-def _inner(
-    states: Sequence[States], loose: Bools, time: Floats, longest: float
-) -> tuple[Ints, Ints, Ints]:
-    """Return the pairs of states of the same segment."""
-    inner = np.zeros((len(time), len(states), 2), np.int64)
+def _inner_pairs(
+    states: Sequence[States], bounded: Bools, time: Floats, longest: float
+) -> InnerPairs:
+    """Return the pairs of nested states of each bounded segment whose work is within `longest`."""
+    ranges = np.zeros((len(time), len(states), 2), np.int64)
     listed, filled = [np.zeros((0, 2), np.int32)], 0
-    found: dict[Hashable, tuple[int, int]] = {}  # segments are often the same
-    for b in np.flatnonzero(loose).tolist():
+    found: dict[Hashable, tuple[int, int]] = {}  # segments often repeat
+    for b in np.flatnonzero(bounded).tolist():
         own = time[:, states[b].units]
         key = states[b].member.tobytes(), own.tobytes(), states[b].shape, states[b].larger
         for k in range(len(time)):
@@ -321,14 +213,14 @@ def _inner(
                 found[k, key] = (-1, -1) if many < 0 else (filled, filled + many)
                 filled += max(many, 0)
                 listed.append(rows[: max(many, 0)].copy())
-            inner[k, b] = found[k, key]
+            ranges[k, b] = found[k, key]
     low, high = np.concatenate(listed).T.copy()
-    return inner, low, high
+    return InnerPairs(bounded, ranges, low, high)
 
 
-def _later(pairs: Pairs) -> Ints:
+def _later(pairs: SegmentPairs) -> Ints:
     """Return the later segment of each pair, shape (P,)."""
-    return np.repeat(np.arange(len(pairs.start) - 1), np.diff(pairs.start))
+    return np.repeat(np.arange(len(pairs.ptr) - 1), np.diff(pairs.ptr))
 
 
 def _work(states: Sequence[States], time: Floats, begin: Ints) -> Floats:
@@ -349,7 +241,7 @@ def _cut(states: Sequence[States], nets: Sequence[Net], begin: Ints, kinds: int)
         through[:, net.segments[0] + 1] += net.weight
         through[:, net.segments[-1] + 1] -= net.weight
         for a in net.segments:
-            held = net.held(a, states[a])
+            held = net.pins_held(a, states[a])
             split = (held > 0) & (held < net.pins)
             cut[:, begin[a] : begin[a + 1]] += net.weight[:, None] * split
             if a > net.segments[0]:
@@ -361,13 +253,13 @@ def _cut(states: Sequence[States], nets: Sequence[Net], begin: Ints, kinds: int)
 
 def _pairs(
     states: Sequence[States], nets: Sequence[Net], reach: Ints, cut: Floats, search: Stoppable
-) -> Pairs | None:
+) -> SegmentPairs | None:
     """Return the pairs of segments; None if the search must stop.
 
     Parameters
     ----------
     reach
-        Shape (L + 1,): behind the last segment that a stage from each can end in.
+        Shape (L + 1,): one past the last segment that a stage from each can end in.
     cut
         Shape (K, L + 1): by the first state of each segment.
     """
@@ -386,7 +278,7 @@ def _pairs(
             listed = many <= DENSE and filled + many <= MOST_EACH
             if a < b:
                 most, own = _shared(states, a, b, spanning, len(cut), listed=listed)
-            elif many > 1 and listed and states[a].alone:
+            elif many > 1 and listed and states[a].distinct:
                 own = _within(states[a], a, touching[a], spanning, len(cut))
                 most = own.max(axis=1)
             else:
@@ -396,7 +288,7 @@ def _pairs(
                 each.append(own)
                 filled += own.shape[1]
     rows.sort(key=lambda row: row[:2])
-    return Pairs(
+    return SegmentPairs(
         np.searchsorted([row[0] for row in rows], np.arange(len(states) + 1)),
         np.array([row[1] for row in rows], np.int64),
         np.array([row[2] for row in rows]).reshape(len(rows), len(cut)),
@@ -408,9 +300,9 @@ def _pairs(
 def _shared(
     states: Sequence[States], a: int, b: int, spanning: Sequence[Net], kinds: int, *, listed: bool
 ) -> tuple[Floats, Floats | None]:
-    """Return what the stages from a segment to a later one share at most, and what each does.
+    """Return the most load counted twice over stages from segment a to b, and that of each stage.
 
-    The latter only if it differs, and is to be listed.
+    The latter is None unless it differs among stages and is `listed`.
     """
     same, most = np.zeros(kinds), np.zeros(kinds)
     differ: list[Net] = []
@@ -429,8 +321,8 @@ def _shared(
         return same + most, None
     own = np.zeros((kinds, states[a].size, states[b].size)) + same[:, None, None]
     for net in differ:
-        low, high = net.held(a, states[a])[:, None], net.held(b, states[b])[None, :]
-        own += net.weight[:, None, None] * _times(low, high, net.pins)
+        low, high = net.pins_held(a, states[a])[:, None], net.pins_held(b, states[b])[None, :]
+        own += net.weight[:, None, None] * _times_double(low, high, net.pins)
     flat = own.reshape(kinds, -1)
     return flat.max(axis=1), flat
 
@@ -438,33 +330,143 @@ def _shared(
 def _within(
     states: States, a: int, touching: Sequence[Net], spanning: Sequence[Net], kinds: int
 ) -> Floats:
-    """Return what each stage between two states of a segment shares, shape (K, S²)."""
+    """Return the load counted twice of each stage within a segment, shape (K, S²)."""
     own = np.zeros((kinds, states.size, states.size))
     for net in {id(net): net for net in (*touching, *spanning)}.values():
-        held = net.held(a, states)
-        own += net.weight[:, None, None] * _times(held[:, None], held[None, :], net.pins)
+        held = net.pins_held(a, states)
+        own += net.weight[:, None, None] * _times_double(held[:, None], held[None, :], net.pins)
     inside = (states.member[:, None] <= states.member[None, :]).all(axis=2)
     inside &= ~np.eye(states.size, dtype=np.bool_)
     return np.where(inside, own, -np.inf).reshape(kinds, -1)
 
 
-def _times(low: Ints, high: Ints, pins: int) -> Ints:
-    """Return how many times a net is paid for too often, by the pins that both ends hold."""
+def _times_double(low: Ints, high: Ints, pins: int) -> Ints:
+    """Return how often a net is counted beyond once, by the pins in both of a stage's ends."""
     return np.where((low > 0) & (high < pins), np.where(high > low, 1, 2), 0)
 
 
+class Stage(NamedTuple):
+    """A stage: its kind of device, the state before it, and that state's segment."""
+
+    kind: int
+    state: int
+    segment: int
+
+
+class FewestDevices:
+    """Fewest devices of kind 0 that stages up to each state need within a load limit (`series_dp`).
+
+    Parameters
+    ----------
+    table
+        The states and stage loads, by kind.
+    count
+        Shape (K,): devices of each kind.
+    limit
+        Of loads.
+    """
+
+    def __init__(self, table: Table, count: Ints, limit: float) -> None:
+        radix = np.append(0, np.cumprod(np.append(1, count[1:] + 1))[:-1])[: len(count)]
+        self._table, self._devices, self._limit = table, Devices(count, radix), limit
+        shape = int(np.prod(count[1:] + 1)), table.size
+        self._fewest = np.full(shape, int(count[0]) + 1)
+        self._fewest[0, 0] = 0
+        least = np.empty((shape[0], len(count), shape[1]), np.int64)
+        widest = int(np.diff(table.loads.states.begin).max())
+        tree = np.empty((shape[0], widest + 1), np.int64)
+        fewest_devices(limit, table.loads, self._devices, self._fewest, least, tree)
+
+    @property
+    def feasible(self) -> bool:
+        """Whether there are enough devices, by the lower bounds on the loads."""
+        return bool(self._fewest[:, -1].min() <= self._devices.number[0])
+
+    def plan(self, size: int) -> tuple[Ints, Ints] | None:
+        """Return the device of each of `size` units, by kind, and those in use by stage.
+
+        None where loads are only bounded, and no chain of stages is within the limit.
+        """
+        table, begin = self._table, self._table.loads.states.begin
+        first = np.append(0, np.cumsum(self._devices.number))
+        device, order = np.full(size, -1), list[int]()
+        used = int(self._fewest[:, -1].argmin())
+        j, b = table.size - 1, len(table.states) - 1
+        inside, held = np.ones(size, np.bool_), table.states[b].member[0]
+        while j:
+            stage = self._last_stage(used, j, b)
+            if stage is None:
+                return None
+            k, i, a = stage
+            segment = table.states[a]
+            held = nested(segment, i - int(begin[a]), held if a == b else None)
+            before = np.zeros(size, np.bool_)
+            for earlier in table.states[:a]:
+                before[earlier.units] = True
+            before[segment.units[held]] = True
+            own = inside & ~before
+            if own.any():
+                order.append(int(first[k]) + self._used_of(k, used, j) - 1)
+                device[own] = order[-1]
+            used -= int(self._devices.radix[k])
+            inside, j, b = before, i, a
+        return device, np.array(order[::-1])
+
+    def _used_of(self, k: int, used: int, j: int) -> int:
+        """Return how many devices of a kind are used up to a state."""
+        if k == 0:
+            return int(self._fewest[used, j])
+        return int(used // self._devices.radix[k] % (self._devices.number[k] + 1))
+
+    def _last_stage(self, used: int, j: int, b: int) -> Stage | None:
+        """Return a last stage up to state j of segment b; None if none is within the limit."""
+        states, pairs, inner, room = self._table.loads
+        for k in range(len(self._devices.number)):
+            if k and not self._used_of(k, used, j):
+                continue
+            before = self._fewest[used - self._devices.radix[k]]
+            fits = before + (k == 0) <= self._fewest[used, j]
+            fits &= states.memory[j] - states.memory <= room[k]
+            for p in range(pairs.ptr[b], pairs.ptr[b + 1]):
+                a = int(pairs.first[p])
+                first, after = states.begin[a : a + 2].tolist()
+                found = np.flatnonzero(fits[first:after] & (self._load(p, k, j, b) <= self._limit))
+                if len(found):
+                    return Stage(k, first + int(found[0]), a)
+            begin, listed = int(states.begin[b]), slice(*inner.ranges[k, b].tolist())
+            low = inner.low[listed][inner.high[listed] == j - begin]
+            work = (states.end[k] - states.start[k]) / 2
+            found = low[fits[begin + low] & (work[j] - work[begin + low] <= self._limit)]
+            if len(found):
+                return Stage(k, begin + int(found[0]), b)
+        return None
+
+    def _load(self, p: int, k: int, j: int, b: int) -> Floats:
+        """Return the loads of stages from a pair's first segment to a state of its later one."""
+        states, pairs = self._table.loads.states, self._table.loads.pairs
+        first, after = states.begin[pairs.first[p] : pairs.first[p] + 2]
+        load: Floats = states.start[k, first:after] + states.end[k, j]
+        if pairs.own[p] < 0:
+            load -= pairs.shared[p, k]
+            return load
+        size = states.begin[b + 1] - states.begin[b]
+        own = pairs.each[k, pairs.own[p] : pairs.own[p] + (after - first) * size]
+        load -= own.reshape(-1, size)[:, j - states.begin[b]]
+        return load
+
+
 def nested(states: States, number: int, inside: Bools | None) -> Bools:
-    """Return a state such that branches that are alike have changed places, within some units.
+    """Return a state within some units, by exchanging branches of one symmetry class.
 
     Parameters
     ----------
     number
         Of the state.
     inside
-        Shape (U,): of a larger state, branches changed; None for all units.
+        Shape (U,): units of a larger state, its branches exchanged; None for all units.
     """
     own: Bools = states.member[number]
-    if inside is None or states.alone:
+    if inside is None or states.distinct:
         return own
     found: Bools = np.zeros_like(own)
     at = 0

@@ -10,7 +10,7 @@ ideals each has not 7^8 but C(14, 8).
 A *state* is all segments before one, and an ideal of that one that is not the whole of it; the last
 state is the whole graph. Between states I ⊂ J, a stage on a device of kind κ has the load
 
-    ahead_κ(I) + behind_κ(J) − shared_κ(I, J),       ahead = cut − work,  behind = cut + work,
+    start_κ(I) + end_κ(J) − shared_κ(I, J),       start = cut − work,  end = cut + work,
 
 with the work of all units of an ideal, and the weight of all nets that it cuts. Nets that both of
 them cut (`table`) are paid for once, or not at all if no pin is between.
@@ -33,7 +33,7 @@ from ....instances.common.arrays import Bools, Floats, Ints
 
 @dataclass(frozen=True, eq=False)
 class Net:
-    """A net, by segment.
+    """Net with its pins by segment.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Net:
 
     @property
     def pins(self) -> int:
-        """How many pins there are."""
+        """Number of pins."""
         return self.before[-1]
 
     def until(self, a: int) -> int:
@@ -66,7 +66,7 @@ class Net:
         at = bisect_right(self.segments, a)
         return at < len(self.segments) and self.segments[at] < b
 
-    def held(self, a: int, states: States) -> Ints:
+    def pins_held(self, a: int, states: States) -> Ints:
         """Return how many pins each state of a segment holds, shape (S,)."""
         at = bisect_left(self.segments, a)
         if at == len(self.segments) or self.segments[at] != a:
@@ -83,7 +83,7 @@ MOST_IDEALS, MOST_STATES = 1_000, 20_000
 FEW = 300
 
 
-#: For each class of branches, which ideals they have, by number, increasing.
+#: For each class of branches, the numbers of their ideals, increasing.
 Row = tuple[tuple[int, ...], ...]
 
 
@@ -113,16 +113,16 @@ class States:
 
     @property
     def size(self) -> int:
-        """S."""
+        """Number of states, S."""
         return len(self.member)
 
     @property
-    def alone(self) -> bool:
-        """Whether each state stands for itself alone."""
+    def distinct(self) -> bool:
+        """Whether each state stands for one ideal, as no class has two branches."""
         return all(branches == 1 for branches, _ in self.shape)
 
     def steps(self) -> tuple[Ints, Ints]:
-        """Return the states with one unit more, where those of each begin, and their numbers."""
+        """Return the states with one unit more than each, as compressed rows."""
         number = {row: i for i, row in enumerate(self.rows)}
         begin, to = [0], []
         for row in self.rows:
@@ -156,11 +156,11 @@ class Ideals:
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """Number of ideals."""
         return len(self.member)
 
 
-#: Rounds in which units of branches are told apart by their neighbours.
+#: Rounds of colour refinement.
 ROUNDS = 3
 
 
@@ -169,33 +169,33 @@ Branch = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Segment:
-    """Some units that come after all those before and before all those behind.
+    """Units that follow all units before the segment, and precede all after it.
 
     Parameters
     ----------
-    alike
-        Its branches, in classes of those that are alike; the units of each are in an order in which
-        they correspond to those of the others in the class.
+    classes
+        Its branches by symmetry class; the units of each are in an order in which they correspond
+        to those of the others in the class.
     """
 
-    alike: tuple[tuple[Branch, ...], ...]
+    classes: tuple[tuple[Branch, ...], ...]
 
     @property
     def units(self) -> Ints:
         """Its units, branch by branch."""
-        return np.array([u for branches in self.alike for units in branches for u in units])
+        return np.array([u for branches in self.classes for units in branches for u in units])
 
 
 @dataclass(frozen=True)
 class Neighbours:
-    """The graph, by unit.
+    """Neighbours of each unit in the graph.
 
     Parameters
     ----------
     before, after
-        Units at the other ends of edges.
+        Units at the other ends of edges that enter, and that leave.
     nets
-        Numbers of the nets that it is a pin of.
+        Numbers of the nets with the unit as a pin.
     """
 
     before: Sequence[set[int]]
@@ -249,7 +249,7 @@ def series(near: Neighbours, order: Ints) -> Iterator[list[int]]:
 
 
 def divide(graph: Hypergraph, near: Neighbours, units: list[int]) -> Segment:
-    """Return a segment with its branches, in classes of those that are alike."""
+    """Return a segment with its branches in symmetry classes."""
     branches = _branches(near, units)
     if len(branches) == 1:
         return Segment(((tuple(branches[0]),),))
@@ -259,7 +259,7 @@ def divide(graph: Hypergraph, near: Neighbours, units: list[int]) -> Segment:
         branch = tuple(sorted(units_of, key=lambda u: (colour[u], u)))
         same = classes.setdefault(tuple(colour[u] for u in branch), [])
         for others in same:
-            if _alike(graph, near, others[-1], branch):
+            if _interchangeable(graph, near, others[-1], branch):
                 others.append(branch)
                 break
         else:
@@ -268,7 +268,7 @@ def divide(graph: Hypergraph, near: Neighbours, units: list[int]) -> Segment:
 
 
 def _branches(near: Neighbours, units: list[int]) -> list[list[int]]:
-    """Return the parts of some units between which no edges run."""
+    """Return the connected components of some units."""
     left, found = set(units), []
     for first in units:
         if first not in left:
@@ -284,7 +284,7 @@ def _branches(near: Neighbours, units: list[int]) -> list[list[int]]:
 
 
 def _colours(graph: Hypergraph, near: Neighbours, units: list[int]) -> dict[int, int]:
-    """Return a number for each unit, the same for those that nothing tells apart so far."""
+    """Return a colour for each unit by colour refinement: equal colours may be interchangeable."""
 
     def numbered(keys: Mapping[int, Hashable]) -> dict[int, int]:
         numbers: dict[Hashable, int] = {}
@@ -313,7 +313,7 @@ def _colours(graph: Hypergraph, near: Neighbours, units: list[int]) -> dict[int,
     return colour
 
 
-def _alike(graph: Hypergraph, near: Neighbours, one: Branch, other: Branch) -> bool:
+def _interchangeable(graph: Hypergraph, near: Neighbours, one: Branch, other: Branch) -> bool:
     """Whether exchanging two branches, unit by unit, changes nothing."""
     to = dict(zip((*one, *other), (*other, *one), strict=True))
     if any(
@@ -331,17 +331,17 @@ def _alike(graph: Hypergraph, near: Neighbours, one: Branch, other: Branch) -> b
 
 
 def last_state() -> States:
-    """Return the state behind the last segment: the whole graph."""
+    """Return the state after the last segment: the whole graph."""
     return States(np.zeros(0, np.int64), np.ones((1, 0), np.bool_), (), [()], ())
 
 
 def states(segment: Segment, near: Neighbours) -> States | None:
     """Return the states of a segment; None if there are too many."""
-    found = [_ideals(branches[0], near) for branches in segment.alike]
+    found = [_ideals(branches[0], near) for branches in segment.classes]
     ideals = [one for one in found if one]
     if len(ideals) < len(found):
         return None
-    many = [len(branches) for branches in segment.alike]
+    many = [len(branches) for branches in segment.classes]
     if prod(one.size**n for one, n in zip(ideals, many, strict=True)) <= FEW:
         ideals = [one for one, n in zip(ideals, many, strict=True) for _ in range(n)]
         many = [1] * len(ideals)
@@ -386,7 +386,7 @@ def _ideals(branch: Branch, near: Neighbours) -> Ideals | None:
 
 
 def nets(graph: Hypergraph, states: Sequence[States], weight: Floats) -> list[Net]:
-    """Return the nets that cost something.
+    """Return the nets of positive weight.
 
     Parameters
     ----------
@@ -408,7 +408,7 @@ def nets(graph: Hypergraph, states: Sequence[States], weight: Floats) -> list[Ne
 
 
 def opened(nets: Sequence[Net], length: int) -> Iterator[list[Net]]:
-    """Yield for each segment the nets with pins there or before, and behind; the longest first."""
+    """Yield for each segment the nets with pins there or before, and after; the longest first."""
     begins: list[list[Net]] = [[] for _ in range(length)]
     for net in nets:
         begins[net.segments[0]].append(net)

@@ -36,7 +36,7 @@ def _no_highs(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (
         "formulations.linear_program",
         "solvers.core.proofs.relaxation",
-        "solvers.throughput.column_generation.price_model",
+        "solvers.throughput.column_generation.column_generation",
     ):
         monkeypatch.setattr(f"stagecut.{module}.run_here", refused)
 

@@ -222,7 +222,7 @@ def test_a_walk_that_must_not_compile_ends_where_it_would(monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setattr(neighbourhood, "resplit", put_off)
         walk.walk(search, 100, compiling=False)
-    assert walk.waits
+    assert walk.needs_compiling
     assert walk.where.tolist() == start.tolist()
     walk.walk(search, 100)
-    assert not walk.waits
+    assert not walk.needs_compiling

@@ -28,9 +28,8 @@ from stagecut.instances.formats.files import save
 from stagecut.solvers.throughput import auto
 from stagecut.solvers.throughput.column_generation.orders import groups, narrow_order
 from stagecut.solvers.throughput.dp.dp import ideals_alone
-from stagecut.solvers.throughput.multilevel import coarsen, least_load
-from stagecut.solvers.throughput.multilevel import critical_path as spine
-from stagecut.solvers.throughput.multilevel.critical_path import raise_by_spine
+from stagecut.solvers.throughput.multilevel import coarsen, critical_path, least_load
+from stagecut.solvers.throughput.multilevel.critical_path import raise_by_critical_path
 from stagecut.solvers.throughput.multilevel.least_load import (
     least_work,
     raise_by_least_load,
@@ -195,7 +194,7 @@ class Noted:
         return False
 
     def raise_bound(self, bound: float, origin: str) -> None:
-        assert origin in (least_load.ORIGIN, spine.ORIGIN)
+        assert origin in (least_load.ORIGIN, critical_path.ORIGIN)
         self.bound = max(self.bound, bound)
 
 
@@ -241,7 +240,7 @@ def test_pieces_of_a_path_prove_no_more_than_brute_force(seed: int) -> None:
     if not ideals_alone(task):
         return
     known = Noted(1.5 * best + 1.0 if np.isfinite(best) else 1e9)
-    raise_by_spine(task, hypergraph(task, pipeline_units(task)), known, known)
+    raise_by_critical_path(task, hypergraph(task, pipeline_units(task)), known, known)
     assert known.bound <= best * (1 + 1e-9)
 
 
@@ -254,5 +253,5 @@ def test_pieces_of_a_path_count_transfers() -> None:
     assert exact.plan is not None
     task = pose(workload, cluster, problem)
     known = Noted(1.1 * exact.plan.objective)
-    raise_by_spine(task, hypergraph(task, pipeline_units(task)), known, known)
+    raise_by_critical_path(task, hypergraph(task, pipeline_units(task)), known, known)
     assert 0.97 * exact.plan.objective <= known.bound <= exact.plan.objective * (1 + 1e-9)

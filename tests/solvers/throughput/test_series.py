@@ -26,8 +26,7 @@ from stagecut.formulations.throughput.ideals import pipeline
 from stagecut.instances import Solution
 from stagecut.runtime import evaluate
 from stagecut.solvers.throughput.dp import dp
-from stagecut.solvers.throughput.series import table
-from stagecut.solvers.throughput.series import tree as states_module
+from stagecut.solvers.throughput.series import table, tree
 from stagecut.solvers.throughput.series.series_dp import ORIGIN, series_dp
 from stagecut.solvers.throughput.series.table import nested
 from stagecut.solvers.throughput.series.tree import States, divide, neighbours, series, states
@@ -134,7 +133,7 @@ def test_bytes_that_no_device_has_leave_no_rounding_in_the_sums() -> None:
 def test_bounds_hold_where_loads_are_not_known(
     few: int, dense: int, inner: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(states_module, "FEW", few)
+    monkeypatch.setattr(tree, "FEW", few)
     monkeypatch.setattr(table, "DENSE", dense)
     monkeypatch.setattr(table, "MOST_INNER", inner)
     plans = 0
@@ -152,7 +151,7 @@ def test_experts_of_a_layer_are_alike() -> None:
     for units in series(near, pipe.orders[0]):
         segment = divide(pipe.graph, near, units)
         assert sorted(segment.units.tolist()) == sorted(units)
-        layers[tuple((len(branches), len(branches[0])) for branches in segment.alike)] += 1
+        layers[tuple((len(branches), len(branches[0])) for branches in segment.classes)] += 1
         if len(units) == 40:  # gather, gate and up, swiglu, down
             found = states(segment, near)
             assert found is not None
@@ -173,7 +172,7 @@ def test_a_branch_that_costs_more_is_not_alike() -> None:
         graph = pipeline(pose(workload, accelerators_and_cpus(2, cpus=0), CONTIGUOUS)).graph
         near = neighbours(graph)
         found = [units for units in series(near, np.arange(4)) if len(units) == 2]
-        return divide(graph, near, found[0]).alike
+        return divide(graph, near, found[0]).classes
 
     assert segment(1.0) == (((1,), (2,)),)
     assert segment(1.5) == (((1,),), ((2,),))

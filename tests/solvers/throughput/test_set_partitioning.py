@@ -109,7 +109,7 @@ def spoiled(plan: Plan, best: float) -> Plan:
 
 
 def test_prices_by_value_bound_what_brute_force_finds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_module, "NEAR", math.inf)
+    monkeypatch.setattr(search_module, "BY_VALUE_GAP", math.inf)
     by_value = 0
     for seed in range(60):
         workload, cluster, problem = case(seed)
@@ -134,7 +134,7 @@ def test_memory_has_a_price_once_prices_without_one_stall(monkeypatch: pytest.Mo
         ways.append(by_value)
         return pricing_problem(*given, by_value=by_value)
 
-    monkeypatch.setattr(search_module, "NEAR", math.inf)
+    monkeypatch.setattr(search_module, "BY_VALUE_GAP", math.inf)
     monkeypatch.setattr(search_module, "pricing_problem", noted)
     workload = Workload(
         name="boxes",
@@ -182,8 +182,8 @@ def test_prices_near_the_work_prove_inceptionv3(
 
 
 def test_a_share_of_the_work_bounds_what_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_module, "LATE", -1.0)
-    monkeypatch.setattr(search_module, "FAR", 0.0)
+    monkeypatch.setattr(search_module, "WORK_SHARE_AFTER", -1.0)
+    monkeypatch.setattr(search_module, "WORK_SHARE_GAP", 0.0)
     origins = set()
     for seed in range(8):
         workload, cluster, problem = case(seed)
