@@ -1,4 +1,9 @@
-"""A running search: clock, incumbent, bound, trace. The one home of when to stop and why."""
+"""A running search: clock, incumbent, bound, trace. The one home of when to stop and why.
+
+A part of the time that a search has left.
+
+A search for another problem, in a share of the time of the one that it is part of.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +15,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+import numpy as np
+
 from ...instances import Limit, Status, gap_between
 from .limits import Limits
 
 S = TypeVar("S")
 
+
 #: Relative gap up to which a plan is called optimal: the tolerance of the solvers' arithmetic.
 OPTIMAL_GAP = 1e-6
+
 
 #: Seconds on the way from one gap to the next that are worth a note.
 SHOWN_S = 0.01
@@ -348,3 +357,49 @@ class Search(Generic[S]):
             self._near_at = self.seconds
         self.trace.append(Point(self.seconds, self.objective, self.bound))
         self.tick()
+
+
+class Share(Stoppable):
+    """Tells a part of a search to stop when it has had its share, or the search must stop.
+
+    Parameters
+    ----------
+    whole
+        The search, or a share of it.
+    part
+        Of the time left now; without deadline there is no end to it.
+    """
+
+    def __init__(self, whole: Stoppable, part: float = 1.0) -> None:
+        self._whole = whole
+        self._ends = time.monotonic() + part * whole.seconds_left
+
+    def should_stop(self) -> bool:
+        """Whether to stop soon."""
+        return self._whole.should_stop() or self.seconds_left <= 0
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the share is used up; `inf` without a deadline."""
+        return max(0.0, min(self._whole.seconds_left, self._ends - time.monotonic()))
+
+
+class PartSearch(Search[S]):
+    """A search that stops with the share of time that it has, or the search it is part of.
+
+    Parameters
+    ----------
+    share
+        Of the other search's time.
+    judge
+        As of `Search`.
+    """
+
+    def __init__(self, share: Share, judge: Callable[[S], float]) -> None:
+        left = share.seconds_left
+        super().__init__(Limits(seconds=None if np.isinf(left) else max(left, 1e-3)), judge)
+        self._share = share
+
+    def should_stop(self) -> bool:
+        """Whether to stop soon, as the whole search must too."""
+        return self._share.should_stop() or super().should_stop()

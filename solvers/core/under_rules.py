@@ -16,9 +16,7 @@ from ...formulations.task import Task
 from ...instances import InfeasibleError, Limit, Problem, Solution
 from ...instances.model.problem import names_stages
 from .method import Solver
-from .part_search import PartSearch
-from .search import Search
-from .share import Share
+from .search import PartSearch, Search, Share
 
 #: Cases at most: with more, bounds of single cases say nothing, and time ends before.
 MOST_CASES = 200

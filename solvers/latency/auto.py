@@ -10,8 +10,7 @@ from collections.abc import Callable
 from ...formulations.latency.graph import LatencyGraph, latency_graph
 from ...formulations.task import Task
 from ...instances import Latency, Solution
-from ..core.search import Search
-from ..core.share import Share
+from ..core.search import Search, Share
 from .calls import several_calls
 from .greedy import first_plans, greedy, max_load
 from .label_dp.dp import one_call, raise_path_bound

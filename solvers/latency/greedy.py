@@ -15,9 +15,7 @@ from ...formulations.task import Task
 from ...formulations.throughput.whole_bytes import room_of
 from ...instances import CallPlacement, Latency, Solution, Throughput
 from ...instances.common.arrays import Bools, Ints
-from ..core.part_search import PartSearch
-from ..core.search import Search
-from ..core.share import Share
+from ..core.search import PartSearch, Search, Share
 from ..throughput.max_load import max_load as load_of_busiest
 from ..throughput.methods import METHODS as THROUGHPUT_METHODS
 from .lns_kernel import try_all

@@ -8,11 +8,10 @@ from ...instances import Sharding, Solution
 from ..core.search import OPTIMAL_GAP, Search
 from .baselines import first_plans
 from .elimination import elimination
-from .fitting import fitting
 from .least_memory import is_too_small
 from .local_search import improve
 from .messages import better_by_messages
-from .priced_memory import priced_memory
+from .priced_memory import fitting, priced_memory
 
 #: Pairs of choices of operators that share a tensor, up to which elimination is tried at once.
 FEW_PAIRS = 30_000

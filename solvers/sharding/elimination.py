@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 import psutil
 
+from ...formulations.sharding.bounds import MARGIN, evidence
 from ...formulations.sharding.costs import ShardingCosts, sharding_costs
-from ...formulations.sharding.evidence import MARGIN, evidence
 from ...formulations.sharding.network import CostNetwork, Reduced, cost_network, reduce_network
 from ...formulations.task import Task
 from ...instances import Sharding, Solution, TensorSharding

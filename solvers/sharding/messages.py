@@ -17,8 +17,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ...formulations.sharding.bounds import MARGIN, Proof, evidence
 from ...formulations.sharding.costs import ShardingCosts, sharding_costs
-from ...formulations.sharding.evidence import MARGIN, Proof, evidence
 from ...formulations.sharding.relaxation import (
     Flat,
     Potentials,

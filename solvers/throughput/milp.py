@@ -17,9 +17,8 @@ from ...formulations.throughput.hypergraph import hypergraph
 from ...formulations.throughput.infeasible import why_infeasible
 from ...instances import Placement, Solution, Throughput
 from ...instances.common.arrays import Floats
-from ..core.compiled_model import compile_model
+from ..core.compiled_model import compile_model, write_model
 from ..core.milp_driver import Program, TimeIsUp, solve_program
-from ..core.model_file import write_model
 from ..core.other_solvers import check_solver
 from ..core.search import Search
 from .greedy import greedy

@@ -20,8 +20,7 @@ from stagecut import Cluster, DeviceMapping, InputError, Iteration, Latency, Lim
 from stagecut.formulations.cheap_bounds import cheap_bounds
 from stagecut.formulations.task import pose
 from stagecut.instances import Problem, topology
-from stagecut.runtime.verify.bounds.at_once import bound_at_once
-from stagecut.runtime.verify.bounds.check import CLAIM_TOLERANCE, check_bound
+from stagecut.runtime.verify.bounds.check import CLAIM_TOLERANCE, bound_at_once, check_bound
 
 #: Above all that any plan here takes: with it as target nothing is left out.
 HIGH = 1e9

@@ -15,6 +15,11 @@ the others too little time to compute in are left out, as no plan of max-load at
 one. Loads are compared in steps of T / STEPS; what is near enough is made one with the greater
 value and the smaller load, so that V_k is never too small. Prices that are whole numbers of parts
 of 1 need no steps: of sets of equal value that of the least load is kept.
+
+Partial sets of nodes in an order, in groups of those whose futures cost the same.
+
+What the future of a partial set costs depends only on which of its outputs still have readers to
+come and where they have been read or written so far.
 """
 
 from __future__ import annotations
@@ -30,13 +35,37 @@ from ....instances.common.arrays import Floats, Ints
 from ....instances.formats.certificate import PriceCertificate
 from ..rules import allowed
 from .bound_check import BoundCheck
-from .partial_sets import Groups, Net, enumerate_groups
+
+#: Most groups of partial sets before the check gives up.
+MOST_GROUPS = 400_000
+
+
+@dataclass(frozen=True, eq=False)
+class Net:
+    """A node's output: those that write and read it, as numbers of blocks; its transfer time."""
+
+    blocks: tuple[int, ...]
+    weight: float
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Partial sets that agree in all that matters, layer by layer.
+
+    `arcs[i]` lists, for each group after block i: the group before, whether block i is taken,
+    and the transfer time that this adds.
+    """
+
+    arcs: tuple[tuple[tuple[tuple[int, bool, float], ...], ...], ...]
+
 
 #: Resolutions of loads that are tried: of bounds on what completes a partial set, and of V_k.
 COARSE, STEPS = 400, (4_000, 64_000, 1_000_000)
 
+
 #: Most parts of all prices together: a label of a group for each, at most.
 MOST_PARTS = 10_000_000
+
 
 #: By which part of Σ |π_v| the inequality must hold, for rounding.
 ROUNDING = 1e-10
@@ -53,6 +82,10 @@ class _Device:
     overlap: bool
     target: float
     parts: int
+
+
+#: Loads and values of partial sets, both increasing.
+_Labels = tuple[Floats, Floats]
 
 
 def check_prices(
@@ -201,10 +234,6 @@ def _held(devices: list[_Device], fixed: list[float], counts: list[int], value: 
     return sum(n * b for n, b in zip(counts, best, strict=True))
 
 
-#: Loads and values of partial sets, both increasing.
-_Labels = tuple[Floats, Floats]
-
-
 def _completions(device: _Device) -> list[list[_Labels]]:
     """Return, for the groups before each block and at the end, how they can be completed."""
     rests: list[list[_Labels]] = [[(np.zeros(1), np.zeros(1))]]
@@ -280,3 +309,54 @@ def _merged(labels: list[_Labels], target: float, steps: int, parts: int = 0) ->
 
 def _last(labels: _Labels) -> float:
     return float(labels[1][-1]) if len(labels[1]) else -math.inf
+
+
+def enumerate_groups(size: int, nets: list[Net], most: float) -> Groups:
+    """Return the groups of partial sets, after each block, that pay at most so much transfer time.
+
+    A group is known by two sets of open outputs: those with a block in, and those with one out.
+    """
+    same: dict[tuple[int, ...], float] = {}
+    for net in nets:
+        same[net.blocks] = same.get(net.blocks, 0.0) + net.weight
+    merged = list(same.items())
+    touching: list[list[int]] = [[] for _ in range(size)]
+    last = [blocks[-1] for blocks, _ in merged]
+    for e, (blocks, _) in enumerate(merged):
+        for b in blocks:
+            touching[b].append(e)
+    groups = {(frozenset[int](), frozenset[int]()): 0}
+    least = [0.0]
+    arcs = []
+    total = 0
+    for b in range(size):
+        mine = frozenset(touching[b])
+        open_after = frozenset(e for e in mine if last[e] > b)
+        after: dict[tuple[frozenset[int], frozenset[int]], int] = {}
+        incoming: list[list[tuple[int, bool, float]]] = []
+        paid: list[float] = []
+        for (inside, outside), g in groups.items():
+            for taken in (False, True):
+                other = outside if taken else inside
+                before = inside if taken else outside
+                cost = math.fsum(merged[e][1] for e in mine if e in other and e not in before)
+                if least[g] + cost > most:
+                    continue
+                ended = mine - open_after
+                now = (before | mine) - ended
+                key = (now, other - ended) if taken else (other - ended, now)
+                if key not in after:
+                    after[key] = len(after)
+                    incoming.append([])
+                    paid.append(math.inf)
+                incoming[after[key]].append((g, taken, cost))
+                paid[after[key]] = min(paid[after[key]], least[g] + cost)
+        groups, least = after, paid
+        arcs.append(tuple(map(tuple, incoming)))
+        total += len(after)
+        if total > MOST_GROUPS:
+            raise VerificationError(
+                f"certificate: more than {MOST_GROUPS} groups of partial sets: too many for this "
+                "check; the bound is neither proved nor refuted"
+            )
+    return Groups(tuple(arcs))

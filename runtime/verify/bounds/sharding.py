@@ -19,12 +19,21 @@ Memory is left aside: a limit can only make shardings dearer. With a price for e
 counted (`sharding_memory`), and what the limit is worth at that price is taken off. What is left at
 a price can also be eliminated with costs and bytes apart (`fitting`): that finds the least cost of
 what fits, and no choice of a sharding that fits and costs less than the target has been left out.
+
+The least of a sum of costs of a few variables each, by elimination one after the other.
+
+The least of a sum of costs among the values whose bytes fit, by elimination of variables.
+
+A front is what can be reached in costs and bytes, shape (k, 2): the cheapest first, and each holds
+less than those before it. What costs the target or more, or does not fit, is in none: costs and
+bytes are never below 0.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -41,127 +50,58 @@ from ....instances.formats.certificate import (
     potential_certificate,
 )
 from .bound_check import BoundCheck, check_target
-from .elimination import Factor, least_sum
-from .fitting import least_that_fits
-from .sharding_memory import with_memory
-from .sharding_ways import Tensors, Use, Ways, priced_ways
+from .sharding_program import Tensors, Use, Ways, priced_ways, with_memory
+
+#: The front of what neither costs nor holds anything.
+_NOTHING = np.zeros((1, 2))
+
+
+@dataclass(frozen=True)
+class _Fronts:
+    """A front for each values of some variables."""
+
+    scope: tuple[int, ...]
+    fronts: dict[tuple[int, ...], Floats]
+
+
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """A cost of some variables.
+
+    Parameters
+    ----------
+    scope
+        Numbers of the variables, which differ.
+    table
+        An axis for each.
+    """
+
+    scope: tuple[int, ...]
+    table: Floats
+
 
 #: What is taken off for rounding, as a part of the sum of all magnitudes.
 ROUNDING = 1e-11
 
+
 #: What is checked by what the plan keeps.
 WITH_EVIDENCE = (PASSED, ELIMINATED, PRICED, FITTING)
+
 
 #: How much more than the memory a plan may hold, relatively.
 SLACK = 1e-9
 
+
 #: Passes over the operators, at most, and between two tries to eliminate what is left.
 PASSES, STEP = 48, 4
+
 
 #: Entries of all tables of elimination, before the last try and in it.
 MOST_AT_FIRST, MOST_ENTRIES = 4_000_000, 200_000_000
 
+
 #: Pairs of cost and bytes that are added up, where what fits is eliminated.
 MOST_PAIRS = 10_000_000
-
-
-def check_sharding_bound(workload: Workload, plan: Plan, problem: Sharding) -> BoundCheck:
-    """Check that a sharding's bound holds; see `check.check_bound`.
-
-    A bound whose certificate has no potentials is held against what can be proved without.
-    """
-    origin = plan.certificate.get("origin")
-    if origin in WITH_EVIDENCE:
-        given = potential_certificate(plan.certificate)
-    else:
-        given = PotentialCertificate("elimination of a program", plan.bound, 1.0, [], [])
-    check_target(plan, given.target)
-    proved = proved_by(workload, problem, given)
-    if not proved >= given.target and origin not in WITH_EVIDENCE:
-        raise InputError(
-            f"plan: its bound comes from {quote(origin)}, without a certificate that can be "
-            f"checked; of any sharding {proved!r} is proved, and not {given.target!r}"
-        )
-    if not proved >= given.target:
-        raise VerificationError(
-            f"certificate: its potentials prove {proved!r}, and not {given.target!r}"
-        )
-    return BoundCheck(given.target, proved, given.target)
-
-
-def proved_by(workload: Workload, problem: Sharding, data: PotentialCertificate) -> float:
-    """Return the bound on the cost that a certificate proves: the target at most.
-
-    Raises
-    ------
-    VerificationError
-        If it speaks of what the program does not have, or what it leaves is too much to try.
-    """
-    program = program_of(workload)
-    ways, tensors = priced_ways(program, problem, workload.time_unit)
-    if any(not len(one.cost) for one in ways):
-        return data.target  # an operator that cannot be computed: there is no sharding
-    if data.price == 0 and data.origin != FITTING:
-        return _proved(ways, tensors, data, data.target)
-    if problem.memory_bytes is None or data.price < 0:
-        raise VerificationError(f"certificate: a byte has the price {data.price}, and no limit")
-    room = problem.memory_bytes * (1 + SLACK)
-    worth = data.price * room
-    target = (data.target + worth) * (1 + ROUNDING)
-    dearer = with_memory(program, problem, ways, tensors, data.price)
-    if data.origin == FITTING:
-        check = _Check(*dearer, data, target)
-        for k in range(PASSES):
-            check.passes(forward=k % 2 == 0)
-            if check.bound >= target:
-                return data.target
-        paid = with_memory(program, problem, ways, tensors, 0.0)
-        held = with_memory(program, problem, *_without_costs(ways, tensors), 1.0)
-        return _proved_of_what_fits(check, (paid, held), (data.target, room))
-    proved = _proved(*dearer, data, target)
-    return data.target if proved >= target else proved * (1 - ROUNDING) - worth
-
-
-def _without_costs(ways: list[Ways], tensors: list[Tensors]) -> tuple[list[Ways], list[Tensors]]:
-    """Return operators and tensors that cost nothing."""
-    return (
-        [replace(one, cost=np.zeros_like(one.cost)) for one in ways],
-        [replace(tensor, cost=np.zeros_like(tensor.cost)) for tensor in tensors],
-    )
-
-
-def _proved_of_what_fits(
-    check: _Check, sides: Sequence[tuple[list[Ways], list[Tensors]]], limits: tuple[float, float]
-) -> float:
-    """Return the least cost of the choices left that fit: the target at most."""
-    counts = check.counts()
-    factors: list[tuple[Factor, int]] = []
-    for side, (check.ways, check.tensors) in enumerate(sides):
-        factors += [(factor, side) for factor in check.factors()]
-    target, room = limits
-    least = least_that_fits(counts, factors, (target * (1 + 2 * ROUNDING), room), MOST_PAIRS)
-    if least is None:
-        raise VerificationError("certificate: it leaves too many choices for this check to try all")
-    return min(target, least * (1 - ROUNDING))
-
-
-def _proved(
-    ways: list[Ways], tensors: list[Tensors], data: PotentialCertificate, target: float
-) -> float:
-    """Return what is proved of operators and tensors that cost so: the target at most."""
-    check = _Check(ways, tensors, data, target)
-    for k in range(PASSES):
-        check.passes(forward=k % 2 == 0)
-        if check.bound >= target:
-            return target
-        if k % STEP == STEP - 1:
-            most = MOST_AT_FIRST if k < PASSES - 1 else MOST_ENTRIES
-            least = least_sum(check.counts(), check.factors(), most)
-            if least is not None:
-                return min(target, least * (1 - ROUNDING))  # a sum of costs, none below 0
-    raise VerificationError(
-        "certificate: its potentials leave too many choices for this check to try all"
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,6 +250,105 @@ class _Check:
         return found
 
 
+def check_sharding_bound(workload: Workload, plan: Plan, problem: Sharding) -> BoundCheck:
+    """Check that a sharding's bound holds; see `check.check_bound`.
+
+    A bound whose certificate has no potentials is held against what can be proved without.
+    """
+    origin = plan.certificate.get("origin")
+    if origin in WITH_EVIDENCE:
+        given = potential_certificate(plan.certificate)
+    else:
+        given = PotentialCertificate("elimination of a program", plan.bound, 1.0, [], [])
+    check_target(plan, given.target)
+    proved = proved_by(workload, problem, given)
+    if not proved >= given.target and origin not in WITH_EVIDENCE:
+        raise InputError(
+            f"plan: its bound comes from {quote(origin)}, without a certificate that can be "
+            f"checked; of any sharding {proved!r} is proved, and not {given.target!r}"
+        )
+    if not proved >= given.target:
+        raise VerificationError(
+            f"certificate: its potentials prove {proved!r}, and not {given.target!r}"
+        )
+    return BoundCheck(given.target, proved, given.target)
+
+
+def proved_by(workload: Workload, problem: Sharding, data: PotentialCertificate) -> float:
+    """Return the bound on the cost that a certificate proves: the target at most.
+
+    Raises
+    ------
+    VerificationError
+        If it speaks of what the program does not have, or what it leaves is too much to try.
+    """
+    program = program_of(workload)
+    ways, tensors = priced_ways(program, problem, workload.time_unit)
+    if any(not len(one.cost) for one in ways):
+        return data.target  # an operator that cannot be computed: there is no sharding
+    if data.price == 0 and data.origin != FITTING:
+        return _proved(ways, tensors, data, data.target)
+    if problem.memory_bytes is None or data.price < 0:
+        raise VerificationError(f"certificate: a byte has the price {data.price}, and no limit")
+    room = problem.memory_bytes * (1 + SLACK)
+    worth = data.price * room
+    target = (data.target + worth) * (1 + ROUNDING)
+    dearer = with_memory(program, problem, ways, tensors, data.price)
+    if data.origin == FITTING:
+        check = _Check(*dearer, data, target)
+        for k in range(PASSES):
+            check.passes(forward=k % 2 == 0)
+            if check.bound >= target:
+                return data.target
+        paid = with_memory(program, problem, ways, tensors, 0.0)
+        held = with_memory(program, problem, *_without_costs(ways, tensors), 1.0)
+        return _proved_of_what_fits(check, (paid, held), (data.target, room))
+    proved = _proved(*dearer, data, target)
+    return data.target if proved >= target else proved * (1 - ROUNDING) - worth
+
+
+def _without_costs(ways: list[Ways], tensors: list[Tensors]) -> tuple[list[Ways], list[Tensors]]:
+    """Return operators and tensors that cost nothing."""
+    return (
+        [replace(one, cost=np.zeros_like(one.cost)) for one in ways],
+        [replace(tensor, cost=np.zeros_like(tensor.cost)) for tensor in tensors],
+    )
+
+
+def _proved_of_what_fits(
+    check: _Check, sides: Sequence[tuple[list[Ways], list[Tensors]]], limits: tuple[float, float]
+) -> float:
+    """Return the least cost of the choices left that fit: the target at most."""
+    counts = check.counts()
+    factors: list[tuple[Factor, int]] = []
+    for side, (check.ways, check.tensors) in enumerate(sides):
+        factors += [(factor, side) for factor in check.factors()]
+    target, room = limits
+    least = least_that_fits(counts, factors, (target * (1 + 2 * ROUNDING), room), MOST_PAIRS)
+    if least is None:
+        raise VerificationError("certificate: it leaves too many choices for this check to try all")
+    return min(target, least * (1 - ROUNDING))
+
+
+def _proved(
+    ways: list[Ways], tensors: list[Tensors], data: PotentialCertificate, target: float
+) -> float:
+    """Return what is proved of operators and tensors that cost so: the target at most."""
+    check = _Check(ways, tensors, data, target)
+    for k in range(PASSES):
+        check.passes(forward=k % 2 == 0)
+        if check.bound >= target:
+            return target
+        if k % STEP == STEP - 1:
+            most = MOST_AT_FIRST if k < PASSES - 1 else MOST_ENTRIES
+            least = least_sum(check.counts(), check.factors(), most)
+            if least is not None:
+                return min(target, least * (1 - ROUNDING))  # a sum of costs, none below 0
+    raise VerificationError(
+        "certificate: its potentials leave too many choices for this check to try all"
+    )
+
+
 def _conversion(maker: int, price: Floats, wants: dict[int, Bools], done: int) -> list[Factor]:
     """Return what a conversion costs by its maker's choices and those of all who may want it."""
     if any(needs.all() for needs in wants.values()):
@@ -342,3 +381,140 @@ def _given(
             raise VerificationError("certificate: it counts a use twice")
         found[tensor, reader, slot] = (by[0], by[1])
     return found
+
+
+def least_sum(counts: list[int], factors: list[Factor], most: int) -> float | None:
+    """Return the least of the sum of all factors; None if its tables have more entries than `most`.
+
+    Parameters
+    ----------
+    counts
+        How many values each variable has.
+    """
+    several = {v for v, count in enumerate(counts) if count > 1}
+    numbers, live = itertools.count(), {}
+    of: dict[int, set[int]] = {v: set() for v in several}
+    total, entries = [], 0
+
+    def add(factor: Factor) -> None:
+        if not factor.scope:
+            total.append(float(factor.table))
+            return
+        number = next(numbers)
+        live[number] = factor
+        for v in factor.scope:
+            of[v].add(number)
+
+    for factor in factors:
+        scope = tuple(v for v in factor.scope if v in several)
+        add(Factor(scope, factor.table.reshape([counts[v] for v in scope])))
+    sizes = {v: _size(v, counts, of, live) for v in several if of[v]}
+    while sizes:
+        v = min(sizes, key=lambda u: (sizes[u], u))
+        entries += sizes.pop(v)
+        if entries > most:
+            return None
+        gone = of.pop(v)
+        mine = [live.pop(number) for number in sorted(gone)]
+        scope = tuple(sorted({u for factor in mine for u in factor.scope} - {v}))
+        joint = np.zeros([counts[u] for u in (*scope, v)])
+        for factor in mine:
+            joint += _spread(factor, (*scope, v))
+        for u in scope:
+            of[u] -= gone
+        add(Factor(scope, joint.min(axis=-1)))
+        sizes |= {u: _size(u, counts, of, live) for u in scope}
+    return math.fsum(total)
+
+
+def _size(v: int, counts: list[int], of: dict[int, set[int]], live: dict[int, Factor]) -> int:
+    """Return the entries of the table by which a variable is eliminated."""
+    return math.prod(counts[u] for u in {u for number in of[v] for u in live[number].scope} | {v})
+
+
+def _spread(factor: Factor, axes: tuple[int, ...]) -> Floats:
+    """Return a factor's table with all these axes, of extent 1 where it does not depend on one."""
+    order = sorted(range(len(factor.scope)), key=lambda k: axes.index(factor.scope[k]))
+    table = factor.table.transpose(order)
+    extents = iter(table.shape)
+    return table.reshape([next(extents) if u in factor.scope else 1 for u in axes])
+
+
+def least_that_fits(
+    counts: Sequence[int], factors: Iterable[tuple[Factor, int]], limits: tuple[float, float],
+    most: int,
+) -> float | None:  # fmt: skip
+    """Return the least cost of what holds at most so many bytes; None if that is too much work.
+
+    Parameters
+    ----------
+    counts
+        How many values each variable has.
+    factors
+        Costs (0) and bytes (1).
+    limits
+        The target, which is returned if nothing that fits costs less, and the bytes that fit.
+    most
+        Pairs of cost and bytes that are added up, at most.
+    """
+    live = [_singles(factor, side, limits) for factor, side in factors]
+    work = 0
+    for _ in counts:
+        named = {u for one in live for u in one.scope}
+        if not named:
+            break
+        v = min(named, key=lambda u: (_cells(u, counts, live), u))
+        mine = [one for one in live if v in one.scope]
+        live = [one for one in live if v not in one.scope]
+        scope = tuple(sorted({u for one in mine for u in one.scope} - {v}))
+        fronts = {}
+        for cell in itertools.product(*(range(counts[u]) for u in scope)):
+            at = dict(zip(scope, cell, strict=True))
+            parts: list[Floats] = []
+            for value in range(counts[v]):
+                at[v] = value
+                front = _NOTHING
+                for one in mine:
+                    other = one.fronts[tuple(at[u] for u in one.scope)]
+                    work += max(1, len(front) * len(other))
+                    if work > most:
+                        return None
+                    front = _sum(front, other, limits)
+                parts.append(front)
+            fronts[cell] = _front(np.concatenate(parts), limits)
+        live.append(_Fronts(scope, fronts))
+    total = _NOTHING
+    for one in live:
+        work += len(total) * len(one.fronts[()])
+        if work > most:
+            return None
+        total = _sum(total, one.fronts[()], limits)
+    return float(total[0, 0]) if len(total) else limits[0]
+
+
+def _singles(factor: Factor, side: int, limits: tuple[float, float]) -> _Fronts:
+    """Return a factor as fronts of one pair each."""
+    found = {}
+    for cell, value in np.ndenumerate(factor.table):
+        pair = np.zeros((1, 2))
+        pair[0, side] = value
+        found[cell] = _front(pair, limits)
+    return _Fronts(factor.scope, found)
+
+
+def _cells(v: int, counts: Sequence[int], live: Sequence[_Fronts]) -> int:
+    around = {u for one in live if v in one.scope for u in one.scope}
+    return math.prod(counts[u] for u in around)
+
+
+def _sum(one: Floats, other: Floats, limits: tuple[float, float]) -> Floats:
+    return _front((one[:, None] + other[None]).reshape(-1, 2), limits)
+
+
+def _front(pairs: Floats, limits: tuple[float, float]) -> Floats:
+    """Return those that fit, cost less than the target, and that none is better than in both."""
+    target, room = limits
+    pairs = pairs[(pairs[:, 0] < target) & (pairs[:, 1] <= room)]
+    pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
+    before = np.minimum.accumulate(np.append(np.inf, pairs[:, 1]))[:-1]
+    return np.asarray(pairs[pairs[:, 1] < before], np.float64)

@@ -15,11 +15,8 @@ import numpy as np
 
 from ....formulations.linear import Linear
 from ....instances.common.arrays import Floats
-from .activity import entries_of
-from .exact_basis import evaluate
-from .relaxation import Relaxation, relax
-from .safe_bound import dual_bound, refuted
-from .tighten import tighten
+from .relaxation import Relaxation, dual_bound, evaluate, refuted, relax
+from .tighten import entries_of, tighten
 
 #: By which share of its terms a row of a solution may be broken: rounding of sums.
 ROW_SLACK = 1e-12

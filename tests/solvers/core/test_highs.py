@@ -18,7 +18,8 @@ from sweep import case_of
 from stagecut import Limits
 from stagecut.formulations.linear import Linear
 from stagecut.instances import StagecutError
-from stagecut.solvers.core import highs, highs_thread
+from stagecut.solvers.core import highs
+from stagecut.solvers.core import highs as highs_thread
 from stagecut.solvers.core.compiled_model import compile_model
 from stagecut.solvers.core.highs import run_highs
 from stagecut.solvers.core.search import Search

@@ -35,8 +35,7 @@ from stagecut.formulations.throughput.hypergraph import hypergraph
 from stagecut.instances import Solution
 from stagecut.instances.formats.certificate import PriceCertificate
 from stagecut.runtime.verify.bounds import prices as price_check
-from stagecut.runtime.verify.bounds.at_once import bound_at_once
-from stagecut.runtime.verify.bounds.check import check_bound
+from stagecut.runtime.verify.bounds.check import bound_at_once, check_bound
 from stagecut.solvers import Search
 from stagecut.solvers.core import session
 from stagecut.solvers.throughput import set_partitioning as search_module

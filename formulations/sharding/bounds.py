@@ -1,20 +1,26 @@
 """What proves a bound on shardings, in the form that plans keep: potentials, by tensors and uses.
 
 What it proves is written out in `runtime.verify.bounds.sharding`.
+
+The bound on a sharding that costs next to nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from ...instances import Sharding
 from ...instances.common.arrays import Floats
 from ...instances.model.sharding.program import property_text
-from .costs import ShardingCosts
+from ..task import Task
+from .costs import ShardingCosts, sharding_costs
 
 #: What rounding all potentials down to whole units may take off the bound, relatively.
 LOSS = 1e-7
+
 
 #: What a bound is below the target of its certificate's check, relatively: for rounding.
 MARGIN = 1e-9
@@ -82,3 +88,10 @@ def _slots(costs: ShardingCosts, t: int) -> list[int]:
         found += [slot for slot, read in enumerate(operator.inputs) if read == t]
         found += [0] * (operator.gradient == t)
     return found
+
+
+def sharding_cheap_bounds(task: Task[Sharding]) -> Iterator[tuple[float, str]]:
+    """Yield Σ over operators of the cost of their cheapest choice, conversions left out."""
+    choices = sharding_costs(task).choices
+    least = sum(float(one.cost.min(initial=float("inf"))) for one in choices)
+    yield least * (1 - MARGIN), "cheapest signatures"
