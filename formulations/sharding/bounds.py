@@ -21,7 +21,6 @@ from .costs import ShardingCosts, sharding_costs
 #: What rounding all potentials down to whole units may take off the bound, relatively.
 LOSS = 1e-7
 
-
 #: What a bound is below the target of its certificate's check, relatively: for rounding.
 MARGIN = 1e-9
 

@@ -147,7 +147,6 @@ class Term:
 #: Choices of one operator, at most: signatures to the power of the mesh's axes.
 MOST_CHOICES = 20_000
 
-
 #: Bytes of a statistic: the least that is added up, however many devices divide the rest.
 NUMBER_BYTES = 4.0
 

@@ -41,14 +41,11 @@ from .search import S, Search
 #: does not listen while it solves the first relaxation, though it does keep its time limit then.
 PATIENCE_S = 1.0
 
-
 #: Seconds between two looks at the clock and at Ctrl-C.
 PERIOD_S = 0.05
 
-
 #: What HiGHS prints, and seconds after it that what was printed gets to come through the pipe.
 OWN_LINE = b"HighsMipSolverData::transformNewIntegerFeasibleSolution tmpSolver.run();\n"
-
 
 THROUGH_S = 1.0
 
@@ -118,12 +115,9 @@ class _Pipe(NamedTuple):
 
 _lock = threading.Lock()
 
-
 _running = 0  # how many solves there are, of which the first makes the pipe and the last ends it
 
-
 _piped: _Pipe | None = None
-
 
 #: The presolve of HiGHS 1.12 can call a feasible program infeasible where columns have no bound
 #: (rule 6, "forcing row"). Switching off that rule alone can corrupt the memory of the process, so

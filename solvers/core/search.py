@@ -22,10 +22,8 @@ from .limits import Limits
 
 S = TypeVar("S")
 
-
 #: Relative gap up to which a plan is called optimal: the tolerance of the solvers' arithmetic.
 OPTIMAL_GAP = 1e-6
-
 
 #: Seconds on the way from one gap to the next that are worth a note.
 SHOWN_S = 0.01

@@ -51,7 +51,6 @@ class Order:
 #: Part of the memory that is free now which the tables may take, eleven bytes an entry.
 MEMORY_SHARE, ENTRY_BYTES = 0.5, 11
 
-
 #: Entries of all tables up to which elimination is a matter of a minute.
 MOST_ENTRIES = 2_000_000_000
 

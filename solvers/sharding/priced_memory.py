@@ -33,10 +33,8 @@ from .messages import approach, choices_left
 #: Pairs of cost and bytes that are added up, and entries of tables, at most.
 MOST = 300_000
 
-
 #: How much more than the memory a plan may hold, relatively, for rounding.
 SLACK = 1e-9
-
 
 #: Cost, bytes, and what they are of: a variable with its value, or two of these.
 Point = tuple[float, float, tuple[object, object]]
@@ -68,14 +66,11 @@ class _Both:
 #: By how much rounding of sums may make a bound too high, relatively.
 ROUNDING = 1e-9
 
-
 #: Prices that are tried, at most.
 STEPS = 24
 
-
 #: The first price, as part of one at which all memory costs as much as a plan at least.
 NEXT_TO_NONE = 1e-9
-
 
 #: A price's plan is sought to this gap.
 ENOUGH = 1e-5

@@ -94,7 +94,7 @@ def check_bound(workload: Workload, plan: Plan | Planned) -> BoundCheck:
     if isinstance(problem, Sharding) and not math.isinf(plan.bound):
         return check_sharding_bound(workload, plan, problem)
     if origin not in (PRICES, HUBS, MULTIPLIERS) or not isinstance(problem, Throughput):
-        return _check_at_once(workload, plan)
+        return _check_without_certificate(workload, plan)
     costs = without_links(price(workload, plan.cluster), returning=False)
     if origin == PRICES:
         data = price_certificate(plan.certificate, workload.n, len(costs.count))
@@ -114,13 +114,13 @@ def check_bound(workload: Workload, plan: Plan | Planned) -> BoundCheck:
     return BoundCheck(given.target, proved, given.target)
 
 
-def _check_at_once(workload: Workload, plan: Plan) -> BoundCheck:
+def _check_without_certificate(workload: Workload, plan: Plan) -> BoundCheck:
     """Hold a bound against what follows from the workload alone."""
     origin = plan.certificate.get("origin")
     said = f"its bound comes from {quote(origin)}" if origin else "it has no bound"
     if origin is None and not math.isinf(plan.bound):
         said = "it does not say where its bound comes from"
-    proved = -math.inf if math.isinf(plan.bound) else bound_at_once(workload, plan)
+    proved = -math.inf if math.isinf(plan.bound) else bound_without_certificate(workload, plan)
     if not plan.bound <= proved * (1 + CLAIM_TOLERANCE) and _proved_by_chains(workload, plan):
         proved = plan.bound
     if not plan.bound <= proved * (1 + CLAIM_TOLERANCE) or math.isinf(plan.bound):
@@ -145,7 +145,7 @@ def _proved_by_chains(workload: Workload, plan: Plan) -> bool:
     )
 
 
-def bound_at_once(workload: Workload, plan: Plan) -> float:
+def bound_without_certificate(workload: Workload, plan: Plan) -> float:
     """Return the best bound on the objective of a plan's problem that needs no evidence; ≥ 0."""
     problem, cluster = plan.problem, plan.cluster
     match problem:

@@ -49,7 +49,6 @@ from .stage_chains import ListedStages, list_stages
 #: Actions that are executed for all numbers of stages at most, and paths for one of them.
 ACTIONS, PATHS = 20_000_000, 500
 
-
 #: Ends of actions that are held at once.
 TIMES = 5_000_000
 
@@ -119,10 +118,8 @@ class SchedulePaths:
 #: Rounds of a game, and parts into which chains are divided, at most.
 ROUNDS, PARTS_OF_CHAINS = 100, 500
 
-
 #: Chains that are looked at one by one, and mixtures by which they are left out.
 CHAINS, KEPT = 100_000, 10
-
 
 #: Rounding of prices, what prices are no longer raised by, and how far above the cheapest chain
 #: others are kept, as parts of the target.
@@ -148,7 +145,7 @@ class _Cheapest(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class _Part:
+class _ChainSubset:
     """Some of the chains, and what is known of them.
 
     Parameters
@@ -202,7 +199,7 @@ def _refuted(listed: ListedStages, paths: SchedulePaths) -> bool:
     """Whether no chain of so many stages is below the target."""
     fits = [listed.resident + held * listed.activation <= 1.0 for held in paths.held]
     size = len(fits)
-    first = _Part([np.flatnonzero(own) for own in fits], [], [], [])
+    first = _ChainSubset([np.flatnonzero(own) for own in fits], [], [], [])
     for s in range(size):  # the paths that stay on one stage
         heavy = np.full((size, 4), 1e-3)
         heavy[s] = 1.0
@@ -210,45 +207,47 @@ def _refuted(listed: ListedStages, paths: SchedulePaths) -> bool:
         found = _cheapest(listed, first.rows[-1], first.allowed)
         if found is None:
             return True
-        first = replace(first, allowed=_below(first.allowed, found))
+        first = replace(first, allowed=_stages_below_target(first.allowed, found))
     left = [first]
     for _ in range(PARTS_OF_CHAINS):
         if not left:
             return True
-        part = _played(listed, paths, left.pop())
+        part = _after_pricing(listed, paths, left.pop())
         if part is None:
             continue
-        chains, complete = _chains(listed, part)
+        chains, complete = _enumerate_chains(listed, part)
         if (paths.makespans(listed.times[:, chains]) < 1.0).any():
             return False
         if not complete:
-            left += _divided(listed, part)
+            left += _branch(listed, part)
     raise too_much(f"too many chains of {size} stages are close to it")
 
 
-def _played(listed: ListedStages, paths: SchedulePaths, part: _Part) -> _Part | None:
+def _after_pricing(
+    listed: ListedStages, paths: SchedulePaths, part: _ChainSubset
+) -> _ChainSubset | None:
     """Return what is left below the target once prices rise no more; None for no chain."""
     allowed, rows, chains = part.allowed, list(part.rows), list(part.chains)
     prices: list[Floats] = []
     while True:
         costs = np.array([[_cost(listed, row, chain) for chain in chains] for row in rows])
-        weights = _mixture(costs)
+        weights = _path_weights(costs)
         prices.append(np.tensordot(weights, np.array(rows), axes=1))
         found = _cheapest(listed, prices[-1], allowed)
         if found is None or found.value >= 1.0 + CHAIN_ROUNDING:
             return None
-        allowed = _below(allowed, found)
+        allowed = _stages_below_target(allowed, found)
         chains.append(found.chain)
         makespan, row = paths.longest(listed.times[:, found.chain].T)
         if makespan < max(1.0, found.value + CLOSE) or len(prices) == ROUNDS:
             used = [row for row, weight in zip(rows, weights, strict=True) if weight > 0]
             own = [_cost(listed, prices[-1], chain) for chain in chains]
             near = [c for c, cost in zip(chains, own, strict=True) if cost <= found.value + NEAR]
-            return _Part(allowed, used, near, prices[-KEPT:])
+            return _ChainSubset(allowed, used, near, prices[-KEPT:])
         rows.append(row)
 
 
-def _chains(listed: ListedStages, part: _Part) -> tuple[Ints, bool]:
+def _enumerate_chains(listed: ListedStages, part: _ChainSubset) -> tuple[Ints, bool]:
     """Return all chains of a part below the target at all its prices, or if they are too many some.
 
     Returns
@@ -259,7 +258,7 @@ def _chains(listed: ListedStages, part: _Part) -> tuple[Ints, bool]:
         Whether these are all.
     """
     every = [*part.rows, *part.prices]
-    behind = [_behind(listed, prices, part.allowed) for prices in every]
+    behind = [_backward_labels(listed, prices, part.allowed) for prices in every]
     chains, at = np.zeros((1, 0), np.int64), np.zeros(1, np.int64)
     cost = np.zeros((len(every), 1))
     for place, stages in enumerate(part.allowed):
@@ -278,14 +277,14 @@ def _chains(listed: ListedStages, part: _Part) -> tuple[Ints, bool]:
     return chains, True
 
 
-def _below(allowed: list[Ints], found: _Cheapest) -> list[Ints]:
+def _stages_below_target(allowed: list[Ints], found: _Cheapest) -> list[Ints]:
     """Return the stages through which a chain is below the target."""
     return [
         own[least < 1.0 + CHAIN_ROUNDING] for own, least in zip(allowed, found.through, strict=True)
     ]
 
 
-def _divided(listed: ListedStages, part: _Part) -> list[_Part]:
+def _branch(listed: ListedStages, part: _ChainSubset) -> list[_ChainSubset]:
     """Divide chains by one of their ideals: that in which those at hand differ most."""
     ends = listed.end[np.array(part.chains)]
     lowest, highest = ends.min(axis=0), ends.max(axis=0)
@@ -297,13 +296,13 @@ def _divided(listed: ListedStages, part: _Part) -> list[_Part]:
         allowed = list(part.allowed)
         allowed[place] = part.allowed[place][(at >= low) & (at <= high)]
         own = [c for c, end in zip(part.chains, ends[:, place], strict=True) if low <= end <= high]
-        halves.append(_Part(allowed, part.rows, own, []))
+        halves.append(_ChainSubset(allowed, part.rows, own, []))
     return halves
 
 
 def _cheapest(listed: ListedStages, prices: Floats, allowed: list[Ints]) -> _Cheapest | None:
     """Return the cheapest chain at prices of shape (P, 4); None if there is no chain."""
-    behind = _behind(listed, prices, allowed)
+    behind = _backward_labels(listed, prices, allowed)
     value = float(behind[0][0])
     if np.isinf(value):
         return None
@@ -324,7 +323,7 @@ def _cheapest(listed: ListedStages, prices: Floats, allowed: list[Ints]) -> _Che
     return _Cheapest(value, np.array(chain, np.int64), through)
 
 
-def _behind(listed: ListedStages, prices: Floats, allowed: list[Ints]) -> list[Floats]:
+def _backward_labels(listed: ListedStages, prices: Floats, allowed: list[Ints]) -> list[Floats]:
     """Return for each place the least price of the stages from there on, by ideal; P + 1 arrays."""
     behind = [np.full(listed.ideals, np.inf)]
     behind[0][-1] = 0.0
@@ -340,7 +339,7 @@ def _cost(listed: ListedStages, prices: Floats, chain: Ints) -> float:
     return float((prices * listed.times[:, chain].T).sum())
 
 
-def _mixture(costs: Floats) -> Floats:
+def _path_weights(costs: Floats) -> Floats:
     """Return weights of paths with which the cheapest of the chains is dearest; shape (paths,)."""
     from scipy.optimize import linprog
 
@@ -393,16 +392,16 @@ def paths_of(problem: Iteration, stages: int, *, trains: bool) -> SchedulePaths:
                     break
                 own = [] if waits is None else [number[waits]]
                 if place[d]:
-                    own.append(number[_named(*queue[place[d] - 1])])
-                number[_named(stage, kind, j)] = len(which)
+                    own.append(number[_action_key(*queue[place[d] - 1])])
+                number[_action_key(stage, kind, j)] = len(which)
                 which.append((stage, kind))
                 before.append(tuple(own))
                 place[d] += 1
-    held = np.array([_most_held(queue, trains) for queue in queues], np.int64)
+    held = np.array([_most_in_flight(queue, trains) for queue in queues], np.int64)
     return SchedulePaths(np.array(which, np.int64), tuple(before), held)
 
 
-def _named(stage: int, kind: int, microbatch: int) -> tuple[int, int, int]:
+def _action_key(stage: int, kind: int, microbatch: int) -> tuple[int, int, int]:
     """Name an action by what others wait for: B and I, the gradients of inputs, are one."""
     return stage, Kind.B if kind == Kind.I else kind, microbatch
 
@@ -416,7 +415,7 @@ def _waits_for(stage: int, kind: int, microbatch: int, stages: int) -> tuple[int
     return (stage + 1, Kind.B, microbatch) if stage + 1 < stages else (stage, Kind.F, microbatch)
 
 
-def _most_held(queue: list[tuple[int, int, int]], trains: bool) -> int:
+def _most_in_flight(queue: list[tuple[int, int, int]], trains: bool) -> int:
     """Return how many microbatches are begun and not through at once."""
     steps = [int(kind == Kind.F) - (kind in (Kind.B, Kind.W)) for _, kind, _ in queue]
     return max(accumulate(steps), default=0) if trains else 1

@@ -49,14 +49,11 @@ from .max_load import Nets, least_cut, nets_of
 #: Blocks up to which paths are looked at: which leads to which takes their square in bytes.
 MOST_BLOCKS = 10_000
 
-
 #: Paths that are tried, the last by the times on CPUs; what the weights on one are cut to after it.
 PATHS, AGAIN = 4, 0.1
 
-
 #: Minimum cuts for one path.
 CUTS = 2_000
-
 
 #: What is taken off for rounding, relatively.
 INTERVAL_ROUNDING = 1e-11
@@ -99,7 +96,6 @@ class _Blocks:
 
 #: What is taken off for rounding, as a part of the sum of all magnitudes.
 ROUNDING = 1e-12
-
 
 #: Values of μ that are tried.
 PRICES = 256
@@ -155,7 +151,7 @@ def path_interval_bound(workload: Workload, costs: Costs, calls: int, target: fl
     most = min(calls * int(costs.count[own].sum()), len(blocks.members))
     best = 0.0
     for path in _paths(workload, blocks):
-        best = max(best, _along(workload, blocks, path, most, target))
+        best = max(best, _bound_along(workload, blocks, path, most, target))
         if best >= target:
             break
     return best
@@ -164,7 +160,7 @@ def path_interval_bound(workload: Workload, costs: Costs, calls: int, target: fl
 def _blocks(workload: Workload, costs: Costs, whole: bool) -> _Blocks | None:
     leader = np.arange(workload.n)
     for nodes in workload.colour_classes if whole else ():
-        if len(nodes) > 1 and _closed(workload, nodes):
+        if len(nodes) > 1 and _is_contractible(workload, nodes):
             leader[list(nodes)] = min(nodes)
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(np.unique(leader).tolist())
@@ -208,7 +204,7 @@ def _summed(of: Ints, values: Floats) -> Floats:
     return np.asarray(np.bincount(of, weights=values), np.float64)
 
 
-def _closed(workload: Workload, colour: Sequence[int]) -> bool:
+def _is_contractible(workload: Workload, colour: Sequence[int]) -> bool:
     """Whether each node where a colour is entered leads to each one where it is left."""
     inside = set(colour)
     exits = {v for v in colour if not inside.issuperset(workload.successors[v])}
@@ -262,26 +258,26 @@ def _heaviest(workload: Workload, blocks: _Blocks, weight: Floats) -> list[int]:
     return path[::-1]
 
 
-def _along(
+def _bound_along(
     workload: Workload, blocks: _Blocks, path: list[int], calls: int, target: float
 ) -> float:
     """Return D[1][calls] of one path, with cuts where it matters, as long as below the target."""
     size = len(path)
     cpu = np.array([_passage(workload, blocks, path, i) for i in range(size)])
-    load = _first_loads(workload, blocks, path)
+    load = _weak_loads(workload, blocks, path)
     nets = nets_of(workload, blocks.of)
     exact: set[tuple[int, int]] = set()
     while True:
-        value, used = _least(load, cpu, calls)
+        value, used = _shortest_rest(load, cpu, calls)
         rough = [interval for interval in used if interval not in exact]
         if value * (1 - INTERVAL_ROUNDING) >= target or not rough or len(exact) > CUTS:
             return value * (1 - INTERVAL_ROUNDING)
         for a, b in rough:
-            load[a, b] = max(load[a, b], _cut(blocks, nets, path, a, b))
+            load[a, b] = max(load[a, b], _least_load(blocks, nets, path, a, b))
             exact.add((a, b))
 
 
-def _least(load: Floats, cpu: Floats, calls: int) -> tuple[float, list[tuple[int, int]]]:
+def _shortest_rest(load: Floats, cpu: Floats, calls: int) -> tuple[float, list[tuple[int, int]]]:
     """Return D[1][calls], and the intervals that its minimum uses."""
     size = len(cpu)
     rest = np.zeros((size + 1, calls + 1))
@@ -332,7 +328,7 @@ def _passage(workload: Workload, blocks: _Blocks, path: list[int], i: int) -> fl
     return least if np.isfinite(least) or np.isinf(blocks.cpu[nodes]).any() else 0.0
 
 
-def _first_loads(workload: Workload, blocks: _Blocks, path: list[int]) -> Floats:
+def _weak_loads(workload: Workload, blocks: _Blocks, path: list[int]) -> Floats:
     """Return loads of intervals without cuts, shape (L, L); `inf` where no call can be."""
     size, kinds = len(path), len(blocks.capacity)
     paid = np.zeros((kinds, size + 1))  # where the path is cut before each block
@@ -362,7 +358,7 @@ def _first_loads(workload: Workload, blocks: _Blocks, path: list[int]) -> Floats
     return load
 
 
-def _cut(blocks: _Blocks, nets: Nets, path: list[int], a: int, b: int) -> float:
+def _least_load(blocks: _Blocks, nets: Nets, path: list[int], a: int, b: int) -> float:
     """Return the least load of a set that meets the path in blocks a … b, on the best kind."""
     size = len(blocks.memory)
     inside = blocks.leads[path[a]] & blocks.leads[:, path[b]]

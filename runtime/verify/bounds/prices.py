@@ -62,10 +62,8 @@ class Groups:
 #: Resolutions of loads that are tried: of bounds on what completes a partial set, and of V_k.
 COARSE, STEPS = 400, (4_000, 64_000, 1_000_000)
 
-
 #: Most parts of all prices together: a label of a group for each, at most.
 MOST_PARTS = 10_000_000
-
 
 #: By which part of Σ |π_v| the inequality must hold, for rounding.
 ROUNDING = 1e-10

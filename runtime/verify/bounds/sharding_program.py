@@ -20,6 +20,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,7 +32,7 @@ from ..sharding import Lying, broken_rules, local_bytes, lying_of, own_cost, pat
 
 @dataclass(frozen=True)
 class _Keeper:
-    """An operator that keeps a tensor: how, by each of its ways; None if it does not."""
+    """An operator that keeps a tensor until its backward pass, with the property of each choice."""
 
     operator: int
     slot: int
@@ -39,8 +40,8 @@ class _Keeper:
 
 
 @dataclass(frozen=True, eq=False)
-class Ways:
-    """The ways to compute one operator.
+class PricedChoices:
+    """The choices of one operator: signatures that the rules allow, with their costs.
 
     Parameters
     ----------
@@ -56,7 +57,7 @@ class Ways:
 
 
 @dataclass(frozen=True, eq=False)
-class Use:
+class TensorUse:
     """An operator that reads a tensor.
 
     Parameters
@@ -73,8 +74,8 @@ class Use:
 
 
 @dataclass(frozen=True, eq=False)
-class Tensors:
-    """A tensor that is read.
+class ConvertedTensor:
+    """A tensor that is read, and what converting it between properties costs.
 
     Parameters
     ----------
@@ -96,14 +97,19 @@ class Tensors:
     needed: list[str]
     by_maker: Ints
     cost: Floats
-    uses: list[Use]
+    uses: list[TensorUse]
 
 
-def priced_ways(
-    program: TensorProgram, problem: Sharding, time_unit: str
-) -> tuple[list[Ways], list[Tensors]]:
-    """Return the ways of each operator, and each tensor that somebody reads."""
-    known: dict[object, Ways] = {}
+class PricedProgram(NamedTuple):
+    """A tensor program on a mesh, all choices priced."""
+
+    operators: list[PricedChoices]
+    tensors: list[ConvertedTensor]  # those that are read
+
+
+def priced_program(program: TensorProgram, problem: Sharding, time_unit: str) -> PricedProgram:
+    """Return the choices of each operator, and each tensor that is read, priced."""
+    known: dict[object, PricedChoices] = {}
     fixed = dict(problem.fixed)
     ways = []
     for operator in program.operators:
@@ -130,10 +136,13 @@ def priced_ways(
             slot = program.operators[v].outputs.index(t)
             made = [row[slot] for row in ways[v].made]
             tensors.append(_tensor(program, problem, t, made, by, paid, unit))
-    return ways, tensors
+    return PricedProgram(ways, tensors)
 
 
-def _ways(program: TensorProgram, problem: Sharding, operator: Operator, time_unit: str) -> Ways:
+def _ways(
+    program: TensorProgram, problem: Sharding, operator: Operator, time_unit: str
+) -> PricedChoices:
+    """Return the choices of an operator that break no rule, priced."""
     cost, read, made = [], [], []
     numbers = range(len(operator.signatures))
     for row in itertools.product(numbers, repeat=len(problem.mesh.shape)):
@@ -142,7 +151,7 @@ def _ways(program: TensorProgram, problem: Sharding, operator: Operator, time_un
             cost.append(own_cost(program, problem, operator, row, (*reads, *makes), time_unit)[0])
             read.append(reads)
             made.append(makes)
-    return Ways(np.array(cost), read, made)
+    return PricedChoices(np.array(cost), read, made)
 
 
 def _tensor(
@@ -153,7 +162,8 @@ def _tensor(
     readers: Sequence[tuple[int, int, list[Lying]]],
     paid: dict[object, dict[Lying, float]],
     unit: float,
-) -> Tensors:
+) -> ConvertedTensor:
+    """Return a tensor that is read, with its conversions priced."""
     rows = {how: k for k, how in enumerate(dict.fromkeys(made))}
     wanted = dict.fromkeys(how for _, _, needs in readers for how in needs)
     columns = {how: k for k, how in enumerate(wanted)}
@@ -162,7 +172,7 @@ def _tensor(
         far = _far(program.tensors[t], before, problem, paid)
         for after, column in columns.items():
             cost[row, column] = far[after] / unit
-    return Tensors(
+    return ConvertedTensor(
         number=t,
         maker=program.maker[t],
         made=["x".join(how) for how in rows],
@@ -170,7 +180,7 @@ def _tensor(
         by_maker=np.array([rows[how] for how in made], np.int64),
         cost=cost,
         uses=[
-            Use(v, slot, np.array([columns[how] for how in needs], np.int64))
+            TensorUse(v, slot, np.array([columns[how] for how in needs], np.int64))
             for v, slot, needs in readers
         ],
     )
@@ -179,7 +189,7 @@ def _tensor(
 def _far(
     tensor: Tensor, before: Lying, problem: Sharding, paid: dict[object, dict[Lying, float]]
 ) -> dict[Lying, float]:
-    """Return what it costs to get from one way of lying to any other."""
+    """Return the cost of converting a tensor from one property to each other, by shortest paths."""
     key = (tensor.shape, tensor.size_bytes, before)
     if key not in paid:
         paid[key] = {how: cost for cost, how, _ in paths(tensor, before, problem)}
@@ -187,16 +197,13 @@ def _far(
 
 
 def with_memory(
-    program: TensorProgram,
-    problem: Sharding,
-    ways: Sequence[Ways],
-    tensors: Sequence[Tensors],
-    price: float,
-) -> tuple[list[Ways], list[Tensors]]:
-    """Return ways and tensors that cost what they hold, too, at a price for each byte.
+    program: TensorProgram, problem: Sharding, plain: PricedProgram, price: float
+) -> PricedProgram:
+    """Return a program whose costs include what it holds, at a price per byte.
 
     What is kept of tensors comes after the others, as tensors of their own with negative numbers.
     """
+    ways = plain.operators
     keepers, twice = _keepers(program, ways)
     mesh = problem.mesh.shape
     priced = []
@@ -207,26 +214,28 @@ def with_memory(
             parameter = program.tensors[operator.outputs[0]]
             each = [local_bytes(parameter, row[0], mesh) for row in one.made]
             cost = cost + price * held * np.array(each)
-        priced.append(Ways(np.tile(cost, copies), one.read * copies, one.made * copies))
+        priced.append(PricedChoices(np.tile(cost, copies), one.read * copies, one.made * copies))
     converted = [
         replace(
             tensor,
             by_maker=np.tile(tensor.by_maker, 2 if tensor.maker in twice else 1),
             uses=[
-                Use(use.reader, use.slot, np.tile(use.by_reader, 2 if use.reader in twice else 1))
+                TensorUse(
+                    use.reader, use.slot, np.tile(use.by_reader, 2 if use.reader in twice else 1)
+                )
                 for use in tensor.uses
             ],
         )
-        for tensor in tensors
+        for tensor in plain.tensors
     ]
     kept = [_kept(program, problem, ways, t, by, price) for t, by in keepers.items()]
-    return priced, [*converted, *kept]
+    return PricedProgram(priced, [*converted, *kept])
 
 
 def _keepers(
-    program: TensorProgram, ways: Sequence[Ways]
+    program: TensorProgram, ways: Sequence[PricedChoices]
 ) -> tuple[dict[int, list[_Keeper]], set[int]]:
-    """Return who may keep each tensor, and the views that are kept, whose ways are there twice."""
+    """Return which operators keep each tensor, and the views that are kept."""
     found: dict[int, list[_Keeper]] = {}
     twice = set()
     for v in range(len(program.operators) - 1, -1, -1):
@@ -247,12 +256,12 @@ def _keepers(
 def _kept(
     program: TensorProgram,
     problem: Sharding,
-    ways: Sequence[Ways],
+    ways: Sequence[PricedChoices],
     t: int,
     keepers: list[_Keeper],
     price: float,
-) -> Tensors:
-    """Return what is kept of a tensor, as a tensor of its own."""
+) -> ConvertedTensor:
+    """Return the bytes kept of a tensor as a tensor of its own, whose conversions cost them."""
     v = program.maker[t]
     operator, mesh = program.operators[v], problem.mesh.shape
     slot = operator.outputs.index(t)
@@ -270,7 +279,7 @@ def _kept(
                 cost[a, b] = price * _most(program, t)
             else:
                 cost[a, b] = price * local_bytes(program.tensors[t], wanted, mesh)
-    return Tensors(
+    return ConvertedTensor(
         number=-1 - t,
         maker=v,
         made=[f"{'x'.join(how)}{' kept' * looks}" for how, looks in rows],
@@ -278,7 +287,7 @@ def _kept(
         by_maker=np.array([rows.index(row) for row in made], np.int64),
         cost=cost,
         uses=[
-            Use(
+            TensorUse(
                 keeper.operator,
                 keeper.slot,
                 np.array([columns.index(how) for how in keeper.ways], np.int64),
@@ -289,7 +298,7 @@ def _kept(
 
 
 def _most(program: TensorProgram, t: int) -> float:
-    """Return the bytes of the largest tensor that a view looks at, whole."""
+    """Return the size in bytes of the largest tensor that a view looks at."""
     found, operator = 0.0, program.operators[program.maker[t]]
     while operator.view:
         source = operator.inputs[0]

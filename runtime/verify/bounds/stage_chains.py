@@ -56,10 +56,8 @@ if TYPE_CHECKING:
 #: Chains of GPipe that are left out one by one, and numbers of devices used times ideals, at most.
 CHAINS, STATES = 60, 100_000_000
 
-
 #: Of what no chain reaches.
 NEVER = 1 << 62
-
 
 #: Numbers of devices used, by kind, and the largest backward pass on the way (GPipe; else 0).
 State = tuple[tuple[int, ...], int]
@@ -220,7 +218,6 @@ class Ideals:
 
 #: Parts of the target: sums of 2^18 times that are no larger stay below 2^63.
 PARTS = 1 << 44
-
 
 #: Ideals times nets, and comparisons of a net with a stage, at most; stages priced at once.
 CELLS, WORK, AT_ONCE = 100_000_000, 40_000_000_000, 4096

@@ -37,7 +37,6 @@ from ..highs import load
 #: Largest system of equations that is solved in rational numbers.
 LARGEST_SYSTEM = 80
 
-
 Row = dict[int, Fraction]
 
 
@@ -62,18 +61,14 @@ class ExactBasis:
 #: absolute values, itself computed in floating point.
 EPS = 2.0**-52
 
-
 #: More than what products lose that are too small for floating point, all in all.
 UNDERFLOW = 1e-300
-
 
 #: Multipliers smaller than this count as 0, so that products stay above `UNDERFLOW`.
 LEAST_MULTIPLIER = 1e-100
 
-
 #: Passes over rows and columns that even out the size of entries.
 SCALINGS = 4
-
 
 #: Pivots after which a relaxation is given up.
 PIVOTS = 50_000

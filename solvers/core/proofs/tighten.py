@@ -32,7 +32,6 @@ from .relaxation import EPS
 #: Whole numbers up to here add up exactly.
 EXACT = 2.0**52
 
-
 #: Rounds of propagation, and by which share the range of a continuous column must shrink for
 #: another round.
 ROUNDS, WORTH = 20, 0.1
@@ -87,10 +86,8 @@ class Sums:
 #: continuous columns with a range below `NARROW`, which HiGHS's own tolerance covers.
 SMALL, NARROW = 1e-9, 1e-7
 
-
 #: Rows whose entries are all smaller are scaled up: a solver drops what is below 1e-9.
 TINY_ROW = 2.0**-10
-
 
 #: By which share of the cutoff solutions may be above it and still stay.
 CUTOFF_SLACK = 1e-9
