@@ -123,7 +123,7 @@ def _malformed(
 
 
 def _waits(workload: Workload, item: list[Item], nodes: dict[Item, list[int]]) -> nx.DiGraph[Item]:
-    """Which call or CPU node waits for which: for inputs, and for the call before it."""
+    """Return the predecessors of each call or CPU node: its inputs' and the call before it."""
     import networkx as nx
 
     waits: nx.DiGraph[Item] = nx.DiGraph()

@@ -1,7 +1,4 @@
-"""Rules that hold for every problem: support, colours, memory.
-
-Whether a plan keeps the rules that a user gave: pins, together, apart, how many stages.
-"""
+"""Rules that hold for every problem: support, colours, memory, and the user's placement rules."""
 
 from __future__ import annotations
 

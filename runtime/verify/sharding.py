@@ -1,14 +1,8 @@
-"""The cost of a sharding, from the definition: what every device holds, computes and exchanges.
+"""The verifier's cost of a sharding: what every device holds, computes and exchanges.
 
 Written apart from the models and the search on purpose: it is what they are judged by. Properties
 are read from the texts of signatures, sizes from the parts that devices hold, and conversions are
-cheapest paths of single steps.
-
-One operator of a sharding, from the definition: how it may compute, and what that costs.
-
-Steps by which a tensor comes to lie otherwise on a mesh, and cheapest paths of them.
-
-Written apart from the models and the search on purpose: it is what they are judged by.
+cheapest paths of single steps, each a collective along one axis of the mesh.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The judge: a plan is what the definition says it is, not what a solver claims."""
+"""The verifier's entry: a plan is what the definition says it is, not what a solver claims."""
 
 from __future__ import annotations
 

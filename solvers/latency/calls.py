@@ -183,7 +183,7 @@ def pack(
 
 
 def _by_colour(task: Task[Latency], slot: Ints) -> list[list[int]] | None:
-    """Return groups of calls that share a colour, hence an accelerator; None if CPUs share one too."""
+    """Return groups of calls that share a colour, hence an accelerator; None if CPUs do too."""
     import networkx as nx
 
     tied: nx.Graph[int] = nx.Graph()

@@ -1,4 +1,4 @@
-"""Local search for latency, and the label DP on one topological order, for graphs of too many ideals."""
+"""Heuristics for latency: local search, and the label DP on one topological order."""
 
 from __future__ import annotations
 

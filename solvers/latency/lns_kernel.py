@@ -1,4 +1,4 @@
-"""Inner loops over divisions into calls: random moves of local search, and enumeration of them all."""
+"""Inner loops over divisions into calls: random moves, and enumeration of all."""
 
 from __future__ import annotations
 

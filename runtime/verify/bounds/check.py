@@ -1,11 +1,9 @@
-"""Check a plan's bound, apart from the search that found it.
+"""The check of a plan's bound, apart from the search that found it.
 
-A certificate that says how its bound is proved is checked by that: prices (`prices`, `hubs`),
-multipliers (`multipliers`), potentials (`sharding`). Any other bound is held against what follows
-from the workload alone (`max_load`, `latency`, `training`), and of contiguous splits against all
-chains of stages (`chains`): whatever found it, it is proved if that is as much.
-
-What follows from a workload alone, by problem: bounds that need no evidence.
+A certificate is checked by its evidence: prices (`prices`), hubs and multipliers (`max_load`),
+potentials (`sharding`). Any other bound is compared with bounds that follow from the workload alone
+(`max_load`, `latency`, `training`, `iteration`), and for contiguous splits with all chains of
+stages (`stage_chains`, `iteration`): whatever found it, it is proved if that is as much.
 """
 
 from __future__ import annotations
@@ -115,22 +113,22 @@ def check_bound(workload: Workload, plan: Plan | Planned) -> BoundCheck:
 
 
 def _check_without_certificate(workload: Workload, plan: Plan) -> BoundCheck:
-    """Hold a bound against what follows from the workload alone."""
+    """Compare a bound with bounds that follow from the workload alone."""
     origin = plan.certificate.get("origin")
-    said = f"its bound comes from {quote(origin)}" if origin else "it has no bound"
+    source = f"its bound comes from {quote(origin)}" if origin else "it has no bound"
     if origin is None and not math.isinf(plan.bound):
-        said = "it does not say where its bound comes from"
+        source = "it does not say where its bound comes from"
     proved = -math.inf if math.isinf(plan.bound) else bound_without_certificate(workload, plan)
     if not plan.bound <= proved * (1 + CLAIM_TOLERANCE) and _proved_by_chains(workload, plan):
         proved = plan.bound
     if not plan.bound <= proved * (1 + CLAIM_TOLERANCE) or math.isinf(plan.bound):
         most = "" if math.isinf(proved) else f"; {proved!r} follows from the workload alone"
-        raise InputError(f"plan: {said}, without a certificate that can be checked{most}")
+        raise InputError(f"plan: {source}, without a certificate that can be checked{most}")
     return BoundCheck(plan.bound, proved, plan.bound)
 
 
 def _proved_by_chains(workload: Workload, plan: Plan) -> bool:
-    """Whether the plan is a chain of stages, and no chain is better than its bound."""
+    """Return whether the plan is a chain of stages, and no chain is better than its bound."""
     problem, target = plan.problem, plan.bound * (1 - CLAIM_TOLERANCE)
     if not 0 < target < math.inf:
         return False
@@ -146,7 +144,7 @@ def _proved_by_chains(workload: Workload, plan: Plan) -> bool:
 
 
 def bound_without_certificate(workload: Workload, plan: Plan) -> float:
-    """Return the best bound on the objective of a plan's problem that needs no evidence; ≥ 0."""
+    """Return the best bound on a plan's objective that needs no evidence; ≥ 0."""
     problem, cluster = plan.problem, plan.cluster
     match problem:
         case Throughput():
@@ -172,7 +170,7 @@ def bound_without_certificate(workload: Workload, plan: Plan) -> float:
 
 
 def _of_microbatch(workload: Workload, problem: Iteration) -> Workload:
-    """Return the workload with the bytes that a device holds at once, whatever its order of work.
+    """Return the workload with only the bytes that a device holds in any order of work.
 
     The stage of a device, and with a backward pass the stages of a chain that share one, hold the
     activations of a microbatch all together; other pieces need not.
@@ -185,7 +183,7 @@ def _of_microbatch(workload: Workload, problem: Iteration) -> Workload:
 
 
 def _stage_time(workload: Workload, problem: DeviceMapping) -> float:
-    """Return the heaviest block, or the work over all stages, of all microbatches, in the unit."""
+    """Return the heaviest block, or the work over all stages, per batch, in the time unit."""
     seconds = accelerator_seconds(workload)
     together = [float(seconds[list(nodes)].sum()) for nodes in workload.colour_classes]
     heaviest = max([float(seconds.max(initial=0.0)), *together])

@@ -9,23 +9,20 @@ M the bytes of all accelerators together.
        T ≥ Σ_{v∈P} min(q_v, p_v + μ m_v) − μ M ,
 
    of which the heaviest path is the best; tried are some of the μ at which a minimum changes.
-3. See `path_intervals`.
+3. *Intervals of a path.* Take a path P = v_1 … v_L of blocks. A call meets it in an interval, since
+   calls wait for each other in order, and what follows on the path starts after the call has ended.
+   Let L(a, b) be no more than the load of any call that meets P in v_a … v_b, and q_i no more than
+   the time that passes between the path's entering block v_i and leaving it on CPUs. With x calls
+   left the rest of the path takes
 
-The bound on the latency by intervals of a path, from the definition.
+       D[i][x] ≥ min( q_i + D[i+1][x],  min_{b ≥ i} L(i, b) + D[b+1][x−1] ),   D[L+1][x] = 0,
 
-Take a path P = v_1 … v_L of blocks. A call meets it in an interval, since calls wait for each other
-in order, and what follows on the path starts after the call has ended. Let L(a, b) be no more than
-the load of any call that meets P in v_a … v_b, and q_i no more than the time that passes between
-the path's entering block v_i and leaving it on CPUs. With x calls left the rest of the path takes
+   and T ≥ D[1][all calls].
 
-    D[i][x] ≥ min( q_i + D[i+1][x],  min_{b ≥ i} L(i, b) + D[b+1][x−1] ),   D[L+1][x] = 0,
-
-and T ≥ D[1][all calls].
-
-L(a, b) is first what blocks take that lie on paths from v_a to v_b, which are in the call, and
-transfers along P where it begins and ends. Where the minimum uses an interval, that becomes a
-minimum cut: a call S costs Σ p over S and c_u for each u of which some, not all, of u and its
-readers are in S; out of it are the rest of P, what leads to v_{a−1} and what v_{b+1} leads to.
+   L(a, b) is first what blocks take that lie on paths from v_a to v_b, which are in the call, and
+   transfers along P where it begins and ends. Where the minimum uses an interval, that becomes a
+   minimum cut: a call S costs Σ p over S and c_u for each u of which some, not all, of u and its
+   readers are in S; out of it are the rest of P, what leads to v_{a−1} and what v_{b+1} leads to.
 
 *Blocks.* With one call per accelerator the nodes of a colour are in one call or all on CPUs. A
 colour is one block if each node where it is entered leads to each one where it is left; then
@@ -102,7 +99,7 @@ PRICES = 256
 
 
 def latency_bound(workload: Workload, costs: Costs, calls: int, target: float) -> float:
-    """Return a bound on the latency: the best, or one of them that is the target."""
+    """Return the best lower bound on the latency, or the first that reaches the target."""
     there = costs.count > 0
     own = there & ~costs.host
     fast = costs.compute[own].min(axis=0, initial=np.inf)
@@ -121,6 +118,7 @@ def latency_bound(workload: Workload, costs: Costs, calls: int, target: float) -
 
 
 def _critical_path(workload: Workload, costs: Costs, fast: Floats, slow: Floats) -> float:
+    """Return bound 2 over some μ."""
     own = (costs.count > 0) & ~costs.host
     room = float((costs.capacity_bytes[own] * costs.count[own]).sum())
     memory = costs.memory_bytes
@@ -141,7 +139,7 @@ def _critical_path(workload: Workload, costs: Costs, fast: Floats, slow: Floats)
 
 
 def path_interval_bound(workload: Workload, costs: Costs, calls: int, target: float) -> float:
-    """Return a bound on the latency along some paths, which need not be above the target."""
+    """Return bound 3 along some paths, or the first that reaches the target."""
     own = np.flatnonzero((costs.count > 0) & ~costs.host)
     if not len(own):
         return 0.0
@@ -158,6 +156,7 @@ def path_interval_bound(workload: Workload, costs: Costs, calls: int, target: fl
 
 
 def _blocks(workload: Workload, costs: Costs, whole: bool) -> _Blocks | None:
+    """Return the blocks; None if there are too many."""
     leader = np.arange(workload.n)
     for nodes in workload.colour_classes if whole else ():
         if len(nodes) > 1 and _is_contractible(workload, nodes):
@@ -201,11 +200,12 @@ def _blocks(workload: Workload, costs: Costs, whole: bool) -> _Blocks | None:
 
 
 def _summed(of: Ints, values: Floats) -> Floats:
+    """Return the sum of values over each block's nodes."""
     return np.asarray(np.bincount(of, weights=values), np.float64)
 
 
 def _is_contractible(workload: Workload, colour: Sequence[int]) -> bool:
-    """Whether each node where a colour is entered leads to each one where it is left."""
+    """Return whether each entry of a colour reaches each of its exits."""
     inside = set(colour)
     exits = {v for v in colour if not inside.issuperset(workload.successors[v])}
     for entry in colour:
@@ -223,7 +223,7 @@ def _is_contractible(workload: Workload, colour: Sequence[int]) -> bool:
 
 
 def _paths(workload: Workload, blocks: _Blocks) -> list[list[int]]:
-    """Return paths along which much must happen."""
+    """Return heavy paths by compute and transfers, the last by time on CPUs."""
     least = blocks.compute.min(axis=0)
     cpu = _summed(blocks.of, np.where(np.isinf(blocks.cpu), 0.0, blocks.cpu))
     moved = _summed(blocks.of, blocks.transfer.min(axis=0) / 2)
@@ -261,7 +261,7 @@ def _heaviest(workload: Workload, blocks: _Blocks, weight: Floats) -> list[int]:
 def _bound_along(
     workload: Workload, blocks: _Blocks, path: list[int], calls: int, target: float
 ) -> float:
-    """Return D[1][calls] of one path, with cuts where it matters, as long as below the target."""
+    """Return D[1][calls] of one path, with minimum cuts where they matter."""
     size = len(path)
     cpu = np.array([_passage(workload, blocks, path, i) for i in range(size)])
     load = _weak_loads(workload, blocks, path)
@@ -278,7 +278,7 @@ def _bound_along(
 
 
 def _shortest_rest(load: Floats, cpu: Floats, calls: int) -> tuple[float, list[tuple[int, int]]]:
-    """Return D[1][calls], and the intervals that its minimum uses."""
+    """Return D[1][calls], and the intervals that attain it."""
     size = len(cpu)
     rest = np.zeros((size + 1, calls + 1))
     end = np.full((size, calls + 1), -1)
@@ -303,7 +303,7 @@ def _shortest_rest(load: Floats, cpu: Floats, calls: int) -> tuple[float, list[t
 def _passage(workload: Workload, blocks: _Blocks, path: list[int], i: int) -> float:
     """Return the least time on CPUs from entering block i of the path to leaving it.
 
-    The least over the nodes where it may enter and leave of the longest chain between the two.
+    That is the least, over entries and exits, of the longest chain between the two.
     """
     nodes = blocks.members[path[i]]
     if len(nodes) == 1:
@@ -329,7 +329,7 @@ def _passage(workload: Workload, blocks: _Blocks, path: list[int], i: int) -> fl
 
 
 def _weak_loads(workload: Workload, blocks: _Blocks, path: list[int]) -> Floats:
-    """Return loads of intervals without cuts, shape (L, L); `inf` where no call can be."""
+    """Return L(a, b) without cuts, shape (L, L); `inf` where no call can be."""
     size, kinds = len(path), len(blocks.capacity)
     paid = np.zeros((kinds, size + 1))  # where the path is cut before each block
     for i in range(1, size):
@@ -359,7 +359,7 @@ def _weak_loads(workload: Workload, blocks: _Blocks, path: list[int]) -> Floats:
 
 
 def _least_load(blocks: _Blocks, nets: Nets, path: list[int], a: int, b: int) -> float:
-    """Return the least load of a set that meets the path in blocks a … b, on the best kind."""
+    """Return the least load of a call that meets the path in blocks a … b, on the best kind."""
     size = len(blocks.memory)
     inside = blocks.leads[path[a]] & blocks.leads[:, path[b]]
     outside = np.zeros(size, np.bool_)

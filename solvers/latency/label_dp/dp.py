@@ -12,12 +12,12 @@ that finds a plan lowers the target to it, and proves it optimal when it ends. T
 escalated from the path bound, because a loose one makes the states multiply. The same DP with one
 label per state and code is a fast heuristic, and comes first.
 
-*Free leaves* are left out of the graph. They are units of one node that take no time on CPUs (nor on accelerators) and either are
-sources, or are sinks with one predecessor. A free source is best on the CPUs, unless all
-that it feeds is in one call: moved there from a call, it frees memory, its output is there at
-once, and it costs that call one transfer in where there was one transfer out. A free sink
-is best on the CPUs, unless it is in the call of its predecessor u, and then it helps only if
-nothing of u's output leaves the call. So free leaves need no place in the ideals: a call may
+*Free leaves* are left out of the graph. They are units of one node that take no time on CPUs (nor
+on accelerators) and either are sources, or are sinks with one predecessor. A free source is best on
+the CPUs, unless all that it feeds is in one call: moved there from a call, it frees memory, its
+output is there at once, and it costs that call one transfer in where there was one transfer out. A
+free sink is best on the CPUs, unless it is in the call of its predecessor u, and then it helps only
+if nothing of u's output leaves the call. So free leaves need no place in the ideals: a call may
 take those it surrounds, and which ones is a knapsack of transfers saved against bytes.
 """
 

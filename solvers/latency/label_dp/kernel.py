@@ -377,7 +377,7 @@ def _border(g, s, w, state, d):
 
 @uncounted
 def _tail(g, w, u):
-    """Return the least time from the finish of `u` to the end, through successors not yet placed."""
+    """Return the least time from the finish of `u` to the end, by successors not yet placed."""
     tail = 0.0
     for i in range(g.node[u, col.FOLLOWING], g.node[u + 1, col.FOLLOWING]):
         y = g.lists[i]
@@ -506,7 +506,7 @@ def extend_call(g, s, w, depth, x):
 
 @uncounted
 def _start(g, s, w, d, x):
-    """Add the inputs of `x` from the ideal, transfers and starts; return whether a label survives."""
+    """Add transfers and starts by the inputs of `x`; return whether a label survives."""
     kinds, active, depth = len(g.capacity), s.at[col.ACTIVE], d - 1
     memory, owner = w.room[d, 0], w.unit[d, col.OWNER]
     w.unit[d, col.INPUTS] = w.unit[depth, col.INPUTS]

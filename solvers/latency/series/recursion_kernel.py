@@ -87,7 +87,7 @@ def recurse(table, room, rest, held, best):
 
 @inner
 def _cost(level, finish, last, compute, nets, weight, start, pins):
-    """Return compute and transfers of both calls in the region, and the time on CPUs between them."""
+    """Return compute and transfers of both calls in the region, and the CPU time between them."""
     total = 0.0
     for u in range(1, last):
         if level[u] != CPUS:

@@ -15,12 +15,12 @@ R_r may have calls of its own in between: for bounds it then takes the least tim
 one call.
 
 *Divisions.* A call that begins in region i and ends in region j holds s_{i+1} … s_j, all between,
-the units of R_i that are above, and the units of R_j that are below. So a region is a list of *divisions*: bytes
-that the call which ends there takes, bytes that the call which begins there takes, and the time
-from s_i to s_{i+1}; of each the ones that others do not dominate. Where the divisions are too many
-to be listed, they are found by components of the region (`regions.py`); where even those are too
-large, the path through the region alone counts for the bound, and divisions along one order for
-plans.
+the units of R_i that are above, and the units of R_j that are below. So a region is a list of
+*divisions*: bytes that the call which ends there takes, bytes that the call which begins there
+takes, and the time from s_i to s_{i+1}; of each the ones that others do not dominate. Where the
+divisions are too many to be listed, they are found by components of the region (`regions.py`);
+where even those are too large, the path through the region alone counts for the bound, and
+divisions along one order for plans.
 
 For a bound, divisions that take nearly the same memory are taken together, with the least memory
 and the least time; for plans the fastest of them stays.
