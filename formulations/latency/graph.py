@@ -169,7 +169,7 @@ def latency_graph(task: Task[Latency], *, whole_colours: bool) -> LatencyGraph:
 
 
 def attached(task: Task[Latency]) -> list[tuple[int, int]]:
-    """Return the nodes that may join the call of their only neighbour at no cost.
+    """Return pairs (node, neighbour) that may share a call at no cost, whatever calls there are.
 
     A node that takes no time, with one edge, from or to a node of its colour: they share a device,
     and in one call with the other it costs nothing there and delays nobody.
@@ -189,7 +189,7 @@ def attached(task: Task[Latency]) -> list[tuple[int, int]]:
 
 
 def _lone(task: Task[Latency], node: int) -> bool:
-    """Return whether a node has one neighbour only, on whose device it may run."""
+    """Return whether a node has exactly one edge."""
     return len(task.workload.predecessors[node]) + len(task.workload.successors[node]) == 1
 
 

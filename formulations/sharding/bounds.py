@@ -1,8 +1,6 @@
-"""What proves a bound on shardings, in the form that plans keep: potentials, by tensors and uses.
+"""Bounds on the cost of a sharding: the cheapest choices, and certificates by potentials.
 
-What it proves is written out in `runtime.verify.bounds.sharding`.
-
-The bound on a sharding that costs next to nothing.
+`runtime.verify.bounds.sharding` states what potentials prove, and checks it.
 """
 
 from __future__ import annotations
@@ -26,14 +24,14 @@ MARGIN = 1e-9
 
 
 class Proof(NamedTuple):
-    """Potentials of all uses, as `relaxation.Potentials` has them."""
+    """Potentials of all uses, in the order of `relaxation.Potentials`."""
 
     alpha: Floats
     beta: Floats
 
 
 def evidence(costs: ShardingCosts, target: float, proof: Proof | None = None) -> dict[str, object]:
-    """Return what proves `target`; without potentials elimination alone has to.
+    """Return the certificate of `target`; without potentials elimination alone proves it.
 
     Returns
     -------
@@ -53,7 +51,7 @@ def evidence(costs: ShardingCosts, target: float, proof: Proof | None = None) ->
 def _uses(
     costs: ShardingCosts, alpha: Floats, beta: Floats, names: dict[str, int]
 ) -> list[list[object]]:
-    """Return the potentials of each use that has any; uses are counted as `flatten` does."""
+    """Return the nonzero potentials of each use, in the order of `flatten`."""
     found: list[list[object]] = []
     a, b = 0, 0
     for t, users in enumerate(costs.uses):
@@ -81,7 +79,7 @@ def _uses(
 
 
 def _slots(costs: ShardingCosts, t: int) -> list[int]:
-    """Return which input each use of a tensor is; 0 of a parameter that its gradient arrives at."""
+    """Return which input of its reader each use of a tensor is; 0 for a gradient's parameter."""
     found = []
     for operator in costs.program.operators:
         found += [slot for slot, read in enumerate(operator.inputs) if read == t]

@@ -131,7 +131,7 @@ def _not_of_schedule(problem: Iteration, devices: Sequence[int]) -> list[str]:
 def _against_the_line(
     workload: Workload, cluster: Cluster, solution: PipelinePlacement
 ) -> list[str]:
-    """Return the edges that run from a later stage to an earlier one, as messages."""
+    """Return a message for the first edge from a later stage to an earlier one, if any."""
     stage, backward = solution.stage.tolist(), workload.backward.tolist()
     for u, v in workload.edges.tolist():
         before, after = stage[u], stage[v]
@@ -153,7 +153,7 @@ def _not_convex(
     problem: Iteration,
     solution: PipelinePlacement,
 ) -> list[str]:
-    """Return the stages that are not convex, as messages."""
+    """Return messages of convexity that a split per device breaks."""
     if problem.split != "per-device":
         return []
     return not_contiguous(workload, cluster, costs, Throughput(split="per-device"), solution.device)

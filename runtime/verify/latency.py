@@ -123,7 +123,7 @@ def _malformed(
 
 
 def _waits(workload: Workload, item: list[Item], nodes: dict[Item, list[int]]) -> nx.DiGraph[Item]:
-    """Return the predecessors of each call or CPU node: its inputs' and the call before it."""
+    """Return the graph of calls and CPU nodes: edges of inputs, and between calls of a device."""
     import networkx as nx
 
     waits: nx.DiGraph[Item] = nx.DiGraph()

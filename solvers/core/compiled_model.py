@@ -1,7 +1,4 @@
-"""A Pyomo model compiled to arrays; apart from `linear`, as Pyomo takes a second to import.
-
-Programs in Pyomo written to files, for any other solver.
-"""
+"""Pyomo models as arrays, and as MPS or LP files; importing Pyomo takes a second."""
 
 from __future__ import annotations
 

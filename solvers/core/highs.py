@@ -1,4 +1,4 @@
-"""HiGHS behind one adapter: solve a program, keep the deadline, lose nothing on Ctrl-C.
+"""The adapter of HiGHS: a solve that keeps the deadline and loses nothing on Ctrl-C.
 
 The model goes to HiGHS as arrays (`passModel`), which costs a fifth of Pyomo's own interfaces, and
 HiGHS runs in a thread of its own, while the caller's thread waits, listens to Ctrl-C, hands on what
@@ -8,8 +8,6 @@ its scheduler per thread, so what other code in the process set as its number of
 matter.
 
 "Optimal" is a claim of HiGHS: whatever it finds is to be evaluated from the definition.
-
-HiGHS in a thread of its own, and the caller's thread that watches over it.
 
 HiGHS 1.12 prints a line of its own (`OWN_LINE`), whatever its options say, past Python to file
 descriptor 1. While it runs that is a pipe, and all but this line goes on from there to where it
@@ -51,7 +49,7 @@ THROUGH_S = 1.0
 
 
 class Monitor:
-    """What HiGHS reported so far; filled in its thread, read in the caller's."""
+    """The progress that HiGHS reports; written in its thread, read in the caller's."""
 
     def __init__(
         self,
@@ -127,7 +125,7 @@ PRESOLVE = "presolve"
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What HiGHS claims, in the sense of the model.
+    """The end of a solve as HiGHS claims it, in the sense of the model.
 
     Parameters
     ----------
@@ -323,7 +321,7 @@ def _found(highs: highspy.Highs) -> bool:
 
 
 def _blemished(highs: highspy.Highs) -> bool:
-    """Whether HiGHS found at the end that its best solution breaks a tolerance by a hair.
+    """Return whether HiGHS ended in an error as its best solution breaks a tolerance by a hair.
 
     It then knows neither solution nor bound any more; seen where it went on from a start.
     """
@@ -331,7 +329,7 @@ def _blemished(highs: highspy.Highs) -> bool:
 
 
 def _so_far(linear: Linear, monitor: Monitor) -> Outcome:
-    """What is known without HiGHS's own last word."""
+    """Return the outcome of a solve that was left behind, from what it reported."""
     objective = math.inf * monitor.sign
     if monitor.x is not None:
         objective = float(linear.cost @ monitor.x) + linear.offset
@@ -343,7 +341,7 @@ def _so_far(linear: Linear, monitor: Monitor) -> Outcome:
 
 
 def _outcome(linear: Linear, highs: highspy.Highs, monitor: Monitor) -> Outcome:
-    """Read the end of a solve."""
+    """Return the outcome of a solve that ended."""
     if _blemished(highs):
         return replace(_so_far(linear, monitor), limit="none", abandoned=False)
     status, info = highs.getModelStatus(), highs.getInfo()
@@ -387,7 +385,7 @@ def _outcome(linear: Linear, highs: highspy.Highs, monitor: Monitor) -> Outcome:
 def drive(
     highs: highspy.Highs, monitor: Monitor, late: Callable[[], bool], search: Search[S]
 ) -> bool:
-    """Run HiGHS beside us; return whether it came back.
+    """Run HiGHS in a thread of its own, and wait; return whether it came back.
 
     Raises
     ------
@@ -438,7 +436,7 @@ def whole(linear: Linear, x: Floats) -> Floats:
 
 @contextmanager
 def _without_own_line() -> Iterator[None]:
-    """Let all but HiGHS's own line through to standard output."""
+    """Keep HiGHS's own line from standard output, and let all else through."""
     global _running, _piped
     with _lock:
         _running += 1
@@ -490,6 +488,6 @@ def _pass_on(read: int, to: int) -> None:
 
 
 def _flush_c() -> None:
-    """Write what C code has printed and not written yet."""
+    """Flush the output buffers of C code."""
     if os.name == "posix":
         ctypes.CDLL(None).fflush(None)

@@ -26,7 +26,7 @@ ORIGIN = "the least over all cases of the placement rules"
 
 
 class CaseSearch(PartSearch[Solution]):
-    """The search in a case: what it finds and proves, another one gets in its terms.
+    """The search in a case of placement rules; plans and bounds are translated to the whole task.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class CaseSearch(PartSearch[Solution]):
             super().offer(known)
 
     def offer(self, solution: Solution) -> bool:
-        """Offer it to both."""
+        """Offer a solution to the case, and to the whole task if it is better."""
         better = super().offer(solution)
         if better:
             self._whole.offer(self._case.expand(solution))
@@ -74,7 +74,7 @@ class CaseSearch(PartSearch[Solution]):
         return hopeless or super().should_stop()
 
     def tick(self) -> None:
-        """Tell what is told of the whole search."""
+        """Report the progress of the whole search."""
         self._whole.tick()
 
 
@@ -147,7 +147,7 @@ def solve_under_rules(run: Solver[Any], task: Task[Any], search: Search[Solution
 
 
 def _put_together(search: Search[Solution], ends: list[CaseSearch], count: int) -> None:
-    """Say of the whole what its cases say together, of which some may not have been looked at."""
+    """Conclude on the whole task from its cases, some of which may not have been searched."""
     if len(ends) == count <= MOST_CASES:
         reasons = [inner.infeasible_because for inner in ends]
         bounds = [

@@ -1,4 +1,4 @@
-"""`auto` for sharding: what frameworks do, then elimination, or message passing before it."""
+"""`auto` for sharding: rules of frameworks, then elimination, or message passing before it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def auto(task: Task[Sharding], search: Search[Solution]) -> None:
 
 
 def _is_over(search: Search[Solution]) -> bool:
-    """Whether to stop: certificates leave a margin, so that no gap of 0 is ever reached."""
+    """Return whether to stop: certificates leave a margin, so a gap of 0 is never reached."""
     return search.should_stop() or search.gap <= OPTIMAL_GAP
 
 

@@ -1,4 +1,4 @@
-"""The turns of message passing: operators in order, each sharing what it costs with its uses."""
+"""Sweeps of message passing: each operator in order exchanges reduced costs with its uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...instances.common.kernel import inner, kernel
 
 @inner
 def _take(flat, at, r, reads):
-    """Raise a use's potential on one side as far as its conversions leave room."""
+    """Raise a use's potential on one side by the slack of its conversions."""
     t = flat.tensor[r]
     table, columns, rows, width = flat.entry[t], flat.columns[t], flat.rows[r], flat.width[r]
     a0, b0 = flat.alpha_at[r], flat.beta_at[r]
@@ -29,7 +29,7 @@ def _take(flat, at, r, reads):
 
 @inner
 def _set(flat, at, r, reads, one, value):
-    """Set one potential of a use, and what its conversions are used by."""
+    """Set one potential of a use, and update how far conversions are used."""
     t = flat.tensor[r]
     table, columns = flat.entry[t], flat.columns[t]
     a0, b0 = flat.alpha_at[r], flat.beta_at[r]

@@ -1,13 +1,14 @@
-"""A price for memory: plans that fit, and a bound, by message passing at each price.
+"""Shardings within a memory: by a price per byte, and by elimination over cost and bytes.
 
-Two shardings become one that fits: parts of the dearer one in the one that holds too much.
+*Prices.* At each price of memory message passing gives a plan and a bound; the best price is
+sought where the lines of plans cross. Two shardings, one too large and one dear, are blended into
+one that fits: parts of the dearer one replace those of the other.
 
-The cheapest sharding that fits: elimination by cost and bytes at once.
-
-Where elimination keeps the least cost of a variable for its neighbours' values, this keeps every
-pair of cost and bytes that no other is better than in both, and that can still belong to a plan
-that fits and is cheaper than the best one known. That is exact, and closes what prices leave open;
-but pairs may become too many, and choices that the best price leaves out are left out first.
+*Elimination over cost and bytes.* Where elimination keeps the least cost of a variable for its
+neighbours' values, this keeps the Pareto front of pairs of cost and bytes that can still belong to
+a plan that fits and is cheaper than the best one known. That is exact, and closes the gap that
+prices leave open; but fronts may become too large, and choices that the best price excludes are
+left out first.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ Point = tuple[float, float, tuple[object, object]]
 
 
 class _TooManyError(Exception):
-    """More pairs than are tried."""
+    """Fronts of cost and bytes have too many pairs."""
 
 
 class _Both:
-    """Costs and bytes as one network: of each variable and pair of variables, two numbers."""
+    """A network with two numbers, cost and bytes, for each variable and pair of variables."""
 
     def __init__(self, paid: CostNetwork, held: CostNetwork) -> None:
         count, first = paid.operators, len(paid.values)
@@ -78,7 +79,7 @@ ENOUGH = 1e-5
 
 @dataclass(frozen=True, eq=False)
 class _Line:
-    """What a plan costs at any price: cost + price · (held − room)."""
+    """The Lagrangian of a plan as a line: cost + price · (held − room)."""
 
     chosen: Ints
     cost: float
@@ -87,7 +88,7 @@ class _Line:
 
 @dataclass(frozen=True, eq=False)
 class _Prices:
-    """What plans at prices are sought with, who is told, and the bound of each price."""
+    """The Lagrangian search over prices of memory, with the bound of each price."""
 
     costs: ShardingCosts
     search: Search[Solution]
@@ -100,7 +101,7 @@ class _Prices:
         return self.costs.problem.memory_bytes
 
     def line(self, price: float, start: _Line | None) -> _Line | None:
-        """Offer the plan of a price and raise the bound; None if the search has to stop."""
+        """Plan at a price, offer the plan and raise the bound; None if the search has to stop."""
         asked = priced(self.costs, price)
         known = None if start is None else with_views(self.costs, start.chosen)
         *_, (bound, chosen, _) = approach(asked, self.search, known, ENOUGH)
@@ -121,7 +122,7 @@ class _Prices:
         return None if self.search.should_stop() else line
 
     def offer_blend(self, low: _Line, high: _Line) -> None:
-        """Offer a plan of parts of two."""
+        """Offer a plan of parts of two others."""
         mixed = blend(self.costs, low.chosen, high.chosen, self.room)
         if mixed is not None:
             self.search.offer(TensorSharding(self.costs.signature(mixed)))
@@ -142,7 +143,7 @@ def priced_memory(costs: ShardingCosts, search: Search[Solution]) -> float:
 
 
 def _best_price(prices: _Prices) -> None:
-    """Raise the price until the plan fits; then take those where the lines of plans cross.
+    """Raise the price until the plan fits, then try prices where the lines of plans cross.
 
     The lines are those of the last plan that fits and of the last that does not: what is best at
     any price between is not above where they cross.
@@ -211,7 +212,7 @@ def blend(costs: ShardingCosts, large: Ints, small: Ints, room: float) -> Ints |
 
 
 def _price(part: tuple[Ints, float, float]) -> float:
-    """Return what a byte less costs with a part, in order after all that save some."""
+    """Return the cost per byte saved by a part; `inf` if it saves none."""
     _, dearer, saved = part
     return dearer / saved if saved > 0 else float("inf")
 
@@ -238,7 +239,7 @@ def _parts(terms: Iterable[Term], one: Ints, other: Ints) -> list[Ints]:
 
 
 def _changed(costs: ShardingCosts, operators: Ints, before: Ints, after: Ints) -> float:
-    """Return by how much the costs grow if operators choose otherwise."""
+    """Return the growth of the costs if operators choose otherwise."""
     inside = set(operators.tolist())
     grown = 0.0
     for v in inside:
@@ -250,7 +251,7 @@ def _changed(costs: ShardingCosts, operators: Ints, before: Ints, after: Ints) -
 
 
 def fitting(costs: ShardingCosts, search: Search[Solution], price: float) -> None:
-    """Offer the best plan that fits, and prove that it is; do nothing if that is too much.
+    """Offer the best plan that fits, and prove it; do nothing if fronts become too large.
 
     Parameters
     ----------
@@ -278,7 +279,7 @@ def fitting(costs: ShardingCosts, search: Search[Solution], price: float) -> Non
 
 
 def _cheapest(both: _Both, below: float, room: float, search: Search[Solution]) -> Point | None:
-    """Return the cheapest that takes at most `room`, and costs less than `below`; None without."""
+    """Return the cheapest point of at most `room` bytes and cost below `below`; None without."""
     order = elimination_order(both.network, MOST)
     if order.entries > MOST:
         raise _TooManyError
@@ -328,7 +329,7 @@ def _sums(some: Iterable[Point], others: list[Point]) -> Iterator[Point]:
 
 
 def _best(points: Iterable[Point], below: float, room: float) -> list[Point]:
-    """Return those that none is better than in both, the cheapest first."""
+    """Return the Pareto front of points, the cheapest first."""
     found: list[Point] = []
     least = np.inf
     for point in sorted((p for p in points if p[0] < below and p[1] <= room), key=lambda p: p[:2]):
@@ -339,7 +340,7 @@ def _best(points: Iterable[Point], below: float, room: float) -> list[Point]:
 
 
 def _values(of: tuple[object, ...]) -> Iterator[tuple[int, int]]:
-    """Yield the variables and values that a point is of."""
+    """Yield the variables and values that a point stands for."""
     waiting: list[object] = [of]
     while waiting:
         match waiting.pop():

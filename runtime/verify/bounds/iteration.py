@@ -1,8 +1,9 @@
-"""Whether some chain of stages has an iteration below a target: all chains, by paths and ideals.
+"""Bounds on the makespan of an iteration, over all contiguous splits.
 
-Let each stage have a device of its own. The schedule fixes the order of actions, and with f_s, b_s
-and c_s the forward and backward times of stage s and the compute of the latter, of which ω is for
-gradients of weights, the makespan of a chain is the longest path
+*All chains of stages*, by paths and ideals. Let each stage have a device of its own. The schedule
+fixes the order of actions, and with f_s, b_s and c_s the forward and backward times of stage s and
+the compute of the latter, of which ω is for gradients of weights, the makespan of a chain is the
+longest path
 
     T = max over paths π of Σ_s n_πsF f_s + n_πsB b_s + n_πsI (b_s − ω c_s) + n_πsW ω c_s
 
@@ -11,16 +12,12 @@ prices, a shortest way through the ideals, stage by stage. A stage is ruled out 
 way through it reaches the target. Paths are those that decide the makespan of chains that were
 cheapest before, and SciPy proposes y, as the value of the matrix game between these. Whatever it
 says, the prices are a proof. Where the game ends below the target, the chains that are left are
-executed one and all if they are few. Else they are divided by one of their ideals, and both halves
-are looked at.
+executed if they are few. Else the search branches on one of their ideals.
 
-Longest paths through the actions of a schedule on a chain of stages.
-
-The best makespan of work that can be divided at will among a chain of stages, by paths.
-
-Let F and C be the forward and the backward compute of all blocks, each on its fastest device. A
-chain of P stages divides them: Σ_s f_s ≥ F and Σ_s c_s ≥ C. With weights y ≥ 0 of any paths of the
-schedule, Σ_π y_π = 1, and ω the part of c_s that computes gradients of weights, no chain is below
+*Divisible work*, by paths: a bound that needs no certificate. Let F and C be the forward and the
+backward compute of all blocks, each on its fastest device. A chain of P stages divides them: Σ_s
+f_s ≥ F and Σ_s c_s ≥ C. With weights y ≥ 0 of any paths of the schedule, Σ_π y_π = 1, and ω the
+part of c_s that computes gradients of weights, no chain is below
 
     min_s (Σ_π y_π n_πsF) F + min_s (Σ_π y_π (n_πsB + (1 − ω) n_πsI + ω n_πsW)) C
 
@@ -127,7 +124,7 @@ CHAIN_ROUNDING, CLOSE, NEAR = 1e-11, 1e-7, 1e-6
 
 
 class _Cheapest(NamedTuple):
-    """The cheapest chain at some prices.
+    """The cheapest chain at given prices of actions.
 
     Parameters
     ----------
@@ -146,7 +143,7 @@ class _Cheapest(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _ChainSubset:
-    """Some of the chains, and what is known of them.
+    """A node of the branch and bound: the chains within allowed stages.
 
     Parameters
     ----------
@@ -169,7 +166,7 @@ class _ChainSubset:
 def no_iteration_below(
     workload: Workload, cluster: Cluster, problem: Iteration, target: float
 ) -> bool:
-    """Whether every chain of stages on devices of their own takes `target` or longer.
+    """Prove that every chain of stages takes `target` or longer; False if one is shorter.
 
     Transfers that overlap compute, links between devices, what kinds of devices there are how many
     of, and placement rules but the number of stages are left out, which makes no chain dearer.
@@ -196,7 +193,7 @@ def no_iteration_below(
 
 
 def _refuted(listed: ListedStages, paths: SchedulePaths) -> bool:
-    """Whether no chain of so many stages is below the target."""
+    """Return whether every chain of so many stages is at the target or above."""
     fits = [listed.resident + held * listed.activation <= 1.0 for held in paths.held]
     size = len(fits)
     first = _ChainSubset([np.flatnonzero(own) for own in fits], [], [], [])
@@ -226,7 +223,7 @@ def _refuted(listed: ListedStages, paths: SchedulePaths) -> bool:
 def _after_pricing(
     listed: ListedStages, paths: SchedulePaths, part: _ChainSubset
 ) -> _ChainSubset | None:
-    """Return what is left below the target once prices rise no more; None for no chain."""
+    """Return a subset after pricing: only stages below the target; None if it is empty."""
     allowed, rows, chains = part.allowed, list(part.rows), list(part.chains)
     prices: list[Floats] = []
     while True:
@@ -248,7 +245,7 @@ def _after_pricing(
 
 
 def _enumerate_chains(listed: ListedStages, part: _ChainSubset) -> tuple[Ints, bool]:
-    """Return all chains of a part below the target at all its prices, or if they are too many some.
+    """Return the chains of a subset below the target at all its prices, unless too many.
 
     Returns
     -------
@@ -278,26 +275,26 @@ def _enumerate_chains(listed: ListedStages, part: _ChainSubset) -> tuple[Ints, b
 
 
 def _stages_below_target(allowed: list[Ints], found: _Cheapest) -> list[Ints]:
-    """Return the stages through which a chain is below the target."""
+    """Return the allowed stages on a chain cheaper than the target."""
     return [
         own[least < 1.0 + CHAIN_ROUNDING] for own, least in zip(allowed, found.through, strict=True)
     ]
 
 
 def _branch(listed: ListedStages, part: _ChainSubset) -> list[_ChainSubset]:
-    """Divide chains by one of their ideals: that in which those at hand differ most."""
+    """Branch on the ideal in which the known chains differ most."""
     ends = listed.end[np.array(part.chains)]
     lowest, highest = ends.min(axis=0), ends.max(axis=0)
     place = int(np.argmax(highest - lowest))
     middle = (lowest[place] + highest[place]) // 2
-    halves = []
+    branches = []
     for low, high in ((0, middle), (middle + 1, listed.ideals)):
         at = listed.end[part.allowed[place]]
         allowed = list(part.allowed)
         allowed[place] = part.allowed[place][(at >= low) & (at <= high)]
         own = [c for c, end in zip(part.chains, ends[:, place], strict=True) if low <= end <= high]
-        halves.append(_ChainSubset(allowed, part.rows, own, []))
-    return halves
+        branches.append(_ChainSubset(allowed, part.rows, own, []))
+    return branches
 
 
 def _cheapest(listed: ListedStages, prices: Floats, allowed: list[Ints]) -> _Cheapest | None:
@@ -324,7 +321,7 @@ def _cheapest(listed: ListedStages, prices: Floats, allowed: list[Ints]) -> _Che
 
 
 def _backward_labels(listed: ListedStages, prices: Floats, allowed: list[Ints]) -> list[Floats]:
-    """Return for each place the least price of the stages from there on, by ideal; P + 1 arrays."""
+    """Return, for each place, the least price from each ideal to the end; P + 1 arrays."""
     behind = [np.full(listed.ideals, np.inf)]
     behind[0][-1] = 0.0
     for price, own in zip(reversed(prices), reversed(allowed), strict=True):
@@ -336,11 +333,12 @@ def _backward_labels(listed: ListedStages, prices: Floats, allowed: list[Ints]) 
 
 
 def _cost(listed: ListedStages, prices: Floats, chain: Ints) -> float:
+    """Return the price of a chain."""
     return float((prices * listed.times[:, chain].T).sum())
 
 
 def _path_weights(costs: Floats) -> Floats:
-    """Return weights of paths with which the cheapest of the chains is dearest; shape (paths,)."""
+    """Return weights of paths that maximise the price of the cheapest chain, shape (paths,)."""
     from scipy.optimize import linprog
 
     rows = len(costs)
@@ -362,7 +360,7 @@ def _path_weights(costs: Floats) -> Floats:
 
 
 def paths_of(problem: Iteration, stages: int, *, trains: bool) -> SchedulePaths:
-    """Return the actions of so many stages.
+    """Return the actions of a schedule with so many stages.
 
     Parameters
     ----------
@@ -402,12 +400,12 @@ def paths_of(problem: Iteration, stages: int, *, trains: bool) -> SchedulePaths:
 
 
 def _action_key(stage: int, kind: int, microbatch: int) -> tuple[int, int, int]:
-    """Name an action by what others wait for: B and I, the gradients of inputs, are one."""
+    """Return the key of an action: B and I, the gradients of inputs, share one."""
     return stage, Kind.B if kind == Kind.I else kind, microbatch
 
 
 def _waits_for(stage: int, kind: int, microbatch: int, stages: int) -> tuple[int, int, int] | None:
-    """Return whose data an action needs."""
+    """Return the key of the action whose output another needs; None for the first forward."""
     if kind == Kind.F:
         return (stage - 1, Kind.F, microbatch) if stage else None
     if kind == Kind.W:
@@ -416,7 +414,7 @@ def _waits_for(stage: int, kind: int, microbatch: int, stages: int) -> tuple[int
 
 
 def _most_in_flight(queue: list[tuple[int, int, int]], trains: bool) -> int:
-    """Return how many microbatches are begun and not through at once."""
+    """Return the most microbatches in flight on a device."""
     steps = [int(kind == Kind.F) - (kind in (Kind.B, Kind.W)) for _, kind, _ in queue]
     return max(accumulate(steps), default=0) if trains else 1
 
@@ -424,7 +422,7 @@ def _most_in_flight(queue: list[tuple[int, int, int]], trains: bool) -> int:
 def divided_work_bound(
     workload: Workload, costs: Costs, problem: Iteration, target: float
 ) -> float:
-    """Return a bound on the makespan of every chain of stages; once it is `target` no more.
+    """Return a lower bound on the makespan of every chain of stages, the target at most.
 
     Parameters
     ----------
@@ -465,7 +463,7 @@ def _sizes(problem: Iteration, devices: int, blocks: int) -> list[int]:
 def _stage_count_bound(
     paths: SchedulePaths, work: Floats, share: float, target: float, rounds: int
 ) -> float:
-    """Return the bound of all chains of so many stages."""
+    """Return a lower bound on the makespan of chains of so many stages."""
     from scipy.optimize import linprog
 
     size, total = int(paths.which[:, 0].max()) + 1, float(work.sum())
@@ -496,7 +494,7 @@ def _stage_count_bound(
 
 
 def _row(paths: SchedulePaths, division: Floats, share: float) -> tuple[float, Floats]:
-    """Return the makespan of a division, and how often a longest path has each pass; both (2, P).
+    """Return the makespan of a division, and the passes on a longest path; both (2, P).
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
-"""Bounds on the max-load that need no evidence: the heaviest block, work, counting.
+"""Bounds on the max-load: by the workload alone, by prices with hubs, by multipliers of rules.
 
-Blocks are what must be on one device: nodes of a colour, and in a contiguous split colours that
-wait for each other. Let p_{k,b,v} be the time of block v on a device of kind k in pass b, `inf`
-where it cannot be there, m_v its bytes, M_k and n_k the memory and the number of such devices.
-GPipe's objective is a maximum of either pass, T = T_1 + T_2; else there is one pass.
+*Workload alone.* Blocks are what must be on one device: nodes of a colour, and in a contiguous
+split colours that wait for each other. Let p_{k,b,v} be the time of block v on a device of kind k
+in pass b, `inf` where it cannot be there, m_v its bytes, M_k and n_k the memory and the number of
+such devices. GPipe's objective is a maximum of either pass, T = T_1 + T_2; else there is one pass.
 
 1. T_b ≥ max_v min_k p_{k,b,v}, transfers left aside, as below.
 2. For any λ, μ ≥ 0 and θ_b = 1 − Σ_k n_k λ_{k,b} ≥ 0, as devices have n_k T_b and n_k M_k in all,
@@ -12,17 +12,15 @@ GPipe's objective is a maximum of either pass, T = T_1 + T_2; else there is one 
 
    SciPy proposes the numbers, which are summed up here: whatever they are, that is a bound.
 3. A device that holds v holds a set with it, and no set with v takes less than a minimum cut says,
-   transfers counted (`cuts`); where transfers do not overlap compute.
+   transfers counted; where transfers do not overlap compute.
 4. Of the h heaviest blocks, a device within T_b holds at most as many as of its shortest ones fit
    into T_b. All devices must hold h, for each h.
 
-The least load of a set of blocks with some of them in it and others not, by a minimum cut.
-
-A set S of a device costs Σ p over S, and c_u for each node u of which some, not all, of u and its
+*Minimum cuts* give the least load of a set that holds some blocks and not some others: a set S
+costs a device Σ p over S, and c_u for each node u of which some, not all, of u and its
 readers are in S.
 
-Check a bound by prices and hubs: its certificate has them, and the target T.
-
+*Prices and hubs.* The certificate has them, and the target T; hubs are units that share many nets.
 Let π_v be prices of the nodes, and a *case* say of each hub whether a device has it, and, in
 contiguous splits, if it does not have it, whether it has nothing that comes after the hub or
 nothing that comes before it. A device of the certificate's kind, on which nodes take p_v, that
@@ -30,18 +28,16 @@ keeps to T and to case h holds a set of nodes worth at most
 
     s_h T − min { s_h (p(R) + transfers(R)) − π(R) : R in case h },
 
-for any s_h ≥ 0. The minimum is that of a cut (`cuts`), nodes that must stay together made one.
-Devices of other kinds hold what fits into T of the nodes that are worth most for their time, the
-last one cut; their transfers are left aside. In contiguous splits one device at most has the first
-hub, some of the others nothing after it, and the rest nothing before it: that is a *division*.
-The certificate holds if for each division some of its prices make all nodes worth more than what
-the devices hold at most.
+for any s_h ≥ 0. The minimum is that of a cut, nodes that must stay together made one. Devices of
+other kinds hold what fits into T of the nodes that are worth most for their time, the last one cut;
+their transfers are left aside. In contiguous splits one device at most has the first hub, some of
+the others nothing after it, and the rest nothing before it: that is a *division*. The certificate
+holds if for each division some of its prices make all nodes worth more than what the devices hold
+at most.
 
-Check the certificate of a bound, apart from the search that found it: multipliers of rules.
-
-Any numbers λ_d, ν_d, μ_d, σ ≥ 0 and f prove a bound T on the max-load of all plans, if
-Σ_d (λ_d + ν_d) ≤ 1. (Only plans up to the target need be looked at: no other is below it.) Let
-x_{v,d} be 1 if block v is on device d. Then T is at least
+*Multipliers of rules.* Any numbers λ_d, ν_d, μ_d, σ ≥ 0 and f prove a bound T on the max-load of
+all plans, if Σ_d (λ_d + ν_d) ≤ 1. (Only plans up to the target need be looked at: no other is below
+it.) Let x_{v,d} be 1 if block v is on device d. Then T is at least
 
     Σ_d λ_d load_d                            as no load exceeds T
     + Σ_d μ_d (Σ_v m_v x_{v,d} − M_d)         as no memory is exceeded
@@ -53,9 +49,8 @@ x_{v,d} be 1 if block v is on device d. Then T is at least
 where r collects the factors of x. A transfer of net e at device d counts λ_d w_{e,d} where d holds
 some of its blocks and not all; that is at least Σ_v f_v x_{v,d} for numbers f_v that add up to 0
 and whose positive ones add up to λ_d w_{e,d} at most; to anything if w_{e,d} exceeds the target, as
-no such plan cuts e there. With overlap compute and transfers are loads
-of their own, with λ_d and ν_d. Numbers that are too large for this are scaled down first.
-"""
+no such plan cuts e there. With overlap compute and transfers are loads of their own, with λ_d and
+ν_d. Numbers that are too large for this are scaled down first."""
 
 from __future__ import annotations
 
@@ -64,7 +59,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import networkx as nx
 import numpy as np
@@ -83,7 +78,7 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class _Blocks:
-    """Nodes that stay together."""
+    """The blocks of a workload, and the block of each node."""
 
     of: Ints  # (n,) block of each node
     members: list[tuple[int, ...]]
@@ -95,7 +90,7 @@ MOST_CUTS, MOST_NODES = 2_000, 50_000
 
 @dataclass(frozen=True, eq=False)
 class _Devices:
-    """What devices of the certificate's kind can hold within the target; B blocks, H cases.
+    """The problem of devices of the certificate's kind within the target; B blocks, H cases.
 
     Parameters
     ----------
@@ -124,6 +119,7 @@ class _Devices:
         )
 
     def _worth(self, value: Floats, slope: float, h: int) -> float:
+        """Return an upper bound on the value of a set in case h; −inf if there is none."""
         if (self.has[h] & self.has_not[h]).any():
             return -math.inf
         able = np.isfinite(self.time)
@@ -144,7 +140,7 @@ ROUNDS, WHOLE = 3, float(1 << 30)
 
 @dataclass(frozen=True, eq=False)
 class Nets:
-    """What may have to be moved; E nets.
+    """The nets: a node's output, with the blocks that write and read it; E nets.
 
     Parameters
     ----------
@@ -165,10 +161,20 @@ class Nets:
 CUT, COUNTED = 16, 500
 
 
+class _Work(NamedTuple):
+    """The data of bound 2: K kinds with devices, two passes with GPipe's objective, B blocks."""
+
+    time: Floats  # (K, passes, B)
+    heaviest: Floats  # (passes,) bound 1
+    memory: Floats  # (B,) bytes
+    room: Floats  # (K,) bytes of a device
+    count: Floats  # (K,) devices
+
+
 def max_load_bound(
     workload: Workload, costs: Costs, problem: Throughput, *, transfers: bool = True
 ) -> float:
-    """Return the best of the bounds; 0 where a block fits on no device, which proves nothing here.
+    """Return the best bound by the workload alone; 0 where a block fits on no device.
 
     Parameters
     ----------
@@ -194,7 +200,7 @@ def max_load_bound(
     count = costs.count[kinds].astype(np.float64)
     heaviest = time.min(axis=0).max(axis=1)
     counted = sum(_counted(time[:, b], count) for b in range(time.shape[1]))
-    worked = _by_work(time, heaviest, memory, room, count)
+    worked = _by_work(_Work(time, heaviest, memory, room, count))
     best = max(float(heaviest.sum()) * (1 - ROUNDING), worked, counted * (1 - ROUNDING))
     if problem.overlap or not transfers:
         return best
@@ -203,12 +209,12 @@ def max_load_bound(
 
 
 def blocks(workload: Workload, costs: Costs, problem: Throughput) -> Ints:
-    """Return the number of the block of each node, shape (n,)."""
+    """Return the block of each node, shape (n,)."""
     return merged(workload, pipeline_edges(workload) if keeps_order(costs, problem) else ())
 
 
 def merged(workload: Workload, waits: Iterable[tuple[int, int]]) -> Ints:
-    """Return blocks of colours, and of those that wait for each other, shape (n,)."""
+    """Return blocks of colours and of cycles of pairs (u, v), shape (n,)."""
     import networkx as nx
 
     together: nx.Graph[int] = nx.Graph()
@@ -227,13 +233,13 @@ def merged(workload: Workload, waits: Iterable[tuple[int, int]]) -> Ints:
 
 
 def keeps_order(costs: Costs, problem: Throughput) -> bool:
-    """Whether all devices can be executed one after the other."""
+    """Return whether all devices run one after the other in a plan."""
     alone = problem.cpu_split == "free" and bool((costs.host & (costs.count > 0)).any())
     return problem.split == "contiguous" and not alone
 
 
 def _counted(time: Floats, count: Floats) -> float:
-    """Return the least T at which the devices can hold the h heaviest blocks, for every h.
+    """Return bound 4: the least T at which the devices can hold the h heaviest, for every h.
 
     Sums of the a shortest of them on a kind are there as often as there are devices of the kind:
     within T the devices hold as many blocks as there are sums up to T.
@@ -249,7 +255,7 @@ def _counted(time: Floats, count: Floats) -> float:
 
 
 def _by_cuts(workload: Workload, block: Ints, time: Floats, moved: Floats) -> float:
-    """Return 3; `time` has shape (K, B), `moved` (K, n)."""
+    """Return bound 3; `time` has shape (K, B), `moved` (K, n)."""
     nets = nets_of(workload, block)
     best = 0.0
     for heavy in np.argsort(-time.min(axis=0), kind="stable")[:CUT].tolist():
@@ -259,21 +265,19 @@ def _by_cuts(workload: Workload, block: Ints, time: Floats, moved: Floats) -> fl
     return best * (1 - ROUNDING)
 
 
-def _by_work(time: Floats, heaviest: Floats, memory: Floats, room: Floats, count: Floats) -> float:
+def _by_work(work: _Work) -> float:
     """Return 2 by equal λ, and by those that a linear program proposes."""
-    kinds, passes, _ = time.shape
-    even = np.full((kinds, passes), 1 / count.sum())
-    best = _proved(time, heaviest, memory, room, count, even, np.zeros(kinds))
+    kinds, passes, _ = work.time.shape
+    equal = np.full((kinds, passes), 1 / work.count.sum())
+    best = _dual_value(work, equal, np.zeros(kinds))
     if kinds > 1:
-        best = max(best, _proved(time, heaviest, memory, room, count, *_proposed(
-            time, heaviest, memory, room, count)))  # fmt: skip
+        best = max(best, _dual_value(work, *_proposed(work)))
     return best
 
 
-def _proved(
-    time: Floats, heaviest: Floats, memory: Floats, room: Floats, count: Floats,
-    by_time: Floats, by_memory: Floats,
-) -> float:  # fmt: skip
+def _dual_value(work: _Work, by_time: Floats, by_memory: Floats) -> float:
+    """Return the right side of 2 for any λ and μ, shapes (K, passes) and (K,), made feasible."""
+    time, heaviest, memory, room, count = work
     by_time, by_memory = np.maximum(by_time, 0.0), np.maximum(by_memory, 0.0)
     by_memory[np.isinf(room)] = 0.0
     by_time = by_time / np.maximum(1.0, (count[:, None] * by_time).sum(axis=0))
@@ -286,9 +290,7 @@ def _proved(
     return gained + left - paid - ROUNDING * (gained + left + paid)
 
 
-def _proposed(
-    time: Floats, heaviest: Floats, memory: Floats, room: Floats, count: Floats
-) -> tuple[Floats, Floats]:
+def _proposed(work: _Work) -> tuple[Floats, Floats]:
     """Return λ and μ by the linear program: maximise 2, with z_v for the minimum of block v.
 
     Columns are the z_v, the λ by kind and pass, the μ.
@@ -296,6 +298,7 @@ def _proposed(
     from scipy.optimize import linprog
     from scipy.sparse import coo_array
 
+    time, heaviest, memory, room, count = work
     kinds, passes, size = time.shape
     scale, unit = float(time[np.isfinite(time)].max()) or 1.0, float(memory.max()) or 1.0
     kind, block = np.nonzero(np.isfinite(time).all(axis=1))  # z_v ≤ Σ_b λ p + μ m
@@ -334,7 +337,7 @@ def _proposed(
 
 
 def nets_of(workload: Workload, block: Ints) -> Nets:
-    """Return what may have to be moved, given the block of each node."""
+    """Return the nets of a workload, given the block of each node."""
     node: list[int] = []
     of: list[int] = []
     first: list[int] = []
@@ -392,7 +395,7 @@ def least_cut(side: Ints, compute: Floats, transfer: Floats, nets: Nets) -> floa
 
 
 def _most_flow(start: Ints, end: Ints, capacity: Floats, size: int) -> float:
-    """Return a flow from 0 to 1, the largest but for rounding.
+    """Return a lower bound on the maximum flow from 0 to 1, exact but for rounding.
 
     SciPy knows whole numbers below 2^31 alone, so that after a first flow in units of a part of all
     capacities what is left of them gets another one, in smaller units.
@@ -503,7 +506,7 @@ def _cases(
 
 
 def _divisions(devices: int, *, divided: bool) -> list[tuple[int, ...]]:
-    """Return how many devices may have the first hub, nothing after it, and nothing before it."""
+    """Return the numbers of devices with the first hub, with nothing after, nothing before it."""
     if not divided:
         return [(devices,)]
     return [
@@ -514,7 +517,7 @@ def _divisions(devices: int, *, divided: bool) -> list[tuple[int, ...]]:
 
 
 def _values(costs: Costs, block: Ints, data: HubCertificate) -> list[Floats]:
-    """Return what each block is worth by each list of prices."""
+    """Return the value of each block by each list of prices."""
     own = costs.compute[data.kind]
     own = np.where(np.isfinite(own), own, 0.0)
     prices = (np.array(rates)[data.classes] for rates, _ in data.points)
@@ -522,7 +525,7 @@ def _values(costs: Costs, block: Ints, data: HubCertificate) -> list[Floats]:
 
 
 def _fitting(value: Floats, time: Floats, room: float) -> float:
-    """Return what a device can hold at most if nothing is moved and the last block is cut."""
+    """Return an upper bound on the value of a device without transfers: a fractional knapsack."""
     some = (value > 0) & np.isfinite(time)
     value, time = value[some], time[some]
     with np.errstate(divide="ignore", over="ignore"):
@@ -594,7 +597,7 @@ def _add_flows(
     data: MultiplierCertificate,
     paid: Floats,
 ) -> float:
-    """Add what transfers cost at least; return the sum of magnitudes."""
+    """Add lower bounds on the cost of transfers to `factors`; return the sum of magnitudes."""
     weight: dict[frozenset[int], Floats] = {}
     for u, successors in enumerate(workload.successors):
         touched = frozenset(int(blocks.of[v]) for v in (u, *successors))
@@ -616,7 +619,7 @@ def _add_flows(
 
 
 def _add_steps(factors: Floats, kind: Ints, blocks: _Blocks, data: MultiplierCertificate) -> float:
-    """Add what the numbering of devices allows; return the sum of magnitudes."""
+    """Add the multipliers of the numbering of devices; return the sum of magnitudes."""
     order = blocks.of[data.order]
     size = 0.0
     for d, i, value in data.steps:

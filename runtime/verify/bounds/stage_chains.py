@@ -1,26 +1,18 @@
-"""What stages of a chain cost a device, in whole parts of a target.
+"""All chains of stages, by ideals: a proof that no contiguous split is below a target.
 
-A set S of nodes costs a device Σ p over S, and c_u for each node u of which some, not all, of u and
-its readers are in S; if data is relayed, c_u for each end of the stage at which some, not all, of
-them are before it. Parts are rounded downwards, so that sums are exact and never too high.
-
-All ideals of the graph of blocks, and what lies between two of them: stages of a chain.
-
-An *ideal* is a set of blocks that holds all that any of its blocks waits for. The prefixes of a
-contiguous split are ideals I_0 = ∅ ⊂ I_1 ⊂ … ⊂ I_P, and its stages are I_s ∖ I_{s−1}.
-
+*Ideals.* An *ideal* is a set of blocks that holds all that any of its blocks waits for. The
+prefixes of a contiguous split are ideals I_0 = ∅ ⊂ I_1 ⊂ … ⊂ I_P, and its stages are I_s ∖ I_{s−1}.
 Blocks that take no time on any kind of device, and have at most one neighbour in the order, are
 left out where their bytes cannot matter: no split gets dearer, and a net of a node and its readers
 that is torn without them is torn with them.
 
-All stages of chains whose devices do their work of an iteration within a target.
+*Stages.* A set S of nodes costs a device Σ p over S, and c_u for each node u of which some, not
+all, of u and its readers are in S; if data is relayed, c_u for each end of the stage at which some,
+not all, of them are before it. Times are whole parts of a target, rounded downwards, so that sums
+are exact and never too high. For an iteration they are parts of the target over M, so that those of
+M microbatches are not above it.
 
-Times are in parts of the target over M, so that those of M microbatches are not above it.
-
-Whether some chain of stages has a max-load below a target: all chains, by ideals.
-
-A contiguous split on devices in order is a chain of ideals (`ideals`), and what its stages cost is
-in `stages`:
+*Max-load.* A contiguous split on devices in order is a chain of ideals:
 
     reached[∅] = {0},
     reached[J] = { d + e_k : d ∈ reached[I], I ⊂ J, d_k < n_k, J ∖ I fits into a device of kind k
@@ -65,7 +57,7 @@ State = tuple[tuple[int, ...], int]
 
 @dataclass(frozen=True, eq=False)
 class _Chains:
-    """Chains of ideals, in parts of the target; N ideals, K kinds of devices.
+    """The graph of ideals and stages, in parts of the target; N ideals, K kinds of devices.
 
     Parameters
     ----------
@@ -125,7 +117,7 @@ class _Chains:
         return found if found < NEVER else None
 
     def _priced(self, ideal: int, ends: Ints, kind: int, forward: int) -> tuple[Ints, Ints]:
-        """Return the ends of stages that fit into a device and the limits, and backward passes."""
+        """Return the ends of stages within device and limits, and their backward passes."""
         passes = range(len(self.stages.compute))
         limits = (forward, PARTS)
         fits = self.used_bytes[kind, ends] - self.used_bytes[kind, ideal] <= PARTS // 2
@@ -147,7 +139,7 @@ STAGES = 3_000_000
 
 @dataclass(frozen=True, eq=False)
 class ListedStages:
-    """All stages that do their work of M microbatches within the target; R stages.
+    """The stages whose M microbatches take less than the target; R stages.
 
     Parameters
     ----------
@@ -178,7 +170,7 @@ IDEALS = 60_000
 
 @dataclass(frozen=True, eq=False)
 class Ideals:
-    """N ideals of B blocks, by the number of their blocks: the empty one first, all blocks last.
+    """The ideals of B blocks by size, the empty one first; N of them.
 
     Parameters
     ----------
@@ -198,7 +190,7 @@ class Ideals:
     left_out: int
 
     def inside(self, ideal: int, others: Ints) -> Bools:
-        """Whether an ideal is a proper part of each of the others."""
+        """Return whether an ideal is a proper part of each of the others."""
         own = self.words[ideal]
         held: Bools = np.all((self.words[others] & own) == own, axis=1)
         return np.asarray(held & (others > ideal), np.bool_)
@@ -225,7 +217,7 @@ CELLS, WORK, AT_ONCE = 100_000_000, 40_000_000_000, 4096
 
 @dataclass(frozen=True, eq=False)
 class Stages:
-    """Stages between ideals; N ideals, K kinds that have devices, E nets, some passes.
+    """The costs of stages between ideals; N ideals, K kinds that have devices, E nets.
 
     Parameters
     ----------
@@ -297,13 +289,13 @@ class Stages:
         return cls(sums, crossed, moved, held, pins)
 
     def time(self, number: int, kind: int, ideal: int, ends: Ints) -> Ints:
-        """Return the compute of a pass of the stages from an ideal to some others."""
+        """Return the compute of a pass of the stages from one ideal to others."""
         own = self.compute[number][kind]
         time: Ints = own[ends] - own[ideal]
         return time
 
     def transfers(self, kind: int, ideal: int, ends: Ints) -> list[Ints]:
-        """Return what the stages from an ideal to some others move, by pass."""
+        """Return the transfers of the stages from one ideal to others, by pass."""
         if self.crossed:
             return [own[kind, ends] + own[kind, ideal] for own in self.crossed]
         open_ = np.flatnonzero(self.held[ideal] < self.pins)
@@ -318,7 +310,7 @@ class Stages:
 
 
 def bytes_in_parts(values: Floats, costs: Costs) -> Ints:
-    """Return bytes in parts of twice what a device has, by kind that has devices."""
+    """Return bytes in parts of twice the memory of a device, by kind that has devices."""
     room = costs.capacity_bytes[costs.count > 0, None] * (1 + RELATIVE_SLACK)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         return parts(np.where(values > 0, values / room, 0.0), 2.0)
@@ -382,7 +374,7 @@ def ideals_of(workload: Workload, costs: Costs, waits: Sequence[tuple[int, int]]
 
 
 def _leave_out(order: nx.DiGraph[int], kept: set[int]) -> None:
-    """Take blocks out of the order that have one neighbour there or none, but for those to keep."""
+    """Remove blocks of at most one neighbour from the order, except those to keep."""
     ends = [b for b in order if b not in kept]
     while ends:
         b = ends.pop()
@@ -392,6 +384,7 @@ def _leave_out(order: nx.DiGraph[int], kept: set[int]) -> None:
 
 
 def _bits(mask: int) -> Iterable[int]:
+    """Yield the positions of the bits that are set."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1
@@ -401,7 +394,7 @@ def _bits(mask: int) -> Iterable[int]:
 def list_stages(
     workload: Workload, cluster: Cluster, problem: Iteration, target: float
 ) -> ListedStages:
-    """List the stages of an iteration.
+    """Return the stages of an iteration below a target.
 
     Parameters
     ----------
@@ -485,7 +478,7 @@ def _times(
 
 
 def no_chain_below(workload: Workload, costs: Costs, problem: Throughput, target: float) -> bool:
-    """Whether every contiguous split has an objective of `target` or more.
+    """Prove that every contiguous split has an objective of `target` or more; False if not.
 
     Parameters
     ----------
@@ -518,6 +511,7 @@ def no_chain_below(workload: Workload, costs: Costs, problem: Throughput, target
 
 
 def _chains(workload: Workload, costs: Costs, problem: Throughput, target: float) -> _Chains:
+    """Return the graph of ideals and stages of a problem."""
     ideals = ideals_of(workload, costs, pipeline_edges(workload))
     backward, all_nodes = workload.backward, np.ones(workload.n, np.bool_)
     passes = (~backward, backward) if problem.pipeline == "gpipe" else (all_nodes,)
@@ -535,7 +529,7 @@ def _chains(workload: Workload, costs: Costs, problem: Throughput, target: float
 
 
 def _best(states: list[State]) -> list[State]:
-    """Return the states that are reached and no other is as good as."""
+    """Return the undominated states among those reached."""
     kept: list[State] = []
     for used, backward in sorted(states):
         if backward < NEVER and not any(

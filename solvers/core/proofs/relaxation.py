@@ -1,23 +1,22 @@
-"""The relaxation of a program by HiGHS's simplex: a point, multipliers of rows, and the basis.
+"""The linear relaxation of a program: HiGHS's solution, and proofs made of it.
 
-Nothing here is a proof: `safe_bound` makes one of the multipliers, `exact_basis` of the basis.
+HiGHS's simplex gives a point, multipliers of rows and a basis; nothing of that is a proof. Two
+proofs follow from it.
 
-Proofs by multipliers of rows, valid whatever the solver's tolerances were.
-
-For any y, with side_i the lower side of row i where y_i > 0, its upper one where y_i < 0,
+*Multipliers.* For any y, with side_i the lower side of row i where y_i > 0, its upper one where
+y_i < 0,
 
     cost·x ≥ Σ_i y_i side_i + Σ_j min_{x_j in its box} (c_j − yᵀA_j) x_j
 
-for every x within rows and box. The right side is computed here with all rounding counted against
-it, so what comes out is a proof, however poor the multipliers are. The numbers of the program are
-taken at their word.
+for every x within rows and box. The right side is computed with all rounding counted against it,
+so it is a lower bound, however poor the multipliers are. The program's numbers count as exact.
+
+*Basis.* The basis of a small program is evaluated in rational numbers: exact point, exact bound.
 
 References
 ----------
 Neumaier and Shcherbina, "Safe bounds in linear and mixed-integer linear programming",
 Mathematical Programming 99 (2004).
-
-A basis of a small linear program evaluated in rational numbers: exact point, exact bound.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ Row = dict[int, Fraction]
 
 @dataclass(frozen=True, eq=False)
 class ExactBasis:
-    """What a basis says without rounding.
+    """The point and the lower bound of a basis in rational numbers.
 
     Parameters
     ----------
@@ -76,7 +75,7 @@ PIVOTS = 50_000
 
 @dataclass(frozen=True, eq=False)
 class Relaxation:
-    """What HiGHS says about the relaxation of a program.
+    """HiGHS's answer to the relaxation of a program: point, multipliers and basis.
 
     Parameters
     ----------
@@ -96,7 +95,7 @@ class Relaxation:
 
 
 def relax(linear: Linear) -> Relaxation:
-    """Solve the relaxation of a program that minimises, with entries evened out by powers of 2.
+    """Solve the relaxation of a minimisation, with entries scaled by powers of 2.
 
     Raises
     ------
@@ -172,7 +171,7 @@ def _power(value: float) -> np.float64:
 
 
 def dual_bound(linear: Linear, multipliers: Floats) -> float:
-    """Return a number that cost·x + offset is not below, for any x within the rows and the box.
+    """Return a lower bound on cost·x + offset for any x within the rows and the box.
 
     Parameters
     ----------
@@ -215,7 +214,7 @@ def dual_bound(linear: Linear, multipliers: Floats) -> float:
 
 
 def refuted(linear: Linear, multipliers: Floats) -> bool:
-    """Whether the multipliers prove that no x keeps the rows and the box (Farkas).
+    """Return whether the multipliers prove that no x keeps the rows and the box (Farkas).
 
     Parameters
     ----------
@@ -234,7 +233,7 @@ def _usable(linear: Linear, multipliers: Floats) -> Floats:
 
 
 def _reduced_costs(linear: Linear, y: Floats) -> tuple[Floats, Floats]:
-    """Return numbers below and above c − yᵀA, by column."""
+    """Return lower and upper bounds on the reduced costs c − yᵀA, by column."""
     by_row = linear.matrix.T
     size = abs(by_row) @ np.abs(y)
     entries = np.diff(linear.matrix.indptr)
@@ -265,7 +264,7 @@ def _least_in_box(linear: Linear, low: Floats, high: Floats) -> Floats:
 
 
 def evaluate(linear: Linear, relaxation: Relaxation) -> ExactBasis | None:
-    """Return what the basis of a relaxation says exactly; None if it is too large or singular."""
+    """Return point and bound of a basis in rational numbers; None if too large or singular."""
     tight = np.flatnonzero(~relaxation.basic_rows).tolist()
     basic = np.flatnonzero(relaxation.basic_columns).tolist()
     if relaxation.x is None or len(tight) != len(basic) or len(basic) > LARGEST_SYSTEM:
@@ -294,7 +293,7 @@ def evaluate(linear: Linear, relaxation: Relaxation) -> ExactBasis | None:
 
 
 def keeps(linear: Linear, rows: list[Row], x: list[Fraction]) -> bool:
-    """Whether a point is within rows and box."""
+    """Return whether a point is within rows and box."""
     values = [sum((a * x[j] for j, a in row.items()), Fraction(0)) for row in rows]
     sides = zip(linear.row_lower.tolist(), values, linear.row_upper.tolist(), strict=True)
     ends = zip(linear.column_lower.tolist(), x, linear.column_upper.tolist(), strict=True)
@@ -345,7 +344,7 @@ def _multipliers(
 
 
 def _bound(linear: Linear, rows: list[Row], y: dict[int, Fraction]) -> Fraction | None:
-    """Return the bound of `safe_bound.dual_bound`, exactly; None if it is −∞."""
+    """Return the dual bound of `dual_bound` in rational numbers; None if it is −∞."""
     total = Fraction(linear.offset)
     reduced = [Fraction(c) for c in linear.cost.tolist()]
     for i, multiplier in y.items():

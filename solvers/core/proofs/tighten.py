@@ -1,20 +1,19 @@
-"""An integer program without what a solver's tolerances cannot carry.
+"""Presolve in safe arithmetic: an integer program without numbers beyond a solver's tolerances.
 
 A solver keeps rows to about 1e-6, whatever their entries are. A column that costs 1e8 is then worth
 100 where the solver takes it for 0. But where only solutions up to some objective are wanted, the
 rows leave such columns little or nothing; what is left without them is a program of ordinary
 numbers.
 
+Bounds of columns follow from the least and greatest values of rows over the box (activities), all
+rounded outwards: they hold for the numbers of the program as they are. A sum of whole numbers
+counts as exact, so that rows of ±1 give bounds without noise.
+
 Notes
 -----
 Rows like in ≥ x_v − x_u, with in ≤ ½ from elsewhere and x whole, say x_v ≤ x_u: the continuous
 column leaves the row (`_rounded`). If it is in no other row that holds it up, it stays at its lower
 end (`_settled`), and leaves the program.
-
-Least and greatest values of rows over a box, and the bounds of columns that follow from them.
-
-Everything is rounded outwards: what is said holds for the numbers of the program as they are. A sum
-of whole numbers counts as exact, so that rows of ±1 give bounds without noise.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Entries:
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """Sums of terms by row, with what rounding they may hold.
+    """Sums of terms by row, each with a bound on its rounding error.
 
     Parameters
     ----------
@@ -95,7 +94,7 @@ CUTOFF_SLACK = 1e-9
 
 @dataclass(frozen=True)
 class Spread:
-    """How far apart the numbers of a program are.
+    """The scale of a program's numbers.
 
     Parameters
     ----------
@@ -110,7 +109,7 @@ class Spread:
 
 
 def tighten(linear: Linear, cutoff: float = math.inf, *, exact: bool = False) -> Linear | None:
-    """Return a program with the same columns for the solutions not above `cutoff`.
+    """Return a program with the same columns and the same solutions of at most `cutoff`.
 
     Bounds are propagated through rows and cutoff. Then fixed columns leave the rows, rows of whole
     numbers get whole sides, entries too small for a solver leave so that the row says less, rows
@@ -173,7 +172,7 @@ def tighten(linear: Linear, cutoff: float = math.inf, *, exact: bool = False) ->
 
 
 def spread(linear: Linear) -> Spread:
-    """Return how far apart the entries of a program are; 0 and 1 without entries."""
+    """Return the spread of a program's entries; 0 and 1 without entries."""
     entries = entries_of(linear)
     size = np.abs(entries.value)
     largest, smallest = _extremes(entries)
@@ -197,7 +196,7 @@ def _with_cutoff(entries: Entries, linear: Linear, cutoff: float) -> Entries:
 
 
 def _opened(entries: Entries, lower: Floats, upper: Floats) -> Entries:
-    """Return the rows with those sides open that the box keeps anyway."""
+    """Return the rows without sides that the box implies."""
     least, most = activity(entries, lower, upper)
     above = (most.open == 0) & (most.total + most.error <= entries.upper)
     below = (least.open == 0) & (least.total - least.error >= entries.lower)
@@ -209,7 +208,7 @@ def _opened(entries: Entries, lower: Floats, upper: Floats) -> Entries:
 
 
 def _rounded(entries: Entries, lower: Floats, upper: Floats, integer: Bools) -> Entries:
-    """Return the rows with whole sides for the part of them that can only be whole.
+    """Return the rows with their integer part rounded to whole sides.
 
     Let a row be w(x) + r(x), with w of whole-number columns with whole entries. Then
     w(x) ≥ ⌈L − max r⌉; if that plus min r is not below L, it says all that the row says, and r
@@ -233,7 +232,7 @@ def _rounded(entries: Entries, lower: Floats, upper: Floats, integer: Bools) -> 
 
 
 def _error(sums: Sums, edge: Floats) -> Floats:
-    """Return what rounding a sum and its difference to a side may hold; 0 between whole numbers."""
+    """Return a bound on the rounding error of a sum and its difference to a side."""
     finite = np.where(np.isfinite(edge), edge, 0.0)
     whole = (finite == np.rint(finite)) & (np.abs(finite) < EXACT)
     exact = (sums.error == 0) & (whole | (sums.total == 0))
@@ -243,7 +242,7 @@ def _error(sums: Sums, edge: Floats) -> Floats:
 def _settled(
     entries: Entries, linear: Linear, lower: Floats, upper: Floats
 ) -> tuple[Floats, Floats]:
-    """Return the box with those continuous columns fixed that no row keeps from their better end.
+    """Return the box with those continuous columns fixed that no row keeps from their best end.
 
     To move them breaks no row and costs nothing.
     """
@@ -259,7 +258,7 @@ def _settled(
 
 
 def _without(entries: Entries, lower: Floats, upper: Floats, gone: Bools) -> Entries:
-    """Return the rows without some entries: their least and greatest values go to the sides."""
+    """Return the rows without some entries, whose extreme values go to the sides."""
     least, most = activity(entries.keep(gone), lower, upper)
     return replace(
         entries.keep(~gone),
@@ -289,7 +288,7 @@ def _extremes(entries: Entries) -> tuple[Floats, Floats]:
 
 
 def _assembled(linear: Linear, entries: Entries, lower: Floats, upper: Floats) -> Linear | None:
-    """Return the program of the rows that say something; None if one of them cannot hold."""
+    """Return the program of the rows that restrict something; None if one cannot hold."""
     largest, _ = _extremes(entries)
     empty = largest == 0
     if (empty & ((entries.lower > 0) | (entries.upper < 0))).any():
@@ -336,7 +335,7 @@ def activity(entries: Entries, lower: Floats, upper: Floats) -> tuple[Sums, Sums
 def propagate(
     entries: Entries, lower: Floats, upper: Floats, integer: Bools
 ) -> tuple[Floats, Floats] | None:
-    """Return the box that the rows leave of a box, or None if they leave nothing.
+    """Return the box after bound propagation by the rows; None if it is empty.
 
     Each row bounds each of its columns, given the bounds of the others; bounds of whole-number
     columns are rounded inwards. Ends after `ROUNDS` rounds at the latest.
@@ -390,7 +389,7 @@ def _sums(entries: Entries, at: Floats) -> Sums:
 
 
 def _contradicted(entries: Entries, least: Sums, most: Sums) -> bool:
-    """Whether some row cannot hold."""
+    """Return whether some row cannot hold."""
     above = (least.open == 0) & (least.total - least.error > entries.upper)
     below = (most.open == 0) & (most.total + most.error < entries.lower)
     return bool((above | below).any())
@@ -399,7 +398,7 @@ def _contradicted(entries: Entries, least: Sums, most: Sums) -> bool:
 def _implied(
     entries: Entries, least: Sums, most: Sums, lower: Floats, upper: Floats
 ) -> tuple[Floats, Floats]:
-    """Return the box that each row leaves to each column, whole or not."""
+    """Return the bounds of columns that each row implies."""
     lower, upper = lower.copy(), upper.copy()
     for side, sums, sign in ((entries.upper, least, 1.0), (entries.lower, most, -1.0)):
         which = _usable(entries, side, sums)
@@ -423,7 +422,7 @@ def _implied(
 
 
 def _usable(entries: Entries, side: Floats, sums: Sums) -> Bools:
-    """Return the entries whose row has the side and no infinite term but perhaps theirs."""
+    """Return the entries whose row has the side and no other infinite term."""
     others = sums.open[entries.row] - ~np.isfinite(sums.term)
     usable: Bools = np.isfinite(side)[entries.row] & (others == 0)
     return usable
