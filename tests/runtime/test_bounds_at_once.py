@@ -20,7 +20,11 @@ from stagecut import Cluster, DeviceMapping, InputError, Iteration, Latency, Lim
 from stagecut.formulations.cheap_bounds import cheap_bounds
 from stagecut.formulations.task import pose
 from stagecut.instances import Problem, topology
-from stagecut.runtime.verify.bounds.check import CLAIM_TOLERANCE, bound_without_certificate, check_bound
+from stagecut.runtime.verify.bounds.check import (
+    CLAIM_TOLERANCE,
+    bound_without_certificate,
+    check_bound,
+)
 
 #: Above all that any plan here takes: with it as target nothing is left out.
 HIGH = 1e9

@@ -168,7 +168,7 @@ class _Work(NamedTuple):
     heaviest: Floats  # (passes,) bound 1
     memory: Floats  # (B,) bytes
     room: Floats  # (K,) bytes of a device
-    count: Floats  # (K,) devices
+    devices: Floats  # (K,) their number
 
 
 def max_load_bound(
@@ -268,7 +268,7 @@ def _by_cuts(workload: Workload, block: Ints, time: Floats, moved: Floats) -> fl
 def _by_work(work: _Work) -> float:
     """Return 2 by equal λ, and by those that a linear program proposes."""
     kinds, passes, _ = work.time.shape
-    equal = np.full((kinds, passes), 1 / work.count.sum())
+    equal = np.full((kinds, passes), 1 / work.devices.sum())
     best = _dual_value(work, equal, np.zeros(kinds))
     if kinds > 1:
         best = max(best, _dual_value(work, *_proposed(work)))

@@ -1,32 +1,27 @@
-"""Check the certificate of a sharding's bound, apart from the search that found it: potentials.
+"""The check of a sharding's certificate, apart from the search that found it: potentials.
 
 A use r is an operator that reads a tensor T, or a parameter that its gradient arrives at. Numbers
-α_r(a) for each way a that T is made, and β_r(b) for each way b that it is needed, any at all, prove
-that no sharding costs less than
+α_r(a) for each property a in which T is made, and β_r(b) for each b in which it is needed, any at
+all, prove that no sharding costs less than
 
-    Σ_v min_k φ_v(k) − Σ_T max_a Σ_b max(0, Σ_r max(0, α_r(a) + β_r(b)) − conversion_T(a, b))
-    φ_v(k) = cost_v(k) + Σ_{r: v makes} α_r(a_k) + Σ_{r: v reads} β_r(b_k)
+    Σ_v min_k φ_v(k) − Σ_T max_a Σ_b max(0, Σ_r max(0, α_r(a) + β_r(b)) − conversion_T(a, b))   (1)
+    φ_v(k) = cost_v(k) + Σ_{r: v makes} α_r(a_k) + Σ_{r: v reads} β_r(b_k)                      (2)
 
-over choices k of operators v: what the numbers of an operator gain, a conversion pays for, and what
-they gain too much is taken off. A sharding with choice k of v costs at least as much more as φ_v(k)
-is above the least of v: choices for which that is the target or more are left out. The operators
-are gone through in order and back; each claims first what nobody claims of the conversions around
-it, as those to and from what is left out need not be paid for, and then leaves what its choices
-are dearer by than the cheapest to its uses further on. The cheapest of what is left is found by
-elimination (`elimination`), by the costs themselves.
+over choices k of operators v: a conversion pays for the gains of an operator's potentials, and
+gains beyond its cost are subtracted. A sharding with choice k of v costs at least (1) and
+the reduced cost φ_v(k) − min_k φ_v: choices for which that reaches the target are excluded.
 
-Memory is left aside: a limit can only make shardings dearer. With a price for each byte it is
-counted (`sharding_memory`), and what the limit is worth at that price is taken off. What is left at
-a price can also be eliminated with costs and bytes apart (`fitting`): that finds the least cost of
-what fits, and no choice of a sharding that fits and costs less than the target has been left out.
+*Sweeps* over the operators in order and back raise (1). Each operator raises its potentials by the
+slack of the conversions around it, where no excluded choice claims them, and then sends the reduced
+costs of its choices to its uses later in the sweep. The least cost of the allowed choices is found
+by eliminating one variable after the other, from the costs themselves.
 
-The least of a sum of costs of a few variables each, by elimination one after the other.
-
-The least of a sum of costs among the values whose bytes fit, by elimination of variables.
-
-A front is what can be reached in costs and bytes, shape (k, 2): the cheapest first, and each holds
-less than those before it. What costs the target or more, or does not fit, is in none: costs and
-bytes are never below 0.
+*Memory* is left out at first: a limit can only make shardings dearer. With a price for each byte it
+is counted (`with_memory`), and the price of the limit is subtracted. The allowed choices at a price
+can also be eliminated with costs and bytes apart: that gives the least cost of those that fit, and
+no choice of a sharding that fits and costs less than the target is excluded. A front then holds
+the undominated pairs of cost and bytes, shape (k, 2), the cheapest first. Pairs that cost the
+target or more, or do not fit, are dropped: costs and bytes are never below 0.
 """
 
 from __future__ import annotations

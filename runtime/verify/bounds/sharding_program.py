@@ -1,6 +1,4 @@
-"""All ways in which the operators of a program can be computed on a mesh, priced by definition.
-
-A price for each byte that a sharding holds: ways of operators and tensors that cost it, too.
+"""The choices of a tensor program on a mesh, priced by definition; with memory at a price per byte.
 
 At a price of λ ≥ 0 a byte no sharding that fits into M bytes costs less than
 
@@ -10,9 +8,9 @@ and not less than that with fewer bytes than are held. Each byte is counted once
 its gradient and the optimizer's state, as it lies; and of a tensor what is kept of it, in each way
 in which it is. Backward operators keep what they read. A view keeps what it looks at, as it reads
 that, if somebody keeps it as it is made: it then takes no bytes itself. So the operator of a view
-has each of its ways twice. In the first it keeps nothing, and whoever keeps it as it is made pays
-for the whole of what it can look at; in the second it keeps what it looks at, and is free. The true
-one of the two is among them, and costs what is held: the least of both is not more.
+has each of its choices twice. In the first it keeps nothing, and whoever keeps it as it is made
+pays for the whole of what it can look at; in the second it keeps what it looks at, and is free. The
+true one of the two is among them, and costs what is held: the least of both is not more.
 """
 
 from __future__ import annotations

@@ -215,7 +215,11 @@ def proved_by_prices(seed: int) -> tuple[Workload, Plan] | None:
     plan, (workload, _, _) = run(seed).plan, case(seed)
     if plan is None or plan.certificate.get("origin") != "set partitioning":
         return None
-    return (workload, plan) if bound_without_certificate(workload, plan) < plan.bound * (1 - 1e-6) else None
+    return (
+        (workload, plan)
+        if bound_without_certificate(workload, plan) < plan.bound * (1 - 1e-6)
+        else None
+    )
 
 
 def test_a_certificate_with_wrong_fields_is_refused() -> None:
