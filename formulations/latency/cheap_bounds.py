@@ -1,4 +1,4 @@
-"""Bounds on latency that cost next to nothing: the critical path, with what memory forces on CPUs.
+"""Bounds on latency in linear time: the critical path, priced by memory, and the work of all.
 
 Let p_v be the least time of node v on an accelerator that supports it, q_v on a CPU, m_v its bytes,
 M the bytes of all accelerators together. All nodes of a path P run one after the other, in a call
@@ -47,6 +47,7 @@ def latency_cheap_bounds(task: Task[Latency]) -> Iterator[tuple[float, str]]:
 
 
 def _heaviest_path(task: Task[Latency], weight: Floats) -> Ints:
+    """Return the nodes of the path of greatest weight."""
     workload = task.workload
     total, towards = weight.copy(), np.full(workload.n, -1)
     for v in reversed(workload.order):

@@ -1,7 +1,7 @@
-"""Executing calls, fast: what searches evaluate their moves by. The verifier has its own code.
+"""The execution of a division into calls: latency, start and finish times, for searches.
 
-A division into calls is given by `slot`, shape (n,): the number of the node's call, or −1 for the
-CPUs; and by call: its accelerator, that one's kind, and the call before it on the same accelerator.
+A division is given by `slot`, shape (n,): the number of each node's call, or −1 for the CPUs; and
+by the `CallSlots` of the calls. The verifier has code of its own.
 """
 
 from __future__ import annotations
@@ -32,8 +32,16 @@ class Flat(NamedTuple):
     message: Floats  # (L, n)
 
 
+class CallSlots(NamedTuple):
+    """The calls that accelerators may run, R of them: where each runs and what precedes it."""
+
+    kind: Ints  # (R,) row of `Flat.compute`
+    device: Ints  # (R,) accelerator; matters to links alone
+    before: Ints  # (R,) the call that must end before it starts, −1 without
+
+
 def flatten(task: Task[Latency], graph: LatencyGraph) -> Flat:
-    """Return what `execute` reads."""
+    """Return graph and costs of a task as arrays for `execute`."""
     costs = task.linked_costs
     between = costs.messages
     return Flat(
@@ -50,7 +58,7 @@ def flatten(task: Task[Latency], graph: LatencyGraph) -> Flat:
 
 @inner
 def call_loads(flat, slot, kind, device):
-    """How long each call takes: compute, transfers, and messages over links; shape (R,)."""
+    """Return the duration of each call, shape (R,): compute, transfers, messages over links."""
     calls = len(kind)
     load = np.zeros(calls)
     entered = np.full(calls, -1, np.int64)
@@ -82,7 +90,7 @@ def call_loads(flat, slot, kind, device):
 
 @inner
 def _open_edges(flat, slot, before):
-    """Open edges into each call, the call after each one, −1 without, and open edges into nodes."""
+    """Return how many edges enter each call, the call after each one (−1: none), and in-degrees."""
     n, calls = len(slot), len(before)
     open_in = np.zeros(n, np.int64)
     waiting, after = np.zeros(calls, np.int64), np.full(calls, -1, np.int64)
@@ -101,7 +109,7 @@ def _open_edges(flat, slot, before):
 
 @inner
 def _by_call(slot, calls):
-    """Nodes of call r are members[at[r] : at[r + 1]]; return both arrays."""
+    """Return the nodes of all calls as compressed rows: call r has members[at[r] : at[r + 1]]."""
     at = np.zeros(calls + 1, np.int64)
     for own in slot:
         if own >= 0:
@@ -118,16 +126,15 @@ def _by_call(slot, calls):
 
 
 @kernel
-def execute(flat, slot, kind, device, before):
+def execute(flat, slot, calls):
     """Run the calls as soon as they can.
 
     Parameters
     ----------
     slot
         Shape (n,): call of each node, −1 on CPUs.
-    kind, device, before
-        Shape (R,): kind of each call's accelerator (a row of `flat.compute`), the accelerator,
-        and the call that must end before it, −1 without. Accelerators matter to links alone.
+    calls
+        Their `CallSlots`.
 
     Returns
     -------
@@ -136,15 +143,15 @@ def execute(flat, slot, kind, device, before):
     arrays of shape (R,), (R,), (n,)
         Start and finish of each call, finish of each node; of no meaning after `inf`.
     """
-    n, calls = len(slot), len(kind)
-    load = call_loads(flat, slot, kind, device)
-    waiting, after, open_in = _open_edges(flat, slot, before)
-    at, members = _by_call(slot, calls)
-    start, finish = np.zeros(calls), np.zeros(calls)
+    n, count = len(slot), len(calls.kind)
+    load = call_loads(flat, slot, calls.kind, calls.device)
+    waiting, after, open_in = _open_edges(flat, slot, calls.before)
+    at, members = _by_call(slot, count)
+    start, finish = np.zeros(count), np.zeros(count)
     node_finish = np.zeros(n)
-    stack = np.empty(n + calls, np.int64)  # v: node v on CPUs is ready, −1−r: call r is
+    stack = np.empty(n + count, np.int64)  # v: node v on CPUs is ready, −1−r: call r is
     top = 0
-    for r in range(calls):
+    for r in range(count):
         if waiting[r] == 0:
             stack[top] = -1 - r
             top += 1
@@ -202,8 +209,8 @@ def execute(flat, slot, kind, device, before):
 
 def slots_of(
     task: Task[Latency], graph: LatencyGraph, plan: CallPlacement
-) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return slot, and kind, device and call before of each call, of a plan."""
+) -> tuple[Ints, CallSlots]:
+    """Return the call of each node of a plan, shape (n,), and its calls."""
     host = task.costs.host[task.costs.kind_of]
     pairs = sorted(
         {
@@ -225,4 +232,4 @@ def slots_of(
     for r in range(1, len(pairs)):
         if pairs[r][0] == pairs[r - 1][0]:
             before[r] = r - 1
-    return slot, kind, np.array([d for d, _ in pairs], np.int64), before
+    return slot, CallSlots(kind, np.array([d for d, _ in pairs], np.int64), before)

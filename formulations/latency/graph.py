@@ -169,7 +169,7 @@ def latency_graph(task: Task[Latency], *, whole_colours: bool) -> LatencyGraph:
 
 
 def attached(task: Task[Latency]) -> list[tuple[int, int]]:
-    """Return nodes that can be taken with their only neighbour, whatever calls there are.
+    """Return pairs (node, neighbour) that may share a call at no cost, whatever calls there are.
 
     A node that takes no time, with one edge, from or to a node of its colour: they share a device,
     and in one call with the other it costs nothing there and delays nobody.
@@ -189,6 +189,7 @@ def attached(task: Task[Latency]) -> list[tuple[int, int]]:
 
 
 def _lone(task: Task[Latency], node: int) -> bool:
+    """Return whether a node has exactly one edge."""
     return len(task.workload.predecessors[node]) + len(task.workload.successors[node]) == 1
 
 
@@ -223,7 +224,7 @@ def contractible_colours(task: Task[Latency]) -> list[tuple[int, ...]]:
 
 
 def _pools(task: Task[Latency]) -> tuple[Floats, Ints, bool]:
-    """Least time of each node on CPUs, the device that stands for the pool, whether exact."""
+    """Return the least time of each node on CPUs, the device named for it, and whether exact."""
     workload, costs = task.workload, task.costs
     n = workload.n
     hosts = [k for k in range(len(costs.count)) if costs.count[k] and costs.host[k]]

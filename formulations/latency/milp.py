@@ -36,23 +36,12 @@ transfers them in, computes, and transfers out. The CPUs are a pool without limi
 
 over nodes v, edges (u, v), calls s, and accelerators d. Nodes of a colour share a device: with one
 call per accelerator they share x; with more, (11) holds for any two. Devices of a kind are
-interchangeable: (12) keeps one order. With links, (6) has `links.py`'s terms, (20) to (24).
-
-The strong form adds `potentials.py`, (14) to (18).
+interchangeable: (12) keeps one order. With links, (6) has other transfers; see (20) to (24) below.
 
 Calls that take no time could wait for each other in a circle without the program noticing; that
 never makes its bound wrong, and the verifier refuses such a plan.
 
-References
-----------
-Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators", NeurIPS
-2020, section 4.
-
-The data of latency's integer program: nodes, calls, and what they take.
-
-Links between devices in the integer program of latency.
-
-Beside the symbols of `milp.py`
+*Links between devices.* Further symbols:
 
     symbol         meaning                                                       in the model
     sends_{u,s,r}  1 if the output of u passes over the link from call s to r    sends[u,s,r]
@@ -73,9 +62,8 @@ and the transfers in (6) are, in place of Σ_u c_{u,s} (in_{u,s} + out_{u,s}),
 
 For integer x the rows leave the least values, which are those of the definition.
 
-The strong form of latency's integer program: every path pays every cut, whatever H is. Ours.
-
-Beside the symbols of `milp.py`
+*Strong form.* Each path pays for every call that it enters or leaves, whatever H is. Further
+symbols:
 
     symbol       meaning                                                       in the model
     in_{u,v,s}   1 if edge (u, v) enters call s                                into[u,v,s]
@@ -87,6 +75,11 @@ Beside the symbols of `milp.py`
     π_v ≥ π_u + time_v + Σ_s c_{u,s} (in_{u,v,s} + out_{u,v,s})                          (16)
     π_v ≥ time_v,   with time_v = q_v x_{v,C} + Σ_s p_{v,s} x_{v,s}                      (17)
     π_v ≤ done_v                                                                         (18)
+
+References
+----------
+Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators", NeurIPS
+2020, section 4, for (0) to (13); the strong form is ours.
 """
 
 from __future__ import annotations
@@ -109,7 +102,7 @@ from .graph import LatencyGraph, latency_graph
 
 @dataclass(frozen=True, eq=False)
 class CallLinks:
-    """What transfers take between calls; S calls, n nodes.
+    """Times of transfers between calls, over links and through host memory; S calls, n nodes.
 
     Parameters
     ----------
@@ -143,7 +136,7 @@ CPUS = -1
 
 @dataclass(frozen=True, eq=False)
 class LatencyData:
-    """What the program is stated over: n nodes, S calls, times in units of `scale`.
+    """The sets and times of the program; n nodes, S calls, times in units of `scale`.
 
     Parameters
     ----------
@@ -174,12 +167,12 @@ class LatencyData:
 
     @cached_property
     def units(self) -> list[int]:
-        """Those that have an x."""
+        """Units with a variable x."""
         return sorted(set(self.unit))
 
     @cached_property
     def accelerators(self) -> list[int]:
-        """Devices with calls."""
+        """Accelerators, those devices that run calls."""
         return sorted({d for d, _ in self.calls})
 
     @cached_property
@@ -207,13 +200,13 @@ class LatencyData:
 
     @cached_property
     def senders(self) -> list[int]:
-        """Nodes whose output may move."""
+        """Nodes whose output another call, or a CPU, may read."""
         return sorted({u for u, _ in self.edges})
 
 
 @dataclass(frozen=True, eq=False)
 class LatencyModel:
-    """The program with what it takes to read it.
+    """The Pyomo program, with its data for reading solutions and writing starts.
 
     Parameters
     ----------
@@ -247,8 +240,9 @@ class LatencyModel:
         With links between accelerators they stay what they are.
         """
         data, costs = self.data, self.data.task.costs
-        slot, kind, devices, before = slots_of(data.task, data.graph, plan)
-        _, start, _, _ = execute(flatten(data.task, data.graph), slot, kind, devices, before)
+        slot, calls = slots_of(data.task, data.graph, plan)
+        _, start, _, _ = execute(flatten(data.task, data.graph), slot, calls)
+        devices = calls.device
         first = {int(d): float(start[devices == d].min()) for d in np.unique(devices)}
         used = [0] * len(data.graph.kinds)
         where: dict[int, int] = {d: d for d in first} if data.linked else {}
@@ -302,6 +296,7 @@ def latency_model(
 
 
 def _variables(m: pyo.ConcreteModel, data: LatencyData) -> None:
+    """Declare the variables of the published form."""
     h, slots = data.horizon, range(len(data.calls))
     m.x = pyo.Var(data.units, [CPUS, *slots], domain=pyo.Binary)
     m.enters = pyo.Var(data.senders, slots, bounds=(0, 1))
@@ -318,7 +313,7 @@ def _variables(m: pyo.ConcreteModel, data: LatencyData) -> None:
 
 
 def _placements(m: pyo.ConcreteModel, data: LatencyData) -> None:
-    """Every node in one call or on the CPUs, within the memories."""
+    """State that each node is in one call or on the CPUs, within the memories: (1), (2)."""
     costs, unit, slots = data.task.costs, data.unit, range(len(data.calls))
     size = max(float(costs.memory_bytes.sum()), 1.0) / 1e4
 
@@ -344,7 +339,7 @@ def _placements(m: pyo.ConcreteModel, data: LatencyData) -> None:
 
 
 def _transfers(m: pyo.ConcreteModel, data: LatencyData) -> None:
-    """Whose output moves, and that calls wait for it."""
+    """State transfers into and out of calls, and that calls wait for their inputs: (3) to (5)."""
     unit, h, slots = data.unit, data.horizon, range(len(data.calls))
 
     def comes_in(m: pyo.ConcreteModel, u: int, v: int, s: int) -> object:
@@ -365,7 +360,7 @@ def _transfers(m: pyo.ConcreteModel, data: LatencyData) -> None:
 
 
 def _times(m: pyo.ConcreteModel, data: LatencyData, links: CallLinks | None) -> None:
-    """When calls and nodes end."""
+    """State the finish times of calls and nodes: (6) to (9)."""
     unit, h, p, c = data.unit, data.horizon, data.p, data.c
     nodes, slots = range(len(unit)), range(len(data.calls))
     on_cpu = np.where(np.isfinite(data.q), data.q, 0.0)
@@ -401,7 +396,7 @@ def _times(m: pyo.ConcreteModel, data: LatencyData, links: CallLinks | None) -> 
 
 
 def _order(m: pyo.ConcreteModel, data: LatencyData) -> None:
-    """One call after the other, colours together, alike accelerators in one order, T the last."""
+    """State the order of calls, colours, alike accelerators, and T: (10) to (13)."""
     task, calls, accelerators = data.task, data.calls, data.accelerators
     workload, kind_of = task.workload, task.costs.kind_of
     nodes, slots = range(workload.n), range(len(calls))
@@ -437,7 +432,7 @@ def _order(m: pyo.ConcreteModel, data: LatencyData) -> None:
 
 
 def latency_data(task: Task[Latency], horizon: float, floor: float) -> LatencyData:
-    """Return the data of the program; the parameters are those of `milp.latency_model`."""
+    """Return the sets and times of the program; the parameters are those of `latency_model`."""
     workload, costs, calls = task.workload, task.costs, task.problem.calls
     accelerators = [d for d, k in enumerate(costs.kind_of.tolist()) if not costs.host[k]]
     unit = list(range(workload.n))
@@ -458,7 +453,7 @@ def latency_data(task: Task[Latency], horizon: float, floor: float) -> LatencyDa
 
 
 def call_links(task: Task[Latency], device: Sequence[int], scale: float) -> CallLinks:
-    """Return what transfers take between calls, in units of `scale`, given their devices."""
+    """Return the times of transfers between calls on given devices, in units of `scale`."""
     costs = task.linked_costs
     assert costs.messages is not None
     link, time = costs.messages.link, costs.messages.time / scale
@@ -472,7 +467,7 @@ def call_links(task: Task[Latency], device: Sequence[int], scale: float) -> Call
 
 
 def add_links(m: pyo.ConcreteModel, links: CallLinks, data: LatencyData) -> None:
-    """Add transfers over links and through host memory.
+    """State transfers over links and through host memory, (20) to (24).
 
     S calls, m edges: up to n S² columns and m S² rows more.
     """
@@ -514,7 +509,7 @@ def add_links(m: pyo.ConcreteModel, links: CallLinks, data: LatencyData) -> None
 
 
 def add_potentials(m: pyo.ConcreteModel, data: LatencyData) -> None:
-    """Add that every path pays for its nodes and for each call that it enters or leaves."""
+    """State the potentials of the strong form, (14) to (18)."""
     unit, p, q, c = data.unit, data.p, data.q, data.c
     nodes, slots = range(len(unit)), range(len(data.calls))
     m.into = pyo.Var(data.edges, slots, bounds=(0, 1))

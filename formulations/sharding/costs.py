@@ -15,11 +15,8 @@ with work(σ) = Π 1/p over axes along which σ splits, and moved(σ) the bytes 
 
 A parameter needs its gradient in the property that it has itself.
 
-The choices of operators, and what tensors cost by them.
-
-What it costs to convert a tensor from one property to another, on a mesh.
-
-Along one axis of p devices, for |T| bytes among them (what other axes split is divided out):
+*Conversions* of a tensor from one property to another: along one axis of p devices, for |T| bytes
+among them (what other axes split is divided out):
 
     from   to     by               bytes of all devices     seconds, latency α and bandwidth W
     S(i)   S(j)   all-to-all       (p − 1)/p · |T|          (p − 1) α + (p − 1)/p² · |T| / W
@@ -64,7 +61,7 @@ from ..task import Task
 
 @dataclass(frozen=True, eq=False)
 class Conversions:
-    """The properties that a tensor can have, and what it costs to get from one to another.
+    """The properties of a tensor, and the cost of converting each to each.
 
     Parameters
     ----------
@@ -101,7 +98,7 @@ class Choices:
     makes: tuple[Ints, ...]
 
     def only(self, kept: Ints) -> Choices:
-        """Return these choices alone."""
+        """Return the choices with these numbers."""
         return Choices(
             self.signature[kept],
             self.cost[kept],
@@ -112,7 +109,7 @@ class Choices:
 
 @dataclass(frozen=True, eq=False)
 class Use:
-    """An operator that reads a tensor: the number of the property it needs, by its choice."""
+    """A reader of a tensor: the number of the property it needs, by its choice."""
 
     operator: int
     needs: Ints
@@ -120,7 +117,7 @@ class Use:
 
 @dataclass(frozen=True, eq=False)
 class Term:
-    """What a tensor costs by how it is made and read, once for all uses that need the same of it.
+    """The cost of a tensor's conversions by the choices of its maker and readers.
 
     Parameters
     ----------
@@ -138,7 +135,7 @@ class Term:
     cost: Floats
 
     def value(self, chosen: Ints) -> float:
-        """Return what it costs for the number of each operator's choice."""
+        """Return the cost for the number of each operator's choice."""
         needed = {int(use.needs[chosen[use.operator]]) for use in self.uses}
         row = self.cost[self.makes[chosen[self.maker]]]
         return float(sum(row[b] for b in sorted(needed)))
@@ -146,7 +143,6 @@ class Term:
 
 #: Choices of one operator, at most: signatures to the power of the mesh's axes.
 MOST_CHOICES = 20_000
-
 
 #: Bytes of a statistic: the least that is added up, however many devices divide the rest.
 NUMBER_BYTES = 4.0
@@ -176,7 +172,7 @@ class ShardingCosts:
 
     @cached_property
     def terms(self) -> tuple[Term, ...]:
-        """The second sum of (1), a term for each tensor that is read, and what comes besides."""
+        """The conversion terms of (1), one for each tensor that is read, and further ones."""
         converted = zip(self.makes, self.uses, self.conversions, strict=True)
         return (
             *(Term(*made, uses, one.cost) for made, uses, one in converted if uses),
@@ -185,7 +181,7 @@ class ShardingCosts:
 
     @cached_property
     def terms_of(self) -> tuple[tuple[int, ...], ...]:
-        """For each operator the positions in `terms` of what it makes or reads."""
+        """For each operator, the positions in `terms` of the tensors it makes or reads."""
         found: list[set[int]] = [set() for _ in self.choices]
         for k, term in enumerate(self.terms):
             for v in (term.maker, *(use.operator for use in term.uses)):
@@ -203,7 +199,7 @@ class ShardingCosts:
 
     @cached_property
     def uses(self) -> tuple[tuple[Use, ...], ...]:
-        """For each tensor who reads it; a parameter its gradient, as it lies itself."""
+        """For each tensor its readers; a parameter reads its gradient."""
         found: list[list[Use]] = [[] for _ in self.program.tensors]
         for v, operator in enumerate(self.program.operators):
             for slot, t in enumerate(operator.inputs):
@@ -213,7 +209,7 @@ class ShardingCosts:
         return tuple(map(tuple, found))
 
     def only(self, kept: Sequence[Ints]) -> ShardingCosts:
-        """Return the costs with some choices of each operator alone."""
+        """Return the costs with some choices of each operator."""
         besides = tuple(
             Term(
                 term.maker,
@@ -390,7 +386,7 @@ def _cost(
 
 
 def is_divided(costs: ShardingCosts, axis: int) -> bool:
-    """Whether any operator has a choice that divides its work along an axis."""
+    """Return whether any operator has a choice that divides its work along an axis."""
     operators = zip(costs.program.operators, costs.choices, strict=True)
     return costs.problem.mesh.shape[axis] == 1 or any(
         operator.signatures[k].extent > 1
@@ -467,7 +463,7 @@ def conversions(
 
 
 def _held(state: Sequence[int], d: int, one: int) -> bool:
-    """Whether a later axis of the mesh splits what the step along axis d takes up or puts down."""
+    """Return whether a later axis of the mesh splits a dimension that a step along axis d moves."""
     return any(later >= 0 and later in (state[d], one) for later in state[d + 1 :])
 
 
@@ -479,7 +475,7 @@ def step_cost(
     mesh: DeviceMesh,
     objective: ShardingObjective,
 ) -> float:
-    """Return what a step along axis d of the mesh to the property `one` costs, seconds or bytes."""
+    """Return the cost of a step along axis d of the mesh to property `one`, seconds or bytes."""
     p, before = mesh.shape[d], state[d]
     among = size_bytes
     for e, other in enumerate(state):
@@ -499,7 +495,7 @@ def step_cost(
 def collective_cost(
     rounds: int, moved: float, d: int, mesh: DeviceMesh, objective: ShardingObjective
 ) -> float:
-    """Return what a collective along axis d costs.
+    """Return the cost of a collective along axis d, seconds or bytes.
 
     Parameters
     ----------

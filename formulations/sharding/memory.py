@@ -1,4 +1,4 @@
-"""What a device holds of tensors and parameters, and its price.
+"""The memory of a sharding: bytes that a device holds, and a price for them.
 
 At a price of λ ≥ 0 a byte,
 
@@ -68,7 +68,7 @@ def priced(costs: ShardingCosts, price: float) -> ShardingCosts:
 
 
 def without_costs(costs: ShardingCosts) -> ShardingCosts:
-    """Return the same in which nothing costs anything: with a price of 1, bytes alone."""
+    """Return the costs of bytes alone, at a price of 1."""
     return replace(
         costs,
         choices=tuple(replace(c, cost=np.zeros(len(c.cost))) for c in costs.choices),
@@ -118,12 +118,13 @@ def _kept(costs: ShardingCosts) -> Kept:
 
 
 def _is_kept_view(costs: ShardingCosts, v: int, kept: Kept) -> bool:
+    """Return whether an operator is a view whose output some other operator keeps."""
     operator = costs.program.operators[v]
     return operator.view and not kept.keys().isdisjoint(operator.outputs)
 
 
 def _held(costs: ShardingCosts, t: int, uses: list[Use], price: float) -> Term:
-    """Return what is paid for what is kept of a tensor."""
+    """Return the term of the bytes kept of a tensor, at a price."""
     v, makes = costs.makes[t]
     operator, size = costs.program.operators[v], _sizes(costs, t)
     states = len(size)

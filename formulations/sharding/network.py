@@ -83,7 +83,7 @@ class CostNetwork:
 
 
 def cost_network(costs: ShardingCosts) -> CostNetwork:
-    """Return (4)."""
+    """Return the network of (4)."""
     values = [np.arange(len(choices.cost)) for choices in costs.choices]
     own = [choices.cost.copy() for choices in costs.choices]
     pairs: dict[tuple[int, int], Floats] = {}
@@ -121,7 +121,7 @@ def cost_network(costs: ShardingCosts) -> CostNetwork:
 
 @dataclass(frozen=True)
 class Eliminated:
-    """A variable that has gone: its best value by those of its neighbours.
+    """An eliminated variable: its best value by those of its neighbours.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ class Eliminated:
 
 @dataclass(eq=False)
 class Reduced:
-    """A network made smaller, and the way back.
+    """A reduced network, and how to restore values of eliminated variables.
 
     Parameters
     ----------
@@ -193,7 +193,7 @@ def reduce_network(network: CostNetwork) -> Reduced:
 
 
 def _part(network: CostNetwork, v: int, u: int) -> bool:
-    """Turn the pair of v and u into costs of each alone, if it is no more than that."""
+    """Split the pair of v and u into costs of each alone, if it is such a sum."""
     table = network.pair(v, u)
     rows, columns = table[:, :1], table[:1] - table[0, 0]
     scale = float(np.abs(table).max(initial=0.0))

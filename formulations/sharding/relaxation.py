@@ -1,4 +1,4 @@
-"""Bounds on shardings by potentials: what every operator and every conversion costs at least.
+"""The dual relaxation of sharding: potentials of uses, and the bound that they prove.
 
 A use r is an operator that reads a tensor T made by another: the maker makes T as a, the reader
 needs it as b. Potentials α_r(a) and β_r(b) of every use, any numbers that leave
@@ -79,7 +79,7 @@ class Flat(NamedTuple):
 
 
 class Potentials(NamedTuple):
-    """Potentials that fulfil (6), and what they have proved.
+    """Potentials that fulfil (6), and the bound that they prove.
 
     Parameters
     ----------
@@ -215,7 +215,7 @@ def _of_use(flat: Flat, at: Potentials, r: int) -> tuple[Floats, Floats]:
 
 
 def leave_out(flat: Flat, at: Potentials, kept: Bools) -> None:
-    """Leave only some choices, in place: others cost without end, and nothing is kept for them."""
+    """Exclude all but some choices, in place: their costs and potentials become infinite."""
     flat.cost[~kept] = np.inf
     for r in range(len(flat.maker)):
         alpha, beta = _of_use(flat, at, r)

@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 
 from ...instances import InputError, Plan, Role, Sharding, TensorSharding, Workload, program_of
-from ..verify.sharding import check
-from ..verify.sharding_steps import Lying
+from ..verify.sharding import Lying, check
 
 _HEAD = '''"""{title}.
 

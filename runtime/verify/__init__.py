@@ -1,1 +1,1 @@
-"""The verifier: what a plan is by definition, a module per problem."""
+"""The verifier: objective, rules and bounds of plans by definition, a module per problem."""

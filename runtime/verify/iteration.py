@@ -89,7 +89,7 @@ def check(
 def _not_a_pipeline(
     workload: Workload, cluster: Cluster, problem: Iteration, solution: PipelinePlacement
 ) -> list[str]:
-    """Say what keeps the stages from being executed under the schedule."""
+    """Return why the stages cannot be executed under the schedule."""
     count, devices = len(solution.devices), solution.devices
     used = set(solution.stage.tolist())
     if used != set(range(count)):
@@ -101,7 +101,7 @@ def _not_a_pipeline(
 
 
 def _not_of_schedule(problem: Iteration, devices: Sequence[int]) -> list[str]:
-    """Say what keeps devices from being those of the schedule's stages."""
+    """Return why devices are not those of the schedule's stages."""
     count = len(devices)
     if problem.order:
         row = problem.order.device
@@ -131,6 +131,7 @@ def _not_of_schedule(problem: Iteration, devices: Sequence[int]) -> list[str]:
 def _against_the_line(
     workload: Workload, cluster: Cluster, solution: PipelinePlacement
 ) -> list[str]:
+    """Return a message for the first edge from a later stage to an earlier one, if any."""
     stage, backward = solution.stage.tolist(), workload.backward.tolist()
     for u, v in workload.edges.tolist():
         before, after = stage[u], stage[v]
@@ -152,6 +153,7 @@ def _not_convex(
     problem: Iteration,
     solution: PipelinePlacement,
 ) -> list[str]:
+    """Return messages of convexity that a split per device breaks."""
     if problem.split != "per-device":
         return []
     return not_contiguous(workload, cluster, costs, Throughput(split="per-device"), solution.device)

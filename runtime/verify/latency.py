@@ -123,7 +123,7 @@ def _malformed(
 
 
 def _waits(workload: Workload, item: list[Item], nodes: dict[Item, list[int]]) -> nx.DiGraph[Item]:
-    """Which call or CPU node waits for which: for inputs, and for the call before it."""
+    """Return the graph of calls and CPU nodes: edges of inputs, and between calls of a device."""
     import networkx as nx
 
     waits: nx.DiGraph[Item] = nx.DiGraph()

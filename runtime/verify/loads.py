@@ -1,4 +1,4 @@
-"""What every device of a plan does in the time that its objective counts."""
+"""Loads of the devices of a plan, in the time that its objective counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .report import Report
 
 @dataclass(frozen=True)
 class Load:
-    """What a device, or each device of a training plan's stage, does in the objective's time.
+    """The load of a device, or of each device of a training plan's stage, in the objective's time.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class Load:
 
 
 def loads_of(problem: Problem, report: Report) -> tuple[Load, ...]:
-    """Return the loads of a plan, of what the objective spans: for throughput, one microbatch.
+    """Return the loads of a plan, one per device or stage; for throughput, per microbatch.
 
     Else it is an iteration with all its microbatches, a request, or the batch of a training plan.
 
@@ -73,7 +73,7 @@ def loads_of(problem: Problem, report: Report) -> tuple[Load, ...]:
 
 
 def _batch(problem: Problem, report: Report) -> int:
-    """Return N where the objective is that of a batch, Σ T + (N − 1) max T; else 1."""
+    """Return the microbatches N where the objective is that of a batch, else 1."""
     times = [stage.time for stage in report.stages]
     if not isinstance(problem, Training) or problem.objective != "batch" or not max(times):
         return 1

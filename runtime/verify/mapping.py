@@ -139,7 +139,7 @@ def stage_reports(
 def allreduce(
     message: Message, problem: DeviceMapping, row: list[int], size: float
 ) -> tuple[float, str]:
-    """Return the seconds of an all-reduce of `size` bytes among `row`, and what does it.
+    """Return the seconds of an all-reduce of `size` bytes among `row`, and its algorithm.
 
     ``ring``: 2(R−1) steps of size/R. ``tree``: replica i's parent is replica ⌊(i−1)/2⌋; up and
     down again, 2⌊log2 R⌋ steps of the whole size. ``hierarchical``, where each island used holds
@@ -210,7 +210,7 @@ def busiest_link(
 
 
 def _slowest(message: Message, row: list[int], size: float) -> float:
-    """Longest message of `size` bytes around a ring."""
+    """Return the longest message of `size` bytes around a ring, in seconds."""
     return max(message(a, b, size) for a, b in _ring(row))
 
 
@@ -223,20 +223,20 @@ def _ring_time(message: Message, row: list[int], size: float) -> float:
 
 
 def _tree(row: list[int], level: int) -> list[Pair]:
-    """Replicas of one level of the tree, each with its parent."""
+    """Return the replicas of each level of the reduction tree, each with its parent."""
     children = range(2**level - 1, min(2 ** (level + 1) - 1, len(row)))
     return [(row[i], row[(i - 1) // 2]) for i in children]
 
 
 def _find(topology: Topology, pairs: Iterable[list[Pair]]) -> None:
-    """Let the routes of these pairs be known, and not those of all."""
+    """Compute the routes of these pairs alone."""
     topology.routes.find(np.array(list(chain(*pairs)), np.int64).reshape(-1, 2))
 
 
 def _find_trees(
     message: Message, problem: DeviceMapping, rows: list[list[int]], sizes: list[float]
 ) -> None:
-    """Find the routes that `allreduce` asks for, of all stages side by side."""
+    """Compute the routes that `allreduce` needs, of all stages together."""
     depth = problem.replicas.bit_length() - 1
     rings = {
         s: _ring_time(message, row, size)
@@ -264,7 +264,7 @@ def _messages(topology: Topology) -> Message:
 
 @lru_cache(maxsize=1)  # a search asks for the same one again and again
 def link_table(topology: Topology) -> dict[tuple[int, int], tuple[float, float]]:
-    """Latency and bandwidth by link, in both directions; of parallel links the best."""
+    """Return latency and bandwidth by link, in both directions; of parallel links the best."""
     table: dict[tuple[int, int], tuple[float, float]] = {}
     rows = zip(topology.links.tolist(), topology.latency_s, topology.bytes_per_s, strict=True)
     for (a, b), latency, bandwidth in rows:

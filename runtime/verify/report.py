@@ -1,4 +1,4 @@
-"""What a check of a plan says, device by device."""
+"""Reports of the verifier: objective, broken rules, and a row per device, call or stage."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ class Report(Summarised):
     tie: float = 0.0
 
     def summary(self) -> dict[str, object]:
-        """Return the objective and what is broken, as it shows itself."""
+        """Return the objective and the number of broken rules, by name."""
         parts = {"devices": self.devices, "stages": self.stages, "calls": self.calls}
         counts = {name: len(parts[name]) for name in parts if parts[name]}
         broken = "; ".join(self.violations) or "none"
@@ -253,7 +253,7 @@ class Report(Summarised):
         return pd.DataFrame([[getattr(row, n) for n in names] for row in rows], columns=names)
 
     def _rows(self) -> tuple[Any, ...]:
-        """Return what the table has a row for."""
+        """Return the rows of the table."""
         return self.calls or self.stages or self.devices
 
 
@@ -278,7 +278,7 @@ class MappedStage:
 
 @dataclass(frozen=True, repr=False)
 class MappingReport(Report):
-    """A report with the stages, and the link that carries most for its bandwidth.
+    """A report of a mapping, with its stages and the busiest link.
 
     Parameters
     ----------

@@ -1,19 +1,22 @@
-"""The cost of a sharding, from the definition: what every device holds, computes and exchanges.
+"""The verifier's cost of a sharding: what every device holds, computes and exchanges.
 
 Written apart from the models and the search on purpose: it is what they are judged by. Properties
 are read from the texts of signatures, sizes from the parts that devices hold, and conversions are
-cheapest paths of single steps.
+cheapest paths of single steps, each a collective along one axis of the mesh.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ...instances import (
     Cluster,
+    Operator,
     Sharding,
+    Tensor,
     TensorProgram,
     TensorSharding,
     Workload,
@@ -22,8 +25,39 @@ from ...instances import (
 from ...instances.common.units import TIME_UNITS
 from .report import Report
 from .rules import allowed
-from .sharding_operators import added, broken_rules, lying_of, own_cost
-from .sharding_steps import Lying, Step, local_bytes, path
+
+#: How a tensor lies: a text such as ``S0`` for each axis of the mesh.
+Lying = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a conversion.
+
+    Parameters
+    ----------
+    collective
+        ``all-gather``, ``reduce-scatter``, ``all-reduce`` or ``all-to-all``; ``slice``, ``pad`` or
+        ``keep-one`` where nothing is sent.
+    axis
+        Of the mesh, along which it runs.
+    after
+        How the tensor lies then.
+    bytes
+        That all devices send.
+    seconds
+        By latency and bandwidth of the axis.
+    """
+
+    collective: str
+    axis: int
+    after: Lying
+    bytes: float
+    seconds: float
+
+
+#: Bytes of a statistic.
+_NUMBER_BYTES = 4.0
 
 
 @dataclass(frozen=True)
@@ -223,3 +257,218 @@ def _memory(
         elif not (how == lying[t] and maker.role == "parameter"):
             total += local_bytes(program.tensors[t], how, mesh)
     return parameters, total
+
+
+def lying_of(operator: Operator, row: Sequence[int]) -> tuple[list[Lying], list[Lying]]:
+    """Return how an operator reads and makes its tensors, by a signature along each axis."""
+    sides = [operator.signatures[k].text.split("->") for k in row]
+    before = [[one for one in side[0].split(",") if one] for side in sides]
+    after = [side[1].split(",") for side in sides]
+    return (
+        [tuple(column) for column in zip(*before, strict=True)],
+        [tuple(column) for column in zip(*after, strict=True)],
+    )
+
+
+def broken_rules(
+    program: TensorProgram,
+    problem: Sharding,
+    operator: Operator,
+    row: Sequence[int],
+    read: Sequence[Lying],
+    made: Sequence[Lying],
+) -> Iterator[str]:
+    """Say what does not divide, arrives otherwise, or differs from what is fixed."""
+    mesh = problem.mesh.shape
+    for k in set(row):
+        parts = math.prod(p for j, p in zip(row, mesh, strict=True) if j == k)
+        extent = operator.signatures[k].extent
+        if extent > 1 and extent % parts:
+            yield (
+                f"operator {operator.name}: {operator.signatures[k].text} divides an extent of "
+                f"{extent}, not over {parts} devices"
+            )
+    for t, how in zip((*operator.inputs, *operator.outputs), (*read, *made), strict=True):
+        if part_of(program.tensors[t], how, mesh) is None:
+            yield (
+                f"operator {operator.name}: {program.tensors[t].name} of shape "
+                f"{program.tensors[t].shape} cannot lie as {'x'.join(how)}"
+            )
+    if operator.role == "input":
+        arrives = _arrival(program, operator, mesh)
+        if made[0] != arrives:
+            yield f"input {operator.name} arrives as {'x'.join(arrives)}"
+    fixed = dict(problem.fixed).get(operator.name)
+    if fixed is not None:
+        inputs = ",".join("x".join(how) for how in read)
+        outputs = ",".join("x".join(how) for how in made)
+        if fixed not in (f"{inputs}->{outputs}", inputs or outputs):
+            yield f"operator {operator.name} is fixed to {fixed}"
+
+
+def _arrival(program: TensorProgram, operator: Operator, mesh: Sequence[int]) -> Lying:
+    """Return how an input arrives: split by axis 0 wherever that divides what is left of it."""
+    can = any(signature.text == "->S0" for signature in operator.signatures)
+    shape = program.tensors[operator.outputs[0]].shape
+    left, how = shape[0] if can else 1, []
+    for p in mesh:
+        splits = can and left % p == 0
+        how.append("S0" if splits else "B")
+        left = left // p if splits else left
+    return tuple(how)
+
+
+def own_cost(
+    program: TensorProgram,
+    problem: Sharding,
+    operator: Operator,
+    row: Sequence[int],
+    how: Sequence[Lying],
+    time_unit: str,
+) -> tuple[float, float]:
+    """Return what an operator costs without conversions, and its time.
+
+    Parameters
+    ----------
+    how
+        How all that it reads and makes lies.
+    """
+    sent, seconds = added(problem, operator, row)
+    time = _time(program, problem, operator, row, how) + seconds / TIME_UNITS[time_unit]
+    if problem.objective == "time":
+        return time, time
+    elements = 0
+    if operator.role == "operator":
+        elements = _elements(program, problem, (*operator.inputs, *operator.outputs), how)
+    return problem.beta * elements + sent, time
+
+
+def _elements(
+    program: TensorProgram, problem: Sharding, tensors: Sequence[int], how: Sequence[Lying]
+) -> int:
+    parts = [
+        part_of(program.tensors[t], one, problem.mesh.shape)
+        for t, one in zip(tensors, how, strict=True)
+    ]
+    return sum(math.prod(part or ()) for part in parts)
+
+
+def _time(
+    program: TensorProgram,
+    problem: Sharding,
+    operator: Operator,
+    row: Sequence[int],
+    how: Sequence[Lying],
+) -> float:
+    mesh = problem.mesh.shape
+    share = math.prod(
+        p for k, p in zip(row, mesh, strict=True) if operator.signatures[k].extent > 1
+    )
+    tensors = [program.tensors[t] for t in (*operator.inputs, *operator.outputs)]
+    whole = sum(tensor.size_bytes for tensor in tensors)
+    held = sum(local_bytes(t, one, mesh) for t, one in zip(tensors, how, strict=True))
+    moved = held / whole if whole else 1.0
+    return operator.fixed + max(operator.compute / share, operator.memory * moved)
+
+
+def added(problem: Sharding, operator: Operator, row: Sequence[int]) -> tuple[float, float]:
+    """Return bytes and seconds of the all-reduces inside an operator."""
+    bytes_sent, seconds, mesh = 0.0, 0.0, problem.mesh
+    for d, k in enumerate(row):
+        size = operator.signatures[k].reduced_bytes
+        if size:
+            others = [
+                mesh.shape[e]
+                for e, j in enumerate(row)
+                if e != d and j != k and operator.signatures[j].extent > 1
+            ]
+            least = min(size, _NUMBER_BYTES)  # a number is not divided
+            among = max(size / math.prod(others), least)
+            step = one_step("P", "B", d, among, problem, ())
+            bytes_sent, seconds = bytes_sent + step.bytes, seconds + step.seconds
+    return bytes_sent, seconds
+
+
+def part_of(tensor: Tensor, how: Lying, mesh: Sequence[int]) -> list[int] | None:
+    """Return the shape of what a device has, None if an axis does not divide."""
+    shape = list(tensor.shape)
+    for one, p in zip(how, mesh, strict=True):
+        if one.startswith("S"):
+            axis = int(one[1:])
+            if axis >= len(shape) or shape[axis] % p:
+                return None
+            shape[axis] //= p
+    return shape
+
+
+def local_bytes(tensor: Tensor, how: Lying, mesh: Sequence[int]) -> float:
+    part = part_of(tensor, how, mesh)
+    assert part is not None
+    return math.prod(part) * tensor.size_bytes / max(tensor.elements, 1)
+
+
+def path(tensor: Tensor, before: Lying, after: Lying, problem: Sharding) -> tuple[Step, ...]:
+    """Return the cheapest steps from one way of lying to another."""
+    for _, here, steps in paths(tensor, before, problem):
+        if here == after:
+            return steps
+    raise AssertionError((before, after))
+
+
+def paths(
+    tensor: Tensor, before: Lying, problem: Sharding
+) -> Iterator[tuple[float, Lying, tuple[Step, ...]]]:
+    """Yield all ways of lying with their cost and cheapest steps, nearest first, by Dijkstra."""
+    by_time = problem.objective == "time"
+    queue: list[tuple[float, int, Lying, tuple[Step, ...]]] = [(0.0, 0, before, ())]
+    settled: set[Lying] = set()
+    count = 0
+    while queue:
+        cost, _, here, steps = heapq.heappop(queue)
+        if here in settled:
+            continue
+        yield cost, here, steps
+        settled.add(here)
+        for step in _steps(tensor, here, problem):
+            if step.after not in settled:
+                count += 1
+                further = cost + (step.seconds if by_time else step.bytes)
+                heapq.heappush(queue, (further, count, step.after, (*steps, step)))
+
+
+def _steps(tensor: Tensor, here: Lying, problem: Sharding) -> Iterator[Step]:
+    mesh = problem.mesh.shape
+    for d, before in enumerate(here):
+        for one in ("B", "P", *(f"S{axis}" for axis in range(len(tensor.shape)))):
+            after = (*here[:d], one, *here[d + 1 :])
+            split_later = {how for how in here[d + 1 :] if how.startswith("S")}
+            if one == before or split_later & {before, one}:
+                continue
+            if part_of(tensor, after, mesh) is None:
+                continue
+            others = [p for e, p in enumerate(mesh) if e != d and here[e].startswith("S")]
+            among = tensor.size_bytes / math.prod(others)
+            yield one_step(before, one, d, among, problem, after)
+
+
+def one_step(
+    before: str, after: str, d: int, among: float, problem: Sharding, lying: Lying
+) -> Step:
+    """Return a step along axis d on tensors of so many bytes in each group of devices."""
+    mesh, link = problem.mesh, problem.mesh.links[d]
+    p = mesh.shape[d]
+    if before == "B":
+        return Step("keep-one" if after == "P" else "slice", d, lying, 0.0, 0.0)
+    if after == "P":
+        return Step("pad", d, lying, 0.0, 0.0)
+    if before == "P":
+        name = "all-reduce" if after == "B" else "reduce-scatter"
+        rounds = (2 if after == "B" else 1) * (p - 1)
+        sent = rounds * among
+    elif after == "B":
+        name, rounds, sent = "all-gather", p - 1, (p - 1) * among
+    else:
+        name, rounds, sent = "all-to-all", p - 1, (p - 1) * among / p
+    groups = mesh.size // p
+    seconds = rounds * link.latency_s + sent / p / link.bytes_per_s
+    return Step(name, d, lying, groups * sent, seconds)

@@ -1,4 +1,4 @@
-"""The judge: a plan is what the definition says it is, not what a solver claims."""
+"""The verifier's entry: a plan is what the definition says it is, not what a solver claims."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from ...instances import (
     price,
 )
 from . import iteration, latency, mapping, sharding, throughput, training
-from .placement_rules import broken_rules
 from .report import Report
+from .rules import broken_rules
 
 #: How far a claimed objective may be from the recomputed one, relatively: rounding of sums.
 CLAIM_TOLERANCE = 1e-9

@@ -1,10 +1,12 @@
-"""A Pyomo model compiled to arrays; apart from `linear`, as Pyomo takes a second to import."""
+"""Pyomo models as arrays, and as MPS or LP files; importing Pyomo takes a second."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyomo.environ as pyo
@@ -14,7 +16,10 @@ from pyomo.repn.plugins.standard_form import LinearStandardFormCompiler
 from scipy.sparse import csc_array
 
 from ...formulations.linear import Linear
+from ...instances import InputError
 from ...instances.common.arrays import Floats
+
+FORMATS = (".mps", ".lp")
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,3 +94,29 @@ def compile_model(model: pyo.ConcreteModel) -> Compiled:
         maximise=form.objectives[0].sense == pyo.maximize,
     )
     return Compiled(linear, tuple(form.columns))
+
+
+def write_model(state: Callable[[], pyo.ConcreteModel], path: str | Path) -> None:
+    """Write a program as MPS or LP by the file's ending; whole or not at all.
+
+    Parameters
+    ----------
+    state
+        States the program, once the ending is known to be right.
+
+    Raises
+    ------
+    InputError
+        If the ending is another, or the file cannot be written.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in FORMATS:
+        raise InputError(f"{path}: unknown ending {path.suffix!r}; use .mps or .lp")
+    model = state()
+    try:
+        with TemporaryDirectory(dir=path.parent, prefix=".stagecut-") as folder:
+            whole = Path(folder) / f"model{path.suffix.lower()}"
+            model.write(str(whole), io_options={"symbolic_solver_labels": True})
+            whole.replace(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from error

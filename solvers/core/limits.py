@@ -1,4 +1,4 @@
-"""How long and how well: the limits of a search."""
+"""Limits of a search: time, gap, nodes, seed; and their defaults by problem."""
 
 from __future__ import annotations
 

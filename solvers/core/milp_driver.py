@@ -36,7 +36,7 @@ from ...instances.common.arrays import Floats
 from .compiled_model import Compiled
 from .highs import Outcome, run_highs
 from .other_solvers import run_other
-from .proofs.check_program import check
+from .proofs.check_program import ProofOutcome, check
 from .proofs.tighten import tighten
 from .search import OPTIMAL_GAP, S, Search
 
@@ -175,7 +175,7 @@ class _Solve(Generic[S]):
 
     @property
     def worth_stating_anew(self) -> bool:
-        """Whether a much better solution is known than that for which it was stated."""
+        """Return whether a much better solution is known than when the program was stated."""
         return 0 < self.search.objective < MUCH_BETTER * self.stated_at
 
     def run(
@@ -215,7 +215,7 @@ class _Solve(Generic[S]):
         return outcome
 
     def conclude(self, outcome: Outcome) -> None:
-        """Take the last word of the solver for what it is worth."""
+        """Offer the solver's last solution, and check its last bound or claim of infeasibility."""
         if outcome.x is not None:
             self._offer(outcome.x)
         if outcome.status == "infeasible":
@@ -243,7 +243,7 @@ class _Solve(Generic[S]):
             self.search.raise_bound(self._safe(bound) * self.program.scale, self.origin)
 
     def _safe(self, bound: float) -> float:
-        """A bound in the program's unit, less what tolerances can make it too high by.
+        """Return a bound less the error that the solver's tolerances allow, in the program's unit.
 
         What is above the incumbent by rounding alone says that nothing is better.
         """
@@ -255,7 +255,7 @@ class _Solve(Generic[S]):
     def _claimed_infeasible(self) -> None:
         if self.search.best is not None:
             self.search.withdraw(self.origin, "that there is no solution")
-        elif self._check(math.inf):
+        elif self._check(math.inf) is ProofOutcome.PROVED:
             self.search.prove_infeasible(self.program.infeasible)
         else:
             self.search.note(
@@ -264,15 +264,15 @@ class _Solve(Generic[S]):
             )
 
     def _prove_again(self, bound: float) -> None:
-        """Check the last bound, if it is the search's best, or would be."""
+        """Check the solver's last bound in safe arithmetic, if it is the search's best."""
         search, scale = self.search, self.program.scale
         target = self._safe(bound)
         if target * scale < search.bound or not target > 0:
             return
-        proved = self._check(target)
-        if proved:
+        outcome = self._check(target)
+        if outcome is ProofOutcome.PROVED:
             search.raise_bound(target * scale, f"{self.origin}, proved again")
-        elif proved is False:
+        elif outcome is ProofOutcome.REFUTED:
             search.withdraw(self.origin)
             search.note(
                 f"{self.name}'s bound {bound * scale:.6g} could not be proved again: a solution of "
@@ -284,12 +284,12 @@ class _Solve(Generic[S]):
                 f"bound {bound * scale:.6g} is not used"
             )
 
-    def _check(self, target: float) -> bool | None:
-        """Whether no solution is below `target`; None if that is too much to find out."""
+    def _check(self, target: float) -> ProofOutcome:
+        """Check the claim that no solution is below `target`, within limits of size and time."""
         search, linear = self.search, self.linear
         assert linear is not None
         if len(linear.cost) > CHECK_COLUMNS:
-            return None
+            return ProofOutcome.UNDECIDED
         brief = self.believed and math.isfinite(target)
         seconds = CHECK_SECONDS + CHECK_PART * search.phases["solve"]
         until = search.seconds + (seconds if brief else UNBELIEVED_SECONDS)
@@ -303,4 +303,4 @@ class _Solve(Generic[S]):
                 )
             except SolverError as error:
                 search.note(f"nothing is proved again: {error}")
-                return None
+                return ProofOutcome.UNDECIDED

@@ -1,4 +1,4 @@
-"""What every solver returns."""
+"""The result of a search: status, plan, bound, trace."""
 
 from __future__ import annotations
 

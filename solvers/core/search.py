@@ -1,4 +1,8 @@
-"""A running search: clock, incumbent, bound, trace. The one home of when to stop and why."""
+"""Searches: clock, incumbent, bound and trace of one solve, and shares of its time for parts of it.
+
+`Search` alone decides when to stop, and why. A `Share` is a part of the time that a search has
+left; a `PartSearch` is a search for another problem within a share.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
+
+import numpy as np
 
 from ...instances import Limit, Status, gap_between
 from .limits import Limits
@@ -38,7 +44,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Progress:
-    """What `on_progress` is told: the newest point, the method at work, the seconds left."""
+    """The argument of `on_progress`: the newest point, the method at work, the seconds left."""
 
     point: Point
     method: str
@@ -54,7 +60,7 @@ class _Bound:
 
 
 class Stoppable(Protocol):
-    """What a long computation needs to know of a search."""
+    """A clock: whether a long computation has to stop, and the seconds it has left."""
 
     def should_stop(self) -> bool:
         """Whether to stop soon."""
@@ -179,7 +185,7 @@ class Search(Generic[S]):
     def raise_bound(
         self, bound: float, origin: str, certificate: dict[str, object] | None = None
     ) -> bool:
-        """Note that no solution is better than `bound`, which `origin` has proved.
+        """Record that no solution is better than `bound`, which `origin` has proved.
 
         What exceeds the incumbent by rounding alone (a relative `OPTIMAL_GAP`) is taken as the
         incumbent's objective. A claim that exceeds it by more is wrong, as the judge has verified
@@ -237,7 +243,7 @@ class Search(Generic[S]):
         self.note(f"{what}: not used; a defect of Stagecut or its solver, please report it")
 
     def prove_infeasible(self, because: str) -> None:
-        """Note that no solution exists; `because` names the device, colour or bytes at fault.
+        """Record that no solution exists; `because` names the device, colour or bytes at fault.
 
         While a solution is known this is a defect, which a note reports.
         """
@@ -261,7 +267,7 @@ class Search(Generic[S]):
         return late
 
     def close(self) -> None:
-        """Take nothing more: a solver that did not stop in time is left behind."""
+        """Take no more solutions and bounds: a solver that did not stop in time is left behind."""
         self.should_stop()
         with self._lock:
             self._closed = True
@@ -298,7 +304,7 @@ class Search(Generic[S]):
         return self.gap <= max(self.limits.gap, 1e-12)
 
     def say_gap(self) -> None:
-        """Note whether the search went on beyond the limits' `gap`, and how far."""
+        """Add a note if the search went on beyond the limits' `gap`, and how far."""
         gap, least = (f"{100 * g:g} %" for g in (self.limits.gap, self.limits.least_gap))
         if self._near_at is None or not self.near or gap == least:
             return
@@ -313,18 +319,18 @@ class Search(Generic[S]):
             )
 
     def stop_for(self, limit: Limit | str) -> None:
-        """Note that a solver stopped at a limit of its own accord."""
+        """Record that a solver stopped at a limit of its own accord."""
         self.hit = Limit(limit)
 
     @property
     def status(self) -> Status:
-        """What the search holds now."""
+        """Status by incumbent, bound and proofs so far."""
         if self.best is not None:
             return Status.OPTIMAL if self.gap <= OPTIMAL_GAP else Status.FEASIBLE
         return Status.NO_SOLUTION if self.infeasible_because is None else Status.INFEASIBLE
 
     def tick(self) -> None:
-        """Tell `on_progress` that time has passed."""
+        """Report progress to `on_progress`."""
         if self._on_progress is not None:
             now = Point(self.seconds, self.objective, self.bound)
             self._on_progress(Progress(now, self.method, self.seconds_left))
@@ -348,3 +354,49 @@ class Search(Generic[S]):
             self._near_at = self.seconds
         self.trace.append(Point(self.seconds, self.objective, self.bound))
         self.tick()
+
+
+class Share(Stoppable):
+    """A part of the time that a search has left.
+
+    Parameters
+    ----------
+    whole
+        The search, or a share of it.
+    part
+        Of the time left now; without deadline there is no end to it.
+    """
+
+    def __init__(self, whole: Stoppable, part: float = 1.0) -> None:
+        self._whole = whole
+        self._ends = time.monotonic() + part * whole.seconds_left
+
+    def should_stop(self) -> bool:
+        """Whether to stop soon."""
+        return self._whole.should_stop() or self.seconds_left <= 0
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the share is used up; `inf` without a deadline."""
+        return max(0.0, min(self._whole.seconds_left, self._ends - time.monotonic()))
+
+
+class PartSearch(Search[S]):
+    """A search for another problem in a share of the time of a search.
+
+    Parameters
+    ----------
+    share
+        Of the other search's time.
+    judge
+        As of `Search`.
+    """
+
+    def __init__(self, share: Share, judge: Callable[[S], float]) -> None:
+        left = share.seconds_left
+        super().__init__(Limits(seconds=None if np.isinf(left) else max(left, 1e-3)), judge)
+        self._share = share
+
+    def should_stop(self) -> bool:
+        """Whether to stop soon, as the whole search must too."""
+        return self._share.should_stop() or super().should_stop()

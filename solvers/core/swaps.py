@@ -1,4 +1,4 @@
-"""Exchanging what alike devices hold: with links between devices it makes a difference."""
+"""Exchanges of alike devices in a plan: with links between devices these change the objective."""
 
 from __future__ import annotations
 

@@ -16,9 +16,7 @@ from ...formulations.task import Task
 from ...instances import InfeasibleError, Limit, Problem, Solution
 from ...instances.model.problem import names_stages
 from .method import Solver
-from .part_search import PartSearch
-from .search import Search
-from .share import Share
+from .search import PartSearch, Search, Share
 
 #: Cases at most: with more, bounds of single cases say nothing, and time ends before.
 MOST_CASES = 200
@@ -28,7 +26,7 @@ ORIGIN = "the least over all cases of the placement rules"
 
 
 class CaseSearch(PartSearch[Solution]):
-    """The search in a case: what it finds and proves, another one gets in its terms.
+    """The search in a case of placement rules; plans and bounds are translated to the whole task.
 
     Parameters
     ----------
@@ -51,7 +49,7 @@ class CaseSearch(PartSearch[Solution]):
             super().offer(known)
 
     def offer(self, solution: Solution) -> bool:
-        """Offer it to both."""
+        """Offer a solution to the case, and to the whole task if it is better."""
         better = super().offer(solution)
         if better:
             self._whole.offer(self._case.expand(solution))
@@ -76,7 +74,7 @@ class CaseSearch(PartSearch[Solution]):
         return hopeless or super().should_stop()
 
     def tick(self) -> None:
-        """Tell what is told of the whole search."""
+        """Report the progress of the whole search."""
         self._whole.tick()
 
 
@@ -149,7 +147,7 @@ def solve_under_rules(run: Solver[Any], task: Task[Any], search: Search[Solution
 
 
 def _put_together(search: Search[Solution], ends: list[CaseSearch], count: int) -> None:
-    """Say of the whole what its cases say together, of which some may not have been looked at."""
+    """Conclude on the whole task from its cases, some of which may not have been searched."""
     if len(ends) == count <= MOST_CASES:
         reasons = [inner.infeasible_because for inner in ends]
         bounds = [

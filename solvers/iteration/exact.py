@@ -21,8 +21,7 @@ from ...formulations.task import Task
 from ...formulations.throughput.infeasible import why_infeasible
 from ...instances import Iteration, Solution
 from ..core.lattice import chain, list_ideals
-from ..core.search import Search
-from ..core.share import Share
+from ..core.search import Search, Share
 from .annealing.restarts import ANNEALINGS, Best, restarts, sizes_of
 from .first_plans import first_plans
 from .numbers import most_work, numbers_of_stages, try_candidates

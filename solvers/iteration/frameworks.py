@@ -43,8 +43,7 @@ from ...formulations.iteration.modules import Modules, block_of, modules
 from ...formulations.task import Task
 from ...instances import Iteration, PipelinePlacement, Solution
 from ...instances.common.arrays import Floats, Ints
-from ..core.search import Search
-from ..core.share import Share
+from ..core.search import Search, Share
 from .first_plans import accelerators
 
 #: Part of the largest block that Accelerate adds to each device's part of the weights.

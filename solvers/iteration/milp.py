@@ -12,9 +12,8 @@ from ...formulations.iteration.line import line
 from ...formulations.iteration.milp import iteration_model
 from ...formulations.task import Task
 from ...instances import Iteration, PipelinePlacement, Solution
-from ..core.compiled_model import compile_model
+from ..core.compiled_model import compile_model, write_model
 from ..core.milp_driver import Program, solve_program
-from ..core.model_file import write_model
 from ..core.search import Search
 from .first_plans import first_plans
 

@@ -27,9 +27,7 @@ from ...instances import (
 from ...instances.common.arrays import Ints
 from ...instances.model.costs import times_column
 from ...instances.model.kept_bytes import kept_bytes
-from ..core.part_search import PartSearch
-from ..core.search import Search
-from ..core.share import Share
+from ..core.search import PartSearch, Search, Share
 from ..throughput.max_load import max_load
 from ..throughput.methods import METHODS as THROUGHPUT_METHODS
 

@@ -12,7 +12,7 @@ from itertools import count
 
 import numpy as np
 
-from ..core.share import Share
+from ..core.search import Share
 from .annealing.restarts import ANNEALINGS, LONG_STEPS, Best, restarts
 from .branch import branch
 from .by_device.prove import by_device, chains_by_device

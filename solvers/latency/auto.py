@@ -1,6 +1,8 @@
-"""`auto` for latency: first plans, then the label DP, then what improves a plan that is left.
+"""Methods `auto` and `dp` for latency.
 
-The method ``dp`` for latency: the bound along paths, a plan, then the label DP.
+`auto` offers first plans, then runs the label DP, or, on large graphs, the recursion over regions;
+local search and the integer program improve a plan that is left unproved. `dp` raises the bound
+along paths, then runs the label DP.
 """
 
 from __future__ import annotations
@@ -10,8 +12,7 @@ from collections.abc import Callable
 from ...formulations.latency.graph import LatencyGraph, latency_graph
 from ...formulations.task import Task
 from ...instances import Latency, Solution
-from ..core.search import Search
-from ..core.share import Share
+from ..core.search import Search, Share
 from .calls import several_calls
 from .greedy import first_plans, greedy, max_load
 from .label_dp.dp import one_call, raise_path_bound
@@ -21,22 +22,17 @@ from .series.series import solve_by_series
 #: Units beyond which ideals are too many for the label DP to end.
 MOST_UNITS = 1500
 
-
 #: Nodes times calls up to which the integer program is worth its while.
 MOST_CHOICES = 3000
-
 
 #: Units up to which a large graph gets the path-interval bound, which takes their square in bytes.
 MOST_PATH_UNITS = 10_000
 
-
 #: Gap above which a plan is no start.
 POOR = 0.5
 
-
 #: Gap up to which a large graph that is planned by regions needs no other start.
 GOOD = 0.03
-
 
 #: Parts of the time left that the split for throughput, the bound of a large graph, and the label
 #: DP may take if something is to follow.
@@ -44,7 +40,7 @@ START_SHARE, BOUND_SHARE, DP_SHARE = 0.2, 0.4, 0.8
 
 
 def auto(task: Task[Latency], search: Search[Solution]) -> None:
-    """Plan by the size of the graph.
+    """Plan by the size of the graph: the label DP to 1500 units, else regions between separators.
 
     First plans, for which nothing is compiled, are the CPUs and filled accelerators. Where the
     path-interval bound does not prove the best of them, the label DP on one order gives a better
@@ -102,7 +98,7 @@ def auto(task: Task[Latency], search: Search[Solution]) -> None:
 
 
 def _split(task: Task[Latency], search: Search[Solution]) -> None:
-    """Execute the best split for throughput."""
+    """Offer the plan that executes the best split for throughput."""
     method, search.method = search.method, "max-load"
     with search.phase("max-load"):
         max_load(task, search, START_SHARE)
@@ -110,7 +106,7 @@ def _split(task: Task[Latency], search: Search[Solution]) -> None:
 
 
 def _start_large(task: Task[Latency], search: Search[Solution], graph: LatencyGraph) -> None:
-    """Bound and plan a graph that is too large for the label DP."""
+    """Raise the bound and offer a plan for a graph that is too large for the label DP."""
     search.method = "series"
     with search.phase("regions"):
         solve_by_series(task, search, graph)
@@ -129,7 +125,7 @@ def label_dp(
     plan: Callable[[], None] = lambda: None,
     part: float = 1.0,
 ) -> None:
-    """Prove the least latency: with one call per accelerator exactly, else as far as can be.
+    """Prove the least latency: with one call per accelerator exactly, with more as far as possible.
 
     With more calls see `several_calls`. The bound along paths comes first: where it proves the best
     plan known, nothing else is started, nor compiled. Plans from `linear` and `plan` come next.

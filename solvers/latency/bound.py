@@ -29,7 +29,7 @@ for all that the group's units need; a group of t calls counts for t:
 and D takes W_t(i, j) + D[j+1][x−t], t ≤ q, in place of L(i, j) + D[j+1][x−1], where neither i nor
 j+1 lies inside a colour.
 
-Paths through the units, for the path-interval bound: which, and what they cost by themselves.
+The paths are heaviest ones by compute and transfers, and by time on CPUs; see `heavy_paths`.
 """
 
 from __future__ import annotations
@@ -45,11 +45,10 @@ from ...formulations.throughput.hypergraph import hypergraph
 from ...formulations.throughput.whole_bytes import room_of
 from ...instances import Latency
 from ...instances.common.arrays import Bools, Floats, Ints
-from .mincut_kernel import least_of_interval, room_for_cuts
+from .mincut_kernel import CutData, least_of_interval, new_scratch
 
 #: Largest number of path positions for which all intervals are cut, not only those that matter.
 ALL_INTERVALS = 300
-
 
 #: Rounds in which the shortest chain is cut to see whether the bound proves the first plan.
 ROUNDS = 10
@@ -78,24 +77,8 @@ class PathBound:
     value: float
 
 
-@dataclass(frozen=True, eq=False)
-class CutData:
-    """What the minimum cuts read; K kinds, U units, E nets."""
-
-    compute: Floats
-    weight: Floats
-    pin_start: Ints
-    pins: Ints
-    net_start: Ints
-    nets: Ints
-    memory: Floats
-    capacity: Floats
-    tie: Ints
-    tie_memory: Floats
-
-
 def cut_data(task: Task[Latency], graph: LatencyGraph) -> CutData:
-    """Return the nets of the units for the minimum cuts."""
+    """Return units, nets and memories as arrays for minimum cuts."""
     nets = hypergraph(task, graph.unit_of)
     pin_start = np.concatenate([[0], np.cumsum([len(pins) for pins in nets.pins])])
     pins = np.array([u for unit in nets.pins for u in unit], dtype=np.int64)
@@ -149,18 +132,13 @@ def path_bound(
     need = np.where(tied, data.tie_memory[graph.group[path]], data.memory[path])
     need[1:][inner[1:size]] = 0.0  # a colour counts once
     before = np.concatenate([[0.0], np.cumsum(need)])
-    memory = (data.memory, data.capacity, data.tie, data.tie_memory)
-    nets = (data.weight, data.pin_start, data.pins, data.net_start, data.nets)
-    seen = np.zeros(len(data.tie_memory), np.bool_)
-    side, scratch = np.zeros(graph.size, np.int8), room_for_cuts(graph.size, data.pin_start)
+    scratch = new_scratch(data)
     for a in range(size):
         load[a, a:] = 0.0 if should_stop() else _weak_row(a, path, graph.reach, data, ends)
 
     def sharpen(a: int, b: int) -> None:
         if not exact[a, b] and load[a, b] < np.inf:
-            cut = least_of_interval(
-                a, b, path, graph.reach, data.compute, nets, memory, seen, side, scratch
-            )
+            cut = least_of_interval(a, b, path, graph.reach, data, scratch)
             load[a, b] = max(load[a, b], cut)
         exact[a, b] = True
 
@@ -185,7 +163,7 @@ def path_bound(
 
 
 def _inside_colours(colour: Ints) -> Bools | None:
-    """Shape (L+1,): whether i−1 and i are of one colour; None if a colour is not contiguous."""
+    """Return, shape (L+1,), whether i−1 and i share a colour; None if one is not contiguous."""
     inner = np.zeros(len(colour) + 1, np.bool_)
     inner[1:-1] = (colour[1:] == colour[:-1]) & (colour[1:] >= 0)
     runs = colour[~inner[:-1] & (colour >= 0)]
@@ -195,7 +173,7 @@ def _inside_colours(colour: Ints) -> Bools | None:
 def _chosen(
     choice: Ints, taken: Ints, middles: list[Ints], start: int | None = None
 ) -> list[tuple[int, int]]:
-    """The intervals by which D[1][start] comes about; by default, those of all D[i][x]."""
+    """Return the intervals that attain D[1][start]; by default, those that attain any D[i][x]."""
     groups: set[tuple[int, int, int]] = set()
     if start is None:
         at = np.nonzero(choice >= 0)
@@ -220,7 +198,7 @@ def _chosen(
 def _groups(
     load: Floats, inner: Bools, before: Floats, largest: float, most: int
 ) -> tuple[list[Floats], list[Ints]]:
-    """W_1 … W_most, and where the second call of each group of 2 … most begins; shapes (L, L)."""
+    """Return W_1 … W_most, and where the second call of each group begins; shapes (L, L)."""
     size = len(load)
     places = np.flatnonzero(inner[:size])
     if not len(places):
@@ -245,7 +223,7 @@ def _groups(
 def _rest(
     groups: list[Floats], cpu: Floats, calls: int, inner: Bools
 ) -> tuple[Floats, float, Ints, Ints]:
-    """D by the recurrence; the end of the chosen group (−1: a CPU), and how many calls it has."""
+    """Return D, D[1][calls], the end of the chosen group (−1: a CPU) and its number of calls."""
     size, most = len(cpu), len(groups)
     rest = np.zeros((size + 1, calls + 1))
     later = np.full((size + 1, calls + 1), np.inf)
@@ -268,7 +246,7 @@ def _rest(
 
 
 def _weak_row(a: int, path: Ints, reach: Bools, data: CutData, transfer: Floats) -> Floats:
-    """Bound L(a, b) for all b ≥ a by computing times and the transfers on the path itself."""
+    """Return bounds on L(a, b) for all b ≥ a from compute and transfers on the path alone."""
     among = np.flatnonzero(reach[path[a]])
     inside = reach[np.ix_(among, path[a:])]
     tied = data.tie[among] >= 0
@@ -287,7 +265,7 @@ def _weak_row(a: int, path: Ints, reach: Bools, data: CutData, transfer: Floats)
 
 
 def heavy_paths(graph: LatencyGraph, count: int = 3) -> list[Ints]:
-    """Return paths along which much must happen: `count` by p + c/2, one by q; no path twice.
+    """Return paths of great weight, all different: `count` by p + c/2, one by q.
 
     After each, the weights of its units are cut to a tenth, so that the next one differs.
     """
@@ -311,12 +289,14 @@ def heavy_paths(graph: LatencyGraph, count: int = 3) -> list[Ints]:
 
 
 def _sums(graph: LatencyGraph, values: Floats) -> Floats:
+    """Return the sum of values over the nodes of each unit, shape (U,)."""
     sums: Floats = np.zeros(graph.size)
     np.add.at(sums, graph.unit_of, values)
     return sums
 
 
 def _heaviest(graph: LatencyGraph, weight: Floats) -> Ints:
+    """Return the path of greatest weight, as units."""
     total = weight.copy()
     towards = np.full(graph.size, -1)
     for u in reversed(range(graph.size)):
@@ -334,7 +314,7 @@ def _heaviest(graph: LatencyGraph, weight: Floats) -> Ints:
 
 
 def path_cpu(task: Task[Latency], graph: LatencyGraph, path: Ints) -> Floats:
-    """Return shape (L,): the least time from entering each unit of a path to leaving it, on CPUs.
+    """Return, shape (L,), the least time on CPUs from entering each unit of a path to leaving it.
 
     In a contracted colour that is the longest chain between the nodes where the path enters and
     leaves; the least over the choices of those.
@@ -364,7 +344,7 @@ def path_cpu(task: Task[Latency], graph: LatencyGraph, path: Ints) -> Floats:
 
 
 def shortest_passage(task: Task[Latency], graph: LatencyGraph, unit: int) -> float:
-    """Return the least time from entering a unit to leaving it on CPUs, wherever that is."""
+    """Return the least time on CPUs from entering a unit to leaving it, anywhere."""
     inside = set(graph.members[unit])
     before, after = task.workload.predecessors, task.workload.successors
     entries = {v for v in inside if not before[v] or not inside.issuperset(before[v])}
@@ -375,7 +355,7 @@ def shortest_passage(task: Task[Latency], graph: LatencyGraph, unit: int) -> flo
 def _passage(
     task: Task[Latency], graph: LatencyGraph, unit: int, entries: set[int], exits: set[int]
 ) -> float:
-    """Least time from an entry to an exit: along the longest chain between the two."""
+    """Return the least, over entries and exits, of the longest chain on CPUs between the two."""
     longest = []
     for entry in sorted(entries):
         until = {entry: float(graph.cpu[entry])}
@@ -388,7 +368,7 @@ def _passage(
 
 
 def path_transfer(task: Task[Latency], graph: LatencyGraph, path: Ints) -> Floats:
-    """Shape (K, L): least transfer that an accelerator pays if the path is cut after each unit."""
+    """Return, shape (K, L), the least transfer of a device if the path is cut behind a unit."""
     paid = np.zeros((len(graph.kinds), len(path)))
     for i in range(len(path) - 1):
         u, v = int(path[i]), int(path[i + 1])

@@ -18,7 +18,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ...formulations.latency.execute_kernel import execute, flatten
+from ...formulations.latency.execute_kernel import CallSlots, execute, flatten
 from ...formulations.latency.graph import LatencyGraph, latency_graph
 from ...formulations.task import Task
 from ...formulations.throughput.whole_bytes import room_of
@@ -31,14 +31,14 @@ from .label_dp.dp import (
     MOST_CODES,
     PATH_BOUND,
     calls_of,
-    ceiling,
-    chain,
     core_of,
     core_paths,
-    explain,
     kernel_graph,
+    latency_ceiling,
     next_target,
     one_call,
+    run_label_dp,
+    why_no_plan,
 )
 
 #: Relative gap at which bound and plan are taken to meet.
@@ -46,7 +46,7 @@ CLOSE = 1e-7
 
 
 def several_calls(task: Task[Latency], search: Search[Solution], start: Callable[[], None]) -> None:
-    """Prove the least latency with several calls per accelerator, as far as can be.
+    """Prove the least latency with several calls per accelerator, as far as possible.
 
     `start` is called for a better plan if the bound along paths does not prove the best one.
     """
@@ -63,7 +63,7 @@ def several_calls(task: Task[Latency], search: Search[Solution], start: Callable
             paths = core_paths(*about, enough=enough)
         proved = max((path.value for path in paths), default=0.0)
         if math.isinf(proved):
-            search.prove_infeasible(explain(task))
+            search.prove_infeasible(why_no_plan(task))
             return
         search.raise_bound(proved, PATH_BOUND)
         if enough is not None and search.gap > CLOSE:
@@ -83,15 +83,15 @@ def several_calls(task: Task[Latency], search: Search[Solution], start: Callable
     if math.prod(c + 1 for c in counts) > MOST_CODES or search.should_stop():
         return
     kernel = kernel_graph(task, core, counts, paths, divided=divided)
-    proved, most = max(search.bound, 0.0), ceiling(task, graph)
+    proved, most = max(search.bound, 0.0), latency_ceiling(task, graph)
     with search.phase("solve"):
         while not search.should_stop() and search.gap > CLOSE:
             target = min(next_target(proved, most), search.objective)
-            complete, value, steps = chain(kernel, target, search.should_stop)
+            complete, value, steps = run_label_dp(kernel, target, search.should_stop)
             if not complete:
                 return
             if steps is None and search.best is None and target > most:
-                search.prove_infeasible(explain(task))
+                search.prove_infeasible(why_no_plan(task))
                 return
             proved = (target if steps is None else value) * (1 - MARGIN)
             search.raise_bound(proved, f"label DP, {calls} calls per accelerator")
@@ -111,7 +111,7 @@ def several_calls(task: Task[Latency], search: Search[Solution], start: Callable
 def pack(
     task: Task[Latency], graph: LatencyGraph, calls_found: list[tuple[int, list[int]]]
 ) -> CallPlacement | None:
-    """Put calls that each have an accelerator of their own on fewer, without delaying any.
+    """Pack calls, each on an accelerator of its own, onto those there are, without delay.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def pack(
     kind = np.array([k for k, _ in calls_found], dtype=np.int64)
     free = np.full(len(kind), -1)
     nowhere = np.zeros(len(kind), np.int64)  # and so not linked
-    _, start, finish, _ = execute(flatten(task, graph), slot, kind, nowhere, free)
+    _, start, finish, _ = execute(flatten(task, graph), slot, CallSlots(kind, nowhere, free))
     size = [float(graph.memory_bytes[nodes].sum()) for _, nodes in calls_found]
 
     def together(some: list[int]) -> bool:
@@ -183,7 +183,7 @@ def pack(
 
 
 def _by_colour(task: Task[Latency], slot: Ints) -> list[list[int]] | None:
-    """Calls that must share an accelerator, for they share a colour; None if CPUs do too."""
+    """Return groups of calls that share a colour, hence an accelerator; None if CPUs do too."""
     import networkx as nx
 
     tied: nx.Graph[int] = nx.Graph()

@@ -1,6 +1,7 @@
-"""Greedy and other splits for latency: baselines, and first plans in no time.
+"""Greedy plans for latency, and the division of a placement into calls.
 
-Any placement as a latency plan: each accelerator's nodes are divided into calls.
+Greedy filling and the best split for throughput are placements; each becomes a plan by dividing
+every accelerator's nodes into calls.
 """
 
 from __future__ import annotations
@@ -9,15 +10,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...formulations.latency.execute_kernel import execute, flatten
+from ...formulations.latency.execute_kernel import CallSlots, execute, flatten
 from ...formulations.latency.graph import LatencyGraph, latency_graph
 from ...formulations.task import Task
 from ...formulations.throughput.whole_bytes import room_of
 from ...instances import CallPlacement, Latency, Solution, Throughput
 from ...instances.common.arrays import Bools, Ints
-from ..core.part_search import PartSearch
-from ..core.search import Search
-from ..core.share import Share
+from ..core.search import PartSearch, Search, Share
 from ..throughput.max_load import max_load as load_of_busiest
 from ..throughput.methods import METHODS as THROUGHPUT_METHODS
 from .lns_kernel import try_all
@@ -150,7 +149,7 @@ def divide(
     placement: Ints,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> tuple[CallPlacement | None, bool]:
-    """Divide each accelerator's nodes into calls, so that the request ends as soon as possible.
+    """Divide each accelerator's nodes into calls of least latency: exactly if few, else locally.
 
     Parameters
     ----------
@@ -173,26 +172,26 @@ def divide(
     where = rank[placement]
     rows = [graph.kinds.index(int(costs.kind_of[d])) for d in accelerators]
     kind = np.repeat(np.array(rows, np.int64), calls)
-    device = np.repeat(accelerators, calls)
     before = np.arange(len(kind)) - 1
     before[::calls] = -1
+    slots = CallSlots(kind, np.repeat(accelerators, calls), before)
     flat = flatten(task, graph)
     order = np.array(task.workload.order)
     if calls == 1:
         slot = np.where(where >= 0, where, -1)
-        return _plan(placement, slot, calls, execute(flat, slot, kind, device, before)[0]), True
+        return _plan(placement, slot, calls, execute(flat, slot, slots)[0]), True
     reach = _reach(task)
     held = order[where[order] >= 0]
     few = min(FEW, MOST_VISITS // (task.workload.n + len(task.workload.edges)))
-    number, value, complete = try_all(flat, held, where, reach, kind, device, before, calls, few)
+    number, value, complete = try_all(flat, held, where, reach, slots, calls, few)
     if complete:
         slot = np.where(where >= 0, where * calls + number, -1)
         return _plan(placement, slot, calls, value), True
-    number = _first(task, where, calls)
+    number = _first_executable(task, where, calls)
     if number is None:
         return None, False
     slot = np.where(where >= 0, where * calls + number, -1)
-    value = execute(flat, slot, kind, device, before)[0]
+    value = execute(flat, slot, slots)[0]
     better = True
     while better and not should_stop():
         better = False
@@ -202,7 +201,7 @@ def divide(
             for other in (slot[v] - 1, slot[v] + 1):
                 if other // calls == slot[v] // calls and other >= 0:
                     kept, slot[v] = slot[v], other
-                    new = execute(flat, slot, kind, device, before)[0]
+                    new = execute(flat, slot, slots)[0]
                     if new < value:
                         value, better = new, True
                     else:
@@ -211,7 +210,7 @@ def divide(
 
 
 def first_division(task: Task[Latency], placement: Ints) -> CallPlacement | None:
-    """Return a division of a placement that can be executed, without compiling; None if none is.
+    """Return an executable division of a placement, without compiling; None if none is found.
 
     Parameters
     ----------
@@ -222,17 +221,19 @@ def first_division(task: Task[Latency], placement: Ints) -> CallPlacement | None
     _, rank = np.unique(placement[accelerators], return_inverse=True)
     where = np.full(task.workload.n, -1)
     where[accelerators] = rank
-    number = _first(task, where, task.problem.calls)
+    number = _first_executable(task, where, task.problem.calls)
     return None if number is None else CallPlacement(placement, number)
 
 
 def _plan(placement: Ints, slot: Ints, calls: int, value: float) -> CallPlacement | None:
+    """Return the plan of a placement and its calls; None if its latency is infinite."""
     return (
         CallPlacement(placement, np.where(slot >= 0, slot % calls, -1)) if value < np.inf else None
     )
 
 
 def _reach(task: Task[Latency]) -> Bools:
+    """Return, shape (n, n), whether a path leads from the first node to the second."""
     n = task.workload.n
     reach = np.zeros((n, n), np.bool_)
     for v in reversed(task.workload.order):
@@ -242,8 +243,8 @@ def _reach(task: Task[Latency]) -> Bools:
     return reach
 
 
-def _first(task: Task[Latency], where: Ints, calls: int) -> Ints | None:
-    """A division that can be executed: always the accelerator that can finish, else the most."""
+def _first_executable(task: Task[Latency], where: Ints, calls: int) -> Ints | None:
+    """Return an executable division by list scheduling: calls that finish an accelerator first."""
     n, workload = task.workload.n, task.workload
     number = np.full(n, -1)
     done = np.zeros(n, np.bool_)

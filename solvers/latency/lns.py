@@ -1,10 +1,10 @@
-"""Heuristics for graphs whose ideals explode: the label DP on one order, then local search."""
+"""Heuristics for latency: local search, and the label DP on one topological order."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from ...formulations.latency.execute_kernel import flatten
+from ...formulations.latency.execute_kernel import CallSlots, flatten
 from ...formulations.latency.graph import latency_graph
 from ...formulations.task import Task
 from ...formulations.throughput.whole_bytes import room_of
@@ -13,7 +13,7 @@ from ...instances.common.arrays import Ints
 from ..core.search import Search
 from ..core.swaps import swap_devices
 from .greedy import all_on_cpus, greedy
-from .label_dp.dp import chain, core_of, kernel_graph, solution_of
+from .label_dp.dp import core_of, kernel_graph, run_label_dp, solution_of
 from .lns_kernel import random_moves
 
 #: Moves between two looks at the clock, in node visits.
@@ -44,7 +44,7 @@ def linear(task: Task[Latency], search: Search[Solution]) -> None:
     counts = [min(int(c), graph.size) for c in graph.count]
     kernel = kernel_graph(task, core, counts, [], chained=True)
     # several parts of one order can only be better than the best plan known
-    _, _, steps = chain(kernel, search.objective, search.should_stop, single=True)
+    _, _, steps = run_label_dp(kernel, search.objective, search.should_stop, single=True)
     if steps is not None:
         search.offer(solution_of(task, core, steps))
 
@@ -61,9 +61,9 @@ def improve(task: Task[Latency], search: Search[Solution]) -> None:
     rank[accelerators] = np.arange(len(accelerators))
     rows = [graph.kinds.index(int(kind_of[d])) for d in accelerators]
     kind = np.repeat(np.array(rows, np.int64), calls)
-    on = np.repeat(accelerators, calls)
     before = np.arange(len(kind)) - 1
     before[::calls] = -1
+    slots = CallSlots(kind, np.repeat(accelerators, calls), before)
     plan = search.best
     slot = np.where(plan.call >= 0, rank[plan.device] * calls + _compact(plan), -1)
     flat = flatten(task, graph)
@@ -80,9 +80,7 @@ def improve(task: Task[Latency], search: Search[Solution]) -> None:
             return
         rounds += 1
         draws = rng.random((moves, 4))
-        new = random_moves(
-            flat, slot, kind, on, before, room, calls, (start, members), value, draws
-        )
+        new = random_moves(flat, slot, slots, room, calls, (start, members), value, draws)
         failed = 0 if new < value else failed + moves
         if new < value:
             value = new
@@ -95,7 +93,7 @@ def improve(task: Task[Latency], search: Search[Solution]) -> None:
 
 
 def _compact(plan: CallPlacement) -> Ints:
-    """The rank of each node's call among the calls of its device."""
+    """Return the rank of each node's call among the calls of its device, shape (n,)."""
     rank = np.full(len(plan.call), -1)
     for d in np.unique(plan.device).tolist():
         here = plan.device == d
@@ -104,5 +102,6 @@ def _compact(plan: CallPlacement) -> Ints:
 
 
 def _groups(task: Task[Latency]) -> list[list[int]]:
+    """Return the nodes that move together: colours, and single nodes."""
     alone = [[v] for v, colour in enumerate(task.workload.colours.tolist()) if colour < 0]
     return [list(nodes) for nodes in task.workload.colour_classes if nodes] + alone

@@ -1,7 +1,4 @@
-"""Random moves between calls and CPUs: the inner loop of the local search for latency.
-
-All divisions of accelerators' nodes into calls, tried one by one.
-"""
+"""Inner loops over divisions into calls: random moves, and enumeration of all."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from ...instances.common.kernel import kernel
 
 
 @kernel
-def random_moves(flat, slot, kind, device, before, room, calls, units, value, draws):
+def random_moves(flat, slot, slots, room, calls, units, value, draws):
     """Try random moves of units, and keep those that do not raise the latency.
 
     Parameters
@@ -21,10 +18,8 @@ def random_moves(flat, slot, kind, device, before, room, calls, units, value, dr
         The workload as arrays; see `flatten`.
     slot
         Shape (n,): number of each node's call, −1 on a CPU; changed in place.
-    kind
-        Shape (calls in all,): kind of each call's accelerator.
-    device, before
-        See `execute`.
+    slots
+        All calls of all accelerators, as `CallSlots`.
     room
         Shape (accelerators,): memory in bytes.
     calls
@@ -61,14 +56,14 @@ def random_moves(flat, slot, kind, device, before, room, calls, units, value, dr
         elif pick < ins + outs:
             to = slot[flat.succ[flat.succ_start[v] + pick - ins]]
         else:
-            to = int(draws[m, 3] * (len(kind) + 1)) - 1
+            to = int(draws[m, 3] * (len(slots.kind) + 1)) - 1
         if to == slot[v] and calls == 1:
             continue
         size, possible, same = 0.0, True, True
         for i in range(low, high):
             u = members[i]
             size += flat.memory[u]
-            time = flat.cpu[u] if to < 0 else flat.compute[kind[to], u]
+            time = flat.cpu[u] if to < 0 else flat.compute[slots.kind[to], u]
             possible &= time < np.inf
             same &= slot[u] == to
             kept[i - low] = slot[u]
@@ -83,7 +78,7 @@ def random_moves(flat, slot, kind, device, before, room, calls, units, value, dr
         else:
             for i in range(low, high):
                 slot[members[i]] = to
-        new = execute(flat, slot, kind, device, before)[0]
+        new = execute(flat, slot, slots)[0]
         if new <= value:
             value = new
             if home != there:
@@ -98,8 +93,26 @@ def random_moves(flat, slot, kind, device, before, room, calls, units, value, dr
 
 
 @kernel
-def try_all(flat, held, where, reach, kind, device, before, calls, few):
-    """Try every division whose calls follow the edges; give up beyond `few` of them."""
+def try_all(flat, held, where, reach, slots, calls, few):
+    """Try every division whose calls follow the edges; give up beyond `few` of them.
+
+    Parameters
+    ----------
+    held
+        Nodes on accelerators, in topological order.
+    where
+        Shape (n,): number of each node's accelerator, −1 on a CPU.
+    reach
+        Shape (n, n): whether a path leads from the first node to the second.
+    slots, calls
+        All calls of all accelerators, as `CallSlots`; most calls of one accelerator.
+
+    Returns
+    -------
+    array of shape (n,), float, bool
+        The call of each node on its accelerator in the division of least latency, that latency,
+        and whether all divisions were tried.
+    """
     size, n = len(held), len(where)
     number = np.full(n, -1, np.int64)
     slot = np.full(n, -1, np.int64)
@@ -115,7 +128,7 @@ def try_all(flat, held, where, reach, kind, device, before, calls, few):
             tried += 1
             if tried > few:
                 return best_number, best, False
-            value = execute(flat, slot, kind, device, before)[0]
+            value = execute(flat, slot, slots)[0]
             if value < best:
                 best = value
                 for v in range(n):  # a slice takes seconds to compile

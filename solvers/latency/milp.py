@@ -11,12 +11,12 @@ from ...instances import CallPlacement, Latency, Solution
 from ..core.compiled_model import compile_model
 from ..core.milp_driver import Program, solve_program
 from ..core.search import Search
-from .label_dp.dp import ceiling, explain, raise_path_bound
+from .label_dp.dp import latency_ceiling, raise_path_bound, why_no_plan
 from .lns import linear
 
 
 def strong(task: Task[Latency], search: Search[Solution]) -> None:
-    """Solve the strong form, above the path-interval bound, from the best plan known."""
+    """Solve the strong form, after raising the path-interval bound."""
     with search.phase("bound"):
         graph = latency_graph(task, whole_colours=task.problem.calls == 1)
         raise_path_bound(task, search, graph, search.should_stop)
@@ -24,11 +24,12 @@ def strong(task: Task[Latency], search: Search[Solution]) -> None:
 
 
 def big_m(task: Task[Latency], search: Search[Solution]) -> None:
-    """Solve the published form: a reference, not a rival."""
+    """Solve the published big-M form, the reference for the strong one."""
     _solve(task, search, potentials=False)
 
 
 def _solve(task: Task[Latency], search: Search[Solution], *, potentials: bool) -> None:
+    """Solve one of the two forms from the best plan known."""
     if search.best is None:
         with search.phase("start"):
             linear(task, search)
@@ -39,7 +40,9 @@ def _program(
     task: Task[Latency], search: Search[Solution], *, potentials: bool
 ) -> Program[Solution]:
     """State the program for the best solution known."""
-    horizon = min(search.objective, ceiling(task, latency_graph(task, whole_colours=False)) * 2 + 1)
+    horizon = min(
+        search.objective, latency_ceiling(task, latency_graph(task, whole_colours=False)) * 2 + 1
+    )
     with PauseGC():
         stated = latency_model(
             task, horizon * (1 + 1e-6), max(0.0, search.bound), potentials=potentials
@@ -53,6 +56,6 @@ def _program(
         read=lambda x: stated.read(lambda var: compiled.value(var, x)),
         scale=stated.scale,
         origin="MILP with potentials" if potentials else "big-M MILP",
-        infeasible=explain(task),
+        infeasible=why_no_plan(task),
         start=start,
     )

@@ -1,12 +1,11 @@
-"""Least load of a call that must hold some units and must not hold others: one minimum cut.
+"""Minimum cuts: the least load of a call that must hold some units and must not hold others.
 
 Without convexity and memory a load is a sum of computing times and of nets, each paid for when it
 is cut (`hypergraph`), so it is submodular and the least one is a minimum cut: units of the call
 lie on the source's side, p_v is an arc to the sink, and a net of weight w becomes two nodes with
 an arc of w between them. Units that are decided are contracted, and only those undecided units
-take part which a net connects with the call, so that the networks stay small.
-
-The least load of a call that meets a path in an interval, by minimum cuts.
+take part which a net connects with the call, so that the networks stay small. For the
+path-interval bound, a call that meets a path in an interval holds what lies between its ends.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...instances.common.arrays import Bools, Floats, Ints
 from ...instances.common.kernel import inner, kernel
@@ -21,11 +21,29 @@ from ...instances.common.kernel import inner, kernel
 UNDECIDED, INSIDE, OUTSIDE = 0, 1, 2
 
 
-class CutRoom(NamedTuple):
-    """What `least_load` works in, whatever it holds: each form of an array takes long to compile.
+class CutData(NamedTuple):
+    """The graph of units, nets and memories that minimum cuts are taken in; K kinds of devices."""
+
+    compute: Floats  # (K, U)
+    weight: Floats  # (K, E)
+    pin_start: Ints  # units of each net, as compressed rows
+    pins: Ints
+    net_start: Ints  # nets of each unit, as compressed rows
+    nets: Ints
+    memory: Floats  # (U,) bytes
+    capacity: Floats  # (K,) bytes of one device
+    tie: Ints  # (U,) colour, −1 without
+    tie_memory: Floats  # bytes of each colour
+
+
+class CutScratch(NamedTuple):
+    """Working arrays of `least_of_interval`; their contents before a call do not matter.
 
     Vertices are source, sink, undecided units and two for each net; arcs come in pairs.
     """
+
+    side: NDArray[np.int8]  # of each unit: UNDECIDED, INSIDE or OUTSIDE
+    counted: Bools  # of each colour: whether its bytes are counted
 
     vertex: Ints  # of each unit
     seen_net: Bools
@@ -40,13 +58,14 @@ class CutRoom(NamedTuple):
     room: Floats
 
 
-def room_for_cuts(units: int, pin_start: Ints) -> CutRoom:
-    """Return room for the cuts of a graph; nets have their pins as compressed rows."""
-    nets = len(pin_start) - 1
+def new_scratch(data: CutData) -> CutScratch:
+    """Return working arrays for the cuts of a graph."""
+    units, nets = len(data.memory), len(data.pin_start) - 1
     vertices = 2 + units + 2 * nets
-    arcs = 2 * (units + nets + 2 * int(pin_start[-1])) + 2
+    arcs = 2 * (units + nets + 2 * int(data.pin_start[-1])) + 2
     queue, first, level, at, path = np.empty((5, vertices), np.int64)
-    return CutRoom(
+    return CutScratch(
+        np.zeros(units, np.int8), np.zeros(len(data.tie_memory), np.bool_),
         np.empty(units, np.int64), np.empty(nets, np.bool_), np.empty(nets, np.int64),
         queue, first, level, at, path,
         np.empty(arcs, np.int64), np.empty(arcs, np.int64), np.empty(arcs),
@@ -54,23 +73,24 @@ def room_for_cuts(units: int, pin_start: Ints) -> CutRoom:
 
 
 @inner
-def least_load(side, compute, weight, pin_start, pins, net_start, nets, scratch):
+def least_load(data, k, scratch):
     """Return a lower bound on the load of a call; equal to the least load up to rounding.
 
     Any feasible flow bounds the cut from below, so rounding in the flow does no harm.
 
     Parameters
     ----------
-    side
-        Shape (U,), int8: UNDECIDED, INSIDE or OUTSIDE for each unit.
-    compute, weight
-        Shape (U,) and (E,): times of units, weights of nets.
-    pin_start, pins, net_start, nets
-        Units of each net and nets of each unit, in compressed rows.
+    data
+        A `CutData`.
+    k
+        Kind of device.
     scratch
-        A `CutRoom`.
+        A `CutScratch` whose `side` says which units are in the call.
     """
-    vertex, seen_net, touched, queue, first, _level, _at, _path, following, to, room = scratch
+    compute, weight = data.compute[k], data.weight[k]
+    pin_start, pins, net_start, nets = data.pin_start, data.pins, data.net_start, data.nets
+    side, vertex, seen_net = scratch.side, scratch.vertex, scratch.seen_net
+    touched, queue, first = scratch.touched, scratch.queue, scratch.first
     units = len(side)
     total = 0.0
     vertex[:] = -1
@@ -122,7 +142,7 @@ def least_load(side, compute, weight, pin_start, pins, net_start, nets, scratch)
     helper = size - 2 * n_touched
     for u in range(units):
         if vertex[u] >= 0 and compute[u] > 0.0:
-            m = _arc(first, following, to, room, m, vertex[u], sink, compute[u], 0.0)
+            m = _arc(scratch, m, vertex[u], sink, compute[u], 0.0)
     for i in range(n_touched):
         e = touched[i]
         inside, outside, free = False, False, 0
@@ -142,9 +162,9 @@ def least_load(side, compute, weight, pin_start, pins, net_start, nets, scratch)
             for j in range(pin_start[e], pin_start[e + 1]):
                 u = vertex[pins[j]]
                 if u >= 0 and inside:
-                    m = _arc(first, following, to, room, m, source, u, w, 0.0)
+                    m = _arc(scratch, m, source, u, w, 0.0)
                 elif u >= 0 and outside:
-                    m = _arc(first, following, to, room, m, u, sink, w, 0.0)
+                    m = _arc(scratch, m, u, sink, w, 0.0)
             continue
         if free == 2 and not inside and not outside:
             x, y = source, source
@@ -152,26 +172,27 @@ def least_load(side, compute, weight, pin_start, pins, net_start, nets, scratch)
                 u = vertex[pins[j]]
                 if u >= 0:
                     x, y = y, u
-            m = _arc(first, following, to, room, m, x, y, w, w)
+            m = _arc(scratch, m, x, y, w, w)
             continue
-        m = _arc(first, following, to, room, m, a, b, w, 0.0)
+        m = _arc(scratch, m, a, b, w, 0.0)
         for j in range(pin_start[e], pin_start[e + 1]):
             u = vertex[pins[j]]
             if u >= 0:
                 if not inside:
-                    m = _arc(first, following, to, room, m, u, a, np.inf, 0.0)
+                    m = _arc(scratch, m, u, a, np.inf, 0.0)
                 if not outside:
-                    m = _arc(first, following, to, room, m, b, u, np.inf, 0.0)
+                    m = _arc(scratch, m, b, u, np.inf, 0.0)
     return total + _max_flow(size, m, scratch)
 
 
 @inner
-def _arc(first, following, to, room, m, a, b, forth, back):
+def _arc(scratch, m, a, b, forth, back):
     """Add an arc a → b of capacity `forth` and its reverse of `back`; return the next free number.
 
     `first` (vertices,) and `following` (arcs,) chain the arcs that leave a vertex; `to` and `room`
     (arcs,) are their heads and residual capacities.
     """
+    first, following, to, room = scratch.first, scratch.following, scratch.to, scratch.room
     to[m], room[m], following[m] = b, forth, first[a]
     first[a] = m
     to[m + 1], room[m + 1], following[m + 1] = a, back, first[b]
@@ -182,7 +203,8 @@ def _arc(first, following, to, room, m, a, b, forth, back):
 @inner
 def _max_flow(size, arcs, scratch):
     """Dinic's algorithm from vertex 0 to vertex 1; arcs 2i and 2i+1 are each other's reverse."""
-    _vertex, _seen, _touched, queue, first, level, at, path, following, to, room = scratch
+    queue, first, level, at = scratch.queue, scratch.first, scratch.level, scratch.at
+    path, following, to, room = scratch.path, scratch.following, scratch.to, scratch.room
     largest = 0.0
     for e in range(arcs):
         if room[e] < np.inf:
@@ -241,42 +263,42 @@ def _max_flow(size, arcs, scratch):
 
 
 @kernel
-def least_of_interval(a, b, path, reach, compute, graph, held, seen, side, scratch):
-    """L(a, b) by minimum cuts, the least over the kinds.
+def least_of_interval(a, b, path, reach, data, scratch):
+    """Return L(a, b), the least load of a call that meets the path in v_a … v_b, over all kinds.
 
-    `graph` has the weights of the nets, and nets and pins as compressed rows; `held` the memory of
-    units, of devices and of colours, and the colour of each unit. `seen` of each colour, `side` of
-    each unit and `scratch` are room to work in.
+    Parameters
+    ----------
+    reach
+        Shape (U, U): whether a path leads from the first unit to the second, or they are one.
+    data, scratch
+        `CutData` and `CutScratch`.
     """
-    weight, pin_start, pins, net_start, nets = graph
-    memory, capacity, tie, tie_memory = held
-    kinds, units = compute.shape
+    kinds, units = data.compute.shape
+    side = scratch.side
     size = len(path)
     need = 0.0
-    seen[:] = False
+    scratch.counted[:] = False
     side[:] = UNDECIDED
     for u in range(units):
         if reach[path[a], u] and reach[u, path[b]]:
             side[u] = INSIDE
-            need += _bytes(u, memory, tie, tie_memory, seen)
+            need += _bytes(u, data, scratch.counted)
         elif (a > 0 and reach[u, path[a - 1]]) or (b < size - 1 and reach[path[b + 1], u]):
             side[u] = OUTSIDE
     least = np.inf
     for k in range(kinds):
-        if need <= capacity[k]:
-            value = least_load(
-                side, compute[k], weight[k], pin_start, pins, net_start, nets, scratch
-            )
-            least = min(least, value)
+        if need <= data.capacity[k]:
+            least = min(least, least_load(data, k, scratch))
     return least
 
 
 @inner
-def _bytes(u, memory, tie, tie_memory, seen):
-    """Memory that unit `u` adds: its own, or that of its whole colour the first time."""
-    if tie[u] < 0:
-        return memory[u]
-    if seen[tie[u]]:
+def _bytes(u, data, counted):
+    """Return the bytes that unit `u` adds: its own, or those of its whole colour the first time."""
+    colour = data.tie[u]
+    if colour < 0:
+        return data.memory[u]
+    if counted[colour]:
         return 0.0
-    seen[tie[u]] = True
-    return tie_memory[tie[u]]
+    counted[colour] = True
+    return data.tie_memory[colour]

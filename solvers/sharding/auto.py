@@ -1,4 +1,4 @@
-"""`auto` for sharding: what frameworks do, then elimination, or message passing before it."""
+"""`auto` for sharding: rules of frameworks, then elimination, or message passing before it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from ...instances import Sharding, Solution
 from ..core.search import OPTIMAL_GAP, Search
 from .baselines import first_plans
 from .elimination import elimination
-from .fitting import fitting
 from .least_memory import is_too_small
 from .local_search import improve
 from .messages import better_by_messages
-from .priced_memory import priced_memory
+from .priced_memory import fitting, priced_memory
 
 #: Pairs of choices of operators that share a tensor, up to which elimination is tried at once.
 FEW_PAIRS = 30_000
@@ -62,7 +61,7 @@ def auto(task: Task[Sharding], search: Search[Solution]) -> None:
 
 
 def _is_over(search: Search[Solution]) -> bool:
-    """Whether to stop: certificates leave a margin, so that no gap of 0 is ever reached."""
+    """Return whether to stop: certificates leave a margin, so a gap of 0 is never reached."""
     return search.should_stop() or search.gap <= OPTIMAL_GAP
 
 

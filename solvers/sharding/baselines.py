@@ -1,4 +1,4 @@
-"""What frameworks do by rule: every operator in turn, as its inputs lie.
+"""Baselines for sharding: the rules of frameworks, applied to one operator after the other.
 
 Along each axis of the mesh a rule is followed:
 
@@ -65,7 +65,7 @@ def by_rule(costs: ShardingCosts, name: str) -> Ints:
 
 
 class _Walk:
-    """One walk over the operators.
+    """A pass over the operators in order that applies a rule along each axis.
 
     A parameter, and what only looks at it in another way, lies as the first operator that computes
     with it wants it; a constant, too.
@@ -119,7 +119,7 @@ class _Walk:
         return int(np.where(allowed, cost, np.inf).argmin())
 
     def _led(self, v: int) -> Bools:
-        """Return where each choice reads in parts what lies so; shape (choices, axes)."""
+        """Return where each choice reads in parts a tensor made so; shape (choices, axes)."""
         choices, operator = self.costs.choices[v], self.costs.program.operators[v]
         found = np.zeros(choices.signature.shape, np.bool_)
         for t, needs in zip(operator.inputs, choices.needs, strict=True):
@@ -129,8 +129,7 @@ class _Walk:
         return found
 
     def _from_parts(self, v: int) -> Bools:
-        """Return which choices make parts, or partial sums, only along axes along which they read
-        some.
+        """Return the choices that make parts only along axes along which they read some.
 
         Parts of a parameter make parts in products: a table that is looked up is no product.
         """

@@ -1,6 +1,4 @@
-"""Elimination: the optimum of a sharding without a limit of memory, and bounds with one.
-
-Elimination of variables, one after the other: exact, as long as the tables fit.
+"""Elimination of variables: the optimum of a sharding without a limit of memory, a bound with one.
 
 A variable is eliminated by the table of the least cost of it and all costs that it is in, over its
 neighbours' values; the neighbours are joined by that table. The order is greedy, of least fill or
@@ -20,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 import psutil
 
+from ...formulations.sharding.bounds import MARGIN, evidence
 from ...formulations.sharding.costs import ShardingCosts, sharding_costs
-from ...formulations.sharding.evidence import MARGIN, evidence
 from ...formulations.sharding.network import CostNetwork, Reduced, cost_network, reduce_network
 from ...formulations.task import Task
 from ...instances import Sharding, Solution, TensorSharding
@@ -33,7 +31,7 @@ from .least_memory import is_too_small
 
 @dataclass(frozen=True)
 class Order:
-    """An order of elimination.
+    """An order of elimination, with the number of entries of its tables.
 
     Parameters
     ----------
@@ -50,7 +48,6 @@ class Order:
 
 #: Part of the memory that is free now which the tables may take, eleven bytes an entry.
 MEMORY_SHARE, ENTRY_BYTES = 0.5, 11
-
 
 #: Entries of all tables up to which elimination is a matter of a minute.
 MOST_ENTRIES = 2_000_000_000
@@ -75,7 +72,7 @@ def elimination(task: Task[Sharding], search: Search[Solution]) -> None:
 
 
 def cheapest(costs: ShardingCosts, search: Search[Solution]) -> Ints | None:
-    """Return the choices of least cost, memory aside; None if that is too much, with a note."""
+    """Return the choices of least cost without memory; None if tables are too large."""
     network = cost_network(costs)
     reduced = reduce_network(network)
     order = elimination_order(network)

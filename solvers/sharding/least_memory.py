@@ -1,4 +1,4 @@
-"""What a device must hold at least, whatever the sharding."""
+"""A lower bound on the memory of any sharding, and the infeasibility that follows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..core.search import Search
 
 
 def is_too_small(costs: ShardingCosts, search: Search[Solution]) -> bool:
-    """Whether what every sharding holds takes more than the memory; the search is told so."""
+    """Return whether every sharding exceeds the memory, and tell the search so."""
     room = costs.problem.memory_bytes
     if room is None or sum(_least(costs)) <= float(room_of(room)):
         return False
@@ -19,7 +19,7 @@ def is_too_small(costs: ShardingCosts, search: Search[Solution]) -> bool:
 
 
 def explain(costs: ShardingCosts) -> str:
-    """Return why no sharding may exist."""
+    """Return the reason that no sharding may exist, for users."""
     room = costs.problem.memory_bytes or 0.0
     parameters, activations = _least(costs)
     return (
@@ -30,7 +30,7 @@ def explain(costs: ShardingCosts) -> str:
 
 
 def _least(costs: ShardingCosts) -> tuple[float, float]:
-    """Return the bytes that every sharding has on a device at least: parameters, activations.
+    """Return a lower bound on the bytes per device of every sharding: parameters, activations.
 
     Of a tensor and what looks at it something is kept if a backward operator reads any of them.
     """

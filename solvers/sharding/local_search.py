@@ -1,4 +1,4 @@
-"""Local search: parts of the program are planned anew by elimination, the rest as it is."""
+"""Local search for sharding: parts of the program are replanned by elimination, the rest kept."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def local_search(task: Task[Sharding], search: Search[Solution]) -> None:
 
 
 def improve(costs: ShardingCosts, search: Search[Solution]) -> None:
-    """Improve the incumbent."""
+    """Improve the incumbent part by part until no part improves."""
     if not isinstance(search.best, TensorSharding):
         return
     network = cost_network(costs)
@@ -54,7 +54,7 @@ def improve(costs: ShardingCosts, search: Search[Solution]) -> None:
 
 
 def _part(network: CostNetwork, centre: int) -> list[int]:
-    """Return the variables nearest to one."""
+    """Return the variables nearest to one in the network."""
     found, queue = {centre}, [centre]
     for v in queue:
         for u in sorted(network.neighbours[v]):
@@ -67,7 +67,7 @@ def _part(network: CostNetwork, centre: int) -> list[int]:
 def _replanned(
     network: CostNetwork, part: Iterable[int], chosen: Ints, search: Search[Solution]
 ) -> Ints | None:
-    """Return the choices with a part planned at its best, the rest as it is."""
+    """Return the choices with one part at its optimum, given the rest."""
     value = _values(network, chosen)
     inside = {v: k for k, v in enumerate(part)}
     own = [network.cost[v].copy() for v in inside]
@@ -98,7 +98,7 @@ def _replanned(
 
 
 def _values(network: CostNetwork, chosen: Ints) -> Ints:
-    """Return values of all variables: a conversion is there where that is no dearer."""
+    """Return values of all variables: a conversion is done where that is no dearer."""
     value = np.zeros(len(network.values), np.int64)
     value[: network.operators] = chosen
     for w in range(network.operators, len(network.values)):

@@ -1,4 +1,4 @@
-"""The turns of message passing: operators in order, each sharing what it costs with its uses."""
+"""Sweeps of message passing: each operator in order exchanges reduced costs with its uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...instances.common.kernel import inner, kernel
 
 @inner
 def _take(flat, at, r, reads):
-    """Raise a use's potential on one side as far as its conversions leave room."""
+    """Raise a use's potential on one side by the slack of its conversions."""
     t = flat.tensor[r]
     table, columns, rows, width = flat.entry[t], flat.columns[t], flat.rows[r], flat.width[r]
     a0, b0 = flat.alpha_at[r], flat.beta_at[r]
@@ -29,7 +29,7 @@ def _take(flat, at, r, reads):
 
 @inner
 def _set(flat, at, r, reads, one, value):
-    """Set one potential of a use, and what its conversions are used by."""
+    """Set one potential of a use, and update how far conversions are used."""
     t = flat.tensor[r]
     table, columns = flat.entry[t], flat.columns[t]
     a0, b0 = flat.alpha_at[r], flat.beta_at[r]
@@ -46,8 +46,12 @@ def _set(flat, at, r, reads, one, value):
 
 
 @inner
-def _give(flat, at, r, reads, belief, count, share, least, mins):
-    """Leave a share of what a use's classes have above the least belief to its other side."""
+def _give(flat, at, r, reads, beliefs, share, mins):
+    """Send a share of a use's reduced costs, above the least belief, to its other side.
+
+    `beliefs` has the belief of each choice of the operator, how many these are, and the least.
+    """
+    belief, count, least = beliefs
     group = flat.need[r] if reads else flat.made[r]
     classes = flat.width[r] if reads else flat.rows[r]
     for c in range(classes):
@@ -102,15 +106,15 @@ def sweep(flat, at, forward, known, belief, mins):
             r, reads = flat.end_use[end], flat.end_reads[end] == 1
             other = flat.maker[r] if reads else flat.reader[r]
             if (other > v) == forward:
-                _give(flat, at, r, reads, belief, size, share, least, mins)
+                _give(flat, at, r, reads, (belief, size, least), share, mins)
         if share * after < 1.0:
-            _return(flat, at, v, forward, size, 1.0 - share * after, least, belief, mins)
+            _return(flat, at, v, forward, (belief, size, least), 1.0 - share * after, mins)
     return total
 
 
 @inner
-def _return(flat, at, v, forward, size, rest, least, belief, mins):
-    """Leave what an operator does not need of shared conversions to their other uses."""
+def _return(flat, at, v, forward, beliefs, rest, mins):
+    """Return the rest of an operator's reduced costs to uses of shared conversions it came from."""
     several = 0
     for end in range(flat.end_first[v], flat.end_first[v + 1]):
         r = flat.end_use[end]
@@ -121,4 +125,4 @@ def _return(flat, at, v, forward, size, rest, least, belief, mins):
         r, reads = flat.end_use[end], flat.end_reads[end] == 1
         other = flat.maker[r] if reads else flat.reader[r]
         if flat.shared[r] == 1 and (other > v) != forward:
-            _give(flat, at, r, reads, belief, size, rest / several, least, mins)
+            _give(flat, at, r, reads, beliefs, rest / several, mins)

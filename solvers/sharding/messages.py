@@ -17,8 +17,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ...formulations.sharding.bounds import MARGIN, Proof, evidence
 from ...formulations.sharding.costs import ShardingCosts, sharding_costs
-from ...formulations.sharding.evidence import MARGIN, Proof, evidence
 from ...formulations.sharding.relaxation import (
     Flat,
     Potentials,
@@ -57,7 +57,7 @@ ROUNDING = 1e-10
 
 
 def messages(task: Task[Sharding], search: Search[Solution]) -> None:
-    """Plan by message passing; a limit of memory is seen only as plans are judged."""
+    """Plan by message passing; a limit of memory is checked only when plans are judged."""
     costs = sharding_costs(task)
     if is_too_small(costs, search):
         return
@@ -67,7 +67,7 @@ def messages(task: Task[Sharding], search: Search[Solution]) -> None:
 
 
 def better_by_messages(costs: ShardingCosts, search: Search[Solution]) -> None:
-    """Raise the bound and better the incumbent until it is the best, or rounds are over."""
+    """Raise the bound and improve the incumbent until optimal, or the rounds are used up."""
     with search.phase("message passing"):
         for bound, chosen, proof in approach(costs, search):
             below = bound - MARGIN * abs(bound)
@@ -82,7 +82,7 @@ def better_by_messages(costs: ShardingCosts, search: Search[Solution]) -> None:
 def approach(
     costs: ShardingCosts, search: Stoppable, start: Ints | None = None, enough: float = 0.0
 ) -> Iterator[tuple[float, Ints | None, Proof]]:
-    """Yield bounds on the cost, memory aside, and the cheapest choices known: ever better ones.
+    """Yield the bound without memory, the best choices, and potentials, ever better ones.
 
     With each come the potentials that it began with, of all choices.
 
@@ -109,7 +109,7 @@ def approach(
 
 
 def choices_left(costs: ShardingCosts, search: Stoppable, most: float) -> list[Ints]:
-    """Return of each operator the choices that plans of cost `most` at most can have, one each."""
+    """Return the choices of each operator in plans of cost `most` at most, one each at least."""
     flat = flatten(costs)
     left = _Left(costs, flat, no_potentials(flat), None)
     left.passed(search)
@@ -118,7 +118,7 @@ def choices_left(costs: ShardingCosts, search: Stoppable, most: float) -> list[I
 
 
 class _Left:
-    """Potentials, the bound that they prove, the choices left by it, and the best known."""
+    """The state of message passing: potentials, their bound, allowed choices, best plan."""
 
     def __init__(
         self, costs: ShardingCosts, flat: Flat, at: Potentials, chosen: Ints | None
@@ -132,7 +132,7 @@ class _Left:
 
     @property
     def gap(self) -> float:
-        """What the best choices known cost above the bound."""
+        """Cost of the best choices known above the bound."""
         return self.value - self.bound
 
     def _take(self, chosen: Ints | None) -> None:
@@ -140,7 +140,7 @@ class _Left:
             self.chosen, self.value = chosen, value
 
     def passed(self, search: Stoppable) -> None:
-        """Pass over the operators, there and back, as long as that closes the gap."""
+        """Sweep over the operators, there and back, while that closes the gap."""
         flat = self.flat
         most = int(max(np.diff(flat.first).max(), flat.rows.max(initial=0),
                        flat.width.max(initial=0)))  # fmt: skip
@@ -160,7 +160,7 @@ class _Left:
         self.bound = max(self.bound, proved - ROUNDING * abs(proved))
 
     def within(self, delta: float) -> Bools:
-        """Return the choices that plans of bound + δ at most can have, one each at least."""
+        """Return the choices of plans of bound + δ at most, one each at least."""
         least, first = self.at.least, self.flat.first
         cheapest_each = np.minimum.reduceat(least, first[:-1])
         slack = 10 * ROUNDING * abs(self.bound)

@@ -1,4 +1,4 @@
-"""Sharding by integer programming: the only method that takes memory into the search itself."""
+"""Sharding by integer programming, with the memory as a constraint of the program."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def milp(task: Task[Sharding], search: Search[Solution]) -> None:
 
 
 def compact(task: Task[Sharding], search: Search[Solution]) -> None:
-    """Solve the compact form: a reference, not a rival."""
+    """Solve the compact form, the reference for the strong one."""
     _solve(task, search, strong=False)
 
 
 def columns(costs: ShardingCosts) -> int:
-    """Return about how many columns the strong form has."""
+    """Return the approximate number of columns of the strong form."""
     flows = 0
     for t, users in enumerate(costs.uses):
         made = len(set(costs.makes[t][1].tolist()))

@@ -1,35 +1,77 @@
-"""A price for memory: plans that fit, and a bound, by message passing at each price.
+"""Shardings within a memory: by a price per byte, and by elimination over cost and bytes.
 
-Two shardings become one that fits: parts of the dearer one in the one that holds too much.
+*Prices.* At each price of memory message passing gives a plan and a bound; the best price is
+sought where the lines of plans cross. Two shardings, one too large and one dear, are blended into
+one that fits: parts of the dearer one replace those of the other.
+
+*Elimination over cost and bytes.* Where elimination keeps the least cost of a variable for its
+neighbours' values, this keeps the Pareto front of pairs of cost and bytes that can still belong to
+a plan that fits and is cheaper than the best one known. That is exact, and closes the gap that
+prices leave open; but fronts may become too large, and choices that the best price excludes are
+left out first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from ...formulations.sharding.bounds import MARGIN, evidence
 from ...formulations.sharding.costs import ShardingCosts, Term
-from ...formulations.sharding.evidence import evidence
 from ...formulations.sharding.memory import priced, with_views, without_costs, without_views
+from ...formulations.sharding.network import CostNetwork, cost_network
+from ...formulations.throughput.whole_bytes import room_of
 from ...instances import Solution, TensorSharding
-from ...instances.common.arrays import Ints
-from ...instances.formats.certificate import PRICED
+from ...instances.common.arrays import Floats, Ints
+from ...instances.formats.certificate import FITTING, PRICED
 from ..core.search import Search
-from .messages import approach
+from .elimination import elimination_order
+from .messages import approach, choices_left
+
+#: Pairs of cost and bytes that are added up, and entries of tables, at most.
+MOST = 300_000
+
+#: How much more than the memory a plan may hold, relatively, for rounding.
+SLACK = 1e-9
+
+#: Cost, bytes, and what they are of: a variable with its value, or two of these.
+Point = tuple[float, float, tuple[object, object]]
+
+
+class _TooManyError(Exception):
+    """Fronts of cost and bytes have too many pairs."""
+
+
+class _Both:
+    """A network with two numbers, cost and bytes, for each variable and pair of variables."""
+
+    def __init__(self, paid: CostNetwork, held: CostNetwork) -> None:
+        count, first = paid.operators, len(paid.values)
+        self.values = [*paid.values, *held.values[count:]]
+        self.tables: dict[tuple[int, ...], list[Floats]] = {}
+        for side, network in enumerate((paid, held)):
+            for scope, table in itertools.chain(
+                (((v,), cost) for v, cost in enumerate(network.cost)), network.pairs.items()
+            ):
+                named = tuple(v if side == 0 or v < count else v - count + first for v in scope)
+                both = self.tables.setdefault(named, [np.zeros(table.shape) for _ in range(2)])
+                both[side] = both[side] + table
+        pairs = {(s[0], s[1]): both[0] for s, both in self.tables.items() if len(s) == 2}
+        none = [np.zeros(len(one)) for one in self.values]
+        self.network = CostNetwork(self.values, none, pairs, count)
+
 
 #: By how much rounding of sums may make a bound too high, relatively.
 ROUNDING = 1e-9
 
-
 #: Prices that are tried, at most.
 STEPS = 24
 
-
 #: The first price, as part of one at which all memory costs as much as a plan at least.
 NEXT_TO_NONE = 1e-9
-
 
 #: A price's plan is sought to this gap.
 ENOUGH = 1e-5
@@ -37,7 +79,7 @@ ENOUGH = 1e-5
 
 @dataclass(frozen=True, eq=False)
 class _Line:
-    """What a plan costs at any price: cost + price · (held − room)."""
+    """The Lagrangian of a plan as a line: cost + price · (held − room)."""
 
     chosen: Ints
     cost: float
@@ -46,7 +88,7 @@ class _Line:
 
 @dataclass(frozen=True, eq=False)
 class _Prices:
-    """What plans at prices are sought with, who is told, and the bound of each price."""
+    """The Lagrangian search over prices of memory, with the bound of each price."""
 
     costs: ShardingCosts
     search: Search[Solution]
@@ -59,7 +101,7 @@ class _Prices:
         return self.costs.problem.memory_bytes
 
     def line(self, price: float, start: _Line | None) -> _Line | None:
-        """Offer the plan of a price and raise the bound; None if the search has to stop."""
+        """Plan at a price, offer the plan and raise the bound; None if the search has to stop."""
         asked = priced(self.costs, price)
         known = None if start is None else with_views(self.costs, start.chosen)
         *_, (bound, chosen, _) = approach(asked, self.search, known, ENOUGH)
@@ -80,7 +122,7 @@ class _Prices:
         return None if self.search.should_stop() else line
 
     def offer_blend(self, low: _Line, high: _Line) -> None:
-        """Offer a plan of parts of two."""
+        """Offer a plan of parts of two others."""
         mixed = blend(self.costs, low.chosen, high.chosen, self.room)
         if mixed is not None:
             self.search.offer(TensorSharding(self.costs.signature(mixed)))
@@ -101,7 +143,7 @@ def priced_memory(costs: ShardingCosts, search: Search[Solution]) -> float:
 
 
 def _best_price(prices: _Prices) -> None:
-    """Raise the price until the plan fits; then take those where the lines of plans cross.
+    """Raise the price until the plan fits, then try prices where the lines of plans cross.
 
     The lines are those of the last plan that fits and of the last that does not: what is best at
     any price between is not above where they cross.
@@ -170,7 +212,7 @@ def blend(costs: ShardingCosts, large: Ints, small: Ints, room: float) -> Ints |
 
 
 def _price(part: tuple[Ints, float, float]) -> float:
-    """Return what a byte less costs with a part, in order after all that save some."""
+    """Return the cost per byte saved by a part; `inf` if it saves none."""
     _, dearer, saved = part
     return dearer / saved if saved > 0 else float("inf")
 
@@ -197,7 +239,7 @@ def _parts(terms: Iterable[Term], one: Ints, other: Ints) -> list[Ints]:
 
 
 def _changed(costs: ShardingCosts, operators: Ints, before: Ints, after: Ints) -> float:
-    """Return by how much the costs grow if operators choose otherwise."""
+    """Return the growth of the costs if operators choose otherwise."""
     inside = set(operators.tolist())
     grown = 0.0
     for v in inside:
@@ -206,3 +248,103 @@ def _changed(costs: ShardingCosts, operators: Ints, before: Ints, after: Ints) -
     for k in {k for v in inside for k in costs.terms_of[v]}:
         grown += costs.terms[k].value(after) - costs.terms[k].value(before)
     return grown
+
+
+def fitting(costs: ShardingCosts, search: Search[Solution], price: float) -> None:
+    """Offer the best plan that fits, and prove it; do nothing if fronts become too large.
+
+    Parameters
+    ----------
+    price
+        Of a byte, any: the better its bound (9), the fewer choices are left.
+    """
+    room = costs.problem.memory_bytes
+    assert room is not None
+    worth = price * room * (1 + SLACK)
+    left = choices_left(priced(costs, price), search, search.objective + worth)
+    paid = cost_network(priced(costs, 0.0).only(left))
+    held = cost_network(priced(without_costs(costs), 1.0).only(left))
+    try:
+        found = _cheapest(_Both(paid, held), search.objective, float(room_of(room)), search)
+    except _TooManyError:
+        return
+    if found is not None:
+        values = dict(_values(found[2]))
+        chosen = [int(k[values[v]]) for v, k in enumerate(left)]
+        search.offer(TensorSharding(priced(costs, 0.0).signature(np.array(chosen))))
+    if search.best is not None:
+        bound = search.objective - MARGIN * abs(search.objective)
+        proof = {**evidence(costs, bound), "price": price}
+        search.raise_bound(bound, FITTING, proof)
+
+
+def _cheapest(both: _Both, below: float, room: float, search: Search[Solution]) -> Point | None:
+    """Return the cheapest point of at most `room` bytes and cost below `below`; None without."""
+    order = elimination_order(both.network, MOST)
+    if order.entries > MOST:
+        raise _TooManyError
+    rank = {v: k for k, v in enumerate(order.variables)}
+    buckets: dict[int, list[tuple[tuple[int, ...], list[Floats]]]] = {v: [] for v in rank}
+    for scope, tables in both.tables.items():
+        buckets[min(scope, key=rank.__getitem__)].append((scope, tables))
+    made: dict[int, list[tuple[tuple[int, ...], dict[tuple[int, ...], list[Point]]]]] = {
+        v: [] for v in rank
+    }
+    added = 0
+    left: list[Point] = [(0.0, 0.0, ((), ()))]
+    for v in order.variables:
+        names = {u for scope, _ in (*buckets[v], *made[v]) for u in scope}
+        around = tuple(sorted(names - {v}, key=rank.__getitem__))
+        fronts: dict[tuple[int, ...], list[Point]] = {}
+        for cell in itertools.product(*(range(len(both.values[u])) for u in around)):
+            at = dict(zip(around, cell, strict=True))
+            points: list[Point] = []
+            for value in range(len(both.values[v])):
+                at[v] = value
+                own = [0.0, 0.0]
+                for scope, tables in buckets[v]:
+                    where = tuple(at[u] for u in scope)
+                    own[0] += float(tables[0][where])
+                    own[1] += float(tables[1][where])
+                some: list[Point] = [(own[0], own[1], (v, value))]
+                for scope, known in made[v]:
+                    other = known[tuple(at[u] for u in scope)]
+                    added += len(some) * len(other)
+                    if added > MOST or search.should_stop():
+                        raise _TooManyError
+                    some = _best(_sums(some, other), below, room)
+                points += some
+            fronts[cell] = _best(points, below, room)
+        if around:
+            made[around[0]].append((around, fronts))
+        else:
+            left = _best(_sums(left, fronts[()]), below, room)
+    return left[0] if left else None
+
+
+def _sums(some: Iterable[Point], others: list[Point]) -> Iterator[Point]:
+    for c, h, of in some:
+        for d, k, which in others:
+            yield c + d, h + k, (of, which)
+
+
+def _best(points: Iterable[Point], below: float, room: float) -> list[Point]:
+    """Return the Pareto front of points, the cheapest first."""
+    found: list[Point] = []
+    least = np.inf
+    for point in sorted((p for p in points if p[0] < below and p[1] <= room), key=lambda p: p[:2]):
+        if point[1] < least:
+            found.append(point)
+            least = point[1]
+    return found
+
+
+def _values(of: tuple[object, ...]) -> Iterator[tuple[int, int]]:
+    """Yield the variables and values that a point stands for."""
+    waiting: list[object] = [of]
+    while waiting:
+        match waiting.pop():
+            case (int(variable), int(value)):
+                yield variable, value
+            case (one, other):
+                waiting += (one, other)

@@ -23,10 +23,9 @@ from ...formulations.throughput.hypergraph import hypergraph
 from ...formulations.throughput.infeasible import why_infeasible
 from ...instances import Placement, Solution, Throughput
 from ...instances.common.arrays import Floats, Ints
-from ..core.compiled_model import Compiled, compile_model
+from ..core.compiled_model import Compiled, compile_model, write_model
 from ..core.highs import run_highs
 from ..core.milp_driver import Program, TimeIsUp, solve_program
-from ..core.model_file import write_model
 from ..core.other_solvers import check_solver
 from ..core.search import Search
 from .baselines import greedy

@@ -15,8 +15,7 @@ from ...formulations.throughput.hypergraph import Hypergraph, hypergraph
 from ...formulations.throughput.infeasible import why_infeasible
 from ...instances import Placement, Solution, Throughput
 from ...instances.common.arrays import Ints
-from ..core.search import OPTIMAL_GAP, Search
-from ..core.share import Share
+from ..core.search import OPTIMAL_GAP, Search, Share
 from .baselines import greedy
 from .column_generation.column_generation import DualState, Outcome, boxstep
 from .column_generation.frontier import Incidence, incidence, orders

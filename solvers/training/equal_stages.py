@@ -11,8 +11,7 @@ from ...formulations.task import Task
 from ...formulations.training.staging import Staging, state_staging
 from ...instances import Solution, Training, in_stages
 from ...instances.common.arrays import Ints
-from ..core.search import Search
-from ..core.share import Share
+from ..core.search import Search, Share
 
 #: Gap up to which a first plan is good enough, and the part of the time that better ones get.
 POOR, FIRST_SHARE = 0.5, 0.1

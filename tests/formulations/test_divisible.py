@@ -14,8 +14,8 @@ from stagecut.formulations.cheap_bounds import cheap_bounds
 from stagecut.formulations.iteration.divisible import ORIGIN, divisible_bound
 from stagecut.formulations.task import pose
 from stagecut.instances import price
-from stagecut.runtime.verify.bounds.chains.divided import divided_work_bound
 from stagecut.runtime.verify.bounds.check import CLAIM_TOLERANCE, check_bound
+from stagecut.runtime.verify.bounds.iteration import divided_work_bound
 
 VARIANTS = {
     name: case for name, case in (ORDINARY | WIDE).items() if "iteration" in name.split()[:2]

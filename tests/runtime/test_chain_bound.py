@@ -14,9 +14,9 @@ import stagecut
 from stagecut import InputError, Throughput, VerificationError, Workload
 from stagecut.instances import price
 from stagecut.instances.model.contiguity import pipeline_edges
-from stagecut.runtime.verify.bounds.chains import ideals
-from stagecut.runtime.verify.bounds.chains.throughput import no_chain_below
+from stagecut.runtime.verify.bounds import stage_chains as ideals
 from stagecut.runtime.verify.bounds.check import check_bound
+from stagecut.runtime.verify.bounds.stage_chains import no_chain_below
 
 
 def drawn(seed: int) -> Throughput:

@@ -22,7 +22,7 @@ from stagecut.formulations.throughput.hypergraph import hypergraph
 from stagecut.instances import price
 from stagecut.instances.formats.certificate import HUBS, hub_certificate
 from stagecut.runtime.verify.bounds.bound_check import BoundCheck
-from stagecut.runtime.verify.bounds.hubs import check_hubs
+from stagecut.runtime.verify.bounds.max_load import check_hubs
 from stagecut.solvers.throughput.column_generation.orders import narrow_order
 from stagecut.solvers.throughput.multilevel import hub_bound as hub_sets
 from stagecut.solvers.throughput.multilevel.hub_bound import raise_by_hubs

@@ -15,10 +15,9 @@ from stagecut import InputError, Iteration, Limits, Schedule, VerificationError,
 from stagecut.runtime.schedules import make_schedule
 from stagecut.runtime.simulate.simulator import simulate_stages
 from stagecut.runtime.simulate.stages import chain
-from stagecut.runtime.verify.bounds.chains import stage_list
-from stagecut.runtime.verify.bounds.chains.iteration import no_iteration_below
-from stagecut.runtime.verify.bounds.chains.schedule_paths import paths_of
+from stagecut.runtime.verify.bounds import stage_chains as stage_list
 from stagecut.runtime.verify.bounds.check import check_bound
+from stagecut.runtime.verify.bounds.iteration import no_iteration_below, paths_of
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1", "zb-h2"])

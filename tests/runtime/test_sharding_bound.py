@@ -42,8 +42,7 @@ from stagecut.instances.formats.certificate import (
     PRICED,
     PotentialCertificate,
 )
-from stagecut.runtime.verify.bounds.elimination import Factor, least_sum
-from stagecut.runtime.verify.bounds.sharding import proved_by
+from stagecut.runtime.verify.bounds.sharding import Factor, least_sum, proved_by
 from stagecut.solvers.sharding.elimination import cheapest_of_few
 
 LIMITS = Limits(seconds=120)

@@ -27,8 +27,8 @@ from stagecut import (
 )
 from stagecut.formulations.cheap_bounds import cheap_bounds
 from stagecut.formulations.task import pose
-from stagecut.solvers.core import share as share_module
-from stagecut.solvers.core.share import Share
+from stagecut.solvers.core import search as share_module
+from stagecut.solvers.core.search import Share
 
 
 def bounds(workload: Workload, cluster: Cluster, problem: Throughput | Latency) -> dict[str, float]:

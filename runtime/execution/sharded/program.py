@@ -18,8 +18,7 @@ from ....instances import (
 from ....instances.model.sharding.program import Property, parse_axis
 from ....instances.pytorch.tensors.rules import name_of
 from ....instances.pytorch.tensors.trace import TrainingGraph
-from ...verify.sharding import ShardingReport
-from ...verify.sharding_steps import Lying, Step
+from ...verify.sharding import Lying, ShardingReport, Step
 
 #: A tensor of the program by its number, and how it lies.
 Held = tuple[int, Property]

@@ -1,4 +1,4 @@
-"""What the check of a certificate found."""
+"""The outcome of a check of a bound, and its errors."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class BoundCheck:
 
 
 def check_target(plan: Plan, target: float) -> None:
-    """Check that what a certificate speaks of is not below the plan's bound."""
+    """Raise VerificationError if a certificate's target is below the plan's bound."""
     if not plan.bound <= target:
         raise VerificationError(f"certificate: its target {target!r} is below {plan.bound!r}")
 
 
 def too_much(what: str) -> VerificationError:
-    """Return the error that a bound is not checked, as there would be too much to look at."""
+    """Return the error of a bound that is not checked, as the check would be too large."""
     return VerificationError(f"bound: not checked: {what}; without --bound the plan is verified")

@@ -1,23 +1,27 @@
-"""Check a plan's bound, apart from the search that found it.
+"""The check of a plan's bound, apart from the search that found it.
 
-A certificate that says how its bound is proved is checked by that: prices (`prices`, `hubs`),
-multipliers (`multipliers`), potentials (`sharding`). Any other bound is held against what follows
-from the workload alone (`max_load`, `latency`, `training`), and of contiguous splits against all
-chains of stages (`chains`): whatever found it, it is proved if that is as much.
+A certificate is checked by its evidence: prices (`prices`), hubs and multipliers (`max_load`),
+potentials (`sharding`). Any other bound is compared with bounds that follow from the workload alone
+(`max_load`, `latency`, `training`, `iteration`), and for contiguous splits with all chains of
+stages (`stage_chains`, `iteration`): whatever found it, it is proved if that is as much.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from ....instances import (
+    DeviceMapping,
     InputError,
     Iteration,
+    Latency,
     Plan,
     Planned,
     Sharding,
     Split,
     Throughput,
+    Training,
     VerificationError,
     Workload,
     plan_of,
@@ -25,6 +29,7 @@ from ....instances import (
     without_links,
 )
 from ....instances.common.errors import quote
+from ....instances.common.units import TIME_UNITS
 from ....instances.formats.certificate import (
     HUBS,
     MULTIPLIERS,
@@ -33,15 +38,16 @@ from ....instances.formats.certificate import (
     multiplier_certificate,
     price_certificate,
 )
-from .at_once import bound_at_once
+from ....instances.model.kept_bytes import kept_bytes
+from ....instances.model.stage_costs import accelerator_seconds
 from .bound_check import BoundCheck, check_target
-from .chains.iteration import no_iteration_below
-from .chains.throughput import no_chain_below
-from .hubs import check_hubs
-from .max_load import keeps_order
-from .multipliers import proved_by
+from .iteration import divided_work_bound, no_iteration_below
+from .latency import latency_bound
+from .max_load import check_hubs, keeps_order, max_load_bound, proved_by
 from .prices import check_prices
 from .sharding import check_sharding_bound
+from .stage_chains import no_chain_below
+from .training import training_bound
 
 #: How far a bound may be above what is computed anew, relatively: rounding of sums.
 CLAIM_TOLERANCE = 1e-9
@@ -86,7 +92,7 @@ def check_bound(workload: Workload, plan: Plan | Planned) -> BoundCheck:
     if isinstance(problem, Sharding) and not math.isinf(plan.bound):
         return check_sharding_bound(workload, plan, problem)
     if origin not in (PRICES, HUBS, MULTIPLIERS) or not isinstance(problem, Throughput):
-        return _check_at_once(workload, plan)
+        return _check_without_certificate(workload, plan)
     costs = without_links(price(workload, plan.cluster), returning=False)
     if origin == PRICES:
         data = price_certificate(plan.certificate, workload.n, len(costs.count))
@@ -106,23 +112,23 @@ def check_bound(workload: Workload, plan: Plan | Planned) -> BoundCheck:
     return BoundCheck(given.target, proved, given.target)
 
 
-def _check_at_once(workload: Workload, plan: Plan) -> BoundCheck:
-    """Hold a bound against what follows from the workload alone."""
+def _check_without_certificate(workload: Workload, plan: Plan) -> BoundCheck:
+    """Compare a bound with bounds that follow from the workload alone."""
     origin = plan.certificate.get("origin")
-    said = f"its bound comes from {quote(origin)}" if origin else "it has no bound"
+    source = f"its bound comes from {quote(origin)}" if origin else "it has no bound"
     if origin is None and not math.isinf(plan.bound):
-        said = "it does not say where its bound comes from"
-    proved = -math.inf if math.isinf(plan.bound) else bound_at_once(workload, plan)
+        source = "it does not say where its bound comes from"
+    proved = -math.inf if math.isinf(plan.bound) else bound_without_certificate(workload, plan)
     if not plan.bound <= proved * (1 + CLAIM_TOLERANCE) and _proved_by_chains(workload, plan):
         proved = plan.bound
     if not plan.bound <= proved * (1 + CLAIM_TOLERANCE) or math.isinf(plan.bound):
         most = "" if math.isinf(proved) else f"; {proved!r} follows from the workload alone"
-        raise InputError(f"plan: {said}, without a certificate that can be checked{most}")
+        raise InputError(f"plan: {source}, without a certificate that can be checked{most}")
     return BoundCheck(plan.bound, proved, plan.bound)
 
 
 def _proved_by_chains(workload: Workload, plan: Plan) -> bool:
-    """Whether the plan is a chain of stages, and no chain is better than its bound."""
+    """Return whether the plan is a chain of stages, and no chain is better than its bound."""
     problem, target = plan.problem, plan.bound * (1 - CLAIM_TOLERANCE)
     if not 0 < target < math.inf:
         return False
@@ -135,3 +141,51 @@ def _proved_by_chains(workload: Workload, plan: Plan) -> bool:
         and problem.chunks_per_device == 1
         and no_iteration_below(workload, plan.cluster, problem, target)
     )
+
+
+def bound_without_certificate(workload: Workload, plan: Plan) -> float:
+    """Return the best bound on a plan's objective that needs no evidence; ≥ 0."""
+    problem, cluster = plan.problem, plan.cluster
+    match problem:
+        case Throughput():
+            return max_load_bound(workload, price(workload, cluster), problem)
+        case Iteration():
+            # a device that does the work of a microbatch in time L is busy for M L
+            one = _of_microbatch(workload, problem)
+            split = Split.NONCONTIGUOUS if problem.chunks_per_device > 1 else problem.split
+            max_load = Throughput(split=split, overlap=problem.overlap)
+            costs = price(one, cluster)
+            busy = problem.microbatches * max_load_bound(one, costs, max_load, transfers=False)
+            if problem.split != Split.CONTIGUOUS or busy >= plan.bound:
+                return busy
+            return max(busy, divided_work_bound(workload, costs, problem, plan.bound))
+        case Latency():
+            costs = without_links(price(workload, cluster), returning=True)
+            return latency_bound(workload, costs, problem.calls, plan.bound)
+        case Training():
+            return training_bound(workload, cluster, problem)
+        case DeviceMapping() if problem.objective == "stage-time":
+            return _stage_time(workload, problem)
+    return 0.0
+
+
+def _of_microbatch(workload: Workload, problem: Iteration) -> Workload:
+    """Return the workload with only the bytes that a device holds in any order of work.
+
+    The stage of a device, and with a backward pass the stages of a chain that share one, hold the
+    activations of a microbatch all together; other pieces need not.
+    """
+    shared = problem.chunks_per_device > 1
+    if problem.split == Split.CONTIGUOUS and (workload.backward.any() or not shared):
+        return workload
+    _, resident, _ = kept_bytes(workload)
+    return replace(workload, memory_bytes=resident)
+
+
+def _stage_time(workload: Workload, problem: DeviceMapping) -> float:
+    """Return the heaviest block, or the work over all stages, per batch, in the time unit."""
+    seconds = accelerator_seconds(workload)
+    together = [float(seconds[list(nodes)].sum()) for nodes in workload.colour_classes]
+    heaviest = max([float(seconds.max(initial=0.0)), *together])
+    least = max(heaviest, float(seconds.sum()) / problem.stages)
+    return least * problem.microbatches / TIME_UNITS[workload.time_unit]

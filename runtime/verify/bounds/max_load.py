@@ -1,9 +1,9 @@
-"""Bounds on the max-load that need no evidence: the heaviest block, work, counting.
+"""Bounds on the max-load: by the workload alone, by prices with hubs, by multipliers of rules.
 
-Blocks are what must be on one device: nodes of a colour, and in a contiguous split colours that
-wait for each other. Let p_{k,b,v} be the time of block v on a device of kind k in pass b, `inf`
-where it cannot be there, m_v its bytes, M_k and n_k the memory and the number of such devices.
-GPipe's objective is a maximum of either pass, T = T_1 + T_2; else there is one pass.
+*Workload alone.* Blocks are what must be on one device: nodes of a colour, and in a contiguous
+split colours that wait for each other. Let p_{k,b,v} be the time of block v on a device of kind k
+in pass b, `inf` where it cannot be there, m_v its bytes, M_k and n_k the memory and the number of
+such devices. GPipe's objective is a maximum of either pass, T = T_1 + T_2; else there is one pass.
 
 1. T_b ≥ max_v min_k p_{k,b,v}, transfers left aside, as below.
 2. For any λ, μ ≥ 0 and θ_b = 1 − Σ_k n_k λ_{k,b} ≥ 0, as devices have n_k T_b and n_k M_k in all,
@@ -12,36 +12,169 @@ GPipe's objective is a maximum of either pass, T = T_1 + T_2; else there is one 
 
    SciPy proposes the numbers, which are summed up here: whatever they are, that is a bound.
 3. A device that holds v holds a set with it, and no set with v takes less than a minimum cut says,
-   transfers counted (`cuts`); where transfers do not overlap compute.
+   transfers counted; where transfers do not overlap compute.
 4. Of the h heaviest blocks, a device within T_b holds at most as many as of its shortest ones fit
    into T_b. All devices must hold h, for each h.
-"""
+
+*Minimum cuts* give the least load of a set that holds some blocks and not some others: a set S
+costs a device Σ p over S, and c_u for each node u of which some, not all, of u and its
+readers are in S.
+
+*Prices and hubs.* The certificate has them, and the target T; hubs are units that share many nets.
+Let π_v be prices of the nodes, and a *case* say of each hub whether a device has it, and, in
+contiguous splits, if it does not have it, whether it has nothing that comes after the hub or
+nothing that comes before it. A device of the certificate's kind, on which nodes take p_v, that
+keeps to T and to case h holds a set of nodes worth at most
+
+    s_h T − min { s_h (p(R) + transfers(R)) − π(R) : R in case h },
+
+for any s_h ≥ 0. The minimum is that of a cut, nodes that must stay together made one. Devices of
+other kinds hold what fits into T of the nodes that are worth most for their time, the last one cut;
+their transfers are left aside. In contiguous splits one device at most has the first hub, some of
+the others nothing after it, and the rest nothing before it: that is a *division*. The certificate
+holds if for each division some of its prices make all nodes worth more than what the devices hold
+at most.
+
+*Multipliers of rules.* Any numbers λ_d, ν_d, μ_d, σ ≥ 0 and f prove a bound T on the max-load of
+all plans, if Σ_d (λ_d + ν_d) ≤ 1. (Only plans up to the target need be looked at: no other is below
+it.) Let x_{v,d} be 1 if block v is on device d. Then T is at least
+
+    Σ_d λ_d load_d                            as no load exceeds T
+    + Σ_d μ_d (Σ_v m_v x_{v,d} − M_d)         as no memory is exceeded
+    + Σ σ_{v,d} (x_{v,d} − Σ_{u before v} x_{u,d−1})
+                                              as devices of a kind may be numbered by their first
+                                              blocks in any order of the blocks
+    ≥ Σ_{v,d} r_{v,d} x_{v,d} − Σ_d μ_d M_d  ≥  Σ_v min_d r_{v,d} − Σ_d μ_d M_d
+
+where r collects the factors of x. A transfer of net e at device d counts λ_d w_{e,d} where d holds
+some of its blocks and not all; that is at least Σ_v f_v x_{v,d} for numbers f_v that add up to 0
+and whose positive ones add up to λ_d w_{e,d} at most; to anything if w_{e,d} exceeds the target, as
+no such plan cuts e there. With overlap compute and transfers are loads of their own, with λ_d and
+ν_d. Numbers that are too large for this are scaled down first."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
 
+import networkx as nx
 import numpy as np
 
-from ....instances import Costs, Throughput, Workload, without_links
-from ....instances.common.arrays import Floats, Ints
+from ....instances import Costs, Throughput, VerificationError, Workload, without_links
+from ....instances.common.arrays import Bools, Floats, Ints
+from ....instances.common.units import LARGEST
+from ....instances.formats.certificate import HubCertificate, MultiplierCertificate
 from ....instances.model.contiguity import pipeline_edges
 from ..rules import allowed_each
-from .cuts import least_cut, nets_of
+from .bound_check import BoundCheck
 
 #: What is taken off for rounding, as a part of the sum of all magnitudes.
 ROUNDING = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class _Blocks:
+    """The blocks of a workload, and the block of each node."""
+
+    of: Ints  # (n,) block of each node
+    members: list[tuple[int, ...]]
+
+
+#: Cuts that are made at most, and nodes that they divide; SciPy takes minutes for the cuts of more.
+MOST_CUTS, MOST_NODES = 2_000, 50_000
+
+
+@dataclass(frozen=True, eq=False)
+class _Devices:
+    """The problem of devices of the certificate's kind within the target; B blocks, H cases.
+
+    Parameters
+    ----------
+    time
+        Shape (B,): `inf` above the target.
+    moved
+        Shape (n,): transfer times of nodes.
+    has, has_not
+        Shape (H, B): which blocks a device has in a case, and which it has not.
+    group
+        Shape (H,): what a case says of the first hub.
+    """
+
+    target: float
+    time: Floats
+    moved: Floats
+    nets: Nets
+    has: Bools
+    has_not: Bools
+    group: Ints
+
+    def most(self, value: Floats, slopes: list[float], g: int) -> float:
+        """Return what a device in a case of a group is worth at most; −inf if none can be."""
+        return max(
+            self._worth(value, slopes[h], h) for h in np.flatnonzero(self.group == g).tolist()
+        )
+
+    def _worth(self, value: Floats, slope: float, h: int) -> float:
+        """Return an upper bound on the value of a set in case h; −inf if there is none."""
+        if (self.has[h] & self.has_not[h]).any():
+            return -math.inf
+        able = np.isfinite(self.time)
+        taken = slope * np.where(able, self.time, 0.0)
+        net = np.where(able, taken - value, np.inf)
+        side = self.has[h].astype(np.int64) - self.has_not[h]
+        least = least_cut(side, net, slope * self.moved, self.nets)
+        if math.isinf(least):
+            return -math.inf
+        paid = slope * self.target
+        rounding = ROUNDING * (float((np.abs(value) + taken).sum()) + paid + abs(least))
+        return paid - least + rounding
+
+
+#: Flows that are added up, and what there can be of each in whole numbers.
+ROUNDS, WHOLE = 3, float(1 << 30)
+
+
+@dataclass(frozen=True, eq=False)
+class Nets:
+    """The nets: a node's output, with the blocks that write and read it; E nets.
+
+    Parameters
+    ----------
+    node
+        Shape (E,): whose output it is.
+    block
+        The blocks of the node and its readers, net by net.
+    first
+        Shape (E,): where those of each begin.
+    """
+
+    node: Ints
+    block: Ints
+    first: Ints
+
 
 #: Blocks of which 3 and 4 are asked, at most.
 CUT, COUNTED = 16, 500
 
 
+class _Work(NamedTuple):
+    """The data of bound 2: K kinds with devices, two passes with GPipe's objective, B blocks."""
+
+    time: Floats  # (K, passes, B)
+    heaviest: Floats  # (passes,) bound 1
+    memory: Floats  # (B,) bytes
+    room: Floats  # (K,) bytes of a device
+    devices: Floats  # (K,) their number
+
+
 def max_load_bound(
     workload: Workload, costs: Costs, problem: Throughput, *, transfers: bool = True
 ) -> float:
-    """Return the best of the bounds; 0 where a block fits on no device, which proves nothing here.
+    """Return the best bound by the workload alone; 0 where a block fits on no device.
 
     Parameters
     ----------
@@ -67,7 +200,7 @@ def max_load_bound(
     count = costs.count[kinds].astype(np.float64)
     heaviest = time.min(axis=0).max(axis=1)
     counted = sum(_counted(time[:, b], count) for b in range(time.shape[1]))
-    worked = _by_work(time, heaviest, memory, room, count)
+    worked = _by_work(_Work(time, heaviest, memory, room, count))
     best = max(float(heaviest.sum()) * (1 - ROUNDING), worked, counted * (1 - ROUNDING))
     if problem.overlap or not transfers:
         return best
@@ -76,12 +209,12 @@ def max_load_bound(
 
 
 def blocks(workload: Workload, costs: Costs, problem: Throughput) -> Ints:
-    """Return the number of the block of each node, shape (n,)."""
+    """Return the block of each node, shape (n,)."""
     return merged(workload, pipeline_edges(workload) if keeps_order(costs, problem) else ())
 
 
 def merged(workload: Workload, waits: Iterable[tuple[int, int]]) -> Ints:
-    """Return blocks of colours, and of those that wait for each other, shape (n,)."""
+    """Return blocks of colours and of cycles of pairs (u, v), shape (n,)."""
     import networkx as nx
 
     together: nx.Graph[int] = nx.Graph()
@@ -100,13 +233,13 @@ def merged(workload: Workload, waits: Iterable[tuple[int, int]]) -> Ints:
 
 
 def keeps_order(costs: Costs, problem: Throughput) -> bool:
-    """Whether all devices can be executed one after the other."""
+    """Return whether all devices run one after the other in a plan."""
     alone = problem.cpu_split == "free" and bool((costs.host & (costs.count > 0)).any())
     return problem.split == "contiguous" and not alone
 
 
 def _counted(time: Floats, count: Floats) -> float:
-    """Return the least T at which the devices can hold the h heaviest blocks, for every h.
+    """Return bound 4: the least T at which the devices can hold the h heaviest, for every h.
 
     Sums of the a shortest of them on a kind are there as often as there are devices of the kind:
     within T the devices hold as many blocks as there are sums up to T.
@@ -122,7 +255,7 @@ def _counted(time: Floats, count: Floats) -> float:
 
 
 def _by_cuts(workload: Workload, block: Ints, time: Floats, moved: Floats) -> float:
-    """Return 3; `time` has shape (K, B), `moved` (K, n)."""
+    """Return bound 3; `time` has shape (K, B), `moved` (K, n)."""
     nets = nets_of(workload, block)
     best = 0.0
     for heavy in np.argsort(-time.min(axis=0), kind="stable")[:CUT].tolist():
@@ -132,21 +265,19 @@ def _by_cuts(workload: Workload, block: Ints, time: Floats, moved: Floats) -> fl
     return best * (1 - ROUNDING)
 
 
-def _by_work(time: Floats, heaviest: Floats, memory: Floats, room: Floats, count: Floats) -> float:
+def _by_work(work: _Work) -> float:
     """Return 2 by equal λ, and by those that a linear program proposes."""
-    kinds, passes, _ = time.shape
-    even = np.full((kinds, passes), 1 / count.sum())
-    best = _proved(time, heaviest, memory, room, count, even, np.zeros(kinds))
+    kinds, passes, _ = work.time.shape
+    equal = np.full((kinds, passes), 1 / work.devices.sum())
+    best = _dual_value(work, equal, np.zeros(kinds))
     if kinds > 1:
-        best = max(best, _proved(time, heaviest, memory, room, count, *_proposed(
-            time, heaviest, memory, room, count)))  # fmt: skip
+        best = max(best, _dual_value(work, *_proposed(work)))
     return best
 
 
-def _proved(
-    time: Floats, heaviest: Floats, memory: Floats, room: Floats, count: Floats,
-    by_time: Floats, by_memory: Floats,
-) -> float:  # fmt: skip
+def _dual_value(work: _Work, by_time: Floats, by_memory: Floats) -> float:
+    """Return the right side of 2 for any λ and μ, shapes (K, passes) and (K,), made feasible."""
+    time, heaviest, memory, room, count = work
     by_time, by_memory = np.maximum(by_time, 0.0), np.maximum(by_memory, 0.0)
     by_memory[np.isinf(room)] = 0.0
     by_time = by_time / np.maximum(1.0, (count[:, None] * by_time).sum(axis=0))
@@ -159,9 +290,7 @@ def _proved(
     return gained + left - paid - ROUNDING * (gained + left + paid)
 
 
-def _proposed(
-    time: Floats, heaviest: Floats, memory: Floats, room: Floats, count: Floats
-) -> tuple[Floats, Floats]:
+def _proposed(work: _Work) -> tuple[Floats, Floats]:
     """Return λ and μ by the linear program: maximise 2, with z_v for the minimum of block v.
 
     Columns are the z_v, the λ by kind and pass, the μ.
@@ -169,6 +298,7 @@ def _proposed(
     from scipy.optimize import linprog
     from scipy.sparse import coo_array
 
+    time, heaviest, memory, room, count = work
     kinds, passes, size = time.shape
     scale, unit = float(time[np.isfinite(time)].max()) or 1.0, float(memory.max()) or 1.0
     kind, block = np.nonzero(np.isfinite(time).all(axis=1))  # z_v ≤ Σ_b λ p + μ m
@@ -204,3 +334,298 @@ def _proposed(
         return np.full((kinds, passes), 1 / count.sum()), np.zeros(kinds)
     by_time = found.x[size : size + kinds * passes].reshape(kinds, passes)
     return by_time, found.x[size + kinds * passes :] * scale / unit
+
+
+def nets_of(workload: Workload, block: Ints) -> Nets:
+    """Return the nets of a workload, given the block of each node."""
+    node: list[int] = []
+    of: list[int] = []
+    first: list[int] = []
+    for u, readers in enumerate(workload.successors):
+        touched = {int(block[v]) for v in (u, *readers)}
+        if len(touched) > 1:
+            node.append(u)
+            first.append(len(of))
+            of += sorted(touched)
+    return Nets(*(np.array(values, np.int64) for values in (node, of, first)))
+
+
+def least_cut(side: Ints, compute: Floats, transfer: Floats, nets: Nets) -> float:
+    """Return the least load of a set with given blocks in (1) and out (−1) of it; `inf` for none.
+
+    Parameters
+    ----------
+    side
+        Shape (B,).
+    compute, transfer
+        Shapes (B,) and (n,): p of blocks, `inf` where they cannot be and less than 0 where they
+        are worth more than they take, and c ≥ 0 of nodes.
+    """
+    side = np.where((side == 0) & np.isinf(compute), -1, side)
+    open_ = np.flatnonzero(side == 0)
+    own = compute[open_]
+    known = float(compute[side > 0].sum()) + float(own[own < 0].sum())
+    if not len(nets.node):
+        return known
+    inside, outside, free = (np.logical_or.reduceat(test[nets.block], nets.first) for test in (
+        side > 0, side < 0, side == 0))  # fmt: skip
+    weight = transfer[nets.node]
+    known += float(weight[inside & outside].sum())
+    left = np.flatnonzero(free & ~(inside & outside) & (weight > 0))
+    if not np.isfinite(known) or not len(open_):
+        return known
+    place = np.where(side > 0, 0, 1)  # 0 is in the set, 1 is not
+    place[open_] = 2 + np.arange(len(open_))
+    pins = np.diff(nets.first, append=len(nets.block))
+    some = np.full(
+        len(pins), -1
+    )  # reached if some of it is in the set, and what follows if not all
+    some[left] = 2 + len(open_) + 2 * np.arange(len(left))
+    enters = np.repeat(some, pins)
+    at, enters = place[nets.block[enters >= 0]], enters[enters >= 0]
+    never = np.full(len(at), np.inf)
+    arcs = (
+        (np.where(own < 0, 0, place[open_]), np.where(own < 0, place[open_], 1), np.abs(own)),
+        (at, enters, never),
+        (some[left], some[left] + 1, weight[left]),
+        (enters + 1, at, never),
+    )
+    start, end, capacity = (np.concatenate(column) for column in zip(*arcs, strict=True))
+    return known + _most_flow(start, end, capacity, 2 + len(open_) + 2 * len(left))
+
+
+def _most_flow(start: Ints, end: Ints, capacity: Floats, size: int) -> float:
+    """Return a lower bound on the maximum flow from 0 to 1, exact but for rounding.
+
+    SciPy knows whole numbers below 2^31 alone, so that after a first flow in units of a part of all
+    capacities what is left of them gets another one, in smaller units.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import maximum_flow
+
+    limit = float(capacity[np.isfinite(capacity)].sum())
+    capacity = np.where(np.isinf(capacity), 2 * limit, capacity)
+    left = coo_array((capacity, (start, end)), shape=(size, size)).tocsr()
+    flow = 0.0
+    for _ in range(ROUNDS):
+        unit = limit / WHOLE
+        if unit == 0.0:
+            break
+        whole = left.copy()
+        whole.data = np.floor(np.minimum(left.data, limit) / unit).astype(np.int32)
+        found = maximum_flow(whole, 0, 1)
+        flow += float(found.flow_value) * unit
+        left = left - found.flow * unit
+        left.data = np.maximum(left.data, 0.0)
+        limit = unit * len(start)
+    return flow
+
+
+def check_hubs(
+    workload: Workload, costs: Costs, problem: Throughput, data: HubCertificate
+) -> BoundCheck:
+    """Check that prices and hubs prove their target, for costs without links between devices.
+
+    Raises
+    ------
+    VerificationError
+        If they do not, or not within the means of this check.
+    """
+    if problem.overlap:
+        raise VerificationError(
+            "certificate: prices by hubs say nothing where transfers overlap compute"
+        )
+    block, target = blocks(workload, costs, problem), data.target
+    has, has_not, group = _cases(workload, costs, problem, block, data.hubs)
+    if any(len(slopes) != len(group) or min(slopes) < 0 for _, slopes in data.points):
+        raise VerificationError(
+            f"certificate: slopes must be {len(group)} numbers of at least 0 for all prices"
+        )
+    if len(data.points) * len(group) > MOST_CUTS or workload.n > MOST_NODES:
+        raise VerificationError(
+            f"certificate: more than {MOST_CUTS} cuts, or {MOST_NODES} nodes: too many for this "
+            "check; the bound is neither proved nor refuted"
+        )
+    time = np.array([np.bincount(block, weights=one) for one in costs.compute])
+    time[time > target * (1 + ROUNDING)] = np.inf
+    devices = _Devices(
+        target, time[data.kind], costs.transfer[data.kind], nets_of(workload, block),
+        has, has_not, group,
+    )  # fmt: skip
+    worth = _values(costs, block, data)
+    others = [k for k in np.flatnonzero(costs.count).tolist() if k != data.kind]
+    rest = [sum(int(costs.count[k]) * _fitting(v, time[k], target) for k in others) for v in worth]
+
+    @cache
+    def most(p: int, g: int) -> float:
+        return devices.most(worth[p], data.points[p][1], g)
+
+    tightest = BoundCheck(target, math.inf, 0.0)
+    for counts in _divisions(int(costs.count[data.kind]), divided=bool(group.any())):
+        check = tightest
+        for p, values in enumerate(worth):
+            held = math.fsum([rest[p], *(n * most(p, g) for g, n in enumerate(counts) if n)])
+            check = BoundCheck(target, math.fsum(values), held)
+            if check.value - check.held > ROUNDING * float(np.abs(values).sum()):
+                break
+        else:
+            raise VerificationError(
+                f"certificate: devices of max-load {target!r} may hold sets worth {check.held!r} "
+                f"in all, and all nodes are worth {check.value!r}: the bound is not proved"
+            )
+        tightest = min(tightest, check, key=lambda one: one.value - one.held)
+    return tightest
+
+
+def _cases(
+    workload: Workload, costs: Costs, problem: Throughput, block: Ints, hubs: list[int]
+) -> tuple[Bools, Bools, Ints]:
+    """Return the blocks that a device has, and has not, in each case, and the case's group.
+
+    Shapes (H, B), (H, B) and (H,); all are one group if the first hub has nothing on one side, or
+    a split need not be contiguous.
+    """
+    order: nx.DiGraph[int] = nx.DiGraph()
+    order.add_nodes_from(range(int(block.max()) + 1))
+    order.add_edges_from((int(block[u]), int(block[v])) for u, v in pipeline_edges(workload))
+    ways: list[list[tuple[list[int], list[int]]]] = []
+    for hub in block[hubs].tolist():
+        after, before = nx.descendants(order, hub), nx.ancestors(order, hub)
+        if keeps_order(costs, problem) and after and before:
+            ways.append([([hub], []), ([], [hub, *after]), ([], [hub, *before])])
+        else:
+            ways.append([([hub], []), ([], [hub])])
+    cases = list(itertools.product(*(range(len(way)) for way in ways)))
+    fixed = np.zeros((2, len(cases), len(order)), np.bool_)
+    for h, case in enumerate(cases):
+        for way, choice in zip(ways, case, strict=True):
+            for sign, several in enumerate(way[choice]):
+                fixed[sign, h, several] = True
+    group = np.array(cases)[:, 0] * (len(ways[0]) > 2)
+    return fixed[0], fixed[1], group
+
+
+def _divisions(devices: int, *, divided: bool) -> list[tuple[int, ...]]:
+    """Return the numbers of devices with the first hub, with nothing after, nothing before it."""
+    if not divided:
+        return [(devices,)]
+    return [
+        (has, before, devices - has - before)
+        for has in range(min(1, devices) + 1)
+        for before in range(devices - has + 1)
+    ]
+
+
+def _values(costs: Costs, block: Ints, data: HubCertificate) -> list[Floats]:
+    """Return the value of each block by each list of prices."""
+    own = costs.compute[data.kind]
+    own = np.where(np.isfinite(own), own, 0.0)
+    prices = (np.array(rates)[data.classes] for rates, _ in data.points)
+    return [np.asarray(np.bincount(block, weights=one * own), np.float64) for one in prices]
+
+
+def _fitting(value: Floats, time: Floats, room: float) -> float:
+    """Return an upper bound on the value of a device without transfers: a fractional knapsack."""
+    some = (value > 0) & np.isfinite(time)
+    value, time = value[some], time[some]
+    with np.errstate(divide="ignore", over="ignore"):
+        rate = np.minimum(value / time, LARGEST)
+    order = np.argsort(-rate, kind="stable")
+    beyond = order[np.cumsum(time[order]) > room]
+    price = float(rate[beyond[0]]) if len(beyond) else 0.0
+    worth = float(np.maximum(value - price * time, 0.0).sum()) + price * room
+    return worth + ROUNDING * (float((value + price * time).sum()) + price * room)
+
+
+def proved_by(
+    workload: Workload, costs: Costs, problem: Throughput, data: MultiplierCertificate
+) -> float:
+    """Return the bound on the max-load that the multipliers of a certificate prove.
+
+    Raises
+    ------
+    VerificationError
+        If a multiplier is negative that must not be.
+    """
+    blocks = _blocks(workload)
+    load, transfer, memory = (
+        np.array(part) for part in (data.loads, data.transfers, data.memories)
+    )
+    if min(load.min(), transfer.min(), memory.min()) < 0 or any(s[2] < 0 for s in data.steps):
+        raise VerificationError("certificate: a multiplier is negative")
+    if not problem.overlap:
+        transfer = np.zeros(len(load))
+    share = 1.0 / max(1.0, math.fsum([*load.tolist(), *transfer.tolist()]) * (1 + ROUNDING))
+    kind = costs.kind_of
+    sizes = np.array([math.fsum(workload.memory_bytes[list(m)]) for m in blocks.members])
+    room = costs.capacity_bytes[kind]
+    if (np.isinf(room) & (memory > 0)).any():
+        raise VerificationError("certificate: a memory without limit has a multiplier")
+    times = np.array([costs.compute[:, list(m)].sum(axis=1) for m in blocks.members]).T[kind]
+    able = (times <= data.target) & (sizes <= allowed_each(room)[:, None])
+    factors = np.where(able, times, 0.0) * load[:, None] + memory[:, None] * sizes
+    size = np.abs(factors).sum()
+    size += _add_flows(
+        factors, workload, costs, blocks, data, transfer if problem.overlap else load
+    )
+    size += _add_steps(factors, kind, blocks, data)
+    held = np.where(memory > 0, memory * np.where(np.isinf(room), 0.0, room) * (1 + 1e-9), 0.0)
+    least = np.where(able, factors, np.inf).min(axis=0)
+    if np.isinf(least).any():
+        return math.inf  # a block that no device takes within the target
+    total = math.fsum([*least.tolist(), *(-held).tolist()])
+    return share * (total - ROUNDING * (float(size) + float(held.sum()) + abs(total)))
+
+
+def _blocks(workload: Workload) -> _Blocks:
+    """Return the nodes of each colour as a block, and the others alone."""
+    of = np.full(workload.n, -1)
+    members: list[tuple[int, ...]] = []
+    together = [tuple(nodes) for nodes in workload.colour_classes if nodes]
+    coloured = {v for nodes in together for v in nodes}
+    for nodes in [*together, *((v,) for v in range(workload.n) if v not in coloured)]:
+        of[list(nodes)] = len(members)
+        members.append(nodes)
+    return _Blocks(of, members)
+
+
+def _add_flows(
+    factors: Floats,
+    workload: Workload,
+    costs: Costs,
+    blocks: _Blocks,
+    data: MultiplierCertificate,
+    paid: Floats,
+) -> float:
+    """Add lower bounds on the cost of transfers to `factors`; return the sum of magnitudes."""
+    weight: dict[frozenset[int], Floats] = {}
+    for u, successors in enumerate(workload.successors):
+        touched = frozenset(int(blocks.of[v]) for v in (u, *successors))
+        weight[touched] = weight.get(touched, 0.0) + costs.transfer[:, u]
+    size, used = 0.0, set()
+    for d, nodes, values in data.flows:
+        net = frozenset(int(blocks.of[v]) for v in nodes)
+        if net not in weight or (d, net) in used or not len(net) == len(nodes) == len(values):
+            raise VerificationError("certificate: it counts what is no transfer, or one twice")
+        used.add((d, net))
+        flow = np.array([-math.fsum(values[1:]), *values[1:]])
+        out = float(flow[flow > 0].sum())
+        cost = float(weight[net][costs.kind_of[d]])
+        most = math.inf if cost > data.target else float(paid[d]) * cost
+        flow *= min(1.0, most / out * (1 - ROUNDING)) if out > 0 else 0.0
+        np.add.at(factors[d], blocks.of[nodes], flow)
+        size += float(np.abs(flow).sum())
+    return size
+
+
+def _add_steps(factors: Floats, kind: Ints, blocks: _Blocks, data: MultiplierCertificate) -> float:
+    """Add the multipliers of the numbering of devices; return the sum of magnitudes."""
+    order = blocks.of[data.order]
+    size = 0.0
+    for d, i, value in data.steps:
+        if d == 0 or kind[d] != kind[d - 1] or len(set(order.tolist())) < len(order):
+            raise VerificationError("certificate: its order of devices or blocks is none")
+        factors[d, order[i]] += value
+        factors[d - 1, order[:i]] -= value
+        size += value * (i + 1)
+    return size

@@ -1,4 +1,4 @@
-"""Check a bound by prices of nodes: its certificate has them, and the target.
+"""The check of a certificate by prices of nodes: a bound on the max-load.
 
 Let n_k be the number of devices of kind k, and V_k the greatest value
 
@@ -9,7 +9,8 @@ memory and, if transfers overlap compute, ν of transfers stand for limits that 
 all may be 0.) A plan of max-load at most T would give Σ_v π_v ≤ Σ_k n_k V_k. The certificate holds
 if Σ_v π_v is larger.
 
-V_k comes from plain enumeration of partial sets in an order of the nodes (`partial_sets`). Among
+V_k comes from plain enumeration of partial sets in an order of the nodes, in groups by which of
+their outputs still have readers to come, and where these have been read or written so far. Among
 those whose futures cost the same, one of more value and less load wins. Sets whose transfers leave
 the others too little time to compute in are left out, as no plan of max-load at most T contains
 one. Loads are compared in steps of T / STEPS; what is near enough is made one with the greater
@@ -30,7 +31,29 @@ from ....instances.common.arrays import Floats, Ints
 from ....instances.formats.certificate import PriceCertificate
 from ..rules import allowed
 from .bound_check import BoundCheck
-from .partial_sets import Groups, Net, enumerate_groups
+
+#: Most groups of partial sets before the check gives up.
+MOST_GROUPS = 400_000
+
+
+@dataclass(frozen=True, eq=False)
+class Net:
+    """A node's output: the blocks that write and read it, and its transfer time."""
+
+    blocks: tuple[int, ...]
+    weight: float
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Groups of partial sets whose completions cost the same, block by block.
+
+    `arcs[i]` lists, for each group after block i: the group before, whether block i is taken,
+    and the transfer time that this adds.
+    """
+
+    arcs: tuple[tuple[tuple[tuple[int, bool, float], ...], ...], ...]
+
 
 #: Resolutions of loads that are tried: of bounds on what completes a partial set, and of V_k.
 COARSE, STEPS = 400, (4_000, 64_000, 1_000_000)
@@ -44,7 +67,7 @@ ROUNDING = 1e-10
 
 @dataclass(frozen=True, eq=False)
 class _Device:
-    """What one kind of device can hold: all per block, in order; see the module's text."""
+    """The problem of one kind of device: groups, values and times of blocks, in order."""
 
     groups: Groups
     value: Floats
@@ -53,6 +76,10 @@ class _Device:
     overlap: bool
     target: float
     parts: int
+
+
+#: Loads and values of partial sets, both increasing.
+_Labels = tuple[Floats, Floats]
 
 
 def check_prices(
@@ -100,7 +127,7 @@ def check_prices(
 
 
 def _whole(data: PriceCertificate, prices: Floats) -> tuple[PriceCertificate, Floats]:
-    """Return the prices in whole parts: any prices are a proof, or none."""
+    """Return the certificate with prices rounded to whole parts."""
     if any(data.memory_prices) or any(data.transfer_prices):
         raise VerificationError("certificate: parts: prices of memory or transfers have none")
     if data.parts < 0 or not float(np.abs(prices).sum()) * data.parts <= MOST_PARTS:
@@ -113,7 +140,7 @@ def _whole(data: PriceCertificate, prices: Floats) -> tuple[PriceCertificate, Fl
 
 
 def _blocks(workload: Workload, order: list[int]) -> list[tuple[int, ...]]:
-    """Return the nodes that stay together, in the order in which they are enumerated.
+    """Return the nodes that stay together, in the order of enumeration.
 
     Any order is right; the certificate's only makes the check fast.
     """
@@ -130,7 +157,7 @@ def _blocks(workload: Workload, order: list[int]) -> list[tuple[int, ...]]:
 def _most_transfer(
     costs: Costs, blocks: list[tuple[int, ...]], overlap: bool, target: float
 ) -> Floats:
-    """Return for each kind the transfer time above which no device of a plan within T can be.
+    """Return for each kind the most transfer time of a device in a plan within T.
 
     All devices have n T together, n their number, and compute takes Σ_v min_k p_{k,v} of that at
     least. What a device pays for its sets' outputs, another one pays too, by its own kind's times.
@@ -162,6 +189,7 @@ def _device(
     *,
     overlap: bool,
 ) -> _Device:
+    """Return the problem of one kind of device."""
     block_of = np.empty(workload.n, dtype=np.int64)
     for b, nodes in enumerate(blocks):
         block_of[list(nodes)] = b
@@ -186,7 +214,7 @@ def _device(
 
 
 def _held(devices: list[_Device], fixed: list[float], counts: list[int], value: float) -> float:
-    """Return a bound on what all devices can hold; fine only where that decides."""
+    """Return an upper bound on the value of all devices, refined only as far as it decides."""
     rests = [_completions(device) for device in devices]
     best = [fix + _last(rest[0][0]) for fix, rest in zip(fixed, rests, strict=True)]
     for steps in STEPS:  # where there are parts, the first is exact
@@ -201,12 +229,8 @@ def _held(devices: list[_Device], fixed: list[float], counts: list[int], value: 
     return sum(n * b for n, b in zip(counts, best, strict=True))
 
 
-#: Loads and values of partial sets, both increasing.
-_Labels = tuple[Floats, Floats]
-
-
 def _completions(device: _Device) -> list[list[_Labels]]:
-    """Return, for the groups before each block and at the end, how they can be completed."""
+    """Return backward labels: for each group, load and value of what completes its sets."""
     rests: list[list[_Labels]] = [[(np.zeros(1), np.zeros(1))]]
     for b in range(len(device.value) - 1, -1, -1):
         incoming = device.groups.arcs[b]
@@ -244,7 +268,7 @@ def _greatest(device: _Device, rests: list[list[_Labels]], floor: float, steps: 
 
 
 def _moved(device: _Device, b: int, taken: bool, cost: float, labels: _Labels) -> _Labels:
-    """Add block b, or leave it out."""
+    """Return labels with block b taken or not, and its transfers paid."""
     load, value = labels
     more = 0.0 if device.overlap else cost
     worth = -device.transfer_price * cost
@@ -255,7 +279,7 @@ def _moved(device: _Device, b: int, taken: bool, cost: float, labels: _Labels) -
 
 
 def _merged(labels: list[_Labels], target: float, steps: int, parts: int = 0) -> _Labels:
-    """Return the labels that no other beats, one for each step of load, or part, at most."""
+    """Return the undominated labels, at most one per step of load, or per part."""
     if not labels:
         return np.zeros(0), np.zeros(0)
     load = np.concatenate([load for load, _ in labels])
@@ -279,4 +303,56 @@ def _merged(labels: list[_Labels], target: float, steps: int, parts: int = 0) ->
 
 
 def _last(labels: _Labels) -> float:
+    """Return the value of the last label, the greatest; −inf without labels."""
     return float(labels[1][-1]) if len(labels[1]) else -math.inf
+
+
+def enumerate_groups(size: int, nets: list[Net], most: float) -> Groups:
+    """Return the groups of partial sets after each block, within a transfer time.
+
+    A group is known by two sets of open outputs: those with a block in, and those with one out.
+    """
+    same: dict[tuple[int, ...], float] = {}
+    for net in nets:
+        same[net.blocks] = same.get(net.blocks, 0.0) + net.weight
+    merged = list(same.items())
+    touching: list[list[int]] = [[] for _ in range(size)]
+    last = [blocks[-1] for blocks, _ in merged]
+    for e, (blocks, _) in enumerate(merged):
+        for b in blocks:
+            touching[b].append(e)
+    groups = {(frozenset[int](), frozenset[int]()): 0}
+    least = [0.0]
+    arcs = []
+    total = 0
+    for b in range(size):
+        mine = frozenset(touching[b])
+        open_after = frozenset(e for e in mine if last[e] > b)
+        after: dict[tuple[frozenset[int], frozenset[int]], int] = {}
+        incoming: list[list[tuple[int, bool, float]]] = []
+        paid: list[float] = []
+        for (inside, outside), g in groups.items():
+            for taken in (False, True):
+                other = outside if taken else inside
+                before = inside if taken else outside
+                cost = math.fsum(merged[e][1] for e in mine if e in other and e not in before)
+                if least[g] + cost > most:
+                    continue
+                ended = mine - open_after
+                now = (before | mine) - ended
+                key = (now, other - ended) if taken else (other - ended, now)
+                if key not in after:
+                    after[key] = len(after)
+                    incoming.append([])
+                    paid.append(math.inf)
+                incoming[after[key]].append((g, taken, cost))
+                paid[after[key]] = min(paid[after[key]], least[g] + cost)
+        groups, least = after, paid
+        arcs.append(tuple(map(tuple, incoming)))
+        total += len(after)
+        if total > MOST_GROUPS:
+            raise VerificationError(
+                f"certificate: more than {MOST_GROUPS} groups of partial sets: too many for this "
+                "check; the bound is neither proved nor refuted"
+            )
+    return Groups(tuple(arcs))

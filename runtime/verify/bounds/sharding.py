@@ -1,30 +1,34 @@
-"""Check the certificate of a sharding's bound, apart from the search that found it: potentials.
+"""The check of a sharding's certificate, apart from the search that found it: potentials.
 
 A use r is an operator that reads a tensor T, or a parameter that its gradient arrives at. Numbers
-α_r(a) for each way a that T is made, and β_r(b) for each way b that it is needed, any at all, prove
-that no sharding costs less than
+α_r(a) for each property a in which T is made, and β_r(b) for each b in which it is needed, any at
+all, prove that no sharding costs less than
 
-    Σ_v min_k φ_v(k) − Σ_T max_a Σ_b max(0, Σ_r max(0, α_r(a) + β_r(b)) − conversion_T(a, b))
-    φ_v(k) = cost_v(k) + Σ_{r: v makes} α_r(a_k) + Σ_{r: v reads} β_r(b_k)
+    Σ_v min_k φ_v(k) − Σ_T max_a Σ_b max(0, Σ_r max(0, α_r(a) + β_r(b)) − conversion_T(a, b))   (1)
+    φ_v(k) = cost_v(k) + Σ_{r: v makes} α_r(a_k) + Σ_{r: v reads} β_r(b_k)                      (2)
 
-over choices k of operators v: what the numbers of an operator gain, a conversion pays for, and what
-they gain too much is taken off. A sharding with choice k of v costs at least as much more as φ_v(k)
-is above the least of v: choices for which that is the target or more are left out. The operators
-are gone through in order and back; each claims first what nobody claims of the conversions around
-it, as those to and from what is left out need not be paid for, and then leaves what its choices
-are dearer by than the cheapest to its uses further on. The cheapest of what is left is found by
-elimination (`elimination`), by the costs themselves.
+over choices k of operators v: a conversion pays for the gains of an operator's potentials, and
+gains beyond its cost are subtracted. A sharding with choice k of v costs at least (1) and
+the reduced cost φ_v(k) − min_k φ_v: choices for which that reaches the target are excluded.
 
-Memory is left aside: a limit can only make shardings dearer. With a price for each byte it is
-counted (`sharding_memory`), and what the limit is worth at that price is taken off. What is left at
-a price can also be eliminated with costs and bytes apart (`fitting`): that finds the least cost of
-what fits, and no choice of a sharding that fits and costs less than the target has been left out.
+*Sweeps* over the operators in order and back raise (1). Each operator raises its potentials by the
+slack of the conversions around it, where no excluded choice claims them, and then sends the reduced
+costs of its choices to its uses later in the sweep. The least cost of the allowed choices is found
+by eliminating one variable after the other, from the costs themselves.
+
+*Memory* is left out at first: a limit can only make shardings dearer. With a price for each byte it
+is counted (`with_memory`), and the price of the limit is subtracted. The allowed choices at a price
+can also be eliminated with costs and bytes apart: that gives the least cost of those that fit, and
+no choice of a sharding that fits and costs less than the target is excluded. A front then holds
+the undominated pairs of cost and bytes, shape (k, 2), the cheapest first. Pairs that cost the
+target or more, or do not fit, are dropped: costs and bytes are never below 0.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -41,10 +45,35 @@ from ....instances.formats.certificate import (
     potential_certificate,
 )
 from .bound_check import BoundCheck, check_target
-from .elimination import Factor, least_sum
-from .fitting import least_that_fits
-from .sharding_memory import with_memory
-from .sharding_ways import Tensors, Use, Ways, priced_ways
+from .sharding_program import ConvertedTensor, PricedProgram, TensorUse, priced_program, with_memory
+
+#: The front of what neither costs nor holds anything.
+_NOTHING = np.zeros((1, 2))
+
+
+@dataclass(frozen=True)
+class _Fronts:
+    """Pareto fronts of cost and bytes, one for each assignment of the variables in `scope`."""
+
+    scope: tuple[int, ...]
+    fronts: dict[tuple[int, ...], Floats]
+
+
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """A cost that depends on the values of some variables.
+
+    Parameters
+    ----------
+    scope
+        Numbers of the variables, which differ.
+    table
+        An axis for each.
+    """
+
+    scope: tuple[int, ...]
+    table: Floats
+
 
 #: What is taken off for rounding, as a part of the sum of all magnitudes.
 ROUNDING = 1e-11
@@ -58,11 +87,181 @@ SLACK = 1e-9
 #: Passes over the operators, at most, and between two tries to eliminate what is left.
 PASSES, STEP = 48, 4
 
+#: The two columns of a front.
+COST, BYTES = 0, 1
+
 #: Entries of all tables of elimination, before the last try and in it.
 MOST_AT_FIRST, MOST_ENTRIES = 4_000_000, 200_000_000
 
 #: Pairs of cost and bytes that are added up, where what fits is eliminated.
 MOST_PAIRS = 10_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class _Potential:
+    """Potentials of one use of a tensor, by the properties in which it is made and needed.
+
+    Parameters
+    ----------
+    alpha
+        Shape (made,): α_r.
+    beta
+        Shape (needed,): β_r; −inf where no choice of the reader needs the property.
+    """
+
+    alpha: Floats
+    beta: Floats
+
+    def claims(self) -> Floats:
+        """Return what the use claims of each conversion's cost, shape (made, needed)."""
+        return np.maximum(0.0, self.alpha[:, None] + self.beta[None, :])
+
+
+class _ReducedCosts:
+    """Reduced costs φ of all choices under potentials, and the choices not excluded by them.
+
+    Attributes
+    ----------
+    allowed
+        Of each operator, shape (choices,): whether a choice is not excluded yet.
+    phi
+        Of each operator, shape (choices,): φ.
+    slack
+        Of each tensor, shape (made, needed): the part of a conversion's cost that no potentials of
+        a use claim.
+    bound
+        Lower bound on the cost of every sharding, rounding taken off.
+    """
+
+    def __init__(self, program: PricedProgram, data: PotentialCertificate, target: float) -> None:
+        self.program, self.target = program, target
+        self.allowed: list[Bools] = [np.ones(len(one.cost), np.bool_) for one in program.operators]
+        self.phi: list[Floats] = [one.cost.copy() for one in program.operators]
+        self.uses_at: list[list[tuple[int, TensorUse, bool]]] = [[] for _ in program.operators]
+        given = _potentials_of(data)
+        self.potentials: list[dict[TensorUse, _Potential]] = []
+        self.slack: list[Floats] = []
+        violation, magnitude = 0.0, 0.0
+        for k, tensor in enumerate(program.tensors):
+            slack, mine = tensor.cost.copy(), {}
+            for use in tensor.uses:
+                alpha, beta = given.pop((tensor.number, use.reader, use.slot), ({}, {}))
+                one = _Potential(
+                    np.array([alpha.get(how, 0.0) for how in tensor.made]),
+                    np.array([beta.get(how, 0.0) for how in tensor.needed]),
+                )
+                magnitude += float(np.abs(one.alpha).max() + np.abs(one.beta).max())
+                one.beta[np.setdiff1d(np.arange(len(one.beta)), use.by_reader)] = -math.inf
+                mine[use] = one
+                slack -= one.claims()
+                self.phi[tensor.maker] += one.alpha[tensor.by_maker]
+                self.phi[use.reader] += one.beta[use.by_reader]
+                self.uses_at[tensor.maker].append((k, use, False))
+                self.uses_at[use.reader].append((k, use, True))
+            violation += float(np.maximum(0.0, -slack).sum(axis=1).max())
+            magnitude += float(tensor.cost.max(initial=0.0)) * tensor.cost.shape[1]
+            self.slack.append(np.maximum(0.0, slack))
+            self.potentials.append(mine)
+        if given:
+            raise VerificationError("certificate: it counts what is no use of a tensor")
+        magnitude += sum(float(np.abs(one.cost).max()) for one in program.operators)
+        self.least = [float(phi.min()) for phi in self.phi]
+        self.bound = math.fsum(self.least) - violation - ROUNDING * magnitude
+
+    def sweep(self, *, forward: bool) -> None:
+        """Go through the operators once, raise the bound, and exclude choices by it."""
+        count = len(self.phi)
+        for v in range(count) if forward else range(count - 1, -1, -1):
+            phi, allowed = self.phi[v], self.allowed[v]
+            for k, use, reads in self.uses_at[v]:
+                phi += self._raise_potentials(k, use, reads)
+            least = float(phi[allowed].min())
+            self.bound += least - self.least[v]
+            self.least[v] = least
+            self.allowed[v] = allowed & (self.bound + (phi - least) < self.target)
+            if self.bound >= self.target:
+                return
+            self._send_reduced_costs(v, forward)
+
+    def _raise_potentials(self, k: int, use: TensorUse, reads: bool) -> Floats:
+        """Raise a use's potentials on one side by the slack of its conversions; return by what."""
+        tensor, one = self.program.tensors[k], self.potentials[k][use]
+        rows, columns = self._allowed_properties(tensor, use)
+        both = one.alpha[:, None] + one.beta[None, :]
+        self.slack[k] += np.where(columns, 0.0, np.maximum(0.0, both))
+        one.beta[~columns] = both[:, ~columns] = -math.inf
+        room = self.slack[k] + np.maximum(0.0, -both)
+        if reads:
+            gain = np.where(columns, room[rows].min(axis=0), 0.0)
+            after = both + gain[None, :]
+            one.beta[:] += gain
+        else:
+            gain = np.where(rows, room[:, columns].min(axis=1), 0.0)
+            after = both + gain[:, None]
+            one.alpha[:] += gain
+        self.slack[k] -= np.maximum(0.0, after) - np.maximum(0.0, both)
+        return gain[use.by_reader if reads else tensor.by_maker]
+
+    def _send_reduced_costs(self, v: int, forward: bool) -> None:
+        """Move what an operator's choices cost above its cheapest to uses later in the sweep."""
+        later = [
+            (k, use, reads)
+            for k, use, reads in self.uses_at[v]
+            if ((self.program.tensors[k].maker if reads else use.reader) > v) == forward
+        ]
+        if not later:
+            return
+        share = 1.0 / max(len(later), len(self.uses_at[v]) - len(later))
+        allowed, reduced = self.allowed[v], self.phi[v] - self.least[v]
+        for k, use, reads in later:
+            tensor, one = self.program.tensors[k], self.potentials[k][use]
+            side, of = (one.beta, use.by_reader) if reads else (one.alpha, tensor.by_maker)
+            sent = np.full(len(side), np.inf)
+            np.minimum.at(sent, of[allowed], reduced[allowed])
+            sent = np.where(np.isinf(sent), 0.0, share * sent)
+            before = one.claims()
+            side -= sent
+            self.slack[k] += before - one.claims()
+            self.phi[v] = self.phi[v] - sent[of]
+
+    def _allowed_properties(self, tensor: ConvertedTensor, use: TensorUse) -> tuple[Bools, Bools]:
+        """Return which properties of a tensor allowed choices make, and which a use needs."""
+        rows, columns = (np.zeros(size, np.bool_) for size in tensor.cost.shape)
+        rows[tensor.by_maker[self.allowed[tensor.maker]]] = True
+        columns[use.by_reader[self.allowed[use.reader]]] = True
+        return rows, columns
+
+
+def value_counts(program: PricedProgram, allowed: Sequence[Bools]) -> list[int]:
+    """Return the values of each variable: allowed choices of operators, and 2 of a conversion."""
+    conversions = sum(len(tensor.needed) for tensor in program.tensors)
+    return [int(own.sum()) for own in allowed] + [2] * conversions
+
+
+def cost_factors(program: PricedProgram, allowed: Sequence[Bools]) -> list[Factor]:
+    """Return the cost of a program with allowed choices as a sum of factors of two variables.
+
+    A conversion that several operators may need is a variable of its own, 1 if it is done: who
+    needs it and does not find it done pays the dearest one.
+    """
+    found = [
+        Factor((v,), one.cost[own])
+        for v, (one, own) in enumerate(zip(program.operators, allowed, strict=True))
+    ]
+    done = len(program.operators)
+    for tensor in program.tensors:
+        made = tensor.by_maker[allowed[tensor.maker]]
+        for b in range(len(tensor.needed)):
+            price = tensor.cost[made, b]
+            wants: dict[int, Bools] = {}
+            for use in tensor.uses:
+                here = use.by_reader[allowed[use.reader]] == b
+                if here.any():
+                    wants[use.reader] = wants.get(use.reader, False) | here
+            if wants and price.any():
+                found += _conversion(tensor.maker, price, wants, done + b)
+        done += len(tensor.needed)
+    return found
 
 
 def check_sharding_bound(workload: Workload, plan: Plan, problem: Sharding) -> BoundCheck:
@@ -90,7 +289,7 @@ def check_sharding_bound(workload: Workload, plan: Plan, problem: Sharding) -> B
 
 
 def proved_by(workload: Workload, problem: Sharding, data: PotentialCertificate) -> float:
-    """Return the bound on the cost that a certificate proves: the target at most.
+    """Return the lower bound on the cost that a certificate proves, its target at most.
 
     Raises
     ------
@@ -98,65 +297,72 @@ def proved_by(workload: Workload, problem: Sharding, data: PotentialCertificate)
         If it speaks of what the program does not have, or what it leaves is too much to try.
     """
     program = program_of(workload)
-    ways, tensors = priced_ways(program, problem, workload.time_unit)
-    if any(not len(one.cost) for one in ways):
+    plain = priced_program(program, problem, workload.time_unit)
+    if any(not len(one.cost) for one in plain.operators):
         return data.target  # an operator that cannot be computed: there is no sharding
     if data.price == 0 and data.origin != FITTING:
-        return _proved(ways, tensors, data, data.target)
+        return _least_cost(plain, data, data.target)
     if problem.memory_bytes is None or data.price < 0:
         raise VerificationError(f"certificate: a byte has the price {data.price}, and no limit")
     room = problem.memory_bytes * (1 + SLACK)
     worth = data.price * room
     target = (data.target + worth) * (1 + ROUNDING)
-    dearer = with_memory(program, problem, ways, tensors, data.price)
+    with_bytes = with_memory(program, problem, plain, data.price)
     if data.origin == FITTING:
-        check = _Check(*dearer, data, target)
+        reduced = _ReducedCosts(with_bytes, data, target)
         for k in range(PASSES):
-            check.passes(forward=k % 2 == 0)
-            if check.bound >= target:
+            reduced.sweep(forward=k % 2 == 0)
+            if reduced.bound >= target:
                 return data.target
-        paid = with_memory(program, problem, ways, tensors, 0.0)
-        held = with_memory(program, problem, *_without_costs(ways, tensors), 1.0)
-        return _proved_of_what_fits(check, (paid, held), (data.target, room))
-    proved = _proved(*dearer, data, target)
+        costs = with_memory(program, problem, plain, 0.0)
+        held_bytes = with_memory(program, problem, _without_costs(plain), 1.0)
+        return _least_cost_that_fits(reduced.allowed, costs, held_bytes, data.target, room)
+    proved = _least_cost(with_bytes, data, target)
     return data.target if proved >= target else proved * (1 - ROUNDING) - worth
 
 
-def _without_costs(ways: list[Ways], tensors: list[Tensors]) -> tuple[list[Ways], list[Tensors]]:
-    """Return operators and tensors that cost nothing."""
-    return (
-        [replace(one, cost=np.zeros_like(one.cost)) for one in ways],
-        [replace(tensor, cost=np.zeros_like(tensor.cost)) for tensor in tensors],
+def _without_costs(program: PricedProgram) -> PricedProgram:
+    """Return a program in which neither operators nor conversions cost anything."""
+    return PricedProgram(
+        [replace(one, cost=np.zeros_like(one.cost)) for one in program.operators],
+        [replace(tensor, cost=np.zeros_like(tensor.cost)) for tensor in program.tensors],
     )
 
 
-def _proved_of_what_fits(
-    check: _Check, sides: Sequence[tuple[list[Ways], list[Tensors]]], limits: tuple[float, float]
+def _least_cost_that_fits(
+    allowed: Sequence[Bools],
+    costs: PricedProgram,
+    held_bytes: PricedProgram,
+    target: float,
+    room: float,
 ) -> float:
-    """Return the least cost of the choices left that fit: the target at most."""
-    counts = check.counts()
-    factors: list[tuple[Factor, int]] = []
-    for side, (check.ways, check.tensors) in enumerate(sides):
-        factors += [(factor, side) for factor in check.factors()]
-    target, room = limits
-    least = least_that_fits(counts, factors, (target * (1 + 2 * ROUNDING), room), MOST_PAIRS)
+    """Return the least cost of allowed choices that hold at most `room` bytes, `target` at most.
+
+    Parameters
+    ----------
+    costs, held_bytes
+        The same program, priced by cost alone and by bytes alone.
+    """
+    factors = [(factor, COST) for factor in cost_factors(costs, allowed)]
+    factors += [(factor, BYTES) for factor in cost_factors(held_bytes, allowed)]
+    limits = (target * (1 + 2 * ROUNDING), room)
+    least = least_that_fits(value_counts(costs, allowed), factors, limits, MOST_PAIRS)
     if least is None:
         raise VerificationError("certificate: it leaves too many choices for this check to try all")
     return min(target, least * (1 - ROUNDING))
 
 
-def _proved(
-    ways: list[Ways], tensors: list[Tensors], data: PotentialCertificate, target: float
-) -> float:
-    """Return what is proved of operators and tensors that cost so: the target at most."""
-    check = _Check(ways, tensors, data, target)
+def _least_cost(program: PricedProgram, data: PotentialCertificate, target: float) -> float:
+    """Return a lower bound on the cost of every choice of a program, `target` at most."""
+    reduced = _ReducedCosts(program, data, target)
     for k in range(PASSES):
-        check.passes(forward=k % 2 == 0)
-        if check.bound >= target:
+        reduced.sweep(forward=k % 2 == 0)
+        if reduced.bound >= target:
             return target
         if k % STEP == STEP - 1:
             most = MOST_AT_FIRST if k < PASSES - 1 else MOST_ENTRIES
-            least = least_sum(check.counts(), check.factors(), most)
+            counts = value_counts(program, reduced.allowed)
+            least = least_sum(counts, cost_factors(program, reduced.allowed), most)
             if least is not None:
                 return min(target, least * (1 - ROUNDING))  # a sum of costs, none below 0
     raise VerificationError(
@@ -164,154 +370,8 @@ def _proved(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Potential:
-    """Potentials of one use, by the ways that its tensor is made, and needed: −inf if it is not."""
-
-    alpha: Floats
-    beta: Floats
-
-
-class _Check:
-    """Costs with potentials, and the choices that are left."""
-
-    def __init__(
-        self,
-        ways: list[Ways],
-        tensors: list[Tensors],
-        data: PotentialCertificate,
-        target: float,
-    ) -> None:
-        self.ways, self.tensors, self.target = ways, tensors, target
-        self.kept: list[Bools] = [np.ones(len(one.cost), np.bool_) for one in ways]
-        self.phi: list[Floats] = [one.cost.copy() for one in ways]
-        self.around: list[list[tuple[int, Use, bool]]] = [[] for _ in ways]
-        given = _given(data)
-        self.potentials: list[dict[Use, _Potential]] = []
-        self.spare: list[Floats] = []
-        broken, self.size = 0.0, 0.0
-        for k, tensor in enumerate(tensors):
-            spare, mine = tensor.cost.copy(), {}
-            for use in tensor.uses:
-                alpha, beta = given.pop((tensor.number, use.reader, use.slot), ({}, {}))
-                one = _Potential(
-                    np.array([alpha.get(how, 0.0) for how in tensor.made]),
-                    np.array([beta.get(how, 0.0) for how in tensor.needed]),
-                )
-                self.size += float(np.abs(one.alpha).max() + np.abs(one.beta).max())
-                one.beta[np.setdiff1d(np.arange(len(one.beta)), use.by_reader)] = -math.inf
-                mine[use] = one
-                spare -= np.maximum(0.0, one.alpha[:, None] + one.beta[None, :])
-                self.phi[tensor.maker] += one.alpha[tensor.by_maker]
-                self.phi[use.reader] += one.beta[use.by_reader]
-                self.around[tensor.maker].append((k, use, False))
-                self.around[use.reader].append((k, use, True))
-            broken += float(np.maximum(0.0, -spare).sum(axis=1).max())
-            self.size += float(tensor.cost.max(initial=0.0)) * tensor.cost.shape[1]
-            self.spare.append(np.maximum(0.0, spare))
-            self.potentials.append(mine)
-        if given:
-            raise VerificationError("certificate: it counts what is no use of a tensor")
-        self.size += sum(float(np.abs(one.cost).max()) for one in ways)
-        self.least = [float(phi.min()) for phi in self.phi]
-        self.bound = math.fsum(self.least) - broken - ROUNDING * self.size
-
-    def passes(self, *, forward: bool) -> None:
-        """Go through the operators, and leave out choices that cost the target or more."""
-        count = len(self.phi)
-        for v in range(count) if forward else range(count - 1, -1, -1):
-            phi, kept = self.phi[v], self.kept[v]
-            for k, use, reads in self.around[v]:
-                phi += self._claimed(k, use, reads)
-            least = float(phi[kept].min())
-            self.bound += least - self.least[v]
-            self.least[v] = least
-            self.kept[v] = kept & (self.bound + (phi - least) < self.target)
-            if self.bound >= self.target:
-                return
-            self._leave(v, forward)
-
-    def _claimed(self, k: int, use: Use, reads: bool) -> Floats:
-        """Raise the potentials of a use on one side as far as conversions pay; return by what."""
-        tensor, one = self.tensors[k], self.potentials[k][use]
-        rows, columns = self._possible(tensor, use)
-        both = one.alpha[:, None] + one.beta[None, :]
-        self.spare[k] += np.where(columns, 0.0, np.maximum(0.0, both))
-        one.beta[~columns] = both[:, ~columns] = -math.inf
-        spare = self.spare[k] + np.maximum(0.0, -both)
-        if reads:
-            gain = np.where(columns, spare[rows].min(axis=0), 0.0)
-            after = both + gain[None, :]
-            one.beta[:] += gain
-        else:
-            gain = np.where(rows, spare[:, columns].min(axis=1), 0.0)
-            after = both + gain[:, None]
-            one.alpha[:] += gain
-        self.spare[k] -= np.maximum(0.0, after) - np.maximum(0.0, both)
-        return gain[use.by_reader if reads else tensor.by_maker]
-
-    def _leave(self, v: int, forward: bool) -> None:
-        """Leave what an operator's choices are dearer by than its cheapest to its uses ahead."""
-        ahead = [
-            (k, use, reads)
-            for k, use, reads in self.around[v]
-            if ((self.tensors[k].maker if reads else use.reader) > v) == forward
-        ]
-        if not ahead:
-            return
-        share = 1.0 / max(len(ahead), len(self.around[v]) - len(ahead))
-        kept, over = self.kept[v], self.phi[v] - self.least[v]
-        for k, use, reads in ahead:
-            tensor, one = self.tensors[k], self.potentials[k][use]
-            side, of = (one.beta, use.by_reader) if reads else (one.alpha, tensor.by_maker)
-            given = np.full(len(side), np.inf)
-            np.minimum.at(given, of[kept], over[kept])
-            given = np.where(np.isinf(given), 0.0, share * given)
-            before = np.maximum(0.0, one.alpha[:, None] + one.beta[None, :])
-            side -= given
-            self.spare[k] += before - np.maximum(0.0, one.alpha[:, None] + one.beta[None, :])
-            self.phi[v] = self.phi[v] - given[of]
-
-    def _possible(self, tensor: Tensors, use: Use) -> tuple[Bools, Bools]:
-        """Return the ways of being made, and of being needed by a use, that are left."""
-        rows, columns = (np.zeros(size, np.bool_) for size in tensor.cost.shape)
-        rows[tensor.by_maker[self.kept[tensor.maker]]] = True
-        columns[use.by_reader[self.kept[use.reader]]] = True
-        return rows, columns
-
-    def counts(self) -> list[int]:
-        """Return the values of each variable: choices of operators, and 2 of each conversion."""
-        shared = sum(len(tensor.needed) for tensor in self.tensors)
-        return [int(kept.sum()) for kept in self.kept] + [2] * shared
-
-    def factors(self) -> list[Factor]:
-        """Return the costs of what is left, of two variables at most.
-
-        A conversion that several operators may need is a variable of its own, 1 if it is done: who
-        needs it and does not find it done pays the dearest one.
-        """
-        found = [
-            Factor((v,), one.cost[kept])
-            for v, (one, kept) in enumerate(zip(self.ways, self.kept, strict=True))
-        ]
-        done = len(self.ways)
-        for tensor in self.tensors:
-            made = tensor.by_maker[self.kept[tensor.maker]]
-            for b in range(len(tensor.needed)):
-                price = tensor.cost[made, b]
-                wants: dict[int, Bools] = {}
-                for use in tensor.uses:
-                    here = use.by_reader[self.kept[use.reader]] == b
-                    if here.any():
-                        wants[use.reader] = wants.get(use.reader, False) | here
-                if wants and price.any():
-                    found += _conversion(tensor.maker, price, wants, done + b)
-            done += len(tensor.needed)
-        return found
-
-
 def _conversion(maker: int, price: Floats, wants: dict[int, Bools], done: int) -> list[Factor]:
-    """Return what a conversion costs by its maker's choices and those of all who may want it."""
+    """Return the factors of one conversion: its maker's choices, and those of all readers."""
     if any(needs.all() for needs in wants.values()):
         return [Factor((maker,), price)]
     if len(wants) == 1:
@@ -328,10 +388,10 @@ def _conversion(maker: int, price: Floats, wants: dict[int, Bools], done: int) -
     return [paid, *lacking]
 
 
-def _given(
+def _potentials_of(
     data: PotentialCertificate,
 ) -> dict[tuple[int, int, int], tuple[dict[str, float], dict[str, float]]]:
-    """Return the potentials of a certificate: of each use, by texts of properties."""
+    """Return the potentials of a certificate by use, then by text of the property."""
     found = {}
     for tensor, reader, slot, *sides in data.uses:
         by = [
@@ -342,3 +402,142 @@ def _given(
             raise VerificationError("certificate: it counts a use twice")
         found[tensor, reader, slot] = (by[0], by[1])
     return found
+
+
+def least_sum(counts: list[int], factors: list[Factor], most: int) -> float | None:
+    """Return the minimum of the sum of all factors; None if its tables exceed `most` entries.
+
+    Parameters
+    ----------
+    counts
+        How many values each variable has.
+    """
+    several = {v for v, count in enumerate(counts) if count > 1}
+    numbers, live = itertools.count(), {}
+    of: dict[int, set[int]] = {v: set() for v in several}
+    total, entries = [], 0
+
+    def add(factor: Factor) -> None:
+        if not factor.scope:
+            total.append(float(factor.table))
+            return
+        number = next(numbers)
+        live[number] = factor
+        for v in factor.scope:
+            of[v].add(number)
+
+    for factor in factors:
+        scope = tuple(v for v in factor.scope if v in several)
+        add(Factor(scope, factor.table.reshape([counts[v] for v in scope])))
+    sizes = {v: _size(v, counts, of, live) for v in several if of[v]}
+    while sizes:
+        v = min(sizes, key=lambda u: (sizes[u], u))
+        entries += sizes.pop(v)
+        if entries > most:
+            return None
+        gone = of.pop(v)
+        mine = [live.pop(number) for number in sorted(gone)]
+        scope = tuple(sorted({u for factor in mine for u in factor.scope} - {v}))
+        joint = np.zeros([counts[u] for u in (*scope, v)])
+        for factor in mine:
+            joint += _spread(factor, (*scope, v))
+        for u in scope:
+            of[u] -= gone
+        add(Factor(scope, joint.min(axis=-1)))
+        sizes |= {u: _size(u, counts, of, live) for u in scope}
+    return math.fsum(total)
+
+
+def _size(v: int, counts: list[int], of: dict[int, set[int]], live: dict[int, Factor]) -> int:
+    """Return how many entries the table has by which a variable is eliminated."""
+    return math.prod(counts[u] for u in {u for number in of[v] for u in live[number].scope} | {v})
+
+
+def _spread(factor: Factor, axes: tuple[int, ...]) -> Floats:
+    """Return a factor's table with all these axes, of extent 1 where it does not depend on one."""
+    order = sorted(range(len(factor.scope)), key=lambda k: axes.index(factor.scope[k]))
+    table = factor.table.transpose(order)
+    extents = iter(table.shape)
+    return table.reshape([next(extents) if u in factor.scope else 1 for u in axes])
+
+
+def least_that_fits(
+    counts: Sequence[int], factors: Iterable[tuple[Factor, int]], limits: tuple[float, float],
+    most: int,
+) -> float | None:  # fmt: skip
+    """Return the least cost of assignments that hold at most so many bytes; None if too much work.
+
+    Parameters
+    ----------
+    counts
+        How many values each variable has.
+    factors
+        Each with its column, `COST` or `BYTES`.
+    limits
+        The target, which is returned if nothing that fits costs less, and the bytes that fit.
+    most
+        Pairs of cost and bytes that are added up, at most.
+    """
+    live = [_as_fronts(factor, side, limits) for factor, side in factors]
+    work = 0
+    for _ in counts:
+        named = {u for one in live for u in one.scope}
+        if not named:
+            break
+        v = min(named, key=lambda u: (_cells(u, counts, live), u))
+        mine = [one for one in live if v in one.scope]
+        live = [one for one in live if v not in one.scope]
+        scope = tuple(sorted({u for one in mine for u in one.scope} - {v}))
+        fronts = {}
+        for cell in itertools.product(*(range(counts[u]) for u in scope)):
+            at = dict(zip(scope, cell, strict=True))
+            parts: list[Floats] = []
+            for value in range(counts[v]):
+                at[v] = value
+                front = _NOTHING
+                for one in mine:
+                    other = one.fronts[tuple(at[u] for u in one.scope)]
+                    work += max(1, len(front) * len(other))
+                    if work > most:
+                        return None
+                    front = _sum(front, other, limits)
+                parts.append(front)
+            fronts[cell] = _front(np.concatenate(parts), limits)
+        live.append(_Fronts(scope, fronts))
+    total = _NOTHING
+    for one in live:
+        work += len(total) * len(one.fronts[()])
+        if work > most:
+            return None
+        total = _sum(total, one.fronts[()], limits)
+    return float(total[0, 0]) if len(total) else limits[0]
+
+
+def _as_fronts(factor: Factor, side: int, limits: tuple[float, float]) -> _Fronts:
+    """Return a factor as fronts of one pair each, its table in column `side`."""
+    found = {}
+    for cell, value in np.ndenumerate(factor.table):
+        pair = np.zeros((1, 2))
+        pair[0, side] = value
+        found[cell] = _front(pair, limits)
+    return _Fronts(factor.scope, found)
+
+
+def _cells(v: int, counts: Sequence[int], live: Sequence[_Fronts]) -> int:
+    """Return how many fronts eliminating a variable makes."""
+    around = {u for one in live if v in one.scope for u in one.scope}
+    return math.prod(counts[u] for u in around)
+
+
+def _sum(one: Floats, other: Floats, limits: tuple[float, float]) -> Floats:
+    """Return the front of all sums of a pair of each of two fronts."""
+    return _front((one[:, None] + other[None]).reshape(-1, 2), limits)
+
+
+def _front(pairs: Floats, limits: tuple[float, float]) -> Floats:
+    """Return the Pareto front of pairs that cost less than the target and fit."""
+    target, room = limits
+    pairs = pairs[(pairs[:, 0] < target) & (pairs[:, 1] <= room)]
+    pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
+    before = np.minimum.accumulate(np.append(np.inf, pairs[:, 1]))[:-1]
+    return np.asarray(pairs[pairs[:, 1] < before], np.float64)

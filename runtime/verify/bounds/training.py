@@ -29,7 +29,7 @@ ROUNDS = 100
 
 
 def training_bound(workload: Workload, cluster: Cluster, problem: Training) -> float:
-    """Return the best of the bounds on the problem's objective."""
+    """Return the best lower bound on the problem's objective, in the time unit."""
     layers = layers_of(workload)
     microbatches, bandwidth = microbatches_and_bandwidth(workload, problem)
     kinds = [kind for kind in cluster.kinds if kind.count and not kind.host]
@@ -73,7 +73,7 @@ def _bytes(layers: Layers, problem: Training, in_flight: int) -> Floats:
 
 
 def _work(layers: Layers, nodes: int, size: Floats, room: float) -> float:
-    """Return the most of 2 by the values of λ that are tried."""
+    """Return the greatest right side of 2 over the λ that are tried."""
 
     def dual(price: float) -> float:
         least = np.full(nodes, np.inf)

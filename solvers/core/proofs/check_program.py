@@ -1,7 +1,7 @@
-"""Branch and bound that proves what it says: for small programs with numbers of all sizes.
+"""Branch and bound in safe arithmetic: proves or refutes a bound on a small integer program.
 
 HiGHS solves the relaxations, and is not believed: a node is closed by propagation (`tighten`), by
-its multipliers (`safe_bound`), or, once all whole numbers are fixed, in rational numbers.
+its multipliers, or, once all whole numbers are fixed, in rational numbers (both `relaxation`).
 """
 
 from __future__ import annotations
@@ -9,17 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import Enum
 from fractions import Fraction
 
 import numpy as np
 
 from ....formulations.linear import Linear
 from ....instances.common.arrays import Floats
-from .activity import entries_of
-from .exact_basis import evaluate
-from .relaxation import Relaxation, relax
-from .safe_bound import dual_bound, refuted
-from .tighten import tighten
+from .relaxation import Relaxation, dual_bound, evaluate, refuted, relax
+from .tighten import entries_of, tighten
 
 #: By which share of its terms a row of a solution may be broken: rounding of sums.
 ROW_SLACK = 1e-12
@@ -28,9 +26,17 @@ ROW_SLACK = 1e-12
 WHOLE = 1e-6
 
 
+class ProofOutcome(Enum):
+    """What a check found of the claim that no solution has an objective below a target."""
+
+    PROVED = "proved"
+    REFUTED = "refuted"  # by a solution below the target, whose rows hold to `ROW_SLACK`
+    UNDECIDED = "undecided"
+
+
 @dataclass(frozen=True, eq=False)
 class _Node:
-    """A box of the columns; `program` is what is left of the program in it."""
+    """A node of the search: the program tightened to a box of the columns, and its relaxation."""
 
     program: Linear
     relaxation: Relaxation
@@ -42,8 +48,8 @@ def check(
     *,
     should_stop: Callable[[], bool] = lambda: False,
     nodes: int = 2000,
-) -> bool | None:
-    """Whether it is proved that no solution has an objective below `target`.
+) -> ProofOutcome:
+    """Prove or refute that no solution has an objective below `target`.
 
     Parameters
     ----------
@@ -56,9 +62,8 @@ def check(
 
     Returns
     -------
-    bool or None
-        True: proved. False: a solution below the target was met, whose rows hold to 1e-12 of their
-        terms. None: given up.
+    ProofOutcome
+        Undecided if it gave up at a limit, or where numbers are too large for rational arithmetic.
 
     Raises
     ------
@@ -68,76 +73,76 @@ def check(
     if math.isinf(target) and target > 0:
         linear = replace(linear, cost=np.zeros(len(linear.cost)), offset=0.0)
     boxes = [(linear.column_lower, linear.column_upper)]
-    undecided = False
+    complete = True
     for _ in range(nodes):
         if not boxes:
-            return None if undecided else True
+            return ProofOutcome.PROVED if complete else ProofOutcome.UNDECIDED
         if should_stop():
-            return None
+            return ProofOutcome.UNDECIDED
         lower, upper = boxes.pop()
         node = _node(linear, lower, upper, target)
         if node is None:
             continue
-        verdict = _decided(linear, node, target)
-        if verdict is False:
-            return False
-        if verdict is None and not _branch(node, boxes):
-            undecided = True
-    return None
+        outcome = _check_node(linear, node, target)
+        if outcome is ProofOutcome.REFUTED:
+            return outcome
+        if outcome is ProofOutcome.UNDECIDED and not _branch(node, boxes):
+            complete = False
+    return ProofOutcome.UNDECIDED
 
 
 def _node(linear: Linear, lower: Floats, upper: Floats, target: float) -> _Node | None:
-    """Return what is left of the program in a box, or None if nothing below the target is."""
+    """Return the node of a box; None if the box holds nothing below the target."""
     program = tighten(replace(linear, column_lower=lower, column_upper=upper), target, exact=True)
     return None if program is None else _Node(program, relax(program))
 
 
-def _decided(linear: Linear, node: _Node, target: float) -> bool | None:
-    """Return True if a box is proved to hold nothing below the target, False if something is."""
+def _check_node(linear: Linear, node: _Node, target: float) -> ProofOutcome:
+    """Check the claim within a box by its relaxation, rounded and exact."""
     program, found = node.program, node.relaxation
     if found.multipliers is not None:
         if found.x is None and refuted(program, found.multipliers):
-            return True
+            return ProofOutcome.PROVED
         if found.x is not None and dual_bound(program, found.multipliers) >= target:
-            return True
+            return ProofOutcome.PROVED
     if found.x is None:
-        return None
+        return ProofOutcome.UNDECIDED
     x = np.where(linear.integer, np.round(found.x), found.x)
     if (np.abs(x - found.x) > WHOLE).any():
-        return None
+        return ProofOutcome.UNDECIDED
     x = np.clip(x, program.column_lower, program.column_upper)
     if _solves(linear, x, target):
-        return False
+        return ProofOutcome.REFUTED
     fixed = bool((program.column_lower == program.column_upper)[linear.integer].all())
     if fixed:
-        return _decided_exactly(linear, node, target)
-    held = _node(
+        return _check_exactly(linear, node, target)
+    rounded = _node(
         linear,
         np.where(linear.integer, x, linear.column_lower),
         np.where(linear.integer, x, linear.column_upper),
         target,
     )
-    if held is not None and _decided(linear, held, target) is False:
-        return False
-    return None
+    if rounded is not None and _check_node(linear, rounded, target) is ProofOutcome.REFUTED:
+        return ProofOutcome.REFUTED
+    return ProofOutcome.UNDECIDED
 
 
-def _decided_exactly(linear: Linear, node: _Node, target: float) -> bool | None:
-    """Like `_decided`, where only continuous columns are left."""
+def _check_exactly(linear: Linear, node: _Node, target: float) -> ProofOutcome:
+    """Check the claim in rational numbers, where only continuous columns are free."""
     exact = evaluate(node.program, node.relaxation)
     if exact is None:
-        return None
+        return ProofOutcome.UNDECIDED
     if exact.bound is not None and exact.bound >= target:
-        return True
+        return ProofOutcome.PROVED
     if exact.x is not None:
         x = np.array([float(value) for value in exact.x])
         if _solves(linear, x, target):
-            return False
-    return None
+            return ProofOutcome.REFUTED
+    return ProofOutcome.UNDECIDED
 
 
 def _solves(linear: Linear, x: Floats, target: float) -> bool:
-    """Whether a point keeps the rows, to `ROW_SLACK`, and the box, and is below the target."""
+    """Return whether a point keeps rows, to `ROW_SLACK`, and box, and is below the target."""
     if (x < linear.column_lower).any() or (x > linear.column_upper).any():
         return False
     entries = entries_of(linear)
@@ -155,7 +160,7 @@ def _solves(linear: Linear, x: Floats, target: float) -> bool:
 
 
 def _branch(node: _Node, boxes: list[tuple[Floats, Floats]]) -> bool:
-    """Split the box of a node at the most fractional column; False if there is nothing to split.
+    """Split the box of a node at the most fractional column; False if nothing can be split.
 
     The part nearest to the relaxation comes next.
     """

@@ -1,4 +1,4 @@
-"""Sizes into rooms, in whole numbers: a packing, or the proof that there is none.
+"""Bin packing in whole numbers: a packing of items into rooms, or the proof that there is none.
 
 Branch and bound over items, the largest first. Rooms of a class differ by what is left in them
 alone, so of equally full ones a single one is tried, and of an item that fills a room exactly only
@@ -21,7 +21,7 @@ Left = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class RoomClass:
-    """Rooms that are alike.
+    """Rooms of one size.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class RoomClass:
 
 @dataclass(frozen=True)
 class Packed:
-    """The end of a search.
+    """The outcome of a search: places, or a proof, or neither.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def pack(
 
 
 class _Bounds:
-    """Sums of what is still to be placed against the room there is for it."""
+    """Lower bounds on the room that the items still to be placed need."""
 
     def __init__(self, size: list[int], allowed: list[list[int]]) -> None:
         sets = {frozenset(own) for own in allowed}
@@ -132,7 +132,7 @@ class _Bounds:
 
 
 def _from_the_end(values: list[int]) -> list[int]:
-    """Return the sums of the values from each place on."""
+    """Return the suffix sums of values."""
     sums = [0]
     for value in reversed(values):
         sums.append(sums[-1] + value)

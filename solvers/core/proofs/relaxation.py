@@ -1,11 +1,29 @@
-"""The relaxation of a program by HiGHS's simplex: a point, multipliers of rows, and the basis.
+"""The linear relaxation of a program: HiGHS's solution, and proofs made of it.
 
-Nothing here is a proof: `safe_bound` makes one of the multipliers, `exact_basis` of the basis.
+HiGHS's simplex gives a point, multipliers of rows and a basis; nothing of that is a proof. Two
+proofs follow from it.
+
+*Multipliers.* For any y, with side_i the lower side of row i where y_i > 0, its upper one where
+y_i < 0,
+
+    cost·x ≥ Σ_i y_i side_i + Σ_j min_{x_j in its box} (c_j − yᵀA_j) x_j
+
+for every x within rows and box. The right side is computed with all rounding counted against it,
+so it is a lower bound, however poor the multipliers are. The program's numbers count as exact.
+
+*Basis.* The basis of a small program is evaluated in rational numbers: exact point, exact bound.
+
+References
+----------
+Neumaier and Shcherbina, "Safe bounds in linear and mixed-integer linear programming",
+Mathematical Programming 99 (2004).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import highspy
 import numpy as np
@@ -14,6 +32,39 @@ from ....formulations.linear import Linear
 from ....formulations.linear_program import run_here
 from ....instances.common.arrays import Bools, Floats
 from ..highs import load
+
+#: Largest system of equations that is solved in rational numbers.
+LARGEST_SYSTEM = 80
+
+Row = dict[int, Fraction]
+
+
+@dataclass(frozen=True, eq=False)
+class ExactBasis:
+    """The point and the lower bound of a basis in rational numbers.
+
+    Parameters
+    ----------
+    x
+        The point, by column; None if it breaks a row or a bound.
+    bound
+        cost·x + offset is not below this for any x within rows and box; None if the basis gives
+        no bound.
+    """
+
+    x: list[Fraction] | None
+    bound: Fraction | None
+
+
+#: Twice the unit roundoff: k additions and a product err by less than (k + 1) EPS of the sum of
+#: absolute values, itself computed in floating point.
+EPS = 2.0**-52
+
+#: More than what products lose that are too small for floating point, all in all.
+UNDERFLOW = 1e-300
+
+#: Multipliers smaller than this count as 0, so that products stay above `UNDERFLOW`.
+LEAST_MULTIPLIER = 1e-100
 
 #: Passes over rows and columns that even out the size of entries.
 SCALINGS = 4
@@ -24,7 +75,7 @@ PIVOTS = 50_000
 
 @dataclass(frozen=True, eq=False)
 class Relaxation:
-    """What HiGHS says about the relaxation of a program.
+    """HiGHS's answer to the relaxation of a program: point, multipliers and basis.
 
     Parameters
     ----------
@@ -44,7 +95,7 @@ class Relaxation:
 
 
 def relax(linear: Linear) -> Relaxation:
-    """Solve the relaxation of a program that minimises, with entries evened out by powers of 2.
+    """Solve the relaxation of a minimisation, with entries scaled by powers of 2.
 
     Raises
     ------
@@ -117,3 +168,226 @@ def _scales(linear: Linear) -> tuple[Floats, Floats]:
 def _power(value: float) -> np.float64:
     """Return the power of 2 nearest to a positive number."""
     return np.float64(np.exp2(np.rint(np.log2(value))))
+
+
+def dual_bound(linear: Linear, multipliers: Floats) -> float:
+    """Return a lower bound on cost·x + offset for any x within the rows and the box.
+
+    Parameters
+    ----------
+    linear
+        A minimisation. Whole-number columns count as continuous.
+    multipliers
+        Shape (m,): cost per unit of each row, as HiGHS gives `row_dual`; any numbers are right,
+        those of an optimal solution of the relaxation give its objective.
+
+    Returns
+    -------
+    float
+        `-inf` where a column without a bound has a reduced cost of the wrong sign. (Where its cost
+        has the right sign, all multipliers are made smaller instead, until it is right.)
+
+    Raises
+    ------
+    ValueError
+        If the program maximises.
+    """
+    if linear.maximise:
+        raise ValueError("a program that maximises has no lower bound; negate its cost")
+    y = _usable(linear, multipliers)
+    with np.errstate(over="ignore", invalid="ignore"):
+        low, high = _reduced_costs(linear, y)
+        short = np.where(np.isinf(linear.column_upper) & (low < 0), -low, 0.0)
+        over = np.where(np.isinf(linear.column_lower) & (high > 0), high, 0.0)
+        excess = np.maximum(short, over)
+        if excess.any():
+            cost = np.where(short > 0, linear.cost, -linear.cost)[excess > 0].clip(0.0)
+            share = float((cost / (cost + excess[excess > 0])).min())
+            y = _usable(linear, y * (share * (1 - (len(y) + 8) * EPS)))
+            low, high = _reduced_costs(linear, y)
+        terms = np.concatenate([_at_sides(linear, y), _least_in_box(linear, low, high)])
+    if not np.isfinite(terms).all():
+        return -math.inf
+    total = math.fsum([linear.offset, *terms.tolist()])
+    error = EPS * math.fsum(np.abs(terms).tolist()) + UNDERFLOW
+    return math.nextafter(total - error, -math.inf)
+
+
+def refuted(linear: Linear, multipliers: Floats) -> bool:
+    """Return whether the multipliers prove that no x keeps the rows and the box (Farkas).
+
+    Parameters
+    ----------
+    multipliers
+        Shape (m,), such as HiGHS's dual ray.
+    """
+    nothing = replace(linear, cost=np.zeros(len(linear.cost)), offset=0.0, maximise=False)
+    return dual_bound(nothing, multipliers) > 0
+
+
+def _usable(linear: Linear, multipliers: Floats) -> Floats:
+    """Return the multipliers with 0 where they are too small, or their side is open."""
+    y = np.where(np.abs(multipliers) >= LEAST_MULTIPLIER, multipliers, 0.0)  # also where NaN
+    side = np.where(y > 0, linear.row_lower, linear.row_upper)
+    return np.where(np.isfinite(y) & np.isfinite(side), y, 0.0)
+
+
+def _reduced_costs(linear: Linear, y: Floats) -> tuple[Floats, Floats]:
+    """Return lower and upper bounds on the reduced costs c − yᵀA, by column."""
+    by_row = linear.matrix.T
+    size = abs(by_row) @ np.abs(y)
+    entries = np.diff(linear.matrix.indptr)
+    reduced = linear.cost - by_row @ y
+    error = (entries + 3) * EPS * (np.abs(linear.cost) + size) + UNDERFLOW
+    # Exact where no row plays a part.
+    error = np.where((abs(by_row) @ (y != 0).astype(np.float64)) > 0, error, 0.0)
+    return reduced - error, reduced + error
+
+
+def _at_sides(linear: Linear, y: Floats) -> Floats:
+    side = np.where(y > 0, linear.row_lower, linear.row_upper)
+    return np.where(y != 0, side, 0.0) * y
+
+
+def _least_in_box(linear: Linear, low: Floats, high: Floats) -> Floats:
+    """Return the least of d·x for d between `low` and `high` and x in the box, by column.
+
+    It is least at corners. An open end counts where d may have the wrong sign, as −inf.
+    """
+    least = np.full(len(low), np.inf)
+    for end, wrong in ((linear.column_lower, high > 0), (linear.column_upper, low < 0)):
+        closed = np.isfinite(end)
+        corner = np.where(closed, end, 0.0)
+        at_end = np.minimum(low * corner, high * corner)
+        least = np.minimum(least, np.where(closed, at_end, np.where(wrong, -np.inf, np.inf)))
+    return np.where(np.isposinf(least), 0.0, least)  # both ends open, d = 0
+
+
+def evaluate(linear: Linear, relaxation: Relaxation) -> ExactBasis | None:
+    """Return point and bound of a basis in rational numbers; None if too large or singular."""
+    tight = np.flatnonzero(~relaxation.basic_rows).tolist()
+    basic = np.flatnonzero(relaxation.basic_columns).tolist()
+    if relaxation.x is None or len(tight) != len(basic) or len(basic) > LARGEST_SYSTEM:
+        return None
+    by_row = linear.matrix.tocsr()
+    rows: list[Row] = [
+        {
+            int(j): Fraction(a)
+            for j, a in zip(
+                by_row.indices[by_row.indptr[i] : by_row.indptr[i + 1]],
+                by_row.data[by_row.indptr[i] : by_row.indptr[i + 1]].tolist(),
+                strict=True,
+            )
+            if a
+        }
+        for i in range(len(linear.row_lower))
+    ]
+    x = _point(linear, relaxation, rows, tight, basic)
+    y = _multipliers(linear, rows, tight, basic)
+    if x is None or y is None:
+        return None
+    return ExactBasis(
+        x=x if keeps(linear, rows, x) else None,
+        bound=_bound(linear, rows, dict(zip(tight, y, strict=True))),
+    )
+
+
+def keeps(linear: Linear, rows: list[Row], x: list[Fraction]) -> bool:
+    """Return whether a point is within rows and box."""
+    values = [sum((a * x[j] for j, a in row.items()), Fraction(0)) for row in rows]
+    sides = zip(linear.row_lower.tolist(), values, linear.row_upper.tolist(), strict=True)
+    ends = zip(linear.column_lower.tolist(), x, linear.column_upper.tolist(), strict=True)
+    return all(low <= value <= high for low, value, high in [*sides, *ends])
+
+
+def _point(
+    linear: Linear, relaxation: Relaxation, rows: list[Row], tight: list[int], basic: list[int]
+) -> list[Fraction] | None:
+    """Return the point where the tight rows hold as equations, other columns at an end."""
+    assert relaxation.x is not None
+    box = zip(linear.column_lower.tolist(), linear.column_upper.tolist(), strict=True)
+    x = [_nearer(value, *ends) for value, ends in zip(relaxation.x.tolist(), box, strict=True)]
+    among = set(basic)
+    system, right = [], []
+    for i in tight:
+        row = rows[i]
+        value = sum(a * relaxation.x[j] for j, a in row.items())
+        side = _nearer(float(value), float(linear.row_lower[i]), float(linear.row_upper[i]))
+        system.append({j: a for j, a in row.items() if j in among})
+        right.append(side - sum((a * x[j] for j, a in row.items() if j not in among), Fraction(0)))
+    solved = _solve(system, right)
+    if solved is None:
+        return None
+    for j, value in solved.items():
+        x[j] = value
+    return x
+
+
+def _nearer(value: float, low: float, high: float) -> Fraction:
+    """Return the end that a value is nearer to; 0 without an end."""
+    ends = [end for end in (low, high) if np.isfinite(end)]
+    return Fraction(min(ends, key=lambda end: abs(end - value), default=0.0))
+
+
+def _multipliers(
+    linear: Linear, rows: list[Row], tight: list[int], basic: list[int]
+) -> list[Fraction] | None:
+    """Return the multipliers of the tight rows that leave basic columns a reduced cost of 0."""
+    place = {i: k for k, i in enumerate(tight)}
+    system: dict[int, Row] = {j: {} for j in basic}
+    for i, k in place.items():
+        for j, a in rows[i].items():
+            if j in system:
+                system[j][k] = a
+    solved = _solve(list(system.values()), [Fraction(float(linear.cost[j])) for j in basic])
+    return None if solved is None else [solved[k] for k in range(len(tight))]
+
+
+def _bound(linear: Linear, rows: list[Row], y: dict[int, Fraction]) -> Fraction | None:
+    """Return the dual bound of `dual_bound` in rational numbers; None if it is −∞."""
+    total = Fraction(linear.offset)
+    reduced = [Fraction(c) for c in linear.cost.tolist()]
+    for i, multiplier in y.items():
+        side = float(linear.row_lower[i] if multiplier > 0 else linear.row_upper[i])
+        if not multiplier or not np.isfinite(side):
+            continue
+        total += multiplier * Fraction(side)
+        for j, a in rows[i].items():
+            reduced[j] -= multiplier * a
+    for j, d in enumerate(reduced):
+        end = float(linear.column_lower[j] if d > 0 else linear.column_upper[j])
+        if d:
+            if not np.isfinite(end):
+                return None
+            total += d * Fraction(end)
+    return total
+
+
+def _solve(system: list[Row], right: list[Fraction]) -> Row | None:
+    """Return the solution of as many equations as unknowns by elimination; None if singular."""
+    open_rows = [(dict(row), value) for row, value in zip(system, right, strict=True)]
+    done: list[tuple[int, Row, Fraction]] = []
+    while open_rows:
+        row, value = open_rows.pop(min(range(len(open_rows)), key=lambda i: len(open_rows[i][0])))
+        if not row:
+            return None
+        pivot = next(iter(row))
+        first = row.pop(pivot)
+        row = {j: a / first for j, a in row.items()}
+        value /= first
+        done.append((pivot, row, value))
+        for i, (other, edge) in enumerate(open_rows):
+            factor = other.pop(pivot, None)
+            if factor is None:
+                continue
+            for j, a in row.items():
+                left = other.get(j, Fraction(0)) - factor * a
+                if left:
+                    other[j] = left
+                else:
+                    other.pop(j, None)
+            open_rows[i] = (other, edge - factor * value)
+    x: Row = {}
+    for pivot, row, value in reversed(done):
+        x[pivot] = value - sum((a * x[j] for j, a in row.items()), Fraction(0))
+    return x

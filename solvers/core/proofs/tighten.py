@@ -1,9 +1,13 @@
-"""An integer program without what a solver's tolerances cannot carry.
+"""Presolve in safe arithmetic: an integer program without numbers beyond a solver's tolerances.
 
 A solver keeps rows to about 1e-6, whatever their entries are. A column that costs 1e8 is then worth
 100 where the solver takes it for 0. But where only solutions up to some objective are wanted, the
 rows leave such columns little or nothing; what is left without them is a program of ordinary
 numbers.
+
+Bounds of columns follow from the least and greatest values of rows over the box (activities), all
+rounded outwards: they hold for the numbers of the program as they are. A sum of whole numbers
+counts as exact, so that rows of ±1 give bounds without noise.
 
 Notes
 -----
@@ -21,9 +25,61 @@ import numpy as np
 from scipy.sparse import csc_array
 
 from ....formulations.linear import Linear
-from ....instances.common.arrays import Bools, Floats
-from .activity import EXACT, Entries, Sums, activity, entries_of, propagate
-from .safe_bound import EPS
+from ....instances.common.arrays import Bools, Floats, Ints
+from .relaxation import EPS
+
+#: Whole numbers up to here add up exactly.
+EXACT = 2.0**52
+
+#: Rounds of propagation, and by which share the range of a continuous column must shrink for
+#: another round.
+ROUNDS, WORTH = 20, 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class Entries:
+    """The entries of a matrix one by one, none of them 0, and the sides of its rows.
+
+    Parameters
+    ----------
+    row, column, value
+        Shape (N,).
+    lower, upper
+        Shape (m,): sides of the rows.
+    """
+
+    row: Ints
+    column: Ints
+    value: Floats
+    lower: Floats
+    upper: Floats
+
+    def keep(self, which: Bools) -> Entries:
+        """Return the entries marked, shape (N,), in the same rows."""
+        return Entries(
+            self.row[which], self.column[which], self.value[which], self.lower, self.upper
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Sums of terms by row, each with a bound on its rounding error.
+
+    Parameters
+    ----------
+    term
+        Shape (N,): may be infinite.
+    open
+        Shape (m,): number of infinite terms.
+    total, error
+        Shape (m,): of the finite terms; the true sum differs by `error` at most.
+    """
+
+    term: Floats
+    open: Ints
+    total: Floats
+    error: Floats
+
 
 #: Share of a row's largest step by which a small entry that leaves may change the row; and for
 #: continuous columns with a range below `NARROW`, which HiGHS's own tolerance covers.
@@ -38,7 +94,7 @@ CUTOFF_SLACK = 1e-9
 
 @dataclass(frozen=True)
 class Spread:
-    """How far apart the numbers of a program are.
+    """The scale of a program's numbers.
 
     Parameters
     ----------
@@ -53,7 +109,7 @@ class Spread:
 
 
 def tighten(linear: Linear, cutoff: float = math.inf, *, exact: bool = False) -> Linear | None:
-    """Return a program with the same columns for the solutions not above `cutoff`.
+    """Return a program with the same columns and the same solutions of at most `cutoff`.
 
     Bounds are propagated through rows and cutoff. Then fixed columns leave the rows, rows of whole
     numbers get whole sides, entries too small for a solver leave so that the row says less, rows
@@ -116,7 +172,7 @@ def tighten(linear: Linear, cutoff: float = math.inf, *, exact: bool = False) ->
 
 
 def spread(linear: Linear) -> Spread:
-    """Return how far apart the entries of a program are; 0 and 1 without entries."""
+    """Return the spread of a program's entries; 0 and 1 without entries."""
     entries = entries_of(linear)
     size = np.abs(entries.value)
     largest, smallest = _extremes(entries)
@@ -140,7 +196,7 @@ def _with_cutoff(entries: Entries, linear: Linear, cutoff: float) -> Entries:
 
 
 def _opened(entries: Entries, lower: Floats, upper: Floats) -> Entries:
-    """Return the rows with those sides open that the box keeps anyway."""
+    """Return the rows without sides that the box implies."""
     least, most = activity(entries, lower, upper)
     above = (most.open == 0) & (most.total + most.error <= entries.upper)
     below = (least.open == 0) & (least.total - least.error >= entries.lower)
@@ -152,7 +208,7 @@ def _opened(entries: Entries, lower: Floats, upper: Floats) -> Entries:
 
 
 def _rounded(entries: Entries, lower: Floats, upper: Floats, integer: Bools) -> Entries:
-    """Return the rows with whole sides for the part of them that can only be whole.
+    """Return the rows with their integer part rounded to whole sides.
 
     Let a row be w(x) + r(x), with w of whole-number columns with whole entries. Then
     w(x) ≥ ⌈L − max r⌉; if that plus min r is not below L, it says all that the row says, and r
@@ -176,7 +232,7 @@ def _rounded(entries: Entries, lower: Floats, upper: Floats, integer: Bools) -> 
 
 
 def _error(sums: Sums, edge: Floats) -> Floats:
-    """Return what rounding a sum and its difference to a side may hold; 0 between whole numbers."""
+    """Return a bound on the rounding error of a sum and its difference to a side."""
     finite = np.where(np.isfinite(edge), edge, 0.0)
     whole = (finite == np.rint(finite)) & (np.abs(finite) < EXACT)
     exact = (sums.error == 0) & (whole | (sums.total == 0))
@@ -186,7 +242,7 @@ def _error(sums: Sums, edge: Floats) -> Floats:
 def _settled(
     entries: Entries, linear: Linear, lower: Floats, upper: Floats
 ) -> tuple[Floats, Floats]:
-    """Return the box with those continuous columns fixed that no row keeps from their better end.
+    """Return the box with those continuous columns fixed that no row keeps from their best end.
 
     To move them breaks no row and costs nothing.
     """
@@ -202,7 +258,7 @@ def _settled(
 
 
 def _without(entries: Entries, lower: Floats, upper: Floats, gone: Bools) -> Entries:
-    """Return the rows without some entries: their least and greatest values go to the sides."""
+    """Return the rows without some entries, whose extreme values go to the sides."""
     least, most = activity(entries.keep(gone), lower, upper)
     return replace(
         entries.keep(~gone),
@@ -232,7 +288,7 @@ def _extremes(entries: Entries) -> tuple[Floats, Floats]:
 
 
 def _assembled(linear: Linear, entries: Entries, lower: Floats, upper: Floats) -> Linear | None:
-    """Return the program of the rows that say something; None if one of them cannot hold."""
+    """Return the program of the rows that restrict something; None if one cannot hold."""
     largest, _ = _extremes(entries)
     empty = largest == 0
     if (empty & ((entries.lower > 0) | (entries.upper < 0))).any():
@@ -256,3 +312,117 @@ def _assembled(linear: Linear, entries: Entries, lower: Floats, upper: Floats) -
         row_lower=(entries.lower * scale)[kept],
         row_upper=(entries.upper * scale)[kept],
     )
+
+
+def entries_of(linear: Linear) -> Entries:
+    """Return the entries of a program's matrix."""
+    matrix = linear.matrix.tocoo()
+    row, column = (np.asarray(index, dtype=np.int64) for index in matrix.coords)
+    entries = Entries(row, column, matrix.data, linear.row_lower, linear.row_upper)
+    return entries.keep(entries.value != 0)
+
+
+def activity(entries: Entries, lower: Floats, upper: Floats) -> tuple[Sums, Sums]:
+    """Return the least and the greatest value of each row over a box."""
+    falls = entries.value < 0
+    low, high = lower[entries.column], upper[entries.column]
+    return (
+        _sums(entries, np.where(falls, high, low)),
+        _sums(entries, np.where(falls, low, high)),
+    )
+
+
+def propagate(
+    entries: Entries, lower: Floats, upper: Floats, integer: Bools
+) -> tuple[Floats, Floats] | None:
+    """Return the box after bound propagation by the rows; None if it is empty.
+
+    Each row bounds each of its columns, given the bounds of the others; bounds of whole-number
+    columns are rounded inwards. Ends after `ROUNDS` rounds at the latest.
+
+    Parameters
+    ----------
+    lower, upper
+        Shape (n,): the box; not changed.
+    integer
+        Shape (n,).
+    """
+    lower = np.where(integer, np.ceil(lower), lower)
+    upper = np.where(integer, np.floor(upper), upper)
+    for _ in range(ROUNDS):
+        least, most = activity(entries, lower, upper)
+        if _contradicted(entries, least, most) or (lower > upper).any():
+            return None
+        new_lower, new_upper = _implied(entries, least, most, lower, upper)
+        new_lower = np.where(integer, np.ceil(new_lower), new_lower)
+        new_upper = np.where(integer, np.floor(new_upper), new_upper)
+        if (new_lower > new_upper).any():
+            return None
+        with np.errstate(invalid="ignore"):
+            shrunk = ~((new_upper - new_lower) > (1 - WORTH) * (upper - lower))
+        changed = (new_lower > lower) | (new_upper < upper)
+        opened = np.isfinite(new_lower) & np.isinf(lower) | np.isfinite(new_upper) & np.isinf(upper)
+        again = bool((changed & (integer | shrunk | opened)).any())
+        lower, upper = new_lower, new_upper
+        if not again:
+            break
+    return lower, upper
+
+
+def _sums(entries: Entries, at: Floats) -> Sums:
+    """Return the sums of value · at by row."""
+    rows = len(entries.lower)
+    term = entries.value * at
+    finite = np.isfinite(term)
+    closed = np.where(finite, term, 0.0)
+    size = np.bincount(entries.row, np.abs(closed), rows)
+    number = np.bincount(entries.row, minlength=rows)
+    whole = (at == 0) | ((entries.value == np.rint(entries.value)) & (at == np.rint(at)))
+    exact = (np.bincount(entries.row, ~whole & finite, rows) == 0) & (size < EXACT)
+    total: Floats = np.bincount(entries.row, closed, rows).astype(np.float64, copy=False)
+    return Sums(
+        term=term,
+        open=np.bincount(entries.row, ~finite, rows).astype(np.int64),
+        total=total,
+        error=np.where(exact, 0.0, (number + 3) * EPS * size),
+    )
+
+
+def _contradicted(entries: Entries, least: Sums, most: Sums) -> bool:
+    """Return whether some row cannot hold."""
+    above = (least.open == 0) & (least.total - least.error > entries.upper)
+    below = (most.open == 0) & (most.total + most.error < entries.lower)
+    return bool((above | below).any())
+
+
+def _implied(
+    entries: Entries, least: Sums, most: Sums, lower: Floats, upper: Floats
+) -> tuple[Floats, Floats]:
+    """Return the bounds of columns that each row implies."""
+    lower, upper = lower.copy(), upper.copy()
+    for side, sums, sign in ((entries.upper, least, 1.0), (entries.lower, most, -1.0)):
+        which = _usable(entries, side, sums)
+        row, column, value = entries.row[which], entries.column[which], entries.value[which]
+        own = np.where(np.isfinite(sums.term[which]), sums.term[which], 0.0)
+        total, edge = sums.total[row], side[row]
+        rest = edge - (total - own)
+        inexact = (sums.error[row] > 0) | (edge != np.rint(edge)) | (np.abs(edge) >= EXACT)
+        inexact |= (own != np.rint(own)) | (np.abs(total) >= EXACT)
+        size = np.abs(edge) + np.abs(total) + np.abs(own)
+        error = np.where(inexact, sums.error[row] + 4 * EPS * size, 0.0)
+        # sign · value · x ≤ sign · rest + error
+        end = (rest + sign * error) / value
+        unit = (np.abs(value) == 1) | (end == 0)
+        above = value * sign > 0
+        outwards = np.where(above, np.inf, -np.inf)
+        end = np.where(unit, end, np.nextafter(end, outwards))
+        np.minimum.at(upper, column[above], end[above])
+        np.maximum.at(lower, column[~above], end[~above])
+    return lower, upper
+
+
+def _usable(entries: Entries, side: Floats, sums: Sums) -> Bools:
+    """Return the entries whose row has the side and no other infinite term."""
+    others = sums.open[entries.row] - ~np.isfinite(sums.term)
+    usable: Bools = np.isfinite(side)[entries.row] & (others == 0)
+    return usable

@@ -12,14 +12,12 @@ that finds a plan lowers the target to it, and proves it optimal when it ends. T
 escalated from the path bound, because a loose one makes the states multiply. The same DP with one
 label per state and code is a fast heuristic, and comes first.
 
-The graph that the latency DP works on: free leaves set aside, units renumbered, paths bounded.
-
-*Free leaves* are units of one node that take no time on CPUs (nor on accelerators) and either are
-sources, or are sinks with one predecessor. A free source is best on the CPUs, unless all
-that it feeds is in one call: moved there from a call, it frees memory, its output is there at
-once, and it costs that call one transfer in where there was one transfer out. A free sink
-is best on the CPUs, unless it is in the call of its predecessor u, and then it helps only if
-nothing of u's output leaves the call. So free leaves need no place in the ideals: a call may
+*Free leaves* are left out of the graph. They are units of one node that take no time on CPUs (nor
+on accelerators) and either are sources, or are sinks with one predecessor. A free source is best on
+the CPUs, unless all that it feeds is in one call: moved there from a call, it frees memory, its
+output is there at once, and it costs that call one transfer in where there was one transfer out. A
+free sink is best on the CPUs, unless it is in the call of its predecessor u, and then it helps only
+if nothing of u's output leaves the call. So free leaves need no place in the ideals: a call may
 take those it surrounds, and which ones is a knapsack of transfers saved against bytes.
 """
 
@@ -39,7 +37,8 @@ from ....formulations.throughput.whole_bytes import room_of
 from ....instances import CallPlacement, Latency, Solution
 from ....instances.common.arrays import Bools, Floats, Ints
 from ...core.search import Search
-from ..bound import CutData, PathBound, cut_data, heavy_paths, path_bound
+from ..bound import PathBound, cut_data, heavy_paths, path_bound
+from ..mincut_kernel import CutData
 from . import labels_kernel as col
 from .kernel import run
 from .labels_kernel import (
@@ -60,7 +59,7 @@ MOST_CODES = 20_000
 
 @dataclass(frozen=True, eq=False)
 class Core:
-    """What remains without free leaves; C units, N nodes.
+    """A task's graph without free leaves; C units, N nodes.
 
     Parameters
     ----------
@@ -83,22 +82,17 @@ class Core:
 
 PATH_BOUND = "path-interval bound"
 
-
 #: Units of work between two looks at the clock: some tenths of a second.
 SLICE = 1_000_000
-
 
 #: Slices of all targets together that count as long.
 LONG = 8
 
-
 #: How much a target is raised when it is proved to be a bound.
 ESCALATION = 1.015
 
-
 #: A target is undercut by this much, relatively: rounding in sums of times.
 MARGIN = 1e-9
-
 
 #: Bytes at which a run gives up.
 MOST_BYTES = 4e9
@@ -122,7 +116,7 @@ def one_call(
     start: Callable[[], None] = lambda: None,
     when_long: Callable[[], float] = lambda: -math.inf,
 ) -> None:
-    """Solve a task with one call per accelerator, and tell what is found.
+    """Solve a task with one call per accelerator, reporting plans and bounds as they are found.
 
     Parameters
     ----------
@@ -141,7 +135,7 @@ def one_call(
         paths = core_paths(*about, enough=enough)
         proved = max((path.value for path in paths), default=0.0)
         if math.isinf(proved):
-            prove_infeasible(explain(task))
+            prove_infeasible(why_no_plan(task))
             return
         raise_bound(proved, PATH_BOUND)
         if enough is not None and best() > proved * (1 + 2 * MARGIN):
@@ -151,7 +145,7 @@ def one_call(
     if math.prod(c + 1 for c in counts) > MOST_CODES:
         return
     kernel = kernel_graph(task, core, counts, paths)
-    most = ceiling(task, graph)
+    most = latency_ceiling(task, graph)
     slices = 0
 
     def should_pause() -> bool:
@@ -161,7 +155,7 @@ def one_call(
 
     while not should_stop() and best() > proved * (1 + 2 * MARGIN):
         target = min(next_target(proved, most), best())
-        complete, value, steps = chain(kernel, target, should_pause)
+        complete, value, steps = run_label_dp(kernel, target, should_pause)
         if steps is not None:
             offer(solution_of(task, core, steps))
         if not complete:
@@ -171,7 +165,7 @@ def one_call(
             proved = max(proved, when_long())
             continue
         if steps is None and target > most and math.isinf(best()):
-            prove_infeasible(explain(task))
+            prove_infeasible(why_no_plan(task))
             return
         # with several pools of CPUs the times are lower bounds, and so is the value
         proved = (target if steps is None else value) * (1 - MARGIN)
@@ -186,7 +180,7 @@ def raise_path_bound(
     graph: LatencyGraph,
     should_stop: Callable[[], bool],
 ) -> None:
-    """Raise the path-interval bound along the heaviest path; it may be infinite, and proves that.
+    """Raise the path-interval bound along the heaviest path; an infinite one proves infeasibility.
 
     Parameters
     ----------
@@ -198,21 +192,21 @@ def raise_path_bound(
     for path in heavy_paths(graph, count=1):
         bound = path_bound(task, graph, data, path, calls, should_stop).value
         if math.isinf(bound):
-            search.prove_infeasible(explain(task))
+            search.prove_infeasible(why_no_plan(task))
             return
         search.raise_bound(bound, PATH_BOUND)
 
 
-def explain(task: Task[Latency]) -> str:
-    """Return why a task that is known to be infeasible is so."""
+def why_no_plan(task: Task[Latency]) -> str:
+    """Return why a task proved infeasible has no plan, for users."""
     return why_infeasible(task) or (
         f"no division into calls that wait for each other in order fits: {memories(task)}; "
         "add CPUs, accelerators, memory, or calls"
     )
 
 
-def ceiling(task: Task[Latency], graph: LatencyGraph) -> float:
-    """Return a latency that no plan exceeds."""
+def latency_ceiling(task: Task[Latency], graph: LatencyGraph) -> float:
+    """Return an upper bound on the latency of any plan."""
     work = np.where(np.isfinite(graph.compute), graph.compute, 0.0).max(axis=0, initial=0.0)
     alone = np.where(np.isfinite(graph.cpu), graph.cpu, 0.0)
     fans = np.array([2 + len(s) for s in task.workload.successors])
@@ -221,13 +215,13 @@ def ceiling(task: Task[Latency], graph: LatencyGraph) -> float:
 
 
 def next_target(proved: float, most: float) -> float:
-    """Return the next target above what is proved, or one above any plan, `most`."""
+    """Return the next target above the proved bound, or one above `most`, a ceiling."""
     if not proved > 0 or proved * ESCALATION > most:
         return most * 1.01 + 1.0
     return proved * ESCALATION
 
 
-def chain(
+def run_label_dp(
     graph: Graph, target: float, should_stop: Callable[[], bool], *, single: bool = False
 ) -> tuple[bool, float, list[Step] | None]:
     """Run the DP for plans below `target`.
@@ -260,6 +254,7 @@ def chain(
 
 
 def _steps(graph: Graph, store: LabelStore) -> list[Step] | None:
+    """Return the steps of the best label, first to last; None without."""
     label = int(store.at[col.BEST_LABEL])
     if label < 0:
         return None
@@ -296,12 +291,12 @@ def calls_of(
         if step.kind >= 0:
             nodes = {v for x in step.units for v in core.graph.members[core.units[x]]}
             if leaves:
-                nodes |= leaves_of(task, core, nodes, step.kind)
+                nodes |= free_leaves_of(task, core, nodes, step.kind)
             found.append((step.kind, sorted(nodes)))
     return found
 
 
-def leaves_of(task: Task[Latency], core: Core, nodes: set[int], kind: int) -> set[int]:
+def free_leaves_of(task: Task[Latency], core: Core, nodes: set[int], kind: int) -> set[int]:
     """Return the free leaves that a call of `nodes` should take, on a kind of accelerators."""
     graph, workload = core.graph, task.workload
     items = [  # bytes, transfer saved, nodes
@@ -332,7 +327,7 @@ def leaves_of(task: Task[Latency], core: Core, nodes: set[int], kind: int) -> se
 
 
 def core_of(task: Task[Latency], graph: LatencyGraph) -> Core:
-    """Set free leaves aside."""
+    """Return the graph without its free leaves."""
     workload = task.workload
     free = (graph.cpu == 0) & np.all((graph.compute == 0) | np.isinf(graph.compute), axis=0)
     lone = [
@@ -373,7 +368,7 @@ def core_paths(
     *,
     enough: float | None = None,
 ) -> list[PathBound]:
-    """Bound the parts of `paths`, through units of `graph`, that lie in the core.
+    """Return the path-interval bounds along the parts of `paths` that lie in the core.
 
     With `enough` quickly, as in `path_bound`, and no more of them once a bound is that much.
     """
@@ -388,7 +383,7 @@ def core_paths(
 
 
 def codes(counts: Sequence[int]) -> tuple[Ints, Ints]:
-    """Number the vectors (calls used of each kind): their rows, and the step of each kind."""
+    """Return the vectors of calls used of each kind, one a row, and the code step of each kind."""
     step = np.cumprod([1, *(count + 1 for count in counts[:-1])]) if counts else np.zeros(0)
     table = [used[::-1] for used in itertools.product(*(range(c + 1) for c in counts[::-1]))]
     return np.array(table, np.int64).reshape(len(table), len(counts)), step.astype(np.int64)
@@ -500,7 +495,7 @@ def _supported(task: Task[Latency], core: Core) -> Bools:
 
 
 def _sink_tables(task: Task[Latency], core: Core, node_no: Ints) -> tuple[Floats, Ints]:
-    """Return what the free sinks behind each node take in bytes, and whether there are any.
+    """Return the bytes of each node's free sinks, and whether accelerators may run them.
 
     1 for sinks that every kind supports, 2 for others.
     """
@@ -536,7 +531,7 @@ def _append(lists: list[int], rows: Sequence[Sequence[int]]) -> Ints:
 
 
 def _depths(task: Task[Latency], core: Core) -> Floats:
-    """Least time from a node's start to the end: along paths, p or q, whichever is less."""
+    """Return the least time from each node's start to the end, by p or q, whichever is less."""
     graph = core.graph
     least = np.minimum(graph.cpu, graph.compute.min(axis=0, initial=np.inf))
     depth = np.where(np.isfinite(least), least, 0.0)
@@ -553,6 +548,7 @@ def _path_tables(
     node_no: Ints,
     lists: list[int],
 ) -> tuple[Ints, Ints, Floats, Floats]:
+    """Return the path bounds as arrays: places, gates, D, and the minimum of a first call."""
     graph, workload = core.graph, task.workload
     longest = max((len(b.path) for b in bounds), default=0)
     calls = bounds[0].rest.shape[1] - 1 if bounds else 0
@@ -577,7 +573,7 @@ def _path_tables(
 
 
 def _onward(bound: PathBound, out: Floats) -> None:
-    """out[i, j, x] = min over j' ≥ j of L(i, j') + D[j'+1][x−1]."""
+    """Write out[i, j, x] = min over j' ≥ j of L(i, j') + D[j'+1][x−1]."""
     size = len(bound.path)
     for i in range(size):
         then = bound.load[i, :, None] + bound.rest[1 : size + 1, :-1]

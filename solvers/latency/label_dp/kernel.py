@@ -1,12 +1,9 @@
-"""The main loop of the latency label DP, in numba, run in slices.
+"""The main loop of the latency label DP: states are expanded by calls and by units on CPUs.
 
-Everything lives in arrays (`arrays.py`), so that a slice can end anywhere: when its step
-budget is used up, so that the caller can look at the clock, or when an array is full, so that the
-caller can enlarge it. See `dp.py` for what is computed, and why it is exact.
-
-The steps of the latency label DP: a call that ends here, and a unit on the CPUs.
-
-Extending a call of the latency label DP by one unit, and undoing that.
+All lives in the arrays of `labels_kernel.py`, so that a slice can end anywhere: when its step
+budget is used up, and the caller looks at the clock, or when an array is full, and the caller
+enlarges it. A call grows unit by unit, depth first, and each extension is undone. See `dp.py` for
+the recurrence, and why it is exact.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from .labels_kernel import best_saving, find, insert, write_owners
 
 @kernel
 def run(g, s, w, single, budget):
-    """Work until done, out of budget, or out of room in an array; return which.
+    """Expand states until done, out of budget, or out of room in an array; return which.
 
     `single` keeps only the most promising label of each state and code: a fast heuristic.
     """
@@ -81,7 +78,7 @@ def run(g, s, w, single, budget):
 
 @uncounted
 def _has_room(g, s):
-    """Whether the arrays can take what one call may add; DONE, or which of them is full."""
+    """Return DONE if the arrays have room for one more call, else which of them is full."""
     labels = s.at[col.ACTIVE] * max(len(g.capacity), 1)
     nodes = len(g.time)
     if s.at[col.N_STATES] + len(g.capacity) + 1 > len(s.state):
@@ -200,7 +197,7 @@ def _unpack(g, s, w, state):
 
 @uncounted
 def _read_owners(g, s, w, state):
-    """Read from the key who holds each open colour: a byte each, by increasing colour.
+    """Read the holder of each open colour from the key: a byte each, by increasing colour.
 
     0: the CPUs; 1 + number · K + kind: the owner of that number, an accelerator of that kind.
     """
@@ -278,7 +275,9 @@ def close_call(g, s, w, d, single):
                 w.vector[i] = finish if here else s.values[at + w.node[u, col.PLACE]]
             if not _promising(g, s, w, d, at, finish, code):
                 continue
-            if owners > 0 and not _carry_owners(g, s, w, at, border, owners, code, finish, memory):
+            if owners > 0 and not _carry_owners(
+                g, s, w, at, border, owners, code, (finish, memory)
+            ):
                 continue
             shape = (s.at[col.CARD] + d, border, border + 2 * owners)
             end = max(finish, s.label_end[label])
@@ -300,7 +299,7 @@ def _add_bits(s, w, d):
 
 @uncounted
 def _rest_of_colours(g, w, d):
-    """Bytes of the units that the second call of this accelerator must take."""
+    """Return the bytes of the units that the second call of this accelerator must take."""
     rest = 0.0
     for i in range(d):
         x = w.unit[i, col.STACK]
@@ -311,8 +310,11 @@ def _rest_of_colours(g, w, d):
 
 
 @uncounted
-def _carry_owners(g, s, w, at, border, owners, code, finish, memory):
-    """Write finish and bytes of the owners into the new label; False if calls are missing."""
+def _carry_owners(g, s, w, at, border, owners, code, own):
+    """Write finish and bytes of the owners into the new label; False if calls are missing.
+
+    `own` has the finish and the bytes of the call that is closed.
+    """
     left = 0
     for k in range(len(g.capacity)):
         left += g.code[code, k]
@@ -327,14 +329,13 @@ def _carry_owners(g, s, w, at, border, owners, code, finish, memory):
             w.vector[border + 2 * r + 1] = s.values[old + 1]
     r = w.owner[col.MOST_OPEN, col.RENAMED]
     if r >= 0:
-        w.vector[border + 2 * r] = finish
-        w.vector[border + 2 * r + 1] = memory
+        w.vector[border + 2 * r], w.vector[border + 2 * r + 1] = own
     return True
 
 
 @uncounted
 def _promising(g, s, w, d, at, finish, code):
-    """Whether the paths allow a label below the target."""
+    """Return whether the path bounds allow a label below the target."""
     left = g.rest.shape[2] - 1 - g.code[code, len(g.capacity)]
     for p in range(len(g.place)):
         i = w.path_in[d, p]
@@ -350,7 +351,7 @@ def _promising(g, s, w, d, at, finish, code):
 
 @uncounted
 def _border(g, s, w, state, d):
-    """List the nodes of ideal and call that feed a unit outside; both parts come sorted."""
+    """List the nodes of ideal and call that feed a unit outside, sorted; return how many."""
     size, i, last = 0, s.state[state, col.BORDER_AT], 0
     last = i + s.state[state, col.BORDER_SIZE]
     for j in range(d + 1):
@@ -376,7 +377,7 @@ def _border(g, s, w, state, d):
 
 @uncounted
 def _tail(g, w, u):
-    """Least time from the finish of `u` to the end: through successors not in ideal or call."""
+    """Return the least time from the finish of `u` to the end, by successors not yet placed."""
     tail = 0.0
     for i in range(g.node[u, col.FOLLOWING], g.node[u + 1, col.FOLLOWING]):
         y = g.lists[i]
@@ -460,7 +461,7 @@ def _extend_by_unit(g, s, w, x, border, owners, single):
                 w.vector[i] = s.values[at + w.node[u, col.PLACE]]
             good &= w.vector[i] + w.tail[i] < target
         if owners > 0:
-            good &= _carry_owners(g, s, w, at, border, owners, code, 0.0, 0.0)
+            good &= _carry_owners(g, s, w, at, border, owners, code, (0.0, 0.0))
         if good:
             shape = (s.at[col.CARD] + 1, border, border + 2 * owners)
             new = insert(g, s, w, new, shape, (code, label, nobody), end, single)
@@ -505,7 +506,7 @@ def extend_call(g, s, w, depth, x):
 
 @uncounted
 def _start(g, s, w, d, x):
-    """Inputs of `x` from the ideal: transfers in, and starts. Whether a label survives."""
+    """Add transfers and starts by the inputs of `x`; return whether a label survives."""
     kinds, active, depth = len(g.capacity), s.at[col.ACTIVE], d - 1
     memory, owner = w.room[d, 0], w.unit[d, col.OWNER]
     w.unit[d, col.INPUTS] = w.unit[depth, col.INPUTS]
@@ -562,7 +563,7 @@ def _start(g, s, w, d, x):
 
 @uncounted
 def _take(g, w, d, x):
-    """Put `x` into the call; update what waits for it and the transfers that the call makes."""
+    """Put `x` into the call, and update ready units and the transfers of the call."""
     kinds, group = len(g.capacity), g.unit[x, col.GROUP]
     w.unit[d - 1, col.STACK] = x
     w.unit[x, col.IN_CALL] = 1
@@ -610,7 +611,7 @@ def _take(g, w, d, x):
 
 @uncounted
 def _offer_sinks(g, w, d, u):
-    """If the call took the free sinks of `u`, its output would not leave."""
+    """Count the free sinks of `u` as optional: with them its output would not leave."""
     if g.node[u, col.SINKS] == 1:
         w.room[d, 1] += g.time[u, col.SINK_BYTES]
         for k in range(len(g.capacity)):

@@ -1,13 +1,9 @@
-"""Labels and states of the latency label DP: finding, comparing, storing.
-
-What the latency label DP reads and writes: few arrays of many columns.
+"""States and labels of the latency label DP: the arrays, the hash table, dominance, free leaves.
 
 Every array that a compiled function is handed costs compile time, in it and in whatever it calls.
 So what belongs to a unit, a node, a state or a label is one table, and the names below are its
 columns; lists of different lengths lie one behind the other in `Graph.lists`. In the compiled
 functions g, s, w are the `Graph`, the `LabelStore` and the `Scratch`, and `col` is this module.
-
-Which free leaves a call takes: a small knapsack.
 """
 
 from __future__ import annotations
@@ -22,10 +18,8 @@ from ....instances.common.kernel import kernel, uncounted
 #: Steps after which the search is left; many alike things to take make it exponential.
 MOST_STEPS = 20_000
 
-
 # What a slice ends with.
 DONE, BUDGET, STATES_FULL, LABELS_FULL, VALUES_FULL, BORDER_FULL, ACTIVE_FULL = range(7)
-
 
 # Places in `LabelStore.at`: where the run stands.
 (
@@ -33,69 +27,53 @@ DONE, BUDGET, STATES_FULL, LABELS_FULL, VALUES_FULL, BORDER_FULL, ACTIVE_FULL = 
     BEST_LABEL, STEPS, OPEN_GROUPS, LEFT_OUT,
 ) = range(14)  # fmt: skip
 
-
 # Values of PHASE.
 NEXT, CPU_STEPS, GROW = range(3)
 
-
 # Columns of `Graph.unit`; the first four begin lists, up to where those of the next row begin.
 SUCC, NODE, INPUT, SOURCE, PREDS, GROUP = range(6)
-
 
 # Columns of `Graph.node`; the first two begin lists. SINKS: whether free sinks hang on the
 # node, 0: none, 1: an accelerator may take them, 2: it may not.
 FEED, FOLLOWING, UNIT, CONSUMERS, SINKS = range(5)
 
-
 # Columns of `Graph.time`; DEPTH_TIME: least time from the node's start to the end.
 CPU_TIME, DEPTH_TIME, SINK_BYTES = range(3)
-
 
 # Columns of `Graph.source`; FEEDS: units fed, or more than there are if it is never taken.
 FEEDS, BYTES, MOVED = range(3)
 
-
 # Columns of `LabelStore.state` and `LabelStore.label`.
 BORDER_AT, BORDER_SIZE, FIRST, SIBLING, OWNERS = range(5)
 
-
 OF_STATE, CODE, PARENT, KIND, AFTER, VALUES_AT = range(6)
-
 
 # Columns of `Scratch.unit`: of units, then of the depths of the call being grown.
 INSIDE, MISSING, IN_CALL, STACK, CURSOR, OPENED, INPUTS, OWNER, OWNED = range(9)
 
-
 # Columns of `Scratch.node`.
 OUTSIDE, PLACE, ENTERED, INPUT_LIST, BORDER = range(5)
-
 
 # Columns of `Scratch.group` and `Scratch.owner`. HOLDER: CPUS, or the owner of an open group.
 GROUP_IN, GROUP_DONE, HOLDER, OPEN_LIST = range(4)
 
-
 OWNER_KIND, OWNER_LEFT, RENAMED = range(3)
-
 
 # First index of `Scratch.load` after the depth.
 COMPUTE, IN, LEAVES, OUT, SAVING = range(5)
 
-
 CPUS = -1
-
 
 #: Colours of which a part is done that a state can tell apart; one byte of its key each.
 MOST_OPEN = 16
 
-
 PATTERN_WORDS = MOST_OPEN // 8
-
 
 Array = Any  # numpy arrays; numba infers their types
 
 
 class Graph(NamedTuple):
-    """The reduced problem.
+    """The graph without free leaves, path bounds and calls as arrays.
 
     C units in topological order, N nodes sorted by unit, K kinds, G groups (colours of which a
     unit is a part), T free sources, P paths of up to L units, X calls in all.
@@ -143,7 +121,7 @@ class LabelStore(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """The state being expanded, and the call being grown."""
+    """Working arrays: the state being expanded, and the call being grown."""
 
     unit: Array  # (C+1, 9)
     node: Array  # (N, 5)
@@ -170,7 +148,7 @@ class Scratch(NamedTuple):
 
 @uncounted
 def _slot(table, keys, key):
-    """Place of the state `key` in the hash table, or where it would be entered."""
+    """Return the place of the state `key` in the hash table, or where it would be entered."""
     h = np.uint64(1469598103934665603)
     for i in range(len(key)):
         h ^= key[i]
@@ -190,7 +168,7 @@ def _slot(table, keys, key):
 
 @uncounted
 def find(s, key):
-    """Return the number of the state `key`, −1 if there is none."""
+    """Return the number of the state `key`, −1 if it is not in the hash table."""
     return s.table[_slot(s.table, s.key, key)]
 
 
@@ -203,7 +181,7 @@ def rehash(table, key, count):
 
 @uncounted
 def insert(g, s, w, state, shape, step, end, single):
-    """Add a label unless another one is at least as good in all; return its state.
+    """Insert a label unless another one dominates it; return its state.
 
     Parameters
     ----------
@@ -296,7 +274,7 @@ def _new_state(s, w, card, border, owners):
 
 @uncounted
 def _estimate(tails, values, tail_at, value_at, size, end):
-    """How promising a label is: the last finish that its border can lead to, at least."""
+    """Return a lower bound on the latency from a label: the last finish that its border implies."""
     worst, total = end, 0.0
     for i in range(size):
         value = values[value_at + i] + tails[tail_at + i]
@@ -307,7 +285,7 @@ def _estimate(tails, values, tail_at, value_at, size, end):
 
 @uncounted
 def write_owners(g, s, w, d, kind):
-    """Write who holds the open colours after the step into the new key; see `_read_owners`.
+    """Write the holders of the open colours after the step into the new key; see `_read_owners`.
 
     Owners are numbered anew, in the order in which their colours come; the column RENAMED says
     how, its last row for a call that has opened colours.
@@ -369,7 +347,7 @@ def write_owners(g, s, w, d, kind):
 
 
 def new_scratch(graph: Graph) -> Scratch:
-    """Return room to work in."""
+    """Return working arrays for a graph."""
     units, nodes, kinds = len(graph.memory), len(graph.time), len(graph.capacity)
     words, whole, leaves = (units + 63) // 64, np.int64, nodes + len(graph.source)
     return Scratch(
@@ -398,7 +376,7 @@ def new_scratch(graph: Graph) -> Scratch:
 
 
 def wider(work: Scratch) -> Scratch:
-    """Return room for twice as many labels of one state."""
+    """Return working arrays for twice as many labels of one state."""
     return work._replace(
         active=np.concatenate([work.active, np.zeros_like(work.active)]),
         start=np.concatenate([work.start, np.zeros_like(work.start)], axis=1),
@@ -450,7 +428,7 @@ def enlarged(store: LabelStore, code: int) -> LabelStore:
 
 
 def bytes_of(store: LabelStore) -> float:
-    """Return the memory that a store takes."""
+    """Return the bytes of a store."""
     return float(sum(array.nbytes for array in store))
 
 
@@ -520,7 +498,7 @@ def _knapsack(size, worth, free, order, chosen, taken):
 
 @uncounted
 def best_saving(g, w, d, k, free):
-    """Most transfer time that taking free leaves into the call can save within `free` bytes."""
+    """Return the most transfer time that free leaves of the call can save within `free` bytes."""
     size, worth = w.leaf_size, w.leaf_worth
     count, total = 0, 0.0
     for i in range(d):

@@ -1,6 +1,7 @@
-"""The recursion over regions: which calls begin and end where.
+"""Kernels of the series: the recursion over regions, and the divisions of one region.
 
-The ways to divide a region between a call that ends in it, CPUs, and one that begins in it.
+A division of a region sends each unit to the call that ends in it, to CPUs, or to the call that
+begins in it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ ENDS, CPUS, BEGINS = 0, 1, 2
 
 @inner
 def _within(end_memory, low, high, room):
-    """The last of the ends low … high−1, by memory, that fits into `room`; low−1 if none does."""
+    """Return the last of the ends low … high−1, by memory, that fits; low−1 if none does."""
     while low < high:
         middle = (low + high) // 2
         if end_memory[middle] <= room:
@@ -32,7 +33,7 @@ def recurse(table, room, rest, held, best):
     Parameters
     ----------
     table
-        See `Tables` in `recursion.py`.
+        A `SeriesTables`.
     room
         Bytes of an accelerator.
     rest
@@ -86,7 +87,7 @@ def recurse(table, room, rest, held, best):
 
 @inner
 def _cost(level, finish, last, compute, nets, weight, start, pins):
-    """What both calls compute and move here, and how long the CPUs take between them."""
+    """Return compute and transfers of both calls in the region, and the CPU time between them."""
     total = 0.0
     for u in range(1, last):
         if level[u] != CPUS:
@@ -108,7 +109,7 @@ def _cost(level, finish, last, compute, nets, weight, start, pins):
 
 @inner
 def _place(level, finish, u, compute, cpu, before_start, before):
-    """Write when `u` ends on CPUs, from the end of the first call; whether it may be there."""
+    """Write when `u` ends on CPUs after the first call; return whether its level supports it."""
     if level[u] != CPUS:
         finish[u] = 0.0
         return compute[u] < np.inf
@@ -121,7 +122,7 @@ def _place(level, finish, u, compute, cpu, before_start, before):
 
 @kernel
 def divisions(region, ends, begins, capacity, most, levels, value):
-    """List the ways to divide a region; they follow the edges: no unit is above what it feeds.
+    """List the divisions of a region, which follow the edges; return how many, −1 if too many.
 
     Parameters
     ----------
@@ -207,7 +208,7 @@ def divisions(region, ends, begins, capacity, most, levels, value):
 
 @kernel
 def combine(first, second, total, choice):
-    """Add the parts of two components, cell by cell of a grid of memory.
+    """Add the divisions of two components, cell by cell of a grid of memory.
 
     Parameters
     ----------

@@ -1,23 +1,20 @@
-"""A graph as a series: units that all others come before or after, and regions between them.
+"""A graph as a series of separators and regions, and the divisions of a region by its components.
 
 Take a path v_0 … v_{L−1} through the units. A unit u off it has a last v_a that leads to u, and a
-first v_b that u leads to. It lies beside v_{a+1} … v_{b−1}; every other v_i comes before or after
-it. So a v_i that no unit lies beside is a *separator*, and the units between two separators, with
-those of the path, are a *region*. A place that an edge passes by is not taken, so that what a unit
-moves concerns one region; long edges are left out.
+first v_b that u leads to. It spans v_{a+1} … v_{b−1}; every other v_i comes before or after it. So
+a v_i that no unit spans is a *separator*, and the units between two separators, with those of the
+path, are a *region*. A place that an edge passes by is not taken, so that what a unit moves
+concerns one region; long edges are left out.
 
-Units that lie beside much of the path (a mask that every layer reads) are set aside, so that the
-rest falls into regions: what is proved without a unit holds with it, as leaving a unit out takes
-away time, memory, transfers and waiting, and forbids nothing.
+Units that span much of the path (a mask that every layer reads) are left out, so that the rest
+falls into regions: what is proved without a unit holds with it, as leaving a unit out takes away
+time, memory, transfers and waiting, and forbids nothing.
 
-Divisions of a region whose units fall into components that only the separators connect.
-
-What the calls compute and move adds up over components, and so do bytes; the time between the
-calls is the longest of any. So for each limit on that time, the divisions of components within it
-are added cell by cell of a grid of memory. Bytes are rounded down, which is right for bounds: for
-plans the same divisions are counted anew.
-
-A region as arrays, as the kernel that divides it reads it.
+*Components.* Units of a region may fall into components that only the separators connect. Compute,
+transfers and bytes of the calls add up over components; the time between the calls is the longest
+of any. So for each limit on that time, the divisions of components within it are added cell by
+cell of a grid of memory. Bytes are rounded down, which is right for bounds: for plans the same
+divisions are evaluated exactly.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ from .recursion_kernel import combine, divisions
 
 
 class RegionArrays(NamedTuple):
-    """The separator before a region, its n units and the separator behind it: 0 … n+1.
+    """A region as arrays: the separator before it, its n units, the separator behind it: 0 … n+1.
 
     Only what lies in the region counts of predecessors and of nets: who reads the output of a node.
     """
@@ -59,22 +56,21 @@ class RegionArrays(NamedTuple):
 #: Divisions of a component that are listed at most.
 MOST = 60_000
 
-
 #: Limits on the time between the calls that are tried.
 LIMITS = 48
 
 
-class Parts(NamedTuple):
-    """The divisions of one component: its units, where they go, and values as of `divisions`."""
+class ComponentDivisions(NamedTuple):
+    """The divisions of one component: its units, their levels, and values as of `divisions`."""
 
     units: Ints
     levels: Ints
     value: Floats
 
 
-#: Units of the path beside which a unit may lie, at first, and the part of all work that may be set
-#: aside for that; while more would be, units may lie beside four times as much.
-BESIDE, MOST_ASIDE = 64, 0.05
+#: Places of the path that a unit may span, at first, and the part of all work that may be left out
+#: for that; while more would be, units may span four times as many.
+MOST_SPAN, MOST_LEFT_OUT = 64, 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +91,7 @@ class Series:
         Shape (m,): units.
     regions
         Units of each region, increasing: in topological order.
-    aside
+    left_out
         Units that are in none.
     compute, cpu
         Shape (U,): p and q of units; `inf` where unsupported. As bytes they are on a grid where
@@ -113,7 +109,7 @@ class Series:
     down: Ints
     separators: Ints
     regions: tuple[tuple[int, ...], ...]
-    aside: Ints
+    left_out: Ints
     compute: Floats
     cpu: Floats
     memory: Floats
@@ -135,20 +131,20 @@ def series_of(task: Task[Latency], graph: LatencyGraph, limit: float = np.inf) -
         A latency that only plans of no interest exceed: all times are cut off at twice it.
     """
     path = heavy_paths(graph, count=1)[-1]
-    up, down = _beside(graph, path)
+    up, down = _path_neighbours(graph, path)
     least = graph.unit_compute.min(axis=0, initial=np.inf)
     work = np.where(np.isfinite(least), least, 0.0)
-    most = BESIDE
-    while work[down - up - 1 > most].sum() > MOST_ASIDE * work.sum():
+    most = MOST_SPAN
+    while work[down - up - 1 > most].sum() > MOST_LEFT_OUT * work.sum():
         most *= 4
-    aside = down - up - 1 > most
-    places = np.flatnonzero(_covered(graph, up, down, ~aside, most)[: len(path)] == 0)
+    left_out = down - up - 1 > most
+    places = np.flatnonzero(_coverage(graph, up, down, ~left_out, most)[: len(path)] == 0)
     separators = path[places]
     regions: list[list[int]] = [[] for _ in range(len(places) + 1)]
     is_separator = np.zeros(graph.size, np.bool_)
     is_separator[separators] = True
     of_unit = np.searchsorted(places, down)  # separators lie before the region's end alone
-    for unit in np.flatnonzero(~aside & ~is_separator).tolist():
+    for unit in np.flatnonzero(~left_out & ~is_separator).tolist():
         regions[of_unit[unit]].append(unit)
     singles = np.array([members[0] for members in graph.members])
     cpu = graph.cpu[singles] if graph.size else np.zeros(0)
@@ -165,7 +161,7 @@ def series_of(task: Task[Latency], graph: LatencyGraph, limit: float = np.inf) -
         down=down,
         separators=separators,
         regions=tuple(map(tuple, regions)),
-        aside=np.flatnonzero(aside),
+        left_out=np.flatnonzero(left_out),
         compute=summable(_cut_off(least, limit)),
         cpu=summable(_cut_off(cpu, limit)),
         memory=summable(memory),
@@ -174,12 +170,12 @@ def series_of(task: Task[Latency], graph: LatencyGraph, limit: float = np.inf) -
 
 
 def _cut_off(times: Floats, limit: float) -> Floats:
-    """Return times that are at most twice a limit, but for those of what is not supported."""
+    """Return times capped at twice a limit; `inf`, unsupported, stays."""
     return np.where(np.isfinite(times), np.minimum(times, 2 * limit), np.inf)
 
 
-def _covered(graph: LatencyGraph, up: Ints, down: Ints, inside: Bools, most: int) -> Ints:
-    """How many units lie beside each place of the path, and how many edges, none too long."""
+def _coverage(graph: LatencyGraph, up: Ints, down: Ints, inside: Bools, most: int) -> Ints:
+    """Return, for each place of the path, how many units and short edges span it."""
     source = np.repeat(np.arange(graph.size), [len(after) for after in graph.successors])
     target = np.array([y for after in graph.successors for y in after], np.int64)
     # an edge passes the places from behind its source to before its target
@@ -193,8 +189,8 @@ def _covered(graph: LatencyGraph, up: Ints, down: Ints, inside: Bools, most: int
     return np.cumsum(change)
 
 
-def _beside(graph: LatencyGraph, path: Ints) -> tuple[Ints, Ints]:
-    """Return `up` and `down` of each unit."""
+def _path_neighbours(graph: LatencyGraph, path: Ints) -> tuple[Ints, Ints]:
+    """Return the last place before each unit and the first after it, shapes (U,)."""
     up, down = np.full(graph.size, -1), np.full(graph.size, len(path))
     up[path] = down[path] = np.arange(len(path))
     on_path = np.zeros(graph.size, np.bool_)
@@ -212,7 +208,7 @@ def _beside(graph: LatencyGraph, path: Ints) -> tuple[Ints, Ints]:
 def by_components(
     arrays: RegionArrays, ends: bool, begins: bool, capacity: float, cells: int
 ) -> tuple[Floats, Ints] | None:
-    """Return divisions of a region by cells of a grid; None if it has components too large.
+    """Return divisions of a region, one per cell of a grid; None if a component is too large.
 
     Returns
     -------
@@ -221,7 +217,7 @@ def by_components(
     levels
         Shape (D, n): where the units go in a division that is about as good.
     """
-    parts = _parts(arrays, ends, begins, capacity)
+    parts = _component_divisions(arrays, ends, begins, capacity)
     if parts is None:
         return None
     found, always = parts
@@ -255,14 +251,14 @@ def by_components(
 
 
 def _sum(
-    found: list[Parts], upper: float, width: Floats, shape: tuple[int, int]
+    found: list[ComponentDivisions], upper: float, width: Floats, shape: tuple[int, int]
 ) -> tuple[Floats, Ints]:
-    """The least sums over the divisions within a limit, and the row of each component in them."""
+    """Return the least sums of divisions within a limit, and the row of each component in them."""
     total: Floats = np.full(shape, np.inf)
     total[0, 0] = 0.0
     steps = []
     for part in found:
-        own, row = _grid(part, upper, width, shape)
+        own, row = _least_per_cell(part, upper, width, shape)
         new: Floats = np.empty(shape)
         choice = np.empty(shape, np.int64)
         combine(total, own, new, choice)
@@ -279,8 +275,10 @@ def _sum(
     return total, picks
 
 
-def _grid(part: Parts, upper: float, width: Floats, shape: tuple[int, int]) -> tuple[Floats, Ints]:
-    """What a component computes and moves at least in each cell, and in which division."""
+def _least_per_cell(
+    part: ComponentDivisions, upper: float, width: Floats, shape: tuple[int, int]
+) -> tuple[Floats, Ints]:
+    """Return the least compute and transfers of a component in each cell, and the division."""
     rows = np.flatnonzero(part.value[:, 3] <= upper)
     time = part.value[rows, 2] - part.value[rows, 3]
     cell = np.minimum((part.value[rows, :2] / width).astype(np.int64), np.array(shape) - 1)
@@ -291,10 +289,10 @@ def _grid(part: Parts, upper: float, width: Floats, shape: tuple[int, int]) -> t
     return least, row
 
 
-def _parts(
+def _component_divisions(
     arrays: RegionArrays, ends: bool, begins: bool, capacity: float
-) -> tuple[list[Parts], float] | None:
-    """The divisions of each component, and the transfers that come whatever they are."""
+) -> tuple[list[ComponentDivisions], float] | None:
+    """Return the divisions of each component, and the transfers common to all divisions."""
     last = len(arrays.compute) - 1
     together: nx.Graph[int] = nx.Graph()
     together.add_nodes_from(range(1, last))
@@ -320,21 +318,21 @@ def _parts(
             nets[i].append((0, weight / len(concerned), own))
     found = []
     for units, own_nets in zip(components, nets, strict=True):
-        part = _divisions(arrays, units, own_nets, ends, begins, capacity)
+        part = _divisions_of_component(arrays, units, own_nets, ends, begins, capacity)
         if part is None:
             return None
         found.append(part)
     return found, always
 
 
-def _divisions(
+def _divisions_of_component(
     arrays: RegionArrays,
     units: list[int],
     nets: list[tuple[int, float, list[int]]],
     ends: bool,
     begins: bool,
     capacity: float,
-) -> Parts | None:
+) -> ComponentDivisions | None:
     """Return the divisions of one component, None if they are too many."""
     local = {u: i for i, u in enumerate(units, 1)}
     last, end = len(units) + 1, len(arrays.compute) - 1
@@ -351,13 +349,17 @@ def _divisions(
         *compressed([sorted(local[pin] for pin in pins) for _, _, pins in nets]),
     )  # fmt: skip
     listed = list_divisions(own, ends, begins, capacity, MOST)
-    return None if listed is None else Parts(np.array(units), listed[1][:, 1:-1], listed[0])
+    return (
+        None
+        if listed is None
+        else ComponentDivisions(np.array(units), listed[1][:, 1:-1], listed[0])
+    )
 
 
 def list_divisions(
     arrays: RegionArrays, ends: bool, begins: bool, capacity: float, most: int
 ) -> tuple[Floats, Ints] | None:
-    """Return values and levels as of `divisions`, None if there are more than `most`."""
+    """Return values and levels as of `divisions`; None if there are more than `most`."""
     room, size = 256, len(arrays.compute)
     while True:
         levels, value = np.empty((room, size), np.int64), np.empty((room, 4))
@@ -370,13 +372,13 @@ def list_divisions(
 
 
 def compressed(rows: list[list[int]]) -> tuple[Ints, Ints]:
-    """Return where each row begins, and all of them one behind the other."""
+    """Return rows as compressed rows: where each begins, and all values."""
     start = np.cumsum([0, *map(len, rows)])
     return start.astype(np.int64), np.array([x for row in rows for x in row], np.int64)
 
 
 def arrays_of(series: Series, i: int) -> RegionArrays:
-    """Return region i."""
+    """Return region i as arrays."""
     graph, units = series.graph, list(series.regions[i])
     left = int(series.separators[i - 1]) if i else -1
     local = {unit: place for place, unit in enumerate(units, 1)}

@@ -2,10 +2,8 @@
 
 Where every region is small both come from the same recursion, and often they meet.
 
-Tables of a series for the recursion, and the plan that its values stand for.
-
-With F[r][x] the least time from when s_r has ended on CPUs, x calls left, and W[r][y][x] from when
-a call begins that holds y bytes of region r, its own place among the x:
+*Recursion.* With F[r][x] the least time from when s_r has ended on CPUs, x calls left, and
+W[r][y][x] from when a call begins that holds y bytes of region r, its own place among the x:
 
     F[r][x] = min( all of R_r on CPUs:        time + q of s_{r+1} + F[r+1][x],
                    a call begins in R_r:      time + W[r][y][x] )
@@ -16,15 +14,13 @@ a call begins that holds y bytes of region r, its own place among the x:
 R_r may have calls of its own in between: for bounds it then takes the least time along a chain, and
 one call.
 
-What a region can do for the calls at its ends: lists of memory against time.
-
-A call that begins in region i and ends in region j holds s_{i+1} … s_j, all between, the units of
-R_i that are above, and the units of R_j that are below. So a region is a list of *divisions*: bytes
-that the call which ends there takes, bytes that the call which begins there takes, and the time
-from s_i to s_{i+1}; of each the ones that others do not dominate. Where the divisions are too many
-to be listed, they are found by components of the region (`components.py`); where even those are too
-large, the path through the region alone counts for the bound, and divisions along one order for
-plans.
+*Divisions.* A call that begins in region i and ends in region j holds s_{i+1} … s_j, all between,
+the units of R_i that are above, and the units of R_j that are below. So a region is a list of
+*divisions*: bytes that the call which ends there takes, bytes that the call which begins there
+takes, and the time from s_i to s_{i+1}; of each the ones that others do not dominate. Where the
+divisions are too many to be listed, they are found by components of the region (`regions.py`);
+where even those are too large, the path through the region alone counts for the bound, and
+divisions along one order for plans.
 
 For a bound, divisions that take nearly the same memory are taken together, with the least memory
 and the least time; for plans the fastest of them stays.
@@ -44,17 +40,15 @@ from ....instances import CallPlacement, Latency, Solution
 from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.common.exact_sums import summable
 from ...core.search import Search
-from ..label_dp.dp import explain
+from ..label_dp.dp import why_no_plan
 from .recursion_kernel import BEGINS, CPUS, ENDS, recurse
 from .regions import RegionArrays, Series, arrays_of, by_components, list_divisions, series_of
 
 #: Divisions of a region that are listed at most, and units of one that is tried.
 MOST, MOST_UNITS = 60_000, 60
 
-
 #: Cells of memory, of all regions together, in which two calls may meet.
 MOST_CELLS = 150_000
-
 
 #: Divisions along one order that plans consider in a region with too many.
 ALONG = 100
@@ -62,7 +56,7 @@ ALONG = 100
 
 @dataclass(frozen=True, eq=False)
 class Divisions:
-    """Some ways to divide a region of n units; D divisions.
+    """Divisions of a region of n units between two calls and the CPUs; D of them.
 
     Parameters
     ----------
@@ -76,13 +70,13 @@ class Divisions:
     levels: Ints
 
     def chosen(self, which: Ints) -> Divisions:
-        """Return some of them."""
+        """Return the divisions with these numbers."""
         return Divisions(self.value[which], self.levels[which])
 
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """A region's divisions: all on CPUs, with a call that ends, one that begins, and both.
+    """The divisions of a region: all on CPUs, with a call that ends, one that begins, and both.
 
     Parameters
     ----------
@@ -99,8 +93,8 @@ class Region:
     both: Divisions
 
 
-class Tables(NamedTuple):
-    """What `recurse` reads; R regions, each with its starts, heads and ends in compressed rows.
+class SeriesTables(NamedTuple):
+    """The divisions of R regions as arrays: starts, heads and ends in compressed rows.
 
     A start is what a call may hold of the region in which it begins, a head a way to get there from
     CPUs, an end a way in which a call ends: `end_start` is where the next one begins, −1 on CPUs.
@@ -128,10 +122,10 @@ class Tables(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Solved:
-    """Tables with the values of the recursion."""
+class SeriesSolution:
+    """The tables of a series with the least times found by the recursion."""
 
-    table: Tables
+    table: SeriesTables
     room: float
     rest: Floats
     held: Floats
@@ -140,16 +134,14 @@ class Solved:
 
     @property
     def value(self) -> float:
-        """Least time of all."""
+        """Least latency."""
         return float(self.rest[0, -1])
 
 
 #: A bound is lowered by this much, relatively: rounding in sums of times.
 MARGIN = 1e-9
 
-
 SERIES_BOUND = "series of regions"
-
 
 #: Steps of the search for the best price of memory, up or down or to a smaller factor.
 STEPS = 12
@@ -169,7 +161,7 @@ def solve_by_series(task: Task[Latency], search: Search[Solution], graph: Latenc
     calls = min(task.problem.calls * accelerators, graph.size)
     bound = solve_series(series, lower, calls).value
     if np.isinf(bound):
-        search.prove_infeasible(explain(task))
+        search.prove_infeasible(why_no_plan(task))
         return
     search.raise_bound(bound * (1 - MARGIN), SERIES_BOUND)
     if len(graph.kinds) == 1:
@@ -183,7 +175,7 @@ def solve_by_series(task: Task[Latency], search: Search[Solution], graph: Latenc
 def _price_memory(
     series: Series, regions: list[Region], calls: int, search: Search[Solution]
 ) -> None:
-    """Raise the bound by a price on memory.
+    """Raise the bound by a Lagrange multiplier on the bytes of all accelerators.
 
     The recursion gives each call a whole accelerator. In a plan their bytes add up to no more than
     there are, so for any price λ its latency is at least the least of latency + λ·bytes, less λ
@@ -214,10 +206,10 @@ def _price_memory(
 
 
 def _plan(series: Series, call: Ints) -> CallPlacement:
-    """Return the plan of the units' calls; units set aside join a call that surrounds them."""
+    """Return the plan of the units' calls; units left out join a call that surrounds them."""
     graph = series.graph
     on_path = np.append(call[series.path], [-1])
-    for u in series.aside.tolist():
+    for u in series.left_out.tolist():
         before, after = (on_path[place] for place in (series.up[u], series.down[u]))
         if before >= 0 and before == after:
             call[u] = before
@@ -228,19 +220,22 @@ def _plan(series: Series, call: Ints) -> CallPlacement:
     return CallPlacement(device, np.where(of_node >= 0, 0, -1))
 
 
-def solve_series(series: Series, regions: list[Region], calls: int, price: float = 0.0) -> Solved:
-    """Return the least times with at most so many calls; each byte of theirs counts as `price`."""
+def solve_series(
+    series: Series, regions: list[Region], calls: int, price: float = 0.0
+) -> SeriesSolution:
+    """Return the least times with at most `calls` calls, each byte in them costing `price`."""
     table, origin = _tables(series, regions, price)
     rest = np.zeros((len(regions) + 1, calls + 1))
     held = np.full((len(table.start_memory), calls + 1), np.inf)
     best = np.full((len(table.end_memory), calls + 1), np.inf)
     recurse(table, series.capacity, rest, held, best)
-    return Solved(table, series.capacity, rest, held, best, origin)
+    return SeriesSolution(table, series.capacity, rest, held, best, origin)
 
 
 def _tables(
     series: Series, regions: list[Region], price: float
-) -> tuple[Tables, list[tuple[str, int]]]:
+) -> tuple[SeriesTables, list[tuple[str, int]]]:
+    """Return the tables of a series, and for each end its list in the region and place there."""
     count = len(regions)
     inside = [list(units) for units in series.regions]
     seps = series.separators
@@ -307,19 +302,21 @@ def _tables(
         _starts([h for h, _, _ in heads]), *_joined(heads),
         _starts([m for m, _, _, _ in ends]), *_joined(ends),
     ]  # fmt: skip
-    return Tables._make(columns), origin
+    return SeriesTables._make(columns), origin
 
 
 def _starts(rows: list[np.ndarray]) -> Ints:
+    """Return where each row begins in compressed rows."""
     return np.cumsum([0, *map(len, rows)]).astype(np.int64)
 
 
 def _joined(rows: Sequence[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
+    """Return the columns of all rows, concatenated."""
     return [np.concatenate(column) for column in zip(*rows, strict=True)]
 
 
-def call_of_units(series: Series, regions: list[Region], solved: Solved) -> Ints:
-    """Return the call of each unit, −1 on CPUs and for units set aside, shape (U,)."""
+def call_of_units(series: Series, regions: list[Region], solved: SeriesSolution) -> Ints:
+    """Return the call of each unit, −1 on CPUs and for units left out, shape (U,)."""
     table, rest = solved.table, solved.rest
     call = np.full(series.graph.size, -1)
     r, x, current = 0, rest.shape[1] - 1, -1
@@ -356,8 +353,10 @@ def call_of_units(series: Series, regions: list[Region], solved: Solved) -> Ints
     return call
 
 
-def _next_end(table: Tables, solved: Solved, r: int, start: int, x: int) -> tuple[int, int]:
-    """The region in which a call ends, and the end, by the least time."""
+def _next_end(
+    table: SeriesTables, solved: SeriesSolution, r: int, start: int, x: int
+) -> tuple[int, int]:
+    """Return the region in which a call ends, and the end, by least time."""
     least, found = np.inf, (-1, -1)
     for j in range(r + 1, len(table.through)):
         if table.blocked[j] and (table.blocked[j] == 2 or j > r + 1):
@@ -379,7 +378,7 @@ def _next_end(table: Tables, solved: Solved, r: int, start: int, x: int) -> tupl
 
 
 def regions_of(series: Series, i: int) -> tuple[Region, Region]:
-    """Return the divisions of region i for bounds, and ones that can be executed, for plans."""
+    """Return the divisions of region i twice: for bounds, and executable ones for plans."""
     left, right = i > 0, i < len(series.separators)
     arrays = arrays_of(series, i)
     compute, cpu = arrays.compute[1:-1], arrays.cpu[1:-1]
@@ -393,14 +392,14 @@ def regions_of(series: Series, i: int) -> tuple[Region, Region]:
         both = _divisions(series, i, arrays, ends, begins) if possible else (none, none)
         for listed, into in zip(both, (lower, upper), strict=True):
             if ends and begins:
-                into.append(_spread(listed, cells_of(series), lower=into is lower))
+                into.append(_best_per_cell(listed, cells_of(series), lower=into is lower))
             else:
                 into.append(_undominated(listed))
     return Region(through, inner, *lower), Region(through, np.inf, *upper)
 
 
 def cells_of(series: Series) -> int:
-    """Into how many parts the memory of a region is divided where two calls meet in it."""
+    """Return into how many cells the memory of a call is divided where two calls meet."""
     return int(np.clip(np.sqrt(MOST_CELLS / len(series.regions)), 4, 64))
 
 
@@ -418,11 +417,11 @@ def _divisions(
     if grid is None:
         return _along_path(series, i, ends, begins), _along_order(arrays, ends, begins, room)
     value, levels = grid
-    return Divisions(value, levels), _counted(arrays, levels, ends, begins, room)
+    return Divisions(value, levels), _evaluated(arrays, levels, ends, begins, room)
 
 
 def _longest(arrays: RegionArrays, time: Floats) -> float:
-    """The longest chain through a region by some times of its units."""
+    """Return the longest chain through a region by given times of its units."""
     until = [0.0] * (len(time) + 2)
     start, before = arrays.before_start.tolist(), arrays.before.tolist()
     for u in range(1, len(time) + 1):
@@ -432,7 +431,7 @@ def _longest(arrays: RegionArrays, time: Floats) -> float:
 
 
 def _along_path(series: Series, i: int, ends: bool, begins: bool) -> Divisions:
-    """Return what bounds divisions by the path through the region.
+    """Return lower bounds on divisions from the path through the region alone.
 
     A call that ends after place a of the path holds what leads there; one that begins after place b
     holds what follows from there; between them the path is on CPUs.
@@ -474,10 +473,10 @@ def _along_order(arrays: RegionArrays, ends: bool, begins: bool, room: float) ->
         for b in (cuts.tolist() if begins else (count,))
         if a <= b
     ]
-    return _counted(arrays, np.array(levels, np.int64), ends, begins, room)
+    return _evaluated(arrays, np.array(levels, np.int64), ends, begins, room)
 
 
-def _counted(
+def _evaluated(
     arrays: RegionArrays, levels: Ints, ends: bool, begins: bool, room: float
 ) -> Divisions:
     """Return divisions with their exact values, those that fit."""
@@ -489,7 +488,7 @@ def _counted(
 def _value(
     arrays: RegionArrays, levels: Ints, ends: bool, begins: bool
 ) -> tuple[float, float, float]:
-    """Bytes and time of one division."""
+    """Return the bytes of both calls and the time of one division."""
     compute, cpu, memory, _, _, nets, weight, start, pins = arrays
     level = np.concatenate([[ENDS if ends else CPUS], levels, [BEGINS if begins else CPUS]])
     here = np.where(level[1:-1] == CPUS, cpu[1:-1], 0.0)
@@ -507,7 +506,7 @@ def _value(
 
 
 def _undominated(found: Divisions) -> Divisions:
-    """Return, by increasing memory, those that take less time than all with less memory."""
+    """Return the divisions that take less time than all of less memory, by memory."""
     held = found.value[:, 0] + found.value[:, 1]  # one of them is 0
     order = np.lexsort((found.value[:, 2], held))
     time = found.value[order, 2]
@@ -515,15 +514,15 @@ def _undominated(found: Divisions) -> Divisions:
     return found.chosen(order[time < before])
 
 
-def _spread(found: Divisions, parts: int, *, lower: bool) -> Divisions:
-    """Return one division for each cell of a grid of both calls' memory."""
+def _best_per_cell(found: Divisions, parts: int, *, lower: bool) -> Divisions:
+    """Return the fastest division of each cell of a grid of both calls' memory."""
     if not len(found.value):
         return found
     held = found.value[:, :2]
     width = np.maximum(held.max(axis=0), 1e-300) / parts
     cell = np.minimum((held / width).astype(np.int64), parts - 1) @ [parts, 1]
     order = np.lexsort((found.value[:, 2], cell))
-    first = order[_firsts(cell[order])]
+    first = order[_changes(cell[order])]
     best = found.chosen(first)
     if not lower:
         return best
@@ -534,6 +533,6 @@ def _spread(found: Divisions, parts: int, *, lower: bool) -> Divisions:
     return best
 
 
-def _firsts(values: Ints) -> Bools:
-    """Whether each value differs from the one before."""
+def _changes(values: Ints) -> Bools:
+    """Return whether each value differs from the one before."""
     return np.concatenate([[True], values[1:] != values[:-1]])

@@ -21,8 +21,7 @@ from ....formulations.throughput.ideals import topological_orders
 from ....formulations.throughput.infeasible import why_infeasible
 from ....instances import Placement, Solution, Throughput
 from ....instances.common.arrays import Floats, Ints
-from ...core.search import Search
-from ...core.share import Share
+from ...core.search import Search, Share
 from ..column_generation.frontier import incidence
 from ..column_generation.orders import demand_order, narrow_order
 from ..dp.dp import contracted_dp, few_ideals_dp, ideals_alone

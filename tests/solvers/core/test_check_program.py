@@ -18,7 +18,7 @@ from stagecut.formulations.task import pose
 from stagecut.formulations.throughput.compact import compact
 from stagecut.solvers.core.compiled_model import compile_model
 from stagecut.solvers.core.proofs import check_program
-from stagecut.solvers.core.proofs.check_program import check
+from stagecut.solvers.core.proofs.check_program import ProofOutcome, check
 from stagecut.solvers.core.proofs.relaxation import Relaxation
 
 
@@ -32,9 +32,9 @@ def test_verdicts_are_right(seed: int, wide: bool) -> None:
     step = 1e-6 * max(1.0, abs(optimum))
     for target in (optimum - step, optimum, optimum + step, math.inf):
         verdict = check(linear, target)
-        if verdict is True:
+        if verdict is ProofOutcome.PROVED:
             assert not any(value < target for value, _ in found)
-        elif verdict is False:
+        elif verdict is ProofOutcome.REFUTED:
             assert any(value < target + 1e-9 * step for value, _ in nearly)
         else:
             assert wide  # it may give up, but on odd numbers only
@@ -62,8 +62,8 @@ def test_a_lying_solver_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         return Relaxation(None, np.full(m, 7.0), np.zeros(n, np.bool_), np.ones(m, np.bool_))
 
     monkeypatch.setattr(check_program, "relax", lie)
-    assert check(linear, -1.5) is not True
-    assert check(linear, -2.5, nodes=50) is not False
+    assert check(linear, -1.5) is not ProofOutcome.PROVED
+    assert check(linear, -2.5, nodes=50) is not ProofOutcome.REFUTED
 
 
 def test_it_gives_up_at_its_limit_and_when_told() -> None:
@@ -72,10 +72,13 @@ def test_it_gives_up_at_its_limit_and_when_told() -> None:
     rows = [sizes.tolist(), (-sizes).tolist()]
     half = float(sizes.sum() // 2) + 0.5
     split = load(rows, [half, -half], [0.0] * 40)
-    assert check(replace(split, row_upper=np.array([half + 0.1, -half + 0.1])), math.inf) is True
+    assert (
+        check(replace(split, row_upper=np.array([half + 0.1, -half + 0.1])), math.inf)
+        is ProofOutcome.PROVED
+    )
     hard = replace(split, row_upper=np.array([half, 1 - half]))
-    assert check(hard, math.inf, nodes=20) is None
-    assert check(hard, math.inf, should_stop=lambda: True) is None
+    assert check(hard, math.inf, nodes=20) is ProofOutcome.UNDECIDED
+    assert check(hard, math.inf, should_stop=lambda: True) is ProofOutcome.UNDECIDED
 
 
 @pytest.mark.parametrize("split", ["noncontiguous", "contiguous", "per-device"])
@@ -97,9 +100,9 @@ def test_the_compact_program_with_transfers_nobody_can_pay(
     if linear is None:
         assert optimum == math.inf
     elif optimum == math.inf:
-        assert check(linear, math.inf) is True
+        assert check(linear, math.inf) is ProofOutcome.PROVED
     else:
-        assert check(linear, optimum * (1 - 1e-9)) is True
+        assert check(linear, optimum * (1 - 1e-9)) is ProofOutcome.PROVED
         if optimum > 0:
-            assert check(linear, optimum * (1 + 1e-9)) is False
-        assert check(linear, math.inf) is False
+            assert check(linear, optimum * (1 + 1e-9)) is ProofOutcome.REFUTED
+        assert check(linear, math.inf) is ProofOutcome.REFUTED

@@ -18,7 +18,7 @@ from sweep import case_of
 from stagecut import Limits
 from stagecut.formulations.linear import Linear
 from stagecut.instances import StagecutError
-from stagecut.solvers.core import highs, highs_thread
+from stagecut.solvers.core import highs
 from stagecut.solvers.core.compiled_model import compile_model
 from stagecut.solvers.core.highs import run_highs
 from stagecut.solvers.core.search import Search
@@ -211,7 +211,7 @@ def test_an_interrupt_ends_a_solve_with_what_it_has() -> None:
 def test_a_solve_that_does_not_stop_is_left_with_what_it_has_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(highs_thread, "PATIENCE_S", -1.0)
+    monkeypatch.setattr(highs, "PATIENCE_S", -1.0)
     linear = compile_model(knapsack(60)).linear
     outcome = run_highs(linear, new_search(), on_incumbent=lambda _: True)
     assert outcome.abandoned
@@ -289,13 +289,13 @@ def test_what_highs_prints_itself_reaches_no_output(capfd: pytest.CaptureFixture
 
     def printed() -> str:
         claimed(case, "throughput.milp.compact", optimum, incumbent, 1.3)
-        highs_thread._flush_c()
+        highs._flush_c()
         return capfd.readouterr().out
 
-    with highs_thread._without_own_line():
+    with highs._without_own_line():
         os.write(1, b"before\nHighsMip")
-        os.write(1, highs_thread.OWN_LINE[len("HighsMip") :] + b"after")
+        os.write(1, highs.OWN_LINE[len("HighsMip") :] + b"after")
     assert capfd.readouterr().out == "before\nafter"
     assert printed() == ""
-    with patch.object(highs_thread, "OWN_LINE", b"another line\n"):
+    with patch.object(highs, "OWN_LINE", b"another line\n"):
         assert "HighsMipSolverData::" in printed()  # else this case shows nothing

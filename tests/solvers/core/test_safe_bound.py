@@ -12,8 +12,7 @@ from exact_programs import random_program, solutions
 from scipy.sparse import csc_array
 
 from stagecut.formulations.linear import Linear
-from stagecut.solvers.core.proofs.relaxation import relax
-from stagecut.solvers.core.proofs.safe_bound import dual_bound, refuted
+from stagecut.solvers.core.proofs.relaxation import dual_bound, refuted, relax
 
 
 def over(entries: list[list[float]], **changes: object) -> Linear:

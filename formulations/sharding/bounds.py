@@ -1,17 +1,20 @@
-"""What proves a bound on shardings, in the form that plans keep: potentials, by tensors and uses.
+"""Bounds on the cost of a sharding: the cheapest choices, and certificates by potentials.
 
-What it proves is written out in `runtime.verify.bounds.sharding`.
+`runtime.verify.bounds.sharding` states what potentials prove, and checks it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from ...instances import Sharding
 from ...instances.common.arrays import Floats
 from ...instances.model.sharding.program import property_text
-from .costs import ShardingCosts
+from ..task import Task
+from .costs import ShardingCosts, sharding_costs
 
 #: What rounding all potentials down to whole units may take off the bound, relatively.
 LOSS = 1e-7
@@ -21,14 +24,14 @@ MARGIN = 1e-9
 
 
 class Proof(NamedTuple):
-    """Potentials of all uses, as `relaxation.Potentials` has them."""
+    """Potentials of all uses, in the order of `relaxation.Potentials`."""
 
     alpha: Floats
     beta: Floats
 
 
 def evidence(costs: ShardingCosts, target: float, proof: Proof | None = None) -> dict[str, object]:
-    """Return what proves `target`; without potentials elimination alone has to.
+    """Return the certificate of `target`; without potentials elimination alone proves it.
 
     Returns
     -------
@@ -48,7 +51,7 @@ def evidence(costs: ShardingCosts, target: float, proof: Proof | None = None) ->
 def _uses(
     costs: ShardingCosts, alpha: Floats, beta: Floats, names: dict[str, int]
 ) -> list[list[object]]:
-    """Return the potentials of each use that has any; uses are counted as `flatten` does."""
+    """Return the nonzero potentials of each use, in the order of `flatten`."""
     found: list[list[object]] = []
     a, b = 0, 0
     for t, users in enumerate(costs.uses):
@@ -76,9 +79,16 @@ def _uses(
 
 
 def _slots(costs: ShardingCosts, t: int) -> list[int]:
-    """Return which input each use of a tensor is; 0 of a parameter that its gradient arrives at."""
+    """Return which input of its reader each use of a tensor is; 0 for a gradient's parameter."""
     found = []
     for operator in costs.program.operators:
         found += [slot for slot, read in enumerate(operator.inputs) if read == t]
         found += [0] * (operator.gradient == t)
     return found
+
+
+def sharding_cheap_bounds(task: Task[Sharding]) -> Iterator[tuple[float, str]]:
+    """Yield Σ over operators of the cost of their cheapest choice, conversions left out."""
+    choices = sharding_costs(task).choices
+    least = sum(float(one.cost.min(initial=float("inf"))) for one in choices)
+    yield least * (1 - MARGIN), "cheapest signatures"

@@ -1,1 +1,0 @@
-"""Bounds of contiguous splits, checked by all chains of stages."""

@@ -1,0 +1,305 @@
+"""The choices of a tensor program on a mesh, priced by definition; with memory at a price per byte.
+
+At a price of λ ≥ 0 a byte no sharding that fits into M bytes costs less than
+
+    min over all shardings ( cost + λ · bytes held ) − λ · M
+
+and not less than that with fewer bytes than are held. Each byte is counted once: a parameter with
+its gradient and the optimizer's state, as it lies; and of a tensor what is kept of it, in each way
+in which it is. Backward operators keep what they read. A view keeps what it looks at, as it reads
+that, if somebody keeps it as it is made: it then takes no bytes itself. So the operator of a view
+has each of its choices twice. In the first it keeps nothing, and whoever keeps it as it is made
+pays for the whole of what it can look at; in the second it keeps what it looks at, and is free. The
+true one of the two is among them, and costs what is held: the least of both is not more.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from ....instances import Operator, Sharding, Tensor, TensorProgram
+from ....instances.common.arrays import Floats, Ints
+from ....instances.common.units import TIME_UNITS
+from ..sharding import Lying, broken_rules, local_bytes, lying_of, own_cost, paths
+
+
+@dataclass(frozen=True)
+class _Keeper:
+    """An operator that keeps a tensor until its backward pass, with the property of each choice."""
+
+    operator: int
+    slot: int
+    ways: list[Lying | None]
+
+
+@dataclass(frozen=True, eq=False)
+class PricedChoices:
+    """The choices of one operator: signatures that the rules allow, with their costs.
+
+    Parameters
+    ----------
+    cost
+        Of each, without conversions.
+    read, made
+        Of each, how the operator reads and makes its tensors.
+    """
+
+    cost: Floats
+    read: list[list[Lying]]
+    made: list[list[Lying]]
+
+
+@dataclass(frozen=True, eq=False)
+class TensorUse:
+    """An operator that reads a tensor.
+
+    Parameters
+    ----------
+    reader, slot
+        The operator, and which of its inputs; of a parameter that its gradient arrives at, 0.
+    by_reader
+        Of each of its ways the position of how it needs the tensor.
+    """
+
+    reader: int
+    slot: int
+    by_reader: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class ConvertedTensor:
+    """A tensor that is read, and what converting it between properties costs.
+
+    Parameters
+    ----------
+    number, maker
+        In the program.
+    made, needed
+        How it can be made, and how it can be needed, as texts.
+    by_maker
+        Of each of its maker's ways the position of how it is made.
+    cost
+        Of converting it from each of `made` to each of `needed`.
+    uses
+        Who reads it.
+    """
+
+    number: int
+    maker: int
+    made: list[str]
+    needed: list[str]
+    by_maker: Ints
+    cost: Floats
+    uses: list[TensorUse]
+
+
+class PricedProgram(NamedTuple):
+    """A tensor program on a mesh, all choices priced."""
+
+    operators: list[PricedChoices]
+    tensors: list[ConvertedTensor]  # those that are read
+
+
+def priced_program(program: TensorProgram, problem: Sharding, time_unit: str) -> PricedProgram:
+    """Return the choices of each operator, and each tensor that is read, priced."""
+    known: dict[object, PricedChoices] = {}
+    fixed = dict(problem.fixed)
+    ways = []
+    for operator in program.operators:
+        around = [program.tensors[t] for t in (*operator.inputs, *operator.outputs)]
+        key = (
+            operator.role, operator.signatures, operator.fixed, operator.compute, operator.memory,
+            tuple((t.shape, t.size_bytes) for t in around), fixed.get(operator.name),
+        )  # fmt: skip
+        if key not in known:
+            known[key] = _ways(program, problem, operator, time_unit)
+        ways.append(known[key])
+    readers: list[list[tuple[int, int, list[Lying]]]] = [[] for _ in program.tensors]
+    for v, operator in enumerate(program.operators):
+        for slot, t in enumerate(operator.inputs):
+            readers[t].append((v, slot, [row[slot] for row in ways[v].read]))
+        if operator.gradient is not None:
+            readers[operator.gradient].append((v, 0, [row[0] for row in ways[v].made]))
+    unit = TIME_UNITS[time_unit] if problem.objective == "time" else 1.0
+    paid: dict[object, dict[Lying, float]] = {}
+    tensors = []
+    for t, by in enumerate(readers):
+        if by:
+            v = program.maker[t]
+            slot = program.operators[v].outputs.index(t)
+            made = [row[slot] for row in ways[v].made]
+            tensors.append(_tensor(program, problem, t, made, by, paid, unit))
+    return PricedProgram(ways, tensors)
+
+
+def _ways(
+    program: TensorProgram, problem: Sharding, operator: Operator, time_unit: str
+) -> PricedChoices:
+    """Return the choices of an operator that break no rule, priced."""
+    cost, read, made = [], [], []
+    numbers = range(len(operator.signatures))
+    for row in itertools.product(numbers, repeat=len(problem.mesh.shape)):
+        reads, makes = lying_of(operator, row)
+        if not any(broken_rules(program, problem, operator, row, reads, makes)):
+            cost.append(own_cost(program, problem, operator, row, (*reads, *makes), time_unit)[0])
+            read.append(reads)
+            made.append(makes)
+    return PricedChoices(np.array(cost), read, made)
+
+
+def _tensor(
+    program: TensorProgram,
+    problem: Sharding,
+    t: int,
+    made: Sequence[Lying],
+    readers: Sequence[tuple[int, int, list[Lying]]],
+    paid: dict[object, dict[Lying, float]],
+    unit: float,
+) -> ConvertedTensor:
+    """Return a tensor that is read, with its conversions priced."""
+    rows = {how: k for k, how in enumerate(dict.fromkeys(made))}
+    wanted = dict.fromkeys(how for _, _, needs in readers for how in needs)
+    columns = {how: k for k, how in enumerate(wanted)}
+    cost = np.zeros((len(rows), len(columns)))
+    for before, row in rows.items():
+        far = _far(program.tensors[t], before, problem, paid)
+        for after, column in columns.items():
+            cost[row, column] = far[after] / unit
+    return ConvertedTensor(
+        number=t,
+        maker=program.maker[t],
+        made=["x".join(how) for how in rows],
+        needed=["x".join(how) for how in columns],
+        by_maker=np.array([rows[how] for how in made], np.int64),
+        cost=cost,
+        uses=[
+            TensorUse(v, slot, np.array([columns[how] for how in needs], np.int64))
+            for v, slot, needs in readers
+        ],
+    )
+
+
+def _far(
+    tensor: Tensor, before: Lying, problem: Sharding, paid: dict[object, dict[Lying, float]]
+) -> dict[Lying, float]:
+    """Return the cost of converting a tensor from one property to each other, by shortest paths."""
+    key = (tensor.shape, tensor.size_bytes, before)
+    if key not in paid:
+        paid[key] = {how: cost for cost, how, _ in paths(tensor, before, problem)}
+    return paid[key]
+
+
+def with_memory(
+    program: TensorProgram, problem: Sharding, plain: PricedProgram, price: float
+) -> PricedProgram:
+    """Return a program whose costs include what it holds, at a price per byte.
+
+    What is kept of tensors comes after the others, as tensors of their own with negative numbers.
+    """
+    ways = plain.operators
+    keepers, twice = _keepers(program, ways)
+    mesh = problem.mesh.shape
+    priced = []
+    for v, (operator, one) in enumerate(zip(program.operators, ways, strict=True)):
+        cost, copies = one.cost, 2 if v in twice else 1
+        if operator.role == "parameter":
+            held = 1.0 if operator.gradient is None else 2.0 + problem.state
+            parameter = program.tensors[operator.outputs[0]]
+            each = [local_bytes(parameter, row[0], mesh) for row in one.made]
+            cost = cost + price * held * np.array(each)
+        priced.append(PricedChoices(np.tile(cost, copies), one.read * copies, one.made * copies))
+    converted = [
+        replace(
+            tensor,
+            by_maker=np.tile(tensor.by_maker, 2 if tensor.maker in twice else 1),
+            uses=[
+                TensorUse(
+                    use.reader, use.slot, np.tile(use.by_reader, 2 if use.reader in twice else 1)
+                )
+                for use in tensor.uses
+            ],
+        )
+        for tensor in plain.tensors
+    ]
+    kept = [_kept(program, problem, ways, t, by, price) for t, by in keepers.items()]
+    return PricedProgram(priced, [*converted, *kept])
+
+
+def _keepers(
+    program: TensorProgram, ways: Sequence[PricedChoices]
+) -> tuple[dict[int, list[_Keeper]], set[int]]:
+    """Return which operators keep each tensor, and the views that are kept."""
+    found: dict[int, list[_Keeper]] = {}
+    twice = set()
+    for v in range(len(program.operators) - 1, -1, -1):
+        operator = program.operators[v]
+        if operator.backward:
+            for slot, t in enumerate(operator.inputs):
+                if not program.operators[program.maker[t]].backward:
+                    how: list[Lying | None] = [row[slot] for row in ways[v].read]
+                    found.setdefault(t, []).append(_Keeper(v, slot, how))
+        elif operator.view and any(t in found for t in operator.outputs):
+            twice.add(v)
+            first: list[Lying | None] = [None] * len(ways[v].cost)
+            keeper = _Keeper(v, 0, [*first, *(row[0] for row in ways[v].read)])
+            found.setdefault(operator.inputs[0], []).append(keeper)
+    return found, twice
+
+
+def _kept(
+    program: TensorProgram,
+    problem: Sharding,
+    ways: Sequence[PricedChoices],
+    t: int,
+    keepers: list[_Keeper],
+    price: float,
+) -> ConvertedTensor:
+    """Return the bytes kept of a tensor as a tensor of its own, whose conversions cost them."""
+    v = program.maker[t]
+    operator, mesh = program.operators[v], problem.mesh.shape
+    slot = operator.outputs.index(t)
+    made = [(row[slot], False) for row in ways[v].made]
+    if operator.view:
+        made += [(how, True) for how, _ in made]
+    rows = list(dict.fromkeys(made))
+    columns = list(dict.fromkeys(how for keeper in keepers for how in keeper.ways))
+    cost = np.zeros((len(rows), len(columns)))
+    for a, (how, looks) in enumerate(rows):
+        for b, wanted in enumerate(columns):
+            if wanted is None or (wanted == how and (looks or operator.role == "parameter")):
+                continue
+            if wanted == how and operator.view:
+                cost[a, b] = price * _most(program, t)
+            else:
+                cost[a, b] = price * local_bytes(program.tensors[t], wanted, mesh)
+    return ConvertedTensor(
+        number=-1 - t,
+        maker=v,
+        made=[f"{'x'.join(how)}{' kept' * looks}" for how, looks in rows],
+        needed=["" if how is None else "x".join(how) for how in columns],
+        by_maker=np.array([rows.index(row) for row in made], np.int64),
+        cost=cost,
+        uses=[
+            TensorUse(
+                keeper.operator,
+                keeper.slot,
+                np.array([columns.index(how) for how in keeper.ways], np.int64),
+            )
+            for keeper in keepers
+        ],
+    )
+
+
+def _most(program: TensorProgram, t: int) -> float:
+    """Return the size in bytes of the largest tensor that a view looks at."""
+    found, operator = 0.0, program.operators[program.maker[t]]
+    while operator.view:
+        source = operator.inputs[0]
+        found = max(found, float(program.tensors[source].size_bytes))
+        operator = program.operators[program.maker[source]]
+    return found

@@ -1,0 +1,540 @@
+"""All chains of stages, by ideals: a proof that no contiguous split is below a target.
+
+*Ideals.* An *ideal* is a set of blocks that holds all that any of its blocks waits for. The
+prefixes of a contiguous split are ideals I_0 = ∅ ⊂ I_1 ⊂ … ⊂ I_P, and its stages are I_s ∖ I_{s−1}.
+Blocks that take no time on any kind of device, and have at most one neighbour in the order, are
+left out where their bytes cannot matter: no split gets dearer, and a net of a node and its readers
+that is torn without them is torn with them.
+
+*Stages.* A set S of nodes costs a device Σ p over S, and c_u for each node u of which some, not
+all, of u and its readers are in S; if data is relayed, c_u for each end of the stage at which some,
+not all, of them are before it. Times are whole parts of a target, rounded downwards, so that sums
+are exact and never too high. For an iteration they are parts of the target over M, so that those of
+M microbatches are not above it.
+
+*Max-load.* A contiguous split on devices in order is a chain of ideals:
+
+    reached[∅] = {0},
+    reached[J] = { d + e_k : d ∈ reached[I], I ⊂ J, d_k < n_k, J ∖ I fits into a device of kind k
+                   and costs it less than the target }
+
+with d the numbers of devices used, by kind. The target is proved if no d reaches all nodes. Of
+GPipe's objective, the largest forward plus the largest backward pass, the least largest backward
+pass b is found among chains whose forward passes are below the target less the b before it, from
+b = 0 on, until there is no such chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....instances import Cluster, Costs, Iteration, Throughput, Workload, price, without_links
+from ....instances.common.arrays import Bools, Floats, Ints
+from ....instances.model.contiguity import pipeline_edges
+from ....instances.model.kept_bytes import kept_bytes
+from ..rules import RELATIVE_SLACK
+from .bound_check import too_much
+from .max_load import merged
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+
+#: Chains of GPipe that are left out one by one, and numbers of devices used times ideals, at most.
+CHAINS, STATES = 60, 100_000_000
+
+#: Of what no chain reaches.
+NEVER = 1 << 62
+
+#: Numbers of devices used, by kind, and the largest backward pass on the way (GPipe; else 0).
+State = tuple[tuple[int, ...], int]
+
+
+@dataclass(frozen=True, eq=False)
+class _Chains:
+    """The graph of ideals and stages, in parts of the target; N ideals, K kinds of devices.
+
+    Parameters
+    ----------
+    stages
+        With one pass, or the forward and the backward one if the objective is GPipe's.
+    used_bytes
+        Shape (K, N): in parts of twice what a device of the kind has.
+    least
+        Shape (N,): compute on the fastest kind.
+    """
+
+    overlap: bool
+    ideals: Ideals
+    count: Ints
+    stages: Stages
+    used_bytes: Ints
+    least: Ints
+
+    def least_backward(self, forward: int) -> int | None:
+        """Return the least largest backward pass of chains below a limit; None without chain.
+
+        Parameters
+        ----------
+        forward
+            What forward passes must be below; all passes, unless the objective is GPipe's, where 0
+            is returned.
+        """
+        last = len(self.least) - 1
+        by_work = np.argsort(self.least, kind="stable")
+        work = self.least[by_work]
+        least = {(0,) * len(self.count): np.full(last + 1, NEVER)}  # by numbers of devices used
+        least[(0,) * len(self.count)][0] = 0
+        looked = 0
+        for ideal in range(last):
+            states = _best([(used, int(of[ideal])) for used, of in least.items()])
+            if not states:
+                continue
+            left = int(self.count.sum()) - min(sum(used) for used, _ in states) - 1
+            low = np.searchsorted(work, self.least[last] - left * PARTS, side="right")
+            begin = np.searchsorted(work, self.least[ideal], side="left")
+            high = np.searchsorted(work, self.least[ideal] + PARTS, side="left")
+            ends = by_work[max(low, begin) : high]
+            if self.least[last] < self.least[ideal] + PARTS:
+                ends = np.union1d(ends, [last])
+            ends = ends[self.ideals.inside(ideal, ends)]
+            looked += len(ends) * max(1, len(self.stages.pins))
+            if looked > WORK or len(least) * last > STATES:
+                raise too_much("there are too many stages below it")
+            for kind in range(len(self.count)):
+                end, own = self._priced(ideal, ends, kind, forward)
+                for used, before in states:
+                    if used[kind] < self.count[kind]:
+                        then = (*used[:kind], used[kind] + 1, *used[kind + 1 :])
+                        of = least.setdefault(then, np.full(last + 1, NEVER))
+                        of[end] = np.minimum(of[end], np.maximum(before, own))
+        found = min(int(of[last]) for of in least.values())
+        return found if found < NEVER else None
+
+    def _priced(self, ideal: int, ends: Ints, kind: int, forward: int) -> tuple[Ints, Ints]:
+        """Return the ends of stages within device and limits, and their backward passes."""
+        passes = range(len(self.stages.compute))
+        limits = (forward, PARTS)
+        fits = self.used_bytes[kind, ends] - self.used_bytes[kind, ideal] <= PARTS // 2
+        for one in passes:
+            fits &= self.stages.time(one, kind, ideal, ends) < limits[one]
+        ends = ends[fits]
+        fits = np.ones(len(ends), np.bool_)
+        cost = np.zeros(len(ends), np.int64)
+        for one, moved in zip(passes, self.stages.transfers(kind, ideal, ends), strict=True):
+            time = self.stages.time(one, kind, ideal, ends)
+            cost = np.maximum(time, moved) if self.overlap else time + moved
+            fits &= cost < limits[one]
+        return ends[fits], cost[fits] if len(passes) > 1 else np.zeros(fits.sum(), np.int64)
+
+
+#: Stages between ideals at most.
+STAGES = 3_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class ListedStages:
+    """The stages whose M microbatches take less than the target; R stages.
+
+    Parameters
+    ----------
+    start, end
+        Shape (R,): the numbers of the ideals between which they are.
+    times
+        Shape (4, R): of F, B, I and W, in parts of the target; the least over kinds of devices.
+    resident, activation
+        Shape (R,): bytes all the time and per microbatch, as a part of the roomiest device.
+    ideals
+        How many there are.
+    most
+        Stages of a chain at most.
+    """
+
+    start: Ints
+    end: Ints
+    times: Floats
+    resident: Floats
+    activation: Floats
+    ideals: int
+    most: int
+
+
+#: Ideals at most.
+IDEALS = 60_000
+
+
+@dataclass(frozen=True, eq=False)
+class Ideals:
+    """The ideals of B blocks by size, the empty one first; N of them.
+
+    Parameters
+    ----------
+    block
+        Shape (n,): block of each node; −1 if it is left out.
+    members
+        Shape (N, B).
+    words
+        Shape (N, ⌈B / 64⌉): the same, a bit for a block.
+    left_out
+        How many other blocks there are.
+    """
+
+    block: Ints
+    members: Bools
+    words: NDArray[np.uint64]
+    left_out: int
+
+    def inside(self, ideal: int, others: Ints) -> Bools:
+        """Return whether an ideal is a proper part of each of the others."""
+        own = self.words[ideal]
+        held: Bools = np.all((self.words[others] & own) == own, axis=1)
+        return np.asarray(held & (others > ideal), np.bool_)
+
+    def sums(self, of_nodes: Ints) -> Ints:
+        """Return the sum over the nodes of each ideal, shape (N,)."""
+        of_blocks: Ints = np.zeros(self.members.shape[1] + 1, np.int64)
+        np.add.at(of_blocks, self.block, of_nodes)
+        total: Ints = self.members @ of_blocks[:-1]
+        return total
+
+    def held(self, nets: Iterable[frozenset[int]]) -> NDArray[np.int32]:
+        """Return how many blocks of each net an ideal holds, shape (N, E)."""
+        each = [self.members[:, sorted(pins)].sum(axis=1) for pins in nets]
+        return np.array(each, np.int32).reshape(len(each), len(self.members)).T.copy()
+
+
+#: Parts of the target: sums of 2^18 times that are no larger stay below 2^63.
+PARTS = 1 << 44
+
+#: Ideals times nets, and comparisons of a net with a stage, at most; stages priced at once.
+CELLS, WORK, AT_ONCE = 100_000_000, 40_000_000_000, 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Stages:
+    """The costs of stages between ideals; N ideals, K kinds that have devices, E nets.
+
+    Parameters
+    ----------
+    compute, crossed
+        For each pass, shape (K, N): of the ideals, and what relayed data costs at their ends;
+        the latter () if none is.
+    moved
+        For each pass, shape (K, E): of the nets.
+    held, pins
+        Shapes (N, E) and (E,): blocks of each net that an ideal holds, and that it has.
+    """
+
+    compute: tuple[Ints, ...]
+    crossed: tuple[Ints, ...]
+    moved: tuple[Ints, ...]
+    held: NDArray[np.int32]
+    pins: Ints
+
+    @classmethod
+    def of(
+        cls,
+        costs: Costs,
+        ideals: Ideals,
+        target: float,
+        passes: Sequence[Bools],
+        readers: Sequence[Sequence[int]],
+        *,
+        relayed: bool,
+    ) -> Stages:
+        """Price stages.
+
+        Parameters
+        ----------
+        costs
+            Without links between devices.
+        target
+            Above 0 and finite; what takes longer counts as that.
+        passes
+            Shape (n,) each: nodes of the pass, which pays for what they make.
+        readers
+            Of each node, those that count.
+        relayed
+            Whether data moves only from a stage to the next.
+
+        Raises
+        ------
+        VerificationError
+            If there are too many ideals and nets for tables of both.
+        """
+        kinds = np.flatnonzero(costs.count)
+        compute = parts(costs.compute[kinds], target)
+        transfer = parts(costs.transfer[kinds], target)
+        nets: dict[frozenset[int], Ints] = {}  # what each pass pays for them, by kind
+        for u, others in enumerate(readers):
+            net = frozenset(ideals.block[[u, *others]].tolist()) - {-1}
+            if len(net) > 1:
+                paid = nets.setdefault(net, np.zeros((len(passes), len(kinds)), np.int64))
+                paid += [transfer[:, u] * own[u] for own in passes]
+        if len(ideals.members) * len(nets) > CELLS:
+            raise too_much(f"there are {len(ideals.members)} ideals and {len(nets)} nets")
+        held, pins = ideals.held(nets), np.array([len(net) for net in nets], np.int64)
+        by_net = np.array([*nets.values()], np.int64).reshape(len(nets), len(passes), len(kinds))
+        moved = tuple(by_net[:, number].T.copy() for number in range(len(passes)))
+        sums = tuple(np.array([ideals.sums(kind * own) for kind in compute]) for own in passes)
+        crossed: tuple[Ints, ...] = ()
+        if relayed:
+            cut = (held > 0) & (held < pins)
+            crossed = tuple(np.array([cut @ kind for kind in own]) for own in moved)
+        return cls(sums, crossed, moved, held, pins)
+
+    def time(self, number: int, kind: int, ideal: int, ends: Ints) -> Ints:
+        """Return the compute of a pass of the stages from one ideal to others."""
+        own = self.compute[number][kind]
+        time: Ints = own[ends] - own[ideal]
+        return time
+
+    def transfers(self, kind: int, ideal: int, ends: Ints) -> list[Ints]:
+        """Return the transfers of the stages from one ideal to others, by pass."""
+        if self.crossed:
+            return [own[kind, ends] + own[kind, ideal] for own in self.crossed]
+        open_ = np.flatnonzero(self.held[ideal] < self.pins)
+        found = [np.empty(len(ends), np.int64) for _ in self.moved]
+        for begin in range(0, len(ends), AT_ONCE):
+            some = slice(begin, begin + AT_ONCE)
+            new = self.held[np.ix_(ends[some], open_)] - self.held[ideal, open_]
+            torn = (new > 0) & (new < self.pins[open_])
+            for of_pass, own in zip(found, self.moved, strict=True):
+                of_pass[some] = torn @ own[kind, open_]
+        return found
+
+
+def bytes_in_parts(values: Floats, costs: Costs) -> Ints:
+    """Return bytes in parts of twice the memory of a device, by kind that has devices."""
+    room = costs.capacity_bytes[costs.count > 0, None] * (1 + RELATIVE_SLACK)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        return parts(np.where(values > 0, values / room, 0.0), 2.0)
+
+
+def parts(values: Floats, target: float) -> Ints:
+    """Return values in parts of the target, rounded downwards; those above it as the target."""
+    with np.errstate(over="ignore"):
+        whole: Ints = np.floor(np.minimum(values / target, 1.0) * PARTS).astype(np.int64)
+    return whole
+
+
+def ideals_of(workload: Workload, costs: Costs, waits: Sequence[tuple[int, int]]) -> Ideals:
+    """Return all ideals of blocks: of colours, and of those that wait for each other.
+
+    Parameters
+    ----------
+    waits
+        Pairs of nodes of which the first must not be in a later stage.
+
+    Raises
+    ------
+    VerificationError
+        If there are more than `IDEALS`.
+    """
+    import networkx as nx
+
+    block = merged(workload, waits)
+    pairs = {(int(block[u]), int(block[v])) for u, v in waits}
+    order = nx.DiGraph((u, v) for u, v in pairs if u != v)
+    order.add_nodes_from(block.tolist())
+    kept = (costs.compute[costs.count > 0] > 0).any(axis=0)
+    if not (costs.capacity_bytes[costs.count > 0] >= workload.memory_bytes.sum()).all():
+        kept |= workload.memory_bytes > 0
+    _leave_out(order, set(block[kept].tolist()))
+    number = {b: i for i, b in enumerate(order)}
+    size = len(number)
+    before = [sum(1 << number[u] for u in order.predecessors(b)) for b in order]
+    after = [[number[w] for w in order.successors(b)] for b in order]
+    ready = sum(1 << v for v in range(size) if not before[v])
+    layers = [{0: ready}]  # blocks that may come next, by ideal
+    count = 1
+    while len(layers) <= size:
+        following: dict[int, int] = {}
+        for ideal, ready in layers[-1].items():
+            for v in _bits(ready):
+                larger = ideal | 1 << v
+                if larger not in following:
+                    freed = (w for w in after[v] if before[w] & larger == before[w])
+                    following[larger] = (ready ^ 1 << v) | sum(1 << w for w in freed)
+            if count + len(following) > IDEALS:
+                raise too_much(f"there are more than {IDEALS} ideals")
+        count += len(following)
+        layers.append(following)
+    width = 8 * (size // 64 + 1)
+    rows = b"".join(ideal.to_bytes(width, "little") for layer in layers for ideal in layer)
+    packed = np.frombuffer(rows, np.uint8).reshape(count, width)
+    members = np.unpackbits(packed, axis=1, count=size, bitorder="little").astype(np.bool_)
+    own = np.array([number.get(b, -1) for b in block.tolist()], np.int64)
+    return Ideals(own, members, packed.view(np.uint64), int(block.max(initial=-1)) + 1 - size)
+
+
+def _leave_out(order: nx.DiGraph[int], kept: set[int]) -> None:
+    """Remove blocks of at most one neighbour from the order, except those to keep."""
+    ends = [b for b in order if b not in kept]
+    while ends:
+        b = ends.pop()
+        if b in order and b not in kept and order.degree(b) <= 1:
+            ends += [*order.predecessors(b), *order.successors(b)]
+            order.remove_node(b)
+
+
+def _bits(mask: int) -> Iterable[int]:
+    """Yield the positions of the bits that are set."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def list_stages(
+    workload: Workload, cluster: Cluster, problem: Iteration, target: float
+) -> ListedStages:
+    """Return the stages of an iteration below a target.
+
+    Parameters
+    ----------
+    problem
+        With a contiguous split and one stage on a device.
+    target
+        Of the makespan; above 0 and finite.
+
+    Raises
+    ------
+    VerificationError
+        If there are too many ideals or stages.
+
+    Notes
+    -----
+    O(R E) for E sets of a node and its readers.
+    """
+    costs = without_links(price(workload, cluster), returning=False)
+    backward, each = workload.backward, target / problem.microbatches
+    waits = [
+        (v, u) if backward[u] else (u, v)
+        for u, v in workload.edges.tolist()
+        if backward[u] == backward[v]
+    ]
+    ideals = ideals_of(workload, costs, waits)
+    # what a device needs in its backward pass alone is received there: it is left out
+    readers = [
+        [v for v in others if problem.relayed or backward[u] or not backward[v]]
+        for u, others in enumerate(workload.successors)
+    ]
+    stages = Stages.of(costs, ideals, each, (~backward, backward), readers, relayed=problem.relayed)
+    _, resident, activation = kept_bytes(workload)
+    used = [
+        np.array([ideals.sums(kind) for kind in bytes_in_parts(values, costs)]).min(axis=0)
+        for values in (resident, activation)
+    ]
+    kinds = range(len(stages.compute[0]))
+    size = len(ideals.members)
+    most = min(int(costs.count.sum()), ideals.members.shape[1] + ideals.left_out)
+    most = min(most, problem.placement_rules.max_stages or most)
+    least = ideals.sums(parts(costs.compute[costs.count > 0], each).min(axis=0))
+    by_work = np.argsort(least, kind="stable")
+    work = least[by_work]
+    # a stage of what is left out takes no time, and others may have more microbatches in flight
+    empty = np.arange(size if ideals.left_out else 0)
+    columns: list[tuple[Ints, Ints, Floats]] = [(empty, empty, np.zeros((4, len(empty))))]
+    count = looked = 0
+    for ideal in np.flatnonzero(least <= (most - 1) * PARTS).tolist():
+        begin, high = np.searchsorted(work, [least[ideal], least[ideal] + PARTS])
+        ends = by_work[begin:high]
+        ends = ends[ideals.inside(ideal, ends) & (least[-1] - least[ends] <= (most - 1) * PARTS)]
+        times = np.full((4, len(ends)), np.inf)
+        for kind in kinds:
+            times = np.minimum(times, _times(stages, kind, ideal, ends, problem, workload.n))
+        fits = np.isfinite(times[0])
+        columns.append((np.full(int(fits.sum()), ideal), ends[fits], times[:, fits]))
+        count += int(fits.sum())
+        looked += len(ends) * max(1, len(stages.pins))
+        if count > STAGES or looked > WORK:
+            raise too_much("there are too many stages below it")
+    start = np.concatenate([own for own, _, _ in columns])
+    end = np.concatenate([own for _, own, _ in columns])
+    times = np.concatenate([own for _, _, own in columns], axis=1)
+    resident, activation = ((of[end] - of[start]) / (PARTS // 2) for of in used)
+    return ListedStages(start, end, times / problem.microbatches, resident, activation, size, most)
+
+
+def _times(
+    stages: Stages, kind: int, ideal: int, ends: Ints, problem: Iteration, nodes: int
+) -> Floats:
+    """Return the times of F, B, I and W on a kind of device; `inf` beyond the target."""
+    compute = [stages.time(number, kind, ideal, ends) for number in (0, 1)]
+    moved = [np.zeros_like(compute[0])] * 2
+    if not problem.overlap:
+        moved = stages.transfers(kind, ideal, ends)
+    forward, back = compute[0] + moved[0], compute[1] + moved[1]
+    share = problem.weight_share
+    # I is the difference of two times: what rounding took from the compute is added again
+    rows = np.array([forward, back, back - share * (compute[1] + nodes), share * compute[1]])
+    return np.where(forward + back < PARTS, np.maximum(rows, 0.0) / PARTS, np.inf)
+
+
+def no_chain_below(workload: Workload, costs: Costs, problem: Throughput, target: float) -> bool:
+    """Prove that every contiguous split has an objective of `target` or more; False if not.
+
+    Parameters
+    ----------
+    costs
+        Of the cluster; links between devices are left out, which makes no split dearer.
+    target
+        Above 0 and finite.
+
+    Raises
+    ------
+    VerificationError
+        If there are too many ideals or stages to look at all of them.
+
+    Notes
+    -----
+    O(R E) for R stages below the target between N ideals and E sets of a node and its readers.
+    """
+    chains = _chains(workload, without_links(costs, returning=False), problem, target)
+    if problem.pipeline != "gpipe":
+        return chains.least_backward(PARTS) is None
+    backward = 0
+    for _ in range(CHAINS):
+        least = chains.least_backward(PARTS - backward)
+        if least is None:
+            return True
+        if least <= backward:
+            return False
+        backward = least
+    raise too_much(f"more than {CHAINS} chains are close to it")
+
+
+def _chains(workload: Workload, costs: Costs, problem: Throughput, target: float) -> _Chains:
+    """Return the graph of ideals and stages of a problem."""
+    ideals = ideals_of(workload, costs, pipeline_edges(workload))
+    backward, all_nodes = workload.backward, np.ones(workload.n, np.bool_)
+    passes = (~backward, backward) if problem.pipeline == "gpipe" else (all_nodes,)
+    stages = Stages.of(costs, ideals, target, passes, workload.successors, relayed=problem.relayed)
+    used = bytes_in_parts(workload.memory_bytes, costs)
+    compute = parts(costs.compute[costs.count > 0], target)
+    return _Chains(
+        problem.overlap,
+        ideals,
+        costs.count[costs.count > 0],
+        stages,
+        np.array([ideals.sums(kind) for kind in used]),
+        ideals.sums(compute.min(axis=0)),
+    )
+
+
+def _best(states: list[State]) -> list[State]:
+    """Return the undominated states among those reached."""
+    kept: list[State] = []
+    for used, backward in sorted(states):
+        if backward < NEVER and not any(
+            before <= backward and all(a <= b for a, b in zip(fewer, used, strict=True))
+            for fewer, before in kept
+        ):
+            kept.append((used, backward))
+    return kept
