@@ -32,7 +32,7 @@ from .parameters import (
     LINK_SLICES,
     MAX_EXACT_DEVICES,
 )
-from .search import MappingSearch
+from .state import MappingState
 
 
 def busiest_link(
@@ -42,7 +42,7 @@ def busiest_link(
 
     The partition and what the bound holds for are those of `auto.stage_times`.
     """
-    mapping = MappingSearch(task, search)
+    mapping = MappingState(task, search)
     with mapping.step("layouts"):
         mapping.layouts()
     if search.should_stop():
@@ -60,7 +60,7 @@ def busiest_link(
         _anneal(mapping, traffic)
 
 
-def _prove(mapping: MappingSearch, traffic: LinkTraffic) -> None:
+def _prove(mapping: MappingState, traffic: LinkTraffic) -> None:
     """Solve the integer program, in a share of the time."""
     # with Pyomo, which takes a second to import
     from .milp import map_by_program
@@ -70,7 +70,7 @@ def _prove(mapping: MappingSearch, traffic: LinkTraffic) -> None:
         map_by_program(mapping, traffic, seconds=seconds)
 
 
-def _bound(mapping: MappingSearch, traffic: LinkTraffic) -> None:
+def _bound(mapping: MappingState, traffic: LinkTraffic) -> None:
     search = mapping.search
     mapping.raise_bound(device_bound(mapping.problem, traffic), "links of each device")
     for rings in (False, True):
@@ -95,7 +95,7 @@ def _bound(mapping: MappingSearch, traffic: LinkTraffic) -> None:
         _bound_by_islands(mapping, traffic, names)
 
 
-def _bound_by_islands(mapping: MappingSearch, traffic: LinkTraffic, names: Ints) -> None:
+def _bound_by_islands(mapping: MappingState, traffic: LinkTraffic, names: Ints) -> None:
     """Raise the bound by what must pass between the islands `names`: a relaxation."""
     # with Pyomo, which takes a second to import
     from ...formulations.mapping.busiest_link import island_milp
@@ -116,7 +116,7 @@ def _bound_by_islands(mapping: MappingSearch, traffic: LinkTraffic, names: Ints)
     solve_program(state, mapping.search, seconds=seconds, gap=0.0)
 
 
-def _count(mapping: MappingSearch, costs: MappingCosts, lower_bounds: LowerBounds) -> None:
+def _count(mapping: MappingState, costs: MappingCosts, lower_bounds: LowerBounds) -> None:
     """Raise the bound by counts of devices per island."""
     search = mapping.search
     names, block = np.unique(costs.island, return_inverse=True)
@@ -127,7 +127,7 @@ def _count(mapping: MappingSearch, costs: MappingCosts, lower_bounds: LowerBound
     mapping.raise_bound(bound, "narrowest links of routes, counts per island (HiGHS)")
 
 
-def _anneal(mapping: MappingSearch, traffic: LinkTraffic) -> None:
+def _anneal(mapping: MappingState, traffic: LinkTraffic) -> None:
     search, problem = mapping.search, mapping.problem
     if not isinstance(search.best, ReplicaPlacement):
         return

@@ -32,7 +32,6 @@ from .exact_kernels import (
     tree_order,
     tree_times,
 )
-from .parameters import EXACT_SLICE, REMEMBERED_PAIRS
 
 
 class Tables(NamedTuple):
@@ -151,8 +150,8 @@ def _decide(
     rank = np.zeros(1 << costs.size, np.int32)
     sets = [mask for mask in range(1 << costs.size) if mask.bit_count() == costs.replicas]
     rank[sets] = np.arange(len(sets))
-    # whether two sets match along a boundary is looked up many times: −1 where not known
-    remembered = costs.stages * len(sets) ** 2 <= REMEMBERED_PAIRS
+    # whether two sets match along a boundary is looked up many times; a byte each, 32 MiB at most
+    remembered = costs.stages * len(sets) ** 2 <= 1 << 25
     shape = (costs.stages, len(sets), len(sets)) if remembered else (0, 0, 0)
     matched = np.full(shape, -1, np.int8)
     failed = Dict.empty(types.int64, types.boolean)
@@ -165,6 +164,7 @@ def _decide(
     while True:
         if clock.should_stop():
             return None
-        end = place_stages(tables, walk, failed, EXACT_SLICE, costs.replicas)
+        # half a million sets take some tenths of a second between two looks at the clock
+        end = place_stages(tables, walk, failed, 500_000, costs.replicas)
         if end >= 0:
             return walk.path if end == 1 else nothing

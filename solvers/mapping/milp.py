@@ -10,7 +10,7 @@ from ...instances.common.arrays import Floats
 from ..core.compiled_model import compile_model
 from ..core.milp_driver import Program, solve_program
 from ..core.search import Search
-from .search import MappingSearch
+from .state import MappingState
 
 
 def milp(task: Task[DeviceMapping], search: Search[Solution]) -> None:
@@ -18,7 +18,7 @@ def milp(task: Task[DeviceMapping], search: Search[Solution]) -> None:
 
     The program knows no collectives but rings.
     """
-    mapping = MappingSearch(task, search)
+    mapping = MappingState(task, search)
     of_links = mapping.problem.objective == "busiest-link"
     mapping.layouts()
     traffic = link_traffic(mapping.stages, mapping.problem) if of_links else None
@@ -26,7 +26,7 @@ def milp(task: Task[DeviceMapping], search: Search[Solution]) -> None:
 
 
 def map_by_program(
-    mapping: MappingSearch, traffic: LinkTraffic | None, *, seconds: float | None = None
+    mapping: MappingState, traffic: LinkTraffic | None, *, seconds: float | None = None
 ) -> None:
     """Map the stages by the integer program, from the incumbent on; collectives are rings.
 

@@ -32,7 +32,7 @@ from .partition import balanced_partition
 from .threshold_tests import SegmentTest, count_test
 
 
-class MappingSearch:
+class MappingState:
     """A search for a mapping, in seconds per batch; `search` counts in the workload's unit."""
 
     def __init__(self, task: Task[DeviceMapping], search: Search[Solution]) -> None:
@@ -227,7 +227,7 @@ class MappingSearch:
             done: list[object] = []
             for k in range(SEGMENT_TARGETS):
                 target = bound * (1 + 1e-6) * 1.02**k
-                segments = test(costs, self.lower_bounds, target)
+                segments = test.segments(costs, self.lower_bounds, target)
                 if segments is None or segments in done or search.should_stop():
                     continue
                 done.append(segments)

@@ -1,7 +1,4 @@
-"""The inner loop of cutting a graph into stages: moves of units between stages.
-
-The least cost of a pair of devices across blocks: see `segments`.
-"""
+"""Kernel of the balanced partition: moves of single units between neighbouring stages."""
 
 from __future__ import annotations
 
@@ -93,16 +90,3 @@ def move_units(seconds, successors, predecessors, nets_of, pins_of, weight, stag
     for s in range(stages):
         worst = max(worst, load[s] + (cut[s] if s + 1 < stages else 0.0))
     return worst
-
-
-@kernel
-def least_across(latency, inverse, block, factors, across):
-    """Least cost of a pair in two blocks (or in one) for each row of factors; `inf` without one."""
-    least = np.full(len(factors), np.inf)
-    for d in range(len(block)):
-        for e in range(len(block)):
-            if d != e and (block[d] != block[e]) == across:
-                for k in range(len(factors)):
-                    cost = factors[k, 0] * latency[d, e] + factors[k, 1] * inverse[d, e]
-                    least[k] = min(least[k], cost)
-    return least
