@@ -283,14 +283,16 @@ def mapping() -> tuple[dict[str, Cell], dict[str, Part]]:
         return Part(((auto, "start_strategies"),), others, ((targets, name),))
 
     def rounds(wanted: int) -> Part:
-        every = targets.anneal
+        every = targets.anneal_targets
 
         def others(mapping: state.MappingState, starts: Any, rounds: int | None = None) -> None:
             if rounds != wanted:
                 every(mapping, starts, rounds)
 
         return Part(
-            ((auto, "anneal"),), others, counts=lambda *_, rounds=None, **__: rounds == wanted
+            ((auto, "anneal_targets"),),
+            others,
+            counts=lambda *_, rounds=None, **__: rounds == wanted,
         )
 
     parts = {

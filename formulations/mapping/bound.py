@@ -82,7 +82,7 @@ def stage_lower_bounds(
 
 
 def _least(pair_costs: Floats, replicas: int, *, ring: bool) -> float:
-    """Least threshold at which R disjoint pairs, or a ring of R devices, may exist.
+    """Return the least pair cost at which R disjoint pairs, or a ring of R devices, may exist.
 
     A pair cost is one of the values of `pair_costs`; they are searched by bisection. On many
     devices only neighbours are counted: 2R devices need one, or R devices two (one if R = 2).

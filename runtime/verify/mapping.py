@@ -78,7 +78,7 @@ def check(
 def stage_reports(
     costs: StageCosts, problem: DeviceMapping, slots: Ints, sends_to: Ints
 ) -> tuple[MappedStage, ...]:
-    """Return what each stage takes per batch, by the definition in `DeviceMapping`.
+    """Return the times of each stage per batch in seconds, by the definition in `DeviceMapping`.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ def stage_reports(
 def allreduce(
     message: Message, problem: DeviceMapping, row: list[int], size: float
 ) -> tuple[float, str]:
-    """Return the seconds of an all-reduce of `size` bytes among `row`, and what does it.
+    """Return the seconds of an all-reduce of `size` bytes among `row`, and its kind.
 
     ``ring``: 2(R−1) steps of size/R. ``tree``: replica i's parent is replica ⌊(i−1)/2⌋; up and
     down again, 2⌊log2 R⌋ steps of the whole size. ``hierarchical``, where each island used holds
@@ -209,7 +209,7 @@ def busiest_link(
 
 
 def _slowest(message: Message, row: list[int], size: float) -> float:
-    """Longest message of `size` bytes around a ring."""
+    """Return the seconds of the longest message of `size` bytes around a ring."""
     return max(message(a, b, size) for a, b in _ring(row))
 
 
@@ -222,20 +222,20 @@ def _ring_time(message: Message, row: list[int], size: float) -> float:
 
 
 def _tree(row: list[int], level: int) -> list[Pair]:
-    """Replicas of one level of the tree, each with its parent."""
+    """Return the replicas of one level of the tree, each with its parent."""
     children = range(2**level - 1, min(2 ** (level + 1) - 1, len(row)))
     return [(row[i], row[(i - 1) // 2]) for i in children]
 
 
 def _find(topology: Topology, pairs: Iterable[list[Pair]]) -> None:
-    """Let the routes of these pairs be known, and not those of all."""
+    """Compute the routes of these pairs alone."""
     topology.routes.find(np.array(list(chain(*pairs)), np.int64).reshape(-1, 2))
 
 
 def _find_trees(
     message: Message, problem: DeviceMapping, rows: list[list[int]], sizes: list[float]
 ) -> None:
-    """Find the routes that `allreduce` asks for, of all stages side by side."""
+    """Compute the routes that `allreduce` needs, of all stages level by level."""
     depth = problem.replicas.bit_length() - 1
     rings = {
         s: _ring_time(message, row, size)

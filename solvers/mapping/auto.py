@@ -35,13 +35,13 @@ from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ..core.search import OPTIMAL_GAP, Search
 from .annealing.costs import break_ties
-from .annealing.targets import anneal, descents, start_strategies
+from .annealing.targets import anneal_targets, descents, start_strategies
 from .parameters import EARLY_ROUNDS, EXACT_ROUNDS, MAX_EXACT_DEVICES
 from .state import MappingState
 
 
 def auto(task: Task[DeviceMapping], search: Search[Solution]) -> None:
-    """Map for what the problem minimises; break ties of stage times by their sum."""
+    """Minimise the problem's objective; break ties of stage times by their sum."""
     if task.problem.objective == "busiest-link":
         from .busiest_link import busiest_link  # with Pyomo, which takes a second to import
 
@@ -52,7 +52,7 @@ def auto(task: Task[DeviceMapping], search: Search[Solution]) -> None:
 
 
 def layouts(task: Task[DeviceMapping], search: Search[Solution]) -> None:
-    """Take the best construction, with a bound, for what the problem minimises."""
+    """Offer the best construction, with a bound on the problem's objective."""
     if task.problem.objective == "busiest-link":
         from .busiest_link import busiest_link
 
@@ -65,7 +65,7 @@ def layouts(task: Task[DeviceMapping], search: Search[Solution]) -> None:
 
 
 def stage_times(task: Task[DeviceMapping], search: Search[Solution]) -> None:
-    """Map so that the longest stage is short: the strategy above, but for ties."""
+    """Minimise the longest stage time by the strategy above, ties aside."""
     mapping = MappingState(task, search)
     with mapping.step("layouts"):
         mapping.layouts()
@@ -88,7 +88,7 @@ def stage_times(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     starts = start_strategies(mapping)
     if devices > 2 * MAX_EXACT_DEVICES:
         with mapping.step("annealing"):
-            anneal(mapping, starts, rounds=EARLY_ROUNDS)
+            anneal_targets(mapping, starts, rounds=EARLY_ROUNDS)
     mapping.bound_thresholds()
     if devices > MAX_EXACT_DEVICES:
         with mapping.step("messages"):
@@ -98,18 +98,18 @@ def stage_times(task: Task[DeviceMapping], search: Search[Solution]) -> None:
                 combined_programs(mapping)
     if devices <= MAX_EXACT_DEVICES and search.gap > OPTIMAL_GAP:
         with mapping.step("annealing"):
-            anneal(mapping, starts, rounds=EXACT_ROUNDS)
+            anneal_targets(mapping, starts, rounds=EXACT_ROUNDS)
         with mapping.step("exact"):
             _exact(mapping)
     if mapping.rings_only:
         with mapping.step("annealing"):
-            anneal(mapping, starts)
+            anneal_targets(mapping, starts)
     else:
         descents(mapping, starts)
 
 
 def _exact(mapping: MappingState) -> None:
-    """Search to the end over sets of devices."""
+    """Search all sets of devices per stage."""
     from .exact import exact  # with numba
 
     search = mapping.search
@@ -125,7 +125,7 @@ def _exact(mapping: MappingState) -> None:
 
 
 def annealing(task: Task[DeviceMapping], search: Search[Solution]) -> None:
-    """Anneal with other random numbers, at targets below the best mapping of all processes."""
+    """Anneal from another seed, at targets below the incumbent of all processes."""
     if task.problem.objective == "busiest-link":
         from .busiest_link import busiest_link
 
@@ -138,6 +138,6 @@ def annealing(task: Task[DeviceMapping], search: Search[Solution]) -> None:
         return
     starts = start_strategies(mapping)
     if mapping.rings_only:
-        anneal(mapping, starts)
+        anneal_targets(mapping, starts)
     else:
         descents(mapping, starts)

@@ -1,6 +1,6 @@
-"""Mapping for the least busiest link: constructions, bounds, annealing on all links at once.
+"""Mapping for the least busiest link: constructions, bounds, annealing of the loads of links.
 
-On few devices the integer program proves what was found.
+On few devices an integer program comes before the annealing, and proves optima.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def busiest_link(
 
 
 def _prove(mapping: MappingState, traffic: LinkTraffic) -> None:
-    """Solve the integer program, in a share of the time."""
+    """Solve the integer program of the mapping in a share of the time."""
     # with Pyomo, which takes a second to import
     from .milp import map_by_program
 
@@ -71,6 +71,7 @@ def _prove(mapping: MappingState, traffic: LinkTraffic) -> None:
 
 
 def _bound(mapping: MappingState, traffic: LinkTraffic) -> None:
+    """Raise the bound by the links of devices, the narrowest links of routes, and islands."""
     search = mapping.search
     mapping.raise_bound(device_bound(mapping.problem, traffic), "links of each device")
     for rings in (False, True):
@@ -96,7 +97,7 @@ def _bound(mapping: MappingState, traffic: LinkTraffic) -> None:
 
 
 def _bound_by_islands(mapping: MappingState, traffic: LinkTraffic, names: Ints) -> None:
-    """Raise the bound by what must pass between the islands `names`: a relaxation."""
+    """Raise the bound by the traffic between the islands `names`, a relaxation."""
     # with Pyomo, which takes a second to import
     from ...formulations.mapping.busiest_link import island_milp
     from ..core.compiled_model import compile_model
@@ -117,7 +118,7 @@ def _bound_by_islands(mapping: MappingState, traffic: LinkTraffic, names: Ints) 
 
 
 def _count(mapping: MappingState, costs: MappingCosts, lower_bounds: LowerBounds) -> None:
-    """Raise the bound by counts of devices per island."""
+    """Raise the bound by the threshold test of counts of devices per island."""
     search = mapping.search
     names, block = np.unique(costs.island, return_inverse=True)
     if len(names) < 2 or search.should_stop() or search.gap <= OPTIMAL_GAP:
@@ -128,6 +129,7 @@ def _count(mapping: MappingState, costs: MappingCosts, lower_bounds: LowerBounds
 
 
 def _anneal(mapping: MappingState, traffic: LinkTraffic) -> None:
+    """Anneal from the incumbent until a limit, from other temperatures in turn."""
     search, problem = mapping.search, mapping.problem
     if not isinstance(search.best, ReplicaPlacement):
         return

@@ -35,7 +35,7 @@ from .exact_kernels import (
 
 
 class Tables(NamedTuple):
-    """What is known of sets of devices at a target; sets are bits, 2^D of them.
+    """Tables over sets of devices at a target time; sets are bits, 2^D of them.
 
     C sets have R devices.
     """
@@ -51,7 +51,7 @@ class Tables(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """Where the search stands: the stages placed, and what is left to try."""
+    """Position of the depth-first search: sets of the stages placed, and those to be tried next."""
 
     path: Ints  # (S,) set of each stage
     free: Ints  # (S,) devices for the stage
@@ -63,16 +63,16 @@ class Walk(NamedTuple):
 def exact(
     costs: MappingCosts, lower_bounds: LowerBounds, low: float, high: float, clock: Stoppable
 ) -> tuple[float, list[tuple[Ints, Ints]], bool]:
-    """Search the least max stage time between `low` and `high`.
+    """Minimise the longest stage time between `low` and `high`, in seconds.
 
     Parameters
     ----------
-    least
+    lower_bounds
         Lower bounds of both terms of each stage.
     low
-        No mapping is better.
+        Lower bound.
     high
-        Value of a known mapping.
+        Longest stage time of a known mapping.
 
     Returns
     -------
@@ -121,7 +121,7 @@ def exact(
 
 
 def _value(costs: MappingCosts, rings: Floats, masks: Ints, slots: Ints, sends_to: Ints) -> float:
-    """Return the max stage time, each all-reduce at the least that `rings` knows of its set."""
+    """Return the longest stage time in seconds, with the all-reduces of sets in `rings`."""
     around = np.array([rings[s, mask] for s, mask in enumerate(masks.tolist())])
     sends = stage_times(replace(costs, ring=np.zeros_like(costs.ring)), slots, sends_to)
     return float((sends + around).max())

@@ -1,4 +1,4 @@
-"""Mapping of given stages by an integer program, `formulations.mapping.milp`, for few devices."""
+"""Mapping of given stages by the integer program of `formulations.mapping.milp`; few devices."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def map_by_program(
     Parameters
     ----------
     traffic
-        Of the links, if their load is the objective.
+        Traffic of the links, if the busiest link is the objective.
     seconds
-        At most so long; None: until the limit.
+        Time limit; None: that of the search.
     """
     search = mapping.search
 

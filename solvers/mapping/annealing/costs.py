@@ -188,7 +188,7 @@ def descend(
     hot: float = 0.0,
     orders_only: bool = False,
 ) -> tuple[Ints, Ints]:
-    """Return a mapping of shorter stages; O(steps · R) time.
+    """Return slots and receivers with a lower power sum of stage times; O(steps · R) time.
 
     Parameters
     ----------

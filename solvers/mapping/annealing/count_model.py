@@ -40,7 +40,7 @@ from ..parameters import (
 )
 from .anneal_kernel import State, generator, state_of
 from .costs import sampled_splits
-from .count_model_kernel import anneal_counts
+from .count_model_kernel import CountObjective, anneal_counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,9 +138,7 @@ def most_likely_counts(
     nll = float(
         anneal_counts(
             counts,
-            edge_nll,
-            penalties,
-            replicas,
+            CountObjective(edge_nll, penalties, replicas),
             steps,
             generator(seed),
             COUNT_HOT,

@@ -7,11 +7,21 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
+from ....instances.common.arrays import Floats
 from ....instances.common.kernel import inner, kernel
 from .anneal_kernel import below, uniform
+
+
+class CountObjective(NamedTuple):
+    """Negative log-probability of counts, by its terms; S stages, Q splits, B blocks."""
+
+    edges: Floats  # (S, Q, 4) of one edge of each kind
+    penalties: Floats  # (B, S + 1) added for each device
+    replicas: int
 
 
 @inner
@@ -50,8 +60,9 @@ def _move(counts, inside, used, b, s, by):
 
 
 @inner
-def _exchange(counts, inside, used, b, c, s, t, length, count):
-    """Exchange `count` devices each of `length` stages: from s on in block b, from t on in c."""
+def _exchange(counts, inside, used, one, other, length, count):
+    """Exchange `count` devices each of `length` stages from two pairs (block, stage) on."""
+    (b, s), (c, t) = one, other
     for j in range(length):
         _move(counts, inside, used, b, s + j, -count)
         _move(counts, inside, used, b, t + j, count)
@@ -68,12 +79,13 @@ def _copy(target, source):
 
 
 @kernel
-def anneal_counts(counts, edge_nll, penalties, replicas, steps, random, hot, cold, exchange_rate):
+def anneal_counts(counts, objective, steps, random, hot, cold, exchange_rate):
     """Minimise the negative log-probability of `counts` in place; return the least found.
 
     A step exchanges some devices of one stage, one device each of several stages in a row, or all
-    counts of two blocks. `edge_nll` has shape (S, Q, 4), `penalties` (B, S + 1).
+    counts of two blocks.
     """
+    edge_nll, penalties, replicas = objective
     blocks, stages = counts.shape[0], counts.shape[1] - 1
     inside, used = np.zeros(stages, np.int64), np.zeros(stages, np.int64)
     size = np.zeros(blocks, np.int64)
@@ -124,7 +136,7 @@ def anneal_counts(counts, edge_nll, penalties, replicas, steps, random, hot, col
             while length < most and counts[b, s + length] > 0 and counts[c, t + length] > 0:
                 length += 1
             length = 1 + below(random, length)
-        _exchange(counts, inside, used, b, c, s, t, length, count)
+        _exchange(counts, inside, used, (b, s), (c, t), length, count)
         for j in range(-1, length):
             is_touched[max(0, s + j)] = True
             is_touched[max(0, t + j)] = True
@@ -142,7 +154,7 @@ def anneal_counts(counts, edge_nll, penalties, replicas, steps, random, hot, col
                 value[x] = trial[x]
             is_touched[x] = False
         if not accept:
-            _exchange(counts, inside, used, c, b, s, t, length, count)
+            _exchange(counts, inside, used, (c, s), (b, t), length, count)
             continue
         total += change
         if total < best - 1e-9 * abs(best):

@@ -33,8 +33,7 @@ from ..parameters import (
     TARGET_STRIDE,
 )
 from ..state import MappingState
-from .anneal_kernel import State, state_of
-from .anneal_kernel import anneal as anneal_state
+from .anneal_kernel import State, anneal, state_of
 from .costs import descend, sampled_splits, violation_left, violations
 from .count_model import (
     CountModel,
@@ -124,7 +123,9 @@ def start_strategies(mapping: MappingState) -> list[StartStrategy]:
     return starts
 
 
-def anneal(mapping: MappingState, starts: list[StartStrategy], rounds: int | None = None) -> None:
+def anneal_targets(
+    mapping: MappingState, starts: list[StartStrategy], rounds: int | None = None
+) -> None:
     """Anneal at targets until a limit, or for so many rounds; one strategy runs in each.
 
     It is the one with the least work per weight; improving the incumbent resets its work to 0, so
@@ -224,7 +225,7 @@ def _sliced(
     slices = max(1, -(-steps // 200_000))  # some tenths of a second
     left = 1.0
     for k in range(slices):
-        anneal_state(
+        anneal(
             cost,
             start.state,
             steps // slices,
@@ -267,7 +268,7 @@ def descents(mapping: MappingState, starts: list[StartStrategy]) -> None:
             search.stop_for("nodes")
             return
         with mapping.step("annealing"):
-            anneal(mapping, starts, rounds=ROUNDS_BETWEEN_DESCENTS)
+            anneal_targets(mapping, starts, rounds=ROUNDS_BETWEEN_DESCENTS)
 
 
 def _descent(mapping: MappingState, heat: float, turn: int) -> None:
