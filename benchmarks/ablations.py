@@ -235,7 +235,8 @@ NETWORK = "semantic-fpn-operators-training"
 
 def mapping() -> tuple[dict[str, Cell], dict[str, Part]]:
     """Semantic FPN's operators cut into S stages of R replicas, on six kinds of topologies."""
-    from stagecut.solvers.mapping import auto, exact, search, tight_stages
+    from stagecut.formulations.mapping.bound import Verdict
+    from stagecut.solvers.mapping import auto, bottleneck_stages, exact, state
     from stagecut.solvers.mapping.annealing import targets
     from stagecut.solvers.mapping.parameters import EARLY_ROUNDS, EXACT_ROUNDS
 
@@ -259,7 +260,7 @@ def mapping() -> tuple[dict[str, Cell], dict[str, Part]]:
         )
     }
 
-    def no_trees(costs: search.MappingCosts, _s: int) -> np.ndarray:
+    def no_trees(costs: state.MappingCosts, _s: int) -> np.ndarray:
         return np.full(1 << costs.size, np.inf)
 
     def as_they_are(
@@ -268,7 +269,7 @@ def mapping() -> tuple[dict[str, Cell], dict[str, Part]]:
         return slots, sends_to
 
     def one_kind(kind: str) -> Callable[..., bool]:
-        def reached(mapping: search.MappingSearch, *_: object, **__: object) -> bool:
+        def reached(mapping: state.MappingState, *_: object, **__: object) -> bool:
             one, other = mapping.costs.ring, mapping.costs.boundary
             if kind == "messages":
                 one, other = other, one
@@ -279,31 +280,37 @@ def mapping() -> tuple[dict[str, Cell], dict[str, Part]]:
     def start(name: str) -> Part:
         every = targets.start_strategies
 
-        def others(mapping: search.MappingSearch) -> list[targets.StartStrategy]:
+        def others(mapping: state.MappingState) -> list[targets.StartStrategy]:
             return [each for each in every(mapping) if each.run.__name__ != name]
 
-        return Part(((targets, "start_strategies"),), others, ((targets, name),))
+        return Part(((auto, "start_strategies"),), others, ((targets, name),))
 
     def rounds(wanted: int) -> Part:
-        every = targets.anneal
+        every = targets.anneal_targets
 
-        def others(mapping: search.MappingSearch, starts: Any, rounds: int | None = None) -> None:
+        def others(mapping: state.MappingState, starts: Any, rounds: int | None = None) -> None:
             if rounds != wanted:
                 every(mapping, starts, rounds)
 
         return Part(
-            ((auto, "anneal"),), others, counts=lambda *_, rounds=None, **__: rounds == wanted
+            ((auto, "anneal_targets"),),
+            others,
+            counts=lambda *_, rounds=None, **__: rounds == wanted,
         )
 
     parts = {
-        "layouts": Part(((search, "layouts"),), none_of),
-        "segments": Part(((search.MappingSearch, "bound_segments"),), nothing),
-        "thresholds": Part(((search.MappingSearch, "bound_thresholds"),), nothing),
-        "counts (bound)": Part(((search, "count_test"),), lambda *_: lambda *_: True),
-        "rings": Part(((tight_stages, "rings_first"),), nothing, counts=one_kind("rings")),
-        "messages": Part(((tight_stages, "messages_first"),), nothing, counts=one_kind("messages")),
+        "layouts": Part(((state, "layouts"),), none_of),
+        "segments": Part(((state.MappingState, "bound_segments"),), nothing),
+        "thresholds": Part(((state.MappingState, "bound_thresholds"),), nothing),
+        "counts (bound)": Part(((state, "count_test"),), lambda *_: lambda *_: Verdict.UNKNOWN),
+        "rings": Part(((bottleneck_stages, "ring_programs"),), nothing, counts=one_kind("rings")),
+        "messages": Part(
+            ((bottleneck_stages, "message_programs"),), nothing, counts=one_kind("messages")
+        ),
         "messages and rings": Part(
-            ((tight_stages, "both"),), nothing, ((tight_stages, "BothTest"),)
+            ((bottleneck_stages, "combined_programs"),),
+            nothing,
+            ((bottleneck_stages, "branch_on_splits"),),
         ),
         "exact": Part(((auto, "_exact"),), nothing),
         "exact trees": Part(((exact, "tree_times"),), no_trees),
@@ -312,10 +319,10 @@ def mapping() -> tuple[dict[str, Cell], dict[str, Part]]:
         "start: count model": start("_from_count_model"),
         "start: on from the last": start("_continue"),
         "start: incumbent": start("_from_incumbent"),
-        "packed segments": Part(((search.SegmentTest, "pack"),), nothing),
+        "packed segments": Part(((state.SegmentTest, "pack"),), nothing),
         "weights of counts": Part(((targets, "update_weights"),), nothing),
         "descents": Part(((targets, "_descent"),), nothing),
-        "descents of orders": Part(((search, "descend"),), as_they_are),
+        "descents of orders": Part(((state, "descend"),), as_they_are),
     }
     return cells, parts
 

@@ -1,15 +1,13 @@
-"""Blocks of a topology, found in its table of routes: devices nearer to each other than to others.
+"""Blocks of near devices, and the integer program of counts of devices per block.
 
-A block structure is a partition of the devices in which every route inside a block is cheaper than
-every route between two blocks. Single linkage finds all of them: the levels of a minimum spanning
-tree at which no component holds a route as long as the next level. The one with the widest step
-between inside and across is taken.
+*Blocks*. A block structure is a partition of the devices in which every route inside a block is
+cheaper than every route between two blocks. Single linkage finds all of them in the table of
+routes: the levels of a minimum spanning tree at which no component holds a route as long as the
+next level. The one with the widest step between inside and across is taken.
 
-Splits of a stage's slack between messages and ring at a threshold, and what blocks can carry.
-
-With blocks (`blocks.py`) a message either stays in a block or crosses, and crossing costs at
-least the cheapest route across. So a stage of slack T − base has these *splits*: pairs of upper
-bounds, of its messages and of its ring messages:
+*Splits*. At a threshold T the slack of a stage, T − base, is split between its messages and its
+ring messages. A message either stays in a block or crosses, and crossing costs at least the
+cheapest route across. So a split is one of these pairs of upper bounds:
 
 1. no message crosses: the ring has what the least transfer leaves;
 2. no ring message crosses: the messages have what the least all-reduce leaves;
@@ -18,9 +16,8 @@ bounds, of its messages and of its ring messages:
 
 Every mapping within the threshold respects the bounds of one split of each stage.
 
-A mapping counted by blocks: a small integer program that every mapping of value ≤ T fulfils.
-
-For a block b, a stage s, and a split q of the slack of stage s (`splits.py`):
+*Counts*. Every mapping with stage times ≤ T fulfils a small integer program. For a block b, a stage
+s, and a split q of its slack:
 
     symbol      meaning
     n_{s,b}     devices of b in stage s, at most those that fit
@@ -78,7 +75,7 @@ SPLIT_INTERVALS = 12
 
 @dataclass(frozen=True, eq=False)
 class BlockCapacities:
-    """The coefficients of `counts.py`; B blocks, S stages, Q splits (padded with the first).
+    """Coefficients of the program of counts; B blocks, S stages, Q splits (padded with the first).
 
     Parameters
     ----------
@@ -201,7 +198,7 @@ def stage_splits(
 def block_capacities(
     costs: MappingCosts, lower_bounds: LowerBounds, threshold: float, block: Ints
 ) -> BlockCapacities | None:
-    """Return the coefficients at a threshold; None if simpler conditions fail already."""
+    """Return the coefficients at a threshold in seconds; None if simpler conditions refute it."""
     slack = (threshold - costs.base) * (1 + 1e-12)
     splits = [
         stage_splits(costs, lower_bounds, block, s, float(slack[s])) for s in range(costs.stages)
@@ -270,7 +267,7 @@ def block_capacities(
 
 
 def _undominated(counts: BlockCapacities) -> BlockCapacities:
-    """Leave out splits that allow nothing that another split does not."""
+    """Remove dominated splits: another split of the stage has no smaller coefficient."""
     stages, most = counts.cross.shape
     kept = []
     for s in range(stages):
@@ -302,7 +299,7 @@ def _undominated(counts: BlockCapacities) -> BlockCapacities:
 
 
 def _matched(admitted: Bools, replicas: int) -> int:
-    """Size of the largest matching, or R if that is less."""
+    """Return the size of the largest matching, at most R."""
     degree = max(int(admitted.sum(axis=0).max()), int(admitted.sum(axis=1).max()), 1)
     if int(admitted.sum()) >= degree * replicas:  # König: edges / degree are matched
         return replicas
@@ -312,7 +309,7 @@ def _matched(admitted: Bools, replicas: int) -> int:
 def _holds_ring(
     admitted: Bools, members: list[Ints], replicas: int, known: dict[bytes, bool]
 ) -> list[bool]:
-    """Whether each block may hold a ring of R devices by itself."""
+    """Return for each block whether it may hold a ring of R devices by itself."""
     found = []
     for group in members:
         inside = admitted[np.ix_(group, group)]
@@ -340,7 +337,7 @@ def _matchings(admitted: Bools, block: Ints, count: int) -> Ints:
 
 
 def program(counts: BlockCapacities) -> Linear:
-    """Return the program; n comes first, then k and λ, each by stage."""
+    """Return the program of counts; its columns are n, k and λ first, each by stage."""
     stages, blocks = counts.fits.shape
     build = LinearBuilder()
     # finite everywhere: HiGHS 1.12 calls some of these programs infeasible without

@@ -1,4 +1,4 @@
-"""Lower bounds of a mapping: conditions that every mapping of max stage time ≤ T fulfils.
+"""Lower bounds on the longest stage time: conditions that every mapping of stage times ≤ T fulfils.
 
 At a threshold T, a pair of devices is *admitted* to boundary s (ring s) if its message leaves
 time for the rest of stage s. If a necessary condition fails at T, every mapping takes more:
@@ -12,14 +12,15 @@ time for the rest of stage s. If a necessary condition fails at T, every mapping
 4. Each boundary has R disjoint admitted pairs.
 
 The *slack* of a stage is T less its compute. Where it has both terms, each may take what the lower
-bound of the other leaves of the slack. Stronger conditions hold where devices form blocks:
-`solvers.mapping.segments`, `counts.py`.
+bound of the other leaves of the slack. Stronger conditions hold where devices form blocks: see
+`blocks.py`, and `solvers.mapping.threshold_tests`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum, auto
 
 import numpy as np
 
@@ -40,6 +41,22 @@ class LowerBounds:
 
     transfer: Floats
     allreduce: Floats
+
+
+class Verdict(Enum):
+    """Outcome of a test of a threshold T: of the search for a mapping of stage times ≤ T.
+
+    INFEASIBLE is a proof that there is none. FEASIBLE says that the relaxation tested has a
+    solution, UNKNOWN that neither was found in time.
+    """
+
+    INFEASIBLE = auto()
+    UNKNOWN = auto()
+    FEASIBLE = auto()
+
+
+#: Test of a threshold in seconds.
+ThresholdTest = Callable[[MappingCosts, LowerBounds, float], Verdict]
 
 
 def stage_lower_bounds(
@@ -65,7 +82,7 @@ def stage_lower_bounds(
 
 
 def _least(pair_costs: Floats, replicas: int, *, ring: bool) -> float:
-    """Least threshold at which R disjoint pairs, or a ring of R devices, may exist.
+    """Return the least pair cost at which R disjoint pairs, or a ring of R devices, may exist.
 
     A pair cost is one of the values of `pair_costs`; they are searched by bisection. On many
     devices only neighbours are counted: 2R devices need one, or R devices two (one if R = 2).
@@ -123,12 +140,9 @@ def pair_upper_bounds(
 
 
 def fitting(costs: MappingCosts, lower_bounds: LowerBounds, threshold: float) -> Bools | None:
-    """Return which devices fit which stages at a threshold, shape (S, D).
+    """Return which devices fit which stages at a threshold, shape (S, D); None if it is infeasible.
 
-    Returns
-    -------
-    array or None
-        None if no mapping has a max stage time of at most `threshold`.
+    A threshold is infeasible if no mapping has stage times of at most so many seconds.
     """
     limits = pair_upper_bounds(costs, lower_bounds, threshold)
     if limits is None:
@@ -160,41 +174,49 @@ def fitting(costs: MappingCosts, lower_bounds: LowerBounds, threshold: float) ->
     return fits
 
 
+def fitting_test(costs: MappingCosts, lower_bounds: LowerBounds, threshold: float) -> Verdict:
+    """Test a threshold by the four conditions above."""
+    fits = fitting(costs, lower_bounds, threshold)
+    return Verdict.INFEASIBLE if fits is None else Verdict.FEASIBLE
+
+
 def threshold_bound(
     costs: MappingCosts,
     lower_bounds: LowerBounds,
     upper: float,
     should_stop: Callable[[], bool],
-    possible: Callable[[MappingCosts, LowerBounds, float], object | None] = fitting,
+    test: ThresholdTest = fitting_test,
     lower: float = 0.0,
     width: float = BISECTION_WIDTH,
 ) -> float:
-    """Return a lower bound by bisection: the largest threshold known to be impossible.
+    """Return the largest threshold in seconds that a test refutes, by bisection: a lower bound.
 
     Parameters
     ----------
     upper
-        Max stage time of a known mapping.
-    possible
-        Returns None at a threshold where no mapping exists.
+        Longest stage time of a known mapping.
     lower
-        What is known already.
+        Lower bound that is known already.
     width
-        Relative width at which to end.
+        Relative width at which the bisection ends.
     """
+
+    def refuted(threshold: float) -> bool:
+        return test(costs, lower_bounds, threshold) is Verdict.INFEASIBLE
+
     low = max(lower, float((costs.base + lower_bounds.transfer + lower_bounds.allreduce).max()))
     if low >= upper * (1 - BISECTION_WIDTH):
         return low
-    if possible(costs, lower_bounds, low * (1 + BISECTION_WIDTH)) is not None:
+    if not refuted(low * (1 + BISECTION_WIDTH)):
         return low
     if should_stop():
         return low
-    if possible(costs, lower_bounds, upper * (1 - BISECTION_WIDTH)) is None:
+    if refuted(upper * (1 - BISECTION_WIDTH)):
         return upper * (1 - BISECTION_WIDTH)
     high = upper
     while high - low > width * high and not should_stop():
         middle = (low + high) / 2
-        if possible(costs, lower_bounds, middle) is None:
+        if refuted(middle):
             low = middle
         else:
             high = middle
@@ -202,7 +224,7 @@ def threshold_bound(
 
 
 def possible_values(costs: MappingCosts, low: float, high: float) -> Floats | None:
-    """Return what the longest stage can take, above `low` and at most `high`, ascending.
+    """Return the possible values of the longest stage time in (low, high], seconds, ascending.
 
     None if a stage has both kinds of messages, or another all-reduce than a ring may do: then the
     values are too many. O(S·D²) time.

@@ -1,22 +1,17 @@
-"""The load of links: how many seconds per batch the messages over each link take in turn.
+"""Traffic on links per batch, and lower bounds on the busiest link.
 
     load_l = Σ {bytes of a message : its route passes l} / bandwidth_l,  l a link and a direction
 
-The objective "busiest-link" is max_l load_l. Activations and gradients go along the matchings;
-an all-reduce is counted as a ring, each of whose links carries 2(R−1)/R of the parameters.
-
-What no mapping is below:
+The objective "busiest-link" is max_l load_l, in seconds. Activations and gradients go along the
+matchings; an all-reduce is counted as a ring, each of whose links carries 2(R−1)/R of the
+parameters. Three lower bounds:
 
 1. *Devices*: a device of stage s sends o_s bytes over its own links, of bandwidth c_d together.
    With both sorted, the k-th largest o meets at best the k-th largest c.
 2. *Routes*: the narrowest link of a route carries at least its message, so that the conditions of
    `bound.py` hold for message costs bytes / bandwidth, for messages and rings apart.
-3. *Islands*: `islands.py`.
-
-The busiest link by islands: what leaves an island passes the least cut between it and the rest.
-
-A relaxation of the mapping for the busiest link (`links.py`). S stages × R replicas, islands i
-of V_i usable devices:
+3. *Islands*: the data that leaves an island passes the least cut between it and the rest. The bound
+   is that of an integer program. S stages × R replicas, islands i of V_i usable devices:
 
     symbol      meaning                                                         in the model
     n_{s,i}     devices of stage s in island i                                  n[s,i]
@@ -62,7 +57,7 @@ from .costs import MappingCosts
 
 @dataclass(frozen=True, eq=False)
 class LinkTraffic:
-    """Bytes per batch, and the links on every route.
+    """Bytes per batch of each message, and the links on every route.
 
     Parameters
     ----------
@@ -91,7 +86,7 @@ class LinkTraffic:
 
 
 def link_traffic(costs: StageCosts, problem: DeviceMapping) -> LinkTraffic:
-    """Return what the links carry by the definition; O(D · N · log E) time."""
+    """Return the traffic of a mapping problem; O(D · N · log E) time."""
     topology, r, m = problem.topology, problem.replicas, problem.microbatches
     sends = problem.mode != "allr"
     reduces = problem.mode != "p2p" and r > 1
@@ -217,7 +212,7 @@ def _variables(m: pyo.ConcreteModel, problem: DeviceMapping, size: Ints) -> None
 
 
 def _devices(m: pyo.ConcreteModel, problem: DeviceMapping, size: Ints) -> None:
-    """Which islands hold how much of a stage, its messages and its ring."""
+    """Add (1) to (6): devices, messages and rings by island."""
     stages, islands, replicas = range(problem.stages), range(len(size)), problem.replicas
 
     def full(m: pyo.ConcreteModel, s: int) -> object:
@@ -253,7 +248,7 @@ def _devices(m: pyo.ConcreteModel, problem: DeviceMapping, size: Ints) -> None:
 
 
 def _loads(m: pyo.ConcreteModel, problem: DeviceMapping, traffic: LinkTraffic, cut: Floats) -> None:
-    """What passes the cut of each island, either way; its bandwidth in bytes per unit of time."""
+    """Add (7) and (8); `bandwidth` of each island's cut is in bytes per unit of time."""
     stages = range(problem.stages)
 
     def load(m: pyo.ConcreteModel, i: int, down: Floats, up: Floats) -> pyo.Expression:

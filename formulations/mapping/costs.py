@@ -22,7 +22,7 @@ from .kernels import ring_stage_times
 
 @dataclass(frozen=True, eq=False)
 class MappingCosts:
-    """S stages × R replicas on D devices.
+    """Costs of mapping S stages × R replicas onto D devices, in seconds per batch.
 
     Parameters
     ----------
@@ -74,17 +74,17 @@ class MappingCosts:
         return self.size - self.stages * self.replicas
 
     def boundary_costs(self, s: int) -> Floats:
-        """Shape (D, D): what each pair would cost on boundary s."""
+        """Return the seconds of a message over boundary s by pair of devices; shape (D, D)."""
         alpha, beta = self.boundary[s]
         return _factors(self, float(alpha), float(beta))
 
     def ring_costs(self, s: int) -> Floats:
-        """Shape (D, D): what each pair would cost on the ring of stage s."""
+        """Return the seconds of a ring message of stage s by pair of devices; shape (D, D)."""
         gamma, delta = self.ring[s]
         return _factors(self, float(gamma), float(delta))
 
     def reduced_bytes(self, s: int) -> float:
-        """Bytes that the all-reduce of stage s is of; a ring has 2(R−1) messages of 1/R each."""
+        """Return the bytes of the all-reduce of stage s; a ring has 2(R−1) messages of 1/R each."""
         steps, by_bytes = self.ring[s]
         return float(self.replicas * by_bytes / max(steps, 1.0))
 
@@ -100,7 +100,7 @@ class MappingCosts:
 
 
 def mapping_costs(costs: StageCosts, problem: DeviceMapping) -> MappingCosts:
-    """Return the problem as arrays."""
+    """Return the costs of mapping given stages."""
     topology, routes = problem.topology, problem.topology.routes
     s, r, m = problem.stages, problem.replicas, problem.microbatches
     devices = topology.usable

@@ -1,6 +1,6 @@
 """Partition and mapping in one mixed-integer program: the units of each stage, and its devices.
 
-The devices of the stages are x, y, w with (1) to (8) of `places.py`.
+The devices of the stages are x, y, w with (1) to (8) of `milp.py`.
 
     symbol        meaning                                                       in the model
     C_{v,s}       1 if unit v is in stage s or before                           C[v,s]
@@ -58,7 +58,7 @@ from .partition import Units, partition_units
 
 @dataclass(frozen=True, eq=False)
 class JointData:
-    """What may be cut; U units.
+    """Units of a workload and the tensors between them; U units.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class JointData:
 
 
 def joint_data(workload: Workload) -> JointData:
-    """Return the units of a workload, and what passes between them."""
+    """Return the units of a workload, and the tensors between them."""
     unit_of, units = partition_units(workload)
     assert workload.output_bytes is not None  # partition_units has looked
     users: dict[int, set[int]] = {}
@@ -96,7 +96,7 @@ def joint_data(workload: Workload) -> JointData:
 
 @dataclass(frozen=True, eq=False)
 class JointModel:
-    """The program, and how its variables are read.
+    """Program of partition and mapping, with its reader.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ class JointModel:
 
 
 def joint_milp(data: JointData, problem: DeviceMapping, per_s: float) -> JointModel:
-    """Return the program, with its reader."""
+    """Return the program of partition and mapping, with its reader."""
     stages, replicas = problem.stages, problem.replicas
     sends = problem.mode != "allr" and stages > 1
     reduces = problem.mode != "p2p" and replicas > 1 and bool(data.parameters.any())
@@ -176,7 +176,7 @@ def _variables(stated: JointModel) -> None:
 
 
 def _stages(stated: JointModel) -> None:
-    """The units of each stage: stages follow the edges, and none is empty."""
+    """Add (9) to (11): stages follow the edges, and none is empty."""
     m, data, edges = stated.model, stated.data, stated.data.units.edges.tolist()
     units, stages = range(data.units.size), range(stated.places.stages)
 
@@ -199,7 +199,7 @@ def _stages(stated: JointModel) -> None:
 
 
 def _tensors(stated: JointModel) -> None:
-    """Which tensors cross which boundaries, and whether there is anything to send or reduce."""
+    """Add (12) to (16): tensors that cross boundaries, and whether a stage sends or reduces."""
     m, data, places = stated.model, stated.data, stated.places
     tensors = data.tensors
     ends = [[(maker, user) for user in users] for maker, users, _ in tensors]
@@ -236,7 +236,7 @@ def _tensors(stated: JointModel) -> None:
 
 
 def _messages(stated: JointModel) -> None:
-    """The time of messages between the chosen devices, and a lower bound over all devices."""
+    """Add (17) to (20): times of messages between devices, and their lower bounds."""
     m, data, places = stated.model, stated.data, stated.places
     back = int(stated.problem.gradients)
     routes, usable = stated.problem.topology.routes, stated.problem.topology.usable

@@ -1,8 +1,7 @@
-"""What the stages of a mapping take, with rings; and one all-reduce, the cheapest way.
+"""Kernels of mappings: stage times and all-reduces, and conditions on graphs of admitted pairs.
 
-Whether a graph of admitted pairs may hold a ring of R devices, or R disjoint pairs.
-
-Which devices fit which stages at a threshold: the inner loop of `bound.fitting`.
+The conditions say whether a graph may hold a ring of R devices, or R disjoint pairs, and which
+devices fit which stages at a threshold; see `bound` for their use.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from ...instances.common.kernel import kernel
 CYCLE_STEPS = 300_000
 
 
-#: Likewise for one that is spread over blocks, times the number of devices.
+#: Steps of the search for a ring that is spread over blocks, times the number of devices.
 SPREAD_STEPS = 8_000_000
 
 
@@ -224,7 +223,7 @@ def _has_cycle(admitted, alive, length, steps, block, most):
 
 @kernel
 def fit_stages(latency, inverse, boundary, ring, on_boundary, on_ring, fits, replicas):
-    """Take out of `fits` what conditions 1 and 2 exclude; whether each stage keeps R devices."""
+    """Remove devices that conditions 1 and 2 exclude from `fits`; whether R are left per stage."""
     stages, size = fits.shape
     admitted = np.empty((size, size), np.bool_)
     changed = True
@@ -284,3 +283,16 @@ def fit_stages(latency, inverse, boundary, ring, on_boundary, on_ring, fits, rep
             if fits[s].sum() < replicas:
                 return False
     return True
+
+
+@kernel
+def least_across(latency, inverse, block, factors, across):
+    """Least cost of a pair across blocks, or inside, for each row of factors; `inf` without one."""
+    least = np.full(len(factors), np.inf)
+    for d in range(len(block)):
+        for e in range(len(block)):
+            if d != e and (block[d] != block[e]) == across:
+                for k in range(len(factors)):
+                    cost = factors[k, 0] * latency[d, e] + factors[k, 1] * inverse[d, e]
+                    least[k] = min(least[k], cost)
+    return least

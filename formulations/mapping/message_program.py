@@ -1,7 +1,7 @@
-"""Whether messages can be sent at a threshold on some boundaries: an integer program of devices.
+"""Integer program of the messages over some boundaries at a threshold: can all be sent?
 
-Where all pairs in a block are admitted to a boundary, the block is a *cell* of it: who sends to
-whom inside does not matter. Elsewhere each device is a cell of its own. For boundaries s
+Where all pairs in a block are admitted to a boundary, the block is a *cell* of it: any matching
+inside will do, and has no variables. Elsewhere each device is a cell of its own. For boundaries s
 
     symbol      meaning
     x_{s,d}     1 if device d, a *gate* with admitted pairs between cells, serves stage s
@@ -43,7 +43,7 @@ from .ring_program import RingProgram, StageRing
 
 @dataclass(frozen=True, eq=False)
 class MessageProgram:
-    """The program, and where its columns are.
+    """Program of messages, with its columns by stage and device.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class MessageProgram:
     pairs, sent
         By boundary, the ends of the admitted pairs between cells, and their columns y.
     block, fits
-        What it was made of.
+        Shapes (D,) and (S, D): block of each device, and devices that may serve each stage.
     """
 
     linear: Linear
@@ -108,7 +108,7 @@ def message_program(
     block
         Shape (D,): numbers 0, 1, …
     replicas
-        R; None: all stages in the program shall have equally many in all, column 0 says how many.
+        R; None: as many as column 0 says, the same in all stages of the program.
     counts
         Shape (S, B): how many devices of each block serve each stage, at most.
     rings
@@ -155,7 +155,7 @@ def message_program(
 
 @dataclass(frozen=True, eq=False)
 class _Shape:
-    """What is told apart: stages in the program, pairs between cells, gates.
+    """Stages of a program, and the pairs between cells and gates that have variables.
 
     Parameters
     ----------
@@ -276,7 +276,7 @@ def _join(
 
 
 def _cells(able: Bools, senders: Bools, receivers: Bools, block: Ints, blocks: int) -> Bools:
-    """Which blocks have all their pairs of senders and receivers admitted; shape (B,)."""
+    """Return which blocks are cells: all pairs of senders and receivers admitted; shape (B,)."""
     found = np.zeros(blocks, np.bool_)
     for b in range(blocks):
         a, c = np.flatnonzero(senders & (block == b)), np.flatnonzero(receivers & (block == b))

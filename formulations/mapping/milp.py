@@ -1,6 +1,29 @@
-"""Mapping as a mixed-integer program in Pyomo: the declarative reference, for few devices.
+"""Mapping as a mixed-integer program in Pyomo: the reference statement, for few devices.
 
-Who does what is x, y, w with (1) to (8) of `places.py`.
+*Devices*, matchings and rings, which `joint.py` shares (`add_places`); S stages, R replicas, D
+devices:
+
+    symbol      meaning                                                         in the model
+    x_{d,s}     1 if device d serves stage s                                    x[d,s]
+    y_{s,d,e}   1 if d in stage s sends to e in stage s + 1                     y[s,d,e]
+    w_{s,d,e}   1 if e follows d on the ring of stage s                         w[s,d,e]
+    h_{s,d}     1 if d is the *root* of the ring of stage s                     h[s,d]
+    u_{s,d}     position of d on the ring of stage s, from 0                    u[s,d]
+
+    Σ_d x_{d,s} = R                                                                       (1)
+    Σ_s x_{d,s} ≤ 1                                                                       (2)
+    Σ_e y_{s,d,e} = x_{d,s}                                                               (3)
+    Σ_d y_{s,d,e} = x_{e,s+1}                                                             (4)
+    Σ_e w_{s,d,e} = x_{d,s}                                                               (5)
+    Σ_e w_{s,e,d} = x_{d,s}                                                               (6)
+    Σ_d h_{s,d} = 1                                                                       (7)
+    u_{s,e} ≥ u_{s,d} + 1 − R (1 − w_{s,d,e} + h_{s,e})                                   (8)
+
+A ring must be one cycle: along it positions increase by one except into the root (Miller, Tucker,
+Zemlin). For R = 2 the two links are one. Only boundaries that send something have y, and only
+stages that reduce something have w, h and u.
+
+*Objective*:
 
     symbol      meaning                                                         in the model
     P_s         longest message of boundary s                                   P[s]
@@ -22,30 +45,6 @@ Who does what is x, y, w with (1) to (8) of `places.py`.
 or, for the busiest link, in place of (11)
 
     Σ_{s, d→e over l} (f_s y_{s,d,e} + b_s y_{s,e,d} + r_s w_{s,d,e}) ≤ V_l T            (12)
-
-Who does what in a mapping: devices per stage, matchings between stages, rings of one cycle.
-
-The part that `mapping_milp` and `joint.py` share; S stages, R replicas, D devices.
-
-    symbol      meaning                                                         in the model
-    x_{d,s}     1 if device d serves stage s                                    x[d,s]
-    y_{s,d,e}   1 if d in stage s sends to e in stage s + 1                     y[s,d,e]
-    w_{s,d,e}   1 if e follows d on the ring of stage s                         w[s,d,e]
-    h_{s,d}     1 if d is the *root* of the ring of stage s                     h[s,d]
-    u_{s,d}     position of d on the ring of stage s, from 0                    u[s,d]
-
-    Σ_d x_{d,s} = R                                                                       (1)
-    Σ_s x_{d,s} ≤ 1                                                                       (2)
-    Σ_e y_{s,d,e} = x_{d,s}                                                               (3)
-    Σ_d y_{s,d,e} = x_{e,s+1}                                                             (4)
-    Σ_e w_{s,d,e} = x_{d,s}                                                               (5)
-    Σ_e w_{s,e,d} = x_{d,s}                                                               (6)
-    Σ_d h_{s,d} = 1                                                                       (7)
-    u_{s,e} ≥ u_{s,d} + 1 − R (1 − w_{s,d,e} + h_{s,e})                                   (8)
-
-A ring must be one cycle: along it positions increase by one except into the root (Miller, Tucker,
-Zemlin). For R = 2 the two links are one. Only boundaries that send something have y, and only
-stages that reduce something have w, h and u.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ from .costs import MappingCosts
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """The variables of a model that say who does what.
+    """Variables of a model for devices, matchings and rings.
 
     Parameters
     ----------
@@ -126,7 +125,7 @@ class Places:
 
 
 def mapping_milp(costs: MappingCosts, per_s: float, traffic: LinkTraffic | None = None) -> Places:
-    """Return the program, with its reader. For a handful of devices.
+    """Return the program of a mapping, with its reader; for a handful of devices.
 
     Parameters
     ----------

@@ -26,7 +26,7 @@ from ..throughput.hypergraph import pipeline_units
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """What a partition needs to know; U units, E nets with two pins or more.
+    """Units of a workload and nets of tensors; U units, E nets with two pins or more.
 
     Parameters
     ----------

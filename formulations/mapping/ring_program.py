@@ -1,7 +1,8 @@
-"""Whether some stages can have their rings at a threshold, all at once: an integer program.
+"""Integer program of the rings of some stages at a threshold: do disjoint ones exist?
 
 Devices that are admitted to one another are in one *cell*: a block, if all its pairs are, or one
-device. Inside a cell a ring may run as it likes, so only what crosses is told apart. For stage s
+device. A ring may visit the devices of a cell in any order, so only links between cells have
+variables. For stage s
 
     symbol         meaning
     w_e            1 if the ring has the admitted pair e of devices in two cells
@@ -28,15 +29,13 @@ device. Inside a cell a ring may run as it likes, so only what crosses is told a
     Σ_{e leaves j and k} w_e ≥ 2 used_j, 2 used_k,  where |j| + |k| < R            (13) leaves
 
 A ring lies in one biconnected component of the admitted pairs: where several have R devices, one is
-chosen. (11) and (12) say that no device has two places, no block more places than devices. What
-then may be wrong is that a ring comes in several pieces: see `ring_cuts`. Without cuts, and
-with only some of the stages, the program is a relaxation. Where a cell is known to have room for
-fewer devices of the stage, |k| is that capacity in (4) to (6) and (13).
+chosen. (11) and (12) say that no device has two places, no block more places than devices. Where a
+cell has capacity for fewer devices of the stage, |k| is that capacity in (4) to (6) and (13). The
+program is a relaxation: it may have only some of the stages, and a ring of a solution may consist
+of several cycles.
 
-Rings in one piece: rows that every ring fulfils and a solution in several pieces does not.
-
-With the columns of `ring_program`, S a set of devices, and P, for every cell that is partly
-in S, all its devices on one side:
+Such solutions violate *cuts* that every ring fulfils. With S a set of devices, and P, for every
+cell that is partly in S, all its devices on one side:
 
     Σ_{e leaves S} w_e + 2 Σ_{d in P} (1 − two_d) ≥ 2 (used_i + used_j − 1)     i in S, j outside
 
@@ -68,7 +67,7 @@ MAX_CUT_PLACES = 5
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """A row: Σ factors · columns ≥ least."""
+    """Row Σ factors · columns ≥ least that every ring fulfils."""
 
     columns: Ints
     factors: Floats
@@ -109,12 +108,12 @@ class StageRing:
     used: Ints
 
     def places(self, d: int) -> list[int]:
-        """Columns whose sum says that device d is used with links."""
+        """Columns whose sum is 1 if the ring links device d to another cell."""
         return [int(j) for j in (self.one[d], self.two[d]) if j >= 0]
 
 
 class RingProgram:
-    """The program of the stages added so far.
+    """Program of the rings of the stages added so far.
 
     Parameters
     ----------
@@ -288,7 +287,7 @@ def cells_of(admitted: Bools, block: Ints, replicas: int) -> Ints | None:
 
 
 def _pieces(ring: StageRing, x: Floats) -> nx.MultiGraph[tuple[int, int]]:
-    """Return what the ring's links join: cells with ends or fill, and devices with two links.
+    """Return the multigraph of the ring's links: its nodes are cells, and devices with two links.
 
     A node is (cell, -1) or (cell, device); an edge carries its devices as ``ends``.
     """
@@ -308,7 +307,7 @@ def _pieces(ring: StageRing, x: Floats) -> nx.MultiGraph[tuple[int, int]]:
 
 
 def cuts(ring: StageRing, x: Floats) -> list[Cut]:
-    """Return cuts that x, whole numbers, violates; none if its ring is in one piece."""
+    """Return the cuts that an integer solution x violates; none if its ring is one cycle."""
     graph = _pieces(ring, x)
     parts = list(nx.connected_components(graph))
     if len(parts) < 2:
@@ -354,7 +353,7 @@ def cuts(ring: StageRing, x: Floats) -> list[Cut]:
 
 
 def _used(ring: StageRing, x: Floats, among: Bools) -> list[list[int]]:
-    """Columns whose sum says that a cell, or a gate of a cell partly among them, is used."""
+    """Return the columns whose sum is 1 for each cell or gate `among` the devices that x uses."""
     found = []
     partly = np.bincount(ring.cell[ring.cell >= 0], ~among[ring.cell >= 0])[ring.cell] > 0
     for k in np.flatnonzero(ring.used >= 0).tolist():

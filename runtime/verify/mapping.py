@@ -18,7 +18,6 @@ from ...instances.common.units import TIME_UNITS
 from ...instances.model.contiguity import pipeline_edges
 from ...instances.topologies import Topology
 from .report import DeviceReport, MappedStage, MappingReport, Pair
-from .rules import allowed
 
 #: Seconds that a message of so many bytes takes from one device to another.
 Message = Callable[[int, int, float], float]
@@ -47,7 +46,7 @@ def check(
         stage = stages[place[d]] if d in place else MappedStage(0.0, 0.0, 0.0, 0.0, "")
         kind = cluster.kinds[cluster.devices[d].kind]
         used = memory[place[d]] if d in place else 0.0
-        if used > allowed(kind.memory_bytes):
+        if used > kind.memory_bytes * (1 + 1e-9):
             more = used - kind.memory_bytes
             broken.append(f"{name} holds {used:.0f} bytes, {more:.0f} more than it has")
         devices.append(
@@ -79,7 +78,7 @@ def check(
 def stage_reports(
     costs: StageCosts, problem: DeviceMapping, slots: Ints, sends_to: Ints
 ) -> tuple[MappedStage, ...]:
-    """Return what each stage takes per batch, by the definition in `DeviceMapping`.
+    """Return the times of each stage per batch in seconds, by the definition in `DeviceMapping`.
 
     Parameters
     ----------
@@ -139,7 +138,7 @@ def stage_reports(
 def allreduce(
     message: Message, problem: DeviceMapping, row: list[int], size: float
 ) -> tuple[float, str]:
-    """Return the seconds of an all-reduce of `size` bytes among `row`, and its algorithm.
+    """Return the seconds of an all-reduce of `size` bytes among `row`, and its kind.
 
     ``ring``: 2(R−1) steps of size/R. ``tree``: replica i's parent is replica ⌊(i−1)/2⌋; up and
     down again, 2⌊log2 R⌋ steps of the whole size. ``hierarchical``, where each island used holds
@@ -210,7 +209,7 @@ def busiest_link(
 
 
 def _slowest(message: Message, row: list[int], size: float) -> float:
-    """Return the longest message of `size` bytes around a ring, in seconds."""
+    """Return the seconds of the longest message of `size` bytes around a ring."""
     return max(message(a, b, size) for a, b in _ring(row))
 
 
@@ -223,7 +222,7 @@ def _ring_time(message: Message, row: list[int], size: float) -> float:
 
 
 def _tree(row: list[int], level: int) -> list[Pair]:
-    """Return the replicas of each level of the reduction tree, each with its parent."""
+    """Return the replicas of one level of the tree, each with its parent."""
     children = range(2**level - 1, min(2 ** (level + 1) - 1, len(row)))
     return [(row[i], row[(i - 1) // 2]) for i in children]
 
@@ -236,7 +235,7 @@ def _find(topology: Topology, pairs: Iterable[list[Pair]]) -> None:
 def _find_trees(
     message: Message, problem: DeviceMapping, rows: list[list[int]], sizes: list[float]
 ) -> None:
-    """Compute the routes that `allreduce` needs, of all stages together."""
+    """Compute the routes that `allreduce` needs, of all stages level by level."""
     depth = problem.replicas.bit_length() - 1
     rings = {
         s: _ring_time(message, row, size)
@@ -264,7 +263,7 @@ def _messages(topology: Topology) -> Message:
 
 @lru_cache(maxsize=1)  # a search asks for the same one again and again
 def link_table(topology: Topology) -> dict[tuple[int, int], tuple[float, float]]:
-    """Return latency and bandwidth by link, in both directions; of parallel links the best."""
+    """Latency and bandwidth by link, in both directions; of parallel links the best."""
     table: dict[tuple[int, int], tuple[float, float]] = {}
     rows = zip(topology.links.tolist(), topology.latency_s, topology.bytes_per_s, strict=True)
     for (a, b), latency, bandwidth in rows:

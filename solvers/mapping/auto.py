@@ -5,29 +5,28 @@ once (`layouts.py`); from then on incumbent and bound close in on each other:
 
 1. *Layouts* (`layouts.py`): constructions. On grids they are optimal, as a rule, and the bound of
    each stage alone proves it.
-2. *Segments* (`segments.py`): stages that blocks of near devices keep together give a bound, and
-   their packings mappings.
-3. *Programs* (`programs/`), where messages alone or all-reduces alone count, and more than 16
-   devices: the least threshold at which the tight stages have their rings, or their messages, is
-   proved and completed to a mapping.
-4. *Thresholds* (`search.py`): the least threshold at which necessary conditions hold, then, on not
+2. *Segments* (`threshold_tests.py`): stages that blocks of near devices keep together give a bound,
+   and their packings mappings.
+3. *Programs* (`bottleneck_stages.py`), where messages alone or all-reduces alone count, and more
+   than 16 devices: the least threshold at which the bottleneck stages have their rings, or their
+   messages, is proved and completed to a mapping.
+4. *Thresholds* (`state.py`): the least threshold at which necessary conditions hold, then, on not
    too many devices, counts of devices per block. On many devices a little annealing comes before:
    with a better incumbent the bisections are shorter. Where stages have both kinds of messages,
-   thresholds are refuted by programs of both on the same devices (`programs/both.py`), too.
+   thresholds are also refuted by combined programs (`split_branching.py`).
 5. *Exact* (`exact.py`): up to 16 devices every set of devices, after a little annealing.
-6. *Annealing* until the limit (`annealing/`): a target between bound and incumbent is tried from
-   several starts in turn (`targets.py`): from block counts that are likely to fit, from the
-   incumbent, on from the last. Where other all-reduces than rings count, in turn with descents on
+6. *Annealing* until the limit (`annealing/targets.py`): a target between bound and incumbent is
+   tried from several starts in turn: from block counts that are likely to fit, from the incumbent,
+   and on from the last attempt. Where other all-reduces than rings count, in turn with descents on
    the stage times.
 
-All annealing is one loop (`anneal_kernel.py`) over one state and its moves (`state_kernel.py`), for
-three costs: edges above their bounds (`violations_kernel.py`), stage times, the loads of links. In
-the end ties are broken (`stage_times.py`): the sum of the stage times falls, the longest stays.
+All annealing is one loop (`annealing/anneal_kernel.py`) for three costs: violations of a target,
+stage times, loads of links. In the end the sum of the stage times is lowered while the longest
+stays (`break_ties`).
 
-The bound is for the mapping of these stages: another partition may have a better one. For
-`busiest-link` the parts are those of `links.py`.
-
-What can run beside `auto` for mappings, in processes of their own.
+The bound is for the mapping of these stages: another partition may have a better one. The objective
+`busiest-link` has a strategy of its own (`busiest_link.py`). While `auto` runs in one process,
+`annealing` can run beside it in others.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ..core.search import OPTIMAL_GAP, Search
 from .annealing.costs import break_ties
-from .annealing.targets import anneal, descents, start_strategies
+from .annealing.targets import anneal_targets, descents, start_strategies
 from .parameters import EARLY_ROUNDS, EXACT_ROUNDS, MAX_EXACT_DEVICES
-from .search import MappingSearch
+from .state import MappingState
 
 
 def auto(task: Task[DeviceMapping], search: Search[Solution]) -> None:
-    """Map for what the problem minimises; break ties of stage times by their sum."""
+    """Minimise the problem's objective; break ties of stage times by their sum."""
     if task.problem.objective == "busiest-link":
         from .busiest_link import busiest_link  # with Pyomo, which takes a second to import
 
@@ -53,21 +52,21 @@ def auto(task: Task[DeviceMapping], search: Search[Solution]) -> None:
 
 
 def layouts(task: Task[DeviceMapping], search: Search[Solution]) -> None:
-    """Take the best construction, with a bound, for what the problem minimises."""
+    """Offer the best construction, with a bound on the problem's objective."""
     if task.problem.objective == "busiest-link":
         from .busiest_link import busiest_link
 
         busiest_link(task, search, anneal=False)
         return
-    mapping = MappingSearch(task, search)
+    mapping = MappingState(task, search)
     mapping.layouts()
     mapping.bound_segments()
     mapping.bound_thresholds()
 
 
 def stage_times(task: Task[DeviceMapping], search: Search[Solution]) -> None:
-    """Map so that the longest stage is short: the strategy above, but for ties."""
-    mapping = MappingSearch(task, search)
+    """Minimise the longest stage time by the strategy above, ties aside."""
+    mapping = MappingState(task, search)
     with mapping.step("layouts"):
         mapping.layouts()
         mapping.bound_segments()
@@ -75,39 +74,42 @@ def stage_times(task: Task[DeviceMapping], search: Search[Solution]) -> None:
         return
     if search.gap <= OPTIMAL_GAP:
         return
-    from .annealing.targets import anneal, descents, start_strategies
-
     devices = mapping.costs.size
     if devices > MAX_EXACT_DEVICES:
-        from .tight_stages import both, has_both, messages_first, rings_first
+        from .bottleneck_stages import (
+            combined_programs,
+            combined_programs_apply,
+            message_programs,
+            ring_programs,
+        )
 
         with mapping.step("rings"):
-            rings_first(mapping)
+            ring_programs(mapping)
     starts = start_strategies(mapping)
     if devices > 2 * MAX_EXACT_DEVICES:
         with mapping.step("annealing"):
-            anneal(mapping, starts, rounds=EARLY_ROUNDS)
+            anneal_targets(mapping, starts, rounds=EARLY_ROUNDS)
     mapping.bound_thresholds()
     if devices > MAX_EXACT_DEVICES:
         with mapping.step("messages"):
-            messages_first(mapping)
-        if has_both(mapping):
+            message_programs(mapping)
+        if combined_programs_apply(mapping):
             with mapping.step("messages and rings"):
-                both(mapping)
+                combined_programs(mapping)
     if devices <= MAX_EXACT_DEVICES and search.gap > OPTIMAL_GAP:
         with mapping.step("annealing"):
-            anneal(mapping, starts, rounds=EXACT_ROUNDS)
+            anneal_targets(mapping, starts, rounds=EXACT_ROUNDS)
         with mapping.step("exact"):
             _exact(mapping)
     if mapping.rings_only:
         with mapping.step("annealing"):
-            anneal(mapping, starts)
+            anneal_targets(mapping, starts)
     else:
         descents(mapping, starts)
 
 
-def _exact(mapping: MappingSearch) -> None:
-    """Search to the end over sets of devices."""
+def _exact(mapping: MappingState) -> None:
+    """Search all sets of devices per stage."""
     from .exact import exact  # with numba
 
     search = mapping.search
@@ -123,19 +125,19 @@ def _exact(mapping: MappingSearch) -> None:
 
 
 def annealing(task: Task[DeviceMapping], search: Search[Solution]) -> None:
-    """Anneal with other random numbers, at targets below the best mapping of all processes."""
+    """Anneal from another seed, at targets below the incumbent of all processes."""
     if task.problem.objective == "busiest-link":
         from .busiest_link import busiest_link
 
         busiest_link(task, search)
         return
-    mapping = MappingSearch(task, search)
+    mapping = MappingState(task, search)
     mapping.layouts()
     mapping.bound_segments()  # annealing starts from block counts where there are segments
     if search.best is None or search.should_stop():
         return
     starts = start_strategies(mapping)
     if mapping.rings_only:
-        anneal(mapping, starts)
+        anneal_targets(mapping, starts)
     else:
         descents(mapping, starts)

@@ -1,6 +1,6 @@
-"""Mapping for the least busiest link: constructions, bounds, annealing on all links at once.
+"""Mapping for the least busiest link: constructions, bounds, annealing of the loads of links.
 
-On few devices the integer program proves what was found.
+On few devices an integer program comes before the annealing, and proves optima.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .parameters import (
     LINK_SLICES,
     MAX_EXACT_DEVICES,
 )
-from .search import MappingSearch
+from .state import MappingState
 
 
 def busiest_link(
@@ -42,7 +42,7 @@ def busiest_link(
 
     The partition and what the bound holds for are those of `auto.stage_times`.
     """
-    mapping = MappingSearch(task, search)
+    mapping = MappingState(task, search)
     with mapping.step("layouts"):
         mapping.layouts()
     if search.should_stop():
@@ -60,8 +60,8 @@ def busiest_link(
         _anneal(mapping, traffic)
 
 
-def _prove(mapping: MappingSearch, traffic: LinkTraffic) -> None:
-    """Solve the integer program, in a share of the time."""
+def _prove(mapping: MappingState, traffic: LinkTraffic) -> None:
+    """Solve the integer program of the mapping in a share of the time."""
     # with Pyomo, which takes a second to import
     from .milp import map_by_program
 
@@ -70,7 +70,8 @@ def _prove(mapping: MappingSearch, traffic: LinkTraffic) -> None:
         map_by_program(mapping, traffic, seconds=seconds)
 
 
-def _bound(mapping: MappingSearch, traffic: LinkTraffic) -> None:
+def _bound(mapping: MappingState, traffic: LinkTraffic) -> None:
+    """Raise the bound by the links of devices, the narrowest links of routes, and islands."""
     search = mapping.search
     mapping.raise_bound(device_bound(mapping.problem, traffic), "links of each device")
     for rings in (False, True):
@@ -95,8 +96,8 @@ def _bound(mapping: MappingSearch, traffic: LinkTraffic) -> None:
         _bound_by_islands(mapping, traffic, names)
 
 
-def _bound_by_islands(mapping: MappingSearch, traffic: LinkTraffic, names: Ints) -> None:
-    """Raise the bound by what must pass between the islands `names`: a relaxation."""
+def _bound_by_islands(mapping: MappingState, traffic: LinkTraffic, names: Ints) -> None:
+    """Raise the bound by the traffic between the islands `names`, a relaxation."""
     # with Pyomo, which takes a second to import
     from ...formulations.mapping.busiest_link import island_milp
     from ..core.compiled_model import compile_model
@@ -116,8 +117,8 @@ def _bound_by_islands(mapping: MappingSearch, traffic: LinkTraffic, names: Ints)
     solve_program(state, mapping.search, seconds=seconds, gap=0.0)
 
 
-def _count(mapping: MappingSearch, costs: MappingCosts, lower_bounds: LowerBounds) -> None:
-    """Raise the bound by counts of devices per island."""
+def _count(mapping: MappingState, costs: MappingCosts, lower_bounds: LowerBounds) -> None:
+    """Raise the bound by the threshold test of counts of devices per island."""
     search = mapping.search
     names, block = np.unique(costs.island, return_inverse=True)
     if len(names) < 2 or search.should_stop() or search.gap <= OPTIMAL_GAP:
@@ -127,7 +128,8 @@ def _count(mapping: MappingSearch, costs: MappingCosts, lower_bounds: LowerBound
     mapping.raise_bound(bound, "narrowest links of routes, counts per island (HiGHS)")
 
 
-def _anneal(mapping: MappingSearch, traffic: LinkTraffic) -> None:
+def _anneal(mapping: MappingState, traffic: LinkTraffic) -> None:
+    """Anneal from the incumbent until a limit, from other temperatures in turn."""
     search, problem = mapping.search, mapping.problem
     if not isinstance(search.best, ReplicaPlacement):
         return

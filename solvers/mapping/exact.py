@@ -32,11 +32,10 @@ from .exact_kernels import (
     tree_order,
     tree_times,
 )
-from .parameters import EXACT_SLICE, REMEMBERED_PAIRS
 
 
 class Tables(NamedTuple):
-    """What is known of sets of devices at a target; sets are bits, 2^D of them.
+    """Tables over sets of devices at a target time; sets are bits, 2^D of them.
 
     C sets have R devices.
     """
@@ -52,7 +51,7 @@ class Tables(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """Where the search stands: the stages placed, and what is left to try."""
+    """Position of the depth-first search: sets of the stages placed, and those to be tried next."""
 
     path: Ints  # (S,) set of each stage
     free: Ints  # (S,) devices for the stage
@@ -64,16 +63,16 @@ class Walk(NamedTuple):
 def exact(
     costs: MappingCosts, lower_bounds: LowerBounds, low: float, high: float, clock: Stoppable
 ) -> tuple[float, list[tuple[Ints, Ints]], bool]:
-    """Search the least max stage time between `low` and `high`.
+    """Minimise the longest stage time between `low` and `high`, in seconds.
 
     Parameters
     ----------
-    least
+    lower_bounds
         Lower bounds of both terms of each stage.
     low
-        No mapping is better.
+        Lower bound.
     high
-        Value of a known mapping.
+        Longest stage time of a known mapping.
 
     Returns
     -------
@@ -122,7 +121,7 @@ def exact(
 
 
 def _value(costs: MappingCosts, rings: Floats, masks: Ints, slots: Ints, sends_to: Ints) -> float:
-    """Return the max stage time, each all-reduce at the least that `rings` knows of its set."""
+    """Return the longest stage time in seconds, with the all-reduces of sets in `rings`."""
     around = np.array([rings[s, mask] for s, mask in enumerate(masks.tolist())])
     sends = stage_times(replace(costs, ring=np.zeros_like(costs.ring)), slots, sends_to)
     return float((sends + around).max())
@@ -151,8 +150,8 @@ def _decide(
     rank = np.zeros(1 << costs.size, np.int32)
     sets = [mask for mask in range(1 << costs.size) if mask.bit_count() == costs.replicas]
     rank[sets] = np.arange(len(sets))
-    # whether two sets match along a boundary is looked up many times: −1 where not known
-    remembered = costs.stages * len(sets) ** 2 <= REMEMBERED_PAIRS
+    # whether two sets match along a boundary is looked up many times; a byte each, 32 MiB at most
+    remembered = costs.stages * len(sets) ** 2 <= 1 << 25
     shape = (costs.stages, len(sets), len(sets)) if remembered else (0, 0, 0)
     matched = np.full(shape, -1, np.int8)
     failed = Dict.empty(types.int64, types.boolean)
@@ -165,6 +164,7 @@ def _decide(
     while True:
         if clock.should_stop():
             return None
-        end = place_stages(tables, walk, failed, EXACT_SLICE, costs.replicas)
+        # half a million sets take some tenths of a second between two looks at the clock
+        end = place_stages(tables, walk, failed, 500_000, costs.replicas)
         if end >= 0:
             return walk.path if end == 1 else nothing

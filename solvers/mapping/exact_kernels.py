@@ -1,11 +1,10 @@
-"""The search over sets of devices, as bits: see `exact`.
+"""Kernels of the exact search over sets of devices as bits: depth-first search, all-reduces.
 
-What an all-reduce takes on each set of a few devices, sets as bits: rings, trees, hierarchical.
-
-*Rings*: the bottleneck travelling salesman, by a DP over sets. *Trees*: the bottleneck binary tree
-that is complete, its last level filled from the left; a subtree is told by its size, and with the
-tables of its two children's sizes a set's best tree is a split of the set into root, left and right
-subtree. *Hierarchical rings* have lower bounds only.
+The least time of an all-reduce on each set of devices, by its kind. *Rings*: the bottleneck
+travelling salesman, by a DP over sets. *Trees*: the bottleneck binary tree that is complete, its
+last level filled from the left; a subtree is given by its size, and a set's best tree is a split of
+the set into root, left and right subtree, by the tables of the two sizes. *Hierarchical rings* have
+lower bounds only.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def able_alone(rings, pairs, pairs_before, slack, before, replicas):
 
 @kernel
 def containing(holds, size):
-    """Which sets contain one of those given."""
+    """Which sets contain a set of `holds`, shape (2^D,)."""
     found = holds.copy()
     for d in range(size):
         for mask in range(1 << size):
@@ -64,7 +63,7 @@ def containing(holds, size):
 
 @njit(cache=True)
 def place_stages(tables, walk, failed, steps, replicas):
-    """Depth-first search from where it stood: 1 found, 0 refuted, −1 out of steps.
+    """Continue the depth-first search: 1 found, 0 refuted, −1 out of steps.
 
     Stage s takes a set of R devices out of free[s]: at[s] runs over the R-subsets of as many bits,
     in increasing order.
@@ -284,7 +283,7 @@ def by_island(costs: MappingCosts, members: Ints) -> Ints:
 
 
 def _messages(costs: MappingCosts, s: int) -> Floats:
-    """Shape (D, D): what a message of all that stage s reduces takes."""
+    """Shape (D, D): seconds of a message of all bytes that stage s reduces."""
     return costs.latency + costs.reduced_bytes(s) * costs.inverse
 
 
@@ -368,7 +367,7 @@ def best_tree(cost: Floats) -> Ints:
 
 
 def _shapes(replicas: int) -> tuple[Ints, Ints, Ints]:
-    """Sizes of all subtrees, increasing, and which of them each one's children are; −1 for none."""
+    """Sizes of all subtrees, ascending, and the numbers of each one's children; −1 for none."""
     children: dict[int, tuple[int, int]] = {}
     todo = [replicas]
     while todo:

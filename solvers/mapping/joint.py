@@ -22,7 +22,7 @@ from .parameters import TWO_PHASE_SHARE
 
 
 def joint(task: Task[DeviceMapping], search: Search[Solution]) -> None:
-    """Map in two phases; then cut and map at once. The bound is for all partitions.
+    """Map in two phases, then by one program of both, whose bound holds for all cuts.
 
     The program knows no collectives but rings, and no links.
     """
@@ -33,7 +33,7 @@ def joint(task: Task[DeviceMapping], search: Search[Solution]) -> None:
 
 
 def _joint_program(task: Task[DeviceMapping], search: Search[Solution]) -> Program[Solution]:
-    """State the program for the best solution known."""
+    """Return the program, with the incumbent as its start."""
     problem = task.problem
     unit = TIME_UNITS[task.workload.time_unit]
     known = 0 < search.objective < math.inf
@@ -67,7 +67,7 @@ def _joint_program(task: Task[DeviceMapping], search: Search[Solution]) -> Progr
 
 
 def _two_phases(task: Task[DeviceMapping], search: Search[Solution]) -> None:
-    """Offer the answer of partition first, mapping after; its bound is not one for all cuts."""
+    """Offer the plan of partition first, mapping after; its bound holds for one cut alone."""
     left = search.seconds_left
     limits = replace(
         search.limits,

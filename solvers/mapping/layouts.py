@@ -27,7 +27,7 @@ from .partition import orders
 
 
 def layouts(costs: MappingCosts) -> Iterator[tuple[Ints, Ints]]:
-    """Yield mappings as `slots` (S, R) and `sends_to` (S−1, R)."""
+    """Yield constructed mappings as `slots`, shape (S, R), and `sends_to`, shape (S−1, R)."""
     s, r = costs.stages, costs.replicas
     straight = np.tile(np.arange(r), (max(0, s - 1), 1))
     orders = [snake(costs.shape)] if costs.shape else []
@@ -42,7 +42,7 @@ def layouts(costs: MappingCosts) -> Iterator[tuple[Ints, Ints]]:
 
 
 def matched(costs: MappingCosts, slots: Ints) -> Ints:
-    """Return the matchings between stages whose longest message is shortest; (S−1, R)."""
+    """Return the bottleneck matchings between stages: least longest message; shape (S−1, R)."""
     sends_to = np.tile(np.arange(costs.replicas), (max(0, costs.stages - 1), 1))
     for s in range(costs.stages - 1):
         alpha, beta = costs.boundary[s]
@@ -53,7 +53,7 @@ def matched(costs: MappingCosts, slots: Ints) -> Ints:
 
 
 def paired(costs: MappingCosts, slots: Ints) -> Ints:
-    """Return the matchings between stages with the least sums; (S−1, R).
+    """Return the matchings between stages with the least sum of messages; shape (S−1, R).
 
     Where the longest message is long whatever is done, they keep the others short.
     """
@@ -96,7 +96,7 @@ def snake(sides: tuple[int, ...]) -> Ints:
 
 
 def cycle(sides: tuple[int, ...]) -> Ints | None:
-    """Return a Hamiltonian cycle of a box, as row-major numbers; None if there is none like this.
+    """Return a Hamiltonian cycle of a box, as row-major numbers; None if its sides have none.
 
     A box of two devices is a ring of one link.
     """
@@ -115,7 +115,7 @@ def cycle(sides: tuple[int, ...]) -> Ints | None:
 
 
 def _boxes(costs: MappingCosts) -> Iterator[Ints]:
-    """Every way to cut the grid into boxes of R devices with Hamiltonian cycles, in snake order."""
+    """Yield slots, shape (S, R), of boxes of R devices with Hamiltonian cycles, in snake order."""
     if not costs.shape:
         return
     index = np.arange(costs.size).reshape(costs.shape)
@@ -140,7 +140,7 @@ def _boxes(costs: MappingCosts) -> Iterator[Ints]:
 
 
 def _island_layouts(costs: MappingCosts) -> Iterator[Ints]:
-    """Each stage holds k devices in each of R/k islands, stages side by side in the same ones."""
+    """Yield slots, shape (S, R), with k devices of each stage in each of R/k islands."""
     members = [np.flatnonzero(costs.island == k) for k in np.unique(costs.island)]
     if len(members) < 2:
         return

@@ -1,4 +1,4 @@
-"""The methods for mapping: solvers, imported when first run, and what they support."""
+"""Table of the methods for mapping: solvers by dotted name, and the problems that each refuses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from ...instances import DeviceMapping
 from ...instances.model.stage_costs import parameter_bytes
 from ..core.method import Method, SolverName
 from ..core.portfolio.strategy import Strategy
-from .parameters import ANNEALING
+
+#: Name of the annealing that runs beside `auto`.
+ANNEALING = "annealing"
 
 
 def _links(_method: str, task: Task[DeviceMapping]) -> str | None:
@@ -33,13 +35,13 @@ def _not_rings(method: str, task: Task[DeviceMapping]) -> str | None:
 
 
 def _beside(task: Task[DeviceMapping]) -> Sequence[Strategy]:  # noqa: ARG001
-    """Return what runs beside `auto`."""
+    """Return the strategies that run beside `auto` in other processes."""
     return (
         Strategy(ANNEALING, SolverName("stagecut.solvers.mapping.auto.annealing"), seeded=True),
     )
 
 
-#: By name.
+#: Methods by name.
 METHODS: dict[str, Method[DeviceMapping]] = {
     "auto": Method(
         SolverName("stagecut.solvers.mapping.auto.auto"), refuses=(_links,), beside=_beside

@@ -1,4 +1,4 @@
-"""Mapping of given stages by an integer program, `formulations.mapping.milp`, for few devices."""
+"""Mapping of given stages by the integer program of `formulations.mapping.milp`; few devices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...instances.common.arrays import Floats
 from ..core.compiled_model import compile_model
 from ..core.milp_driver import Program, solve_program
 from ..core.search import Search
-from .search import MappingSearch
+from .state import MappingState
 
 
 def milp(task: Task[DeviceMapping], search: Search[Solution]) -> None:
@@ -18,7 +18,7 @@ def milp(task: Task[DeviceMapping], search: Search[Solution]) -> None:
 
     The program knows no collectives but rings.
     """
-    mapping = MappingSearch(task, search)
+    mapping = MappingState(task, search)
     of_links = mapping.problem.objective == "busiest-link"
     mapping.layouts()
     traffic = link_traffic(mapping.stages, mapping.problem) if of_links else None
@@ -26,16 +26,16 @@ def milp(task: Task[DeviceMapping], search: Search[Solution]) -> None:
 
 
 def map_by_program(
-    mapping: MappingSearch, traffic: LinkTraffic | None, *, seconds: float | None = None
+    mapping: MappingState, traffic: LinkTraffic | None, *, seconds: float | None = None
 ) -> None:
     """Map the stages by the integer program, from the incumbent on; collectives are rings.
 
     Parameters
     ----------
     traffic
-        Of the links, if their load is the objective.
+        Traffic of the links, if the busiest link is the objective.
     seconds
-        At most so long; None: until the limit.
+        Time limit; None: that of the search.
     """
     search = mapping.search
 

@@ -25,8 +25,8 @@ from ...formulations.mapping.partition import (
 )
 from ...instances import InputError, StageCosts, Workload, gap_between, stage_costs
 from ...instances.common.arrays import Floats, Ints
-from .kernels import move_units
 from .parameters import COARSE_UNIT_SHARE
+from .partition_kernel import UnitGraph, move_units
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,7 +237,7 @@ def run_ends(total: Floats, cut: Floats, target: float, stages: int) -> Ints:
 def refine(
     units: Units, stage: Ints, stages: int, coefficient: float, sweeps: int = 20
 ) -> tuple[Ints, float]:
-    """Move units to neighbouring stages while that helps; return the stages and the objective."""
+    """Move units to neighbouring stages while the power sum falls; return stages and objective."""
 
     def rows(keys: Ints, values: Ints, count: int) -> tuple[Ints, Ints]:
         matrix = coo_array(
@@ -253,5 +253,6 @@ def refine(
     weight = coefficient * units.net_bytes
     result = stage.copy()
     of_net = units.net_start, units.pins
-    value = move_units(units.seconds, after, before, nets, of_net, weight, result, stages, sweeps)
+    graph = UnitGraph(units.seconds, after, before, nets, of_net, weight)
+    value = move_units(graph, result, stages, sweeps)
     return result, float(value)

@@ -1,35 +1,30 @@
-"""Unsplittable segments: stages that share a block at a threshold, as crossing costs too much.
+"""Threshold tests: whether a mapping can have stage times of at most T seconds.
 
-At a threshold T messages of a boundary can cross between blocks only if the cheapest route across,
-with the least all-reduce, fits the slack of the stage. Between boundaries that cannot be crossed
-lie the *unsplittable segments*: each replica has all stages of a segment in one block. So blocks
-must hold R copies of every segment, and a block of |b| devices holds at most ⌊|b|/L⌋ replicas of a
-stage whose segment has L stages. If that is less than R, the stage's all-reduce crosses as well,
-which may leave too little slack for crossing the segment's end; segments grow until nothing
-changes. On few devices, the ring of such a stage is sought among those with at most so many
-replicas per block; on more, only its cheapest link across is counted.
+Each tests a relaxation; `bound.Verdict` says what the outcome proves.
 
-Counts of devices per block at a threshold: the program of `formulations.mapping.counts`.
+*Segments*, `SegmentTest`. At T messages of a boundary can cross between blocks only if the cheapest
+route across, with the least all-reduce, fits the slack of the stage. Between boundaries that cannot
+be crossed lie the *unsplittable segments*: each replica has all stages of a segment in one block.
+So blocks must hold R copies of every segment, and a block of |b| devices holds at most ⌊|b|/L⌋
+replicas of a stage whose segment has L stages. If that is less than R, the stage's all-reduce
+crosses as well, which may leave too little slack for crossing the segment's end; segments grow
+until nothing changes. On few devices, the ring of such a stage is sought among those with at most
+so many replicas per block; on more, only its cheapest link across is counted.
 
-Rings at a threshold, exactly: the program of `formulations.mapping.ring_program`, by HiGHS.
+*Counts*, `count_test`: the integer program of devices per block in `formulations.mapping.blocks`.
 
-The program is solved, solutions whose rings are not connected are cut off, and it is solved again,
-until every ring is in one piece or the program is infeasible. Only stages for whose rings few pairs
-are admitted are in it: those with many find their rings in what the others leave, as a rule, and
-without them it is a relaxation.
-
-Messages at a threshold, exactly: the program of `formulations.mapping.message_program`.
-
-Only boundaries to which few pairs between blocks are admitted are in it; the others find their
-pairs, as a rule, and without them it is a relaxation. Where no message can leave a component of the
-admitted pairs, each component holds whole pipelines, one device per stage: then components are
-solved one after the other, and what is known of one at some thresholds is kept for others.
+*Rings*, `RingTest`, and *messages*, `MessageTest`: the integer programs of devices in
+`formulations.mapping.ring_program` and `message_program`. Only the *bottlenecks* are in them: rings
+and boundaries to which few pairs of devices in different blocks are admitted. The others find their
+pairs among the remaining devices, as a rule, and without them the program is a relaxation. Ring
+programs are solved again with cuts until every ring is one cycle. Where no message can leave a
+component of the admitted pairs, each component holds whole pipelines, one device per stage:
+components are then solved one after the other, and their bounds kept for other thresholds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Generic
 
 import numpy as np
@@ -40,45 +35,56 @@ from ...formulations.linear import Linear
 from ...formulations.mapping.blocks import block_capacities, program
 from ...formulations.mapping.bound import (
     LowerBounds,
+    ThresholdTest,
+    Verdict,
     fitting,
     least_sufficient_cost,
     pair_upper_bounds,
 )
 from ...formulations.mapping.costs import MappingCosts
-from ...formulations.mapping.kernels import has_spread_ring
+from ...formulations.mapping.kernels import has_spread_ring, least_across
 from ...formulations.mapping.message_program import MessageProgram, message_program
 from ...formulations.mapping.ring_program import RingProgram, cells_of, cuts, orders
 from ...instances.common.arrays import Bools, Floats, Ints
 from ..core.highs import Outcome, run_highs
 from ..core.search import S, Search
-from .kernels import least_across
 from .parameters import (
     COMPLETION_PAIRS,
     COUNT_PROGRAM_NODES,
     COUNT_PROGRAM_SECONDS,
     MAX_SPREAD_DEVICES,
     MESSAGE_HEURISTICS,
-    RING_PROGRAM_SECONDS,
 )
 
 
-class MessageTest(Generic[S]):
-    """A test for `threshold_bound`, which keeps what it found at the least threshold with any.
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """Verdict on a threshold, with the devices by stage of a solution; none are known if empty."""
+
+    verdict: Verdict
+    devices: dict[int, Ints] = field(default_factory=dict)
+
+
+_INFEASIBLE, _UNKNOWN = Decision(Verdict.INFEASIBLE), Decision(Verdict.UNKNOWN)
+
+
+class ProgramTest(Generic[S]):
+    """Threshold test by integer programs of devices for the bottleneck stages.
 
     Parameters
     ----------
     block
-        Shape (D,): as `find_blocks` returns it.
+        Shape (D,): block of each device, by `find_blocks`.
     most_pairs
-        Admitted pairs between blocks, per device, up to which a boundary is in the program.
+        Admitted pairs between blocks, per device, up to which a ring or boundary is a bottleneck.
     seconds
-        For one program; what is not decided by then counts as possible.
+        Time limit of one program.
 
     Attributes
     ----------
     threshold, devices
-        The least threshold at which messages are possible, and the devices of the stages in the
-        program there; empty if none were found.
+        The least threshold with a solution, in seconds, and the devices of the bottleneck stages in
+        that solution.
     """
 
     def __init__(self, search: Search[S], block: Ints, most_pairs: float, seconds: float) -> None:
@@ -87,22 +93,39 @@ class MessageTest(Generic[S]):
         self._most_pairs = most_pairs
         self._seconds = seconds
         self._rng = np.random.default_rng(search.limits.seed)
-        self._known: dict[bytes, _Pipelines] = {}
         self.threshold = np.inf
         self.devices: dict[int, Ints] = {}
 
-    def __call__(
-        self, costs: MappingCosts, lower_bounds: LowerBounds, threshold: float
-    ) -> dict[int, Ints] | bool | None:
-        """Return None where no mapping has its messages on the tight boundaries.
+    def __call__(self, costs: MappingCosts, lower_bounds: LowerBounds, threshold: float) -> Verdict:
+        """Test a threshold; asked again for the least one, find another solution."""
+        decision = self._decide(costs, lower_bounds, threshold)
+        if decision.devices and threshold <= self.threshold:
+            self.threshold, self.devices = threshold, decision.devices
+        return decision.verdict
 
-        Else devices by stage, others each time; empty if it is not decided; True if no boundary is
-        tight.
-        """
+    def _decide(self, costs: MappingCosts, lower_bounds: LowerBounds, threshold: float) -> Decision:
+        """Solve the program; feasible without devices if there is no bottleneck."""
+        raise NotImplementedError
+
+    def _crossing(self, admitted: Bools) -> int:
+        """Count the pairs, not ordered, of devices in different blocks; all pairs if no blocks."""
+        if self._block.any():
+            admitted = admitted & (self._block[:, None] != self._block[None, :])
+        return int(admitted.sum()) // 2
+
+
+class MessageTest(ProgramTest[S]):
+    """Threshold test of the messages over boundaries to which few pairs are admitted."""
+
+    def __init__(self, search: Search[S], block: Ints, most_pairs: float, seconds: float) -> None:
+        super().__init__(search, block, most_pairs, seconds)
+        self._components: dict[bytes, _Pipelines] = {}
+
+    def _decide(self, costs: MappingCosts, lower_bounds: LowerBounds, threshold: float) -> Decision:
         bounds = pair_upper_bounds(costs, lower_bounds, threshold)
         fits = None if bounds is None else fitting(costs, lower_bounds, threshold)
         if bounds is None or fits is None:
-            return None
+            return _INFEASIBLE
         counted = np.flatnonzero(costs.boundary.any(axis=1)).tolist()
         admitted: dict[int, Bools] = {}
         for s in counted:
@@ -112,26 +135,20 @@ class MessageTest(Generic[S]):
             if self._crossing(able) <= self._most_pairs * costs.size:
                 admitted[s] = able
         if not admitted:
-            return True
+            return Decision(Verdict.FEASIBLE)
         label: Ints = np.zeros(costs.size, np.int64)
         if len(admitted) == costs.stages - 1:
             graph = csr_array(np.any(list(admitted.values()), axis=0))
             label = connected_components(graph)[1].astype(np.int64)
         if label.any():
-            found = self._in_pipelines(costs, admitted, fits, label, threshold)
-        else:
-            program = message_program(admitted, fits, self._block, costs.replicas)
-            found = self._devices(program, self._run(program.linear))
-        if found is None:
-            return None
-        if found and threshold <= self.threshold:
-            self.threshold, self.devices = threshold, found
-        return found
+            return self._place_pipelines(costs, admitted, fits, label, threshold)
+        program = message_program(admitted, fits, self._block, costs.replicas)
+        return _decision(program, self._run(program.linear))
 
     def complete(self, costs: MappingCosts, lower_bounds: LowerBounds) -> Ints | None:
-        """Return slots, (S, R), that keep the threshold's counts per block; None if none are found.
+        """Return slots, shape (S, R), with the counts per block of `devices`; None if not found.
 
-        Here all boundaries are in the program, dense ones with their cheapest pairs.
+        All boundaries are in this program, those of many admitted pairs with the cheapest of them.
         """
         bounds = pair_upper_bounds(costs, lower_bounds, self.threshold)
         fits = fitting(costs, lower_bounds, self.threshold)
@@ -148,35 +165,36 @@ class MessageTest(Generic[S]):
             np.fill_diagonal(able, False)
             admitted[s] = _cheapest(able, pair_costs, self._block)
         program = message_program(admitted, fits, self._block, costs.replicas, counts)
-        found = self._devices(program, self._run(program.linear))
-        if not found or len(found) < costs.stages:
+        found = _decision(program, self._run(program.linear)).devices
+        if len(found) < costs.stages:
             return None
         return np.array([found[s] for s in range(costs.stages)])
 
-    def _crossing(self, able: Bools) -> int:
-        """Pairs that are told apart, each direction counted."""
-        if not self._block.any():
-            return int(able.sum()) // 2
-        return int((able & (self._block[:, None] != self._block[None, :])).sum()) // 2
-
-    def _in_pipelines(
+    def _place_pipelines(
         self,
         costs: MappingCosts,
         admitted: dict[int, Bools],
         fits: Bools,
         label: Ints,
         threshold: float,
-    ) -> dict[int, Ints] | None:
-        """Place pipelines in components; None if they hold fewer than R in all."""
+    ) -> Decision:
+        """Place R pipelines in the components of the admitted pairs.
+
+        Parameters
+        ----------
+        label
+            Shape (D,): component of each device.
+        """
         groups = [np.flatnonzero(label == k) for k in range(int(label.max()) + 1)]
         groups = [group for group in groups if len(group) >= costs.stages]
         known = [
-            self._known.setdefault(g.tobytes(), _Pipelines(len(g) // costs.stages)) for g in groups
+            self._components.setdefault(g.tobytes(), _Pipelines(len(g) // costs.stages))
+            for g in groups
         ]
         spare = sum(c.most(threshold) for c in known) - costs.replicas
         for k in np.argsort([-c.refuted for c in known], kind="stable").tolist():
             if spare < 0:
-                return None
+                return _INFEASIBLE
             pipelines, group = known[k], groups[k]
             before = pipelines.most(threshold)
             if before == pipelines.count(threshold) or self._search.should_stop():
@@ -189,7 +207,7 @@ class MessageTest(Generic[S]):
                 None,
             )
             outcome = self._run(program.linear, most=True)
-            members = self._devices(program, outcome)
+            members = _decision(program, outcome).devices
             if members:
                 pipelines.found.append((threshold, {s: group[row] for s, row in members.items()}))
             if outcome.status == "infeasible":  # not even none: rows say that it cannot be
@@ -198,24 +216,18 @@ class MessageTest(Generic[S]):
                 pipelines.above.append((threshold, int(-outcome.bound + 1e-6)))
             spare -= before - pipelines.most(threshold)
         if spare < 0:
-            return None
+            return _INFEASIBLE
         slots: dict[int, list[int]] = {s: [] for s in range(costs.stages)}
         for pipelines in known:
             for s, row in pipelines.best(threshold).items():
                 slots[s] += row.tolist()
         if min(map(len, slots.values())) < costs.replicas:
-            return {}
-        return {s: np.array(row[: costs.replicas]) for s, row in slots.items()}
-
-    def _devices(self, program: MessageProgram, outcome: Outcome) -> dict[int, Ints] | None:
-        """Devices by stage; None if there are none, empty if it is not known."""
-        if outcome.status == "infeasible":
-            return None
-        found = None if outcome.x is None else program.members(outcome.x)
-        return {} if found is None else found
+            return _UNKNOWN
+        rows = {s: np.array(row[: costs.replicas]) for s, row in slots.items()}
+        return Decision(Verdict.FEASIBLE, rows)
 
     def _run(self, linear: Linear, *, most: bool = False) -> Outcome:
-        """Solve for any solution, or for the most pipelines."""
+        """Solve a program for any solution; with `most`, for as many pipelines as possible."""
         # without costs, or with many different ones, HiGHS finds its first solution later
         cost = self._rng.integers(0, 2, len(linear.cost)).astype(float)
         if most:
@@ -230,8 +242,16 @@ class MessageTest(Generic[S]):
         )
 
 
+def _decision(program: MessageProgram, outcome: Outcome) -> Decision:
+    """Read an outcome of HiGHS; a solution whose fill finds no devices decides nothing."""
+    if outcome.status == "infeasible":
+        return _INFEASIBLE
+    found = None if outcome.x is None else program.members(outcome.x)
+    return Decision(Verdict.FEASIBLE, found) if found else _UNKNOWN
+
+
 class _Pipelines:
-    """Bounds on how many pipelines a component holds, at the thresholds tried."""
+    """Bounds on the number of pipelines in a component, at the thresholds tried so far."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -240,124 +260,88 @@ class _Pipelines:
 
     @property
     def refuted(self) -> float:
-        """The largest threshold at which it was not full."""
+        """The largest threshold at which the component cannot be full."""
         return max((t for t, count in self.above if count < self._most), default=0.0)
 
     def most(self, threshold: float) -> int:
-        """Upper bound at a threshold."""
+        """Upper bound on the number of pipelines at a threshold."""
         return min((n for t, n in self.above if t >= threshold), default=self._most)
 
     def best(self, threshold: float) -> dict[int, Ints]:
-        """Most pipelines found so far that fit a threshold: devices by stage."""
+        """Devices by stage of the most pipelines found so far within a threshold."""
         fitting_ = [members for t, members in self.found if t <= threshold]
         return max(fitting_, key=lambda members: len(members[0]), default={})
 
     def count(self, threshold: float) -> int:
-        """Lower bound at a threshold."""
+        """Lower bound on the number of pipelines at a threshold."""
         best = self.best(threshold)
         return len(best[0]) if best else 0
 
 
-class RingTest(Generic[S]):
-    """A test for `threshold_bound`, which keeps the rings of the least threshold with any.
+class RingTest(ProgramTest[S]):
+    """Threshold test of the rings, of three devices or more, to which few pairs are admitted.
 
-    Parameters
-    ----------
-    block
-        Shape (D,): as `find_blocks` returns it.
-    most_pairs
-        Admitted pairs between blocks, per device, up to which a stage's ring is in the program.
-
-    Attributes
-    ----------
-    threshold, devices
-        The least threshold with rings, and the ring of each stage of the program there.
+    Its `devices` are in ring order.
     """
 
-    def __init__(self, search: Search[S], block: Ints, most_pairs: float) -> None:
-        self._search = search
-        self._block = block
-        self._most_pairs = most_pairs
-        self._rng = np.random.default_rng(search.limits.seed)
-        self.threshold = np.inf
-        self.devices: dict[int, Ints] = {}
-
-    def __call__(
-        self, costs: MappingCosts, lower_bounds: LowerBounds, threshold: float
-    ) -> dict[int, Ints] | bool | None:
-        """Return None where the stages cannot have their rings, of three or more, at the threshold.
-
-        Else the ring of each tight stage, others if it is asked again for the least threshold;
-        empty if it is not decided; True if no stage is tight.
-        """
+    def _decide(self, costs: MappingCosts, lower_bounds: LowerBounds, threshold: float) -> Decision:
         bounds = pair_upper_bounds(costs, lower_bounds, threshold)
         if bounds is None:
-            return None
+            return _INFEASIBLE
         program = RingProgram(costs, self._block)
         around = costs.ring.any(axis=1) & np.isfinite(bounds[1]) & (costs.replicas > 2)
-        apart = self._block[:, None] != self._block[None, :]
         for s in np.flatnonzero(around).tolist():
             admitted = costs.ring_costs(s) <= bounds[1][s]
             np.fill_diagonal(admitted, False)
-            if self._pairs(admitted, apart) > self._most_pairs * costs.size:
+            if self._crossing(admitted) > self._most_pairs * costs.size:
                 continue
             cell = cells_of(admitted, self._block, costs.replicas)
             if cell is None:
-                return None
+                return _INFEASIBLE
             program.add(s, admitted, cell)
         if not program.rings:
-            return True
+            return Decision(Verdict.FEASIBLE)
         program.share()
         cost = np.zeros(len(program.rows.upper))
         if threshold == self.threshold:
             cost = self._rng.uniform(0.0, 1.0, len(cost))
-        found = self._solve(program, cost)
-        if found is None:
-            return None
-        if found and threshold <= self.threshold:
-            self.threshold, self.devices = threshold, found
-        return found
+        return self._solve(program, cost)
 
-    def _pairs(self, admitted: Bools, apart: Bools) -> int:
-        among = admitted & apart if self._block.any() else admitted
-        return int(among.sum()) // 2
-
-    def _solve(self, program: RingProgram, cost: Floats) -> dict[int, Ints] | None:
-        """Return rings by stage, empty if it is not known whether there are, None if not."""
+    def _solve(self, program: RingProgram, cost: Floats) -> Decision:
+        """Solve a program with cuts until every ring is one cycle, or the time is up."""
         search = self._search
-        until = search.seconds + RING_PROGRAM_SECONDS
+        until = search.seconds + self._seconds
         while search.seconds < until and not search.should_stop():
-            outcome = self._run(program, cost, until - search.seconds)
+            outcome = run_highs(
+                replace(program.rows.build(), cost=cost),
+                search,
+                on_incumbent=lambda _: True,
+                seconds=until - search.seconds,
+            )
             if outcome.status == "infeasible":
-                return None
+                return _INFEASIBLE
             if outcome.x is None:
-                return {}
+                return _UNKNOWN
             found = [cut for ring in program.rings for cut in cuts(ring, outcome.x)]
             if not found:
                 rows = orders(program.rings, outcome.x)
-                return {} if rows is None else rows
+                return Decision(Verdict.FEASIBLE, rows) if rows else _UNKNOWN
             for cut in found:
                 program.rows.row("one_piece", cut.columns, cut.factors, cut.least, np.inf)
-        return {}
-
-    def _run(self, program: RingProgram, cost: Floats, seconds: float) -> Outcome:
-        linear = replace(program.rows.build(), cost=cost)
-        return run_highs(linear, self._search, on_incumbent=lambda _: True, seconds=seconds)
+        return _UNKNOWN
 
 
-Test = Callable[[MappingCosts, LowerBounds, float], Outcome | None]
-
-
+#: First and last stage of each segment.
 Segments = list[tuple[int, int]]
 
 
 class SegmentTest:
-    """A test for `threshold_bound`: whether blocks can hold R copies of every segment.
+    """Threshold test: whether blocks can hold R copies of every unsplittable segment.
 
     Parameters
     ----------
     block
-        Shape (D,): as `find_blocks` returns it.
+        Shape (D,): block of each device, by `find_blocks`.
     """
 
     def __init__(self, costs: MappingCosts, block: Ints) -> None:
@@ -372,10 +356,15 @@ class SegmentTest:
         self._inside = least_across(*tables, factors, False)
         self._islands = bool((_numbers(costs.island) == _numbers(block)).all())
 
-    def __call__(
+    def __call__(self, costs: MappingCosts, lower_bounds: LowerBounds, threshold: float) -> Verdict:
+        """Test a threshold."""
+        found = self.segments(costs, lower_bounds, threshold)
+        return Verdict.INFEASIBLE if found is None else Verdict.FEASIBLE
+
+    def segments(
         self, costs: MappingCosts, lower_bounds: LowerBounds, threshold: float
     ) -> Segments | None:
-        """Return the first and last stage of each segment; None if the threshold is infeasible."""
+        """Return the segments at a threshold; None if it is infeasible."""
         slack = (threshold - costs.base) * (1 + 1e-12)
         can_cross = np.ones(costs.stages, np.bool_)
         while True:
@@ -399,7 +388,7 @@ class SegmentTest:
                 return segments
 
     def _spread_ring(self, costs: MappingCosts, s: int, copies: Ints) -> float:
-        """Least longest link of a ring of stage s with so many replicas per block at most."""
+        """Least longest message in seconds of a ring of stage s with at most `copies` per block."""
         key = (*costs.ring[s].tolist(), *copies.tolist())
         if key not in self._known:
 
@@ -412,7 +401,7 @@ class SegmentTest:
     def _allreduce(
         self, costs: MappingCosts, lower_bounds: LowerBounds, s: int, copies: Ints, slack: float
     ) -> float:
-        """Least all-reduce of stage s if block b holds at most `copies[b]` of its replicas.
+        """Least seconds of stage s's all-reduce; block b holds at most `copies[b]` of its replicas.
 
         Above `slack` any value is returned that exceeds it.
         """
@@ -437,7 +426,7 @@ class SegmentTest:
         return max(alone, best)
 
     def pack(self, costs: MappingCosts, block: Ints, segments: Segments) -> Ints | None:
-        """Return slots, (S, R), with each copy of a segment in one block; None without a packing.
+        """Return slots, shape (S, R), with each copy of a segment in one block; None if not found.
 
         Longest segments first; each block takes copies of one segment as long as they fit.
         """
@@ -464,21 +453,13 @@ def _numbers(names: Ints) -> Ints:
     return np.asarray(first[inverse])
 
 
-def count_test(search: Search[S], block: Ints) -> Test:
-    """Return a test for `threshold_bound`: None where the counts per block are infeasible.
+def count_test(search: Search[S], block: Ints) -> ThresholdTest:
+    """Return the threshold test by counts of devices per block; `block` has shape (D,)."""
 
-    Parameters
-    ----------
-    block
-        Shape (D,): as `find_blocks` returns it.
-    """
-
-    def possible(
-        costs: MappingCosts, lower_bounds: LowerBounds, threshold: float
-    ) -> Outcome | None:
+    def test(costs: MappingCosts, lower_bounds: LowerBounds, threshold: float) -> Verdict:
         counts = block_capacities(costs, lower_bounds, threshold, block)
         if counts is None:
-            return None
+            return Verdict.INFEASIBLE
         outcome = run_highs(
             program(counts),
             search,
@@ -487,9 +468,11 @@ def count_test(search: Search[S], block: Ints) -> Test:
             nodes=COUNT_PROGRAM_NODES,
             gap=0.02,
         )
-        return None if outcome.status == "infeasible" else outcome
+        if outcome.status == "infeasible":
+            return Verdict.INFEASIBLE
+        return Verdict.UNKNOWN if outcome.x is None else Verdict.FEASIBLE
 
-    return possible
+    return test
 
 
 def _cheapest(able: Bools, pair_costs: Floats, block: Ints) -> Bools:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,14 +11,24 @@ from brute_mapping import least_stage_time, place_for, stages_of
 
 from stagecut import Limits, Workload, solve
 from stagecut.formulations.mapping.blocks import find_blocks
-from stagecut.formulations.mapping.bound import possible_values, stage_lower_bounds
+from stagecut.formulations.mapping.bound import (
+    Verdict,
+    possible_values,
+    stage_lower_bounds,
+)
 from stagecut.formulations.mapping.costs import MappingCosts, mapping_costs, stage_times
 from stagecut.instances import DeviceMapping, ReplicaPlacement, stage_costs, topology
 from stagecut.instances.common.arrays import Ints
 from stagecut.solvers.core.search import Search
-from stagecut.solvers.mapping import auto
-from stagecut.solvers.mapping import both as both
+from stagecut.solvers.mapping import auto, split_branching
 from stagecut.solvers.mapping.layouts import matched
+from stagecut.solvers.mapping.parameters import COMBINED
+from stagecut.solvers.mapping.split_branching import (
+    CombinedRelaxation,
+    all_splits,
+    branch_on_splits,
+    refuted_threshold,
+)
 from stagecut.solvers.mapping.threshold_tests import MessageTest, RingTest
 
 SHAPES = [(1, 3), (1, 4), (1, 5), (1, 6), (2, 3), (2, 4), (3, 3), (3, 2), (2, 2), (4, 2), (4, 1)]
@@ -62,11 +73,11 @@ def test_programs_against_brute_force(mode: str, first: int) -> None:
         block, lower_bounds = blocks_for(seed, costs), stage_lower_bounds(costs)
         below = optimum * (1 - 1e-7)
         for most in (math.inf, 0.6):
-            rings = RingTest(clock(), block, most)
+            rings = RingTest(clock(), block, most, 3.0)
             messages = MessageTest(clock(), block, most, 10.0)
             at = optimum * (1 + 1e-9)
-            assert rings(costs, lower_bounds, at) is not None, seed
-            assert messages(costs, lower_bounds, at) is not None, seed
+            assert rings(costs, lower_bounds, at) is Verdict.FEASIBLE, seed
+            assert messages(costs, lower_bounds, at) is not Verdict.INFEASIBLE, seed
             for s, order in rings.devices.items():
                 assert len(np.unique(order)) == costs.replicas, seed
                 longest = costs.ring_costs(s)[order, np.roll(order, -1)].max()
@@ -74,9 +85,9 @@ def test_programs_against_brute_force(mode: str, first: int) -> None:
             if most < math.inf or below < max(costs.lower_bound, costs.base.max()):
                 continue
             if mode == "allr" and problem.collective == "ring" and costs.replicas > 2:
-                assert rings(costs, lower_bounds, below) is None, seed
+                assert rings(costs, lower_bounds, below) is Verdict.INFEASIBLE, seed
             if mode == "p2p":
-                assert messages(costs, lower_bounds, below) is None, seed
+                assert messages(costs, lower_bounds, below) is Verdict.INFEASIBLE, seed
                 if len(messages.devices) == costs.stages:
                     slots = np.array([messages.devices[s] for s in range(costs.stages)])
                     assert len(np.unique(slots)) == slots.size, seed
@@ -88,51 +99,50 @@ def test_programs_against_brute_force(mode: str, first: int) -> None:
 def test_messages_and_rings_against_brute_force(
     first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refuted = read = kept = 0
+    refuted = read = lower_refuted = 0
     for seed in range(first, first + 33):
         _, problem, costs, optimum = small_case(seed, "both")
         block, lower_bounds = blocks_for(seed, costs), stage_lower_bounds(costs)
+        relaxation = CombinedRelaxation(clock(), costs, lower_bounds, block)
         rings_only = problem.collective == "ring"
         for most in (0.6, 1e9):
-            monkeypatch.setattr(both, "BOTH_PAIRS", most)
-            at, found = optimum * (1 + 1e-8), Solutions()
-            assert both.BothTest(clock(), block, 60.0, found)(costs, lower_bounds, at), seed
-            # windows that other thresholds left divide no mapping away
-            test = both.BothTest(clock(), block, 60.0, found)
+            monkeypatch.setattr(split_branching, "COMBINED", replace(COMBINED, pairs=most))
+            at, found = optimum * (1 + 1e-8), []
+            verdict, devices = branch_on_splits(relaxation, all_splits(costs.stages), at, 60.0)
+            assert verdict is Verdict.FEASIBLE, seed
+            found.append((devices, at))
+            # leaves of other thresholds branch no mapping away
+            leaves = all_splits(costs.stages)
             for share in (0.8, 0.95, 1 - 1e-6, 0.9, 1 + 1e-8, 1.1, 1 - 1e-6, 1 + 1e-8):
-                refutes = test(costs, lower_bounds, share * optimum) is None
-                assert share < 1 or not refutes, seed
-                assert test.refuted < at, seed
-                kept += refutes and share == 0.9
+                threshold = share * optimum
+                verdict, devices = branch_on_splits(relaxation, leaves, threshold, 60.0)
+                found.append((devices, threshold))
+                assert share < 1 or verdict is Verdict.FEASIBLE, seed
+                assert refuted_threshold(leaves) < at, seed
+                lower_refuted += verdict is Verdict.INFEASIBLE and share == 0.9
             below = optimum * (1 - 1e-6)
             if most < 1e9 or below < max(costs.lower_bound, costs.base.max()):
                 continue
             if rings_only and costs.replicas > 2 and costs.boundary.any():
-                assert test.refuted == below, seed
-                assert both.BothTest(clock(), block, 60.0)(costs, lower_bounds, below) is None
+                assert refuted_threshold(leaves) == below, seed
+                verdict, _ = branch_on_splits(relaxation, all_splits(costs.stages), below, 60.0)
+                assert verdict is Verdict.INFEASIBLE, seed
                 refuted += 1
-                read += found.check(costs, optimum)
-    assert min(refuted, read, kept) > 2
+                read += sum(optimal_solution(costs, optimum, *each) for each in found)
+    assert min(refuted, read, lower_refuted) > 2
 
 
-class Solutions(list[tuple[dict[int, Ints], float]]):
-    """What a test found."""
-
-    def __call__(self, devices: dict[int, Ints], threshold: float) -> None:
-        self.append((devices, threshold))
-
-    def check(self, costs: MappingCosts, optimum: float) -> int:
-        """Check the solutions of all stages that are optimal; return how many there are."""
-        count = 0
-        for devices, threshold in self:
-            if len(devices) < costs.stages or threshold > optimum * (1 + 1e-7):
-                continue
-            slots = np.array([devices[s] for s in range(costs.stages)])
-            assert len(np.unique(slots)) == slots.size
-            time = stage_times(costs, slots, matched(costs, slots)).max()
-            assert max(time, costs.lower_bound) <= threshold * (1 + 1e-7)
-            count += 1
-        return count
+def optimal_solution(
+    costs: MappingCosts, optimum: float, devices: dict[int, Ints], threshold: float
+) -> bool:
+    """Whether the devices are those of all stages in an optimal mapping; if so, check its time."""
+    if len(devices) < costs.stages or threshold > optimum * (1 + 1e-7):
+        return False
+    slots = np.array([devices[s] for s in range(costs.stages)])
+    assert len(np.unique(slots)) == slots.size
+    time = stage_times(costs, slots, matched(costs, slots)).max()
+    assert max(time, costs.lower_bound) <= threshold * (1 + 1e-7)
+    return True
 
 
 @pytest.mark.parametrize("mode", ["p2p", "allr"])

@@ -1,23 +1,18 @@
-"""A mapping under annealing, and the moves that change it: what all costs have in common.
+"""Annealing of mappings: one loop over one state and its moves, for several costs.
 
-A slot is a place of a replica: slot s·R + i is position i of stage s; the last slots are spare.
-Edges have numbers: e < S·R is the ring message of slot e, S·R + e what slot e sends to the next
-stage. Each move is its own inverse.
+*State*. A slot is a position of a replica: slot s·R + i is position i of stage s; the last slots
+are spare. Edges have numbers: e < S·R is the ring message of slot e, S·R + e the message of slot e
+to the next stage. Each move is its own inverse.
 
-The annealing of mappings: one loop for all costs.
-
-A cost is a named tuple of arrays, with the operations below for its type (`for_cost`). What an
-operation here does is its default. The defaults are for costs that are a sum over stages: they have
-`current` and `trial`, shape (S, Q), the cost of each stage and the same with the moves of a step,
-`is_changed`, shape (S,), and `changed`, shape (S + 1,): the stages that the moves of a step touch,
+*Costs* are named tuples of arrays, with the operations `begin` to `end_step` below for their type
+(`for_cost`); the operations here are the defaults, for a cost that is a sum over stages. Such a
+cost has `current` and `trial`, shape (S, Q), the cost of each stage before and after the moves of a
+step; `is_changed`, shape (S,); and `changed`, shape (S + 1,), the stages touched by a step, with
 their number last.
 
-Random numbers of the annealing's kernels (xorshift64*).
-
-The numbers are the same whether kernels are interpreted or compiled; numba's own are not NumPy's.
-
-Marsaglia, *Xorshift RNGs*, 2003; Vigna, *An experimental exploration of Marsaglia's xorshift
-generators, scrambled*, 2016.
+*Random numbers* are xorshift64*, the same whether kernels are interpreted or compiled; those of
+numba differ from NumPy's. Marsaglia, *Xorshift RNGs*, 2003; Vigna, *An experimental exploration of
+Marsaglia's xorshift generators, scrambled*, 2016.
 """
 
 from __future__ import annotations
@@ -50,7 +45,7 @@ EXCHANGE, RECEIVERS, REVERSE = 0, 1, 2
 
 
 class State(NamedTuple):
-    """A mapping under annealing.
+    """State of the annealing: a mapping, its moves and random numbers.
 
     Parameters
     ----------
@@ -63,7 +58,7 @@ class State(NamedTuple):
     came_from
         Shape (S, R): from which replica each one receives; the first row is not used.
     moves
-        Shape (D + 1, 4): the moves of a step, each a kind and what it moves.
+        Shape (D + 1, 4): the moves of a step, each a kind and up to three numbers.
     random
         Shape (1,): state of the generator of random numbers.
     """
@@ -76,7 +71,7 @@ class State(NamedTuple):
     random: NDArray[np.uint64]
 
     def copy(self) -> State:
-        """Return a state to be changed apart from this one."""
+        """Return a copy that shares no arrays."""
         return State._make(each.copy() for each in self)
 
     def slots(self) -> Ints:
@@ -162,8 +157,8 @@ def _reverse(state, s, first, length):
 def touched_edges(move, state, directed, touched):
     """Write the edges that a move changes to `touched`, each once; return how many.
 
-    They are the same before and after the move. `directed`: a ring message costs something else
-    the other way around.
+    They are the same before and after the move. `directed`: a ring message may cost more or less
+    in the other direction.
     """
     stages, replicas = state.sends_to.shape
     kind, x, y, z = move[0], move[1], move[2], move[3]
@@ -228,7 +223,7 @@ def edge_ends(e, state):
 
 
 def for_cost(kind: type, **kernels: Kernel) -> None:
-    """Let `anneal` use these kernels, by the names of the operations below, for a type of cost."""
+    """Register the kernels of a type of cost, by the names of the operations below."""
     loop = FunctionType(_anneal.__code__, {**globals(), **kernels})
     loop.__name__ = loop.__qualname__ = f"anneal_{kind.__name__}"
     _LOOPS[kind] = Kernel(loop, options=UNCOUNTED)
@@ -254,31 +249,31 @@ def propose(cost: Any, state: Any, moves: Any) -> int:
 
 
 def make(cost: Any, state: Any, move: Any) -> float:
-    """Apply a move to state and cost; return its change, as far as it is known by now."""
+    """Apply a move to state and cost; return its change of the cost, less that of `change_left`."""
     raise NotImplementedError
 
 
 @uncounted
 def finished(_cost):
-    """Whether the state is as good as it needs to be, asked every S steps: never."""
+    """Whether the annealing may end, asked every S steps; default: never."""
     return False
 
 
 @uncounted
 def change_left(_cost, _state):
-    """The rest of what the moves made change, `inf` forbids them: nothing."""
+    """Change of the cost by all moves of a step beyond `make`, `inf` to reject; default: 0."""
     return 0.0
 
 
 @uncounted
 def undo(_cost, state, move):
-    """Undo a move, the last one made; `end_step` drops the trial costs."""
+    """Undo the last move in the state; `end_step` drops the trial costs."""
     apply_move(move, state)
 
 
 @uncounted
 def end_step(cost, accepted):
-    """Keep the cost of the moves made, or forget it; moves are undone already."""
+    """Accept or drop the trial costs of a step; rejected moves are undone before."""
     for k in range(cost.changed[-1]):
         s = cost.changed[k]
         cost.is_changed[s] = False
@@ -289,7 +284,7 @@ def end_step(cost, accepted):
 
 @uncounted
 def touch_stage(cost, s):
-    """Note that a step changes stage s, whose trial cost begins with the present one."""
+    """Mark stage s as changed by a step; its trial cost begins with the current one."""
     if not cost.is_changed[s]:
         cost.is_changed[s] = True
         cost.changed[cost.changed[-1]] = s
@@ -305,7 +300,7 @@ def _copy_row(target, source, s):
 
 
 def _anneal(cost: Any, state: Any, steps: int, hot: float, cold: float) -> None:
-    """Anneal as `anneal` says, with the operations of one cost in place of those above."""
+    """Loop of `anneal`, compiled with the operations of one type of cost."""
     stages, moves = len(state.sends_to), state.moves
     begin(cost, state)
     step = 0

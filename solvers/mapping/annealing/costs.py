@@ -1,13 +1,11 @@
-"""Annealing at a target: a mapping is repaired until every stage fits under it.
+"""The costs of a mapping that annealing minimises, and the descents that need no target.
 
-`violations_kernel` prices a mapping by its edges above upper bounds, `proposals_kernel` proposes
-steps from such edges.
+*Violations* of a target time (`violations_kernel`): the messages above the upper bounds of a split
+of each stage's slack; a mapping without any has stage times of at most the target.
 
-Descents on the stage times themselves: for all-reduces other than rings, and to break ties.
-
-Of mappings with one longest stage the least sum of stage times is sought, as the objective says
-nothing about the others: a step of that descent is kept if the sum falls and no stage exceeds its
-upper bound.
+*Stage times* (`stage_times_kernel`), with all-reduces of any kind: `descend` lowers a power sum of
+them, which the longest rule, and `break_ties` lowers their sum while the longest stays, as the
+objective says nothing about the other stages.
 """
 
 from __future__ import annotations
@@ -22,13 +20,8 @@ from ....instances import DeviceMapping, ReplicaPlacement, Solution, stage_costs
 from ....instances.common.arrays import Floats, Ints
 from ...core.search import Search
 from ..parameters import (
-    COOLING,
-    MIN_TARGET_SECONDS,
     SHUFFLE_RATE,
     SPLITS,
-    TIE_MESSAGES,
-    TIE_PATIENCE,
-    TIE_STEPS,
     TIME_POWER,
     VIOLATION_SCALE,
 )
@@ -57,23 +50,23 @@ def violations(
     keeps_counts: bool = False,
     exchange_rate: float = 0.0,
 ) -> Violations:
-    """Return what stages exceed under upper bounds of their messages, as a cost for `anneal`.
+    """Return the violations of a target by a mapping's messages, as a cost for `anneal`.
 
     Parameters
     ----------
     order
-        As `best_routes` returns it.
+        Other devices of each, by `best_routes`.
     block
         Shape (D,): block of each device.
     upper_bounds
         Of messages and ring messages in each split, in seconds; shape (S, Q) both.
     target
-        In seconds; scales what is above.
+        Seconds by which violations are scaled.
     keeps_counts
-        Whether steps keep how many devices of each block serve each stage.
+        Whether steps keep the number of devices of each block in each stage.
     exchange_rate
-        Probability that such a step exchanges all devices of two blocks of one size: the counts
-        then change places with them.
+        Probability that such a step exchanges all devices of two blocks of one size, and with them
+        the blocks' counts.
     """
     messages, rings = upper_bounds
     members = np.argsort(block, kind="stable")
@@ -85,7 +78,7 @@ def violations(
         order,
         messages,
         rings,
-        VIOLATION_SCALE / max(target, MIN_TARGET_SECONDS),
+        VIOLATION_SCALE / max(target, 1e-300),  # stages may take no time at all
         block,
         members,
         np.searchsorted(block[members], np.arange(int(block.max()) + 2)),
@@ -107,7 +100,7 @@ def violation_left(cost: Violations) -> float:
 
 
 def best_routes(costs: MappingCosts) -> NDArray[np.int32]:
-    """Return the other devices of each, best route first; shape (D, D−1)."""
+    """Return the other devices of each, shape (D, D−1), by descending bandwidth, then latency."""
     order = np.empty((costs.size, costs.size - 1), np.int32)
     for d in range(costs.size):
         row = np.lexsort((costs.latency[d], costs.inverse[d]))
@@ -118,10 +111,10 @@ def best_routes(costs: MappingCosts) -> NDArray[np.int32]:
 def sampled_splits(
     costs: MappingCosts, lower_bounds: LowerBounds, threshold: float
 ) -> tuple[Floats, Floats]:
-    """Return the upper bounds of messages and ring messages in each split, shape (S, SPLITS) both.
+    """Return the upper bounds in seconds of messages and ring messages by split; shape (S, Q) both.
 
-    Where a stage has both terms, its splits are quantiles of what pairs of devices cost: half of
-    them of messages, half of what ring messages leave of the slack.
+    Where a stage has both terms, splits are at quantiles of the costs of pairs of devices: half of
+    them of messages, half of the slack less ring messages.
     """
     slack = (threshold - costs.base) * (1 + 1e-12)
     has_both = costs.boundary.any(axis=1) & costs.ring.any(axis=1)
@@ -195,7 +188,7 @@ def descend(
     hot: float = 0.0,
     orders_only: bool = False,
 ) -> tuple[Ints, Ints]:
-    """Return a mapping of shorter stages; O(steps · R) time.
+    """Return slots and receivers with a lower power sum of stage times; O(steps · R) time.
 
     Parameters
     ----------
@@ -209,7 +202,7 @@ def descend(
     state = state_of(costs, slots, sends_to)
     scale = float(stage_times(costs, slots, sends_to).max())
     cost = stage_times_cost(costs, scale, orders_only=orders_only)
-    anneal(cost, state, steps, seed, hot, hot * COOLING)
+    anneal(cost, state, steps, seed, hot, hot * 0.01)
     return state.slots(), state.sends_to[:-1].copy()
 
 
@@ -222,11 +215,12 @@ def break_ties(task: Task[DeviceMapping], search: Search[Solution]) -> None:
         costs = mapping_costs(stage_costs(task.workload, best.stage, problem.stages), problem)
         state = state_of(costs, costs.numbers(best.slots), best.sends_to)
         cost = stage_times_cost(costs, 1.0, power=1)
-        steps = 1000 + min(TIE_MESSAGES // problem.replicas, TIE_STEPS * best.slots.size)
+        # some tenths of a second between two looks at the clock: a step reads up to R messages
+        steps = 1000 + min(2_000_000 // problem.replicas, 500 * best.slots.size)
         total = _lower_sum(state, cost, 0, 0)
         cost.upper_bound[:] = cost.current.max()
         idle, turn = 0, 0
-        while idle < TIE_PATIENCE and search.seconds_left > 0.2 and search.overdue() <= 0:
+        while idle < 3 and search.seconds_left > 0.2 and search.overdue() <= 0:
             seed = (search.limits.seed * 7919 + turn) % 2**31
             least = _lower_sum(state, cost, steps, seed)
             turn += 1
@@ -236,6 +230,6 @@ def break_ties(task: Task[DeviceMapping], search: Search[Solution]) -> None:
 
 
 def _lower_sum(state: State, cost: StageTimes, steps: int, seed: int) -> float:
-    """Descend `state` in place; return the sum of its stage times in seconds."""
+    """Lower the sum of stage times of `state` in place; return it in seconds."""
     anneal(cost, state, steps, seed, 0.0, 0.0)
     return float(cost.current.sum())

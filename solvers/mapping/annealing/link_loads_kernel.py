@@ -1,9 +1,9 @@
-"""A cost of mappings for the annealing: the loads of all links.
+"""Cost of the annealing: the loads of all links.
 
-It is Σ_l f(load_l / best): the eighth power up to 1, ruled by the busiest links, and little
-more above, so that walls between good mappings stay low. A step takes one of a few
-random messages, the one with the fullest link on its way, and exchanges the device at one of its
-ends with another, exchanges two receivers, or turns a part of a ring.
+It is Σ_l f(load_l / best): the eighth power up to 1, ruled by the busiest links, and little more
+above, so that barriers between good mappings stay low. A step takes the message with the fullest
+link on its route, of a few random ones. It exchanges the device at one of its ends with another,
+exchanges two receivers, or reverses a part of a ring.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .anneal_kernel import (
 
 
 class LinkLoads(NamedTuple):
-    """The loads of L links in both directions, over the incumbent's busiest; as `LinkTraffic`."""
+    """Loads of L links in both directions, relative to the incumbent's busiest."""
 
     forward: Floats  # (S,) bytes of a message to the next stage
     backward: Floats  # (S,) bytes back
@@ -93,7 +93,7 @@ def _fullest(cost, a, b):
 
 @uncounted
 def _add_edge(cost, state, e, sign):
-    """Add the messages of edge e, or take them away; return the change."""
+    """Add the messages of edge e to the loads, or subtract them; return the change of the cost."""
     p, q = edge_ends(e, state)
     if p < 0:
         return 0.0
@@ -107,7 +107,7 @@ def _add_edge(cost, state, e, sign):
 
 @uncounted
 def _begin(cost, state):
-    """Add up all messages."""
+    """Compute the loads of a state from all messages."""
     cost.load[:] = 0.0
     for e in range(2 * state.sends_to.size):
         _add_edge(cost, state, e, 1.0)
@@ -115,7 +115,7 @@ def _begin(cost, state):
 
 @uncounted
 def _propose(cost, state, moves):
-    """Of a few messages, take the one with the fullest link on its way."""
+    """Write a step from the message with the fullest link, of a few random ones."""
     stages, replicas = state.sends_to.shape
     slot = state.slot
     p, most = 0, -1.0
@@ -161,7 +161,7 @@ def _make(cost, state, move):
 
 @uncounted
 def _undo(cost, state, move):
-    """Undo a move, and what it did to the loads."""
+    """Undo a move in the state and in the loads."""
     _make(cost, state, move)
 
 

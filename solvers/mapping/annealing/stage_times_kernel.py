@@ -1,7 +1,7 @@
-"""A cost of mappings for the annealing: the stage times themselves, whatever all-reduces take.
+"""Cost of the annealing: a power sum of the stage times, with all-reduces of any kind.
 
 A step begins at a random replica, or at the longest message of a stage. It exchanges two devices,
-two receivers, or two places in the order of the stage.
+two receivers, or two positions in the order of the stage.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _time(cost, state, s):
 
 @uncounted
 def _begin(cost, state):
-    """Compute all stage times."""
+    """Compute the stage times of a state."""
     for s in range(len(cost.current)):
         cost.current[s, 0] = _time(cost, state, s)
 
@@ -143,7 +143,7 @@ def _exchange_places(state, moves, s, i, j):
 
 @uncounted
 def _make(cost, state, move):
-    """Apply a move; `change_left` looks at the stages that it touches."""
+    """Apply a move and mark its stages; `change_left` returns the change of the cost."""
     replicas, used = state.sends_to.shape[1], state.sends_to.size
     for k in range(touched_edges(move, state, False, cost.touched)):
         e = cost.touched[k]

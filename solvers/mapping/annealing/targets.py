@@ -1,4 +1,9 @@
-"""Annealing at targets between bound and incumbent, with several start strategies in turn."""
+"""Annealing at target stage times between bound and incumbent, from several starts in turn.
+
+A target is reached when no message exceeds its bound in some split of each stage's slack. Starts
+are block counts that are likely to reach the target, the incumbent, and the last attempt. Where
+all-reduces other than rings are allowed, rounds alternate with descents on the stage times.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,6 @@ from ..layouts import matched
 from ..parameters import (
     BLOCK_WIDTH,
     COUNT_STEPS,
-    COUNT_WORK,
     DESCENT_HEATS,
     DESCENT_STEPS,
     EXCHANGE_RATE,
@@ -21,74 +25,78 @@ from ..parameters import (
     FIXED_COUNT_COLD,
     FIXED_COUNT_HOT,
     FIXED_COUNT_STEPS,
-    MAX_COUNT_STEPS,
     REPAIR_COLD,
     REPAIR_COOL,
     REPAIR_HOT,
     ROUNDS_BETWEEN_DESCENTS,
-    SLICE_STEPS,
     STEPS_GROWTH,
     TARGET_STRIDE,
 )
-from ..search import MappingSearch
-from .anneal_kernel import State, state_of
-from .anneal_kernel import anneal as anneal_state
-from .block_counts import (
+from ..state import MappingState
+from .anneal_kernel import State, anneal, state_of
+from .costs import descend, sampled_splits, violation_left, violations
+from .count_model import (
     CountModel,
     choose_counts,
-    hard_upper_bounds,
     likely_upper_bounds,
     new_count_model,
-    read_counts,
-    realise,
+    rare_upper_bounds,
+    sample_placement,
+    set_counts,
     update_weights,
 )
-from .costs import descend, sampled_splits, violation_left, violations
 from .violations_kernel import Violations
 
 
 @dataclass
 class StartStrategy:
-    """A way to start the annealing at a target; strategies take turns.
+    """Way to start the annealing at a target; strategies take turns by weighted round-robin.
 
     Parameters
     ----------
-    play
-        Function of the search, this strategy and a seed that tries the target once.
-    state, heat
-        The mapping under repair, and the temperature at which its repair begins.
-    given_up
-        The largest target that was tried in vain, in seconds.
-    share
-        Its share of the work, relative to the other strategies.
+    run
+        Function of the mapping, this strategy and a seed that tries the target once.
+    state
+        Placement under repair.
+    temperature
+        Temperature at which its repair begins.
+    failed_target
+        The largest target tried without success, in seconds; at least the bound.
+    target
+        Stage time to be reached, in seconds.
+    effort
+        Factor on the steps of a repair; it grows whenever all targets have failed.
+    weight
+        Round-robin weight: share of the work, relative to the other strategies.
     work
-        Steps since it last improved the incumbent.
+        Steps since the strategy last improved the incumbent.
     """
 
-    run: Callable[[MappingSearch, StartStrategy, int], None]
+    run: Callable[[MappingState, StartStrategy, int], None]
     state: State
-    heat: float
-    given_up: float
+    temperature: float
+    failed_target: float
     target: float = 0.0
     effort: float = 1.0
-    share: float = 1.0
+    weight: float = 1.0
     work: float = 0.0
 
-    def next(self, mapping: MappingSearch, failed: bool) -> None:
+    def next(self, mapping: MappingState, failed: bool) -> None:
         """Choose the next target between the bound and the incumbent."""
         low, high = mapping.bound_s, mapping.objective_s
         if failed:
-            self.given_up = max(self.given_up, self.target)
-        self.given_up = max(self.given_up, low)
-        if self.given_up >= high - 0.1 * (high - low):  # all were given up: try harder
-            self.given_up = low
+            self.failed_target = max(self.failed_target, self.target)
+        self.failed_target = max(self.failed_target, low)
+        if self.failed_target >= high - 0.1 * (high - low):  # all failed: try harder
+            self.failed_target = low
             self.effort *= STEPS_GROWTH
-        third = (high - self.given_up) / 3
-        self.target = self.given_up + (min(third, TARGET_STRIDE * low) if low > 0 else third)
+        third = (high - self.failed_target) / 3
+        stride = min(third, TARGET_STRIDE * low) if low > 0 else third
+        self.target = self.failed_target + stride
 
 
-def start_strategies(mapping: MappingSearch) -> list[StartStrategy]:
-    """Return the start strategies that the incumbent and the blocks allow."""
+def start_strategies(mapping: MappingState) -> list[StartStrategy]:
+    """Return the start strategies: last attempt, incumbent, block counts where there are blocks."""
     costs, low = mapping.costs, mapping.bound_s
     incumbent = _incumbent(mapping)
     starts = [
@@ -99,14 +107,14 @@ def start_strategies(mapping: MappingSearch) -> list[StartStrategy]:
         low *= 1 + BLOCK_WIDTH
         model = new_count_model(costs, mapping.block)
 
-        def from_count_model(mapping: MappingSearch, start: StartStrategy, seed: int) -> None:
+        def from_count_model(mapping: MappingState, start: StartStrategy, seed: int) -> None:
             _from_count_model(mapping, start, model, seed)
 
         both = bool((costs.boundary.any(axis=1) & costs.ring.any(axis=1)).any())
         starts.insert(
             0,
             StartStrategy(
-                from_count_model, incumbent, REPAIR_COOL, low, share=4.0 if both else 1.0
+                from_count_model, incumbent, REPAIR_COOL, low, weight=4.0 if both else 1.0
             ),
         )
     for start in starts:
@@ -115,16 +123,13 @@ def start_strategies(mapping: MappingSearch) -> list[StartStrategy]:
     return starts
 
 
-def anneal(mapping: MappingSearch, starts: list[StartStrategy], rounds: int | None = None) -> None:
-    """Anneal at targets between bound and incumbent until a limit; start strategies take turns.
+def anneal_targets(
+    mapping: MappingState, starts: list[StartStrategy], rounds: int | None = None
+) -> None:
+    """Anneal at targets until a limit, or for so many rounds; one strategy runs in each.
 
-    The next turn goes to the strategy with the least work per share; improving the incumbent
-    resets a strategy's work to 0, so that it goes on.
-
-    Parameters
-    ----------
-    rounds
-        Turns to take; default: no limit.
+    It is the one with the least work per weight; improving the incumbent resets its work to 0, so
+    that it runs again.
     """
     search = mapping.search
     turn = 0
@@ -135,7 +140,7 @@ def anneal(mapping: MappingSearch, starts: list[StartStrategy], rounds: int | No
             if search.limits.nodes is not None and turn >= search.limits.nodes:
                 search.stop_for("nodes")
                 return
-            start = min(starts, key=lambda a: a.work / a.share)
+            start = min(starts, key=lambda a: a.work / a.weight)
             turn += 1
             mapping.turns += 1
             before = mapping.objective_s
@@ -144,44 +149,45 @@ def anneal(mapping: MappingSearch, starts: list[StartStrategy], rounds: int | No
                 start.work = 0.0
 
 
-def _continue(mapping: MappingSearch, start: StartStrategy, seed: int) -> None:
-    """Repair on from where the last turn ended."""
+def _continue(mapping: MappingState, start: StartStrategy, seed: int) -> None:
+    """Repair the placement of the last attempt."""
     left = _repair(mapping, start, seed)
     _offer(mapping, start, left)
     start.next(mapping, failed=left > 0)
 
 
-def _from_incumbent(mapping: MappingSearch, start: StartStrategy, seed: int) -> None:
+def _from_incumbent(mapping: MappingState, start: StartStrategy, seed: int) -> None:
     """Repair the incumbent."""
     start.state = _incumbent(mapping)
     _continue(mapping, start, seed)
 
 
 def _from_count_model(
-    mapping: MappingSearch, start: StartStrategy, model: CountModel, seed: int
+    mapping: MappingState, start: StartStrategy, model: CountModel, seed: int
 ) -> None:
-    """Choose block counts, realise them, and anneal with fixed counts, at ever lower targets.
+    """Choose block counts, draw a placement, and anneal with fixed counts, at ever lower targets.
 
-    First blocks of equal size are assigned to the counts, looking at rare links alone.
+    At first blocks of equal size exchange all devices, with bounds on rare routes alone.
     """
     costs, least = mapping.costs, mapping.lower_bounds
     rng = np.random.default_rng(seed)
-    steps = min(COUNT_STEPS * len(model.counts) * model.counts.size, MAX_COUNT_STEPS)
+    # at most some seconds: 512 devices have 2 million, 4096 in blocks of 8 would have 270 million
+    steps = min(COUNT_STEPS * len(model.counts) * model.counts.size, 10_000_000)
     choose_counts(model, costs, least, start.target, steps, rng)
-    start.work += COUNT_WORK * steps
-    start.state = realise(model, costs, rng)
+    start.work += 0.3 * steps  # measured: one takes a third of a step of repair
+    start.state = sample_placement(model, costs, rng)
     cost = violations(
         costs,
         mapping.order,
         model.block,
-        hard_upper_bounds(model, costs, least, start.target),
+        rare_upper_bounds(model, costs, least, start.target),
         start.target,
         keeps_counts=True,
         exchange_rate=EXCHANGE_RATE,
     )
     steps = FIXED_COUNT_STEPS * costs.size // 3
     _sliced(mapping, start, cost, steps, (REPAIR_HOT, FIXED_COUNT_COLD), int(rng.integers(2**31)))
-    read_counts(model, costs, start.state)
+    set_counts(model, costs, start.state)
     left = 0.0
     while left == 0 and mapping.search.gap > OPTIMAL_GAP and not mapping.search.should_stop():
         upper_bounds = likely_upper_bounds(model, costs, least, start.target)
@@ -198,28 +204,28 @@ def _from_count_model(
         start.next(mapping, failed=left > 0)
 
 
-def _repair(mapping: MappingSearch, start: StartStrategy, seed: int) -> float:
+def _repair(mapping: MappingState, start: StartStrategy, seed: int) -> float:
     """Repair the strategy's state at its target; return the violation left."""
     upper_bounds = sampled_splits(mapping.costs, mapping.lower_bounds, start.target)
     cost = violations(mapping.costs, mapping.order, mapping.block, upper_bounds, start.target)
     steps = int(start.effort * FIRST_STEPS)
-    return _sliced(mapping, start, cost, steps, (start.heat, REPAIR_COLD), seed)
+    return _sliced(mapping, start, cost, steps, (start.temperature, REPAIR_COLD), seed)
 
 
 def _sliced(
-    mapping: MappingSearch,
+    mapping: MappingState,
     start: StartStrategy,
     cost: Violations,
     steps: int,
     heats: tuple[float, float],
     seed: int,
 ) -> float:
-    """Anneal in slices, so that the clock is looked at; return the violation left."""
+    """Anneal in slices between two looks at the clock; return the violation left."""
     hot, cold = heats
-    slices = max(1, -(-steps // SLICE_STEPS))
+    slices = max(1, -(-steps // 200_000))  # some tenths of a second
     left = 1.0
     for k in range(slices):
-        anneal_state(
+        anneal(
             cost,
             start.state,
             steps // slices,
@@ -234,19 +240,21 @@ def _sliced(
     return left
 
 
-def _offer(mapping: MappingSearch, start: StartStrategy, left: float) -> None:
+def _offer(mapping: MappingState, start: StartStrategy, left: float) -> None:
+    """Offer a strategy's placement; with violations left, messages are matched anew."""
     slots, sends_to = start.state.slots(), start.state.sends_to[:-1].copy()
     mapping.offer(slots, matched(mapping.costs, slots) if left else sends_to)
 
 
-def _incumbent(mapping: MappingSearch) -> State:
+def _incumbent(mapping: MappingState) -> State:
+    """Return the incumbent as a state of the annealing."""
     best = mapping.search.best
     assert isinstance(best, ReplicaPlacement)
     return state_of(mapping.costs, mapping.costs.numbers(best.slots), best.sends_to)
 
 
-def descents(mapping: MappingSearch, starts: list[StartStrategy]) -> None:
-    """Descend from the incumbent and anneal in turns until a limit; for all-reduces of any kind."""
+def descents(mapping: MappingState, starts: list[StartStrategy]) -> None:
+    """Alternate descents from the incumbent with rounds of annealing until a limit."""
     search = mapping.search
     turn = 0
     while not search.should_stop() and search.gap > OPTIMAL_GAP:
@@ -260,10 +268,11 @@ def descents(mapping: MappingSearch, starts: list[StartStrategy]) -> None:
             search.stop_for("nodes")
             return
         with mapping.step("annealing"):
-            anneal(mapping, starts, rounds=ROUNDS_BETWEEN_DESCENTS)
+            anneal_targets(mapping, starts, rounds=ROUNDS_BETWEEN_DESCENTS)
 
 
-def _descent(mapping: MappingSearch, heat: float, turn: int) -> None:
+def _descent(mapping: MappingState, heat: float, turn: int) -> None:
+    """Descend from the incumbent, at a temperature to begin with, and offer the result."""
     search, costs = mapping.search, mapping.costs
     best = search.best
     assert isinstance(best, ReplicaPlacement)

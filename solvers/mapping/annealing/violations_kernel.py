@@ -1,14 +1,12 @@
-"""A cost of mappings for the annealing: the edges above their upper bounds.
+"""Cost of the annealing: violations of a target by edges above their upper bounds.
 
 The slack of stage s under a target can be split in several ways between its longest message and its
 longest ring message: a *split* is a pair of upper bounds. The violation of a split is a sum over
 the edges above their bounds; that of the stage is the violation of its best split.
 
-Steps from violated edges: a device that is admitted at one end comes to the other end.
-
-A step takes a random violated edge and looks for an admitted neighbour for one of its ends. Either
-that neighbour takes the place of the other end; or, where the counts of devices per block are kept,
-it exchanges its slot with a device of its own block, and the edge is redirected to that slot. So
+A step takes a random violated edge and brings an admitted neighbour of one of its ends to the other
+end: the neighbour takes that slot; or, where the counts of devices per block are fixed, it
+exchanges its slot with a device of its own block, and the edge is redirected to that slot, so that
 messages inside a block do not become messages between blocks.
 """
 
@@ -37,7 +35,7 @@ from .anneal_kernel import (
 
 
 class Violations(NamedTuple):
-    """What stages exceed; S stages, Q splits, D devices, B blocks. Costs are in seconds."""
+    """Violations by stage and split; S stages, Q splits, D devices, B blocks, times in seconds."""
 
     latency: Floats  # (D, D)
     inverse: Floats  # (D, D)
@@ -62,13 +60,13 @@ class Violations(NamedTuple):
 
 @uncounted
 def pair_cost(cost, factors, a, b):
-    """What a message from device a to b costs."""
+    """Seconds of a message from device a to device b."""
     return factors[0] * cost.latency[a, b] + factors[1] * cost.inverse[a, b]
 
 
 @uncounted
 def edge_cost(cost, state, e):
-    """What edge e costs; 0 where there is none."""
+    """Seconds of edge e; 0 if there is no such edge."""
     stages, replicas = state.sends_to.shape
     used = stages * replicas
     if e < used:
@@ -86,7 +84,7 @@ def edge_cost(cost, state, e):
 
 @uncounted
 def _add_violation(row, seconds, upper_bounds, scale, sign):
-    """Add what one edge violates in each split to `row`, shape (Q,); subtract with sign −1."""
+    """Add the violation of one edge in each split to `row`, shape (Q,); subtract with sign −1."""
     for k in range(len(row)):
         over = seconds - upper_bounds[k]
         if over > 0:
@@ -95,7 +93,7 @@ def _add_violation(row, seconds, upper_bounds, scale, sign):
 
 @uncounted
 def _add_edge(cost, state, e, sign):
-    """Add edge e to the trial violation of its stage, or take it away."""
+    """Add edge e to the trial violation of its stage; subtract with sign −1."""
     replicas, used = state.sends_to.shape[1], state.sends_to.size
     s = (e if e < used else e - used) // replicas
     touch_stage(cost, s)
@@ -115,7 +113,7 @@ def best_split(violation, s):
 
 @uncounted
 def begin(cost, state):
-    """Add up all edges."""
+    """Compute the violations of a state from all edges."""
     for s in range(len(cost.current)):
         for k in range(cost.current.shape[1]):
             cost.current[s, k] = 0.0
@@ -126,7 +124,7 @@ def begin(cost, state):
 
 @uncounted
 def finished(cost):
-    """Whether every stage has a split that is not violated."""
+    """Whether every stage has a split without violation."""
     left = 0.0
     for s in range(len(cost.current)):
         left += cost.current[s, best_split(cost.current, s)]
@@ -135,7 +133,7 @@ def finished(cost):
 
 @uncounted
 def make(cost, state, move):
-    """Apply a move; `change_left` adds up what it changes."""
+    """Apply a move to state and trial violations; `change_left` returns the change of the cost."""
     n = touched_edges(move, state, False, cost.touched)
     for j in range(n):
         _add_edge(cost, state, cost.touched[j], -1.0)
@@ -158,7 +156,7 @@ def change_left(cost, _state):
 
 @uncounted
 def propose(cost, state, moves):
-    """Begin with a violated edge of a random stage."""
+    """Write the moves of a step from a violated edge of a random stage; return how many."""
     stages, replicas = state.sends_to.shape
     s = below(state.random, stages)
     split = best_split(cost.current, s)
@@ -200,7 +198,7 @@ def _violated_edge(cost, state, s, start, split):
 
 @uncounted
 def _admitted(cost, d, factors, upper_bound):
-    """How many devices, in the order of routes from d, cost at most `upper_bound`."""
+    """Number of devices, in the order of routes from d, with a cost of at most `upper_bound`."""
     low, high = 0, cost.order.shape[1]
     while low < high:
         middle = (low + high) // 2

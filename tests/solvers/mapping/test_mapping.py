@@ -13,7 +13,12 @@ import pytest
 from stagecut import InputError, Limits, Workload, load_plan, save, solve, verify
 from stagecut.formulations.mapping import bound
 from stagecut.formulations.mapping.blocks import find_blocks
-from stagecut.formulations.mapping.bound import fitting, stage_lower_bounds, threshold_bound
+from stagecut.formulations.mapping.bound import (
+    Verdict,
+    fitting_test,
+    stage_lower_bounds,
+    threshold_bound,
+)
 from stagecut.formulations.mapping.costs import mapping_costs, stage_times
 from stagecut.formulations.mapping.partition import stage_objective
 from stagecut.formulations.task import pose
@@ -36,7 +41,7 @@ from stagecut.runtime.pictures.topology import draw_mapping
 from stagecut.runtime.verify.mapping import stage_reports
 from stagecut.runtime.verify.report import MappingReport
 from stagecut.solvers.core.search import Search
-from stagecut.solvers.mapping import search as mapping_search
+from stagecut.solvers.mapping import state as mapping_state
 from stagecut.solvers.mapping.annealing.anneal_kernel import anneal, state_of
 from stagecut.solvers.mapping.annealing.costs import (
     best_routes,
@@ -168,7 +173,7 @@ def test_bounds_are_never_above_a_mapping(mode: str, seed: int) -> None:
     search: Search[object] = Search(Limits(), lambda _: 0.0)
     assert threshold_bound(costs, lower_bounds, best, lambda: False) <= best
     test = count_test(search, find_blocks(costs))
-    assert test(costs, lower_bounds, best * (1 + 1e-9)) is not None
+    assert test(costs, lower_bounds, best * (1 + 1e-9)) is not Verdict.INFEASIBLE
 
 
 @pytest.mark.parametrize("collective", ["ring", "cheapest"])
@@ -188,8 +193,8 @@ def test_block_bounds_are_never_above_the_optimum(seed: int, mode: str, collecti
     optimum = brute_force(stage, problem)
     lower_bounds = stage_lower_bounds(costs)
     search: Search[object] = Search(Limits(), lambda _: 0.0)
-    for test in (fitting, SegmentTest(costs, found), count_test(search, found)):
-        assert test(costs, lower_bounds, optimum * (1 + 1e-9)) is not None
+    for test in (fitting_test, SegmentTest(costs, found), count_test(search, found)):
+        assert test(costs, lower_bounds, optimum * (1 + 1e-9)) is Verdict.FEASIBLE
         bound = threshold_bound(costs, lower_bounds, 2 * optimum, lambda: False, test)
         assert bound <= optimum * (1 + 1e-9)
 
@@ -562,7 +567,7 @@ def test_a_better_first_mapping_brings_its_stages(
 ) -> None:
     """The bound is for the stages of the plan, whichever cut it has."""
     workload = chain(3, 6)
-    monkeypatch.setattr(mapping_search, "_stages_of", lambda *_: np.array([0, 1, 1, 1, 1, 1]))
+    monkeypatch.setattr(mapping_state, "_stages_of", lambda *_: np.array([0, 1, 1, 1, 1, 1]))
     problem = DeviceMapping(topology("ring:4"), 2, 2, "both", collective=collective)  # type: ignore[arg-type]
     result = solve(workload, problem=problem)
     assert result.plan is not None

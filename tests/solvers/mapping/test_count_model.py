@@ -14,23 +14,23 @@ from stagecut.formulations.mapping.costs import MappingCosts, mapping_costs, sta
 from stagecut.instances import DeviceMapping, stage_costs, topology
 from stagecut.instances.common.arrays import Floats, Ints
 from stagecut.solvers.mapping.annealing.anneal_kernel import anneal
-from stagecut.solvers.mapping.annealing.block_counts import (
-    choose_counts,
-    first_counts,
-    likely_counts,
-    likely_upper_bounds,
-    new_count_model,
-    read_counts,
-    realise,
-    sample_links,
-    scarcity,
-    update_weights,
-)
 from stagecut.solvers.mapping.annealing.costs import (
     best_routes,
     sampled_splits,
     violation_left,
     violations,
+)
+from stagecut.solvers.mapping.annealing.count_model import (
+    admitted_nll,
+    choose_counts,
+    initial_counts,
+    likely_upper_bounds,
+    most_likely_counts,
+    new_count_model,
+    sample_placement,
+    sample_routes,
+    set_counts,
+    update_weights,
 )
 from stagecut.solvers.mapping.parameters import FORBIDDEN
 
@@ -51,16 +51,16 @@ def case(seed: int, text: str, stages: int, replicas: int) -> tuple[MappingCosts
     return costs, find_blocks(costs)
 
 
-def nats_of(counts: Ints, edge_nats: Floats, prices: Floats, replicas: int) -> float:
+def nll_of(counts: Ints, edge_nll: Floats, penalties: Floats, replicas: int) -> float:
     """The sum over edges, by definition."""
     stages = counts.shape[1] - 1
-    total = float((counts * prices).sum())
+    total = float((counts * penalties).sum())
     for s in range(stages):
         inside = sum(min(row[s], row[s + 1]) for row in counts) if s + 1 < stages else 0
         blocks = sum(row[s] > 0 for row in counts)
         between = blocks if blocks > 1 else 0
         edges = np.array([inside, replicas - inside, replicas - between, between])
-        total += min(float(split @ edges) for split in edge_nats[s])
+        total += min(float(split @ edges) for split in edge_nll[s])
     return total
 
 
@@ -83,16 +83,16 @@ def test_annealing_finds_the_likeliest_of_all_counts(seed: int) -> None:
     demand = [replicas] * stages + [spare]
     sizes = [4, 3, sum(demand) - 7]
     every = [np.array(one) for one in all_counts(sizes, demand)]
-    edge_nats = rng.exponential(2.0, (stages, 4, 4))
-    prices = rng.exponential(0.3, every[0].shape) * (seed % 2)
-    least = min(nats_of(one, edge_nats, prices, replicas) for one in every)
+    edge_nll = rng.exponential(2.0, (stages, 4, 4))
+    penalties = rng.exponential(0.3, every[0].shape) * (seed % 2)
+    least = min(nll_of(one, edge_nll, penalties, replicas) for one in every)
     found = []
     for begin in rng.integers(len(every), size=10).tolist():
-        counts, nats = likely_counts(every[begin], edge_nats, prices, replicas, 20_000, begin)
+        counts, nll = most_likely_counts(every[begin], edge_nll, penalties, replicas, 20_000, begin)
         assert counts.sum(axis=1).tolist() == sizes
         assert counts.sum(axis=0).tolist() == demand
-        assert nats == pytest.approx(nats_of(counts, edge_nats, prices, replicas))
-        found.append(nats)
+        assert nll == pytest.approx(nll_of(counts, edge_nll, penalties, replicas))
+        found.append(nll)
     assert min(found) == pytest.approx(least)
 
 
@@ -100,12 +100,12 @@ def test_scarcity_is_the_share_of_admitted_pairs() -> None:
     costs, block = case(3, "random_blk_1:24", 3, 8)
     upper_bounds = np.quantile(costs.boundary_costs(0), [0.2, 0.9])
     messages, rings = np.tile(upper_bounds, (3, 1)), np.full((3, 2), np.inf)
-    found = scarcity(costs, sample_links(costs, block), messages, rings)
+    found = admitted_nll(costs, sample_routes(costs, block), messages, rings)
     apart = block[:, None] != block[None, :]
     for split in (0, 1):
         share = (costs.boundary_costs(0)[apart] <= upper_bounds[split]).mean()
-        nats = -np.log(share) if share else FORBIDDEN
-        assert found[0, split, 1] == pytest.approx(nats)
+        nll = -np.log(share) if share else FORBIDDEN
+        assert found[0, split, 1] == pytest.approx(nll)
     assert (found[:, :, 2:] == 0).all()
 
 
@@ -138,7 +138,7 @@ def test_annealing_keeps_counts_and_what_it_claims(
         for target in (1.1, 1.5, 3.0):
             target *= float((costs.base + lower_bounds.transfer + lower_bounds.allreduce).max())
             choose_counts(model, costs, lower_bounds, target, 5_000, rng)
-            state = realise(model, costs, rng)
+            state = sample_placement(model, costs, rng)
             before = counts_of(block, state.slots())
             assert (before == model.counts[:, :-1]).all()
             upper_bounds = likely_upper_bounds(model, costs, lower_bounds, target)
@@ -157,7 +157,7 @@ def test_annealing_keeps_counts_and_what_it_claims(
             assert sorted(state.slot.tolist()) == list(range(costs.size))
             assert (np.sort(sends_to, axis=1) == np.arange(replicas)).all()
             after = counts_of(block, slots)
-            read_counts(model, costs, state)
+            set_counts(model, costs, state)
             assert (after == model.counts[:, :-1]).all()
             if exchange_rate:  # blocks of one size may have changed what they do
                 assert sorted(map(tuple, after.tolist())) == sorted(map(tuple, before.tolist()))
@@ -169,7 +169,7 @@ def test_annealing_keeps_counts_and_what_it_claims(
             else:
                 update_weights(model, costs, state, upper_bounds)
                 assert model.weights.max() > 1
-                assert model.prices.max() > 0
+                assert model.penalties.max() > 0
     assert solved
 
 
@@ -182,7 +182,7 @@ def test_annealing_with_fixed_counts_repeats_itself() -> None:
         model = new_count_model(costs, block)
         target = 1.3 * float((costs.base + lower_bounds.transfer + lower_bounds.allreduce).max())
         choose_counts(model, costs, lower_bounds, target, 5_000, rng)
-        state = realise(model, costs, rng)
+        state = sample_placement(model, costs, rng)
         upper_bounds = likely_upper_bounds(model, costs, lower_bounds, target)
         order = best_routes(costs)
         cost = violations(costs, order, block, upper_bounds, target, keeps_counts=True)
@@ -193,5 +193,5 @@ def test_annealing_with_fixed_counts_repeats_itself() -> None:
 
 def test_first_counts_put_whole_replicas_together() -> None:
     costs, block = case(0, "islands:4x4", 4, 4)
-    assert (first_counts(costs, block)[:, :-1] == 1).all()
+    assert (initial_counts(costs, block)[:, :-1] == 1).all()
     assert (sampled_splits(costs, stage_lower_bounds(costs), 1.0)[0].shape) == (4, 24)

@@ -1,13 +1,27 @@
-"""The inner loop of cutting a graph into stages: moves of units between stages.
-
-The least cost of a pair of devices across blocks: see `segments`.
-"""
+"""Kernel of the balanced partition: moves of single units between neighbouring stages."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
+from ...instances.common.arrays import Floats, Ints
 from ...instances.common.kernel import inner, kernel
+
+#: Lists of numbers: where the list of each one begins, and the lists.
+Lists = tuple[Ints, Ints]
+
+
+class UnitGraph(NamedTuple):
+    """Units with their edges and nets, as lists by unit or net."""
+
+    seconds: Floats  # (U,)
+    successors: Lists
+    predecessors: Lists
+    nets_of: Lists  # nets of each unit
+    pins_of: Lists  # units of each net
+    weight: Floats  # (E,) cost of a net for each boundary that it crosses
 
 
 @inner
@@ -19,11 +33,9 @@ def _eighth_power(x):
 
 
 @kernel
-def move_units(seconds, successors, predecessors, nets_of, pins_of, weight, stage, stages, sweeps):
-    """Move single units between stages, in place, at most `sweeps` times over all units.
-
-    Lists of units and nets are pairs: where the list of each one begins, and the lists.
-    """
+def move_units(graph, stage, stages, sweeps):
+    """Move units between stages in place, in at most `sweeps` passes; return the objective."""
+    seconds, successors, predecessors, nets_of, pins_of, weight = graph
     (after_at, after), (before_at, before) = successors, predecessors
     (nets_at, nets), (net_start, pins) = nets_of, pins_of
     units = len(seconds)
@@ -93,16 +105,3 @@ def move_units(seconds, successors, predecessors, nets_of, pins_of, weight, stag
     for s in range(stages):
         worst = max(worst, load[s] + (cut[s] if s + 1 < stages else 0.0))
     return worst
-
-
-@kernel
-def least_across(latency, inverse, block, factors, across):
-    """Least cost of a pair in two blocks (or in one) for each row of factors; `inf` without one."""
-    least = np.full(len(factors), np.inf)
-    for d in range(len(block)):
-        for e in range(len(block)):
-            if d != e and (block[d] != block[e]) == across:
-                for k in range(len(factors)):
-                    cost = factors[k, 0] * latency[d, e] + factors[k, 1] * inverse[d, e]
-                    least[k] = min(least[k], cost)
-    return least

@@ -1,4 +1,4 @@
-"""What all methods for mappings share: the stages, their costs, the incumbent and the bound."""
+"""State of a mapping search, shared by its methods: stages, costs, incumbent and bound."""
 
 from __future__ import annotations
 
@@ -32,8 +32,16 @@ from .partition import balanced_partition
 from .threshold_tests import SegmentTest, count_test
 
 
-class MappingSearch:
-    """A search for a mapping, in seconds per batch; `search` counts in the workload's unit."""
+class MappingState:
+    """Stages to be mapped and their costs, with offers and bounds in seconds per batch.
+
+    Parameters
+    ----------
+    task
+        Task whose workload is cut into stages here.
+    search
+        Incumbent and bound, in the workload's time unit.
+    """
 
     def __init__(self, task: Task[DeviceMapping], search: Search[Solution]) -> None:
         self.problem = task.problem
@@ -52,7 +60,7 @@ class MappingSearch:
         self.turns = 0
 
     def _take(self, stage: Ints) -> None:
-        """Map these stages from now on; `stage`, shape (V,), is the stage of each node."""
+        """Replace the stages to be mapped; `stage`, shape (V,), is the stage of each node."""
         self.stage = stage
         self.stages: StageCosts = stage_costs(self.workload, stage, self.problem.stages)
         with self.search.phase("routes"):
@@ -60,12 +68,12 @@ class MappingSearch:
 
     @cached_property
     def block(self) -> Ints:
-        """Block of each device, shape (D,); found when first asked for, after the layouts."""
+        """Block of each device, shape (D,); computed on first use."""
         return find_blocks(self.costs)
 
     @cached_property
     def order(self) -> NDArray[np.int32]:
-        """Other devices of each, best route first, shape (D, D−1); found when first asked for."""
+        """Other devices of each by `best_routes`, shape (D, D−1); computed on first use."""
         return best_routes(self.costs)
 
     @property
@@ -80,12 +88,12 @@ class MappingSearch:
 
     @property
     def program_units_per_s(self) -> float:
-        """Units per second in which integer programs are stated: the incumbent takes 1000."""
+        """Time unit of integer programs, per second: the incumbent takes 1000 units."""
         return 1000.0 / self.objective_s if 0 < self.objective_s < math.inf else 1000.0
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Name the method at work; the name before returns if this one improves nothing."""
+        """Set the method's name for a block of code; restore it if nothing improves."""
         search = self.search
         before, objective = search.method, search.objective
         search.method = name
@@ -94,13 +102,13 @@ class MappingSearch:
             search.method = before
 
     def offer(self, slots: Ints, sends_to: Ints) -> None:
-        """Offer a mapping, and the same with better orders for all-reduces of any kind."""
+        """Offer a mapping, and one with better orders where other all-reduces than rings count."""
         self._offer(slots, sends_to)
         if not self.rings_only and self.problem.objective == "stage-time":
             self._offer_orders(slots, sends_to)
 
     def _offer(self, slots: Ints, sends_to: Ints) -> None:
-        """Offer a mapping; where only rings are priced, unless its longest stage is no shorter."""
+        """Offer a mapping; where only rings count, only if its longest stage is shorter."""
         costs = self.costs
         if self.rings_only:
             longest = stage_times(costs, slots, sends_to).max()
@@ -109,7 +117,7 @@ class MappingSearch:
         self.search.offer(costs.read_back(self.stage, slots, sends_to))
 
     def _offer_orders(self, slots: Ints, sends_to: Ints) -> None:
-        """An order that is good for a ring may be a bad one for trees or hierarchical rings."""
+        """Offer a mapping with its orders improved for trees and hierarchical rings."""
         costs, search = self.costs, self.search
         if costs.ring.any() and search.gap > OPTIMAL_GAP and not search.should_stop():
             steps, seed = ORDER_STEPS * slots.size, search.limits.seed
@@ -118,12 +126,12 @@ class MappingSearch:
 
     @property
     def rings_only(self) -> bool:
-        """Whether stage times with rings are the objective."""
+        """Whether the objective is stage times with ring all-reduces alone."""
         of_stages = self.problem.objective == "stage-time"
         return of_stages and bool(np.isinf(self.costs.non_ring_lower_bound).all())
 
     def raise_bound(self, bound_s: float, origin: str) -> None:
-        """Tell the search of a proved bound for the given stages, rounding of sums taken off."""
+        """Raise the bound to seconds proved for the given stages, less a margin for rounding."""
         origin = f"{origin}, stages given"
         self.search.raise_bound(bound_s * (1 - 1e-12) / self.unit, origin)
 
@@ -149,6 +157,7 @@ class MappingSearch:
                     self._offer_orders(slots, sends_to)
 
     def _layouts(self) -> list[tuple[Ints, Ints]]:
+        """Offer the constructions; return those offered before a limit."""
         offered = []
         for slots, sends_to in layouts(self.costs):
             offered.append((slots, sends_to))
@@ -158,14 +167,14 @@ class MappingSearch:
         return offered
 
     def _bound_stages(self) -> None:
-        """Raise the bound by each stage alone."""
+        """Raise the bound by the lower bound of each stage alone."""
         with self.search.phase("bound"):
             self.lower_bounds = stage_lower_bounds(self.costs, self.search.should_stop)
             alone = self.costs.base + self.lower_bounds.transfer + self.lower_bounds.allreduce
             self.raise_bound(float(alone.max()), "each stage alone")
 
     def bound_thresholds(self) -> None:
-        """Raise the bound by conditions at a threshold, and by counts per block.
+        """Raise the bound by threshold tests: necessary conditions, and counts per block.
 
         The bisection starts at the incumbent: with a better one it ends sooner.
         """
@@ -227,7 +236,7 @@ class MappingSearch:
             done: list[object] = []
             for k in range(SEGMENT_TARGETS):
                 target = bound * (1 + 1e-6) * 1.02**k
-                segments = test(costs, self.lower_bounds, target)
+                segments = test.segments(costs, self.lower_bounds, target)
                 if segments is None or segments in done or search.should_stop():
                     continue
                 done.append(segments)
@@ -237,6 +246,7 @@ class MappingSearch:
 
 
 def _stages_of(task: Task[DeviceMapping], search: Search[Solution]) -> Ints:
+    """Return the stage of each node, shape (V,): of the start, or of a balanced partition."""
     problem = task.problem
     if task.start is not None and isinstance(task.start.solution, ReplicaPlacement):
         return task.start.solution.stage
