@@ -43,12 +43,12 @@ def test_the_verifier_and_brute_force_agree_on_every_placement(seed: int) -> Non
 def test_every_placement_costs_what_the_definition_says(seed: int) -> None:
     """The best of all hides most of what could be wrong with the others."""
     workload, cluster = random_case(seed, max_nodes=7, max_accelerators=2, max_kinds=2)
-    problem = THROUGHPUT_PROBLEMS[seed % len(THROUGHPUT_PROBLEMS)]
     rng = np.random.default_rng(seed)
-    for where in rng.integers(cluster.size, size=(40, workload.n)):
-        report = evaluate(workload, cluster, problem, Placement(where))
-        expected = max_load(workload, cluster, problem, where)
-        assert report.objective == pytest.approx(expected, rel=1e-12)
+    for problem in THROUGHPUT_PROBLEMS[:4]:  # the split changes what is allowed alone
+        for where in rng.integers(cluster.size, size=(15, workload.n)):
+            report = evaluate(workload, cluster, problem, Placement(where))
+            expected = max_load(workload, cluster, problem, where)
+            assert report.objective == pytest.approx(expected, rel=1e-12)
 
 
 def _verified(seed: int) -> tuple[Workload, Plan] | None:
