@@ -34,6 +34,9 @@ SINGLE, BLOCKS = ("seed",), ("chunk", "block")
 #: Of blocks one in so many is run; single cases all are, as few of them show a fault.
 ONE_IN = 4
 
+#: Examples of each property with `--everything`, if the environment names no other number.
+EXAMPLES = 200
+
 #: Where the branch is that others leave, the last of those that are there.
 MAIN = ("refs/heads/main", "refs/remotes/origin/main")
 
@@ -51,6 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.everything:
         config.option.markexpr = ""
+        os.environ.setdefault("STAGECUT_EXAMPLES", str(EXAMPLES))
         if config.option.new_cases is None:
             config.option.new_cases = random.SystemRandom().randrange(10**6)
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from brute import best_max_load
+from brute import best_max_load, max_load
 from cases import THROUGHPUT_PROBLEMS, random_case
 
 from stagecut import (
@@ -37,6 +37,18 @@ def test_the_verifier_and_brute_force_agree_on_every_placement(seed: int) -> Non
         if not report.violations:
             best = min(best, report.objective)
     assert best == pytest.approx(best_max_load(workload, cluster, problem), rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_every_placement_costs_what_the_definition_says(seed: int) -> None:
+    """The best of all hides most of what could be wrong with the others."""
+    workload, cluster = random_case(seed, max_nodes=7, max_accelerators=2, max_kinds=2)
+    rng = np.random.default_rng(seed)
+    for problem in THROUGHPUT_PROBLEMS[:4]:  # the split changes what is allowed alone
+        for where in rng.integers(cluster.size, size=(15, workload.n)):
+            report = evaluate(workload, cluster, problem, Placement(where))
+            expected = max_load(workload, cluster, problem, where)
+            assert report.objective == pytest.approx(expected, rel=1e-12)
 
 
 def _verified(seed: int) -> tuple[Workload, Plan] | None:

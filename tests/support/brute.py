@@ -53,6 +53,19 @@ def best_max_load(workload: Workload, cluster: Cluster, problem: Throughput) -> 
     )
 
 
+def max_load(workload: Workload, cluster: Cluster, problem: Throughput, where: Ints) -> float:
+    """Return the objective of one placement, rules aside, where nothing is relayed."""
+    costs = price(workload, cluster)
+    side = workload.backward.astype(np.int64)
+    transfer = costs.transfer[costs.kind_of]
+    moved = _moved(
+        workload.n, where, workload.edges, transfer, *pair_prices(workload, cluster), side
+    )
+    compute = costs.compute[costs.kind_of]
+    gpipe = problem.pipeline == "gpipe"
+    return float(_objective(workload.n, where, compute, moved, side, gpipe, problem.overlap))
+
+
 def pair_prices(workload: Workload, cluster: Cluster) -> tuple[Ints, Floats]:
     """Return the link between each two devices (−1: none), and times of nodes over each link."""
     table = np.full((cluster.size, cluster.size), -1)

@@ -3,7 +3,7 @@
 A comment before a block says what else there is to know of it:
 
     <!-- not run: WHY -->     it is not executed
-    <!-- slow: WHY -->        it is executed with `-m slow` only
+    <!-- slow: WHY -->        it is executed by `make test-all` only
     <!-- exits with 3 -->     its last command does
     <!-- file: NAME -->       it is a file, not a program
     <!-- before: CODE -->     what a reader has done by then, in Python, or a command per line

@@ -33,23 +33,31 @@ def run(world: int, *cases: Case) -> None:
 
 
 def test_two_processes() -> None:
+    """Every schedule and model, and everything that can be asked of a pipeline, once or twice."""
     run(
         2,
         Case("mlp", "contiguous", "gpipe"),
         Case("gpt", "contiguous", "1f1b", depth=1, tied="copies"),
         Case("resnet", "scattered", "1f1b"),
-        Case("unet", "contiguous", "zb-h1"),
         Case("unet", "scattered", "interleaved"),
         Case("mixture", "scattered", "zb-h2"),
-        Case("gpt", "scattered", "zb-h1"),
         Case("gpt", "contiguous", "1f1b", recompute=True, tied="copies"),
         Case("mlp", "contiguous", "zb-h1", recompute=True),
         Case("gpt", "scattered", "1f1b", training=False),
+        Case("gpt", "chunks", "given", depth=1, tied="copies"),
+        Case("parted", "scattered", "zb-h1"),
+    )
+
+
+@pytest.mark.slow
+def test_more_of_two_processes() -> None:
+    run(
+        2,
+        Case("unet", "contiguous", "zb-h1"),
+        Case("gpt", "scattered", "zb-h1"),
         Case("mlp", "chunks", "interleaved"),
         Case("gpt", "chunks", "interleaved", depth=1, tied="copies"),
-        Case("gpt", "chunks", "given", depth=1, tied="copies"),
         Case("parted", "contiguous", "1f1b", tied="copies"),
-        Case("parted", "scattered", "zb-h1"),
         Case("parted", "contiguous", "1f1b", recompute=True),
         Case("parted", "contiguous", "1f1b", training=False),
     )
