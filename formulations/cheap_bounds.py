@@ -8,7 +8,7 @@ from typing import Any
 from ..instances import Problem
 from .iteration.cheap_bounds import iteration_cheap_bounds
 from .latency.cheap_bounds import latency_cheap_bounds
-from .mapping.cheap_bounds import mapping_cheap_bounds
+from .mapping.bound import mapping_cheap_bounds
 from .sharding.bounds import sharding_cheap_bounds
 from .task import Task
 from .throughput.cheap_bounds import throughput_cheap_bounds

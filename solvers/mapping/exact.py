@@ -16,7 +16,7 @@ from numba import types
 from numba.typed import Dict
 from numpy.typing import NDArray
 
-from ...formulations.mapping.bound import BISECTION_WIDTH, LowerBounds, fitting
+from ...formulations.mapping.bound import BISECTION_WIDTH, LowerBounds, Verdict, fitting
 from ...formulations.mapping.costs import MappingCosts, stage_times
 from ...instances.common.arrays import Bools, Floats, Ints
 from ..core.search import Stoppable
@@ -102,10 +102,10 @@ def exact(
     mappings: list[tuple[Ints, Ints]] = []
     target = high * (1 - BISECTION_WIDTH)
     while low < high * (1 - BISECTION_WIDTH):
-        found = _decide(costs, lower_bounds, rings, pairs, target, clock)
-        if found is None:
+        verdict, found = _decide(costs, lower_bounds, rings, pairs, target, clock)
+        if verdict is Verdict.UNKNOWN:
             return low, mappings, False
-        if len(found):
+        if verdict is Verdict.FEASIBLE:
             slots = np.array([best_ring(costs, s, int(mask)) for s, mask in enumerate(found)])
             for s, mask in enumerate(found.tolist()):
                 if trees[s, mask] == rings[s, mask]:
@@ -134,12 +134,12 @@ def _decide(
     pairs: Floats,
     target: float,
     clock: Stoppable,
-) -> Ints | None:
-    """Return a set of devices per stage with T_s ≤ target, [] if none exists, None if stopped."""
+) -> tuple[Verdict, Ints]:
+    """Test a target in seconds; return the set of devices per stage, shape (S,), if feasible."""
     nothing = np.zeros(0, np.int64)
     fits = fitting(costs, lower_bounds, target)
     if fits is None:
-        return nothing
+        return Verdict.INFEASIBLE, nothing
     allowed = (fits * (1 << np.arange(costs.size))).sum(axis=1)
     slack = (target - costs.base) * (1 + 1e-12)
     holds = np.zeros((costs.stages, 1 << costs.size), np.bool_)
@@ -163,8 +163,8 @@ def _decide(
     walk.at[0] = (1 << costs.replicas) - 1
     while True:
         if clock.should_stop():
-            return None
+            return Verdict.UNKNOWN, nothing
         # half a million sets take some tenths of a second between two looks at the clock
         end = place_stages(tables, walk, failed, 500_000, costs.replicas)
         if end >= 0:
-            return walk.path if end == 1 else nothing
+            return (Verdict.FEASIBLE, walk.path) if end else (Verdict.INFEASIBLE, nothing)

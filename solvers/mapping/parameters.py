@@ -165,7 +165,7 @@ COMBINED = CombinedPrograms(
 
 # Annealing at a target (annealing/)
 
-#: Splits of a stage's slack between messages and ring that are told apart.
+#: Splits of a stage's slack between messages and ring that are sampled.
 SPLITS = 24
 #: An edge that exceeds its bound by 1 / VIOLATION_SCALE of the target or more counts 2.
 VIOLATION_SCALE = 5.0
@@ -191,20 +191,19 @@ EXCHANGE_RATE = 0.3
 #: steps.
 COUNT_STEPS = 60
 #: Temperatures at which annealing of counts begins and ends, in log-probability. Begun hotter, it
-#: breaks up the stages that the first counts keep in one block, and ends in worse ones.
+#: breaks up the stages that the initial counts keep in one block, and ends in worse ones.
 COUNT_HOT, COUNT_COLD = 0.6, 0.2
 #: Probability that two blocks of one size exchange all their counts.
 COUNT_EXCHANGE_RATE = 0.1
-#: Probability that annealing of counts is also begun from the first counts.
+#: Probability that annealing of counts is also begun from the initial counts.
 RESTART_RATE = 0.5
 #: Negative log-probability of an edge to which no pair of devices is admitted.
-FORBIDDEN = 60.0
-#: Splits of a stage are left out if they are less likely than the best by more than this factor,
-#: in log-probability.
-LIKELY_FACTOR = 5.0
+MAX_EDGE_NLL = 60.0
+#: Splits of a stage are left out if their negative log-probability exceeds the least by more.
+LIKELY_MARGIN = 5.0
 #: Negative log-probability from which on an admitted pair between blocks is rare.
-RARE = 3.0
-#: Factor on the weight of a stage's messages, or ring messages, of which some stay violated.
+RARE_NLL = 3.0
+#: Factor on the weight of a stage's messages, or ring messages, if some remain violated.
 VIOLATION_FACTOR = 1.4
 #: Log-probability taken from a device of a block that serves a stage, per violated edge there.
 PENALTY = 0.3

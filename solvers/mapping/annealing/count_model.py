@@ -31,10 +31,10 @@ from ..parameters import (
     COUNT_EXCHANGE_RATE,
     COUNT_HOT,
     DECAY,
-    FORBIDDEN,
-    LIKELY_FACTOR,
+    LIKELY_MARGIN,
+    MAX_EDGE_NLL,
     PENALTY,
-    RARE,
+    RARE_NLL,
     RESTART_RATE,
     VIOLATION_FACTOR,
 )
@@ -109,7 +109,7 @@ def admitted_nll(
                 values = np.sort(factors[s, 0] * latency + factors[s, 1] * inverse)
                 share = np.searchsorted(values, upper_bounds[s], side="right") / max(1, len(values))
                 with np.errstate(divide="ignore"):
-                    found[s, :, 2 * k + j] = np.minimum(-np.log(share), FORBIDDEN)
+                    found[s, :, 2 * k + j] = np.minimum(-np.log(share), MAX_EDGE_NLL)
     return found
 
 
@@ -161,7 +161,7 @@ def likely_splits(counts: Ints, edge_nll: Floats, replicas: int) -> Bools:
     between = np.where(used > 1, used, 0)
     edges = np.stack([inside, replicas - inside, replicas - between, between], axis=1)
     value = (edge_nll * edges[:, None, :]).sum(axis=2)
-    likely: Bools = value <= value.min(axis=1, keepdims=True) + LIKELY_FACTOR
+    likely: Bools = value <= value.min(axis=1, keepdims=True) + LIKELY_MARGIN
     return likely
 
 
@@ -222,8 +222,8 @@ def rare_upper_bounds(
     """Return `likely_upper_bounds`, with `inf` where admitted pairs between blocks are not rare."""
     messages, rings = likely_upper_bounds(model, costs, lower_bounds, target)
     found = _weighted_nll(model, costs, messages, rings)[:, :, (1, 3)].min(axis=1)
-    messages[found[:, 0] < RARE] = np.inf
-    rings[found[:, 1] < RARE] = np.inf
+    messages[found[:, 0] < RARE_NLL] = np.inf
+    rings[found[:, 1] < RARE_NLL] = np.inf
     return messages, rings
 
 

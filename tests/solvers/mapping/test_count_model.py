@@ -32,7 +32,7 @@ from stagecut.solvers.mapping.annealing.count_model import (
     set_counts,
     update_weights,
 )
-from stagecut.solvers.mapping.parameters import FORBIDDEN
+from stagecut.solvers.mapping.parameters import MAX_EDGE_NLL
 
 
 def case(seed: int, text: str, stages: int, replicas: int) -> tuple[MappingCosts, Ints]:
@@ -96,7 +96,7 @@ def test_annealing_finds_the_likeliest_of_all_counts(seed: int) -> None:
     assert min(found) == pytest.approx(least)
 
 
-def test_scarcity_is_the_share_of_admitted_pairs() -> None:
+def test_edge_nll_is_minus_log_of_the_share_of_admitted_pairs() -> None:
     costs, block = case(3, "random_blk_1:24", 3, 8)
     upper_bounds = np.quantile(costs.boundary_costs(0), [0.2, 0.9])
     messages, rings = np.tile(upper_bounds, (3, 1)), np.full((3, 2), np.inf)
@@ -104,7 +104,7 @@ def test_scarcity_is_the_share_of_admitted_pairs() -> None:
     apart = block[:, None] != block[None, :]
     for split in (0, 1):
         share = (costs.boundary_costs(0)[apart] <= upper_bounds[split]).mean()
-        nll = -np.log(share) if share else FORBIDDEN
+        nll = -np.log(share) if share else MAX_EDGE_NLL
         assert found[0, split, 1] == pytest.approx(nll)
     assert (found[:, :, 2:] == 0).all()
 
