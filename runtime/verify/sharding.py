@@ -278,7 +278,7 @@ def broken_rules(
     read: Sequence[Lying],
     made: Sequence[Lying],
 ) -> Iterator[str]:
-    """Say what does not divide, arrives otherwise, or differs from what is fixed."""
+    """Yield messages of sizes that do not divide, inputs that do not arrive, choices not as fixed."""
     mesh = problem.mesh.shape
     for k in set(row):
         parts = math.prod(p for j, p in zip(row, mesh, strict=True) if j == k)

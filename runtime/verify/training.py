@@ -6,7 +6,7 @@ Written apart from the models and the search on purpose: it is what they are jud
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ...instances import (
     TIME_UNITS,
@@ -45,13 +45,11 @@ def check(
     wrong = _malformed(workload, layers, cluster, solution.stages)
     if wrong:
         return Report(math.inf, (), tuple(wrong))
-    reports = []
     stages = solution.stages
-    for i, stage in enumerate(stages):
-        behind = sum(later.replicas for later in stages[i:])
-        reports.append(
-            _stage(workload, layers, cluster, problem, stage, i, behind, microbatches, bandwidth)
-        )
+    reports = [
+        _stage(workload, layers, cluster, problem, stages, i, microbatches, bandwidth)
+        for i in range(len(stages))
+    ]
     times = [report.time for report in reports]
     objective = max(times, default=0.0)
     if problem.objective == "batch":
@@ -96,12 +94,14 @@ def _stage(
     layers: Layers,
     cluster: Cluster,
     problem: Training,
-    stage: Stage,
+    stages: Sequence[Stage],
     number: int,
-    behind: int,
     microbatches: int,
     bandwidth: float,
 ) -> StageReport:
+    """Return time and memory of one stage, from the definition."""
+    stage = stages[number]
+    behind = sum(later.replicas for later in stages[number:])
     inside = dict(zip(stage.nodes, stage.configuration, strict=True))
     d = stage.replicas
     kind = cluster.kinds[stage.kind]
@@ -152,7 +152,7 @@ def _stage(
 def _malformed(
     workload: Workload, layers: Layers, cluster: Cluster, stages: tuple[Stage, ...]
 ) -> list[str]:
-    """Say what names nothing that there is: such stages have neither time nor memory."""
+    """Return messages of unknown nodes, configurations and kinds, which have no time."""
     broken = []
     for i, stage in enumerate(stages):
         if stage.replicas < 1 or stage.degree < 1:

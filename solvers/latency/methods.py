@@ -22,7 +22,7 @@ def _learned(task: Task[Latency], search: Search[Solution]) -> None:
 
 
 def _beside(task: Task[Latency]) -> Sequence[Strategy]:
-    """Return what runs beside `auto`; what its label DP leaves out goes by the best plan known."""
+    """Return the portfolio of `auto`: local search, and the integer program if it is small."""
     from .auto import MOST_CHOICES
 
     calls = task.problem.calls * task.cluster.size
