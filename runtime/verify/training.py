@@ -169,6 +169,7 @@ def _malformed(
 
 
 def _structure(workload: Workload, problem: Training, stages: tuple[Stage, ...]) -> list[str]:
+    """Return messages on stages that are empty, share nodes or break the order."""
     ids = workload.ids
     stage_of: dict[int, int] = {}
     broken = []
@@ -195,6 +196,7 @@ def _structure(workload: Workload, problem: Training, stages: tuple[Stage, ...])
 
 
 def _devices(cluster: Cluster, stages: tuple[Stage, ...]) -> list[str]:
+    """Return messages on kinds of which more devices are used than there are."""
     broken = []
     for k, kind in enumerate(cluster.kinds):
         used = sum(stage.replicas * stage.degree for stage in stages if stage.kind == k)
@@ -206,6 +208,7 @@ def _devices(cluster: Cluster, stages: tuple[Stage, ...]) -> list[str]:
 
 
 def _replicas(stages: tuple[Stage, ...], microbatches: int) -> list[str]:
+    """Return messages on replicas that do not divide the microbatches."""
     broken = []
     replicas = sum(stage.replicas for stage in stages)
     if replicas > microbatches:
@@ -222,6 +225,7 @@ def _replicas(stages: tuple[Stage, ...], microbatches: int) -> list[str]:
 def _configurations(
     workload: Workload, layers: Layers, problem: Training, stages: tuple[Stage, ...]
 ) -> list[str]:
+    """Return messages on configurations that belong elsewhere or break a rule."""
     rules = {workload.index[rule.node]: rule for rule in problem.rules}
     broken = []
     for i, stage in enumerate(stages):
@@ -257,6 +261,7 @@ def _configurations(
 
 
 def _over_memory(stages: list[StageReport]) -> list[str]:
+    """Return messages on stages that exceed the memory of their devices."""
     return [
         f"stage {s.number} takes {show_bytes(s.memory_bytes)} on each device, "
         f"{show_bytes(s.memory_bytes - s.capacity_bytes)} more than its "

@@ -484,7 +484,7 @@ def count_test(search: Search[S], block: Ints) -> Test:
             search,
             on_incumbent=lambda _: True,
             seconds=COUNT_PROGRAM_SECONDS,
-            nodes=COUNT_PROGRAM_NODES,
+            options={"mip_max_nodes": COUNT_PROGRAM_NODES},
             gap=0.02,
         )
         return None if outcome.status == "infeasible" else outcome
