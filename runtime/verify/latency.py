@@ -110,6 +110,7 @@ def check(
 def _malformed(
     workload: Workload, cluster: Cluster, costs: Costs, device: list[int], call: list[int]
 ) -> list[str]:
+    """Return messages on shapes, and on call numbers that contradict the device."""
     if len(call) != workload.n or len(device) != workload.n:
         return [f"it gives {len(device)} devices and {len(call)} calls for {workload.n} nodes"]
     wrong = []
@@ -143,6 +144,7 @@ def _devices(
     device: list[int],
     calls: list[CallReport],
 ) -> tuple[DeviceReport, ...]:
+    """Return a report for each device."""
     compute, transfer = np.zeros(cluster.size), np.zeros(cluster.size)
     for call in calls:
         compute[call.device] += call.compute
@@ -169,6 +171,7 @@ def _devices(
 
 
 def _too_many_calls(cluster: Cluster, problem: Latency, counts: dict[int, int]) -> list[str]:
+    """Return messages on accelerators with more calls than allowed."""
     return [
         f"{cluster.devices[d].name} runs {count} calls; {problem.calls} are allowed"
         for d, count in sorted(counts.items())
@@ -177,6 +180,7 @@ def _too_many_calls(cluster: Cluster, problem: Latency, counts: dict[int, int]) 
 
 
 def _circle(workload: Workload, cluster: Cluster, circle: list[Item]) -> list[str]:
+    """Return a message on calls and nodes that wait for each other in a circle."""
     if not circle:
         return []
     shown = [

@@ -214,10 +214,12 @@ def _slowest(message: Message, row: list[int], size: float) -> float:
 
 
 def _ring(row: list[int]) -> list[Pair]:
+    """Return the pairs of neighbours around a ring."""
     return list(zip(row, row[1:] + row[:1], strict=True))
 
 
 def _ring_time(message: Message, row: list[int], size: float) -> float:
+    """Return the seconds of an all-reduce of `size` bytes around a ring."""
     return 2 * (len(row) - 1) * _slowest(message, row, size / len(row))
 
 
@@ -252,6 +254,8 @@ def _find_trees(
 
 
 def _messages(topology: Topology) -> Message:
+    """Return the function of the seconds of a message, by the routes of a topology."""
+
     def seconds(a: int, b: int, size: float) -> float:
         if size <= 0:
             return 0.0
@@ -276,6 +280,7 @@ def link_table(topology: Topology) -> dict[tuple[int, int], tuple[float, float]]
 def _broken(
     workload: Workload, cluster: Cluster, problem: DeviceMapping, solution: ReplicaPlacement
 ) -> list[str]:
+    """Return messages on shapes, memories and matchings that break a rule."""
     s, r, topology = problem.stages, problem.replicas, problem.topology
     if cluster.size != topology.size:
         return [f"the cluster has {cluster.size} devices, {topology.name} has {topology.size}"]

@@ -188,6 +188,7 @@ def check(
 def _malformed(
     program: TensorProgram, problem: Sharding, solution: TensorSharding
 ) -> Iterator[str]:
+    """Yield messages of shapes and numbers of signatures that do not exist."""
     wanted = (len(program.operators), len(problem.mesh.shape))
     if solution.signature.shape != wanted:
         yield f"it gives signatures of shape {solution.signature.shape}; {wanted} are needed"
@@ -278,7 +279,7 @@ def broken_rules(
     read: Sequence[Lying],
     made: Sequence[Lying],
 ) -> Iterator[str]:
-    """Say what does not divide, arrives otherwise, or differs from what is fixed."""
+    """Yield messages of sizes that do not divide, inputs that do not arrive, fixed choices."""
     mesh = problem.mesh.shape
     for k in set(row):
         parts = math.prod(p for j, p in zip(row, mesh, strict=True) if j == k)
@@ -346,6 +347,7 @@ def own_cost(
 def _elements(
     program: TensorProgram, problem: Sharding, tensors: Sequence[int], how: Sequence[Lying]
 ) -> int:
+    """Return the elements of some tensors on one device."""
     parts = [
         part_of(program.tensors[t], one, problem.mesh.shape)
         for t, one in zip(tensors, how, strict=True)
@@ -360,6 +362,7 @@ def _time(
     row: Sequence[int],
     how: Sequence[Lying],
 ) -> float:
+    """Return the seconds of an operator on one device, without conversions."""
     mesh = problem.mesh.shape
     share = math.prod(
         p for k, p in zip(row, mesh, strict=True) if operator.signatures[k].extent > 1
@@ -402,6 +405,7 @@ def part_of(tensor: Tensor, how: Lying, mesh: Sequence[int]) -> list[int] | None
 
 
 def local_bytes(tensor: Tensor, how: Lying, mesh: Sequence[int]) -> float:
+    """Return the bytes of a tensor on one device."""
     part = part_of(tensor, how, mesh)
     assert part is not None
     return math.prod(part) * tensor.size_bytes / max(tensor.elements, 1)
@@ -437,6 +441,7 @@ def paths(
 
 
 def _steps(tensor: Tensor, here: Lying, problem: Sharding) -> Iterator[Step]:
+    """Yield the steps by which a tensor can change its property along one axis."""
     mesh = problem.mesh.shape
     for d, before in enumerate(here):
         for one in ("B", "P", *(f"S{axis}" for axis in range(len(tensor.shape)))):

@@ -100,7 +100,7 @@ def _passed_on(source: int, users: set[int], order: tuple[int, ...]) -> list[tup
 
 
 def _wrong_order(workload: Workload, cluster: Cluster, solution: Placement) -> list[str]:
-    """Say what is wrong with the order of the stages, which relayed data needs."""
+    """Return messages on the order of the stages, which relayed data needs."""
     used = set(solution.device.tolist())
     if len(solution.order) != len(used) or set(solution.order) != used:
         return ["relayed: the order of the stages does not name each device in use once"]
@@ -119,7 +119,7 @@ def _wrong_order(workload: Workload, cluster: Cluster, solution: Placement) -> l
 def not_contiguous(
     workload: Workload, cluster: Cluster, costs: Costs, problem: Throughput, placement: Ints
 ) -> list[str]:
-    """Say where a placement breaks the rule of its split."""
+    """Return messages on nodes where a placement breaks the rule of its split."""
     names = [device.name for device in cluster.devices]
     host = costs.host[costs.kind_of]
     alone = problem.cpu_split == "free"  # then each node on a CPU is a piece of its own

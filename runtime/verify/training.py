@@ -6,7 +6,7 @@ Written apart from the models and the search on purpose: it is what they are jud
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ...instances import (
     TIME_UNITS,
@@ -45,13 +45,11 @@ def check(
     wrong = _malformed(workload, layers, cluster, solution.stages)
     if wrong:
         return Report(math.inf, (), tuple(wrong))
-    reports = []
     stages = solution.stages
-    for i, stage in enumerate(stages):
-        behind = sum(later.replicas for later in stages[i:])
-        reports.append(
-            _stage(workload, layers, cluster, problem, stage, i, behind, microbatches, bandwidth)
-        )
+    reports = [
+        _stage(workload, layers, cluster, problem, stages, i, microbatches, bandwidth)
+        for i in range(len(stages))
+    ]
     times = [report.time for report in reports]
     objective = max(times, default=0.0)
     if problem.objective == "batch":
@@ -96,12 +94,14 @@ def _stage(
     layers: Layers,
     cluster: Cluster,
     problem: Training,
-    stage: Stage,
+    stages: Sequence[Stage],
     number: int,
-    behind: int,
     microbatches: int,
     bandwidth: float,
 ) -> StageReport:
+    """Return time and memory of one stage, from the definition."""
+    stage = stages[number]
+    behind = sum(later.replicas for later in stages[number:])
     inside = dict(zip(stage.nodes, stage.configuration, strict=True))
     d = stage.replicas
     kind = cluster.kinds[stage.kind]
@@ -152,7 +152,7 @@ def _stage(
 def _malformed(
     workload: Workload, layers: Layers, cluster: Cluster, stages: tuple[Stage, ...]
 ) -> list[str]:
-    """Say what names nothing that there is: such stages have neither time nor memory."""
+    """Return messages of unknown nodes, configurations and kinds, which have no time."""
     broken = []
     for i, stage in enumerate(stages):
         if stage.replicas < 1 or stage.degree < 1:
@@ -169,6 +169,7 @@ def _malformed(
 
 
 def _structure(workload: Workload, problem: Training, stages: tuple[Stage, ...]) -> list[str]:
+    """Return messages on stages that are empty, share nodes or break the order."""
     ids = workload.ids
     stage_of: dict[int, int] = {}
     broken = []
@@ -195,6 +196,7 @@ def _structure(workload: Workload, problem: Training, stages: tuple[Stage, ...])
 
 
 def _devices(cluster: Cluster, stages: tuple[Stage, ...]) -> list[str]:
+    """Return messages on kinds of which more devices are used than there are."""
     broken = []
     for k, kind in enumerate(cluster.kinds):
         used = sum(stage.replicas * stage.degree for stage in stages if stage.kind == k)
@@ -206,6 +208,7 @@ def _devices(cluster: Cluster, stages: tuple[Stage, ...]) -> list[str]:
 
 
 def _replicas(stages: tuple[Stage, ...], microbatches: int) -> list[str]:
+    """Return messages on replicas that do not divide the microbatches."""
     broken = []
     replicas = sum(stage.replicas for stage in stages)
     if replicas > microbatches:
@@ -222,6 +225,7 @@ def _replicas(stages: tuple[Stage, ...], microbatches: int) -> list[str]:
 def _configurations(
     workload: Workload, layers: Layers, problem: Training, stages: tuple[Stage, ...]
 ) -> list[str]:
+    """Return messages on configurations that belong elsewhere or break a rule."""
     rules = {workload.index[rule.node]: rule for rule in problem.rules}
     broken = []
     for i, stage in enumerate(stages):
@@ -257,6 +261,7 @@ def _configurations(
 
 
 def _over_memory(stages: list[StageReport]) -> list[str]:
+    """Return messages on stages that exceed the memory of their devices."""
     return [
         f"stage {s.number} takes {show_bytes(s.memory_bytes)} on each device, "
         f"{show_bytes(s.memory_bytes - s.capacity_bytes)} more than its "

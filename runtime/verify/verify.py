@@ -78,6 +78,7 @@ def evaluate(workload: Workload, cluster: Cluster, problem: Problem, solution: S
 def _of_problem(
     workload: Workload, cluster: Cluster, problem: Problem, solution: Solution
 ) -> Report:
+    """Return the report of the module of a problem."""
     match problem, solution:
         case Throughput(), Placement():
             costs = price(workload, cluster)

@@ -171,7 +171,6 @@ def run_highs(
     on_bound: Callable[[float], bool | None] | None = None,
     gap: float | None = None,
     seconds: float = math.inf,
-    nodes: int | None = None,
     options: Mapping[str, bool | int | float | str] | None = None,
 ) -> Outcome:
     """Solve a program until the gap, a limit, or until the search says stop.
@@ -195,10 +194,8 @@ def run_highs(
         Relative gap at which to stop; default: the search's.
     seconds
         Limit for this solve; the search's deadline holds besides.
-    nodes
-        Limit of branch-and-bound nodes; default: the search's.
     options
-        Further options of HiGHS by name.
+        Further options of HiGHS by name; ``mip_max_nodes`` in place of the search's limit.
 
     Raises
     ------
@@ -207,7 +204,7 @@ def run_highs(
     """
     begin = time.monotonic()
     seconds = min(seconds, search.seconds_left)
-    nodes = search.limits.nodes if nodes is None else nodes
+    nodes = search.limits.nodes
     settings: dict[str, bool | int | float | str] = {
         "random_seed": search.limits.seed,
         "mip_rel_gap": search.limits.least_gap if gap is None else gap,
@@ -250,7 +247,6 @@ def run_highs(
             on_bound=on_bound,
             gap=gap,
             seconds=max(0.0, left),
-            nodes=nodes,
             options=again,
         )
         if outcome.status == "infeasible" or second.x is not None:

@@ -60,7 +60,7 @@ def run_session(
 
 
 def solve_in_session(run: Solver[Problem], task: Task[Problem], search: Search[Solution]) -> None:
-    """Say what colours cost, raise the bounds that cost nothing, then let the method go on.
+    """Note the cost of colours, raise the bounds of linear time, then run the method.
 
     It begins even where the time is up: its first plan comes before it looks at the clock. What
     compiles to reach the limits' gap does not compile to go beyond it: a later call does.

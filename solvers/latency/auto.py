@@ -15,7 +15,7 @@ from ...instances import Latency, Solution
 from ..core.search import Search, Share
 from .calls import several_calls
 from .greedy import first_plans, greedy, max_load
-from .label_dp.dp import one_call, raise_path_bound
+from .label_dp.dp import raise_path_bound, solve_one_call
 from .lns import linear, local_search
 from .series.series import solve_by_series
 
@@ -158,13 +158,6 @@ def label_dp(
         return search.bound
 
     with search.phase("solve"):
-        one_call(
-            task,
-            Share(search, part).should_stop,
-            lambda: search.objective,
-            search.offer,
-            search.raise_bound,
-            search.prove_infeasible,
-            start,
-            by_series,
+        solve_one_call(
+            task, search, Share(search, part).should_stop, start=start, when_long=by_series
         )

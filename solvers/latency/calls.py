@@ -36,8 +36,8 @@ from .label_dp.dp import (
     kernel_graph,
     latency_ceiling,
     next_target,
-    one_call,
     run_label_dp,
+    solve_one_call,
     why_no_plan,
 )
 
@@ -72,13 +72,11 @@ def several_calls(task: Task[Latency], search: Search[Solution], start: Callable
             return
 
     with search.phase("one call each"):
-        one_call(
+        solve_one_call(
             replace(task, problem=Latency(1)),
+            search,
             lambda: search.should_stop() or search.gap <= CLOSE,
-            lambda: search.objective,
-            search.offer,
-            lambda bound, origin: False,  # noqa: ARG005  # a bound on less than what is asked
-            lambda because: None,  # noqa: ARG005
+            plans_only=True,
         )
     if math.prod(c + 1 for c in counts) > MOST_CODES or search.should_stop():
         return

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 
 from ...formulations.task import Task
 from ...instances import Latency, Solution
-from ..core.learned_options import LEARNED_OPTIONS, no_policy
 from ..core.method import Method, SolverName
 from ..core.portfolio.strategy import Strategy
 from ..core.search import Search
+from ..learned.options import LEARNED_OPTIONS, no_policy
 
 GREEDY = SolverName("stagecut.solvers.latency.greedy.greedy")
 
 
 def _learned(task: Task[Latency], search: Search[Solution]) -> None:
+    """Run the policy after the greedy plan."""
     from ..learned.method import learned
 
     GREEDY(task, search)
@@ -22,7 +23,7 @@ def _learned(task: Task[Latency], search: Search[Solution]) -> None:
 
 
 def _beside(task: Task[Latency]) -> Sequence[Strategy]:
-    """Return what runs beside `auto`; what its label DP leaves out goes by the best plan known."""
+    """Return the portfolio of `auto`: local search, and the integer program if it is small."""
     from .auto import MOST_CHOICES
 
     calls = task.problem.calls * task.cluster.size

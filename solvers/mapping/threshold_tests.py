@@ -465,7 +465,7 @@ def count_test(search: Search[S], block: Ints) -> ThresholdTest:
             search,
             on_incumbent=lambda _: True,
             seconds=COUNT_PROGRAM_SECONDS,
-            nodes=COUNT_PROGRAM_NODES,
+            options={"mip_max_nodes": COUNT_PROGRAM_NODES},
             gap=0.02,
         )
         if outcome.status == "infeasible":

@@ -205,7 +205,7 @@ class _Walk:
             self.made[t] = int(makes[k])
 
     def _add_up(self, t: int, wanted: int) -> None:
-        """Let partial sums that are read as copies be copies from then on: what they look at, too.
+        """Turn partial sums that are read as copies into copies from then on, through views.
 
         So they are added up once, however many views of them there are.
         """
@@ -224,7 +224,7 @@ class _Walk:
             self._take(v, int(same[dear.argmin()]))
 
     def _settle(self, t: int, wanted: int) -> None:
-        """Let a parameter, or what looks at it, lie as it is wanted, as far as it can."""
+        """Set the property of a parameter, or of its view, to the one wanted, where possible."""
         v = self.costs.program.maker[t]
         operator, choices = self.costs.program.operators[v], self.costs.choices[v]
         self.open.discard(t)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from ...formulations.task import Task
 from ...instances import Solution, Throughput
-from ..core.learned_options import LEARNED_OPTIONS, no_policy
 from ..core.method import Method, SolverName
 from ..core.portfolio.strategy import Strategy
 from ..core.search import Search
+from ..learned.options import LEARNED_OPTIONS, no_policy
 
 MILP = SolverName("stagecut.solvers.throughput.milp.compact")
 GREEDY = SolverName("stagecut.solvers.throughput.baselines.greedy")

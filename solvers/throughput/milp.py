@@ -163,7 +163,7 @@ def improve_slots(
                 search,
                 start=x,
                 gap=1e-4,
-                nodes=NODES,
+                options={"mip_max_nodes": NODES},
                 seconds=left if by_nodes else min(SECONDS, left),
             )
             if outcome.x is None:

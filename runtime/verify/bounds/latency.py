@@ -52,7 +52,7 @@ PATHS, AGAIN = 4, 0.1
 #: Minimum cuts for one path.
 CUTS = 2_000
 
-#: What is taken off for rounding, relatively.
+#: Relative rounding allowance.
 INTERVAL_ROUNDING = 1e-11
 
 
@@ -91,7 +91,7 @@ class _Blocks:
     cpu: Floats
 
 
-#: What is taken off for rounding, as a part of the sum of all magnitudes.
+#: Rounding allowance, as a part of the sum of magnitudes.
 ROUNDING = 1e-12
 
 #: Values of μ that are tried.

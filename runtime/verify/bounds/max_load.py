@@ -72,7 +72,7 @@ from ....instances.model.contiguity import pipeline_edges
 from ..rules import allowed_each
 from .bound_check import BoundCheck
 
-#: What is taken off for rounding, as a part of the sum of all magnitudes.
+#: Rounding allowance, as a part of the sum of magnitudes.
 ROUNDING = 1e-12
 
 

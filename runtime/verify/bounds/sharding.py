@@ -8,8 +8,8 @@ all, prove that no sharding costs less than
     φ_v(k) = cost_v(k) + Σ_{r: v makes} α_r(a_k) + Σ_{r: v reads} β_r(b_k)                      (2)
 
 over choices k of operators v: a conversion pays for the gains of an operator's potentials, and
-gains beyond its cost are subtracted. A sharding with choice k of v costs at least (1) and
-the reduced cost φ_v(k) − min_k φ_v: choices for which that reaches the target are excluded.
+gains beyond its cost are subtracted. A sharding with choice k of v costs at least (1) plus the
+*reduced cost* φ_v(k) − min_k φ_v: choices for which that reaches the target are excluded.
 
 *Sweeps* over the operators in order and back raise (1). Each operator raises its potentials by the
 slack of the conversions around it, where no excluded choice claims them, and then sends the reduced
@@ -47,7 +47,7 @@ from ....instances.formats.certificate import (
 from .bound_check import BoundCheck, check_target
 from .sharding_program import ConvertedTensor, PricedProgram, TensorUse, priced_program, with_memory
 
-#: The front of what neither costs nor holds anything.
+#: The front of no cost and no bytes.
 _NOTHING = np.zeros((1, 2))
 
 
@@ -75,17 +75,17 @@ class Factor:
     table: Floats
 
 
-#: What is taken off for rounding, as a part of the sum of all magnitudes.
+#: Rounding allowance, as a part of the sum of magnitudes.
 ROUNDING = 1e-11
 
-#: What is checked by what the plan keeps.
+#: Origins of bounds that are checked by the evidence in the plan.
 WITH_EVIDENCE = (PASSED, ELIMINATED, PRICED, FITTING)
 
-#: How much more than the memory a plan may hold, relatively.
-SLACK = 1e-9
+#: Relative tolerance of the memory limit.
+MEMORY_SLACK = 1e-9
 
-#: Passes over the operators, at most, and between two tries to eliminate what is left.
-PASSES, STEP = 48, 4
+#: Sweeps over the operators, at most, and between two attempts at elimination.
+SWEEPS, STEP = 48, 4
 
 #: The two columns of a front.
 COST, BYTES = 0, 1
@@ -93,7 +93,7 @@ COST, BYTES = 0, 1
 #: Entries of all tables of elimination, before the last try and in it.
 MOST_AT_FIRST, MOST_ENTRIES = 4_000_000, 200_000_000
 
-#: Pairs of cost and bytes that are added up, where what fits is eliminated.
+#: Sums of pairs of cost and bytes, where both are eliminated.
 MOST_PAIRS = 10_000_000
 
 
@@ -304,13 +304,13 @@ def proved_by(workload: Workload, problem: Sharding, data: PotentialCertificate)
         return _least_cost(plain, data, data.target)
     if problem.memory_bytes is None or data.price < 0:
         raise VerificationError(f"certificate: a byte has the price {data.price}, and no limit")
-    room = problem.memory_bytes * (1 + SLACK)
+    room = problem.memory_bytes * (1 + MEMORY_SLACK)
     worth = data.price * room
     target = (data.target + worth) * (1 + ROUNDING)
     with_bytes = with_memory(program, problem, plain, data.price)
     if data.origin == FITTING:
         reduced = _ReducedCosts(with_bytes, data, target)
-        for k in range(PASSES):
+        for k in range(SWEEPS):
             reduced.sweep(forward=k % 2 == 0)
             if reduced.bound >= target:
                 return data.target
@@ -355,12 +355,12 @@ def _least_cost_that_fits(
 def _least_cost(program: PricedProgram, data: PotentialCertificate, target: float) -> float:
     """Return a lower bound on the cost of every choice of a program, `target` at most."""
     reduced = _ReducedCosts(program, data, target)
-    for k in range(PASSES):
+    for k in range(SWEEPS):
         reduced.sweep(forward=k % 2 == 0)
         if reduced.bound >= target:
             return target
         if k % STEP == STEP - 1:
-            most = MOST_AT_FIRST if k < PASSES - 1 else MOST_ENTRIES
+            most = MOST_AT_FIRST if k < SWEEPS - 1 else MOST_ENTRIES
             counts = value_counts(program, reduced.allowed)
             least = least_sum(counts, cost_factors(program, reduced.allowed), most)
             if least is not None:

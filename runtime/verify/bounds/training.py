@@ -21,7 +21,7 @@ from ....instances.common.arrays import Floats
 from ..rules import RELATIVE_SLACK, allowed
 from ..training import STATE, microbatches_and_bandwidth
 
-#: What is taken off for rounding, relatively.
+#: Relative rounding allowance.
 ROUNDING = 1e-11
 
 #: Thirds taken off the range of λ.

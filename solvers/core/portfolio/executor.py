@@ -1,4 +1,4 @@
-"""Which executor an option asks for."""
+"""The executor that an option asks for: processes of this machine, or a Dask scheduler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a solve and its workers tell each other."""
+"""Messages between a solve and its workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .strategy import Strategy
 
 @dataclass(frozen=True)
 class Found:
-    """A solution, and its objective as the sender's judge has it."""
+    """Message: a solution, with its objective by the sender's judge."""
 
     solution: Any
     objective: float
@@ -21,7 +21,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Proved:
-    """A bound; see `Search.raise_bound`."""
+    """Message: a bound; see `Search.raise_bound`."""
 
     bound: float
     origin: str
@@ -30,7 +30,7 @@ class Proved:
 
 @dataclass(frozen=True)
 class Withdrawn:
-    """That an origin claims what is wrong; see `Search.withdraw`."""
+    """Message: all bounds of `origin` are withdrawn, since `claim` is refuted."""
 
     origin: str
     claim: str
@@ -38,21 +38,21 @@ class Withdrawn:
 
 @dataclass(frozen=True)
 class Infeasible:
-    """That no solution exists."""
+    """Message: no solution exists."""
 
     because: str
 
 
 @dataclass(frozen=True)
 class Begun:
-    """That a worker runs a strategy from now on."""
+    """Message: a worker runs a strategy from now on."""
 
     strategy: str
 
 
 @dataclass(frozen=True)
 class Failed:
-    """That a strategy ended with an error."""
+    """Message: a strategy ended with an error."""
 
     strategy: str
     error: str
@@ -60,24 +60,24 @@ class Failed:
 
 @dataclass(frozen=True)
 class Moved:
-    """That a worker begins again, on another machine than before."""
+    """Message: a worker begins again, on another machine than before."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """That a worker has run all its strategies."""
+    """Message: a worker has run all its strategies."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """That nothing more comes: the channel is closed."""
+    """Message: the channel is closed."""
 
     why: str
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What a worker searches for.
+    """The order of a worker: task, limits, strategies, and the best plan and bound known.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class Job:
     strategies
         Run one after the other.
     news
-        What is known: `Found` and `Proved`.
+        The best solution and bound known, as `Found` and `Proved`.
     """
 
     task: Task[Any]

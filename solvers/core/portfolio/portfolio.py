@@ -135,7 +135,7 @@ class Portfolio:
         search.note(f"beside this process: {', '.join(self._channels)}")
 
     def _runs(self, name: str, strategy: str | None) -> None:
-        """Note what a worker runs now: None once it has ended."""
+        """Record which strategy worker `name` runs; forget the worker if `strategy` is None."""
         if strategy is None:
             del self._at_work[name]
         else:

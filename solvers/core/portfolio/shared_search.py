@@ -49,7 +49,7 @@ class SharedSearch(Search[Solution]):
 
     @property
     def _sender(self) -> str:
-        """Whose message this thread is taking; empty for what is found here."""
+        """Name of the worker whose message this thread handles; empty for this process."""
         return getattr(self._local, "sender", "")
 
     def connect(self, tell: Callable[[Message, str], None]) -> None:
@@ -57,7 +57,7 @@ class SharedSearch(Search[Solution]):
         self._tell = tell
 
     def put(self, sender: str, message: object) -> None:
-        """Take a message, from any thread; it waits until news are taken."""
+        """Queue a message, from any thread; it is handled when messages are taken."""
         self._inbox.put((sender, message))
 
     def should_stop(self) -> bool:
@@ -105,7 +105,7 @@ class SharedSearch(Search[Solution]):
         return late if self._done_at is None else max(late, time.monotonic() - self._done_at)
 
     def known(self) -> tuple[Found | Proved, ...]:
-        """What is known now, for one who begins."""
+        """Return the best solution and bound as messages, for a new worker."""
         found = () if self.best is None else (Found(self.best, self.objective),)
         proved = () if not math.isfinite(self.bound) else (self._proved(),)
         return (*found, *proved)
@@ -124,7 +124,7 @@ class SharedSearch(Search[Solution]):
     def raise_bound(
         self, bound: float, origin: str, certificate: dict[str, object] | None = None
     ) -> bool:
-        """Take a bound if it is better, and tell."""
+        """Raise the bound, and send it if it is better."""
         better = super().raise_bound(bound, origin, certificate)
         if better:
             self.proved_by = ""

@@ -41,7 +41,7 @@ class WorkerSearch(Search[Solution]):
         return super().should_stop()
 
     def offer(self, solution: Solution) -> bool:
-        """Take a solution if it is better, and tell."""
+        """Take a solution if it is better, and send it."""
         better = super().offer(solution)
         if better:
             self._channel.send(Found(solution, self.objective))
@@ -50,14 +50,14 @@ class WorkerSearch(Search[Solution]):
     def raise_bound(
         self, bound: float, origin: str, certificate: dict[str, object] | None = None
     ) -> bool:
-        """Take a bound if it is better, and tell."""
+        """Take a bound if it is better, and send it."""
         better = super().raise_bound(bound, origin, certificate)
         if better:
             self._channel.send(Proved(self.bound, origin, certificate or {}))
         return better
 
     def prove_infeasible(self, because: str) -> None:
-        """Note that no solution exists, and tell."""
+        """Record that no solution exists, and send it."""
         super().prove_infeasible(because)
         self._channel.send(Infeasible(because))
 

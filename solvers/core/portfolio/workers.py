@@ -1,4 +1,4 @@
-"""How many processes a solve may use, and where."""
+"""The number and the place of the processes of a solve."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ....instances import InputError
 
 @dataclass(frozen=True)
 class Workers:
-    """How many processes search at a time, and where.
+    """The number of processes that search at a time, and where they run.
 
     Parameters
     ----------

@@ -126,7 +126,7 @@ class _Bounds:
             self._least.update(dict.fromkeys(own, s))
 
     def possible(self, depth: int, left: Left) -> bool:
-        """Whether the items from `depth` on may fit: rooms too small for any item do not count."""
+        """Return whether the items from `depth` on may fit, by sums over rooms large enough."""
         room = [sum(r for r in rooms if r >= self._least.get(c, 0)) for c, rooms in enumerate(left)]
         return all(sums[depth] <= sum(room[c] for c in which) for which, sums in self._sums.items())
 

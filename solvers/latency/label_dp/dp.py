@@ -106,22 +106,21 @@ class Step:
     units: tuple[int, ...]
 
 
-def one_call(
+def solve_one_call(
     task: Task[Latency],
+    search: Search[Solution],
     should_stop: Callable[[], bool],
-    best: Callable[[], float],
-    offer: Callable[[Solution], bool],
-    raise_bound: Callable[[float, str], bool],
-    prove_infeasible: Callable[[str], None],
+    *,
+    plans_only: bool = False,
     start: Callable[[], None] = lambda: None,
     when_long: Callable[[], float] = lambda: -math.inf,
 ) -> None:
-    """Solve a task with one call per accelerator, reporting plans and bounds as they are found.
+    """Solve a task with one call per accelerator, and report plans and bounds to a search.
 
     Parameters
     ----------
-    best
-        Latency of the best plan known.
+    plans_only
+        The search is one of another problem, for which bounds and infeasibility do not hold.
     start
         Called for a better plan if the bound along paths does not prove the best one.
     when_long
@@ -131,16 +130,25 @@ def one_call(
     counts = [min(int(c), graph.size) for c in graph.count]
     core = core_of(task, graph)
     about = task, core, graph, cut_data(task, graph), heavy_paths(graph), sum(counts), should_stop
-    for enough in (best() * (1 - MARGIN), None):
+
+    def raise_bound(bound: float, origin: str) -> None:
+        if not plans_only:
+            search.raise_bound(bound, origin)
+
+    def prove_infeasible() -> None:
+        if not plans_only:
+            search.prove_infeasible(why_no_plan(task))
+
+    for enough in (search.objective * (1 - MARGIN), None):
         paths = core_paths(*about, enough=enough)
         proved = max((path.value for path in paths), default=0.0)
         if math.isinf(proved):
-            prove_infeasible(why_no_plan(task))
+            prove_infeasible()
             return
         raise_bound(proved, PATH_BOUND)
-        if enough is not None and best() > proved * (1 + 2 * MARGIN):
+        if enough is not None and search.objective > proved * (1 + 2 * MARGIN):
             start()
-        if best() <= proved * (1 + 2 * MARGIN):
+        if search.objective <= proved * (1 + 2 * MARGIN):
             return
     if math.prod(c + 1 for c in counts) > MOST_CODES:
         return
@@ -153,19 +161,19 @@ def one_call(
         slices += 1
         return slices == LONG or should_stop()
 
-    while not should_stop() and best() > proved * (1 + 2 * MARGIN):
-        target = min(next_target(proved, most), best())
+    while not should_stop() and search.objective > proved * (1 + 2 * MARGIN):
+        target = min(next_target(proved, most), search.objective)
         complete, value, steps = run_label_dp(kernel, target, should_pause)
         if steps is not None:
-            offer(solution_of(task, core, steps))
+            search.offer(solution_of(task, core, steps))
         if not complete:
             if slices != LONG or should_stop():
                 return
             slices += 1
             proved = max(proved, when_long())
             continue
-        if steps is None and target > most and math.isinf(best()):
-            prove_infeasible(why_no_plan(task))
+        if steps is None and target > most and math.isinf(search.objective):
+            prove_infeasible()
             return
         # with several pools of CPUs the times are lower bounds, and so is the value
         proved = (target if steps is None else value) * (1 - MARGIN)

@@ -1,4 +1,4 @@
-"""The options of the method `learned`, for all problems that have it; without torch."""
+"""Options of the method `learned`, for all problems that have it; without torch."""
 
 from __future__ import annotations
 
