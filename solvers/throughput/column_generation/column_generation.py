@@ -31,7 +31,7 @@ from ....formulations.linear_program import SolverError, run_here
 from ....formulations.throughput.certificate import PROOF_MARGIN, Prices
 from ....instances.common.arrays import Bools, Floats
 from ...core.search import Stoppable
-from .best_set import BestSet, best_set, best_sets_by_value, whole
+from .best_set import BestSet, SetQuery, best_set, best_sets_by_value, whole
 from .pricing_problem import PricingProblem
 
 
@@ -392,13 +392,16 @@ def _price(
         charged = pricing.transfer_priced[k]
         best = best_set(
             states,
-            prices.unit - prices.memory[k] * pricing.share[k],
-            pricing.load[k],
-            limit,
+            SetQuery(
+                price=prices.unit - prices.memory[k] * pricing.share[k],
+                load=pricing.load[k],
+                limit=limit,
+                floor=float(floors[k]),
+                enough=float(enough[k]),
+                transfer_price=float(prices.transfer[k]) / target if charged else None,
+            ),
             partial(pricing.load_of, k),
             pricing.scratch,
-            values=(float(floors[k]), float(enough[k])),
-            transfer_price=float(prices.transfer[k]) / target if charged else None,
             rough=rough,
             should_stop=should_stop,
         )

@@ -61,6 +61,26 @@ class Terms(NamedTuple):
     transfer_price: float
 
 
+class Sweep(NamedTuple):
+    """One direction of label setting: its arcs, and the limits of load and value.
+
+    Parameters
+    ----------
+    forward, arcs
+        The direction, and the steps into each state in it.
+    terms
+        Of the value and the load.
+    limit, floor
+        Most load; the value that a set must exceed.
+    """
+
+    forward: bool
+    arcs: Arcs
+    terms: Terms
+    limit: float
+    floor: float
+
+
 class Labels(NamedTuple):
     """Labels of one direction at one resolution: the value and the load of parts of sets.
 
@@ -123,7 +143,7 @@ def fresh_buckets(buckets: int) -> tuple[Floats, Floats, Ints]:
 
 
 @kernel
-def extend(forward, arcs, terms, limits, merged, hopes, rest, state, labels, budget):
+def extend(sweep, merged, hopes, rest, state, labels, budget):
     """Extend labels of partial sets state by state, until the work `budget` is spent.
 
     A label is the value and the load of the part of a set before a state (after it, if not
@@ -135,10 +155,8 @@ def extend(forward, arcs, terms, limits, merged, hopes, rest, state, labels, bud
 
     Parameters
     ----------
-    arcs
-        Steps, from `arcs_forward` or `arcs_backward`.
-    limits
-        Of the load, and the floor of the value.
+    sweep
+        `Sweep`.
     merged
         A bucket each, and two more, as `fresh_buckets` makes them: value, load, and origin.
     hopes
@@ -155,9 +173,10 @@ def extend(forward, arcs, terms, limits, merged, hopes, rest, state, labels, bud
     bool
         Whether all states are done.
     """
+    forward, arcs, terms, limit, floor = sweep
     ptr, source, taken, cost = arcs
     price, load, allowed, charge, transfer_price = terms
-    (limit, floor), (slopes, hoped) = limits, hopes
+    slopes, hoped = hopes
     has_rest, (rest_begin, rest_count, rest_value, rest_used, _) = rest
     begin, count, value, used, _ = labels
     best_value, best_used, best_from = merged

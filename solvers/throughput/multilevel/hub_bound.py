@@ -46,9 +46,9 @@ from ...core.search import Search, Stoppable
 from ..column_generation.frontier import incidence, relaxed_frontier
 from ..dp.dp import ideals_alone
 from ..dp.stage_dp import knapsack_shares
-from .bound_kernels import dearest
+from .bound_kernels import most_valuable_set
 from .coarsen import touching
-from .least_load import least_work
+from .least_load import work_share
 
 #: A unit of more nets is a hub; of these at most so many: sets are sought for each case.
 HUB_NETS, MOST_HUBS = 16, 3
@@ -343,7 +343,7 @@ def sets_by_hubs(
     if not len(hubs) or not costs.count[kind] or not weight[kind].any():
         return None
     hubs = hubs[np.argsort(-touching(graph, weight[kind])[hubs], kind="stable")[:MOST_HUBS]]
-    share, work = least_work(task, graph, kind, limit)
+    share, work = work_share(task, graph, kind, limit)
     nets = np.flatnonzero((weight[kind] > 0) & (np.diff(shape.net_ptr) <= CHARGED_PINS))
     charged = np.minimum(weight[kind, nets], 2 * limit)  # more is as bad
     frontier = relaxed_frontier(graph, nets, charged, order, np.inf, WIDTH)
@@ -419,14 +419,15 @@ def priced(sets: Sets, point: Floats) -> Priced:
     """
     prices, slopes = np.split(point, [-len(sets.may)])
     value = prices[sets.price_of] * sets.part
-    layers, step, cost = sets.frontier
-    states, size = int(layers[-1]), len(value)
-    best, came, members = np.empty(states), np.empty(states, np.int64), np.zeros(size)
+    states, size = int(sets.frontier[0][-1]), len(value)
+    scratch, members = (np.empty(states), np.empty(states, np.int64)), np.zeros(size)
     worth, load = np.full(len(slopes), -np.inf), np.zeros(len(slopes))
     held = np.zeros((len(slopes) + len(sets.others), size))
     for h, slope in enumerate((slopes / sets.limit).tolist()):
         gain = (value - slope * sets.work)[sets.order]
-        worth[h], paid = dearest(layers, step, cost, gain, sets.may[h], slope, best, came, members)
+        worth[h], paid = most_valuable_set(
+            sets.frontier, gain, sets.may[h], slope, scratch, members
+        )
         if worth[h] > -np.inf:
             held[h, sets.order] = members
             load[h] = (float(held[h] @ sets.work) + paid) / sets.limit
