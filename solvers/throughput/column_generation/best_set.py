@@ -44,8 +44,8 @@ BUCKETS = (500, 2_000, 8_000, 32_000, 128_000, 512_000)
 GOOD, CLOSE, LOOKS = 0.9, 0.99, 100
 
 
-#: Slopes of value by load at which hopes are known, as parts of the best one; steps of the search
-#: for that, and the golden section; rounding of sums, as part of all prices.
+#: Slopes of value by load at which completions are bounded, as parts of the best one; steps of the
+#: golden-section search for that; the golden section; rounding of sums, as part of all prices.
 SLOPES, SECTIONS, GOLDEN, ROUNDING = (1.0, 0.9, 1.1, 0.6, 1.6, 0.0), 12, 0.618, 1e-12
 
 
@@ -59,7 +59,7 @@ SLICE = 4_000_000
 
 @dataclass(frozen=True, eq=False)
 class BestSet:
-    """What a search for a set of the best price within a load found.
+    """Result of pricing: a bound on the value of sets within a load, and a set.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ def terms_of(
     limit: float,
     transfer_price: float | None = None,
 ) -> Terms:
-    """Return what units and transfers add to a set; parameters as of `best_set`."""
+    """Return the value and load that units and transfers add to a set, as of `SetQuery`."""
     ordered = load[states.order]
     allowed = ordered <= limit
     return Terms(
@@ -220,7 +220,7 @@ def _charged(states: Frontier, terms: Terms, members: Bools) -> float:
 
 
 def slopes_of(states: Frontier, terms: Terms, limit: float) -> tuple[Floats, float]:
-    """Return slopes whose hopes tell much, and the least bound on the value at one of them.
+    """Return Lagrange multipliers of the load, and the least bound on the value by one of them.
 
     For any s ≥ 0, no set within the load is worth more than s · limit plus the greatest value of
     any set, s times its load taken off: a convex function of s, of which golden section seeks the
@@ -245,7 +245,7 @@ def slopes_of(states: Frontier, terms: Terms, limit: float) -> tuple[Floats, flo
 
 
 def _hopes(states: Frontier, terms: Terms, slopes: Floats, forward: bool) -> tuple[Floats, Floats]:
-    """Return the slopes, and for each state what the other direction can add at each; (S, R)."""
+    """Return the slopes, and bounds on the value to come by state and slope; shape (S, R)."""
     arcs = states.backward if forward else states.forward
     slack = ROUNDING * float(np.abs(terms.price).sum())
     found = [hope(not forward, arcs, terms, slope) + slack for slope in slopes]

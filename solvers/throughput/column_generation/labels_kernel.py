@@ -12,7 +12,7 @@ from .frontier import Arcs
 
 
 class Units(NamedTuple):
-    """What units add to a set, in order; shape (U,) each.
+    """Value and load of units, in order; shape (U,) each.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class Units(NamedTuple):
 
 
 class Table(NamedTuple):
-    """The least load of parts of sets before each state, by value in whole parts.
+    """Table of the least load of partial sets up to each state, by value in whole parts.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class Table(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """What units and transfers add to the value and the load of a set.
+    """Value and load that units and transfers add to a set.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class Sweep(NamedTuple):
 
 
 class Labels(NamedTuple):
-    """Labels of one direction at one resolution: the value and the load of parts of sets.
+    """Labels of one direction at one resolution: value and load of partial sets.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def hope(forward: bool, arcs: Arcs, terms: Terms, slope: float) -> Floats:
 
 @kernel
 def _hope(forward, arcs, terms, slope, best):
-    """Write what `hope` returns."""
+    """Write the bounds of `hope`."""
     ptr, source, taken, cost = arcs
     price, load, allowed, charge, transfer_price = terms
     states = len(ptr) - 1
@@ -137,7 +137,7 @@ def _hope(forward, arcs, terms, slope, best):
 
 
 def fresh_buckets(buckets: int) -> tuple[Floats, Floats, Ints]:
-    """Return what `extend` merges labels in."""
+    """Return empty buckets in which `extend` merges labels."""
     size = buckets + 2
     return np.full(size, -np.inf), np.empty(size), np.empty(size, np.int64)
 
@@ -268,7 +268,7 @@ def _keep(merged, low, high, labels, x, state):
 
 @kernel
 def fill(arcs, units, bounds, hope, table, places):
-    """Fill the rows of the states between two places.
+    """Fill the table's rows of the states between two places.
 
     Parameters
     ----------
