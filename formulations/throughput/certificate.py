@@ -1,4 +1,4 @@
-"""The certificate of a bound by prices: see `set_partitioning` for what it proves.
+"""Certificate of a bound by dual prices, as equation (*) of `set_partitioning` proves it.
 
 Apart from the program, because the search needs it and not Pyomo, which takes long to import.
 """
@@ -20,7 +20,7 @@ PROOF_MARGIN = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Prices:
-    """Prices of units, and of what is scarce on the devices of each kind.
+    """Dual prices of units, and of memory and transfer time on the devices of each kind.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class Prices:
 
     @property
     def goal(self) -> float:
-        """What the right side of (*) must stay below, rounding of sums allowed for."""
+        """Number below which the right side of (*) must stay, rounding of sums allowed for."""
         return self.total - PROOF_MARGIN * float(np.abs(self.unit).sum())
 
 
@@ -57,7 +57,7 @@ def certificate(
 ) -> dict[str, object]:
     """Return the evidence for `target` in the form that plans keep and `check_bound` reads.
 
-    `parts`: how many make a price of 1, if prices are whole numbers of them.
+    `parts` is the number of parts in a price of 1 where prices are whole numbers of parts.
 
     Returns
     -------

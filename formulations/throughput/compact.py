@@ -108,7 +108,7 @@ from .hypergraph import Hypergraph
 
 @dataclass(frozen=True, eq=False)
 class Flows:
-    """What passes between units; F flows, times in the program's unit.
+    """Data flows between units; F flows, times in the program's unit.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ MEMORY_SCALE = 1e4
 
 @dataclass(frozen=True, eq=False)
 class Compact:
-    """The program with what it takes to read it.
+    """The Pyomo program, with the data that translates its solutions to placements.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ class Compact:
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        """What x is indexed by, besides units."""
+        """The slots, which index x besides the units."""
         return self.data.slots
 
     @property

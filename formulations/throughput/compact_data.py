@@ -48,7 +48,7 @@ SYMMETRY_UNITS = 20
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a unit can be.
+    """A device, or a position in the pipeline on a kind of device.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Slot:
 
 @dataclass(frozen=True, eq=False)
 class CompactData:
-    """What the program is stated over: U units, E nets, K kinds of device, D slots.
+    """Data of the program: U units, E nets, K kinds of device, D slots.
 
     Parameters
     ----------

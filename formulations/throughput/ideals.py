@@ -1,4 +1,4 @@
-"""Contiguous splits as a path through ideals: the statement that the dynamic program solves.
+"""Contiguous splits as paths through the lattice of ideals: the dynamic program's statement.
 
 Units are ordered by the pipeline edges. Executing the pieces of a contiguous split one after the
 other gives a chain of *ideals* (sets closed under predecessors) ∅ = I_0 ⊂ I_1 ⊂ … ⊂ V, and each
@@ -159,7 +159,7 @@ def _rows(parts: Mapping[Criterion, tuple[Floats, Floats]], overlap: bool) -> li
 
 
 def yielding(graph: Hypergraph, rows: list[Row]) -> Bools:
-    """Return which units may leave any stage that they are ready to begin, adding to no load.
+    """Return which units may leave any stage that they could begin, without raising a load.
 
     Let the unit u be ready at the ideal I, and let a stage S beyond I hold it. Without u the stage
     saves a_u in every row, and it newly pays at most for the nets that contain u and lie in S.

@@ -1,4 +1,4 @@
-"""Why a task has no plan at all, where that can be told without a search."""
+"""Reasons why a task has no plan, as far as they show without a search."""
 
 from __future__ import annotations
 

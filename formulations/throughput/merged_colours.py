@@ -1,4 +1,4 @@
-"""Colours that make a contiguous split impossible where it would be wanted, and what that costs.
+"""Notes on colours that merge much work into one unit of a contiguous split.
 
 A contiguous split keeps together what a cycle joins once colours are merged. A colour closes one
 by itself if a path leaves its nodes and comes back: all that lies on it then shares its device.

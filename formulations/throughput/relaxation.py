@@ -36,7 +36,7 @@ LIMIT_SLACK = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Relaxation:
-    """The linear program, and where the rows of its multipliers are. D devices, U units.
+    """Linear program with the places of its rows by constraint. D devices, U units.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ EXACT = 2**53
 
 
 def room_of(memory: ArrayLike) -> Floats:
-    """Return the bytes that devices of some memories can hold in plans that the verifier accepts.
+    """Return the bytes that devices of given memories hold at most in plans the verifier accepts.
 
     Examples
     --------

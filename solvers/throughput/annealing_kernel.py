@@ -56,8 +56,8 @@ def anneal(
         now = min(SLICE, steps - done)
         sums = np.zeros((nets, devices), np.int32), np.zeros(devices), np.zeros(devices)
         least, scale = _anneal(
-            where, best, least, scale, (compute, weight, graph.memory_bytes, room),
-            (shape.unit_ptr, shape.unit_nets, shape.net_ptr, shape.net_pins), done, steps,
+            (where, best), least, scale, (compute, weight, graph.memory_bytes, room),
+            (shape.unit_ptr, shape.unit_nets, shape.net_ptr, shape.net_pins), (done, steps),
             rng.random((now, 5)), sums,
         )  # fmt: skip
         done += now
@@ -87,14 +87,17 @@ def _largest(loads):
 
 
 @kernel
-def _anneal(where, best, least, scale, costs, incidence, done, all_steps, draws, sums):
-    """Go on with `where`, keep the best split in `best`; return its max-load and the start's.
+def _anneal(splits, least, scale, costs, incidence, progress, draws, sums):
+    """Anneal one split, keep the best in another; return the best max-load and the start's.
 
-    Takes a step for each row of `draws`, random numbers from 0 to below 1; shape (steps, 5).
+    `splits` are the two, shape (U,); `progress` the steps done and in all. Each row of `draws` is
+    a step: random numbers from 0 to below 1; shape (steps, 5).
     `costs` are compute times, shape (D, U), weights, (D, E), memory, (U,), and room for it, (D,);
     `incidence` the fields of `Incidence`. `sums` are zeros: pins of each net on each device, and
     load and used memory of each device.
     """
+    where, best = splits
+    done, all_steps = progress
     compute, weight, memory, room = costs
     unit_ptr, unit_nets, net_ptr, net_pins = incidence
     devices, units = compute.shape

@@ -99,8 +99,9 @@ def move_linked_units(g, where, order):
 
 
 @inner
-def _shift(unit, a, b, count, moved, weight, starts, nets, sizes):
+def _shift(unit, a, b, count, moved, weight, incidence):
     """Move `unit` from device a to b in the pin counts and transfer loads."""
+    starts, nets, sizes = incidence
     for i in range(starts[unit], starts[unit + 1]):
         e = nets[i]
         for d, step in ((a, -1), (b, 1)):
@@ -148,7 +149,7 @@ def move_units(where, order, compute, memory, capacity, weight, incidence, gpipe
                     continue
                 work[a] -= compute[a, :, unit]
                 work[b] += compute[b, :, unit]
-                _shift(unit, a, b, count, moved, weight, starts, nets, sizes)
+                _shift(unit, a, b, count, moved, weight, incidence)
                 value, power = value_of_loads(work, moved, gpipe, overlap)
                 slack = 1e-12 * best
                 if value < best - slack or (value <= best + slack and power < squares * (1 - 1e-9)):
@@ -161,4 +162,4 @@ def move_units(where, order, compute, memory, capacity, weight, incidence, gpipe
                 else:
                     work[a] += compute[a, :, unit]
                     work[b] -= compute[b, :, unit]
-                    _shift(unit, b, a, count, moved, weight, starts, nets, sizes)
+                    _shift(unit, b, a, count, moved, weight, incidence)

@@ -44,8 +44,10 @@ def linear_split(
     ends = len(devices) + 1, len(order) + 1
     load = _cut(
         order, (shape.unit_ptr, shape.unit_nets, np.diff(shape.net_ptr)),
-        graph.compute.sum(axis=1), graph.weight.sum(axis=1), graph.memory_bytes,
-        room_of(task.costs.capacity_bytes), kind_of, cutoff,
+        (
+            graph.compute.sum(axis=1), graph.weight.sum(axis=1), graph.memory_bytes,
+            room_of(task.costs.capacity_bytes),
+        ), kind_of, cutoff,
         (part, inside, np.full(ends, np.inf), np.zeros(ends, np.int64)),
     )  # fmt: skip
     if math.isinf(load):
@@ -55,16 +57,17 @@ def linear_split(
 
 
 @kernel
-def _cut(order, nets, compute, weight, memory, room, kind_of, cutoff, made):
+def _cut(order, nets, costs, kind_of, cutoff, made):
     """Write the segment of each unit by the best cut of `order`; return the max-load or `inf`.
 
     Shapes, for U units, E nets, K kinds, D devices: order (U,); nets: unit_ptr (U + 1,) into
-    unit_nets, and pins (E,); compute (K, U); memory (U,); weight (K, E); room (K,) in bytes;
-    kind_of (D,). `made`: the segments, (U,), and room to work in: (E,), and twice (D + 1, U + 1),
-    first `inf`.
+    unit_nets, and pins (E,); costs: compute (K, U), weight (K, E), memory (U,) and room (K,) in
+    bytes; kind_of (D,). `made`: the segments, (U,), and scratch: zeros (E,), and twice
+    (D + 1, U + 1), first `inf`.
     """
     size, devices = len(order), len(kind_of)
     unit_ptr, unit_nets, pins = nets
+    compute, weight, memory, room = costs
     part, inside, best, came = made
     best[0, 0] = 0.0
     for d in range(devices):

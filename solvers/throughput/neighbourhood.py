@@ -1,7 +1,4 @@
-"""Large-neighbourhood search over pairs of devices: split what two devices hold anew.
-
-The best split of two devices, with the other devices as they are.
-"""
+"""Large-neighbourhood search: the units of two devices are divided between them anew."""
 
 from __future__ import annotations
 
@@ -17,13 +14,21 @@ from ..core.search import Search, Stoppable
 from .annealing_kernel import anneal
 from .column_generation.frontier import Incidence
 from .column_generation.frontier_kernels import Nets, build
-from .pair_kernels import Layers, Pair, held_by, least_to_go, loads, split_pair
+from .pair_kernels import (
+    LabelSetting,
+    Layers,
+    Pair,
+    completion_bounds,
+    held_by,
+    loads,
+    split_pair,
+)
 
 #: Most states of one layer.
 WIDTH = 4000
 
 
-#: Share of moves that relieve the most loaded device; the others make room anywhere.
+#: Share of moves that lower the largest load; the others lower the sum of two loads.
 RELIEF = 0.6
 
 
@@ -32,7 +37,7 @@ PATIENCE = 60
 
 
 class Neighbourhood:
-    """A walk over splits, from the best split known.
+    """Walk over splits, from the best split known.
 
     Parameters
     ----------
@@ -51,20 +56,15 @@ class Neighbourhood:
         start: Ints,
         rng: np.random.Generator,
     ) -> None:
-        self._task, self._graph, self._shape, self._order, self._rng = (
-            task,
-            graph,
-            shape,
-            order,
-            rng,
-        )
+        self._task, self._graph, self._shape = task, graph, shape
+        self._order, self._rng = order, rng
         self._compute = graph.compute.sum(axis=1)
         self._weight = graph.weight.sum(axis=1)
         self._kind_of = task.costs.kind_of
         self._room = room_of(task.costs.capacity_bytes)[self._kind_of]
         self.where = start.copy()
         self.load, self._used = np.zeros(len(self._kind_of)), np.zeros(len(self._kind_of))
-        self._paid = np.zeros(len(self._kind_of), np.int64)
+        self._stamp = np.zeros(len(self._kind_of), np.int64)
         self._weigh()
         self.best = float(self.load.max())
         self._best_where = self.where.copy()
@@ -213,9 +213,9 @@ class Neighbourhood:
 
     def _weigh(self) -> None:
         loads(
-            self.where, self._compute, self._weight, self._graph.memory_bytes,
-            self._shape.net_ptr, self._shape.net_pins, self._kind_of, self.load, self._used,
-            self._paid,
+            self.where, (self._compute, self._weight, self._graph.memory_bytes),
+            (self._shape.net_ptr, self._shape.net_pins), self._kind_of, self.load, self._used,
+            self._stamp,
         )  # fmt: skip
 
 
@@ -258,6 +258,6 @@ def resplit(
     if most <= 0:
         return False
     layers = Layers(ptr, step, cost_a, cost_b)
-    togo = least_to_go(units, pair, layers)
-    code = split_pair(where, units, pair, layers, togo, held, most, least_sum=least_sum)
+    bounds = completion_bounds(units, pair, layers)
+    code = split_pair(where, units, held, LabelSetting(pair, layers, bounds, most, least_sum))
     return None if code < 0 else bool(code)

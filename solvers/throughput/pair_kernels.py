@@ -1,4 +1,4 @@
-"""The best split of two devices, by labels along the states of a frontier."""
+"""Kernels that re-divide the units of two devices: label setting along a frontier."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ MOST_WORK = 10_000_000
 #: Labels of one state, by load of A.
 BUCKETS = 1000
 
-#: Shares of A's load in what is minimised over completions, the rest being B's.
+#: Weights t of A's load in the bounds on completions; B's is weighted 1 − t.
 TILTS = (0.5, 0.3, 0.7, 0.1, 0.9)
 
 
 class Pair(NamedTuple):
-    """Two devices A and B, and what units and nets cost them; shapes (U,) and (E,)."""
+    """Two devices A and B, with the costs of units and nets on each; shapes (U,) and (E,)."""
 
     a: int
     b: int
@@ -34,7 +34,7 @@ class Pair(NamedTuple):
 
 
 class Layers(NamedTuple):
-    """The states between the units of an order, and the costs of steps, as `build` returns them."""
+    """Frontier of the free units: states and the costs of steps, as `build` returns them."""
 
     ptr: Ints
     step: Ints
@@ -42,8 +42,8 @@ class Layers(NamedTuple):
     cost_b: Floats
 
 
-class Held(NamedTuple):
-    """What two devices keep, and what of the nets is left; shapes (E,)."""
+class Fixed(NamedTuple):
+    """Loads and bytes of two devices without their free units, and the nets' pins; shapes (E,)."""
 
     load_a: float
     load_b: float
@@ -51,29 +51,56 @@ class Held(NamedTuple):
     memory_b: float
     least_compute: float  # of the free units
     pins_left: Ints
-    fixed: Ints
-    outside: Bools
+    fixed: Ints  # 1: has a pin that stays on A, 2: on B
+    outside: Bools  # has a pin on neither
+
+
+class LabelSetting(NamedTuple):
+    """Label setting of one pair: what each extension needs."""
+
+    pair: Pair
+    layers: Layers
+    bounds: Floats  # as `completion_bounds` returns it
+    most: float  # both loads must stay below it
+    least_sum: bool  # whether the sum of the loads is minimised, else their maximum
+
+
+class Grid(NamedTuple):
+    """Labels of one layer by state and bucket of A's load; shapes (S, buckets + 1) and (S,)."""
+
+    load_a: Floats
+    load_b: Floats  # `inf`: no label
+    memory_a: Floats
+    origin: Ints  # 2·(label it comes from) + (whether the unit is on A)
+    low: Ints  # buckets in use of each state
+    high: Ints
 
 
 @kernel
-def loads(where, compute, weight, memory, net_ptr, net_pins, kind_of, load, used, paid):
+def loads(where, costs, nets, kind_of, load, used, stamp):
     """Write the load and the used memory of each device.
 
     Parameters
     ----------
     where
         Shape (U,): device of each unit.
-    compute, weight
-        Shapes (K, U) and (K, E).
-    paid
-        Room to work in; shape (D,).
+    costs
+        Compute times, shape (K, U), transfer times, (K, E), and bytes of units, (U,).
+    nets
+        Pins of each net as compressed rows.
+    load, used
+        Shape (D,): the result.
+    stamp
+        Shape (D,): scratch.
     """
+    compute, weight, memory = costs
+    net_ptr, net_pins = nets
     load[:] = 0.0
     used[:] = 0.0
     for v in range(len(where)):
         load[where[v]] += compute[kind_of[where[v]], v]
         used[where[v]] += memory[v]
-    paid[:] = -1
+    stamp[:] = -1
     for e in range(len(net_ptr) - 1):
         first = where[net_pins[net_ptr[e]]]
         whole = True
@@ -85,27 +112,27 @@ def loads(where, compute, weight, memory, net_ptr, net_pins, kind_of, load, used
             continue
         for j in range(net_ptr[e], net_ptr[e + 1]):
             d = where[net_pins[j]]
-            if paid[d] != e:
-                paid[d] = e
+            if stamp[d] != e:
+                stamp[d] = e
                 load[d] += weight[kind_of[d], e]
 
 
 def held_by(
     where: Ints, free: Bools, pair: Pair, order: Ints, net_ptr: Ints, net_pins: Ints
-) -> tuple[Ints, Held]:
-    """Return the free units of two devices, in order, and what the devices hold without them.
+) -> tuple[Ints, Fixed]:
+    """Return the free units of two devices, in order, and the loads without them.
 
     `where` and `free`, shape (U,): device of each unit, and whether it may move.
     """
     units, nets = np.empty(len(order), np.int64), len(net_ptr) - 1
     pins = np.zeros(nets, np.int64), np.zeros(nets, np.int64), np.zeros(nets, np.bool_)
     size, sums = _held_by(where, free, pair, order, net_ptr, net_pins, units, pins)
-    return units[:size], Held._make((*sums, *pins))
+    return units[:size], Fixed._make((*sums, *pins))
 
 
 @kernel
 def _held_by(where, free, pair, order, net_ptr, net_pins, units, pins):
-    """Write what `held_by` returns of units and nets; return the rest, with how many units."""
+    """Write the free units and the nets' pins of `held_by`; return their number and the sums."""
     a, b, compute_a, compute_b, weight_a, weight_b, memory, _room_a, _room_b = pair
     size = 0
     load_a, load_b, held_a, held_b, compute = 0.0, 0.0, 0.0, 0.0, 0.0
@@ -143,19 +170,19 @@ def _held_by(where, free, pair, order, net_ptr, net_pins, units, pins):
     return size, (load_a, load_b, held_a, held_b, compute)
 
 
-def least_to_go(units: Ints, pair: Pair, layers: Layers) -> Floats:
-    """Return the least t·(load of A) + (1 − t)·(load of B) that completes each state, per tilt t.
+def completion_bounds(units: Ints, pair: Pair, layers: Layers) -> Floats:
+    """Return lower bounds on t·(load of A) + (1 − t)·(load of B) from each state to the end.
 
-    Shape (len(TILTS), S + 1).
+    Shape (len(TILTS), S + 1), one row for each weight t.
     """
-    togo = np.zeros((len(TILTS), layers.ptr[len(units)] + 1))
-    _least_to_go(units, pair, layers, togo)
-    return togo
+    bounds = np.zeros((len(TILTS), layers.ptr[len(units)] + 1))
+    _completion_bounds(units, pair, layers, bounds)
+    return bounds
 
 
 @kernel
-def _least_to_go(units, pair, layers, togo):
-    """Write what `least_to_go` returns."""
+def _completion_bounds(units, pair, layers, bounds):
+    """Write the bounds of `completion_bounds`."""
     ptr, step, cost_a, cost_b = layers
     compute_a, compute_b = pair.compute_a, pair.compute_b
     for i in range(len(units) - 1, -1, -1):
@@ -166,48 +193,35 @@ def _least_to_go(units, pair, layers, togo):
                 to_a, to_b = np.inf, np.inf
                 if step[x, 1] >= 0:
                     to_a = t * (compute_a[v] + cost_a[x, 1]) + (1 - t) * cost_b[x, 1]
-                    to_a += togo[r, step[x, 1]]
+                    to_a += bounds[r, step[x, 1]]
                 if step[x, 0] >= 0:
                     to_b = t * cost_a[x, 0] + (1 - t) * (compute_b[v] + cost_b[x, 0])
-                    to_b += togo[r, step[x, 0]]
-                togo[r, x] = min(to_a, to_b)
+                    to_b += bounds[r, step[x, 0]]
+                bounds[r, x] = min(to_a, to_b)
 
 
-def split_pair(
-    where: Ints,
-    units: Ints,
-    pair: Pair,
-    layers: Layers,
-    togo: Floats,
-    held: Held,
-    most: float,
-    *,
-    least_sum: bool,
-) -> int:
-    """Split the free units of two devices anew, as well as the labels allow.
+def split_pair(where: Ints, units: Ints, held: Fixed, search: LabelSetting) -> int:
+    """Re-divide the free units of two devices at the least objective that the labels find.
 
-    Labels are true; of two that fall into one bucket of A's load, the one that leaves less load
-    to B stays. A label is dropped if it cannot lead to loads within `most` each.
+    Labels are loads of feasible partial splits; of two that fall into one bucket of A's load, the
+    one with less load on B stays. A label is dropped if no completion has both loads below
+    `search.most`.
 
     Parameters
     ----------
     where
         Shape (U,): device of each unit; written on success.
-    units, togo
-        The free units, in order, and what `least_to_go` returns.
-    most
-        Both loads must stay below this.
-    least_sum
-        True to minimise the sum of the loads, False their maximum.
+    units
+        The free units, in order.
 
     Returns
     -------
     int
-        1 if a split within `most` was found, 0 if none was, −1 if that is too much work.
+        1 if a split was found, 0 if none was, −1 if the labels exceed `MOST_WORK`.
     """
-    widest = int(np.diff(layers.ptr).max())
+    widest = int(np.diff(search.layers.ptr).max())
     shape = widest, BUCKETS + 1
-    grid = (
+    grid = Grid(
         np.empty(shape), np.full(shape, np.inf), np.empty(shape), np.empty(shape, np.int64),
         np.full(widest, BUCKETS + 1), np.full(widest, -1),
     )  # fmt: skip
@@ -216,35 +230,33 @@ def split_pair(
     ends = np.zeros(len(units) + 2, np.int64)
     ends[1] = 1
     start = np.array([held.load_a]), np.array([held.load_b]), np.array([held.memory_a])
-    fixed = held.memory_a + held.memory_b
-    code: int = _split(
-        where, units, pair, layers, togo, start, fixed, most, least_sum, (grid, first, ends)
-    )
+    memory = held.memory_a + held.memory_b
+    code: int = _split(where, units, search, start, memory, (grid, first, ends))
     return code
 
 
 @kernel
-def _split(where, units, pair, layers, togo, labels, total_held, most, least_sum, scratch):
-    """Split as `split_pair` says; `labels` has the first one, `total_held` what is not free.
+def _split(where, units, search, labels, memory, scratch):
+    """Split as `split_pair` says, from the first label; `memory` is that of units not free.
 
     `scratch` is allocated outside, as each form of an array takes a tenth of a second to compile.
     """
-    ptr, memory = layers.ptr, pair.memory
+    ptr = search.layers.ptr
     grid, firsts, ends = scratch
     first, next_first = firsts[0], firsts[1]
     origin = np.empty(1 << 12, np.int64)
     size = len(units)
     work = 0
     for i in range(size):
-        total_held += memory[units[i]]
+        memory += search.pair.memory[units[i]]
         work += first[ptr[i + 1] - ptr[i]]
         if work > MOST_WORK:
             return -1
-        _spread(i, units[i], pair, layers, togo, first, labels, grid, total_held, most)
+        _spread((i, units[i]), search, first, labels, grid, memory)
         wide = ptr[i + 2] - ptr[i + 1]
         room = 0
         for y in range(wide):
-            room += max(0, grid[5][y] - grid[4][y] + 1)
+            room += max(0, grid.high[y] - grid.low[y] + 1)
         if ends[i + 1] + room > len(origin):
             grown = np.empty(2 * (ends[i + 1] + room), np.int64)
             for x in range(ends[i + 1]):  # a slice would compile many times as long
@@ -259,19 +271,21 @@ def _split(where, units, pair, layers, togo, labels, total_held, most, least_sum
     best, at = np.inf, -1
     for k in range(ends[size + 1] - ends[size]):
         a, b = labels[0][k], labels[1][k]
-        score = a + b if least_sum else max(a, b)
+        score = a + b if search.least_sum else max(a, b)
         if score < best:
             best, at = score, k
     for i in range(size, 0, -1):
         came = origin[ends[i] + at]
-        where[units[i - 1]] = pair.a if came & 1 else pair.b
+        where[units[i - 1]] = search.pair.a if came & 1 else search.pair.b
         at = came >> 1
     return 1
 
 
 @inner
-def _spread(i, v, pair, layers, togo, first, labels, grid, total_held, most):
-    """Extend the labels of layer i by unit v, into the grid: loads, memory, origin by bucket."""
+def _spread(place, search, first, labels, grid, total_held):
+    """Extend the labels of a layer by its unit into the grid; `total_held` is both memories."""
+    i, v = place
+    pair, layers, bounds, most, _ = search
     _a, _b, compute_a, compute_b, _weight_a, _weight_b, memory, room_a, room_b = pair
     ptr, step, cost_a, cost_b = layers
     load_a, load_b, held = labels
@@ -296,7 +310,7 @@ def _spread(i, v, pair, layers, togo, first, labels, grid, total_held, most):
                 y = step[x, choice]
                 hopeless = y < 0
                 for r in range(0 if hopeless else len(TILTS)):
-                    if TILTS[r] * now_a + (1 - TILTS[r]) * now_b + togo[r, y] >= most:
+                    if TILTS[r] * now_a + (1 - TILTS[r]) * now_b + bounds[r, y] >= most:
                         hopeless = True
                         break
                 if hopeless:
@@ -314,9 +328,9 @@ def _spread(i, v, pair, layers, togo, first, labels, grid, total_held, most):
 
 @inner
 def _collect(wide, grid, labels, first, origin, end):
-    """Take the labels of a layer out of the grid, those of more load on A and no less on B not.
+    """Move the undominated labels of a layer out of the grid, and return their number.
 
-    Returns their number; those of state y are first[y] … first[y + 1] − 1.
+    Those of state y are first[y] … first[y + 1] − 1.
     """
     grid_a, grid_b, grid_held, grid_from, low, high = grid
     load_a, load_b, held = labels

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....instances.common.arrays import Bools, Floats, Ints
-from .frontier import Arcs, Frontier
-from .labels_kernel import Labels, Table, Terms, Units, extend, fill, fresh_buckets, hope
+from .frontier import Frontier
+from .labels_kernel import Labels, Sweep, Table, Terms, Units, extend, fill, fresh_buckets, hope
 
 #: Sets that are returned at most, and the part of the greatest value that they have at least.
 SETS, NEAR = 60, 0.998
@@ -44,8 +44,8 @@ BUCKETS = (500, 2_000, 8_000, 32_000, 128_000, 512_000)
 GOOD, CLOSE, LOOKS = 0.9, 0.99, 100
 
 
-#: Slopes of value by load at which hopes are known, as parts of the best one; steps of the search
-#: for that, and the golden section; rounding of sums, as part of all prices.
+#: Slopes of value by load at which completions are bounded, as parts of the best one; steps of the
+#: golden-section search for that; the golden section; rounding of sums, as part of all prices.
 SLOPES, SECTIONS, GOLDEN, ROUNDING = (1.0, 0.9, 1.1, 0.6, 1.6, 0.0), 12, 0.618, 1e-12
 
 
@@ -59,7 +59,7 @@ SLICE = 4_000_000
 
 @dataclass(frozen=True, eq=False)
 class BestSet:
-    """What a search for a set of the best price within a load found.
+    """Result of pricing: a bound on the value of sets within a load, and a set.
 
     Parameters
     ----------
@@ -81,6 +81,32 @@ class BestSet:
     steps: tuple[tuple[float, float], ...]
 
 
+@dataclass(frozen=True, eq=False)
+class SetQuery:
+    """Which sets of units are asked for: of what value, within what load.
+
+    Parameters
+    ----------
+    price, load
+        Shape (U,): of each unit; a unit of more load than the limit is left out.
+    limit
+        Σ load + transfers must be at most this; only Σ load if transfers have a price.
+    floor
+        At least 0: sets of no greater value are of no interest.
+    enough
+        Value at which a set is good enough, however far from the bound.
+    transfer_price
+        Value lost per unit of transfer time; None if transfers are load instead.
+    """
+
+    price: Floats
+    load: Floats
+    limit: float
+    floor: float = 0.0
+    enough: float = np.inf
+    transfer_price: float | None = None
+
+
 class Scratch:
     """Arrays for the labels of two directions, kept from search to search: fresh ones are slow."""
 
@@ -93,18 +119,14 @@ class Scratch:
 
 def best_set(
     states: Frontier,
-    price: Floats,
-    load: Floats,
-    limit: float,
+    query: SetQuery,
     true_load: Callable[[Bools], float],
     scratch: Scratch,
     *,
-    values: tuple[float, float],
-    transfer_price: float | None = None,
     rough: bool = False,
     should_stop: Callable[[], bool],
 ) -> BestSet | None:
-    """Return a bound on Σ price − transfer_price × transfers of a set within a load, and a set.
+    """Return a bound on the value of all sets within a load limit, and a set of great value.
 
     Labels are made in both directions in turn, each time finer, as those of one direction tell
     which of the other cannot lead above the floor. Ends when there is nothing above the floor,
@@ -112,30 +134,20 @@ def best_set(
 
     Parameters
     ----------
-    price, load
-        Shape (U,): of each unit; a unit of more load than the limit is left out.
-    limit
-        Σ load + transfers must be at most this; only Σ load if transfers have a price.
     true_load
-        Load of a set in fact; asked of exact frontiers alone.
+        Load of a set with all nets charged, for exact frontiers.
     scratch
-        Where labels are kept.
-    values
-        A floor, at least 0: values up to it are of no interest; and what is good enough, however
-        far it is from the bound.
-    transfer_price
-        What a unit of transfer time takes from the value; None if it is load instead.
+        Arrays for the labels.
     rough
         Whether the first resolution is enough.
 
     Returns
     -------
     BestSet or None
-        None if `should_stop` said so. Time and memory grow with states × resolution.
+        None if stopped by `should_stop`. Time and memory grow with states × resolution.
     """
-    terms = terms_of(states, price, load, limit, transfer_price)
-    floor, enough = values
-    limits = limit, floor
+    limit, floor = query.limit, query.floor
+    terms = terms_of(states, query.price, query.load, limit, query.transfer_price)
     load_of = true_load if states.exact else partial(_charged, states, terms)
     slopes, most = slopes_of(states, terms, limit)
     if most <= floor:
@@ -146,11 +158,12 @@ def best_set(
     forward = False
     for wanted in BUCKETS[:1] if rough else BUCKETS:
         arcs = states.forward if forward else states.backward
+        sweep = Sweep(forward, arcs, terms, limit, floor)
         hopes = _hopes(states, terms, slopes, forward)
-        labels = _extend(forward, arcs, terms, limits, wanted, hopes, rest, scratch, should_stop)
+        labels = _extend(sweep, wanted, hopes, rest, scratch, should_stop)
         if labels is None and rest is None and not should_stop():
             few = min(wanted, max(8, LABELS // len(arcs[1])))
-            labels = _extend(forward, arcs, terms, limits, few, hopes, rest, scratch, should_stop)
+            labels = _extend(sweep, few, hopes, rest, scratch, should_stop)
         if labels is None and should_stop():
             return None
         if labels is None:
@@ -166,7 +179,7 @@ def best_set(
             return BestSet(bound, members, its_load, steps)
         for k in reversed(whole[-LOOKS:-1]):
             near = bound - min((1 - GOOD) * (bound - floor), (1 - CLOSE) * bound)
-            if labels.value[k] < min(near, enough):
+            if labels.value[k] < min(near, query.enough):
                 break
             lesser = _trace(labels, k, states.order, forward)
             if (lesser_load := load_of(lesser)) <= limit:
@@ -182,7 +195,7 @@ def terms_of(
     limit: float,
     transfer_price: float | None = None,
 ) -> Terms:
-    """Return what units and transfers add to a set; parameters as of `best_set`."""
+    """Return the value and load that units and transfers add to a set, as of `SetQuery`."""
     ordered = load[states.order]
     allowed = ordered <= limit
     return Terms(
@@ -207,7 +220,7 @@ def _charged(states: Frontier, terms: Terms, members: Bools) -> float:
 
 
 def slopes_of(states: Frontier, terms: Terms, limit: float) -> tuple[Floats, float]:
-    """Return slopes whose hopes tell much, and the least bound on the value at one of them.
+    """Return Lagrange multipliers of the load, and the least bound on the value by one of them.
 
     For any s ≥ 0, no set within the load is worth more than s · limit plus the greatest value of
     any set, s times its load taken off: a convex function of s, of which golden section seeks the
@@ -232,7 +245,7 @@ def slopes_of(states: Frontier, terms: Terms, limit: float) -> tuple[Floats, flo
 
 
 def _hopes(states: Frontier, terms: Terms, slopes: Floats, forward: bool) -> tuple[Floats, Floats]:
-    """Return the slopes, and for each state what the other direction can add at each; (S, R)."""
+    """Return the slopes, and bounds on the value to come by state and slope; shape (S, R)."""
     arcs = states.backward if forward else states.forward
     slack = ROUNDING * float(np.abs(terms.price).sum())
     found = [hope(not forward, arcs, terms, slope) + slack for slope in slopes]
@@ -240,18 +253,15 @@ def _hopes(states: Frontier, terms: Terms, slopes: Floats, forward: bool) -> tup
 
 
 def _extend(
-    forward: bool,
-    arcs: Arcs,
-    terms: Terms,
-    limits: tuple[float, float],
+    sweep: Sweep,
     buckets: int,
     hopes: tuple[Floats, Floats],
     rest: Labels | None,
     scratch: Scratch,
     should_stop: Callable[[], bool],
 ) -> Labels | None:
-    """Return the labels of all states; None if they are too many, or `should_stop` said so."""
-    total = len(arcs[0]) - 1
+    """Return the labels of all states; None if they are too many, or if stopped."""
+    forward, total = sweep.forward, len(sweep.arcs[0]) - 1
     begin, count = np.zeros(total, np.int64), np.zeros(total, np.int64)
     value, used, origin = scratch.arrays[forward]
     value[0] = used[0] = 0.0
@@ -260,7 +270,7 @@ def _extend(
     state = np.array([1, 1, 0])
     other = (rest is not None, rest or labels)
     merged = fresh_buckets(buckets)
-    while not extend(forward, arcs, terms, limits, merged, hopes, other, state, labels, SLICE):
+    while not extend(sweep, merged, hopes, other, state, labels, SLICE):
         if should_stop() or (state[2] and len(labels.value) >= LABELS):
             return None
         if state[2]:

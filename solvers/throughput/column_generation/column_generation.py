@@ -31,13 +31,13 @@ from ....formulations.linear_program import SolverError, run_here
 from ....formulations.throughput.certificate import PROOF_MARGIN, Prices
 from ....instances.common.arrays import Bools, Floats
 from ...core.search import Stoppable
-from .best_set import BestSet, best_set, best_sets_by_value, whole
+from .best_set import BestSet, SetQuery, best_set, best_sets_by_value, whole
 from .pricing_problem import PricingProblem
 
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """A set that a device of a kind can hold within the load, except for what labels lost.
+    """Column of the program: a set of units on a device of a kind, its load as the labels count it.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class Column:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """Prices that the model finds best, the value it promises there, and the value by kind."""
+    """Best prices by the model, with the model's value of f there, as a whole and by kind."""
 
     prices: Prices
     promised: float
@@ -108,7 +108,7 @@ class PriceModel:
             self.add([Column(k, np.zeros(units, np.bool_), 0.0, 0.0, 0.0)])
 
     def add(self, columns: Sequence[Column]) -> None:
-        """Let the model know these sets."""
+        """Add rows for sets to the model."""
         for column in columns:
             taken = np.flatnonzero(column.members).astype(np.int32)
             index, value = [taken], [-np.ones(len(taken))]
@@ -174,8 +174,8 @@ SERIOUS = 0.1
 TOWARDS = (0.3, 0.6)
 
 
-#: Columns that are kept at least from one search for prices to the next.
-KEPT = 500
+#: Columns that one search for prices leaves to the next at least.
+MOST_COLUMNS = 500
 
 
 #: Greatest and least first radius of the box, relative to the prices; least and greatest radius.
@@ -184,7 +184,7 @@ RADIUS, FIRST, LEAST_RADIUS, MOST_RADIUS = 0.05, 2e-3, 1e-3, 2.0
 
 @dataclass
 class DualState:
-    """Where the search for prices stands; kept up to date by `boxstep`.
+    """State of the search for prices, which `boxstep` updates.
 
     Parameters
     ----------
@@ -193,9 +193,9 @@ class DualState:
     columns
         Sets seen so far, of any load.
     first, radius
-        Of the box: where it begins, and now.
+        Of the box: the first and the present one, relative to the prices.
     pricings
-        How often sets were priced.
+        Number of pricings so far.
     """
 
     prices: Prices
@@ -210,7 +210,7 @@ class DualState:
 
 @dataclass(frozen=True, eq=False)
 class _Priced:
-    """f at some prices, as a whole and by kind, and the sets found."""
+    """Value of f at some prices, as a whole and by kind, and the sets found."""
 
     value: float
     by_kind: Floats
@@ -226,16 +226,16 @@ def boxstep(
     search: Stoppable,
     pricings: int,
 ) -> Outcome:
-    """Look for prices that prove that every split has a max-load above `target`.
+    """Search for prices that prove that every split has a max-load above `target`.
 
     Parameters
     ----------
     state
-        Where to begin; the next call goes on from there, also for another target.
+        Prices and columns to start from; updated, also for the next target.
     on_proof
-        Called with every value that is proved on the way, and the prices that prove it.
+        Called with each bound proved on the way, and the prices that prove it.
     search
-        When to stop.
+        Tells when to stop.
     pricings
         Most pricings.
 
@@ -332,19 +332,19 @@ def _rounded(prices: Prices, pricing: PricingProblem) -> Prices:
 
 
 def _floors(trial: Trial) -> Floats:
-    """Values that the sets must exceed to be news."""
+    """Return by kind the value above which a set is a cut that the model lacks."""
     return np.maximum(0.0, trial.by_kind - trial.prices.memory - trial.prices.transfer)
 
 
 def _fit(state: DualState, limit: float) -> list[Column]:
-    """Return the columns within a load, of too many those that are worth most."""
+    """Return the columns within a load, the most valuable ones where they are many."""
     fitting = [c for c in state.columns if c.load <= limit]
     fitting.sort(key=lambda c: -_value(c, state.prices))
-    return fitting[: max(KEPT, 2 * len(state.prices.unit))]
+    return fitting[: max(MOST_COLUMNS, 2 * len(state.prices.unit))]
 
 
 def _value(column: Column, prices: Prices) -> float:
-    """Return what a set is worth to its kind of device, fees of memory and transfers taken off."""
+    """Return the value of a set, less the prices of its memory and transfers."""
     k = column.kind
     fees = prices.memory[k] * column.share + prices.transfer[k] * column.transfer
     return float(prices.unit[column.members].sum()) - float(fees)
@@ -366,7 +366,7 @@ def _price(
     *,
     rough: bool,
 ) -> _Priced | None:
-    """Price the sets of each kind; `limits`: the target, floors, and what is enough."""
+    """Price the sets of each kind; `limits` are the target, and floor and enough by kind."""
     target, floors, enough = limits
     limit = target * (1 + PROOF_MARGIN)
     found, columns = [], []
@@ -392,13 +392,16 @@ def _price(
         charged = pricing.transfer_priced[k]
         best = best_set(
             states,
-            prices.unit - prices.memory[k] * pricing.share[k],
-            pricing.load[k],
-            limit,
+            SetQuery(
+                price=prices.unit - prices.memory[k] * pricing.share[k],
+                load=pricing.load[k],
+                limit=limit,
+                floor=float(floors[k]),
+                enough=float(enough[k]),
+                transfer_price=float(prices.transfer[k]) / target if charged else None,
+            ),
             partial(pricing.load_of, k),
             pricing.scratch,
-            values=(float(floors[k]), float(enough[k])),
-            transfer_price=float(prices.transfer[k]) / target if charged else None,
             rough=rough,
             should_stop=should_stop,
         )

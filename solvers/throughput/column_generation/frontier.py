@@ -131,7 +131,7 @@ def orders(graph: Hypergraph, shape: Incidence, rng: np.random.Generator) -> lis
 def frontier(
     graph: Hypergraph, weight: Floats, tried: Sequence[Ints], most: float = np.inf
 ) -> Frontier:
-    """Return the frontier of fewest states for nets of the given weights.
+    """Return the frontier of the fewest states, over given orders, for nets of given weights.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ SLOTS = 62
 
 
 class Nets(NamedTuple):
-    """What `build` knows of nets; shape (E,) each.
+    """Nets as `build` reads them; shape (E,) each.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class Nets(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """What `_build` works in."""
+    """Working arrays of `_build`."""
 
     slot_of: Ints  # of each net; −1: none, −2: given up
     net_of: Ints  # of each slot; any of them where nets share it
@@ -58,7 +58,7 @@ class Scratch(NamedTuple):
 FEW = 1 << 14
 
 
-#: What came of building: states, more of them than allowed, or more than there is room for.
+#: Results of building: done, more states than allowed, or arrays too short.
 MADE, TOO_MANY, FULL = 1, 0, -1
 
 

@@ -12,7 +12,7 @@ from .frontier import Arcs
 
 
 class Units(NamedTuple):
-    """What units add to a set, in order; shape (U,) each.
+    """Value and load of units, in order; shape (U,) each.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class Units(NamedTuple):
 
 
 class Table(NamedTuple):
-    """The least load of parts of sets before each state, by value in whole parts.
+    """Table of the least load of partial sets up to each state, by value in whole parts.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class Table(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """What units and transfers add to the value and the load of a set.
+    """Value and load that units and transfers add to a set.
 
     Parameters
     ----------
@@ -61,8 +61,28 @@ class Terms(NamedTuple):
     transfer_price: float
 
 
+class Sweep(NamedTuple):
+    """One direction of label setting: its arcs, and the limits of load and value.
+
+    Parameters
+    ----------
+    forward, arcs
+        The direction, and the steps into each state in it.
+    terms
+        Of the value and the load.
+    limit, floor
+        Most load; the value that a set must exceed.
+    """
+
+    forward: bool
+    arcs: Arcs
+    terms: Terms
+    limit: float
+    floor: float
+
+
 class Labels(NamedTuple):
-    """Labels of one direction at one resolution: the value and the load of parts of sets.
+    """Labels of one direction at one resolution: value and load of partial sets.
 
     Parameters
     ----------
@@ -99,7 +119,7 @@ def hope(forward: bool, arcs: Arcs, terms: Terms, slope: float) -> Floats:
 
 @kernel
 def _hope(forward, arcs, terms, slope, best):
-    """Write what `hope` returns."""
+    """Write the bounds of `hope`."""
     ptr, source, taken, cost = arcs
     price, load, allowed, charge, transfer_price = terms
     states = len(ptr) - 1
@@ -117,13 +137,13 @@ def _hope(forward, arcs, terms, slope, best):
 
 
 def fresh_buckets(buckets: int) -> tuple[Floats, Floats, Ints]:
-    """Return what `extend` merges labels in."""
+    """Return empty buckets in which `extend` merges labels."""
     size = buckets + 2
     return np.full(size, -np.inf), np.empty(size), np.empty(size, np.int64)
 
 
 @kernel
-def extend(forward, arcs, terms, limits, merged, hopes, rest, state, labels, budget):
+def extend(sweep, merged, hopes, rest, state, labels, budget):
     """Extend labels of partial sets state by state, until the work `budget` is spent.
 
     A label is the value and the load of the part of a set before a state (after it, if not
@@ -135,10 +155,8 @@ def extend(forward, arcs, terms, limits, merged, hopes, rest, state, labels, bud
 
     Parameters
     ----------
-    arcs
-        Steps, from `arcs_forward` or `arcs_backward`.
-    limits
-        Of the load, and the floor of the value.
+    sweep
+        `Sweep`.
     merged
         A bucket each, and two more, as `fresh_buckets` makes them: value, load, and origin.
     hopes
@@ -155,9 +173,10 @@ def extend(forward, arcs, terms, limits, merged, hopes, rest, state, labels, bud
     bool
         Whether all states are done.
     """
+    forward, arcs, terms, limit, floor = sweep
     ptr, source, taken, cost = arcs
     price, load, allowed, charge, transfer_price = terms
-    (limit, floor), (slopes, hoped) = limits, hopes
+    slopes, hoped = hopes
     has_rest, (rest_begin, rest_count, rest_value, rest_used, _) = rest
     begin, count, value, used, _ = labels
     best_value, best_used, best_from = merged
@@ -249,7 +268,7 @@ def _keep(merged, low, high, labels, x, state):
 
 @kernel
 def fill(arcs, units, bounds, hope, table, places):
-    """Fill the rows of the states between two places.
+    """Fill the table's rows of the states between two places.
 
     Parameters
     ----------

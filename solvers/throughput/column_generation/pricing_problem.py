@@ -34,7 +34,7 @@ PARTS, ENTRIES, FEWEST = 10_000, 30_000_000, 20
 
 @dataclass(frozen=True, eq=False)
 class PricingProblem:
-    """What one device of each kind can hold: all that prices depend on. K kinds, U units.
+    """Sets that one device of each kind can hold, as prices see them. K kinds, U units.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class PricingProblem:
         Shape (K,): whether memory can bind; whether transfers overlap compute, so that both
         must stay below the target.
     parts
-        How many make a price of 1 where sets are sought by value; 0: by labels.
+        Parts in a price of 1 where sets are priced by value; 0 where by load.
     without_memory
         Whether memory can bind and is left out nevertheless.
     scratch
@@ -79,7 +79,7 @@ class PricingProblem:
         return float(self.weight[kind] @ cut(self.shape, members))
 
     def load_of(self, kind: int, members: Bools) -> float:
-        """Return what a set takes of the target: no transfers where they have a price instead."""
+        """Return the load of a set; without transfers where they have a price instead."""
         compute = float(self.load[kind][members].sum())
         return compute if self.transfer_priced[kind] else compute + self.transfer_of(kind, members)
 
@@ -92,7 +92,7 @@ def pricing_problem(
     *,
     by_value: bool = True,
 ) -> PricingProblem:
-    """Return what one device of each kind can hold in plans of a max-load of at most `limit`.
+    """Return the pricing problem of plans of a max-load of at most `limit`.
 
     The limit leaves out sets of too many transfers (`transfer_budget`), so that targets must not
     exceed it. `tried` are orders of the units, if they are known. `by_value`: sets are sought by
@@ -134,14 +134,14 @@ def pricing_problem(
 
 
 def _most_value(load: Floats, count: Ints, limit: float) -> float:
-    """Return what a device can hold at most at prices in proportion to the least compute times."""
+    """Return the most value on one device at prices in proportion to the least compute times."""
     least = load[count > 0].min(axis=0)
     work = float(least[np.isfinite(least)].sum())
     return max(1.0, limit * float(count.sum()) / work) if np.isfinite(limit) and work > 0 else 1.0
 
 
 def first_prices(pricing: PricingProblem, graph: Hypergraph, host: Bools) -> Prices:
-    """Return prices in proportion to compute times, which count the devices in all."""
+    """Return prices in proportion to compute times that sum up to the number of devices."""
     used = pricing.count > 0
     kinds = used & ~host if (used & ~host).any() else used
     time = np.where(np.isinf(pricing.load), np.nan, pricing.load)[kinds]

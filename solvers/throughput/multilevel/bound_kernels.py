@@ -10,14 +10,14 @@ from ....instances.common.arrays import Floats, Ints
 from ....instances.common.kernel import kernel
 
 
-class Table(NamedTuple):
-    """What is known of the states of two layers in turn, by value.
+class CoverTable(NamedTuple):
+    """Table of two layers of states in turn: the least excess load of a set, by value in steps.
 
     Parameters
     ----------
     excess
-        Shape (2, S, B): the least load of a set of a value, less that value; `inf` if there is none
-        within the limit.
+        Shape (2, S, B): the least load of a set of a value, less that value; `inf` if there is no
+        such set within the limit.
     span
         Shape (2, S, 2): the least and the greatest value that a state has.
     """
@@ -27,23 +27,25 @@ class Table(NamedTuple):
 
 
 @kernel
-def dearest(layers, step, cost, gain, may, slope, best, came, members):
-    """Return the worth of a set that is worth most and its transfers; write it to `members`.
+def most_valuable_set(frontier, gain, may, slope, scratch, members):
+    """Return the greatest value of a set, and its transfers; write the set to `members`.
 
     Parameters
     ----------
-    layers, step, cost
-        Of a frontier, as of `build`.
+    frontier
+        Layers, steps and costs, as of `build`.
     gain, may
-        Of each unit, in order: what it is worth, shape (U,), and whether it may be left out and
-        taken, shape (U, 2).
+        Of each unit, in order: its value, shape (U,), and whether it may be left out and taken,
+        shape (U, 2).
     slope
-        What a unit of transfer time takes from the worth.
-    best, came
-        Shape (S,): scratch.
+        Value lost per unit of transfer time.
+    scratch
+        Two arrays of shape (S,), of floats and of whole numbers.
     members
         Shape (U,), by place in the order: 1 for units that are taken, and 0.
     """
+    layers, step, cost = frontier
+    best, came = scratch
     for x in range(len(best)):
         best[x] = -np.inf
     best[0] = 0.0
@@ -70,25 +72,26 @@ def dearest(layers, step, cost, gain, may, slope, best, came, members):
 
 
 @kernel
-def extend(places, layers, step, cost, rest, value, more, bounds, table, found):
-    """Extend a table over the units from a first place up to a last, without it.
+def extend_cover(places, frontier, units, bounds, table, found):
+    """Extend a table over the units from a first place to before a last one.
 
     Parameters
     ----------
     places
         The first and the last.
-    layers, step, cost
-        Of a frontier, as of `build`.
-    rest
-        Shape (S,): transfers still to come if all units left are out.
-    value, more
-        Of each unit, in order: its value, in steps, and by how much its work is above it.
+    frontier
+        Layers, steps and costs, as of `build`, and the transfers from each state to the end if no
+        more units are taken, shape (S,).
+    units
+        Value of each unit, in steps, and its work above that, in order; shape (U,) each.
     bounds
-        Fewest steps that are a share, most excess, and the worth of a step.
+        Fewest steps that make up a share, most excess, and load per step.
     found
-        Shape (2,): the least load of sets that are a share, and the place at which it was found.
+        Shape (2,): the least load of sets of a share, and the place at which it was found.
     """
     first, last = places
+    layers, step, cost, rest = frontier
+    value, more = units
     share, most, worth = bounds
     excess, span = table
     size = excess.shape[2]
@@ -126,14 +129,16 @@ def extend(places, layers, step, cost, rest, value, more, bounds, table, found):
 
 
 @kernel
-def reach(first, last, units, nets, costs, limits, found, scratch):
-    """Extend stages from the places `first` … `last` − 1 of the spine.
+def extend_intervals(places, units, nets, costs, limits, found, scratch):
+    """Extend stages over intervals of the critical path that start at the given places.
 
-    Place i lies before the spine's unit i. Kind 0 is the one that is counted; of the others it is
-    only counted how many devices they have in all.
+    Place i lies before unit i of the path. Devices of kind 0 are counted; of all other kinds, only
+    their number in all.
 
     Parameters
     ----------
+    places
+        The first place, and one past the last.
     units
         Units by f, shape (U,), the first of each f, (L + 2,), and g of each unit, (U,).
     nets
@@ -148,6 +153,7 @@ def reach(first, last, units, nets, costs, limits, found, scratch):
     scratch
         Shape (E,): zeros; shape (L + 1,): anything.
     """
+    first, last = places
     by_after, start, before = units
     unit_ptr, unit_nets, net_first, net_last = nets
     work, memory, weight = costs

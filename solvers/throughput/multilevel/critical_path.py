@@ -35,7 +35,7 @@ from ....instances.common.exact_sums import summable
 from ...core.search import Search, Stoppable
 from ..column_generation.frontier import incidence
 from ..dp.stage_dp import knapsack
-from .bound_kernels import reach
+from .bound_kernels import extend_intervals
 
 ORIGIN = "pieces of a path through the graph"
 
@@ -44,15 +44,15 @@ ORIGIN = "pieces of a path through the graph"
 SLICE = 200
 
 
-#: Part of the gap at which the largest T that fails is known well enough.
+#: Part of the gap at which the bisection ends.
 CLOSE = 0.02
 
 
 class _CriticalPath:
-    """The spine of a task, and the tests along it, for plans within a load.
+    """Critical path of a task, with the tests of a max-load along it, for plans within a load.
 
-    What alone takes longer counts as twice that, and transfers are on a grid on which sums are
-    exact: a net that ends within a stage is taken off again.
+    Times above the load count as twice the load, and transfers are on a grid on which sums are
+    exact: a net that ends within a stage is subtracted again.
     """
 
     def __init__(self, task: Task[Throughput], graph: Hypergraph, longest: float) -> None:
@@ -79,8 +79,8 @@ class _CriticalPath:
         weight = np.ascontiguousarray(summable(weight))
         self._costs = np.minimum(time, 2 * longest), graph.memory_bytes, weight
 
-    def fails(self, limit: float, clock: Stoppable) -> bool | None:
-        """Return whether no plan is within a limit, for all that is tested; None if stopped."""
+    def refutes(self, limit: float, clock: Stoppable) -> bool | None:
+        """Return whether the tests refute all plans within a limit; None if stopped."""
         length, count = self._length, int(self._count[0])
         shape = 1 + int(self._count[1:].sum()), length + 1
         fewest, least = np.full(shape, count + 1), np.full(shape, np.inf)
@@ -90,8 +90,8 @@ class _CriticalPath:
         for first in range(0, length, SLICE):
             if clock.should_stop():
                 return None
-            reach(
-                first, min(first + SLICE, length), self._units, self._nets, self._costs, limits,
+            extend_intervals(
+                (first, min(first + SLICE, length)), self._units, self._nets, self._costs, limits,
                 (fewest, least), scratch,
             )  # fmt: skip
         if fewest[:, -1].min() > count:
@@ -106,7 +106,7 @@ class _CriticalPath:
 def raise_by_critical_path(
     task: Task[Throughput], graph: Hypergraph, search: Search[Solution], clock: Stoppable
 ) -> None:
-    """Raise the bound of contiguous splits by halving between it and the objective.
+    """Raise the bound of contiguous splits by bisection between it and the objective.
 
     Nothing is proved where transfers overlap compute, devices are linked, or nodes count one by
     one on cores.
@@ -119,15 +119,15 @@ def raise_by_critical_path(
     high = search.objective
     if task.problem.overlap or task.cluster.links or not np.isfinite(high):
         return
-    tested = _CriticalPath(task, graph, high)
+    path = _CriticalPath(task, graph, high)
     low = max(search.bound, 0.0)
     gap = high - low
     while high - low > CLOSE * gap and not clock.should_stop():
         middle = (low + high) / 2
-        fails = tested.fails(middle, clock)
-        if fails is None:
+        refuted = path.refutes(middle, clock)
+        if refuted is None:
             return
-        if fails:
+        if refuted:
             low = middle
             search.raise_bound(low * (1 - PROOF_MARGIN), ORIGIN)
         else:
@@ -135,7 +135,7 @@ def raise_by_critical_path(
 
 
 def _places(graph: Hypergraph, work: Floats) -> tuple[Ints, Ints, int]:
-    """Return g and f of each unit, and how long a spine of the most work is."""
+    """Return g and f of each unit, and the length L of a path of the most work."""
     order: nx.DiGraph[int] = nx.DiGraph()
     order.add_nodes_from(range(graph.size))
     order.add_edges_from(graph.edges.tolist())
@@ -145,13 +145,13 @@ def _places(graph: Hypergraph, work: Floats) -> tuple[Ints, Ints, int]:
         for u in order.predecessors(v):
             if came[v] < 0 or best[u] + work[v] > best[v]:
                 best[v], came[v] = best[u] + work[v], u
-    spine = [int(best.argmax())] if graph.size else []
-    while spine and came[spine[-1]] >= 0:
-        spine.append(int(came[spine[-1]]))
-    before, after = np.full(graph.size, -1), np.full(graph.size, len(spine))
-    before[spine] = after[spine] = np.arange(len(spine))[::-1]
+    path = [int(best.argmax())] if graph.size else []
+    while path and came[path[-1]] >= 0:
+        path.append(int(came[path[-1]]))
+    before, after = np.full(graph.size, -1), np.full(graph.size, len(path))
+    before[path] = after[path] = np.arange(len(path))[::-1]
     for v in topological:
         before[v] = max([before[v], *(before[u] for u in order.predecessors(v))])
     for v in reversed(topological):
         after[v] = min([after[v], *(after[w] for w in order.successors(v))])
-    return before, after, len(spine)
+    return before, after, len(path)

@@ -46,9 +46,9 @@ from ...core.search import Search, Stoppable
 from ..column_generation.frontier import incidence, relaxed_frontier
 from ..dp.dp import ideals_alone
 from ..dp.stage_dp import knapsack_shares
-from .bound_kernels import dearest
+from .bound_kernels import most_valuable_set
 from .coarsen import touching
-from .least_load import least_work
+from .least_load import work_share
 
 #: A unit of more nets is a hub; of these at most so many: sets are sought for each case.
 HUB_NETS, MOST_HUBS = 16, 3
@@ -63,8 +63,8 @@ WIDTH = 256
 
 
 @dataclass(frozen=True, eq=False)
-class Sets:
-    """What devices can hold; U units, H cases, G groups of cases, C prices, J other kinds.
+class HubSets:
+    """Sets that devices can hold; U units, H cases of hubs, G groups, C prices, J other kinds.
 
     Parameters
     ----------
@@ -105,13 +105,13 @@ class Sets:
 
 
 @dataclass(frozen=True, eq=False)
-class Priced:
-    """The best sets at some prices.
+class HubPrices:
+    """Prices with the most valuable set of each case of hubs.
 
     Parameters
     ----------
     asked
-        What the devices of kind k must hold of the prices, Σ_v π_v − W.
+        Value that the devices of kind k must hold, Σ_v π_v − W.
     worth, slopes
         Shape (H,): L_h and s_h, times the limit; L_h is −inf where there is no set.
     point
@@ -177,7 +177,7 @@ def raise_by_hubs(
     work = np.bincount(sets.price_of, weights=sets.work)
     start = np.concatenate([work, np.full(len(sets.may), limit)])
     start *= sets.devices / float(work.sum())
-    known: list[Priced] = []
+    known: list[HubPrices] = []
     whole = np.zeros_like(sets.group)
     for part, best in _bounds(sets, whole, np.array([sets.devices]), start, known, clock):
         bound = part * limit * (1 - PROOF_MARGIN)
@@ -198,9 +198,11 @@ def raise_by_hubs(
     search.raise_bound(bound, HUBS, evidence(points, bound))
 
 
-def _covering(group: Ints, divisions: list[Ints], known: list[Priced], part: float) -> list[Priced]:
+def _covering(
+    group: Ints, divisions: list[Ints], known: list[HubPrices], part: float
+) -> list[HubPrices]:
     """Return a few of the prices, such that some prove a part of the limit for each division."""
-    chosen: list[Priced] = []
+    chosen: list[HubPrices] = []
     for counts in divisions:
         if not any(_excess(one, group, counts, part) < 0 for one in chosen):
             chosen.append(min(known, key=lambda one: _excess(one, group, counts, part)))
@@ -208,7 +210,7 @@ def _covering(group: Ints, divisions: list[Ints], known: list[Priced], part: flo
 
 
 def _evidence(
-    graph: Hypergraph, sets: Sets, points: list[Priced], target: float
+    graph: Hypergraph, sets: HubSets, points: list[HubPrices], target: float
 ) -> dict[str, object]:
     """Return the evidence for `target` in the form that plans keep and `check_bound` reads."""
     total = np.bincount(sets.price_of, weights=sets.work)
@@ -238,11 +240,14 @@ def _divisions(devices: int) -> list[Ints]:
 
 
 def _bounds(
-    sets: Sets, group: Ints, counts: Ints, start: Floats, known: list[Priced], clock: Stoppable
-) -> Iterator[tuple[float, Priced]]:
-    """Yield parts of the limit below which so many devices in each group cannot be, and by what.
-
-    They increase, while prices get better.
+    sets: HubSets,
+    group: Ints,
+    counts: Ints,
+    start: Floats,
+    known: list[HubPrices],
+    clock: Stoppable,
+) -> Iterator[tuple[float, HubPrices]]:
+    """Yield increasing proved parts of the limit, for given devices by group, with their prices.
 
     Parameters
     ----------
@@ -273,15 +278,15 @@ def _bounds(
             radius /= 2
 
 
-def _excess(found: Priced, group: Ints, counts: Ints, part: float) -> float:
-    """Return how much more than asked devices can hold within a part of the limit, for each."""
+def _excess(found: HubPrices, group: Ints, counts: Ints, part: float) -> float:
+    """Return the value per device that devices can hold within a part of the limit, above asked."""
     most = found.worth + part * found.slopes
     held = sum(int(counts[g]) * float(most[group == g].max()) for g in np.flatnonzero(counts))
     return (held - found.asked) / float(counts.sum())
 
 
-def _proved(found: Priced, group: Ints, counts: Ints) -> float:
-    """Return the greatest part of the limit within which devices hold less than asked; or 0."""
+def _proved(found: HubPrices, group: Ints, counts: Ints) -> float:
+    """Return the greatest part of the limit within which devices hold less than asked, or 0."""
     low, high = 0.0, 1.0
     if _excess(found, group, counts, high) < 0:
         return high
@@ -292,7 +297,11 @@ def _proved(found: Priced, group: Ints, counts: Ints) -> float:
 
 
 def _better(
-    sets: Sets, group: Ints, counts: Ints, known: list[Priced], box: tuple[Floats, float, float]
+    sets: HubSets,
+    group: Ints,
+    counts: Ints,
+    known: list[HubPrices],
+    box: tuple[Floats, float, float],
 ) -> tuple[Floats, float]:
     """Return the prices and slopes in a box that promise the least excess, and that excess.
 
@@ -334,8 +343,8 @@ def _better(
 
 def sets_by_hubs(
     task: Task[Throughput], graph: Hypergraph, order: Ints, limit: float
-) -> Sets | None:
-    """Return what devices can hold in plans within a limit; None if nothing can be proved."""
+) -> HubSets | None:
+    """Return the sets of each case of hubs in plans within a limit; None without hubs."""
     costs, weight = task.costs, graph.weight.sum(axis=1)
     kind = int(np.where(weight.any(axis=1), costs.count, 0).argmax())
     shape = incidence(graph)
@@ -343,19 +352,19 @@ def sets_by_hubs(
     if not len(hubs) or not costs.count[kind] or not weight[kind].any():
         return None
     hubs = hubs[np.argsort(-touching(graph, weight[kind])[hubs], kind="stable")[:MOST_HUBS]]
-    share, work = least_work(task, graph, kind, limit)
+    share, work = work_share(task, graph, kind, limit)
     nets = np.flatnonzero((weight[kind] > 0) & (np.diff(shape.net_ptr) <= CHARGED_PINS))
     charged = np.minimum(weight[kind, nets], 2 * limit)  # more is as bad
     frontier = relaxed_frontier(graph, nets, charged, order, np.inf, WIDTH)
     if frontier is None or share <= 0:
         return None
-    price_of = _beside(graph, hubs)
+    price_of = _price_classes(graph, hubs)
     total = np.bincount(price_of, weights=work)[price_of]
     time = graph.compute.sum(axis=1)
     hubs, may, group = _cases(graph, hubs, convex=ideals_alone(task))
     may[:, :, 1] &= time[kind] <= limit * (1 + PROOF_MARGIN)
     others = [j for j in np.flatnonzero(costs.count).tolist() if j != kind]
-    return Sets(
+    return HubSets(
         kind=kind,
         devices=int(costs.count[kind]),
         limit=limit,
@@ -371,8 +380,8 @@ def sets_by_hubs(
     )
 
 
-def _beside(graph: Hypergraph, hubs: Ints) -> Ints:
-    """Return a number for each unit; those next to the same hubs share one, hubs have their own."""
+def _price_classes(graph: Hypergraph, hubs: Ints) -> Ints:
+    """Return the price class of each unit, by its neighbouring hubs; a hub has its own class."""
     beside = np.zeros((graph.size, len(hubs)), np.int64)
     place = {hub: i for i, hub in enumerate(hubs.tolist())}
     for pins in graph.pins:
@@ -409,8 +418,8 @@ def _cases(graph: Hypergraph, hubs: Ints, *, convex: bool) -> tuple[Ints, Bools,
     return hubs, may, np.array(cases)[:, 0] * divided
 
 
-def priced(sets: Sets, point: Floats) -> Priced:
-    """Return the best sets.
+def priced(sets: HubSets, point: Floats) -> HubPrices:
+    """Return the most valuable set of each case at some prices.
 
     Parameters
     ----------
@@ -419,14 +428,15 @@ def priced(sets: Sets, point: Floats) -> Priced:
     """
     prices, slopes = np.split(point, [-len(sets.may)])
     value = prices[sets.price_of] * sets.part
-    layers, step, cost = sets.frontier
-    states, size = int(layers[-1]), len(value)
-    best, came, members = np.empty(states), np.empty(states, np.int64), np.zeros(size)
+    states, size = int(sets.frontier[0][-1]), len(value)
+    scratch, members = (np.empty(states), np.empty(states, np.int64)), np.zeros(size)
     worth, load = np.full(len(slopes), -np.inf), np.zeros(len(slopes))
     held = np.zeros((len(slopes) + len(sets.others), size))
     for h, slope in enumerate((slopes / sets.limit).tolist()):
         gain = (value - slope * sets.work)[sets.order]
-        worth[h], paid = dearest(layers, step, cost, gain, sets.may[h], slope, best, came, members)
+        worth[h], paid = most_valuable_set(
+            sets.frontier, gain, sets.may[h], slope, scratch, members
+        )
         if worth[h] > -np.inf:
             held[h, sets.order] = members
             load[h] = (float(held[h] @ sets.work) + paid) / sets.limit
@@ -435,4 +445,4 @@ def priced(sets: Sets, point: Floats) -> Priced:
         held[j] = knapsack_shares(value, time, sets.limit)
         asked -= many * float(held[j] @ value)
     rows = [np.bincount(sets.price_of, weights=one * sets.part) for one in held]
-    return Priced(asked, worth, slopes, point, np.array(rows), load)
+    return HubPrices(asked, worth, slopes, point, np.array(rows), load)

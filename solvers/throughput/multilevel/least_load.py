@@ -9,11 +9,11 @@ fractional knapsack that counts no transfers. So some device of kind k holds a s
 The least p(S) + transfers(S) over all sets of a(S) ≥ w is a bound for every split. V(T) is taken
 for a T that is known not to be exceeded, the incumbent's; sets above that T are left out.
 
-The minimum runs along the states of a frontier. Values are whole numbers of steps, so a table of
-the least excess p(S) + transfers(S) − a(S) by state and value has it: excess never falls, and what
-is above T − w is left out. It is exact but for nets that are not charged where the frontier gets
-too wide. A unit may have a little less than its work, so that those behind it in the order can have
-what rounding took from the ones before: else light units would have no value at all.
+The minimum runs along the states of a frontier. Values are whole numbers of steps, so it is read
+from a table of the least excess p(S) + transfers(S) − a(S) by state and value: excess never falls,
+and what is above T − w is left out. It is exact but for nets that are not charged where the
+frontier gets too wide. Values sum up to a little less than the work, so that units later in the
+order can have what rounding took from the ones before: else light units would have no value.
 
 The values are near the work, but lower where sets are cheap, such as at the ends of a chain, which
 pay for transfers on one side: else the cheapest place would be the bound for all devices. Each
@@ -34,31 +34,31 @@ from ....instances.common.arrays import Floats, Ints
 from ...core.search import Search, Stoppable
 from ..column_generation.frontier import relaxed_frontier
 from ..dp.stage_dp import knapsack
-from .bound_kernels import Table, extend
+from .bound_kernels import CoverTable, extend_cover
 
 ORIGIN = "least load of a share of the work"
 
-#: Most states between two units while values are sought, and at last where the graph has hundreds
-#: of units; and of all layers, while values are sought and at last.
+#: Most states between two units, in the search for values and in the last, finer run where the
+#: graph has hundreds of units; and most states of all layers, for both.
 NARROW, WIDE = 48, 1600
 FEW, MANY = 1 << 19, 1 << 21
 
-#: Steps of the limit while values are sought, and at last, if states × steps are no more than so
-#: many.
+#: Steps of value per limit, in the search for values and in the last run, whose states × steps are
+#: no more than so many.
 STEPS, FINE, MOST = 1500, 4000, 1 << 32
 
-#: Part of its work that a unit's value may get of what rounding took from others.
+#: Part of all values that is held back for what rounding takes, and most steps carried on.
 CARRIED, FARTHEST = 0.02, 8.0
 
-#: Part by which values are lowered in a round, and where: so many shares before the last unit of
-#: the cheapest set.
+#: Part by which values are lowered in a round, and over how many shares of the work before the last
+#: unit of the cheapest set.
 LOWERED, BEFORE = 0.01, 1.5
 
 #: Rounds in a row without gain after which values are lowered no more.
 PATIENCE = 2
 
-#: How many times the gap the first bound is below what is known if it is given up.
-FAR = 1.0
+#: Multiple of the gap by which the first bound may be below the known one without giving up.
+GIVE_UP = 1.0
 
 #: Part of the share that rounding and lowering may take from it.
 LOST = 0.1
@@ -68,15 +68,19 @@ SLICE = 20
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
-    """Whose sets are sought; U units, by place in the order.
+class CoverProblem:
+    """Least load of a set that does a share of the work on a kind; U units, by place in the order.
 
     Parameters
     ----------
+    kind
+        The kind of device, k.
+    limit
+        Load that no plan of interest exceeds, T.
     least
-        Of the shares that frontiers are good for.
+        Smallest share w of (1) for which frontiers are built.
     work
-        Shape (U,): p.
+        Shape (U,): time of each unit on the kind, p.
     """
 
     task: Task[Throughput]
@@ -96,7 +100,7 @@ def raise_by_least_load(
     clock: Stoppable,
     width: int | None = None,
 ) -> None:
-    """Raise the bound by (1) with lower and lower values, and by the best of them in finer steps.
+    """Raise the bound by (1) with ever lower values, and by the best of them in finer steps.
 
     Parameters
     ----------
@@ -115,22 +119,22 @@ def raise_by_least_load(
     units × states × steps.
     """
     limit = search.objective
-    asked = _asked(task, graph, order, limit)
-    if asked is None:
+    cover = _cover_problem(task, graph, order, limit)
+    if cover is None:
         return
-    share = asked.least / (1 - LOST)
+    share = cover.least / (1 - LOST)
     width = width or max(1, MANY // graph.size)
-    done, part, best, idle = np.cumsum(asked.work), np.ones(graph.size), 0.0, 0
+    done, part, best, idle = np.cumsum(cover.work), np.ones(graph.size), 0.0, 0
     steps = STEPS
-    while steps < FINE and _values(asked, part, steps)[1] < share * (1 - LOST / 2):
+    while steps < FINE and _values(cover, part, steps)[1] < share * (1 - LOST / 2):
         steps *= 2
-    kept, frontier = part, sets_of(asked, min(width, NARROW, 1 + FEW // graph.size))
+    kept, frontier = part, cover_frontier(cover, min(width, NARROW, 1 + FEW // graph.size))
     while frontier is not None and idle < PATIENCE:
-        found = least(asked, frontier, part, steps, clock)
+        found = least_cover_load(cover, frontier, part, steps, clock)
         if found is None:
             break
         load, last = found
-        if not best and load < search.bound - FAR * (limit - search.bound):
+        if not best and load < search.bound - GIVE_UP * (limit - search.bound):
             return
         search.raise_bound(min(load, limit) * (1 - PROOF_MARGIN), ORIGIN)
         if load >= limit:
@@ -138,35 +142,37 @@ def raise_by_least_load(
         best, kept, idle = (load, part, 0) if load > best else (best, kept, idle + 1)
         near = (done > done[last] - BEFORE * share) & (done <= done[last])
         part = np.where(near, part * (1 - LOWERED), part)
-    frontier = sets_of(asked, width)
+    frontier = cover_frontier(cover, width)
     if frontier is None:
         return
     steps = min(max(FINE, 2 * steps), MOST // len(frontier[1]))
-    found = least(asked, frontier, kept, steps, clock)
+    found = least_cover_load(cover, frontier, kept, steps, clock)
     if found is not None:
         search.raise_bound(min(found[0], limit) * (1 - PROOF_MARGIN), ORIGIN)
 
 
-def _asked(task: Task[Throughput], graph: Hypergraph, order: Ints, limit: float) -> Asked | None:
-    """Return whose sets are sought; None if they can prove nothing."""
+def _cover_problem(
+    task: Task[Throughput], graph: Hypergraph, order: Ints, limit: float
+) -> CoverProblem | None:
+    """Return the problem of the most frequent kind; None if it can prove nothing."""
     if task.problem.overlap or task.cluster.links or not np.isfinite(limit):
         return None
     weight = graph.weight.sum(axis=1)
     kind = int(np.where(weight.any(axis=1), task.costs.count, 0).argmax())
     if not task.costs.count[kind]:
         return None
-    share, work = least_work(task, graph, kind, limit)
+    share, work = work_share(task, graph, kind, limit)
     if not 0 < share < limit:
         return None
-    return Asked(task, graph, order, kind, limit, share * (1 - LOST), work[order])
+    return CoverProblem(task, graph, order, kind, limit, share * (1 - LOST), work[order])
 
 
-def least_work(
+def work_share(
     task: Task[Throughput], graph: Hypergraph, kind: int, limit: float
 ) -> tuple[float, Floats]:
-    """Return the work that some device of a kind must do in plans within a limit; that of units.
+    """Return the work that some device of a kind must do in plans within a limit, and each unit's.
 
-    Work that the kind cannot do within the limit counts as none.
+    A unit that takes longer than the limit on the kind counts as no work.
     """
     time = graph.compute.sum(axis=1)[kind]
     work = np.where(time <= limit * (1 + PROOF_MARGIN), time, 0.0)
@@ -176,7 +182,7 @@ def least_work(
 def value_share(
     task: Task[Throughput], graph: Hypergraph, kind: int, limit: float, value: Floats
 ) -> float:
-    """Return what some device of a kind must hold of the units' values in plans within a limit."""
+    """Return the value that some device of a kind must hold in plans within a limit: w of (1)."""
     costs, time = task.costs, graph.compute.sum(axis=1)
     others = np.where(np.arange(len(time)) == kind, 0, costs.count)
     taken = sum(
@@ -186,62 +192,62 @@ def value_share(
     return rest / float(costs.count[kind])
 
 
-def sets_of(asked: Asked, width: int) -> tuple[Ints, Ints, Floats] | None:
-    """Return layers, steps and costs, as of `build`; None if no set is left."""
-    weight = np.minimum(asked.graph.weight.sum(axis=1)[asked.kind], 2 * asked.limit)
+def cover_frontier(cover: CoverProblem, width: int) -> tuple[Ints, Ints, Floats] | None:
+    """Return the relaxed frontier of sets within the limit; None if none is left."""
+    weight = np.minimum(cover.graph.weight.sum(axis=1)[cover.kind], 2 * cover.limit)
     nets = np.flatnonzero(weight > 0)
-    most = (asked.limit - asked.least) * (1 + PROOF_MARGIN)
-    return relaxed_frontier(asked.graph, nets, weight[nets], asked.order, most, width)
+    most = (cover.limit - cover.least) * (1 + PROOF_MARGIN)
+    return relaxed_frontier(cover.graph, nets, weight[nets], cover.order, most, width)
 
 
-def least(
-    asked: Asked,
+def least_cover_load(
+    cover: CoverProblem,
     frontier: tuple[Ints, Ints, Floats],
     part: Floats,
     steps: int,
     clock: Stoppable,
 ) -> tuple[float, int] | None:
-    """Return a bound on the loads of sets of at least a share, and the last unit of the cheapest.
+    """Return a lower bound on the load of sets of a share, and the last unit of the cheapest.
 
     The bound is `inf` if there is no set; None if stopped, or if the share is too small.
 
     Parameters
     ----------
     part
-        Shape (U,): of its work that a unit is worth, at most.
+        Shape (U,): value of each unit as a part of its work, at most.
     steps
-        How many make up the limit.
+        Steps of value that make up the limit.
     """
-    limit, size, worth = asked.limit, asked.graph.size, asked.limit / steps
-    value, share = _values(asked, part, steps)
-    if share < asked.least:
+    limit, size, worth = cover.limit, cover.graph.size, cover.limit / steps
+    value, share = _values(cover, part, steps)
+    if share < cover.least:
         return None
-    layers, step, cost = frontier
-    width = int(np.diff(layers).max())
-    table = Table(np.empty((2, width, steps + 1)), np.empty((2, width, 2), np.int64))
+    width = int(np.diff(frontier[0]).max())
+    table = CoverTable(np.empty((2, width, steps + 1)), np.empty((2, width, 2), np.int64))
     table.span[0, 0] = table.excess[0, 0, 0] = 0
     fewest = int(np.ceil(share / worth * (1 - PROOF_MARGIN)))
     bounds = fewest, (limit - share) * (1 + PROOF_MARGIN), worth
-    more, rest, found = asked.work - value * worth, _rest(*frontier), np.array([np.inf, 0.0])
+    units = value, cover.work - value * worth
+    layered, found = (*frontier, _rest(*frontier)), np.array([np.inf, 0.0])
     for first in range(0, size, SLICE):
         if clock.should_stop():
             return None
         places = first, min(first + SLICE, size)
-        extend(places, layers, step, cost, rest, value, more, bounds, table, found)
+        extend_cover(places, layered, units, bounds, table, found)
     return float(found[0]), int(found[1])
 
 
-def _values(asked: Asked, part: Floats, steps: int) -> tuple[Ints, float]:
-    """Return the values of units, and what some device must hold of them."""
-    worth = asked.limit / steps
-    value = in_steps(asked.work * part, asked.work, worth)
+def _values(cover: CoverProblem, part: Floats, steps: int) -> tuple[Ints, float]:
+    """Return the values of units in whole steps, and the share w of them, (1)."""
+    worth = cover.limit / steps
+    value = in_steps(cover.work * part, cover.work, worth)
     held = np.zeros(len(value))
-    held[asked.order] = value * worth
-    return value, value_share(asked.task, asked.graph, asked.kind, asked.limit, held)
+    held[cover.order] = value * worth
+    return value, value_share(cover.task, cover.graph, cover.kind, cover.limit, held)
 
 
 def _rest(layers: Ints, step: Ints, cost: Floats) -> Floats:
-    """Return the transfers still to come from each state if all units left are out; shape (S,)."""
+    """Return the transfers from each state to the end if no more units are taken; shape (S,)."""
     rest = np.zeros(int(layers[-1]) + 1)
     rest[-1] = np.inf  # where step −1 leads
     for begin, end in zip(layers[-3::-1].tolist(), layers[-2:0:-1].tolist(), strict=True):
@@ -250,7 +256,7 @@ def _rest(layers: Ints, step: Ints, cost: Floats) -> Floats:
 
 
 def in_steps(value: Floats, work: Floats, worth: float) -> Ints:
-    """Return values in whole steps, none above the work; what rounding takes is carried on."""
+    """Return values in whole steps, none above the work; rounding is carried on to later units."""
     found, carried = np.zeros(len(value), np.int64), 0.0
     most = np.floor(work / worth * (1 - PROOF_MARGIN)).astype(np.int64).tolist()
     for i, one in enumerate((value / (1 + CARRIED) / worth).tolist()):

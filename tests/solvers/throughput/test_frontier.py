@@ -21,6 +21,7 @@ from stagecut.solvers import Search
 from stagecut.solvers.throughput import neighbourhood
 from stagecut.solvers.throughput.column_generation.best_set import (
     Scratch,
+    SetQuery,
     best_set,
     best_sets_by_value,
     whole,
@@ -85,10 +86,12 @@ def test_the_best_set_is_that_of_enumeration(seed: int) -> None:
         best = by_enumeration(graph, kind, price, limit, transfer_price, overlap)
         for floor in (0.0, best / 2, best * (1 + 1e-9), best + 1):
             found = best_set(
-                states, price, load, limit, partial(true_load, kind, load), Scratch(),
-                values=(floor, np.inf), transfer_price=transfer_price if overlap else None,
+                states,
+                SetQuery(price, load, limit, floor, np.inf, transfer_price if overlap else None),
+                partial(true_load, kind, load),
+                Scratch(),
                 should_stop=lambda: False,
-            )  # fmt: skip
+            )
             assert found is not None
             assert found.bound >= max(best, floor) - 1e-9
             if found.members is None:
@@ -148,12 +151,9 @@ def test_orders_do_not_change_what_is_best() -> None:
         states = frontier(graph, weight, [order])
         found = best_set(
             states,
-            price,
-            load,
-            1.5,
+            SetQuery(price, load, 1.5),
             partial(pricing.load_of, 0),
             pricing.scratch,
-            values=(0.0, np.inf),
             should_stop=bool,
         )
         assert found is not None
@@ -174,9 +174,12 @@ def test_narrow_limits_still_bound(monkeypatch: pytest.MonkeyPatch) -> None:
             limit = 0.5 * float(load[np.isfinite(load)].sum())
             best = by_enumeration(graph, kind, price, limit, 0.0, False)
             found = best_set(
-                states, price, load, limit, partial(pricing.load_of, kind), pricing.scratch,
-                values=(0.0, np.inf), should_stop=lambda: False,
-            )  # fmt: skip
+                states,
+                SetQuery(price, load, limit),
+                partial(pricing.load_of, kind),
+                pricing.scratch,
+                should_stop=lambda: False,
+            )
             assert found is not None
             assert found.bound >= best - 1e-9
             loosened += not states.exact

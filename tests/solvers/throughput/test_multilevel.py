@@ -31,9 +31,9 @@ from stagecut.solvers.throughput.dp.dp import ideals_alone
 from stagecut.solvers.throughput.multilevel import coarsen, critical_path, least_load
 from stagecut.solvers.throughput.multilevel.critical_path import raise_by_critical_path
 from stagecut.solvers.throughput.multilevel.least_load import (
-    least_work,
     raise_by_least_load,
     value_share,
+    work_share,
 )
 
 ENDLESS = Limits(gap=0.0)
@@ -143,17 +143,19 @@ def test_the_least_load_of_a_share_is_that_of_all_sets(seed: int) -> None:
     graph = hypergraph(task)
     limit = 0.5 * float(graph.compute[np.isfinite(graph.compute)].sum()) + 1.0
     kind = int(task.costs.count.argmax())
-    share, work = least_work(task, graph, kind, limit)
+    share, work = work_share(task, graph, kind, limit)
     order = narrow_order(graph)
-    asked = least_load.Asked(task, graph, order, kind, limit, 0.5 * share, work[order])
+    cover = least_load.CoverProblem(task, graph, order, kind, limit, 0.5 * share, work[order])
     part = np.random.default_rng(seed).uniform(0.9, 1.0, graph.size)
     held = np.zeros(graph.size)
-    held[order] = least_load.in_steps(asked.work * part, asked.work, limit / 700) * (limit / 700)
+    held[order] = least_load.in_steps(cover.work * part, cover.work, limit / 700) * (limit / 700)
     assert (held <= work).all()
     asks = value_share(task, graph, kind, limit, held)
     if not 0 < asks < limit:
         return
-    found = least_load.least(asked, least_load.sets_of(asked, 5000), part, 700, Noted(limit))
+    found = least_load.least_cover_load(
+        cover, least_load.cover_frontier(cover, 5000), part, 700, Noted(limit)
+    )
     assert found is not None
     weight = graph.weight.sum(axis=1)[kind]
     best = np.inf

@@ -17,7 +17,7 @@ from stagecut.instances import Placement, Solution
 from stagecut.runtime import evaluate
 from stagecut.solvers import Search
 from stagecut.solvers.throughput.annealing_kernel import anneal
-from stagecut.solvers.throughput.column_generation.best_set import best_set
+from stagecut.solvers.throughput.column_generation.best_set import SetQuery, best_set
 from stagecut.solvers.throughput.column_generation.frontier import incidence
 from stagecut.solvers.throughput.column_generation.pricing_problem import (
     most_transfer,
@@ -92,10 +92,17 @@ def test_only_sets_of_too_many_transfers_are_left_out() -> None:
                     if whole.transfer_of(kind, members) <= most[kind]:
                         best = max(best, value)
             found = best_set(
-                states, price, some.load[kind], limit, partial(some.load_of, kind), some.scratch,
-                values=(0.0, np.inf), transfer_price=0.0 if some.transfer_priced[kind] else None,
+                states,
+                SetQuery(
+                    price,
+                    some.load[kind],
+                    limit,
+                    transfer_price=0.0 if some.transfer_priced[kind] else None,
+                ),
+                partial(some.load_of, kind),
+                some.scratch,
                 should_stop=bool,
-            )  # fmt: skip
+            )
             assert found is not None
             assert found.bound >= best - 1e-9
             if found.load <= limit:
