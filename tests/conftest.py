@@ -7,6 +7,7 @@ has seen before.
 
 from __future__ import annotations
 
+import fcntl
 import math
 import os
 import random
@@ -16,11 +17,13 @@ import time
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from project import ROOT
 
 from stagecut import Limits
+from stagecut.instances.common.kernel import Kernel
 from stagecut.solvers import DEFAULT_LIMITS
 from stagecut.solvers.core.portfolio import portfolio
 
@@ -151,6 +154,24 @@ def _one_process() -> Iterator[None]:
     """Let tests search in one process, however long they take; those of workers say otherwise."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(portfolio, "START_AFTER_S", math.inf)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let a worker of xdist wait for another one that compiles the same kernel, and load it."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        yield
+        return
+    folder, compile_here = tmp_path_factory.getbasetemp().parent, Kernel._compile
+
+    def compile_alone(kernel: Kernel, arguments: tuple[Any, ...]) -> None:
+        with (folder / kernel._kept_as).open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            compile_here(kernel, arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Kernel, "_compile", compile_alone)
         yield
 
 
