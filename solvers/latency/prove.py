@@ -21,6 +21,7 @@ def label_dp(
     search: Search[Solution],
     plan: Callable[[], None] = lambda: None,
     part: float = 1.0,
+    meanwhile: Callable[[], None] | None = None,
 ) -> None:
     """Prove the least latency: with one call per accelerator exactly, else as far as can be.
 
@@ -34,6 +35,9 @@ def label_dp(
         Called for a better plan.
     part
         Of the time left that it may take, with one call.
+    meanwhile
+        Called once that part is used up: the label DP then goes on where it was, below the best
+        plan, with all of the time left.
     """
     if search.best is None:
         with search.phase("first plans"):
@@ -54,10 +58,18 @@ def label_dp(
         solve_by_series(task, search, latency_graph(task, whole_colours=True))
         return search.bound
 
+    share = Share(search, part)
+    waiting = [meanwhile] if meanwhile is not None else []
+
+    def should_stop() -> bool:
+        if waiting and share.should_stop() and not search.should_stop():
+            waiting.pop()()
+        return (share if meanwhile is None else search).should_stop()
+
     with search.phase("solve"):
         one_call(
             task,
-            Share(search, part).should_stop,
+            should_stop,
             lambda: search.objective,
             search.offer,
             search.raise_bound,

@@ -107,7 +107,7 @@ def one_call(
 
     while not should_stop() and best() > proved * (1 + 2 * MARGIN):
         target = min(next_target(proved, most), best())
-        complete, value, steps = chain(kernel, target, should_pause)
+        complete, value, steps = chain(kernel, target, should_pause, best=best)
         if steps is not None:
             offer(solution_of(task, core, steps))
         if not complete:
@@ -120,7 +120,7 @@ def one_call(
             prove_infeasible(explain(task))
             return
         # with several pools of CPUs the times are lower bounds, and so is the value
-        proved = (target if steps is None else value) * (1 - MARGIN)
+        proved = (min(target, best()) if steps is None else value) * (1 - MARGIN)
         raise_bound(proved, "label DP")
         if steps is not None:
             return
@@ -174,9 +174,19 @@ def next_target(proved: float, most: float) -> float:
 
 
 def chain(
-    graph: Graph, target: float, should_stop: Callable[[], bool], *, single: bool = False
+    graph: Graph,
+    target: float,
+    should_stop: Callable[[], bool],
+    *,
+    single: bool = False,
+    best: Callable[[], float] = lambda: math.inf,
 ) -> tuple[bool, float, list[Step] | None]:
     """Run the DP for plans below `target`.
+
+    Parameters
+    ----------
+    best
+        Latency of the best plan known: the target comes down with it.
 
     Returns
     -------
@@ -197,6 +207,7 @@ def chain(
         if code == col.DONE or should_stop() or bytes_of(store) > MOST_BYTES:
             complete = code == col.DONE and not store.at[col.LEFT_OUT]
             return complete, float(store.target[0]), _steps(graph, store)
+        store.target[0] = min(store.target[0], best() * (1 - MARGIN))
         if code == col.ACTIVE_FULL:
             work = wider(work)
         elif code != col.BUDGET:
