@@ -5,9 +5,11 @@ constraints.txt torch==2.13.0 torchvision transformers timm diffusers`); those w
 missing are skipped, and said to be. Each is profiled once, on one thread, into a file of --cache,
 and planned from it by method `auto` in a process of its own. Seconds and CPU seconds count from the
 start of that process; on a busy machine `--cpu-clock` lets its CPU seconds stand for both, also for
-the time limit. Run it twice: the first run compiles. Prints Markdown.
+the time limit. Run it twice: the first run compiles. Prints Markdown. `iteration` among the splits
+plans an iteration of 8 microbatches under 1F1B, of a contiguous split.
 
     python benchmarks/traced_models.py --time-limit 20
+    python benchmarks/traced_models.py --devices 2 --splits contiguous noncontiguous iteration
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ COLUMNS = (
     "model", "nodes", "devices", "split", "objective", "bound", "gap", "origin", "trivial",
     "gap to it", "s to 1 %", "s", "CPU s",
 )  # fmt: skip
+
+MICROBATCHES = 8
 
 
 def profile_one(name: str, path: Path) -> None:
@@ -58,10 +62,13 @@ def plan_one(
     assert workload.cluster is not None
     kind = replace(workload.cluster.kinds[0], count=devices)
     cluster = stagecut.Cluster((kind,))
+    iteration = split == "iteration"
+    problem = stagecut.Iteration(MICROBATCHES) if iteration else stagecut.Throughput(split=split)
+    times = MICROBATCHES if iteration else 1
     result = solve_with(
         workload,
         cluster,
-        stagecut.Throughput(split=split),
+        problem,
         limits=stagecut.Limits(seconds=seconds, gap=0.01),
         started=0.0 if cpu_clock else time.monotonic() - (time.time() - begun),
     )
@@ -77,7 +84,7 @@ def plan_one(
         "bound": result.bound,
         "gap": result.plan.gap,
         "origin": result.bound_origin,
-        "trivial": max(float(time_of.sum()) / devices, heaviest),
+        "trivial": times * max(float(time_of.sum()) / devices, heaviest),
         "to_1": next((p.seconds for p in result.trace if p.gap <= 0.01), None),
         "seconds": result.seconds,
         "cpu": spent,

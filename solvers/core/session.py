@@ -38,7 +38,7 @@ LEFT_S = 60.0
 
 #: Seconds of computing, and on the clock, that it has for a first plan even then: on a busy machine
 #: the imports alone can outlast the deadline.
-FIRST_CPU_S, FIRST_S = 1.0, 30.0
+FIRST_CPU_S, FIRST_S = 2.0, 30.0
 
 
 def run_session(

@@ -57,7 +57,8 @@ def chain_search(task: Task[Iteration], search: Search[Solution]) -> None:
         if task.problem.split == "contiguous":
             search.prove_infeasible(str(why_infeasible(max_load_task(task), statement.graph)))
         return
-    first_plans(task, statement, search)
+    if search.best is None:
+        first_plans(task, statement, search)
     with search.phase("divisible work"):
         work = statement.compute.min(axis=0).sum(axis=1)
         if task.problem.split == "contiguous" and np.isfinite(work).all():

@@ -44,7 +44,7 @@ from ...formulations.task import Task
 from ...instances import Iteration, PipelinePlacement, Solution
 from ...instances.common.arrays import Floats, Ints
 from ..core.search import Search, Share
-from .first_plans import accelerators
+from .first_plans import accelerators, first_plans
 
 #: Part of the largest block that Accelerate adds to each device's part of the weights.
 HEADROOM = 1.25
@@ -227,8 +227,10 @@ def default_split(name: str, task: Task[Iteration], search: Search[Solution]) ->
 
 
 def offer_defaults(task: Task[Iteration], search: Search[Solution]) -> None:
-    """Offer what all rules give, so that no plan of the search is behind them."""
-    share, statement = Share(search, RULES_SHARE), line(task)
+    """Offer equal parts, then what all rules give, so that no plan of the search is behind them."""
+    statement = line(task)
+    first_plans(task, statement, search)
+    share = Share(search, RULES_SHARE)
     for rule in BY_NAME.values():
         with suppress(Refused):
             for placement in splits(rule, task, statement):

@@ -46,16 +46,16 @@ def auto(task: Task[Latency], search: Search[Solution]) -> None:
     path-interval bound does not prove the best of them, the label DP on one order gives a better
     one, and the label DP proves the best. On graphs of more than 1500 units regions between
     separators give bound and plan, and where they leave much, the path-interval bound and the DP on
-    one order follow; then local search improves the plan. So it does where the DP ends without
-    proof, and there the integer program follows if it is small. The best split for throughput comes
-    early where there is no good plan, else late.
+    one order follow; then local search improves the plan. So it does where the DP has no proof in
+    its part of the time; then the integer program follows if it is small, else the DP goes on. The
+    best split for throughput comes early where there is no good plan, else late.
     """
     with search.phase("first plans"):
         search.method = "greedy"
         first_plans(task, search)
         greedy(task, search)
     graph = latency_graph(task, whole_colours=task.problem.calls == 1)
-    split = False
+    split = improved = False
 
     def split_if_poor() -> None:
         nonlocal split
@@ -63,6 +63,21 @@ def auto(task: Task[Latency], search: Search[Solution]) -> None:
         if split:
             _split(task, search)
 
+    def improve() -> None:
+        nonlocal split, improved
+        improved = True
+        if not split:
+            split = True
+            _split(task, search)
+        if search.should_stop():
+            return
+        method, search.method = search.method, "lns"
+        with search.phase("local search"):
+            local_search(task, search)
+        search.method = method
+
+    calls = task.problem.calls * int(graph.count.sum())
+    small = task.workload.n * calls <= MOST_CHOICES
     large = graph.size > MOST_UNITS
     if large:
         search.note(f"auto: {graph.size} units are too many for the label DP")
@@ -70,19 +85,14 @@ def auto(task: Task[Latency], search: Search[Solution]) -> None:
         split_if_poor()
     else:
         search.method = "dp"
-        label_dp(task, search, split_if_poor, DP_SHARE)
+        label_dp(task, search, split_if_poor, DP_SHARE, None if small else improve)
         if search.status == "optimal" or search.infeasible_because is not None:
-            search.note("auto: proved before any local search")
+            if not improved:
+                search.note("auto: proved before any local search")
             return
-    if not split and not search.should_stop():
-        _split(task, search)
-    if search.should_stop():
-        return
-    search.method = "lns"
-    with search.phase("local search"):
-        local_search(task, search)
-    calls = task.problem.calls * int(graph.count.sum())
-    if not search.should_stop() and task.workload.n * calls <= MOST_CHOICES:
+    if not improved and not search.should_stop():
+        improve()
+    if not search.should_stop() and small:
         from .milp import strong  # with Pyomo, which takes a second to import
 
         search.method = "milp"
@@ -90,10 +100,10 @@ def auto(task: Task[Latency], search: Search[Solution]) -> None:
         strong(task, search)
     if not search.should_stop():
         search.note(
-            "auto: it ends early, as local search finds nothing better; the proof by the label DP, "
-            f"which got {DP_SHARE:.0%} of the time, needs more (--method dp takes all of it)"
-            if not large
-            else "auto: it ends early, as local search finds nothing better, and proves nothing"
+            "auto: it ends early, as local search finds nothing better, and proves nothing"
+            if large
+            else "auto: it ends early, as local search finds nothing better, and the label DP "
+            "would take more memory, or more calls, than it can"
         )
 
 
@@ -124,6 +134,7 @@ def label_dp(
     search: Search[Solution],
     plan: Callable[[], None] = lambda: None,
     part: float = 1.0,
+    meanwhile: Callable[[], None] | None = None,
 ) -> None:
     """Prove the least latency: with one call per accelerator exactly, with more as far as possible.
 
@@ -137,6 +148,9 @@ def label_dp(
         Called for a better plan.
     part
         Of the time left that it may take, with one call.
+    meanwhile
+        Called once that part is used up: the label DP then goes on where it was, below the best
+        plan, with all of the time left.
     """
     if search.best is None:
         with search.phase("first plans"):
@@ -157,7 +171,13 @@ def label_dp(
         solve_by_series(task, search, latency_graph(task, whole_colours=True))
         return search.bound
 
+    share = Share(search, part)
+    waiting = [meanwhile] if meanwhile is not None else []
+
+    def should_stop() -> bool:
+        if waiting and share.should_stop() and not search.should_stop():
+            waiting.pop()()
+        return (share if meanwhile is None else search).should_stop()
+
     with search.phase("solve"):
-        solve_one_call(
-            task, search, Share(search, part).should_stop, start=start, when_long=by_series
-        )
+        solve_one_call(task, search, should_stop, start=start, when_long=by_series)

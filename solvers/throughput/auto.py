@@ -31,11 +31,19 @@ SHARE = 0.25
 def auto(task: Task[Throughput], search: Search[Solution]) -> None:
     """Plan by what fits the problem.
 
-    Large graphs go to multilevel planning. First plans of others, for which nothing is compiled,
-    are one device and greedy. Contiguous splits go to the DP over ideals, which is exact while its
+    First plans, for which nothing is compiled, are greedy and one device. Large graphs go to
+    multilevel planning. Contiguous splits go to the DP over ideals, which is exact while its
     lattice is small enough. Non-contiguous ones go to set partitioning. The compact program goes on
     where these end. Relayed data only the DP can price, so there it is all.
     """
+    search.method = "greedy"
+    greedy(task, search)
+    known = search.best
+    single_device(task, search)
+    if search.best is not known:
+        search.method = "single"
+    if search.should_stop():
+        return
     if task.workload.n > LARGE:
         from .multilevel.multilevel import multilevel
 
@@ -43,17 +51,11 @@ def auto(task: Task[Throughput], search: Search[Solution]) -> None:
         search.note(f"auto: multilevel planning, for {task.workload.n} nodes")
         multilevel(task, search)
         return
-    search.method = "single"
-    single_device(task, search)
     if task.problem.relayed:
         search.method = "dp"
         search.note("auto: the DP over ideals, for data that is relayed")
         ideal_dp(task, search)
         swap_devices(task, search)
-        return
-    search.method = "greedy"
-    greedy(task, search)
-    if search.should_stop():
         return
     if task.problem.split == "noncontiguous":
         search.method = "linear-dp"

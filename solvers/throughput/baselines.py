@@ -22,12 +22,13 @@ def greedy(task: Task[Throughput], search: Search[Solution]) -> None:
     What fits on no accelerator goes to the CPU core that has least to do. Several shares are
     tried, from the even one up, because an even one may not fit into the memories.
     """
-    graph = hypergraph(task, pipeline_units(task))
+    graph, relayed = hypergraph(task, pipeline_units(task)), task.problem.relayed
     order = topological_units(graph)
     for stretch in (1.0, 1.05, 1.1, 1.2, 1.4, 1.7, 2.0, 3.0, 1e9):
         placement = _fill(task, graph, order, stretch)
         if placement is not None:
-            search.offer(Placement(graph.expand(placement)))
+            stages = tuple(dict.fromkeys(placement[order].tolist())) if relayed else ()
+            search.offer(Placement(graph.expand(placement), stages))
         if search.should_stop():  # asked last: a first plan even where the time is up
             return
 
@@ -46,41 +47,35 @@ def _fill(
     task: Task[Throughput], graph: Hypergraph, order: list[int], stretch: float
 ) -> Ints | None:
     costs = task.costs
-    time = graph.compute.sum(axis=1)  # (K, U)
-    accelerators = [d for d, k in enumerate(costs.kind_of.tolist()) if not costs.host[k]]
-    cores = [d for d, k in enumerate(costs.kind_of.tolist()) if costs.host[k]]
-    finite = np.where(np.isinf(time), 0.0, time)
-    share = stretch * finite[costs.kind_of[accelerators]].sum(axis=1) / max(1, len(accelerators))
-    load = np.zeros(len(costs.kind_of))
-    used = np.zeros(len(costs.kind_of))
+    kind = costs.kind_of.tolist()
+    times = graph.compute.sum(axis=1)  # (K, U)
+    accelerators = [d for d, k in enumerate(kind) if not costs.host[k]]
+    cores = [d for d, k in enumerate(kind) if costs.host[k]]
+    finite = np.where(np.isinf(times), 0.0, times).sum(axis=1)
+    share = (stretch * finite / max(1, len(accelerators))).tolist()
+    time, bytes_of, capacity = times.tolist(), graph.memory_bytes.tolist(), costs.capacity_bytes
+    load, used = [0.0] * len(kind), [0.0] * len(kind)
     placement = np.zeros(graph.size, dtype=np.int64)
     at = 0
     for unit in order:
-        size = graph.memory_bytes[unit]
-        fitting = [
-            i
-            for i in range(at, len(accelerators))
-            if np.isfinite(time[costs.kind_of[accelerators[i]], unit])
-            and used[accelerators[i]] + size <= costs.capacity_bytes[costs.kind_of[accelerators[i]]]
-        ]
-        under = [
-            i
-            for i in fitting
-            if load[accelerators[i]] + time[costs.kind_of[accelerators[i]], unit] <= share[i]
-        ]
-        able = [d for d in cores if np.isfinite(time[costs.kind_of[d], unit])]
-        if under:
-            at = under[0]
-            device = accelerators[at]
-        elif fitting:
-            device = accelerators[fitting[-1]]
-        elif able:
+        device = -1
+        for i in range(at, len(accelerators)):
+            d = accelerators[i]
+            k = kind[d]
+            if time[k][unit] == np.inf or used[d] + bytes_of[unit] > capacity[k]:
+                continue
+            device = d
+            if load[d] + time[k][unit] <= share[k]:
+                at = i
+                break
+        if device < 0:
+            able = [d for d in cores if time[kind[d]][unit] < np.inf]
+            if not able:
+                return None
             device = min(able, key=lambda d: load[d])
-        else:
-            return None
         placement[unit] = device
-        load[device] += time[costs.kind_of[device], unit]
-        used[device] += size
+        load[device] += time[kind[device]][unit]
+        used[device] += bytes_of[unit]
     return placement
 
 

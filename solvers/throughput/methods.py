@@ -87,9 +87,7 @@ METHODS: dict[str, Method[Throughput]] = {
         refuses=(_relayed, _connected),
         beside=_beside_set_partitioning,
     ),
-    "greedy": Method(
-        SolverName("stagecut.solvers.throughput.baselines.greedy"), refuses=(_relayed,)
-    ),
+    "greedy": Method(GREEDY),
     "local-search": Method(
         SolverName("stagecut.solvers.throughput.local_search.local_search"), refuses=(_relayed,)
     ),

@@ -12,8 +12,9 @@ from cold import CASES
 from conformance import chain, task
 from project import ROOT
 
-from stagecut import Limits, Throughput, accelerators_and_cpus, solve, verify
-from stagecut.instances import DeviceMapping, topology
+from stagecut import Iteration, Limits, Throughput, accelerators_and_cpus, solve, verify
+from stagecut.instances import DeviceMapping, Problem, topology
+from stagecut.solvers.throughput import auto
 
 #: Solves until the first plan, and says whether a kernel was compiled by then.
 SCRIPT = """
@@ -61,6 +62,33 @@ def test_relayed_data_has_a_first_plan_too() -> None:
     workload = chain([1.0] * 6)
     result = solve(workload, accelerators_and_cpus(2), problem, limits=Limits(seconds=1e-9))
     assert result.plan is not None
+    verify(workload, result.plan)
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("room", [float("inf"), 8.0, 4.0])
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Throughput("contiguous"),
+        Throughput("contiguous", relayed=True),
+        Throughput("noncontiguous"),
+        Throughput("noncontiguous", pipeline="gpipe"),
+        Iteration(4),
+        Iteration(4, schedule="gpipe"),
+        Iteration(4, split="noncontiguous"),
+    ],
+    ids=lambda problem: f"{problem.name}-{problem.split}",
+)
+def test_no_time_at_all_gives_a_plan(
+    problem: Problem, room: float, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of graphs of all sizes, where one device has room, where two have, and for the last byte."""
+    monkeypatch.setattr(auto, "LARGE", 3 if large else auto.LARGE)
+    workload = task("iteration", [7.0, 1.0, 2.0, 1.0]).workload
+    cluster = accelerators_and_cpus(2, memory_bytes=room)
+    result = solve(workload, cluster, problem, limits=Limits(seconds=1e-9), workers=1)
+    assert result.plan is not None, result.notes
     verify(workload, result.plan)
 
 

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+import pytest
+from brute_latency import least_latency
+from cases import random_case
+
 from stagecut import Latency, Limits, load, solve
 from stagecut.instances import Cluster
+from stagecut.solvers.latency import auto
+from stagecut.solvers.latency.label_dp import dp
 
 
 def test_auto_is_no_worse_than_the_split_for_throughput() -> None:
@@ -22,3 +29,19 @@ def test_auto_is_no_worse_than_the_split_for_throughput() -> None:
     result = solve(workload, cluster, problem, limits=Limits(gap=gap, seconds=60))
     assert result.objective is not None
     assert result.objective <= start.objective * (1 + 1e-9)
+
+
+def test_the_label_dp_goes_on_after_local_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is cut off at once, wherever it is, and ends with the optimum and its proof."""
+    monkeypatch.setattr(auto, "DP_SHARE", 0.0)
+    monkeypatch.setattr(auto, "MOST_CHOICES", 0)
+    monkeypatch.setattr(dp, "SLICE", 10)
+    limits, resumed = Limits(seconds=600), 0
+    for seed in range(15):
+        workload, cluster = random_case(seed, max_kinds=2)
+        best = least_latency(workload, cluster, Latency())
+        result = solve(workload, cluster, Latency(), limits=limits, workers=1)
+        assert result.objective == (None if np.isinf(best) else pytest.approx(best)), seed
+        assert result.status in ("optimal", "infeasible"), seed
+        resumed += "local search" in result.phases and result.bound_origin == "label DP"
+    assert resumed > 1

@@ -163,7 +163,9 @@ def solve_one_call(
 
     while not should_stop() and search.objective > proved * (1 + 2 * MARGIN):
         target = min(next_target(proved, most), search.objective)
-        complete, value, steps = run_label_dp(kernel, target, should_pause)
+        complete, value, steps = run_label_dp(
+            kernel, target, should_pause, best=lambda: search.objective
+        )
         if steps is not None:
             search.offer(solution_of(task, core, steps))
         if not complete:
@@ -176,7 +178,7 @@ def solve_one_call(
             prove_infeasible()
             return
         # with several pools of CPUs the times are lower bounds, and so is the value
-        proved = (target if steps is None else value) * (1 - MARGIN)
+        proved = (min(target, search.objective) if steps is None else value) * (1 - MARGIN)
         raise_bound(proved, "label DP")
         if steps is not None:
             return
@@ -230,9 +232,19 @@ def next_target(proved: float, most: float) -> float:
 
 
 def run_label_dp(
-    graph: Graph, target: float, should_stop: Callable[[], bool], *, single: bool = False
+    graph: Graph,
+    target: float,
+    should_stop: Callable[[], bool],
+    *,
+    single: bool = False,
+    best: Callable[[], float] = lambda: math.inf,
 ) -> tuple[bool, float, list[Step] | None]:
     """Run the DP for plans below `target`.
+
+    Parameters
+    ----------
+    best
+        Latency of the best plan known: the target comes down with it.
 
     Returns
     -------
@@ -253,6 +265,7 @@ def run_label_dp(
         if code == col.DONE or should_stop() or bytes_of(store) > MOST_BYTES:
             complete = code == col.DONE and not store.at[col.LEFT_OUT]
             return complete, float(store.target[0]), _steps(graph, store)
+        store.target[0] = min(store.target[0], best() * (1 - MARGIN))
         if code == col.ACTIVE_FULL:
             work = wider(work)
         elif code != col.BUDGET:
