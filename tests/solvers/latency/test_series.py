@@ -125,7 +125,7 @@ def test_blocks_without_long_edges_are_almost_closed() -> None:
     assert search.objective >= exact.objective * (1 - 1e-9)
 
 
-def test_units_that_lie_beside_much_are_set_aside() -> None:
+def test_units_that_span_much_are_left_out() -> None:
     """What leads from the first unit of a chain to the last leaves its separators what they are."""
     nodes = 300
     edges = [(v, v + 1) for v in range(nodes - 1)] + [(0, nodes), (nodes, nodes - 1)]
@@ -141,7 +141,7 @@ def test_units_that_lie_beside_much_are_set_aside() -> None:
     task = pose(workload, cluster, Latency(1))
     graph = latency_graph(task, whole_colours=True)
     series = series_of(task, graph)
-    assert [graph.members[u] for u in series.aside] == [(nodes,)]
+    assert [graph.members[u] for u in series.left_out] == [(nodes,)]
     assert len(series.separators) == nodes
     search = by_series(workload, cluster, 1)
     assert search.gap < 0.01
