@@ -96,7 +96,7 @@ from ..program import Start, Value, at
 from ..task import Task
 from .compact_data import (
     CompactData,
-    Slot,
+    CompactSlot,
     break_symmetry,
     compact_data,
     convex_per_device,
@@ -178,7 +178,7 @@ class Compact:
         return self.data.graph
 
     @property
-    def slots(self) -> tuple[Slot, ...]:
+    def slots(self) -> tuple[CompactSlot, ...]:
         """The slots, which index x besides the units."""
         return self.data.slots
 

@@ -47,7 +47,7 @@ SYMMETRY_UNITS = 20
 
 
 @dataclass(frozen=True)
-class Slot:
+class CompactSlot:
     """A device, or a position in the pipeline on a kind of device.
 
     Parameters
@@ -95,7 +95,7 @@ class CompactData:
 
     task: Task[Throughput]
     graph: Hypergraph
-    slots: tuple[Slot, ...]
+    slots: tuple[CompactSlot, ...]
     scale: float
     limit: float
     floor: float
@@ -212,7 +212,7 @@ def compact_data(
     return CompactData(task, graph, slots, scale, limit, floor / scale, allowed, gaps)
 
 
-def slots_of(task: Task[Throughput]) -> tuple[Slot, ...]:
+def slots_of(task: Task[Throughput]) -> tuple[CompactSlot, ...]:
     """Return the slots of a task.
 
     One per device; for contiguous splits, one per position and kind of device, and one per CPU
@@ -220,12 +220,12 @@ def slots_of(task: Task[Throughput]) -> tuple[Slot, ...]:
     """
     costs, problem = task.costs, task.problem
     if problem.split != "contiguous" or task.cluster.links:
-        return tuple(Slot(int(k), d) for d, k in enumerate(costs.kind_of))
+        return tuple(CompactSlot(int(k), d) for d, k in enumerate(costs.kind_of))
     free = costs.host if problem.cpu_split == "free" else np.zeros_like(costs.host)
     kinds = [k for k in range(len(costs.count)) if costs.count[k] and not free[k]]
     positions = range(int(costs.count[kinds].sum()))
-    placed = [Slot(k, None, s, len(kinds) > 1) for s in positions for k in kinds]
-    return (*placed, *(Slot(int(k), d) for d, k in enumerate(costs.kind_of) if free[k]))
+    placed = [CompactSlot(k, None, s, len(kinds) > 1) for s in positions for k in kinds]
+    return (*placed, *(CompactSlot(int(k), d) for d, k in enumerate(costs.kind_of) if free[k]))
 
 
 def heaviest_first(graph: Hypergraph) -> Ints:
@@ -237,7 +237,7 @@ def heaviest_first(graph: Hypergraph) -> Ints:
 
 
 def slot_of_device(
-    task: Task[Throughput], graph: Hypergraph, slots: tuple[Slot, ...], placement: Ints
+    task: Task[Throughput], graph: Hypergraph, slots: tuple[CompactSlot, ...], placement: Ints
 ) -> Mapping[int, int] | None:
     """Return the slot that stands for each device in a placement of the nodes.
 

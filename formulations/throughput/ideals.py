@@ -73,7 +73,7 @@ class Row:
 
 
 @dataclass(frozen=True, eq=False)
-class Pipeline:
+class IdealPipeline:
     """A task as a path through ideals; K kinds, U units, E nets.
 
     Parameters
@@ -105,7 +105,7 @@ class Pipeline:
 
 def pipeline(
     task: Task[Throughput], units: Ints | None = None, *, any_order: bool = False
-) -> Pipeline:
+) -> IdealPipeline:
     """Return the task as a path through ideals.
 
     Parameters
@@ -131,7 +131,7 @@ def pipeline(
     rows = _rows(parts, task.problem.overlap)
     memory = np.tile(graph.memory_bytes, (len(kinds), 1))
     room = room_of(task.costs.capacity_bytes[kinds])
-    return Pipeline(
+    return IdealPipeline(
         graph=graph,
         kinds=frozen(kinds, np.int64),
         count=frozen(task.costs.count[kinds], np.int64),

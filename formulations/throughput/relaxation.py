@@ -35,7 +35,7 @@ LIMIT_SLACK = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Relaxation:
+class CompactRelaxation:
     """Linear program with the places of its rows by constraint. D devices, U units.
 
     Parameters
@@ -113,7 +113,7 @@ class Relaxation:
         }
 
 
-def relaxation(task: Task[Throughput], graph: Hypergraph, limit: float) -> Relaxation:
+def relaxation(task: Task[Throughput], graph: Hypergraph, limit: float) -> CompactRelaxation:
     """State the relaxation of a task for plans of a max-load of at most `limit`.
 
     What alone takes longer is left out: a unit on a device, a net that it cuts. Nets of P pins in
@@ -173,7 +173,7 @@ def relaxation(task: Task[Throughput], graph: Hypergraph, limit: float) -> Relax
             done += 1
     cost = np.zeros(len(program.upper))
     cost[most] = 1.0
-    return Relaxation(
+    return CompactRelaxation(
         graph, program.build(cost), limit, room, load, transfer, memory, flows, cut, order,
         np.array(steps, np.int64).reshape(-1, 3),
     )  # fmt: skip

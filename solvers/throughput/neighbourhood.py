@@ -13,11 +13,11 @@ from ...instances.common.compiling import NotCompiled, compiled_only_if
 from ..core.search import Search, Stoppable
 from .annealing_kernel import anneal
 from .column_generation.frontier import Incidence
-from .column_generation.frontier_kernels import Nets, build
+from .column_generation.frontier_kernels import FrontierNets, build
 from .pair_kernels import (
+    DevicePair,
     LabelSetting,
-    Layers,
-    Pair,
+    PairLayers,
     completion_bounds,
     held_by,
     loads,
@@ -166,7 +166,7 @@ class Neighbourhood:
     def _split(self, a: int, b: int, most: float, *, least_sum: bool) -> bool:
         """Split two devices anew, with fewer free units where the frontier is too wide."""
         kind_a, kind_b = self._kind_of[a], self._kind_of[b]
-        pair = Pair(
+        pair = DevicePair(
             a, b, self._compute[kind_a], self._compute[kind_b], self._weight[kind_a],
             self._weight[kind_b], self._graph.memory_bytes, self._room[a], self._room[b],
         )  # fmt: skip
@@ -222,7 +222,7 @@ class Neighbourhood:
 def resplit(
     where: Ints,
     free: Bools,
-    pair: Pair,
+    pair: DevicePair,
     order: Ints,
     shape: Incidence,
     most: float,
@@ -247,7 +247,7 @@ def resplit(
     """
     units, held = held_by(where, free, pair, order, shape.net_ptr, shape.net_pins)
     floor = held.load_a + held.load_b + held.least_compute
-    nets = Nets(held.pins_left, held.fixed, held.outside, pair.weight_a, pair.weight_b)
+    nets = FrontierNets(held.pins_left, held.fixed, held.outside, pair.weight_a, pair.weight_b)
     most_paid = 2 * most * (1 + 1e-9) - floor
     ptr, step, cost_a, cost_b, _ = build(
         units, shape.unit_ptr, shape.unit_nets, nets, both=True, most=most_paid, width=WIDTH,
@@ -257,7 +257,7 @@ def resplit(
         return None
     if most <= 0:
         return False
-    layers = Layers(ptr, step, cost_a, cost_b)
+    layers = PairLayers(ptr, step, cost_a, cost_b)
     bounds = completion_bounds(units, pair, layers)
     code = split_pair(where, units, held, LabelSetting(pair, layers, bounds, most, least_sum))
     return None if code < 0 else bool(code)

@@ -19,7 +19,7 @@ BUCKETS = 1000
 TILTS = (0.5, 0.3, 0.7, 0.1, 0.9)
 
 
-class Pair(NamedTuple):
+class DevicePair(NamedTuple):
     """Two devices A and B, with the costs of units and nets on each; shapes (U,) and (E,)."""
 
     a: int
@@ -33,7 +33,7 @@ class Pair(NamedTuple):
     room_b: float
 
 
-class Layers(NamedTuple):
+class PairLayers(NamedTuple):
     """Frontier of the free units: states and the costs of steps, as `build` returns them."""
 
     ptr: Ints
@@ -58,8 +58,8 @@ class Fixed(NamedTuple):
 class LabelSetting(NamedTuple):
     """Label setting of one pair: what each extension needs."""
 
-    pair: Pair
-    layers: Layers
+    pair: DevicePair
+    layers: PairLayers
     bounds: Floats  # as `completion_bounds` returns it
     most: float  # both loads must stay below it
     least_sum: bool  # whether the sum of the loads is minimised, else their maximum
@@ -118,7 +118,7 @@ def loads(where, costs, nets, kind_of, load, used, stamp):
 
 
 def held_by(
-    where: Ints, free: Bools, pair: Pair, order: Ints, net_ptr: Ints, net_pins: Ints
+    where: Ints, free: Bools, pair: DevicePair, order: Ints, net_ptr: Ints, net_pins: Ints
 ) -> tuple[Ints, Fixed]:
     """Return the free units of two devices, in order, and the loads without them.
 
@@ -170,7 +170,7 @@ def _held_by(where, free, pair, order, net_ptr, net_pins, units, pins):
     return size, (load_a, load_b, held_a, held_b, compute)
 
 
-def completion_bounds(units: Ints, pair: Pair, layers: Layers) -> Floats:
+def completion_bounds(units: Ints, pair: DevicePair, layers: PairLayers) -> Floats:
     """Return lower bounds on t·(load of A) + (1 − t)·(load of B) from each state to the end.
 
     Shape (len(TILTS), S + 1), one row for each weight t.

@@ -18,7 +18,17 @@ from numpy.typing import NDArray
 
 from ....instances.common.arrays import Bools, Floats, Ints
 from .frontier import Frontier
-from .labels_kernel import Labels, Sweep, Table, Terms, Units, extend, fill, fresh_buckets, hope
+from .labels_kernel import (
+    FrontierLabels,
+    Sweep,
+    Terms,
+    UnitTerms,
+    ValueTable,
+    extend,
+    fill,
+    fresh_buckets,
+    hope,
+)
 
 #: Sets that are returned at most, and the part of the greatest value that they have at least.
 SETS, NEAR = 60, 0.998
@@ -107,7 +117,7 @@ class SetQuery:
     transfer_price: float | None = None
 
 
-class Scratch:
+class LabelScratch:
     """Arrays for the labels of two directions, kept from search to search: fresh ones are slow."""
 
     def __init__(self) -> None:
@@ -121,7 +131,7 @@ def best_set(
     states: Frontier,
     query: SetQuery,
     true_load: Callable[[Bools], float],
-    scratch: Scratch,
+    scratch: LabelScratch,
     *,
     rough: bool = False,
     should_stop: Callable[[], bool],
@@ -154,7 +164,7 @@ def best_set(
         return BestSet(floor, None, np.inf, ())
     bound, members, its_load = np.inf, None, np.inf
     steps: tuple[tuple[float, float], ...] = ()
-    rest: Labels | None = None
+    rest: FrontierLabels | None = None
     forward = False
     for wanted in BUCKETS[:1] if rough else BUCKETS:
         arcs = states.forward if forward else states.backward
@@ -256,17 +266,17 @@ def _extend(
     sweep: Sweep,
     buckets: int,
     hopes: tuple[Floats, Floats],
-    rest: Labels | None,
-    scratch: Scratch,
+    rest: FrontierLabels | None,
+    scratch: LabelScratch,
     should_stop: Callable[[], bool],
-) -> Labels | None:
+) -> FrontierLabels | None:
     """Return the labels of all states; None if they are too many, or if stopped."""
     forward, total = sweep.forward, len(sweep.arcs[0]) - 1
     begin, count = np.zeros(total, np.int64), np.zeros(total, np.int64)
     value, used, origin = scratch.arrays[forward]
     value[0] = used[0] = 0.0
     count[0 if forward else -1] = 1
-    labels = Labels(begin, count, value, used, origin)
+    labels = FrontierLabels(begin, count, value, used, origin)
     state = np.array([1, 1, 0])
     other = (rest is not None, rest or labels)
     merged = fresh_buckets(buckets)
@@ -277,11 +287,11 @@ def _extend(
             value, used, origin = scratch.arrays[forward]
             grown = _doubled(value), _doubled(used), _doubled(origin)
             scratch.arrays[forward] = grown
-            labels = Labels(begin, count, *grown)
+            labels = FrontierLabels(begin, count, *grown)
     return labels
 
 
-def _trace(labels: Labels, at: int, order: Ints, forward: bool) -> Bools:
+def _trace(labels: FrontierLabels, at: int, order: Ints, forward: bool) -> Bools:
     """Return the set of a label of the last state; shape (U,)."""
     members = np.zeros(len(order), np.bool_)
     for unit in reversed(order) if forward else order:
@@ -331,8 +341,8 @@ def best_sets_by_value(
     slopes, most = slopes_of(states, terms, limit)
     if most <= floor:
         return BestSet(floor, None, np.inf, ()), []
-    units = Units(np.rint(terms.price * parts).astype(np.int64), terms.load, terms.allowed)
-    table = Table(
+    units = UnitTerms(np.rint(terms.price * parts).astype(np.int64), terms.load, terms.allowed)
+    table = ValueTable(
         np.empty((states.size, int(most * parts) + 2)), np.empty((states.size, 2), np.int64)
     )
     table.load[0, 0] = 0.0
@@ -362,7 +372,7 @@ def best_sets_by_value(
     return BestSet(greatest / parts, members, its_load, steps), sets
 
 
-def _trace_value(states: Frontier, units: Units, table: Table, value: int) -> Bools:
+def _trace_value(states: Frontier, units: UnitTerms, table: ValueTable, value: int) -> Bools:
     """Return the set of the least load of a value; shape (U,)."""
     ptr, source, taken, cost = states.forward
     members = np.zeros(len(states.order), np.bool_)

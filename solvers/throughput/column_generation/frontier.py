@@ -21,7 +21,7 @@ import numpy as np
 from ....formulations.throughput.certificate import PROOF_MARGIN
 from ....formulations.throughput.hypergraph import Hypergraph
 from ....instances.common.arrays import Bools, Floats, Ints
-from .frontier_kernels import Nets, build
+from .frontier_kernels import FrontierNets, build
 from .orders import greedy_order, narrow_order, order_width
 
 #: Steps as compressed rows: those of state x are ptr[x] … ptr[x + 1] − 1. For each the state at its
@@ -180,7 +180,7 @@ def relaxed_frontier(
     shape, zero = incidence(graph, nets), np.zeros(len(nets))
     layers, step, cost, _, _ = build(
         order, shape.unit_ptr, shape.unit_nets,
-        Nets(np.diff(shape.net_ptr), zero.astype(np.int64), zero > 0, weight, zero),
+        FrontierNets(np.diff(shape.net_ptr), zero.astype(np.int64), zero > 0, weight, zero),
         both=False, most=most, width=width, room=width * (graph.size + 2), relax=True,
     )  # fmt: skip
     return (layers, step, cost) if len(layers) else None
@@ -191,7 +191,7 @@ def _states(
 ) -> Frontier | None:
     count = len(weight)
     surplus = SURPLUS if most < np.inf and not relax else 1
-    nets = Nets(
+    nets = FrontierNets(
         pins_left=np.diff(shape.net_ptr),
         fixed=np.zeros(count, np.int64),
         outside=np.zeros(count, np.bool_),

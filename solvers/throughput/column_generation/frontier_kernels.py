@@ -18,7 +18,7 @@ from ....instances.common.kernel import inner, kernel
 SLOTS = 62
 
 
-class Nets(NamedTuple):
+class FrontierNets(NamedTuple):
     """Nets as `build` reads them; shape (E,) each.
 
     Parameters
@@ -40,7 +40,7 @@ class Nets(NamedTuple):
     weight_out: Floats
 
 
-class Scratch(NamedTuple):
+class FrontierScratch(NamedTuple):
     """Working arrays of `_build`."""
 
     slot_of: Ints  # of each net; −1: none, −2: given up
@@ -66,7 +66,7 @@ def build(
     order: Ints,
     unit_ptr: Ints,
     unit_nets: Ints,
-    nets: Nets,
+    nets: FrontierNets,
     *,
     both: bool,
     most: float,
@@ -120,7 +120,7 @@ def build(
         cost_in, cost_out = np.empty((capacity, 2)), np.empty((capacity, 2))
         bits, paid = np.empty((2, 2, 2 * width), np.uint64), np.empty((2, 2 * width))
         bits[:, 0, 0] = paid[0, 0] = 0
-        room_for = Scratch(
+        room_for = FrontierScratch(
             np.full(len(nets.pins_left), -1), np.full(SLOTS, -1), np.zeros(SLOTS, np.int64),
             np.zeros((3, SLOTS)), bits[0], bits[1], paid,
             np.empty(places, np.int64), np.empty(2 * width, np.int64),

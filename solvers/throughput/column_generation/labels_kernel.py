@@ -11,7 +11,7 @@ from ....instances.common.kernel import inner, kernel
 from .frontier import Arcs
 
 
-class Units(NamedTuple):
+class UnitTerms(NamedTuple):
     """Value and load of units, in order; shape (U,) each.
 
     Parameters
@@ -27,7 +27,7 @@ class Units(NamedTuple):
     allowed: Bools
 
 
-class Table(NamedTuple):
+class ValueTable(NamedTuple):
     """Table of the least load of partial sets up to each state, by value in whole parts.
 
     Parameters
@@ -81,7 +81,7 @@ class Sweep(NamedTuple):
     floor: float
 
 
-class Labels(NamedTuple):
+class FrontierLabels(NamedTuple):
     """Labels of one direction at one resolution: value and load of partial sets.
 
     Parameters

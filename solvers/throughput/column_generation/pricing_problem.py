@@ -24,7 +24,7 @@ from ....formulations.throughput.hypergraph import Hypergraph
 from ....formulations.throughput.whole_bytes import room_of
 from ....instances import Throughput
 from ....instances.common.arrays import Bools, Floats, Ints
-from .best_set import Scratch
+from .best_set import LabelScratch
 from .frontier import Frontier, Incidence, cut, frontier, incidence, orders
 
 #: Most parts of a price of 1, entries of a table of loads by value, and the parts of the average
@@ -72,7 +72,7 @@ class PricingProblem:
     transfer_priced: Bools
     parts: int
     without_memory: bool
-    scratch: Scratch = field(default_factory=Scratch)
+    scratch: LabelScratch = field(default_factory=LabelScratch)
 
     def transfer_of(self, kind: int, members: Bools) -> float:
         """Return the transfer time of a set."""

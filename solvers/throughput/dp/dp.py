@@ -14,14 +14,14 @@ import psutil
 
 from ....formulations.task import Task
 from ....formulations.throughput.hypergraph import layer_units
-from ....formulations.throughput.ideals import Criterion, Pipeline, pipeline
+from ....formulations.throughput.ideals import Criterion, IdealPipeline, pipeline
 from ....formulations.throughput.infeasible import memories, why_infeasible
 from ....instances import Placement, Solution, Throughput, VerificationError
 from ....instances.common.arrays import Ints
 from ...core.lattice import Lattice, chain, count_ideals, list_ideals
 from ...core.search import Search
 from ..series.series_dp import series_dp
-from .stage_dp import Found, bytes_needed, least_maximum, states_of
+from .stage_dp import ChainFound, bytes_needed, least_maximum, states_of
 
 #: Ideals that are simply listed; beyond, they are counted first. Classes looked at for counting.
 LISTED_AT_ONCE = 300_000
@@ -65,7 +65,7 @@ ORIGIN = "dp over ideals"
 
 
 @dataclass
-class Work:
+class LatticeWork:
     """What the dynamic program did, for notes and benchmarks."""
 
     reachable: int = 0
@@ -73,7 +73,7 @@ class Work:
     projected_seconds: float = 0.0
     refuted: float = 0.0  # no plan of the lattice has a lower objective
 
-    def add(self, found: Found) -> None:
+    def add(self, found: ChainFound) -> None:
         """Add one run."""
         self.reachable = max(self.reachable, found.reachable)
         self.pairs += found.pairs
@@ -81,15 +81,15 @@ class Work:
 
 
 @dataclass(frozen=True, eq=False)
-class _Run:
+class _LatticeRun:
     """A search on a lattice, which `proves` what it rules out if it holds every plan."""
 
     task: Task[Throughput]
-    pipe: Pipeline
+    pipe: IdealPipeline
     lattice: Lattice
     search: Search[Solution]
     proves: bool = False
-    work: Work = field(default_factory=Work)
+    work: LatticeWork = field(default_factory=LatticeWork)
 
     @cached_property
     def weight(self) -> float:
@@ -99,7 +99,7 @@ class _Run:
 
     def find(
         self, minimise: Criterion, limits: dict[Criterion, float], floor: float = 0.0
-    ) -> Found:
+    ) -> ChainFound:
         """Run the dynamic program and offer its plan."""
         found = least_maximum(self.pipe, self.lattice, minimise, limits, self.search, floor)
         self.work.add(found)
@@ -136,7 +136,7 @@ def ideal_dp(task: Task[Throughput], search: Search[Solution]) -> None:
             with search.phase("series"):
                 series_dp(task, search)
         return
-    run = _Run(task, pipe, lattice, search, proves=ideals_alone(task))
+    run = _LatticeRun(task, pipe, lattice, search, proves=ideals_alone(task))
     with search.phase("dp"):
         least = _solve(run)
     if run.work.projected_seconds:
@@ -190,7 +190,7 @@ def contracted_dp(
     numbered = (pipe.graph.edges[:, 0] < pipe.graph.edges[:, 1]).all()
     order = np.arange(pipe.graph.size) if numbered else pipe.orders[0]
     lattice = few_ideals(pipe, search) or chain(order)
-    _solve(_Run(task, pipe, lattice, search), coarse=math.isinf(search.objective))
+    _solve(_LatticeRun(task, pipe, lattice, search), coarse=math.isinf(search.objective))
 
 
 def few_ideals_dp(task: Task[Throughput], search: Search[Solution]) -> None:
@@ -199,14 +199,14 @@ def few_ideals_dp(task: Task[Throughput], search: Search[Solution]) -> None:
         return
     pipe = pipeline(task)
     lattice = few_ideals(pipe, search)
-    least = _solve(_Run(task, pipe, lattice, search)) if lattice is not None else None
+    least = _solve(_LatticeRun(task, pipe, lattice, search)) if lattice is not None else None
     if least is not None and math.isfinite(least):
         search.raise_bound(least, ORIGIN)
 
 
 def linearised(
     task: Task[Throughput], search: Search[Solution], units: Ints | None = None
-) -> Pipeline | None:
+) -> IdealPipeline | None:
     """Offer the best splits of some topological orders of the units; None if nothing can fit."""
     with search.phase("build"):
         pipe = pipeline(task, units)
@@ -220,7 +220,7 @@ def linearised(
         for order in pipe.orders:
             if search.should_stop():
                 break
-            _solve(_Run(task, pipe, chain(order), search), coarse=order is pipe.orders[0])
+            _solve(_LatticeRun(task, pipe, chain(order), search), coarse=order is pipe.orders[0])
     return pipe
 
 
@@ -231,7 +231,7 @@ def ideals_alone(task: Task[Throughput]) -> bool:
     return problem.split == "contiguous" and (problem.cpu_split == "contiguous" or not cores)
 
 
-def _solve(run: _Run, coarse: bool = False) -> float | None:
+def _solve(run: _LatticeRun, coarse: bool = False) -> float | None:
     """Offer the best plan of a lattice if it beats the incumbent.
 
     Parameters
@@ -279,7 +279,7 @@ def _solve(run: _Run, coarse: bool = False) -> float | None:
     return min(found.value, search.objective)
 
 
-def _solve_linked(run: _Run) -> float | None:
+def _solve_linked(run: _LatticeRun) -> float | None:
     """Offer the plans that are best without links between devices; return a bound for those with.
 
     The dynamic program knows nothing of links: what it minimises is never above the true
@@ -304,7 +304,7 @@ def _solve_linked(run: _Run) -> float | None:
     return run.search.objective
 
 
-def _solve_gpipe(run: _Run) -> float | None:
+def _solve_gpipe(run: _LatticeRun) -> float | None:
     """Minimise max forward + max backward, by minimising one under a limit on the other, in turn.
 
     Let every plan better than the incumbent U have max forward ≥ f and max backward ≥ b. Then it
@@ -340,7 +340,7 @@ def _solve_gpipe(run: _Run) -> float | None:
     return search.objective
 
 
-def _targets(run: _Run, coarse: bool) -> list[float]:
+def _targets(run: _LatticeRun, coarse: bool) -> list[float]:
     """Return max-loads to ask for, one after the other, until there is a plan below one.
 
     The last one is the incumbent's. Low ones are refuted fast; so if the incumbent may be bad,
@@ -354,13 +354,13 @@ def _targets(run: _Run, coarse: bool) -> list[float]:
     return [target for target in steps if 0 < target < last] + [last]
 
 
-def _share(pipe: Pipeline) -> float:
+def _share(pipe: IdealPipeline) -> float:
     """Return what each device has to do at least on average."""
     time = np.array([row.unit for row in pipe.rows if row.criterion == "load"])
     return float(time.min(axis=(0, 1)).sum() / pipe.count.sum())
 
 
-def few_ideals(pipe: Pipeline, search: Search[Solution]) -> Lattice | None:
+def few_ideals(pipe: IdealPipeline, search: Search[Solution]) -> Lattice | None:
     """Return the lattice unless it has many ideals for its units, or takes much memory."""
     units = pipe.graph.size
     most = min(FEW_IDEALS * units, FEW_BYTES // (units // 8 + 1))
@@ -381,7 +381,7 @@ def _most_ready(order: Ints, edges: Ints) -> int:
     return int((np.cumsum(opens) - np.cumsum(closes)).max() + 1)
 
 
-def all_ideals(pipe: Pipeline, search: Search[Solution]) -> Lattice | None:
+def all_ideals(pipe: IdealPipeline, search: Search[Solution]) -> Lattice | None:
     """List the ideals if there is room and time for them; else say what is missing."""
     order, edges = pipe.orders[0], pipe.graph.edges
     began = search.seconds

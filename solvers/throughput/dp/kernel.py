@@ -15,7 +15,7 @@ from ....instances.common.kernel import inner, kernel
 FALLEN = 1e3
 
 
-class Steps(NamedTuple):
+class LatticeSteps(NamedTuple):
     """The lattice of N ideals of U units, as in `Lattice`."""
 
     members: NDArray[np.uint64]  # (N, words) bits
@@ -24,7 +24,7 @@ class Steps(NamedTuple):
     to: NDArray[np.int32]
 
 
-class Table(NamedTuple):
+class LatticeTable(NamedTuple):
     """What is known of R reachable ideals in S states."""
 
     row: Ints  # (N,) row of each ideal below; −1 for ideals out of reach
@@ -34,7 +34,7 @@ class Table(NamedTuple):
     keep: Bools  # (R, S) whether to extend the plan
 
 
-class Lanes(NamedTuple):
+class LatticeLanes(NamedTuple):
     """Rows of the statement by kind of device: L lanes, of which the first C pay for nets."""
 
     kind: Ints  # (L,)
@@ -44,7 +44,7 @@ class Lanes(NamedTuple):
     net_weight: Floats  # (E, C)
 
 
-class Nets(NamedTuple):
+class LatticeNets(NamedTuple):
     """Units of each of E nets, and nets of each unit, in compressed rows."""
 
     pin_start: Ints

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ....formulations.throughput.ideals import Criterion, Pipeline, Row
+from ....formulations.throughput.ideals import Criterion, IdealPipeline, Row
 from ....instances.common.arrays import Bools, Floats, Ints
 from ...core.lattice import Lattice, incidence_of
 from ...core.search import Stoppable
 from . import kernel
-from .kernel import Lanes, Nets, Steps, Table
+from .kernel import LatticeLanes, LatticeNets, LatticeSteps, LatticeTable
 
 #: Pairs of ideals between two looks at the clock: about a tenth of a second.
 SLICE = 2_000_000
@@ -30,7 +30,7 @@ TRIAL_SECONDS = 1.0
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class ChainFound:
     """What the dynamic program returns.
 
     Parameters
@@ -41,7 +41,7 @@ class Found:
         Least maximum of the criterion that was minimised; `inf` without plan.
     device_of_unit
         Shape (U,): for each unit of the pipeline the device, numbered kind by kind in the order
-        of `Pipeline.kinds`; None without plan.
+        of `IdealPipeline.kinds`; None without plan.
     order
         Those devices stage by stage.
     pairs
@@ -62,7 +62,7 @@ class Found:
 
 
 @dataclass(frozen=True, eq=False)
-class States:
+class DeviceStates:
     """How many devices of each kind are used, s = (s_1, …, s_K), as one number Σ stride · s.
 
     Parameters
@@ -78,11 +78,11 @@ class States:
     left: NDArray[np.int64]
 
 
-def states_of(count: Ints) -> States:
+def states_of(count: Ints) -> DeviceStates:
     """Return all states of a cluster with `count` devices of each kind."""
     stride = np.concatenate([[1], np.cumprod(count + 1)[:-1]])
     used = np.arange(int(np.prod(count + 1)))[:, None] // stride % (count + 1)
-    return States(stride, used, count - used)
+    return DeviceStates(stride, used, count - used)
 
 
 def bytes_needed(ideals: int, lattice: Lattice, states: int) -> int:
@@ -92,13 +92,13 @@ def bytes_needed(ideals: int, lattice: Lattice, states: int) -> int:
 
 
 def least_maximum(
-    pipe: Pipeline,
+    pipe: IdealPipeline,
     lattice: Lattice,
     minimise: Criterion,
     limits: Mapping[Criterion, float],
     search: Stoppable,
     floor: float = 0.0,
-) -> Found:
+) -> ChainFound:
     """Find the chain of stages with the least maximum of one criterion.
 
     Parameters
@@ -130,23 +130,23 @@ def least_maximum(
     states = states_of(pipe.count)
     alive = _windows(rows, lattice, upper_bounds, states, search)
     if alive is None:
-        return Found(False)
+        return ChainFound(False)
     reachable = np.logical_or.reduce(alive, axis=1)
     if not (reachable[0] and reachable[-1]):
-        return Found(True, reachable=int(reachable.sum()))
+        return ChainFound(True, reachable=int(reachable.sum()))
     table = _table(alive, reachable, limits[minimise])
     floor = min(floor, np.finfo(float).max)
     steps = _steps(lattice)
     lanes = _lanes(rows, lattice, upper_bounds, minimise)
-    nets = Nets(*incidence_of(pipe.graph.pins, lattice.order))
+    nets = LatticeNets(*incidence_of(pipe.graph.pins, lattice.order))
     split = np.zeros((lattice.size if pipe.relayed else 0, lanes.net_weight.shape[1]))
     if pipe.relayed:
         kernel.splits(steps, nets, lanes.net_weight, split)
         lanes = lanes._replace(net_weight=lanes.net_weight[:0])
-        nets = Nets(*incidence_of((), lattice.order))
+        nets = LatticeNets(*incidence_of((), lattice.order))
     yields = pipe.yielding[lattice.order]
     pairs, devices = 0, int(pipe.count.sum())
-    gave_up = Found(False, reachable=len(table.value))
+    gave_up = ChainFound(False, reachable=len(table.value))
     for total in range(devices):
         now = np.flatnonzero(states.used.sum(axis=1) == total)
         for state in now.tolist():
@@ -175,15 +175,15 @@ def least_maximum(
     final = np.where(table.origin[-1] >= 0, table.value[-1], np.inf)
     best = int(final.argmin())
     if np.isinf(final[best]):
-        return Found(True, pairs=pairs, reachable=len(table.value))
+        return ChainFound(True, pairs=pairs, reachable=len(table.value))
     device, stages = _read_back(pipe, lattice, states, table, best)
-    return Found(True, float(final[best]), device, stages, pairs, len(table.value))
+    return ChainFound(True, float(final[best]), device, stages, pairs, len(table.value))
 
 
-def _table(alive: Bools, reachable: Bools, limit: float) -> Table:
+def _table(alive: Bools, reachable: Bools, limit: float) -> LatticeTable:
     """Return what is known at the beginning: the empty ideal."""
     value = np.where(alive[reachable], limit, -1.0)
-    table = Table(
+    table = LatticeTable(
         row=np.where(reachable, np.cumsum(reachable) - 1, -1),
         value=value,
         origin=np.full(value.shape, -1, np.int32),
@@ -194,11 +194,11 @@ def _table(alive: Bools, reachable: Bools, limit: float) -> Table:
     return table
 
 
-def _steps(lattice: Lattice) -> Steps:
-    return Steps(lattice.members, lattice.start, lattice.unit, lattice.to)
+def _steps(lattice: Lattice) -> LatticeSteps:
+    return LatticeSteps(lattice.members, lattice.start, lattice.unit, lattice.to)
 
 
-def _left(table: Table, now: Ints, ideal: int, devices: int) -> float:
+def _left(table: LatticeTable, now: Ints, ideal: int, devices: int) -> float:
     """Return how many times the work up to an ideal is left, for this device and so many more."""
     extended = np.logical_or.reduce(table.keep[:, now], axis=1)
     done = extended[: table.row[:ideal].max(initial=-1) + 1].sum()
@@ -206,7 +206,7 @@ def _left(table: Table, now: Ints, ideal: int, devices: int) -> float:
 
 
 def _windows(
-    rows: list[Row], lattice: Lattice, upper_bounds: Floats, states: States, search: Stoppable
+    rows: list[Row], lattice: Lattice, upper_bounds: Floats, states: DeviceStates, search: Stoppable
 ) -> Bools | None:
     """Return for each ideal and state whether the devices used, and those left, can do the work.
 
@@ -258,7 +258,9 @@ def knapsack_shares(weight: Floats, size: Floats, room: float) -> Floats:
     return share
 
 
-def _lanes(rows: list[Row], lattice: Lattice, upper_bounds: Floats, minimise: Criterion) -> Lanes:
+def _lanes(
+    rows: list[Row], lattice: Lattice, upper_bounds: Floats, minimise: Criterion
+) -> LatticeLanes:
     """Return the rows by kind, without those that cannot bind."""
     lanes: list[tuple[int, float, Row]] = [
         (k, min(float(cap[k]), float(np.finfo(float).max)), row)
@@ -268,7 +270,7 @@ def _lanes(rows: list[Row], lattice: Lattice, upper_bounds: Floats, minimise: Cr
     ]
     lanes.sort(key=lambda lane: not lane[2].net[lane[0]].any())
     charged = sum(bool(row.net[k].any()) for k, _, row in lanes)
-    return Lanes(
+    return LatticeLanes(
         np.array([k for k, _, _ in lanes]),
         np.array([cap for _, cap, _ in lanes]),
         np.array([row.criterion == minimise for _, _, row in lanes]),
@@ -278,7 +280,7 @@ def _lanes(rows: list[Row], lattice: Lattice, upper_bounds: Floats, minimise: Cr
 
 
 def _read_back(
-    pipe: Pipeline, lattice: Lattice, states: States, table: Table, state: int
+    pipe: IdealPipeline, lattice: Lattice, states: DeviceStates, table: LatticeTable, state: int
 ) -> tuple[Ints, tuple[int, ...]]:
     """Return the device of each unit, and the devices in use by stage.
 

@@ -27,13 +27,13 @@ import numpy as np
 
 from ....formulations.task import Task
 from ....formulations.throughput.certificate import PROOF_MARGIN
-from ....formulations.throughput.ideals import Pipeline, pipeline
+from ....formulations.throughput.ideals import IdealPipeline, pipeline
 from ....instances import Placement, Solution, Throughput
 from ....instances.common.arrays import Floats, Ints
 from ....instances.common.exact_sums import rounded_down, rounded_up, step_of
 from ...core.search import Search
-from .table import FewestDevices, Table, table
-from .tree import States, divide, last_state, neighbours, nets, series, states
+from .table import FewestDevices, SeriesTable, table
+from .tree import SegmentStates, divide, last_state, neighbours, nets, series, states
 
 #: The check of bounds goes over all ideals, of which a series may have far more than it has states.
 ORIGIN = "dp over a series of segments, unchecked beyond 60,000 ideals"
@@ -108,7 +108,7 @@ class _Exact(NamedTuple):
     step: float
 
 
-def _exact(pipe: Pipeline, kinds: Ints, longest: float) -> _Exact:
+def _exact(pipe: IdealPipeline, kinds: Ints, longest: float) -> _Exact:
     """Return the rounded numbers for plans within a load, by kind in the given order."""
     load, memory = pipe.rows[0], pipe.rows[-1]
     time = np.minimum(load.unit[kinds], 2 * longest)
@@ -129,10 +129,10 @@ def _exact(pipe: Pipeline, kinds: Ints, longest: float) -> _Exact:
     )
 
 
-def _costs(pipe: Pipeline, exact: _Exact, search: Search[Solution]) -> Table | None:
+def _costs(pipe: IdealPipeline, exact: _Exact, search: Search[Solution]) -> SeriesTable | None:
     """Return the states of a pipeline with stage loads; None if there are too many."""
     near = neighbours(pipe.graph)
-    listed: list[States] = []
+    listed: list[SegmentStates] = []
     number = 0
     for units in series(near, pipe.orders[0]):
         found = states(divide(pipe.graph, near, units), near)

@@ -13,7 +13,7 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 from ....instances.common.arrays import Bools, Floats, Ints
 from ...core.search import Stoppable
 from .kernel import fewest_devices, larger_states
-from .tree import Net, States, opened
+from .tree import SegmentStates, SeriesNet, opened
 
 #: State pairs of two segments up to which each has its own shared load, where nets make it differ.
 DENSE = 100_000
@@ -111,10 +111,10 @@ class StageLoads(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class SeriesTable:
     """The states of all segments and of the end of the series, with the loads of stages."""
 
-    states: Sequence[States]
+    states: Sequence[SegmentStates]
     loads: StageLoads
 
     @property
@@ -123,7 +123,7 @@ class Table:
         return int(self.loads.states.begin[-1])
 
 
-class Devices(NamedTuple):
+class DeviceSets(NamedTuple):
     """Devices of each kind, and the numbers of the sets of them: Σ radix · used; radix[0] is 0."""
 
     number: Ints
@@ -131,15 +131,15 @@ class Devices(NamedTuple):
 
 
 def table(
-    states: Sequence[States],
-    nets: Sequence[Net],
+    states: Sequence[SegmentStates],
+    nets: Sequence[SeriesNet],
     time: Floats,
     memory: tuple[Floats, Floats],
     longest: float,
     search: Stoppable,
     *,
     relayed: bool,
-) -> Table | None:
+) -> SeriesTable | None:
     """Return the loads of stages; None if there are too many pairs of segments, or no time.
 
     Parameters
@@ -186,7 +186,7 @@ def table(
         memory_rank=rank,
     )
     inner = _inner_pairs(states, bounded, time, longest)
-    return Table(states, StageLoads(by_state, pairs, inner, room))
+    return SeriesTable(states, StageLoads(by_state, pairs, inner, room))
 
 
 def _sorted(rows: Floats, begin: Ints) -> Ints:
@@ -196,7 +196,7 @@ def _sorted(rows: Floats, begin: Ints) -> Ints:
 
 
 def _inner_pairs(
-    states: Sequence[States], bounded: Bools, time: Floats, longest: float
+    states: Sequence[SegmentStates], bounded: Bools, time: Floats, longest: float
 ) -> InnerPairs:
     """Return the pairs of nested states of each bounded segment whose work is within `longest`."""
     ranges = np.zeros((len(time), len(states), 2), np.int64)
@@ -223,7 +223,7 @@ def _later(pairs: SegmentPairs) -> Ints:
     return np.repeat(np.arange(len(pairs.ptr) - 1), np.diff(pairs.ptr))
 
 
-def _work(states: Sequence[States], time: Floats, begin: Ints) -> Floats:
+def _work(states: Sequence[SegmentStates], time: Floats, begin: Ints) -> Floats:
     """Return the work of each state, shape (K, N)."""
     work, before = np.empty((len(time), begin[-1])), np.zeros(len(time))
     for a, one in enumerate(states):
@@ -233,7 +233,9 @@ def _work(states: Sequence[States], time: Floats, begin: Ints) -> Floats:
     return work
 
 
-def _cut(states: Sequence[States], nets: Sequence[Net], begin: Ints, kinds: int) -> Floats:
+def _cut(
+    states: Sequence[SegmentStates], nets: Sequence[SeriesNet], begin: Ints, kinds: int
+) -> Floats:
     """Return the weight of the nets that each state cuts, shape (K, N)."""
     through = np.zeros((kinds, len(states) + 1))  # nets that have no pins in a segment
     cut = np.zeros((kinds, begin[-1]))
@@ -252,7 +254,11 @@ def _cut(states: Sequence[States], nets: Sequence[Net], begin: Ints, kinds: int)
 
 
 def _pairs(
-    states: Sequence[States], nets: Sequence[Net], reach: Ints, cut: Floats, search: Stoppable
+    states: Sequence[SegmentStates],
+    nets: Sequence[SeriesNet],
+    reach: Ints,
+    cut: Floats,
+    search: Stoppable,
 ) -> SegmentPairs | None:
     """Return the pairs of segments; None if the search must stop.
 
@@ -266,7 +272,7 @@ def _pairs(
     rows: list[tuple[int, int, Floats, int]] = []
     each = [np.zeros((len(cut), 0))]
     filled = 0
-    touching: list[list[Net]] = [[] for _ in states]
+    touching: list[list[SeriesNet]] = [[] for _ in states]
     for net in nets:
         for a in net.segments:
             touching[a].append(net)
@@ -298,14 +304,20 @@ def _pairs(
 
 
 def _shared(
-    states: Sequence[States], a: int, b: int, spanning: Sequence[Net], kinds: int, *, listed: bool
+    states: Sequence[SegmentStates],
+    a: int,
+    b: int,
+    spanning: Sequence[SeriesNet],
+    kinds: int,
+    *,
+    listed: bool,
 ) -> tuple[Floats, Floats | None]:
     """Return the most load counted twice over stages from segment a to b, and that of each stage.
 
     The latter is None unless it differs among stages and is `listed`.
     """
     same, most = np.zeros(kinds), np.zeros(kinds)
-    differ: list[Net] = []
+    differ: list[SeriesNet] = []
     for net in spanning:
         if net.segments[-1] < b:
             break  # the others end before, too
@@ -328,7 +340,11 @@ def _shared(
 
 
 def _within(
-    states: States, a: int, touching: Sequence[Net], spanning: Sequence[Net], kinds: int
+    states: SegmentStates,
+    a: int,
+    touching: Sequence[SeriesNet],
+    spanning: Sequence[SeriesNet],
+    kinds: int,
 ) -> Floats:
     """Return the load counted twice of each stage within a segment, shape (K, S²)."""
     own = np.zeros((kinds, states.size, states.size))
@@ -345,7 +361,7 @@ def _times_double(low: Ints, high: Ints, pins: int) -> Ints:
     return np.where((low > 0) & (high < pins), np.where(high > low, 1, 2), 0)
 
 
-class Stage(NamedTuple):
+class ChainStage(NamedTuple):
     """A stage: its kind of device, the state before it, and that state's segment."""
 
     kind: int
@@ -366,9 +382,9 @@ class FewestDevices:
         Of loads.
     """
 
-    def __init__(self, table: Table, count: Ints, limit: float) -> None:
+    def __init__(self, table: SeriesTable, count: Ints, limit: float) -> None:
         radix = np.append(0, np.cumprod(np.append(1, count[1:] + 1))[:-1])[: len(count)]
-        self._table, self._devices, self._limit = table, Devices(count, radix), limit
+        self._table, self._devices, self._limit = table, DeviceSets(count, radix), limit
         shape = int(np.prod(count[1:] + 1)), table.size
         self._fewest = np.full(shape, int(count[0]) + 1)
         self._fewest[0, 0] = 0
@@ -418,7 +434,7 @@ class FewestDevices:
             return int(self._fewest[used, j])
         return int(used // self._devices.radix[k] % (self._devices.number[k] + 1))
 
-    def _last_stage(self, used: int, j: int, b: int) -> Stage | None:
+    def _last_stage(self, used: int, j: int, b: int) -> ChainStage | None:
         """Return a last stage up to state j of segment b; None if none is within the limit."""
         states, pairs, inner, room = self._table.loads
         for k in range(len(self._devices.number)):
@@ -432,13 +448,13 @@ class FewestDevices:
                 first, after = states.begin[a : a + 2].tolist()
                 found = np.flatnonzero(fits[first:after] & (self._load(p, k, j, b) <= self._limit))
                 if len(found):
-                    return Stage(k, first + int(found[0]), a)
+                    return ChainStage(k, first + int(found[0]), a)
             begin, listed = int(states.begin[b]), slice(*inner.ranges[k, b].tolist())
             low = inner.low[listed][inner.high[listed] == j - begin]
             work = (states.end[k] - states.start[k]) / 2
             found = low[fits[begin + low] & (work[j] - work[begin + low] <= self._limit)]
             if len(found):
-                return Stage(k, begin + int(found[0]), b)
+                return ChainStage(k, begin + int(found[0]), b)
         return None
 
     def _load(self, p: int, k: int, j: int, b: int) -> Floats:
@@ -455,7 +471,7 @@ class FewestDevices:
         return load
 
 
-def nested(states: States, number: int, inside: Bools | None) -> Bools:
+def nested(states: SegmentStates, number: int, inside: Bools | None) -> Bools:
     """Return a state within some units, by exchanging branches of one symmetry class.
 
     Parameters

@@ -32,7 +32,7 @@ from ....instances.common.arrays import Bools, Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)
-class Net:
+class SeriesNet:
     """Net with its pins by segment.
 
     Parameters
@@ -66,7 +66,7 @@ class Net:
         at = bisect_right(self.segments, a)
         return at < len(self.segments) and self.segments[at] < b
 
-    def pins_held(self, a: int, states: States) -> Ints:
+    def pins_held(self, a: int, states: SegmentStates) -> Ints:
         """Return how many pins each state of a segment holds, shape (S,)."""
         at = bisect_left(self.segments, a)
         if at == len(self.segments) or self.segments[at] != a:
@@ -88,7 +88,7 @@ Row = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, eq=False)
-class States:
+class SegmentStates:
     """The states of a segment with U units, S of them, by size; the first is the empty ideal.
 
     Parameters
@@ -140,7 +140,7 @@ class States:
 
 
 @dataclass(frozen=True, eq=False)
-class Ideals:
+class BranchIdeals:
     """The ideals of a branch, by size.
 
     Parameters
@@ -330,12 +330,12 @@ def _interchangeable(graph: Hypergraph, near: Neighbours, one: Branch, other: Br
     return Counter(nets) == Counter(moved)
 
 
-def last_state() -> States:
+def last_state() -> SegmentStates:
     """Return the state after the last segment: the whole graph."""
-    return States(np.zeros(0, np.int64), np.ones((1, 0), np.bool_), (), [()], ())
+    return SegmentStates(np.zeros(0, np.int64), np.ones((1, 0), np.bool_), (), [()], ())
 
 
-def states(segment: Segment, near: Neighbours) -> States | None:
+def states(segment: Segment, near: Neighbours) -> SegmentStates | None:
     """Return the states of a segment; None if there are too many."""
     found = [_ideals(branches[0], near) for branches in segment.classes]
     ideals = [one for one in found if one]
@@ -360,10 +360,12 @@ def states(segment: Segment, near: Neighbours) -> States | None:
     order = np.argsort(member.sum(axis=1), kind="stable")[:-1]
     shape = tuple((n, one.member.shape[1]) for one, n in zip(ideals, many, strict=True))
     kept = [rows[i] for i in order.tolist()]
-    return States(segment.units, member[order], shape, kept, tuple(one.larger for one in ideals))
+    return SegmentStates(
+        segment.units, member[order], shape, kept, tuple(one.larger for one in ideals)
+    )
 
 
-def _ideals(branch: Branch, near: Neighbours) -> Ideals | None:
+def _ideals(branch: Branch, near: Neighbours) -> BranchIdeals | None:
     """Return the ideals of a branch; None if there are too many."""
     needed = [sum(1 << i for i, u in enumerate(branch) if u in near.before[v]) for v in branch]
     place, todo = {0: 0}, [0]
@@ -376,7 +378,7 @@ def _ideals(branch: Branch, near: Neighbours) -> Ideals | None:
         if len(todo) > MOST_IDEALS:
             return None
     bits = [1 << i for i in range(len(branch))]
-    return Ideals(
+    return BranchIdeals(
         np.array([[bool(ideal & bit) for bit in bits] for ideal in todo]),
         tuple(
             tuple(place[ideal | bit] for bit in bits if not ideal & bit and ideal | bit in place)
@@ -385,7 +387,7 @@ def _ideals(branch: Branch, near: Neighbours) -> Ideals | None:
     )
 
 
-def nets(graph: Hypergraph, states: Sequence[States], weight: Floats) -> list[Net]:
+def nets(graph: Hypergraph, states: Sequence[SegmentStates], weight: Floats) -> list[SeriesNet]:
     """Return the nets of positive weight.
 
     Parameters
@@ -396,23 +398,23 @@ def nets(graph: Hypergraph, states: Sequence[States], weight: Floats) -> list[Ne
     segment, column = np.empty(graph.size, np.int64), np.empty(graph.size, np.int64)
     for a, one in enumerate(states):
         segment[one.units], column[one.units] = a, np.arange(len(one.units))
-    found: list[Net] = []
+    found: list[SeriesNet] = []
     for e in np.flatnonzero(weight.any(axis=0)):
         units = np.array(graph.pins[e])
         units = units[np.argsort(segment[units], kind="stable")]
         segments, start = np.unique(segment[units], return_index=True)
         columns = np.split(column[units], start[1:])
         before = [*start.tolist(), len(units)]
-        found.append(Net(weight[:, e], segments.tolist(), before, columns))
+        found.append(SeriesNet(weight[:, e], segments.tolist(), before, columns))
     return found
 
 
-def opened(nets: Sequence[Net], length: int) -> Iterator[list[Net]]:
+def opened(nets: Sequence[SeriesNet], length: int) -> Iterator[list[SeriesNet]]:
     """Yield for each segment the nets with pins there or before, and after; the longest first."""
-    begins: list[list[Net]] = [[] for _ in range(length)]
+    begins: list[list[SeriesNet]] = [[] for _ in range(length)]
     for net in nets:
         begins[net.segments[0]].append(net)
-    found: list[Net] = []
+    found: list[SeriesNet] = []
     for a in range(length):
         found = [net for net in found + begins[a] if net.segments[-1] > a]
         found.sort(key=lambda net: -net.segments[-1])

@@ -20,7 +20,7 @@ from stagecut.runtime import evaluate
 from stagecut.solvers import Search
 from stagecut.solvers.throughput import neighbourhood
 from stagecut.solvers.throughput.column_generation.best_set import (
-    Scratch,
+    LabelScratch,
     SetQuery,
     best_set,
     best_sets_by_value,
@@ -89,7 +89,7 @@ def test_the_best_set_is_that_of_enumeration(seed: int) -> None:
                 states,
                 SetQuery(price, load, limit, floor, np.inf, transfer_price if overlap else None),
                 partial(true_load, kind, load),
-                Scratch(),
+                LabelScratch(),
                 should_stop=lambda: False,
             )
             assert found is not None

@@ -29,7 +29,13 @@ from stagecut.solvers.throughput.dp import dp
 from stagecut.solvers.throughput.series import table, tree
 from stagecut.solvers.throughput.series.series_dp import ORIGIN, series_dp
 from stagecut.solvers.throughput.series.table import nested
-from stagecut.solvers.throughput.series.tree import States, divide, neighbours, series, states
+from stagecut.solvers.throughput.series.tree import (
+    SegmentStates,
+    divide,
+    neighbours,
+    series,
+    states,
+)
 
 CONTIGUOUS = Throughput(split="contiguous")
 
@@ -181,7 +187,7 @@ def test_a_branch_that_costs_more_is_not_alike() -> None:
 def test_branches_change_places_so_that_states_are_nested() -> None:
     shape = ((3, 2),)
     member = np.array([[0, 0, 0, 0, 1, 0], [1, 0, 1, 1, 0, 0]], np.bool_)
-    both = States(np.arange(6), member, shape, [], ())
+    both = SegmentStates(np.arange(6), member, shape, [], ())
     inside = nested(both, 0, member[1])
     assert inside.sum() == 1
     assert (inside <= member[1]).all()
