@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..formulations.schedule.milp import Operation, ScheduleInstance
+from ..formulations.schedule.milp import ScheduleInstance, StagePass
 from ..instances import InputError, Status, gap_between
 from ..instances.common.quantities import show_gap
 from ..instances.model.summary import Summarised
@@ -175,7 +175,7 @@ def schedule_instance(
         pairs = zip(stages.capacity_bytes.tolist(), used, strict=True)
         activation_bytes = [max(0.0, capacity - taken) for capacity, taken in pairs]
     actions: list[Action] = []
-    operations: list[Operation] = []
+    operations: list[StagePass] = []
     back = Kind.I if split else Kind.B
     for s, (d,) in enumerate(stages.replicas):
         has_forward, has_backward = stages.present[s].tolist()
@@ -189,7 +189,7 @@ def schedule_instance(
                 parts += [(Kind.W, weight, -size)] if split else []
             for kind, duration, memory in parts:
                 actions.append(Action(s, kind, j))
-                operations.append(Operation(str(actions[-1]), d, duration, memory))
+                operations.append(StagePass(str(actions[-1]), d, duration, memory))
     number = {action: i for i, action in enumerate(actions)}
     before = []
     for action, i in number.items():

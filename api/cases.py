@@ -38,7 +38,7 @@ GRACE_S = 30.0
 
 
 @dataclass(frozen=True)
-class Case:
+class ComparisonCase:
     """One workload, one method, one set of options of `stagecut solve`, with a mesh of `shard`.
 
     Parameters
@@ -89,7 +89,7 @@ def cases(
     objective: str = "throughput",
     cluster: Path | None = None,
     given: str = "",
-) -> list[Case]:
+) -> list[ComparisonCase]:
     """Return every workload with every method.
 
     Parameters
@@ -124,7 +124,7 @@ def cases(
     prints = {name: load(name).fingerprint + devices for name in workloads}
     called = unique_names(list(prints))
     return [
-        Case(called[name], name, prints[name], method, tuple(options), time_limit)
+        ComparisonCase(called[name], name, prints[name], method, tuple(options), time_limit)
         for name in prints
         for method in methods
     ]
@@ -150,7 +150,7 @@ def unique_names(workloads: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def run_case(case: Case) -> Row:
+def run_case(case: ComparisonCase) -> Row:
     """Run one case in a process of its own and return its row; a refusal or a crash is one, too."""
     verb = "shard" if MESH in case.options else "solve"
     command, environment = python_process(
@@ -183,7 +183,7 @@ def run_case(case: Case) -> Row:
 
 
 def run_cases(
-    todo: Sequence[Case],
+    todo: Sequence[ComparisonCase],
     output: Path,
     *,
     jobs: int = 1,
@@ -227,7 +227,7 @@ def run_cases(
             )
     rows = {case.key: known[case.key] for case in todo if case.key in known}
 
-    def tell(case: Case) -> None:
+    def tell(case: ComparisonCase) -> None:
         if on_row is not None:
             on_row({"problem": case.problem, **rows[case.key]})
 

@@ -14,9 +14,9 @@ from ..instances.costs.description import ModelDescription, forward_flops
 from ..instances.costs.hardware import TrainingCluster
 from ..instances.costs.layout import Layout, check_layout
 from ..instances.costs.measured import load_measurements, with_measurements
-from ..instances.costs.memory import RankMemory, Stages, rank_memory
+from ..instances.costs.memory import RankMemory, RankStages, rank_memory
 from ..instances.costs.models import model_description
-from ..instances.costs.traffic import Collective, collectives
+from ..instances.costs.traffic import CollectiveTraffic, collectives
 from ..runtime.estimate import iteration_time
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Estimate:
         """Whether every rank's bytes are there."""
         return max(rank.needed for rank in self.memory) <= self.memory_limit
 
-    def collectives(self, rank: int = 0) -> tuple[Collective, ...]:
+    def collectives(self, rank: int = 0) -> tuple[CollectiveTraffic, ...]:
         """Return count and bytes of what crosses process groups in an iteration, by axis and kind.
 
         Parameters
@@ -198,6 +198,6 @@ def estimate(
     if measured is not None:
         table = with_measurements(table, load_measurements(Path(measured)), cluster)
     time = iteration_time(model, layout, cluster, table)
-    stages = Stages.of(model, layout)
+    stages = RankStages.of(model, layout)
     ranks = tuple(rank_memory(model, layout, rank, stages) for rank in range(layout.pipeline))
     return Estimate(model, layout, cluster, time.seconds, time.terms, ranks, table.name)

@@ -23,7 +23,7 @@ from ..solvers.learned.subject import Subject
 from ..solvers.learned.train import (
     Example,
     Settings,
-    Training,
+    TrainingRun,
     imitate_step,
     new_training,
     train_step,
@@ -159,7 +159,7 @@ def learn(
     resume: bool = False,
     resumable: bool = True,
     told: Callable[[Update], None] | None = None,
-) -> Training:
+) -> TrainingRun:
     """Train a policy and write it, with all that `resume` needs; also if it is interrupted.
 
     The same set, options and seed give the same curve, and a training that is resumed the curve of
@@ -211,7 +211,7 @@ def learn(
 
 
 def _update(
-    on: TrainingSet, training: Training, examples: Sequence[Example], options: LearnOptions
+    on: TrainingSet, training: TrainingRun, examples: Sequence[Example], options: LearnOptions
 ) -> Update:
     if training.steps < options.imitate and examples:
         loss = imitate_step(training, examples, options.settings.gradient_norm)

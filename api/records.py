@@ -27,7 +27,7 @@ TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
-class Record:
+class InstanceRecord:
     """What is known of one instance.
 
     Parameters
@@ -74,7 +74,7 @@ class Record:
         return gap_between(self.objective, self.bound)
 
 
-def read_records(folder: str | Path) -> list[Record]:
+def read_records(folder: str | Path) -> list[InstanceRecord]:
     """Return the records of a folder.
 
     Raises
@@ -89,7 +89,7 @@ def read_records(folder: str | Path) -> list[Record]:
     stagecut.instances.common.errors.InputError: nowhere/records.csv: no such file; check the path
     """
     source = read_source(Path(folder) / "records.csv")
-    names = [field.name for field in fields(Record)]
+    names = [field.name for field in fields(InstanceRecord)]
     rows = csv.DictReader(io.StringIO(source.text, newline=""))
     if rows.fieldnames != names:
         source.fail(f"its columns are not {', '.join(names)}")
@@ -99,27 +99,29 @@ def read_records(folder: str | Path) -> list[Record]:
         source.fail(f"line {rows.line_num} is no record")
 
 
-def _from_row(row: dict[str, str]) -> Record:
+def _from_row(row: dict[str, str]) -> InstanceRecord:
     words: dict[str, object] = dict(row)
     for name in ("objective", "bound"):
         words[name] = number = float(row[name])
         if math.isnan(number):
             raise ValueError(name)
     words["checked"] = {"yes": True, "no": False}[row["checked"]]
-    return Record(**words)  # type: ignore[arg-type]
+    return InstanceRecord(**words)  # type: ignore[arg-type]
 
 
-def write_records(folder: str | Path, records: list[Record]) -> None:
+def write_records(folder: str | Path, records: list[InstanceRecord]) -> None:
     """Write `records.csv`, in the order of instances, whole or not at all."""
     text = io.StringIO()
-    rows = csv.DictWriter(text, [field.name for field in fields(Record)], lineterminator="\n")
+    rows = csv.DictWriter(
+        text, [field.name for field in fields(InstanceRecord)], lineterminator="\n"
+    )
     rows.writeheader()
     for record in sorted(records, key=lambda r: (r.instance, r.asked)):
         rows.writerow(asdict(record) | {"checked": "yes" if record.checked else "no"})
     write_whole(Path(folder) / "records.csv", text.getvalue())
 
 
-def check_record(record: Record, folder: str | Path, instances: str | Path) -> None:
+def check_record(record: InstanceRecord, folder: str | Path, instances: str | Path) -> None:
     """Compute everything that a record claims anew.
 
     The plan is verified from the definition; where the bound has a certificate, that is checked,
@@ -155,7 +157,7 @@ def submit_record(
     instance: str = "",
     asked: str = "",
     command: str = "",
-) -> tuple[Record, str]:
+) -> tuple[InstanceRecord, str]:
     """Take a plan into the records if it verifies and is better than what they have.
 
     Parameters
@@ -219,10 +221,10 @@ def submit_record(
     return new, better
 
 
-def _record(path: str, asked: str, plan: Plan, proved: bool, command: str) -> Record:
+def _record(path: str, asked: str, plan: Plan, proved: bool, command: str) -> InstanceRecord:
     """Return the first record of a question."""
     name = re.sub(r"[^a-z0-9]+", "-", f"{Path(path).with_suffix('')} {asked}".lower()) + ".json"
-    return Record(
+    return InstanceRecord(
         instance=path,
         asked=asked,
         objective=plan.objective,
@@ -236,7 +238,9 @@ def _record(path: str, asked: str, plan: Plan, proved: bool, command: str) -> Re
     )
 
 
-def _improved(old: Record, plan: Plan, proved: bool, command: str) -> tuple[Record, str]:
+def _improved(
+    old: InstanceRecord, plan: Plan, proved: bool, command: str
+) -> tuple[InstanceRecord, str]:
     """Return a record with what is better in the plan, and what that is.
 
     A bound that is only a search's word does not take the place of one that was checked, unless
@@ -259,7 +263,7 @@ def _improved(old: Record, plan: Plan, proved: bool, command: str) -> tuple[Reco
 
 
 def _find(
-    plan_file: str | Path, records: list[Record], instances: str | Path, instance: str
+    plan_file: str | Path, records: list[InstanceRecord], instances: str | Path, instance: str
 ) -> tuple[Workload, Plan, str] | None:
     """Return the instance that a plan was made for, with the plan."""
     for path in [instance] if instance else sorted({record.instance for record in records}):
@@ -275,7 +279,7 @@ def _find(
     return None
 
 
-def _answers(record: Record, plan: Plan, folder: str | Path, instances: str | Path) -> bool:
+def _answers(record: InstanceRecord, plan: Plan, folder: str | Path, instances: str | Path) -> bool:
     """Whether a plan answers the question of a record."""
     return _same_question(_load(record.plan, record, folder, instances)[1], plan)
 
@@ -286,7 +290,7 @@ def _same_question(one: Plan, other: Plan) -> bool:
 
 
 def _load(
-    name: str, record: Record, folder: str | Path, instances: str | Path
+    name: str, record: InstanceRecord, folder: str | Path, instances: str | Path
 ) -> tuple[Workload, Plan]:
     workload = load(Path(instances) / record.instance)
     return load_plan_with_form(Path(folder) / "plans" / name, workload)

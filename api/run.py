@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..instances import Plan, Planned, Workload, plan_of
 
 if TYPE_CHECKING:
-    from ..runtime.execution.steps import Step
+    from ..runtime.execution.steps import StepResult
 
 
 def run(
@@ -18,9 +18,9 @@ def run(
     inputs: Any = None,
     *,
     workload: Workload | None = None,
-    on_step: Callable[[Step], None] | None = None,
+    on_step: Callable[[StepResult], None] | None = None,
     **options: Any,
-) -> list[Step]:
+) -> list[StepResult]:
     """Run a plan as one of its processes, which `torchrun` starts.
 
     Parameters
@@ -59,9 +59,9 @@ def run(
     stagecut.instances.common.errors.InputError: my_model.py: no such file
     """
     from ..instances.pytorch.factory import made_of, make
-    from ..runtime.execution.options import Options
+    from ..runtime.execution.options import RunOptions
     from ..runtime.execution.run import run as run_plan
 
     made = make(model) if isinstance(model, str) else made_of(model, inputs)
     held = Path(plan) if isinstance(plan, str | Path) else plan_of(plan)
-    return run_plan(held, made, Options(**options), workload=workload, on_step=on_step)
+    return run_plan(held, made, RunOptions(**options), workload=workload, on_step=on_step)

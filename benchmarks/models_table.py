@@ -168,7 +168,7 @@ def train_as_rank(model: Any, batches: list[dict[str, Any]], folder: str) -> dic
     import torch.distributed as dist
 
     from stagecut.instances.formats.files import load, load_plan
-    from stagecut.runtime.execution.pipeline import Pipeline
+    from stagecut.runtime.execution.pipeline import RunningPipeline
     from stagecut.runtime.execution.prepare import split_model
     from stagecut.runtime.simulate.simulator import simulate_stages
 
@@ -176,7 +176,7 @@ def train_as_rank(model: Any, batches: list[dict[str, Any]], folder: str) -> dic
     plan = load_plan(f"{folder}/plan.json", workload)
     prepared = split_model(plan, model, (), batches[0], workload)
     dist.init_process_group("gloo")
-    pipeline = Pipeline(prepared, schedule=SCHEDULE, microbatches=MICROBATCHES)
+    pipeline = RunningPipeline(prepared, schedule=SCHEDULE, microbatches=MICROBATCHES)
     learned = [p for _, p in pipeline.named_parameters() if p.requires_grad]
     optimizer = torch.optim.SGD(learned, lr=0.01) if learned else None
     batch = [prepared.inputs((), each) for each in batches]

@@ -296,7 +296,12 @@ def figure_1(options: argparse.Namespace, head: str) -> None:
     from stagecut.instances.costs.description import Attention, Block, FeedForward
     from stagecut.instances.costs.description import ModelDescription as Model
     from stagecut.instances.costs.layout import RECIPES, Layout
-    from stagecut.instances.costs.memory import Stages, passes_in_flight, rank_memory, stage_kept
+    from stagecut.instances.costs.memory import (
+        RankStages,
+        passes_in_flight,
+        rank_memory,
+        stage_kept,
+    )
 
     asked: list[list[Any]] = []
     errors: dict[str, list[float]] = {name: [] for name in ("state", "activations")}
@@ -325,7 +330,7 @@ def figure_1(options: argparse.Namespace, head: str) -> None:
                 fused_attention=False,
                 recipe=RECIPES["megatron-bf16"],
             )
-            stages = Stages.of(model, layout)
+            stages = RankStages.of(model, layout)
             ours = sum(
                 count * stage_kept(model, layout, stage, stages)
                 for stage, count in passes_in_flight(layout, 0).items()

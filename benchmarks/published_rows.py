@@ -30,12 +30,12 @@ from stagecut.instances.costs.layout import (
     ContextKind,
     Dispatcher,
     Graphs,
+    JobSchedule,
     Layout,
     Overlap,
     Recipe,
     Recompute,
     Software,
-    TrainingSchedule,
     check_precision,
     check_stages,
 )
@@ -488,18 +488,18 @@ def _schedule(
     software: Software,
     pipeline: int,
     assumed: list[str],
-) -> tuple[TrainingSchedule, int]:
+) -> tuple[JobSchedule, int]:
     """Return the schedule and the chunks of each pipeline rank."""
     text = row.get("schedule", "").lower()
     chunks = _count(row, "vpp", 0)
     if pipeline == 1:
-        return TrainingSchedule.ONE_F_ONE_B, 1
+        return JobSchedule.ONE_F_ONE_B, 1
     if "zb" in text or "zero" in text:
         if "v" in text.partition("-")[2]:
             raise InputError(f"schedule: {text!r} is none that the runtime runs")
-        return (TrainingSchedule.ZB_H2 if "2" in text else TrainingSchedule.ZB_H1), 1
+        return (JobSchedule.ZB_H2 if "2" in text else JobSchedule.ZB_H1), 1
     if "gpipe" in text:
-        return TrainingSchedule.GPIPE, 1
+        return JobSchedule.GPIPE, 1
     if "interleav" in text and chunks == 0:
         # As many as Megatron's published recipes take at most, each of whole layers; in torchtitan
         # two.
@@ -509,10 +509,10 @@ def _schedule(
             chunks = 2
         assumed.append(f"{chunks} chunks per pipeline rank")
     if chunks > 1:
-        return TrainingSchedule.INTERLEAVED, chunks
+        return JobSchedule.INTERLEAVED, chunks
     if not text or text == "none":
         assumed.append("schedule 1f1b")
-    return TrainingSchedule.ONE_F_ONE_B, 1
+    return JobSchedule.ONE_F_ONE_B, 1
 
 
 def _recompute(row: Row, assumed: list[str]) -> frozenset[Recompute]:

@@ -18,7 +18,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from stagecut.api.records import Record, read_records, submit_record, write_records
+from stagecut.api.records import InstanceRecord, read_records, submit_record, write_records
 
 #: What is asked of the instances of a suite: a name, and the options of `stagecut solve`.
 QUESTIONS: dict[str, list[tuple[str, str]]] = {
@@ -93,7 +93,7 @@ def answer(path: str, name: str, options: str, asked: argparse.Namespace) -> Non
     print(f"{path}, {name}: {better}, {record.objective:.8g}, gap {record.gap:.3%}", flush=True)
 
 
-def published(record: Record, table: Path) -> Record:
+def published(record: InstanceRecord, table: Path) -> InstanceRecord:
     """Return a record with the published value of its question, if the table has one."""
     with table.open(encoding="utf-8", newline="") as lines:
         for row in csv.DictReader(lines):
@@ -103,7 +103,7 @@ def published(record: Record, table: Path) -> Record:
     return record
 
 
-def _same_question(record: Record, row: dict[str, str]) -> bool:
+def _same_question(record: InstanceRecord, row: dict[str, str]) -> bool:
     """Whether a row of the table of published values answers what a record asks."""
     words = record.instance.lower().removesuffix(".json").split("/")
     if len(words) < 3 and words[0] != "piper":

@@ -36,7 +36,7 @@ from transformer_block import Block
 import stagecut
 from stagecut import Cluster, Iteration, Limits, Plan, Throughput, Workload
 from stagecut.instances.pytorch.profile import profile
-from stagecut.runtime.execution.pipeline import Pipeline
+from stagecut.runtime.execution.pipeline import RunningPipeline
 from stagecut.runtime.execution.prepare import split_model
 from stagecut.runtime.simulate.simulator import simulate_stages
 
@@ -128,7 +128,7 @@ def train(
             prepared.append((partial(_alone, model, batch), parameters))
         else:
             ready = split_model(run.plan, model, inputs, workload=workload)
-            pipeline = Pipeline(ready, schedule="1f1b", microbatches=run.microbatches)
+            pipeline = RunningPipeline(ready, schedule="1f1b", microbatches=run.microbatches)
             parameters = [parameter for _, parameter in pipeline.named_parameters()]
             prepared.append((partial(pipeline.step, batch), parameters))
     found: list[list[Measured]] = [[] for _ in runs]

@@ -23,7 +23,7 @@ import stagecut
 from stagecut import Plan, Workload
 from stagecut.instances import Placement
 from stagecut.instances.pytorch.profile import profile
-from stagecut.runtime.execution.pipeline import Pipeline
+from stagecut.runtime.execution.pipeline import RunningPipeline
 from stagecut.runtime.execution.prepare import split_model
 
 WIDTH, WORDS, LENGTH, BLOCKS = 128, 512, 64, 8
@@ -94,7 +94,7 @@ def train(workload: Workload) -> dict[str, list[float]]:
     rank = dist.get_rank()
     model, inputs = gpt()
     prepared = split_model(halves(workload), model, inputs, workload=workload)
-    ours = Pipeline(prepared, schedule="1f1b", microbatches=MICROBATCHES)
+    ours = RunningPipeline(prepared, schedule="1f1b", microbatches=MICROBATCHES)
     batch = [inputs] * MICROBATCHES
 
     model, inputs = gpt()

@@ -21,7 +21,7 @@ import stagecut
 from stagecut import Plan, Workload
 from stagecut.instances import Placement
 from stagecut.instances.pytorch.profile import profile
-from stagecut.runtime.execution.pipeline import Pipeline
+from stagecut.runtime.execution.pipeline import RunningPipeline
 from stagecut.runtime.execution.prepare import split_model
 from stagecut.runtime.simulate.simulator import simulate_stages
 
@@ -71,7 +71,7 @@ def train(workload: Workload, plans: dict[str, Plan]) -> dict[str, list[float]]:
     for name, plan in plans.items():
         model, inputs = uneven()
         prepared = split_model(plan, model, inputs, workload=workload)
-        pipeline = Pipeline(prepared, schedule=SCHEDULE, microbatches=MICROBATCHES)
+        pipeline = RunningPipeline(prepared, schedule=SCHEDULE, microbatches=MICROBATCHES)
         parameters = [p for _, p in pipeline.named_parameters()]
         runs[name] = pipeline, torch.optim.SGD(parameters, lr=1e-3), [inputs] * MICROBATCHES
     seconds: dict[str, list[float]] = {name: [] for name in plans}

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..api.case_record import RECORD
-from ..api.cases import Case, cases, run_cases
+from ..api.cases import ComparisonCase, cases, run_cases
 from ..api.compare import Row, summaries, tabulate
 from ..instances import InputError, Throughput, Workload
 from ..instances.common.escape import plain
@@ -202,7 +202,7 @@ def _refuse_beside_mesh(mesh: str | None, given: Sequence[str]) -> None:
 
 
 def _finish(
-    todo: Sequence[Case],
+    todo: Sequence[ComparisonCase],
     loaded: Mapping[str, Workload],
     output: Path | None,
     jobs: int,
@@ -222,7 +222,7 @@ def _finish(
 
 
 def _run(
-    todo: Sequence[Case], output: Path | None, jobs: int, scheduler: str | None
+    todo: Sequence[ComparisonCase], output: Path | None, jobs: int, scheduler: str | None
 ) -> pd.DataFrame:
     """Run the cases and show the table as it grows; without output nothing of it is kept."""
     if output is None:

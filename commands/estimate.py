@@ -15,11 +15,11 @@ from ..instances.costs.layout import (
     ContextKind,
     Dispatcher,
     Graphs,
+    JobSchedule,
     Layout,
     Overlap,
     Recompute,
     Software,
-    TrainingSchedule,
 )
 from .common import names, options
 from .common.console import OUT, check_outputs, new_table, print_json, show_bytes, show_percent
@@ -64,7 +64,7 @@ def estimate(
     ] = None,
     chunks: Annotated[int, typer.Option(help="Model stages per pipeline rank.")] = 1,
     schedule: Annotated[
-        TrainingSchedule | None,
+        JobSchedule | None,
         typer.Option(help="Default: 1f1b, with --chunks interleaved."),
     ] = None,
     stage_layers: Annotated[
@@ -161,8 +161,8 @@ def estimate(
             )
     sharded = zero == 3
     if schedule is None:
-        interleaved = TrainingSchedule.INTERLEAVED
-        schedule = interleaved if chunks > 1 else TrainingSchedule.ONE_F_ONE_B
+        interleaved = JobSchedule.INTERLEAVED
+        schedule = interleaved if chunks > 1 else JobSchedule.ONE_F_ONE_B
     if software is None:
         software = Software.FSDP if sharded else Software.MEGATRON
     wanted = ("fsdp-bf16" if sharded else "megatron-bf16") if recipe is None else recipe

@@ -17,7 +17,7 @@ from .common.console import OUT, check_outputs, file_of, need, tell_written
 if TYPE_CHECKING:
     from ..instances import Workload
     from ..instances.pytorch.factory import Made
-    from ..runtime.execution.steps import Step
+    from ..runtime.execution.steps import StepResult
 
 
 def run(
@@ -98,10 +98,10 @@ def run(
     check_outputs(record, inputs=[plan, workload, weights, file_of(model)])
     import torch
 
-    from ..runtime.execution.options import Options
+    from ..runtime.execution.options import RunOptions
     from ..runtime.execution.run import run as run_plan
 
-    asked = Options(
+    asked = RunOptions(
         steps=steps,
         schedule=schedule,
         microbatches=microbatches,
@@ -162,7 +162,7 @@ def _make(weights: Path | None, model: str, **options: Any) -> Made:
     return made
 
 
-def _show(step: Step) -> None:
+def _show(step: StepResult) -> None:
     OUT.print(
         f"step {step.number + 1:>4}  loss {step.loss:<12.6g} {1e3 * step.seconds:.1f} ms",
         highlight=False,

@@ -17,7 +17,7 @@ class SolverError(StagecutError):
     """HiGHS fails where there is no reason to: what it was asked for is not known."""
 
 
-class Entries(NamedTuple):
+class MatrixEntries(NamedTuple):
     """Entries of a matrix, none twice.
 
     Parameters
@@ -54,7 +54,7 @@ class LinearOptimum(NamedTuple):
 def least_cost(
     cost: Floats,
     lower: Floats,
-    entries: Entries,
+    entries: MatrixEntries,
     row_lower: Floats,
     row_upper: Floats,
     upper: Floats | None = None,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Pair:
+class DeviceMatch:
     """A device of the first plan and the one of the second that does most of the same.
 
     Parameters
@@ -52,7 +52,7 @@ class PlanDiff:
 
     first: Outline
     second: Outline
-    pairs: tuple[Pair, ...]
+    pairs: tuple[DeviceMatch, ...]
     moved: tuple[tuple[NodeId, str, str], ...]
 
     def to_pandas(self) -> pd.DataFrame:
@@ -96,10 +96,10 @@ def diff(first: Outline, second: Outline) -> PlanDiff:
         b = partner.get(a)
         other = second.devices[b] if b is not None else ("", "", frozenset[NodeId]())
         shared = int(common[a, b]) if b is not None else 0
-        pairs.append(Pair(name, other[0], (len(nodes), len(other[2])), shared))
+        pairs.append(DeviceMatch(name, other[0], (len(nodes), len(other[2])), shared))
     for b, (name, _, nodes) in enumerate(second.devices):
         if b not in partner.values():
-            pairs.append(Pair("", name, (0, len(nodes)), 0))
+            pairs.append(DeviceMatch("", name, (0, len(nodes)), 0))
     where = {v: b for b, (_, _, nodes) in enumerate(second.devices) for v in nodes}
     moved = [
         (v, name, second.devices[where[v]][0])

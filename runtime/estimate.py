@@ -24,7 +24,7 @@ from ..instances.costs.description import ModelDescription
 from ..instances.costs.hardware import TrainingCluster
 from ..instances.costs.layers import LayerPrices, LayerTimes, axis_stride, rank_parameters
 from ..instances.costs.layout import Layout
-from ..instances.costs.memory import Stages, stage_kept, stays_gathered
+from ..instances.costs.memory import RankStages, stage_kept, stays_gathered
 from .schedules import make_schedule
 from .schedules.actions import Kind
 from .simulate.stages import chain
@@ -146,7 +146,7 @@ def _offloading(
         return stages
     device, hidden = prices.cluster.accelerator, prices.calibration.hidden
     whole = replace(layout, offload_activations=0.0)
-    divided = Stages.of(prices.model, whole)
+    divided = RankStages.of(prices.model, whole)
     shards = layout.shards if layout.zero == 3 else 1
     waiting = []
     for number, stage in enumerate(stages):

@@ -158,6 +158,16 @@ def test_files_are_thoughts() -> None:
     assert not long
 
 
+def test_no_two_classes_have_one_name() -> None:
+    names = [
+        node.name
+        for module in MODULES
+        for node in ast.parse((ROOT / module).read_text()).body
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert not {name for name in names if names.count(name) > 1}
+
+
 def test_kernels_alone_have_no_annotations() -> None:
     """All have docstrings, and files named for them; mypy accepts all without annotations."""
     wrong = []

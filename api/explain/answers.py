@@ -75,7 +75,7 @@ class Move:
 
 
 @dataclass(frozen=True)
-class Moves:
+class MoveGains:
     """Why a node is where it is.
 
     Parameters

@@ -9,7 +9,7 @@ from typing import Any
 from ...instances import Plan
 from ...instances.common.escape import markup, plain
 from ...runtime.verify.loads import Load
-from .answers import Crossing, Moves, Remedy
+from .answers import Crossing, MoveGains, Remedy
 from .words import crossings_text, moves_text, remedies_text
 
 
@@ -56,7 +56,7 @@ class Explanation:
     reasons: tuple[str, ...]
     crossings: tuple[Crossing, ...] = ()
     remedies: tuple[Remedy, ...] = ()
-    node: Moves | None = None
+    node: MoveGains | None = None
 
     def __str__(self) -> str:
         return "\n\n".join(plain(part) for part in self._paragraphs())

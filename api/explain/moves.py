@@ -8,11 +8,11 @@ from ...instances import InputError, Plan, Workload
 from ...instances.common.arrays import Ints
 from ...instances.common.errors import quote
 from ...runtime import evaluate
-from .answers import Move, Moves
+from .answers import Move, MoveGains
 from .places import places_of
 
 
-def moves(workload: Workload, plan: Plan, node: object) -> Moves:
+def moves(workload: Workload, plan: Plan, node: object) -> MoveGains:
     """Return what it costs to move a node, and all that shares its colour, to each other place.
 
     Where that breaks a rule, all that the node leads to, or all that leads to it, on its device
@@ -45,7 +45,7 @@ def moves(workload: Workload, plan: Plan, node: object) -> Moves:
             objective = math.inf if broken else report.objective
             tried.append(Move(name, objective, broken, len(together) - len(alone)))
         found.append(tried[0] if tried[0].broken == "" else min(tried, key=_better))
-    return Moves(
+    return MoveGains(
         node=workload.ids[v],
         where=places.names[here],
         together=tuple(workload.ids[u] for u in alone if u != v),

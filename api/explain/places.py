@@ -12,7 +12,7 @@ from ...instances.common.arrays import Ints
 
 
 @dataclass(frozen=True)
-class Places:
+class NodePlaces:
     """Where the nodes of a plan are.
 
     Parameters
@@ -30,7 +30,7 @@ class Places:
     move: Callable[[Sequence[int], int], Solution]
 
 
-def places_of(plan: Plan) -> Places:
+def places_of(plan: Plan) -> NodePlaces:
     """Return the places of a plan of any problem but a mapping."""
     solution = plan.solution
     if isinstance(solution, Placement):
@@ -43,23 +43,23 @@ def places_of(plan: Plan) -> Places:
     return _stages(solution)
 
 
-def _devices(plan: Plan, solution: Placement) -> Places:
+def _devices(plan: Plan, solution: Placement) -> NodePlaces:
     def move(nodes: Sequence[int], to: int) -> Solution:
         return replace(solution, device=_put(solution.device, nodes, to))
 
-    return Places(plan.device_names, solution.device, move)
+    return NodePlaces(plan.device_names, solution.device, move)
 
 
-def _pipeline(plan: Plan, solution: PipelinePlacement) -> Places:
+def _pipeline(plan: Plan, solution: PipelinePlacement) -> NodePlaces:
     names = tuple(f"stage {s} ({plan.device_names[d]})" for s, d in enumerate(solution.devices))
 
     def move(nodes: Sequence[int], to: int) -> Solution:
         return replace(solution, stage=_put(solution.stage, nodes, to))
 
-    return Places(names, solution.stage, move)
+    return NodePlaces(names, solution.stage, move)
 
 
-def _calls(plan: Plan, solution: CallPlacement) -> Places:
+def _calls(plan: Plan, solution: CallPlacement) -> NodePlaces:
     """Return the calls, a first one on each device that has none, and the pools of CPUs."""
     devices, kinds = plan.device_names, plan.cluster.kinds
     host = [kinds[device.kind].host for device in plan.cluster.devices]
@@ -87,10 +87,10 @@ def _calls(plan: Plan, solution: CallPlacement) -> Places:
         device, call = known[to]
         return CallPlacement(_put(solution.device, nodes, device), _put(solution.call, nodes, call))
 
-    return Places(names, np.array(of), move)
+    return NodePlaces(names, np.array(of), move)
 
 
-def _stages(solution: StagePlacement) -> Places:
+def _stages(solution: StagePlacement) -> NodePlaces:
     of = np.zeros(len(solution.device), np.int64)
     for s, stage in enumerate(solution.stages):
         of[list(stage.nodes)] = s
@@ -107,7 +107,7 @@ def _stages(solution: StagePlacement) -> Places:
             stages.append(replace(stage, nodes=own, configuration=tuple(chosen[v] for v in own)))
         return StagePlacement(tuple(stages), solution.device)
 
-    return Places(tuple(f"stage {s}" for s in range(len(solution.stages))), of, move)
+    return NodePlaces(tuple(f"stage {s}" for s in range(len(solution.stages))), of, move)
 
 
 def _put(numbers: Ints, nodes: Sequence[int], to: int) -> Ints:

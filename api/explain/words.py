@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ...instances.common.quantities import show_bytes, show_percent, show_time, text_table
-from .answers import Crossing, Moves, Remedy
+from .answers import Crossing, MoveGains, Remedy
 
 #: Names of this many nodes or places are listed; of others, how many.
 LISTED = 4
@@ -60,7 +60,7 @@ def _change(new: float, old: float) -> str:
     return show_percent(change, 2, signed=True)
 
 
-def moves_text(node: Moves, old: float, unit: str) -> str:
+def moves_text(node: MoveGains, old: float, unit: str) -> str:
     """Return the table of what moving a node costs."""
     if not node.moves:
         return f"Node {node.node} is in {node.where}; there is no other place in use."

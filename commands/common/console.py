@@ -175,7 +175,7 @@ def end_with(result: Result) -> None:
     end({Status.INFEASIBLE: INFEASIBLE, Status.NO_SOLUTION: NO_PLAN}.get(result.status, 0))
 
 
-class _Line:
+class _ProgressLine:
     """The progress line: the newest news, with a clock that runs on between them."""
 
     def __init__(self, unit: str) -> None:
@@ -204,9 +204,9 @@ class _Line:
 
 
 @contextmanager
-def progress(unit: str) -> Iterator[_Line]:
+def progress(unit: str) -> Iterator[_ProgressLine]:
     """Show progress on standard error while the body runs; quiet if it is not a terminal."""
-    line = _Line(unit)
+    line = _ProgressLine(unit)
     if not ERR.is_terminal or threading.current_thread() is not threading.main_thread():
         yield line
         return

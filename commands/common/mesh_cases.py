@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ...api.cases import MESH, Case, cases
+from ...api.cases import MESH, ComparisonCase, cases
 from ...instances import DeviceMesh, InputError, Sharding, Workload, program_of
 from ...solvers.sharding.methods import RULES
 from .console import parse_bytes
@@ -22,7 +22,7 @@ def sharding_cases(
     methods: Sequence[str],
     typed: Sequence[str],
     time_limit: float,
-) -> list[Case]:
+) -> list[ComparisonCase]:
     """Return every workload on every mesh with every method.
 
     Parameters

@@ -10,7 +10,7 @@ from ...instances import Plan
 from ..common.console import OUT, show_percent
 
 if TYPE_CHECKING:
-    from ...runtime.accuracy.calibrate import Calibration
+    from ...runtime.accuracy.calibrate import WorkloadCalibration
     from ...runtime.accuracy.join import Comparison
 
 
@@ -67,7 +67,7 @@ def print_report(comparison: Comparison) -> None:
         )
 
 
-def print_calibration(calibration: Calibration, plan: Plan, comparison: Comparison) -> None:
+def print_calibration(calibration: WorkloadCalibration, plan: Plan, comparison: Comparison) -> None:
     """Print the error that is left with measured times."""
     from ...runtime.accuracy.calibrate import predicted_after
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from ...instances.common.arrays import Floats, Ints
 from . import chain_kernel
-from .orders import Order
+from .orders import ScheduleOrder
 
 
-class Actions(NamedTuple):
+class ChainActions(NamedTuple):
     """N actions, each after those that it waits for, as arrays for the kernel.
 
     Parameters
@@ -41,17 +41,17 @@ class Chain:
         Part of a backward pass's compute that W takes.
     """
 
-    order: Order
+    order: ScheduleOrder
     share: float
 
     @cached_property
-    def actions(self) -> Actions:
+    def actions(self) -> ChainActions:
         """The order, as the kernel has it."""
         first = np.cumsum([0, *map(len, self.order.tables)]).astype(np.int64)
         table = np.ascontiguousarray(np.concatenate(self.order.tables))
         order, before = np.empty(len(table), np.int64), np.empty((len(table), 2), np.int64)
         chain_kernel.in_turn(first, table, self.order.microbatches, order, before)
-        return Actions(table[order, :2].copy(), before)
+        return ChainActions(table[order, :2].copy(), before)
 
     def durations(self, forward: Floats, backward: Floats, compute: Floats) -> Floats:
         """Return how long each action takes, shape (P, 4)."""

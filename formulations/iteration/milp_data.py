@@ -14,7 +14,7 @@ from ..task import Task
 from ..throughput.infeasible import why_infeasible
 from .cheap_bounds import max_load_task
 from .line import Line, chain_edges, line
-from .orders import BACKWARD, FORWARD, INPUT, WEIGHT, Order, order_of
+from .orders import BACKWARD, FORWARD, INPUT, WEIGHT, ScheduleOrder, order_of
 
 #: A stage s of a chain of P stages.
 Stage = tuple[int, int]
@@ -24,7 +24,7 @@ Action = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
-class Value:
+class MovedOutput:
     """Outputs that move together: made in one pass of one unit, needed by the same others.
 
     Parameters
@@ -64,8 +64,8 @@ class IterationData:
 
     line: Line
     edges: list[tuple[int, int]]
-    values: dict[Value, float]
-    orders: dict[int, Order]
+    values: dict[MovedOutput, float]
+    orders: dict[int, ScheduleOrder]
     scale: float
     floor: float
 
@@ -91,7 +91,7 @@ class IterationData:
         return scaled
 
     @cached_property
-    def makers(self) -> list[Value]:
+    def makers(self) -> list[MovedOutput]:
         """The values in the order of their numbers e."""
         return list(self.values)
 
@@ -190,12 +190,12 @@ def iteration_data(
     return IterationData(stated, edges, _values(task, stated), orders, scale, floor / scale)
 
 
-def _values(task: Task[Iteration], stated: Line) -> dict[Value, float]:
+def _values(task: Task[Iteration], stated: Line) -> dict[MovedOutput, float]:
     """Return what other units need, and the time to move it between a device and host memory."""
     workload, unit = task.workload, stated.graph.unit_of.tolist()
     transfer = task.costs.transfer[stated.kinds[0]].tolist()
     side = workload.backward.astype(int).tolist()
-    found: dict[Value, float] = {}
+    found: dict[MovedOutput, float] = {}
     for u, successors in enumerate(workload.successors):
         users: tuple[set[int], set[int]] = (set(), set())
         for v in successors:
@@ -203,6 +203,6 @@ def _values(task: Task[Iteration], stated: Line) -> dict[Value, float]:
                 users[side[v]].add(unit[v])
         if transfer[u] > 0 and any(users):
             first, second = (tuple(sorted(own)) for own in users)
-            value = Value(unit[u], side[u], (first, second))
+            value = MovedOutput(unit[u], side[u], (first, second))
             found[value] = found.get(value, 0.0) + transfer[u]
     return found

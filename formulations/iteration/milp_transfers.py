@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyomo.environ as pyo
 
-from .milp_data import IterationData, Value
+from .milp_data import IterationData, MovedOutput
 from .orders import BACKWARD, FORWARD
 
 
@@ -78,6 +78,6 @@ def add_relayed(m: pyo.ConcreteModel, data: IterationData) -> None:
     m.passed_down = pyo.Constraint(crossings, rule=passed_down)
 
 
-def _users(value: Value) -> list[int]:
+def _users(value: MovedOutput) -> list[int]:
     """Return the units that need a value in any pass."""
     return sorted({*value.users[FORWARD], *value.users[BACKWARD]})

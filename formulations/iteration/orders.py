@@ -35,7 +35,7 @@ FORWARD, BACKWARD, INPUT, WEIGHT = 0, 1, 2, 3
 
 
 @dataclass(frozen=True, eq=False)
-class Order:
+class ScheduleOrder:
     """The order of a chain of P stages on D devices, for M microbatches.
 
     Parameters
@@ -92,7 +92,7 @@ class Order:
         return kept
 
 
-def order_of(problem: Iteration, stages: int, trains: bool) -> Order:
+def order_of(problem: Iteration, stages: int, trains: bool) -> ScheduleOrder:
     """Return the order of a chain of so many stages.
 
     Parameters
@@ -109,7 +109,7 @@ def order_of(problem: Iteration, stages: int, trains: bool) -> Order:
     check_size(stages, m)
     if problem.order:
         rows = tuple(np.array(row, np.int64).reshape(-1, 3) for row in problem.order.rows)
-        return Order(stages, m, np.array(problem.devices_of(stages)), rows)
+        return ScheduleOrder(stages, m, np.array(problem.devices_of(stages)), rows)
     if chunks > 1:
         return _interleaved(stages, stages // chunks, m)
     tables = []
@@ -121,7 +121,7 @@ def order_of(problem: Iteration, stages: int, trains: bool) -> Order:
         kind = np.repeat(list(rounds), m)
         order = np.lexsort((kind, which + np.repeat(list(rounds.values()), m)))
         tables.append(np.stack((np.full(len(which), s), kind, which), axis=1)[order])
-    return Order(stages, m, np.arange(stages), tuple(tables))
+    return ScheduleOrder(stages, m, np.arange(stages), tuple(tables))
 
 
 def _backward_rounds(problem: Iteration, stages: int, s: int) -> dict[int, int]:
@@ -132,7 +132,7 @@ def _backward_rounds(problem: Iteration, stages: int, s: int) -> dict[int, int]:
     return {BACKWARD: problem.microbatches if problem.schedule == "gpipe" else behind}
 
 
-def _interleaved(stages: int, size: int, m: int) -> Order:
+def _interleaved(stages: int, size: int, m: int) -> ScheduleOrder:
     chunks = stages // size
     total = chunks * m
     n = np.arange(total)
@@ -147,4 +147,4 @@ def _interleaved(stages: int, size: int, m: int) -> Order:
         )
         table = np.concatenate((forward, backward), axis=1).T
         tables.append(table[np.argsort(table[:, 3], kind="stable"), :3])
-    return Order(stages, m, np.arange(stages) % size, tuple(tables))
+    return ScheduleOrder(stages, m, np.arange(stages) % size, tuple(tables))

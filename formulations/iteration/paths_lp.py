@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...instances.common.arrays import Floats
-from ..linear_program import Entries, SolverError, least_cost
+from ..linear_program import MatrixEntries, SolverError, least_cost
 
 
 class Mixture(NamedTuple):
@@ -55,7 +55,7 @@ def mix(rows: Floats, equal: Floats) -> Mixture:
     found = least_cost(
         np.append(np.zeros(variables), 1.0),
         np.append(np.zeros(variables), -np.inf),
-        Entries(row, column, matrix[row, column]),
+        MatrixEntries(row, column, matrix[row, column]),
         np.append(np.full(paths, -np.inf), np.ones(len(equal))),
         sides,
     )

@@ -17,7 +17,7 @@ from ..task import Task
 from .graph import LatencyGraph
 
 
-class Flat(NamedTuple):
+class GraphRows(NamedTuple):
     """Graph and costs in compressed rows; n nodes, K kinds of accelerators, L links."""
 
     succ_start: Ints
@@ -35,16 +35,16 @@ class Flat(NamedTuple):
 class CallSlots(NamedTuple):
     """The calls that accelerators may run, R of them: where each runs and what precedes it."""
 
-    kind: Ints  # (R,) row of `Flat.compute`
+    kind: Ints  # (R,) row of `GraphRows.compute`
     device: Ints  # (R,) accelerator; matters to links alone
     before: Ints  # (R,) the call that must end before it starts, −1 without
 
 
-def flatten(task: Task[Latency], graph: LatencyGraph) -> Flat:
+def flatten(task: Task[Latency], graph: LatencyGraph) -> GraphRows:
     """Return graph and costs of a task as arrays for `execute`."""
     costs = task.linked_costs
     between = costs.messages
-    return Flat(
+    return GraphRows(
         *rows(task.workload.successors),
         *rows(task.workload.predecessors),
         np.ascontiguousarray(graph.compute),

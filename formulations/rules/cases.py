@@ -40,7 +40,7 @@ from .devices import Devices
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
+class RuleCase:
     """A task without rules, whose plans are plans of a task with rules.
 
     Parameters
@@ -81,12 +81,12 @@ def _moved(solution: Solution, to: Ints) -> Solution:
     raise TypeError(f"{type(solution).__name__}: it has no devices that rules could name")
 
 
-def relaxed(task: Task[Any], devices: Devices) -> Case:
+def relaxed(task: Task[Any], devices: Devices) -> RuleCase:
     """Return the task with pins and what is together, without other rules: every plan is its."""
     return _case(task, devices, devices.allowed)
 
 
-def cases(task: Task[Any], devices: Devices) -> Iterator[Case]:
+def cases(task: Task[Any], devices: Devices) -> Iterator[RuleCase]:
     """Yield the cases, as tasks without rules.
 
     Notes
@@ -167,7 +167,7 @@ def _in_use(allowed: Bools, alike: Ints, most: int) -> Iterator[Bools]:
             yield used
 
 
-def _case(task: Task[Any], devices: Devices, allowed: Bools) -> Case:
+def _case(task: Task[Any], devices: Devices, allowed: Bools) -> RuleCase:
     cluster, order, times = _kinds(task, devices, allowed)
     plain = replace(task.problem, placement_rules=PlacementRules())
     alone = allowed.sum(axis=1) == 1
@@ -178,7 +178,7 @@ def _case(task: Task[Any], devices: Devices, allowed: Bools) -> Case:
         joined, merged = merged["colours"], {}  # contiguity depends on the workload's own colours
     workload = replace(task.workload, times=times, cluster=None, **merged)
     bare = Task(workload, cluster, plain, None, task.options, joined)
-    return Case(bare, frozen(order, np.int64))
+    return RuleCase(bare, frozen(order, np.int64))
 
 
 def _kinds(

@@ -14,7 +14,7 @@ from ...instances.common.arrays import Bools, Ints
 from ...instances.model.contiguity import pipeline_edges
 from ...instances.model.placement_rules import places
 from ..task import Task
-from .groups import Groups, Pin
+from .groups import DeviceGroups, Pin
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -34,12 +34,12 @@ class Devices:
         Shape (G, D): which places a group may have; False for devices that are no place.
     """
 
-    groups: Groups
+    groups: DeviceGroups
     place: Ints
     allowed: Bools
 
 
-def devices_of(task: Task[Problem], groups: Groups) -> Devices:
+def devices_of(task: Task[Problem], groups: DeviceGroups) -> Devices:
     """Return the devices that pins leave each group.
 
     Raises
@@ -74,7 +74,7 @@ def _device(pin: Pin, size: int) -> int:
     return pin.number % size
 
 
-def _check_support(task: Task[Problem], groups: Groups, allowed: Bools) -> None:
+def _check_support(task: Task[Problem], groups: DeviceGroups, allowed: Bools) -> None:
     """Raise InfeasibleError if a node cannot run where it, or another of its group, is pinned."""
     costs: Costs = task.linked_costs
     for v, g in enumerate(groups.group_of.tolist()):
@@ -86,14 +86,14 @@ def _check_support(task: Task[Problem], groups: Groups, allowed: Bools) -> None:
             )
 
 
-def _check_apart(groups: Groups, allowed: Bools) -> None:
+def _check_apart(groups: DeviceGroups, allowed: Bools) -> None:
     for (g, h), said in groups.apart.items():
         if groups.pins[g] and groups.pins[h] and (allowed[g] & allowed[h]).any():
             named = dict.fromkeys((groups.pins[g][0].said, groups.pins[h][0].said, said))
             raise InfeasibleError(f"{' and '.join(named)} contradict each other")
 
 
-def _check_order(task: Task[Problem], groups: Groups, allowed: Bools) -> None:
+def _check_order(task: Task[Problem], groups: DeviceGroups, allowed: Bools) -> None:
     """Raise InfeasibleError if pinned devices must wait for each other in a circle.
 
     Device d comes before e if a node that is pinned to d feeds one that is pinned to e, over

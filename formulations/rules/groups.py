@@ -26,7 +26,7 @@ class Pin:
 
 
 @dataclass(frozen=True, eq=False)
-class Groups:
+class DeviceGroups:
     """Nodes that share a device by colours and by rules of `together`; n nodes, G groups.
 
     Parameters
@@ -62,7 +62,7 @@ class Groups:
         return InfeasibleError(f"{', '.join(named[:-1])} and {named[-1]} contradict each other")
 
 
-def groups_of(workload: Workload, rules: PlacementRules, *, coloured: bool = True) -> Groups:
+def groups_of(workload: Workload, rules: PlacementRules, *, coloured: bool = True) -> DeviceGroups:
     """Return the groups of a workload's nodes.
 
     Parameters
@@ -96,7 +96,7 @@ def groups_of(workload: Workload, rules: PlacementRules, *, coloured: bool = Tru
     for said, nodes, number in rules.numbered(workload):
         for v in nodes:
             pins[group_of[v]].append(Pin(v, number, said))
-    found = Groups(frozen(group_of, np.int64), tuple(map(tuple, pins)), {}, joins)
+    found = DeviceGroups(frozen(group_of, np.int64), tuple(map(tuple, pins)), {}, joins)
     for said, separate in rules.separated(workload):
         first = [{int(group_of[v]): v for v in reversed(nodes)} for nodes in separate]
         for one, other in combinations(first, 2):

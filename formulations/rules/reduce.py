@@ -10,13 +10,13 @@ from typing import Any
 from ...instances import InfeasibleError, InputError, Training
 from ...instances.model.problem import names_stages
 from ..task import Task
-from .cases import Case, cases, colours_of, relaxed
+from .cases import RuleCase, cases, colours_of, relaxed
 from .devices import devices_of
 from .groups import groups_of
 
 
 @dataclass(frozen=True, eq=False)
-class Reduced:
+class RuleCases:
     """The cases of a task with rules.
 
     Parameters
@@ -27,8 +27,8 @@ class Reduced:
         Tasks whose plans together are the plans, made when they are asked for.
     """
 
-    relaxation: Case
-    cases: Iterator[Case]
+    relaxation: RuleCase
+    cases: Iterator[RuleCase]
 
 
 def stage_task(task: Task[Any]) -> Task[Any]:
@@ -48,7 +48,7 @@ def stage_task(task: Task[Any]) -> Task[Any]:
     return replace(task, workload=replace(task.workload, **colours_of(task, groups.group_of)))
 
 
-def without_rules(task: Task[Any]) -> Reduced:
+def without_rules(task: Task[Any]) -> RuleCases:
     """Return the cases of a task whose rules name devices.
 
     Raises
@@ -59,7 +59,7 @@ def without_rules(task: Task[Any]) -> Reduced:
         If rules contradict each other.
     """
     devices = devices_of(task, groups_of(task.workload, task.problem.placement_rules))
-    return Reduced(relaxed(task, devices), cases(task, devices))
+    return RuleCases(relaxed(task, devices), cases(task, devices))
 
 
 def only_case(task: Task[Any]) -> Task[Any]:

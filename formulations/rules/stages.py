@@ -11,7 +11,7 @@ import numpy as np
 from ...instances import Workload
 from ...instances.common.arrays import Bools, Ints
 from ...instances.model.placement_rules import PlacementRules
-from .groups import Groups, Pin, groups_of
+from .groups import DeviceGroups, Pin, groups_of
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -148,7 +148,7 @@ def stage_rules(
     ahead: nx.DiGraph[int] = nx.DiGraph()
     ahead.add_nodes_from(range(int(unit_of.max()) + 1))
     ahead.add_edges_from(edges.tolist())
-    groups: Groups = groups_of(workload, rules, coloured=coloured)
+    groups: DeviceGroups = groups_of(workload, rules, coloured=coloured)
     first = {g: v for v, g in reversed(list(enumerate(groups.group_of.tolist())))}
     pins = tuple(pin for own in groups.pins for pin in own)
     apart = tuple((first[g], first[h], said) for (g, h), said in groups.apart.items())

@@ -51,7 +51,7 @@ from ..program import Start, Value
 from ..throughput.whole_bytes import room_of
 
 
-class Operation(NamedTuple):
+class StagePass(NamedTuple):
     """A pass of a stage for a microbatch.
 
     Parameters
@@ -86,7 +86,7 @@ class ScheduleInstance:
         Of each device.
     """
 
-    operations: tuple[Operation, ...]
+    operations: tuple[StagePass, ...]
     before: tuple[tuple[int, int], ...]
     capacity_bytes: tuple[float, ...]
 

@@ -79,7 +79,7 @@ class Conversions:
 
 
 @dataclass(frozen=True, eq=False)
-class Choices:
+class OperatorChoices:
     """The choices of one operator, C of them.
 
     Parameters
@@ -97,9 +97,9 @@ class Choices:
     needs: tuple[Ints, ...]
     makes: tuple[Ints, ...]
 
-    def only(self, kept: Ints) -> Choices:
+    def only(self, kept: Ints) -> OperatorChoices:
         """Return the choices with these numbers."""
-        return Choices(
+        return OperatorChoices(
             self.signature[kept],
             self.cost[kept],
             tuple(column[kept] for column in self.needs),
@@ -166,7 +166,7 @@ class ShardingCosts:
 
     program: TensorProgram
     problem: Sharding
-    choices: tuple[Choices, ...]
+    choices: tuple[OperatorChoices, ...]
     conversions: tuple[Conversions, ...]
     besides: tuple[Term, ...] = ()
 
@@ -264,7 +264,7 @@ def sharding_costs(task: Task[Sharding]) -> ShardingCosts:
     for node in fixed:
         if node not in task.workload.index:
             raise InputError(f"fix: the program has no operator {node}; correct its name")
-    kept: dict[object, Choices] = {}
+    kept: dict[object, OperatorChoices] = {}
     made = []
     for operator in program.operators:
         sides = [[program.tensors[t] for t in side] for side in (operator.inputs, operator.outputs)]
@@ -286,7 +286,7 @@ def _choices(
     problem: Sharding,
     converted: tuple[Conversions, ...],
     unit_s: float,
-) -> Choices:
+) -> OperatorChoices:
     """Return the choices of an operator that are possible on the mesh, all priced."""
     mesh = problem.mesh.shape
     around = (*operator.inputs, *operator.outputs)
@@ -301,7 +301,7 @@ def _choices(
             costs.append(_cost(operator, program, problem, row, whole, unit_s))
     table = np.array(properties, np.int64).reshape(len(rows), len(around))
     read = len(operator.inputs)
-    return Choices(
+    return OperatorChoices(
         signature=np.array(rows, np.int64).reshape(len(rows), len(mesh)),
         cost=np.array(costs, np.float64),
         needs=tuple(table[:, slot] for slot in range(read)),
@@ -396,8 +396,8 @@ def is_divided(costs: ShardingCosts, axis: int) -> bool:
 
 
 def fixed_choices(
-    operator: Operator, choices: Choices, text: str, converted: tuple[Conversions, ...]
-) -> Choices:
+    operator: Operator, choices: OperatorChoices, text: str, converted: tuple[Conversions, ...]
+) -> OperatorChoices:
     """Return the choices of an operator that a text such as ``S0,B`` leaves."""
     read = [
         [property_text(converted[t].states[b]) for t, b in zip(tensors, row, strict=True)]

@@ -140,7 +140,7 @@ class Eliminated:
 
 
 @dataclass(eq=False)
-class Reduced:
+class ReducedNetwork:
     """A reduced network, and how to restore values of eliminated variables.
 
     Parameters
@@ -166,13 +166,13 @@ class Reduced:
         return whole
 
 
-def reduce_network(network: CostNetwork) -> Reduced:
+def reduce_network(network: CostNetwork) -> ReducedNetwork:
     """Leave values out by (5), and eliminate variables of at most two neighbours, until nothing
     more goes.
 
     Pairs whose costs are sums of one cost each are no pairs: they go, too.
     """
-    reduced = Reduced(network, [])
+    reduced = ReducedNetwork(network, [])
     waiting = set(range(len(network.values)))
     while waiting:
         v = min(waiting)

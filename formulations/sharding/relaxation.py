@@ -31,7 +31,7 @@ from .costs import ShardingCosts
 GONE = -1e300
 
 
-class Flat(NamedTuple):
+class ShardingRows(NamedTuple):
     """A sharding problem in flat arrays; uses whose conversions are all free are left out.
 
     Parameters
@@ -86,7 +86,7 @@ class Potentials(NamedTuple):
     alpha, beta
         Of each use, by the property that its tensor is made in, and by the one needed.
     used
-        The left side of (6), as `Flat.conversion`.
+        The left side of (6), as `ShardingRows.conversion`.
     least
         Of each choice: no plan with it costs less, (8).
     """
@@ -97,7 +97,7 @@ class Potentials(NamedTuple):
     least: Floats
 
 
-def flatten(costs: ShardingCosts) -> Flat:
+def flatten(costs: ShardingCosts) -> ShardingRows:
     """Return a problem in flat arrays."""
     entry: list[int] = []
     columns: list[int] = []
@@ -141,7 +141,7 @@ def _assemble(
     uses: list[tuple[int, ...]],
     tensors: tuple[list[int], list[int]],
     parts: tuple[list[Floats], list[Ints], list[Ints]],
-) -> Flat:
+) -> ShardingRows:
     sizes = [len(choices.cost) for choices in costs.choices]
     each = np.array(uses, np.int64).reshape(-1, 9)
     maker, reader, tensor, made, need, rows, alpha_at, beta_at, width = map(
@@ -153,7 +153,7 @@ def _assemble(
     count = len(uses)
     tables, column, group = parts
     whole = np.zeros(0, np.int64)
-    return Flat(
+    return ShardingRows(
         first=np.cumsum([0, *sizes]),
         cost=np.concatenate([choices.cost for choices in costs.choices]),
         entry=np.array(tensors[0], np.int64),
@@ -177,7 +177,7 @@ def _assemble(
     )
 
 
-def no_potentials(flat: Flat) -> Potentials:
+def no_potentials(flat: ShardingRows) -> Potentials:
     """Return potentials of 0, which prove nothing yet."""
     return Potentials(
         np.zeros(int(flat.rows.sum())),
@@ -187,7 +187,7 @@ def no_potentials(flat: Flat) -> Potentials:
     )
 
 
-def proved_bound(flat: Flat, at: Potentials) -> float:
+def proved_bound(flat: ShardingRows, at: Potentials) -> float:
     """Return (7), less what rounding has let (6) be broken by; `used` is computed anew."""
     phi = flat.cost.copy()
     at.used[:] = 0.0
@@ -208,13 +208,13 @@ def proved_bound(flat: Flat, at: Potentials) -> float:
     return total - float(np.maximum(0.0, at.used - flat.conversion).sum())
 
 
-def _of_use(flat: Flat, at: Potentials, r: int) -> tuple[Floats, Floats]:
+def _of_use(flat: ShardingRows, at: Potentials, r: int) -> tuple[Floats, Floats]:
     """Return the potentials of a use, as views."""
     a, b = flat.alpha_at[r], flat.beta_at[r]
     return at.alpha[a : a + flat.rows[r]], at.beta[b : b + flat.width[r]]
 
 
-def leave_out(flat: Flat, at: Potentials, kept: Bools) -> None:
+def leave_out(flat: ShardingRows, at: Potentials, kept: Bools) -> None:
     """Exclude all but some choices, in place: their costs and potentials become infinite."""
     flat.cost[~kept] = np.inf
     for r in range(len(flat.maker)):

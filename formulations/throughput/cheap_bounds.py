@@ -53,7 +53,7 @@ import numpy as np
 
 from ...instances import Throughput
 from ...instances.common.arrays import Floats, Ints
-from ..linear_program import Entries, least_cost
+from ..linear_program import MatrixEntries, least_cost
 from ..task import Task
 from .certificate import PROOF_MARGIN
 from .hypergraph import Hypergraph, colour_units, hypergraph, pipeline_units
@@ -208,7 +208,7 @@ def _multipliers(
     found = least_cost(
         np.concatenate([np.zeros(len(unit)), np.ones(passes)]),
         np.concatenate([np.zeros(len(unit)), heaviest / scale]),
-        Entries(at, of, value),
+        MatrixEntries(at, of, value),
         np.where(np.arange(height + size) < height, -np.inf, sides),
         sides,
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from .description import Attention, Block, Experts, FeedForward, Norm
 from .experts import routed_rows
-from .hardware import Precision
+from .hardware import NumberFormat
 from .layout import Layout, Recompute, Software
 
 
@@ -57,10 +57,10 @@ def input_bytes(layout: Layout) -> float:
 
 def element_bytes(layout: Layout) -> float:
     """Bytes of an element of activations."""
-    return 4.0 if layout.recipe.compute in (Precision.FP32, Precision.TF32) else 2.0
+    return 4.0 if layout.recipe.compute in (NumberFormat.FP32, NumberFormat.TF32) else 2.0
 
 
-_WIDE = (Precision.FP32, Precision.TF32, Precision.FP16, Precision.BF16)
+_WIDE = (NumberFormat.FP32, NumberFormat.TF32, NumberFormat.FP16, NumberFormat.BF16)
 
 
 # What a block keeps.

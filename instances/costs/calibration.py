@@ -14,11 +14,11 @@ from importlib.resources import files
 from typing import Any
 
 from ..common.choices import OrText
-from .collectives import Links
+from .collectives import LinkEfficiency
 from .kernels import Efficiency
 from .layout import Software
 
-_KERNELS, _LINKS = Efficiency(), Links()
+_KERNELS, _LINKS = Efficiency(), LinkEfficiency()
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Calibration:
 
     name: str = "default"
     kernels: Efficiency = _KERNELS
-    links: Links = _LINKS
+    links: LinkEfficiency = _LINKS
     host: float = 1e-5
     hooks: float = 0.0
     step: float = 0.0
@@ -96,7 +96,7 @@ def calibrations() -> dict[str, Calibration]:
 def _read(name: str, values: dict[str, Any]) -> Calibration:
     fields = dict(values)
     fields["kernels"] = Efficiency(**fields["kernels"])
-    fields["links"] = Links(**fields["links"])
+    fields["links"] = LinkEfficiency(**fields["links"])
     fields["rows"] = tuple(fields["rows"])
     return Calibration(name, **fields)
 

@@ -27,19 +27,19 @@ from typing import Any
 
 from ..common.errors import InputError, quote
 from ..common.units import MOST_COUNT
-from .hardware import Accelerator, Network, Nodes, Precision, TrainingCluster
+from .hardware import Accelerator, ClusterNetwork, Nodes, NumberFormat, TrainingCluster
 
 #: Most devices of a cluster.
 MOST_DEVICES = 10_000_000
 
 #: Columns of the table with a peak of matrix products, and the precisions that each is one of.
 _PEAKS = {
-    "tf32": (Precision.TF32,),
-    "fp16": (Precision.FP16,),
-    "bf16": (Precision.BF16,),
-    "fp8": (Precision.FP8, Precision.FP8_BLOCK),
-    "mxfp8": (Precision.MXFP8,),
-    "nvfp4": (Precision.NVFP4,),
+    "tf32": (NumberFormat.TF32,),
+    "fp16": (NumberFormat.FP16,),
+    "bf16": (NumberFormat.BF16,),
+    "fp8": (NumberFormat.FP8, NumberFormat.FP8_BLOCK),
+    "mxfp8": (NumberFormat.MXFP8,),
+    "nvfp4": (NumberFormat.NVFP4,),
 }
 
 #: Words of makers and of product lines, which tell no two devices of the table apart.
@@ -67,7 +67,7 @@ def _table() -> tuple[_Entry, ...]:
 
 def _entry(row: Mapping[str, str]) -> _Entry:
     vector = 1e12 * float(row["vector_tflops"])
-    peak = {Precision.FP32: vector}
+    peak = {NumberFormat.FP32: vector}
     for column, precisions in _PEAKS.items():
         if row[column]:
             peak |= dict.fromkeys(precisions, 1e12 * float(row[column]))
@@ -262,9 +262,9 @@ def _cluster(
         bandwidth = min(usual, default=kinds[0][0].accelerator.host_bandwidth)
     cluster = TrainingCluster(
         tuple(nodes),
-        Network(
+        ClusterNetwork(
             bandwidth,
-            given.get("latency", Network.latency),
+            given.get("latency", ClusterNetwork.latency),
             int(given.get("rails", 0)),
             given.get("oversubscription", 1.0),
             int(given.get("leaf", 0)),
@@ -393,7 +393,7 @@ def _nodes_in(path: Path, where: str, one: object) -> tuple[_Entry, int, int]:
     if not isinstance(peaks, dict):
         raise InputError(f"{path}: {where}.peak: it must be an object, such as {{bf16: 9e14}}")
     own["peak"] = dict(entry.accelerator.peak) | {
-        Precision.of(f"{path}: {where}.peak", key): _positive(path, f"{where}.peak.{key}", value)
+        NumberFormat.of(f"{path}: {where}.peak", key): _positive(path, f"{where}.peak.{key}", value)
         for key, value in peaks.items()
     }
     count = _counted(path, f"{where}.count", one.get("count", 1))

@@ -20,7 +20,7 @@ from .hardware import TrainingCluster
 
 
 @dataclass(frozen=True)
-class Links:
+class LinkEfficiency:
     """What collectives reach of peer links and network, and what they cost at least.
 
     Parameters
@@ -65,7 +65,7 @@ def members_per_domain(group: Group, cluster: TrainingCluster) -> int:
     return max(1, min(group.size, cluster.domain // max(1, group.stride)))
 
 
-def bandwidth(group: Group, cluster: TrainingCluster, links: Links) -> float:
+def bandwidth(group: Group, cluster: TrainingCluster, links: LinkEfficiency) -> float:
     """Return the bytes per second of a ring over the group, one direction."""
     k = members_per_domain(group, cluster)
     peer = cluster.accelerator.peer_bandwidth * links.peer
@@ -78,12 +78,12 @@ def bandwidth(group: Group, cluster: TrainingCluster, links: Links) -> float:
     return min(peer, k * card) if k > 1 else card
 
 
-def _meet(group: Group, links: Links) -> float:
+def _meet(group: Group, links: LinkEfficiency) -> float:
     """Return the seconds until all ranks of a group have begun a collective."""
     return links.start + skew(group, links)
 
 
-def _latency(group: Group, cluster: TrainingCluster, links: Links) -> float:
+def _latency(group: Group, cluster: TrainingCluster, links: LinkEfficiency) -> float:
     """Return the seconds of the steps of one pass round a ring."""
     k = members_per_domain(group, cluster)
     domains = math.ceil(group.size / k)
@@ -91,12 +91,14 @@ def _latency(group: Group, cluster: TrainingCluster, links: Links) -> float:
     return inside + (domains - 1 if domains > 1 else 0) * links.network_latency
 
 
-def skew(group: Group, links: Links) -> float:
+def skew(group: Group, links: LinkEfficiency) -> float:
     """Return the seconds that the ranks of a group wait for the last of them."""
     return links.skew * math.log2(group.size)
 
 
-def all_gather(moved: float, group: Group, cluster: TrainingCluster, links: Links) -> float:
+def all_gather(
+    moved: float, group: Group, cluster: TrainingCluster, links: LinkEfficiency
+) -> float:
     """Return the seconds to gather `moved` bytes in all on every rank; reduce-scatter alike."""
     n = group.size
     if n <= 1 or moved <= 0:
@@ -105,7 +107,9 @@ def all_gather(moved: float, group: Group, cluster: TrainingCluster, links: Link
     return _meet(group, links) + share + _latency(group, cluster, links)
 
 
-def all_reduce(moved: float, group: Group, cluster: TrainingCluster, links: Links) -> float:
+def all_reduce(
+    moved: float, group: Group, cluster: TrainingCluster, links: LinkEfficiency
+) -> float:
     """Return the seconds to sum `moved` bytes over all ranks: ring or tree, the faster."""
     n = group.size
     if n <= 1 or moved <= 0:
@@ -120,7 +124,9 @@ def all_reduce(moved: float, group: Group, cluster: TrainingCluster, links: Link
     return _meet(group, links) + min(ring, tree)
 
 
-def all_to_all(moved: float, group: Group, cluster: TrainingCluster, links: Links) -> float:
+def all_to_all(
+    moved: float, group: Group, cluster: TrainingCluster, links: LinkEfficiency
+) -> float:
     """Return the seconds in which every rank sends `moved` bytes, an equal part to each rank."""
     n = group.size
     if n <= 1 or moved <= 0:
@@ -134,7 +140,7 @@ def all_to_all(moved: float, group: Group, cluster: TrainingCluster, links: Link
     return _meet(group, links) + max(inside, across) + steps
 
 
-def message(moved: float, stride: int, cluster: TrainingCluster, links: Links) -> float:
+def message(moved: float, stride: int, cluster: TrainingCluster, links: LinkEfficiency) -> float:
     """Return the seconds of a message of `moved` bytes to the rank `stride` ranks away."""
     if moved <= 0:
         return 0.0
@@ -144,7 +150,9 @@ def message(moved: float, stride: int, cluster: TrainingCluster, links: Links) -
     return links.start + links.network_latency + moved / card
 
 
-def mesh_links(shape: tuple[int, ...], cluster: TrainingCluster, links: Links) -> tuple[Link, ...]:
+def mesh_links(
+    shape: tuple[int, ...], cluster: TrainingCluster, links: LinkEfficiency
+) -> tuple[Link, ...]:
     """Return the link along each axis of a mesh over the cluster, whose last axis is the fastest.
 
     What a ring over the axis takes, per step: shardings price a collective as such steps, so that

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ..common.choices import Choice
 
 
-class Precision(Choice):
+class NumberFormat(Choice):
     """Number format of the inputs of matrix products, with its scaling where several are in use."""
 
     FP32 = "fp32"
@@ -58,7 +58,7 @@ class Accelerator:
 
     name: str
     family: str
-    peak: Mapping[Precision, float] = field(hash=False)
+    peak: Mapping[NumberFormat, float] = field(hash=False)
     vector: float
     memory_bytes: float
     bandwidth: float
@@ -70,7 +70,7 @@ class Accelerator:
 
 
 @dataclass(frozen=True)
-class Network:
+class ClusterNetwork:
     """The network between nodes, as one device sees it.
 
     Parameters
@@ -138,7 +138,7 @@ class TrainingCluster:
     """
 
     nodes: tuple[Nodes, ...]
-    network: Network
+    network: ClusterNetwork
 
     @property
     def devices(self) -> int:

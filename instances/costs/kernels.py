@@ -18,20 +18,20 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from .hardware import Accelerator, Precision
+from .hardware import Accelerator, NumberFormat
 
 #: Tiles of libraries and their efficiency: the larger, the fewer bytes per operation.
 TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.95), (128, 64, 0.82), (64, 64, 0.65))
 #: Bytes of one element of a product's operands.
 ELEMENT = {
-    Precision.FP32: 4.0,
-    Precision.TF32: 4.0,
-    Precision.FP16: 2.0,
-    Precision.BF16: 2.0,
-    Precision.FP8: 1.0,
-    Precision.FP8_BLOCK: 1.0,
-    Precision.MXFP8: 1.0,
-    Precision.NVFP4: 0.5,
+    NumberFormat.FP32: 4.0,
+    NumberFormat.TF32: 4.0,
+    NumberFormat.FP16: 2.0,
+    NumberFormat.BF16: 2.0,
+    NumberFormat.FP8: 1.0,
+    NumberFormat.FP8_BLOCK: 1.0,
+    NumberFormat.MXFP8: 1.0,
+    NumberFormat.NVFP4: 0.5,
 }
 
 
@@ -72,7 +72,7 @@ def product(
     k: float,
     count: float,
     device: Accelerator,
-    precision: Precision,
+    precision: NumberFormat,
     reach: Efficiency,
     turned: bool = False,
 ) -> float:
@@ -109,7 +109,11 @@ def pointwise(moved: float, kernels: float, device: Accelerator, reach: Efficien
 
 
 def fused_attention(
-    operations: float, backward: bool, device: Accelerator, precision: Precision, reach: Efficiency
+    operations: float,
+    backward: bool,
+    device: Accelerator,
+    precision: NumberFormat,
+    reach: Efficiency,
 ) -> float:
     """Return the seconds of one fused attention of so many floating-point operations."""
     part = reach.attention_backward if backward else reach.attention

@@ -29,7 +29,7 @@ from .experts import (
     routed_rows,
     router_bytes,
 )
-from .hardware import Precision, TrainingCluster
+from .hardware import NumberFormat, TrainingCluster
 from .kernels import fused_attention, pointwise, product
 from .layout import ContextKind, Graphs, Layout, Recompute, Software
 
@@ -38,7 +38,7 @@ TERMS = ("products", "attention", "pointwise", "tensor", "context", "experts", "
 
 
 @dataclass(frozen=True)
-class Part:
+class LayerPart:
     """One step of a block: seconds forward, backward by inputs, backward by weights.
 
     Parameters
@@ -103,18 +103,18 @@ class Setting:
         return self.tokens / (self.layout.tensor if self.layout.sequence_parallel else 1)
 
     @property
-    def precision(self) -> Precision:
+    def precision(self) -> NumberFormat:
         """Of linear layers' products."""
         return self.layout.recipe.compute
 
     @property
-    def wide(self) -> Precision:
+    def wide(self) -> NumberFormat:
         """Of attention's and the router's products: 16 bits where linear layers have fewer."""
         compute = self.precision
-        return compute if compute in _WIDE else Precision.BF16
+        return compute if compute in _WIDE else NumberFormat.BF16
 
 
-_WIDE = (Precision.FP32, Precision.TF32, Precision.FP16, Precision.BF16)
+_WIDE = (NumberFormat.FP32, NumberFormat.TF32, NumberFormat.FP16, NumberFormat.BF16)
 
 
 def axis_stride(layout: Layout, axis: str) -> int:
@@ -134,8 +134,8 @@ def linear(
     k: float,
     m: float | None = None,
     *,
-    precision: Precision | None = None,
-) -> Part:
+    precision: NumberFormat | None = None,
+) -> LayerPart:
     """Return the part of a linear layer from k to n elements per token."""
     m = at.tokens if m is None else m
     device, reach = at.cluster.accelerator, at.calibration.kernels
@@ -148,16 +148,16 @@ def linear(
     if precision not in _WIDE:
         forward += pointwise(4 * m * k, 1, device, reach)
         inputs += pointwise(4 * m * n, 1, device, reach)
-    return Part(module, "products", forward, inputs, weights)
+    return LayerPart(module, "products", forward, inputs, weights)
 
 
 def memory_bound(
     at: Setting, module: str, forward: float, backward: float, kernels: float = 1
-) -> Part:
+) -> LayerPart:
     """Return the part of pointwise kernels that move so many bytes in either pass."""
     device, reach = at.cluster.accelerator, at.calibration.kernels
     passes = 1.0 if at.layout.compiled else at.calibration.passes
-    return Part(
+    return LayerPart(
         module,
         "pointwise",
         pointwise(forward * passes, kernels, device, reach),
@@ -168,7 +168,7 @@ def memory_bound(
 
 def tensor_collective(
     at: Setting, module: str, hidden: int, *, enters: bool = True, leaves: bool = True
-) -> Part:
+) -> LayerPart:
     """Return the exchange around a tensor-parallel region, in both passes.
 
     Without sequence parallelism a region's outputs are summed going forward, and the gradients of
@@ -182,23 +182,23 @@ def tensor_collective(
     """
     layout = at.layout
     if layout.tensor == 1:
-        return Part(module, "tensor", 0.0, kernels=0)
+        return LayerPart(module, "tensor", 0.0, kernels=0)
     group = Group(layout.tensor, axis_stride(layout, "tensor"))
     links, moved = at.calibration.links, 2.0 * at.tokens * hidden
     if not layout.sequence_parallel:
         once = all_reduce(moved, group, at.cluster, links)
-        return Part(module, "tensor", once * leaves, once * enters, wait=skew(group, links))
+        return LayerPart(module, "tensor", once * leaves, once * enters, wait=skew(group, links))
     once = all_gather(moved, group, at.cluster, links)
     if layout.overlap.tensor:
         once *= 1 - at.calibration.tensor_hidden
     borders = enters + leaves
     wait = borders * skew(group, links)
-    return Part(module, "tensor", borders * once, borders * once, kernels=borders, wait=wait)
+    return LayerPart(module, "tensor", borders * once, borders * once, kernels=borders, wait=wait)
 
 
 def attention_parts(
     at: Setting, attention: Attention, hidden: int, cross: int = 0, *, rotary: bool = False
-) -> Iterator[Part]:
+) -> Iterator[LayerPart]:
     """Return the parts of an attention between its norm and its residual."""
     layout = at.layout
     t, tokens = layout.tensor, at.tokens
@@ -233,7 +233,7 @@ def attention_parts(
     yield tensor_collective(at, "tensor", hidden)
 
 
-def core_attention(at: Setting, attention: Attention, cross: int = 0) -> Part:
+def core_attention(at: Setting, attention: Attention, cross: int = 0) -> LayerPart:
     """Return the part between queries and context: one kernel, or products around a softmax."""
     layout, device, reach = at.layout, at.cluster.accelerator, at.calibration.kernels
     heads = attention.heads / layout.tensor
@@ -250,7 +250,7 @@ def core_attention(at: Setting, attention: Attention, cross: int = 0) -> Part:
         operations = 2 * layout.microbatch * heads * rows * visible * (key + value)
         forward = fused_attention(operations, False, device, precision, reach)
         backward = fused_attention(2.5 * operations, True, device, precision, reach)
-        return Part("core_attn", "attention", forward, backward)
+        return LayerPart("core_attn", "attention", forward, backward)
     count = layout.microbatch * heads
     scores = count * rows * seen
     into = product(rows, seen, key, count, device, precision, reach)
@@ -261,10 +261,10 @@ def core_attention(at: Setting, attention: Attention, cross: int = 0) -> Part:
     out_v = product(seen, value, rows, count, device, precision, reach, turned=True)
     forward = into + out + pointwise(9 * scores, 2, device, reach)
     backward = into_q + into_k + out_p + out_v + pointwise(11 * scores, 2, device, reach)
-    return Part("core_attn", "attention", forward, backward, kernels=5)
+    return LayerPart("core_attn", "attention", forward, backward, kernels=5)
 
 
-def context_exchange(at: Setting, attention: Attention) -> Iterator[Part]:
+def context_exchange(at: Setting, attention: Attention) -> Iterator[LayerPart]:
     """Return the exchange of keys and values over context-parallel ranks, where it is exposed."""
     layout = at.layout
     c = layout.context
@@ -278,23 +278,23 @@ def context_exchange(at: Setting, attention: Attention) -> Iterator[Part]:
     if layout.context_kind is ContextKind.ALL_TO_ALL:
         wide = attention.heads / layout.tensor * (attention.key_width + attention.value_width)
         once = all_to_all(2 * at.tokens * (wide + width), group, at.cluster, links)
-        yield Part("core_attn", "context", once, once, kernels=4)
+        yield LayerPart("core_attn", "context", once, once, kernels=4)
         return
     gathered = 2 * at.tokens * c * width
     once = all_gather(gathered, group, at.cluster, links)
     if layout.context_kind is ContextKind.ALL_GATHER:
-        yield Part("core_attn", "context", once, 2 * once, kernels=1)
+        yield LayerPart("core_attn", "context", once, 2 * once, kernels=1)
         return
     core = core_attention(at, attention)
     forward = max(0.0, once - core.forward * (c - 1) / c)
     backward = max(0.0, 2 * once - core.inputs * (c - 1) / c)
     step = (c - 1) * at.calibration.links.start
-    yield Part("core_attn", "context", forward + step, backward + step, kernels=2 * c)
+    yield LayerPart("core_attn", "context", forward + step, backward + step, kernels=2 * c)
 
 
 def feed_forward_parts(
     at: Setting, layer: FeedForward, hidden: int, tensor: int, tokens: float, module: str = "mlp"
-) -> Iterator[Part]:
+) -> Iterator[LayerPart]:
     """Return the parts of a feed-forward layer between norm and residual, without collectives."""
     width = layer.width / tensor
     yield linear(at, module, (2 if layer.gated else 1) * width, hidden, tokens)
@@ -304,7 +304,7 @@ def feed_forward_parts(
     yield linear(at, module, hidden, width, tokens)
 
 
-def expert_parts(at: Setting, experts: Experts, hidden: int) -> Iterator[Part]:
+def expert_parts(at: Setting, experts: Experts, hidden: int) -> Iterator[LayerPart]:
     """Return the parts of a mixture of experts between norm and residual."""
     layout = at.layout
     local = at.tokens / layout.tensor
@@ -333,7 +333,7 @@ def expert_parts(at: Setting, experts: Experts, hidden: int) -> Iterator[Part]:
         yield tensor_collective(at, "shared_experts", hidden)
 
 
-def grouped(at: Setting, one: Product) -> Part:
+def grouped(at: Setting, one: Product) -> LayerPart:
     """Return the part of a grouped product, a matrix of rows for each expert."""
     device, reach, precision = at.cluster.accelerator, at.calibration.kernels, at.precision
     rows = max(1.0, one.m)
@@ -345,10 +345,10 @@ def grouped(at: Setting, one: Product) -> Part:
     if precision not in _WIDE:
         forward += pointwise(4 * rows * one.count * one.k, 1, device, reach)
         inputs += pointwise(4 * rows * one.count * one.n, 1, device, reach)
-    return Part("moe", "products", forward, inputs, weights, 2)
+    return LayerPart("moe", "products", forward, inputs, weights, 2)
 
 
-def exchange_of_tokens(at: Setting, experts: Experts, hidden: int) -> Part:
+def exchange_of_tokens(at: Setting, experts: Experts, hidden: int) -> LayerPart:
     """Return dispatch and combine, each as long as the slower of peer links and network.
 
     Beside another microbatch's computation only what that does not hide remains.
@@ -356,7 +356,7 @@ def exchange_of_tokens(at: Setting, experts: Experts, hidden: int) -> Part:
     layout, cluster, links = at.layout, at.cluster, at.calibration.links
     group = Group(layout.expert * layout.expert_tensor, 1)
     if group.size == 1:
-        return Part("moe", "experts", 0.0, kernels=0)
+        return LayerPart("moe", "experts", 0.0, kernels=0)
     domain = members_per_domain(group, cluster)
     sent = dispatched(experts, layout, hidden, domain)
     inside = sent.domain / (cluster.accelerator.peer_bandwidth * links.peer)
@@ -364,10 +364,10 @@ def exchange_of_tokens(at: Setting, experts: Experts, hidden: int) -> Part:
     once = links.start + links.skew * math.log2(group.size) + max(inside, across)
     if layout.overlap.experts:
         once *= 1 - at.calibration.hidden
-    return Part("moe", "experts", 2 * once, 2 * once, kernels=4)
+    return LayerPart("moe", "experts", 2 * once, 2 * once, kernels=4)
 
 
-def block_parts(at: Setting, block: Block, hidden: int, encoded: int = 0) -> Iterator[Part]:
+def block_parts(at: Setting, block: Block, hidden: int, encoded: int = 0) -> Iterator[LayerPart]:
     """Return the parts of a block in the order in which they run.
 
     Parameters
@@ -378,7 +378,7 @@ def block_parts(at: Setting, block: Block, hidden: int, encoded: int = 0) -> Ite
     if block.profiled is not None:
         one = block.profiled.at(at.layout.tensor)
         half = one.backward / 2
-        yield Part("layer", "layers", one.forward, half, half, kernels=0)
+        yield LayerPart("layer", "layers", one.forward, half, half, kernels=0)
         return
     outer = 2 * at.outer * hidden
     layer_norm = block.norm is Norm.LAYER
@@ -399,7 +399,7 @@ def block_parts(at: Setting, block: Block, hidden: int, encoded: int = 0) -> Ite
         yield memory_bound(at, "residual", (3 + mask) * outer, (2 + mask) * outer)
 
 
-def recomputed(part: Part, layout: Layout) -> float:
+def recomputed(part: LayerPart, layout: Layout) -> float:
     """Return how much of a part's forward pass runs again before its backward pass."""
     modules = layout.recompute
     if Recompute.FULL in modules or part.module in modules:
@@ -409,7 +409,7 @@ def recomputed(part: Part, layout: Layout) -> float:
     return float(Recompute.MOE in modules and part.module.startswith(("moe", "shared_experts")))
 
 
-def add_up(parts: list[Part], at: Setting) -> LayerTime:
+def add_up(parts: list[LayerPart], at: Setting) -> LayerTime:
     """Return the passes of some parts; the host issues their kernels no faster than it can.
 
     A pass takes (d^q + h^q)^(1/q), d seconds of the device and h of the host: the longer of both
@@ -437,7 +437,7 @@ def add_up(parts: list[Part], at: Setting) -> LayerTime:
     return LayerTime(ahead, backward, weights, tuple(terms.items()))
 
 
-def _issued(part: Part, at: Setting) -> float:
+def _issued(part: LayerPart, at: Setting) -> float:
     """Return the kernels of a part's forward pass that the host issues one by one."""
     if at.layout.graphs is Graphs.MODULES and part.module not in ("moe", "moe_act"):
         return 0.0
@@ -560,7 +560,7 @@ class LayerPrices:
         )
 
 
-def head_parts(model: ModelDescription, at: Setting) -> Iterator[Part]:
+def head_parts(model: ModelDescription, at: Setting) -> Iterator[LayerPart]:
     """Return the parts of final norm, logits and loss, or of a classifier."""
     if not model.head and not model.classes:
         return
@@ -580,7 +580,7 @@ def head_parts(model: ModelDescription, at: Setting) -> Iterator[Part]:
         yield tensor_collective(at, "head", model.hidden, leaves=False)
 
 
-def embedding_parts(model: ModelDescription, at: Setting) -> Iterator[Part]:
+def embedding_parts(model: ModelDescription, at: Setting) -> Iterator[LayerPart]:
     """Return the parts of the embeddings."""
     if not model.embedding_parameters:
         return

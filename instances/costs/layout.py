@@ -8,10 +8,10 @@ from ..common.choices import Choice, choose
 from ..common.errors import InputError, quote
 from ..common.units import MOST_COUNT
 from .description import ModelDescription
-from .hardware import Precision, TrainingCluster
+from .hardware import NumberFormat, TrainingCluster
 
 
-class TrainingSchedule(Choice):
+class JobSchedule(Choice):
     """Order of forward and backward passes of a pipeline."""
 
     ONE_F_ONE_B = "1f1b"
@@ -74,7 +74,7 @@ class Graphs(Choice):
     ITERATION = "iteration"
 
 
-class Optimizer(Choice):
+class OptimizerRecipe(Choice):
     """Optimizer, by what it keeps: Adam two moments, Muon one of most matrices."""
 
     ADAM = "adam"
@@ -120,7 +120,7 @@ class Recipe:
     """
 
     name: str
-    compute: Precision
+    compute: NumberFormat
     weight_bytes: float = 2.0
     gradient_bytes: float = 4.0
     master_bytes: float = 4.0
@@ -128,45 +128,45 @@ class Recipe:
     gather_bytes: float = 2.0
     reduce_bytes: float = 4.0
     bucket_bytes: float = 0.0
-    optimizer: Optimizer = Optimizer.ADAM
+    optimizer: OptimizerRecipe = OptimizerRecipe.ADAM
 
     def __post_init__(self) -> None:
         """Take texts for choices."""
-        choose(self, compute=Precision, optimizer=Optimizer)
+        choose(self, compute=NumberFormat, optimizer=OptimizerRecipe)
 
 
 #: Megatron's 16-bit floats with gradients and optimizer in 32 bits.
-MEGATRON_BF16 = Recipe("megatron-bf16", Precision.BF16)
+MEGATRON_BF16 = Recipe("megatron-bf16", NumberFormat.BF16)
 
 #: Recipes by name.
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
     for recipe in (
         MEGATRON_BF16,
-        Recipe("megatron-fp16", Precision.FP16, gradient_bytes=2, reduce_bytes=2),
-        Recipe("megatron-fp8", Precision.FP8, gather_bytes=2),
-        Recipe("megatron-fp8-block", Precision.FP8_BLOCK),
-        Recipe("megatron-mxfp8", Precision.MXFP8),
-        Recipe("megatron-nvfp4", Precision.NVFP4),
+        Recipe("megatron-fp16", NumberFormat.FP16, gradient_bytes=2, reduce_bytes=2),
+        Recipe("megatron-fp8", NumberFormat.FP8, gather_bytes=2),
+        Recipe("megatron-fp8-block", NumberFormat.FP8_BLOCK),
+        Recipe("megatron-mxfp8", NumberFormat.MXFP8),
+        Recipe("megatron-nvfp4", NumberFormat.NVFP4),
         # Weights, gradients and moments in 32 bits, gathered and computed with in 16.
-        Recipe("fsdp-bf16", Precision.BF16, weight_bytes=4, master_bytes=0),
-        Recipe("fsdp-fp8", Precision.FP8, weight_bytes=4, master_bytes=0),
+        Recipe("fsdp-bf16", NumberFormat.BF16, weight_bytes=4, master_bytes=0),
+        Recipe("fsdp-fp8", NumberFormat.FP8, weight_bytes=4, master_bytes=0),
         # Everything in 16 bits but the optimizer's copy and moments (DeepSpeed ZeRO).
-        Recipe("zero-fp16", Precision.FP16, gradient_bytes=2, reduce_bytes=2),
-        Recipe("zero-bf16", Precision.BF16, gradient_bytes=2, reduce_bytes=2),
+        Recipe("zero-fp16", NumberFormat.FP16, gradient_bytes=2, reduce_bytes=2),
+        Recipe("zero-bf16", NumberFormat.BF16, gradient_bytes=2, reduce_bytes=2),
         # DeepSpeed's optimizers: the first keeps 32-bit gradients of its own part for the step, the
         # second adds up all of them in 32 bits beside those in 16.
         # Both have two buffers of 5e8 elements, of what they reduce.
         Recipe(
             "deepspeed-fp16",
-            Precision.FP16,
+            NumberFormat.FP16,
             gradient_bytes=2,
             moment_bytes=12,
             reduce_bytes=2,
             bucket_bytes=2e9,
         ),
-        Recipe("deepspeed-bf16", Precision.BF16, gradient_bytes=6, bucket_bytes=4e9),
-        Recipe("fp32", Precision.FP32, weight_bytes=4, master_bytes=0, gather_bytes=4),
+        Recipe("deepspeed-bf16", NumberFormat.BF16, gradient_bytes=6, bucket_bytes=4e9),
+        Recipe("fp32", NumberFormat.FP32, weight_bytes=4, master_bytes=0, gather_bytes=4),
     )
 }
 
@@ -288,7 +288,7 @@ class Layout:
     microbatch: int = 1
     global_batch: int = 1
     sequence: int = 2048
-    schedule: TrainingSchedule = TrainingSchedule.ONE_F_ONE_B
+    schedule: JobSchedule = JobSchedule.ONE_F_ONE_B
     recompute: frozenset[Recompute] = field(default_factory=frozenset)
     recompute_layers: int | None = None
     stage_layers: tuple[int, ...] = ()
@@ -307,7 +307,7 @@ class Layout:
 
     def __post_init__(self) -> None:
         """Take texts for choices, and any collection of them for `recompute`."""
-        choose(self, context_kind=ContextKind, schedule=TrainingSchedule, software=Software)
+        choose(self, context_kind=ContextKind, schedule=JobSchedule, software=Software)
         choose(self, dispatcher=Dispatcher, graphs=Graphs)
         if isinstance(self.recipe, str):
             if self.recipe not in RECIPES:
@@ -540,11 +540,11 @@ def check_stages(model: ModelDescription, layout: Layout) -> None:
         )
     if model.mtp and not -stages <= layout.mtp_stage < stages:
         raise InputError(f"mtp_stage: {layout.mtp_stage}; there are {stages} stages")
-    if layout.chunks > 1 and layout.schedule is not TrainingSchedule.INTERLEAVED:
+    if layout.chunks > 1 and layout.schedule is not JobSchedule.INTERLEAVED:
         raise InputError(
             f"chunks: {layout.chunks} with schedule {layout.schedule}; take interleaved"
         )
-    if layout.schedule is TrainingSchedule.INTERLEAVED and layout.pipeline == 1:
+    if layout.schedule is JobSchedule.INTERLEAVED and layout.pipeline == 1:
         raise InputError("schedule: interleaved with one pipeline rank; take 1f1b")
 
 
@@ -556,7 +556,7 @@ def _check_batch(layout: Layout) -> None:
             f"global_batch: {layout.global_batch} is not divided by microbatch {layout.microbatch} "
             f"x data {layout.data} = {once}; take a multiple of {once}"
         )
-    if layout.schedule is TrainingSchedule.INTERLEAVED and layout.microbatches % layout.pipeline:
+    if layout.schedule is JobSchedule.INTERLEAVED and layout.microbatches % layout.pipeline:
         raise InputError(
             f"global_batch: {layout.microbatches} microbatches per replica; an interleaved "
             f"schedule takes a multiple of the {layout.pipeline} pipeline ranks"

@@ -17,7 +17,7 @@ from typing import Any
 from ..common.errors import InputError, quote
 from ..model.network.links import Link
 from .calibration import Calibration
-from .hardware import Accelerator, Precision, TrainingCluster
+from .hardware import Accelerator, NumberFormat, TrainingCluster
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Measurements:
 
     peer: Link | None
     network: Link | None
-    products: tuple[tuple[Precision, float], ...]
+    products: tuple[tuple[NumberFormat, float], ...]
 
 
 def load_measurements(path: Path) -> Measurements:
@@ -74,7 +74,7 @@ def load_measurements(path: Path) -> Measurements:
     return Measurements(
         _typical(inside),
         _typical(across),
-        tuple((Precision.of(f"{path}: products", key), rate) for key, rate in products),
+        tuple((NumberFormat.of(f"{path}: products", key), rate) for key, rate in products),
     )
 
 
@@ -117,9 +117,9 @@ def with_measurements(
 
 #: Parts of the peak in `Efficiency`, and the precisions that say them, the surest first.
 _PARTS = (
-    ("product", (Precision.BF16, Precision.FP16, Precision.TF32, Precision.FP32)),
-    ("product8", (Precision.FP8, Precision.FP8_BLOCK, Precision.MXFP8)),
-    ("product4", (Precision.NVFP4,)),
+    ("product", (NumberFormat.BF16, NumberFormat.FP16, NumberFormat.TF32, NumberFormat.FP32)),
+    ("product8", (NumberFormat.FP8, NumberFormat.FP8_BLOCK, NumberFormat.MXFP8)),
+    ("product4", (NumberFormat.NVFP4,)),
 )
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields, replace
 
 from .activations import Tokens, element_bytes, fused, kept, largest_matrix, working
 from .description import Block, ModelDescription
-from .layout import Layout, Software, TrainingSchedule
+from .layout import JobSchedule, Layout, Software
 
 #: Bytes of a device outside the allocator: the driver's context with its kernels (1,573 MiB on an
 #: A100, says the BigScience workshop's log) and the channels of some five NCCL communicators.
@@ -201,7 +201,7 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Stages:
+class RankStages:
     """A model under a layout: sizes of its layer types, and the types of each model stage."""
 
     sizes: tuple[Sizes, ...]
@@ -209,7 +209,7 @@ class Stages:
     mtp: tuple[int, ...]
 
     @classmethod
-    def of(cls, model: ModelDescription, layout: Layout) -> Stages:
+    def of(cls, model: ModelDescription, layout: Layout) -> RankStages:
         """Divide a model's layers, those of an encoder first, over the model stages."""
         types, stages, first = model.types_of_layers, [], 0
         for count in layout.layers_of_stages(model.layers):
@@ -225,10 +225,10 @@ class Stages:
 
 
 def stage_held(
-    model: ModelDescription, layout: Layout, stage: int, stages: Stages | None = None
+    model: ModelDescription, layout: Layout, stage: int, stages: RankStages | None = None
 ) -> Held:
     """Parameters of a model stage on one rank."""
-    stages = stages or Stages.of(model, layout)
+    stages = stages or RankStages.of(model, layout)
     shared, routed = ends_held(model, layout, stage), 0.0
     kinds = stages.stages[stage]
     if model.mtp and stage == layout.mtp_stage % layout.stages:
@@ -269,11 +269,11 @@ def passes_in_flight(layout: Layout, rank: int) -> Mapping[int, int]:
     own = layout.rank_stages(rank)
     if p == 1:
         return dict.fromkeys(own, 1)
-    if schedule is TrainingSchedule.GPIPE:
+    if schedule is JobSchedule.GPIPE:
         return dict.fromkeys(own, m)
-    if schedule is TrainingSchedule.ZB_H1:
+    if schedule is JobSchedule.ZB_H1:
         return dict.fromkeys(own, min(m, p))
-    if schedule is TrainingSchedule.ZB_H2:
+    if schedule is JobSchedule.ZB_H2:
         return dict.fromkeys(own, min(m, 2 * p - 1))
     if layout.chunks == 1:
         return dict.fromkeys(own, min(m, p - rank))
@@ -287,7 +287,7 @@ def passes_in_flight(layout: Layout, rank: int) -> Mapping[int, int]:
 # The rank.
 
 
-def stage_kept(model: ModelDescription, layout: Layout, stage: int, stages: Stages) -> float:
+def stage_kept(model: ModelDescription, layout: Layout, stage: int, stages: RankStages) -> float:
     """Bytes that a model stage keeps of one microbatch."""
     kinds = stages.stages[stage]
     again = len(kinds) if layout.recompute_layers is None else layout.recompute_layers
@@ -332,7 +332,7 @@ def loss_bytes(model: ModelDescription, layout: Layout) -> float:
 
 
 def rank_memory(
-    model: ModelDescription, layout: Layout, rank: int = 0, stages: Stages | None = None
+    model: ModelDescription, layout: Layout, rank: int = 0, stages: RankStages | None = None
 ) -> RankMemory:
     """Bytes of a pipeline rank at the moment when it holds most.
 
@@ -345,7 +345,7 @@ def rank_memory(
     stages
         The model divided by the layout, where it is known.
     """
-    stages = stages or Stages.of(model, layout)
+    stages = stages or RankStages.of(model, layout)
     recipe = layout.recipe
     own = layout.rank_stages(rank)
     held = sum((stage_held(model, layout, stage, stages) for stage in own), Held(0.0, 0.0))
@@ -485,7 +485,7 @@ def peak_memory(model: ModelDescription, layout: Layout) -> RankMemory:
     Of ranks with the same layers and neither embedding, head nor multi-token prediction the first
     keeps the most passes in flight: the others are left out.
     """
-    stages = Stages.of(model, layout)
+    stages = RankStages.of(model, layout)
     special = {0, layout.stages - 1} | ({layout.mtp_stage % layout.stages} if model.mtp else set())
     ranks, seen = [], set()
     for rank in range(layout.pipeline):

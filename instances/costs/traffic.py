@@ -15,11 +15,11 @@ from .activations import element_bytes, fused
 from .description import Block, ModelDescription
 from .experts import routed_rows
 from .layout import ContextKind, Layout, Recompute
-from .memory import Held, Stages, ends_held, stage_held, stays_gathered, unit_held
+from .memory import Held, RankStages, ends_held, stage_held, stays_gathered, unit_held
 
 
 @dataclass(frozen=True)
-class Collective:
+class CollectiveTraffic:
     """Collectives of one kind over one axis in an iteration of a rank.
 
     Parameters
@@ -40,20 +40,22 @@ class Collective:
     size: float
 
 
-def collectives(model: ModelDescription, layout: Layout, rank: int = 0) -> tuple[Collective, ...]:
+def collectives(
+    model: ModelDescription, layout: Layout, rank: int = 0
+) -> tuple[CollectiveTraffic, ...]:
     """Return the collectives of an iteration on a pipeline rank, those of a kind and axis added."""
     found: dict[tuple[str, str], tuple[int, float]] = {}
     for axis, kind, count, size in _all(model, layout, rank):
         before = found.get((axis, kind), (0, 0.0))
         found[axis, kind] = before[0] + count, before[1] + count * size
-    return tuple(Collective(*key, *of) for key, of in found.items() if of[0])
+    return tuple(CollectiveTraffic(*key, *of) for key, of in found.items() if of[0])
 
 
 def _all(
     model: ModelDescription, layout: Layout, rank: int
 ) -> Iterator[tuple[str, str, int, float]]:
     """Yield axis, kind, count and bytes of one."""
-    own, stages = layout.rank_stages(rank), Stages.of(model, layout)
+    own, stages = layout.rank_stages(rank), RankStages.of(model, layout)
     for stage in own:
         for place in stages.stages[stage]:
             block = model.layer_types[place]
@@ -127,7 +129,7 @@ def _of_block(block: Block, hidden: int, layout: Layout) -> Iterator[tuple[str, 
 
 
 def _of_data(
-    model: ModelDescription, layout: Layout, rank: int, stages: Stages
+    model: ModelDescription, layout: Layout, rank: int, stages: RankStages
 ) -> Iterator[tuple[str, str, int, float]]:
     """Yield axis, kind, count and bytes of one collective over data-parallel ranks."""
     recipe, own = layout.recipe, layout.rank_stages(rank)

@@ -14,13 +14,13 @@ from ..model.workload import Workload
 from .source import Source, plain_id
 
 
-class _Device(msgspec.Struct):
+class _ExpertDevice(msgspec.Struct):
     nodes: list[int | str]
 
 
-class _File(msgspec.Struct):
-    fpgas: list[_Device]
-    cpus: list[_Device] = []
+class _ExpertFile(msgspec.Struct):
+    fpgas: list[_ExpertDevice]
+    cpus: list[_ExpertDevice] = []
 
 
 def is_split(source: Source) -> bool:
@@ -41,7 +41,7 @@ def read_split(source: Source, workload: Workload, cluster: Cluster | None = Non
         If a node is unknown, listed twice, or cannot be placed; if nodes of one colour are
         torn apart, or the file needs more devices than there are.
     """
-    file = source.convert(_File)
+    file = source.convert(_ExpertFile)
     cluster = cluster or workload.cluster
     if cluster is None:
         raise InputError(f"{workload.name}: it suggests no cluster; give one")
@@ -87,7 +87,7 @@ def placed_numbers(
     InputError
         If the file is broken, or needs more devices than there are.
     """
-    file = source.convert(_File)
+    file = source.convert(_ExpertFile)
     found: list[tuple[NodeId, int]] = []
     for key, listed, host in (("fpgas", file.fpgas, False), ("cpus", file.cpus, True)):
         there = [d for d, dev in enumerate(cluster.devices) if cluster.kinds[dev.kind].host == host]

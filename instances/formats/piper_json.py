@@ -30,24 +30,24 @@ class _Configuration(msgspec.Struct):
     syncTimeBw: dict[str, float] = {}
 
 
-class _Node(msgspec.Struct):
+class _PiperNode(msgspec.Struct):
     id: int
     TMPCs: dict[str, list[_Configuration]]
     name: object = None
 
 
-class _Edge(msgspec.Struct):
+class _PiperEdge(msgspec.Struct):
     sourceId: int
     destId: int
     communicationCost: float
 
 
-class _File(msgspec.Struct):
+class _PiperFile(msgspec.Struct):
     maxMemoryPerDevice: float
     maxDevices: int
     bandwidth: float
-    nodes: list[_Node]
-    edges: list[_Edge]
+    nodes: list[_PiperNode]
+    edges: list[_PiperEdge]
     mbsInBatch: int | None = None
     maxBatchSize: int | None = None
 
@@ -72,7 +72,7 @@ def read_piper(source: Source) -> Workload:
     InputError
         If the file breaks the format; the message names the file, the node or edge, the field.
     """
-    file = source.convert(_File)
+    file = source.convert(_PiperFile)
     if not file.nodes:
         source.fail("nodes is empty; a workload needs at least one node")
     if file.maxDevices < 1:
@@ -110,7 +110,7 @@ def read_piper(source: Source) -> Workload:
         )
 
 
-def _microbatches(source: Source, file: _File) -> int:
+def _microbatches(source: Source, file: _PiperFile) -> int:
     given = {file.mbsInBatch, file.maxBatchSize} - {None}
     if not given:
         source.fail("mbsInBatch is missing; add it (microbatches in a batch)")
@@ -125,7 +125,7 @@ def _microbatches(source: Source, file: _File) -> int:
     return count
 
 
-def _edges(source: Source, file: _File, index: dict[int, int]) -> dict[tuple[int, int], float]:
+def _edges(source: Source, file: _PiperFile, index: dict[int, int]) -> dict[tuple[int, int], float]:
     """Return the bytes that each edge carries, by the numbers of its ends."""
     carried: dict[tuple[int, int], float] = {}
     for edge in file.edges:
@@ -147,7 +147,7 @@ def _edges(source: Source, file: _File, index: dict[int, int]) -> dict[tuple[int
 
 def _layers(
     source: Source,
-    file: _File,
+    file: _PiperFile,
     index: dict[int, int],
     carried: dict[tuple[int, int], float],
     microbatches: int,

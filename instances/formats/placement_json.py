@@ -25,7 +25,7 @@ from .source import Source, plain_id
 COST_TOLERANCE = 1e-6
 
 
-class _Node(msgspec.Struct):
+class _PlacementNode(msgspec.Struct):
     id: int
     supportedOnFpga: bool | int
     cpuLatency: float
@@ -37,19 +37,19 @@ class _Node(msgspec.Struct):
     layerId: object = None
 
 
-class _Edge(msgspec.Struct):
+class _PlacementEdge(msgspec.Struct):
     sourceId: int
     destId: int
     cost: float
     size: float | None = None
 
 
-class _File(msgspec.Struct):
+class _PlacementFile(msgspec.Struct):
     maxSizePerFPGA: float
     maxFPGAs: int
     maxCPUs: int
-    nodes: list[_Node]
-    edges: list[_Edge]
+    nodes: list[_PlacementNode]
+    edges: list[_PlacementEdge]
 
 
 def is_placement(source: Source) -> bool:
@@ -70,7 +70,7 @@ def read_placement(source: Source) -> Workload:
     InputError
         If the file breaks the format; the message names the file, the node or edge, the field.
     """
-    file = source.convert(_File)
+    file = source.convert(_PlacementFile)
     if not file.nodes:
         source.fail("nodes is empty; a workload needs at least one node")
     _at_least_0(source, None, "maxSizePerFPGA", file.maxSizePerFPGA)
@@ -116,7 +116,7 @@ def read_placement(source: Source) -> Workload:
         )
 
 
-def _check_node(source: Source, node: _Node) -> None:
+def _check_node(source: Source, node: _PlacementNode) -> None:
     for what, flag in (
         ("supportedOnFpga", node.supportedOnFpga),
         ("isBackwardNode", node.isBackwardNode),
@@ -130,7 +130,7 @@ def _check_node(source: Source, node: _Node) -> None:
     _at_least_0(source, node, "size", node.size or 0.0)
 
 
-def _accelerator_time(source: Source, node: _Node) -> float:
+def _accelerator_time(source: Source, node: _PlacementNode) -> float:
     if not node.supportedOnFpga:
         return math.inf
     time = node.fpgaLatency
@@ -154,11 +154,13 @@ def _number_or_nan(value: object) -> float:
     return float(value)
 
 
-def _transfers(source: Source, file: _File, index: dict[int, int]) -> tuple[Floats, Floats | None]:
+def _transfers(
+    source: Source, file: _PlacementFile, index: dict[int, int]
+) -> tuple[Floats, Floats | None]:
     """Return transfer time and output size of each node; no sizes if a sender's is not known."""
     n = len(file.nodes)
     transfer, output = [0.0] * n, [math.nan] * n  # lists: faster than arrays, one at a time
-    first: dict[int, _Edge] = {}
+    first: dict[int, _PlacementEdge] = {}
     for edge in file.edges:
         ends = (("sourceId", edge.sourceId), ("destId", edge.destId))
         for what, end in ends:
@@ -192,15 +194,17 @@ def _range(ids: Iterable[int]) -> str:
     return f"nodes run {plain_id(low)} to {plain_id(high)}"
 
 
-def _called(item: _Node | _Edge | None) -> str:
-    if isinstance(item, _Node):
+def _called(item: _PlacementNode | _PlacementEdge | None) -> str:
+    if isinstance(item, _PlacementNode):
         return f"node {plain_id(item.id)}: "
     if item is None:
         return ""
     return f"edge {plain_id(item.sourceId)} → {plain_id(item.destId)}: "
 
 
-def _at_least_0(source: Source, item: _Node | _Edge | None, what: str, value: float) -> None:
+def _at_least_0(
+    source: Source, item: _PlacementNode | _PlacementEdge | None, what: str, value: float
+) -> None:
     if not 0 <= value < math.inf:
         source.fail(
             f"{_called(item)}{what} is {quote(value)}; it must be a finite number of at least 0"

@@ -23,8 +23,8 @@ from ..model.workload import Workload
 from ..pytorch.layers import by_layer, by_operator, fitting_depth
 from ..pytorch.operators.operators import operator_graph
 from ..pytorch.prices.estimate import estimated_ms
-from ..pytorch.recording.recording import Kernel, Parameter, Read, Recording, Step
-from ..pytorch.to_workload import Times, memory_bytes, ties_of, to_workload
+from ..pytorch.recording.recording import ExecutedNode, KernelCall, Parameter, Read, Recording
+from ..pytorch.to_workload import OperatorTimes, memory_bytes, ties_of, to_workload
 from .flops import FLOPS
 from .shapes import load_with_shapes
 
@@ -83,7 +83,7 @@ def read_onnx(
     if depth == "auto":
         depth = fitting_depth(graph)
     nothing = np.zeros(len(graph.operators))
-    times = Times(
+    times = OperatorTimes(
         accelerator_ms=estimated_ms(graph.operators, target),
         cpu_ms=estimated_ms(graph.operators, CPU_CORE),
         measured=nothing,
@@ -190,13 +190,13 @@ class _Reader:
             unused=tuple(p for s, p in parameters.items() if s not in used),
         )
 
-    def _step(self, node: Any, given: list[str], taken: dict[str, int]) -> Step:
+    def _step(self, node: Any, given: list[str], taken: dict[str, int]) -> ExecutedNode:
         outputs = [name for name in node.output if name]
         path = (node.name or f"{node.op_type}:{outputs[0]}").strip("/")
         taken[path] = taken.get(path, 0) + 1
         words = path.split("/")[:-1]
         reads = tuple(self._read(name) for name in given)
-        kernels: tuple[Kernel, ...] = ()
+        kernels: tuple[KernelCall, ...] = ()
         if node.op_type in _VIEWS:
             self.storage[outputs[0]] = self.storage[given[0]]
             for name in outputs[1:]:
@@ -208,8 +208,8 @@ class _Reader:
             flops = 0.0 if count is None else count(node, self.shapes)
             made = sum(self._bytes(name) for name in outputs)
             seen = made if node.op_type in _LOOKUPS else sum(map(self._bytes, given))
-            kernels = (Kernel(node.op_type, node.op_type, flops, made + seen),)
-        return Step(
+            kernels = (KernelCall(node.op_type, node.op_type, flops, made + seen),)
+        return ExecutedNode(
             name=path if taken[path] == 1 else f"{path}#{taken[path]}",
             kind=node.op_type,
             modules=("", *(".".join(words[: k + 1]) for k in range(len(words)))),

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from ..common.errors import InputError
-from .operators.graph import Graph
+from .operators.graph import OperatorGraph
 from .recording.recording import Recording
 from .recording.storages import Storages
 from .recording.watch import is_free, written
@@ -83,7 +83,7 @@ def check_complete(
     kwargs: Mapping[str, Any],
     training: bool,
     recording: Recording,
-    graph: Graph,
+    graph: OperatorGraph,
 ) -> None:
     """Hold an operator graph against a run of the model itself.
 
@@ -159,7 +159,7 @@ def _watched(
     return _Ancestry(tuple(named(run.bits.get(s, 0)) for s in outputs), named(run.read))
 
 
-def _of_graph(recording: Recording, graph: Graph) -> _Ancestry:
+def _of_graph(recording: Recording, graph: OperatorGraph) -> _Ancestry:
     """Return what an operator graph says: of operators and the edges between them alone."""
     names = _sources(recording)
     read = {step.name: {r.storage for r in step.reads} & set(names) for step in recording.steps}

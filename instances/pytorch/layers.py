@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..common.search import leads_to
 from ..common.units import ROOT_MODULE
-from .operators.graph import Graph
+from .operators.graph import OperatorGraph
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class Grouping:
     paths: tuple[str, ...] = ()
 
 
-def by_operator(graph: Graph) -> Grouping:
+def by_operator(graph: OperatorGraph) -> Grouping:
     """Return the grouping in which every operator is a node, called ``path/operator``, too."""
     names = tuple(op.name for op in graph.operators)
     paths = tuple(f"{_path(op.modules, len(op.modules))}/{op.name}" for op in graph.operators)
     return Grouping(tuple(range(len(names))), names, paths)
 
 
-def by_layer(graph: Graph, depth: int) -> Grouping:
+def by_layer(graph: OperatorGraph, depth: int) -> Grouping:
     """Group operators by the module `depth` calls below the outermost one.
 
     An operator whose call is less deep belongs to the innermost module around it; the backward
@@ -81,7 +81,7 @@ def by_layer(graph: Graph, depth: int) -> Grouping:
     return Grouping(tuple(node), tuple(names))
 
 
-def fitting_depth(graph: Graph, least: int = 8) -> int:
+def fitting_depth(graph: OperatorGraph, least: int = 8) -> int:
     """Return the smallest depth with at least `least` forward nodes, or the greatest there is."""
     deepest = max(len(op.modules) for op in graph.operators)
     for depth in range(1, deepest):

@@ -13,7 +13,7 @@ from ..common.units import NodeId
 from ..generate.architectures.lowering import suggested_cluster
 from ..generate.roofline import MACHINES
 from .layers import Grouping, by_layer, by_operator
-from .parts import Parts, Profile, plain, put_together, take_apart
+from .parts import ModelParts, Profile, plain, put_together, take_apart
 from .prices.prices import estimated_times
 from .to_workload import memory_bytes
 from .tracing.unchanged import unchanged
@@ -87,7 +87,7 @@ def uncut(
     return _estimated(parts, by_operator(parts.graph), None, Tied.COLOUR)
 
 
-def _estimated(parts: Parts, grouping: Grouping, depth: int | None, tied: Tied) -> Profile:
+def _estimated(parts: ModelParts, grouping: Grouping, depth: int | None, tied: Tied) -> Profile:
     """Return the profile with a roofline's times."""
     target = next(iter(MACHINES.values()))
     cluster = suggested_cluster(target, target.peer, memory_bytes(parts.graph))
@@ -95,7 +95,7 @@ def _estimated(parts: Parts, grouping: Grouping, depth: int | None, tied: Tied) 
     return put_together(parts, grouping, depth, times, cluster, tied=tied)
 
 
-def _unknown(parts: Parts, ids: Collection[NodeId]) -> str:
+def _unknown(parts: ModelParts, ids: Collection[NodeId]) -> str:
     """Say that the model has no such nodes, and name one."""
     graph = parts.graph
     names = {op.name for op in graph.operators} | {m for op in graph.operators for m in op.modules}

@@ -18,11 +18,11 @@ from ..model.tied_weights import with_ties
 from ..model.workload import Workload
 from .ancestry import check_complete
 from .layers import Grouping
-from .operators.graph import Graph
+from .operators.graph import OperatorGraph
 from .operators.operators import operator_graph
 from .recording.record import record
 from .recording.recording import Recording
-from .to_workload import Times, ties_of, to_workload
+from .to_workload import OperatorTimes, ties_of, to_workload
 from .tracing.trace import trace
 from .tracing.traced import Traced
 from .tracing.without_numbers import off_meta, own
@@ -58,7 +58,7 @@ class Profile:
 
 
 @dataclass(frozen=True)
-class Parts:
+class ModelParts:
     """A model taken apart.
 
     Parameters
@@ -74,7 +74,7 @@ class Parts:
     model: nn.Module
     traced: Traced
     recording: Recording
-    graph: Graph
+    graph: OperatorGraph
     training: bool
 
 
@@ -94,7 +94,7 @@ def take_apart(
     training: bool,
     *,
     whole: bool = False,
-) -> Parts:
+) -> ModelParts:
     """Trace and record a model, which `plain` returned; it is left in the mode asked for.
 
     With `whole` it is a single part, which runs as it is.
@@ -113,7 +113,7 @@ def take_apart(
         if not graph.operators:
             raise InputError(f"{type(model).__name__}: it computes nothing; nothing to plan")
         check_complete(model, given, named, training, recording, graph)
-    return Parts(model, _with_own(traced), recording, graph, training)
+    return ModelParts(model, _with_own(traced), recording, graph, training)
 
 
 def _with_own(traced: Traced) -> Traced:
@@ -129,10 +129,10 @@ def _with_own(traced: Traced) -> Traced:
 
 
 def put_together(
-    parts: Parts,
+    parts: ModelParts,
     grouping: Grouping,
     depth: int | None,
-    times: Times,
+    times: OperatorTimes,
     cluster: Cluster,
     *,
     tied: Tied = Tied.COPIES,
@@ -166,7 +166,7 @@ def put_together(
     )
 
 
-def _provenance(parts: Parts, depth: int | None) -> dict[str, str]:
+def _provenance(parts: ModelParts, depth: int | None) -> dict[str, str]:
     model = type(parts.model)
     kept = {
         "generator": "stagecut.instances.pytorch",
@@ -184,7 +184,7 @@ def _provenance(parts: Parts, depth: int | None) -> dict[str, str]:
 
 
 def _fx_nodes(
-    graph: Graph, grouping: Grouping, ids: tuple[NodeId, ...]
+    graph: OperatorGraph, grouping: Grouping, ids: tuple[NodeId, ...]
 ) -> Mapping[NodeId, tuple[str, ...]]:
     parts: dict[NodeId, list[str]] = {node: [] for node in ids}
     for v, op in enumerate(graph.operators):

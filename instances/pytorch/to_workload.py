@@ -13,7 +13,7 @@ from ..model.network.links import Link
 from ..model.ties import Copy, Tie
 from ..model.workload import Workload
 from .layers import Grouping
-from .operators.graph import Graph, SharedWeight
+from .operators.graph import OperatorGraph, SharedWeight
 
 #: Columns that a node's memory is the sum of.
 MEMORY = (
@@ -26,7 +26,7 @@ MEMORY = (
 
 
 @dataclass(frozen=True)
-class Times:
+class OperatorTimes:
     """Times of operators, each array of shape (operators,).
 
     Parameters
@@ -51,15 +51,15 @@ class Times:
     provenance: Mapping[str, str]
 
 
-def memory_bytes(graph: Graph) -> float:
+def memory_bytes(graph: OperatorGraph) -> float:
     """Return the bytes that all operators hold."""
     return sum(float(getattr(op, key)) for op in graph.operators for key in MEMORY)
 
 
 def to_workload(
-    graph: Graph,
+    graph: OperatorGraph,
     grouping: Grouping,
-    times: Times,
+    times: OperatorTimes,
     *,
     name: str,
     cluster: Cluster,
@@ -111,7 +111,7 @@ def to_workload(
     )
 
 
-def ties_of(graph: Graph, grouping: Grouping, once: Workload, link: Link) -> list[Tie]:
+def ties_of(graph: OperatorGraph, grouping: Grouping, once: Workload, link: Link) -> list[Tie]:
     """Return the weights that several nodes read which need not share a device for other reasons.
 
     Weights of the same users make up one tie.
@@ -161,7 +161,7 @@ def _together(workload: Workload, v: int) -> tuple[int, ...]:
     return (v,) if colour < 0 else workload.colour_classes[colour]
 
 
-def outputs(graph: Graph, grouping: Grouping) -> Floats:
+def outputs(graph: OperatorGraph, grouping: Grouping) -> Floats:
     """Return the bytes that each node gives to others, or to the model's caller."""
     sent: dict[tuple[int, int], dict[tuple[int, float], float]] = {}
     added: set[tuple[int, tuple[int, int]]] = set()
@@ -181,7 +181,7 @@ def outputs(graph: Graph, grouping: Grouping) -> Floats:
     return total
 
 
-def _colours(graph: Graph, grouping: Grouping) -> tuple[np.ndarray, tuple[str, ...]]:
+def _colours(graph: OperatorGraph, grouping: Grouping) -> tuple[np.ndarray, tuple[str, ...]]:
     """Return the colour of each node, classes merged that meet in one node."""
     leader = list(range(len(grouping.names)))
 

@@ -19,7 +19,7 @@ _PASSES = ((Kind.F,), (Kind.B, Kind.I, Kind.W))
 
 
 @dataclass(frozen=True, eq=False)
-class Calibration:
+class WorkloadCalibration:
     """A corrected workload.
 
     Parameters
@@ -40,7 +40,7 @@ class Calibration:
 
 def calibrate(
     workload: Workload, plan: Plan | Planned, comparison: Comparison, source: str
-) -> Calibration:
+) -> WorkloadCalibration:
     """Return the workload with times that give each stage's passes what was measured.
 
     Operators of a pass keep their proportions. Only times on the kinds of device that ran them
@@ -110,7 +110,7 @@ def calibrate(
         f"stages × {said.min():.3f} to {said.max():.3f}"
     )
     made = replace(workload, times=times, provenance={**workload.provenance, "calibrated": words})
-    return Calibration(made, factors, _weight_share(kinds))
+    return WorkloadCalibration(made, factors, _weight_share(kinds))
 
 
 def _spread(
@@ -137,7 +137,9 @@ def _weight_share(kinds: dict[tuple[int, str], float]) -> float | None:
     return weights / (weights + inputs) if weights + inputs else None
 
 
-def predicted_after(calibration: Calibration, plan: Plan, comparison: Comparison) -> Comparison:
+def predicted_after(
+    calibration: WorkloadCalibration, plan: Plan, comparison: Comparison
+) -> Comparison:
     """Return the comparison of the same run with the corrected workload."""
     run = comparison.simulation
     made_for = replace(plan, workload_fingerprint=calibration.workload.fingerprint)

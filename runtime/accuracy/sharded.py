@@ -9,7 +9,7 @@ import numpy as np
 
 from ...instances import InputError, Plan, Sharding, TensorSharding, Workload, program_of
 from ...instances.common.units import TIME_UNITS
-from ..execution.sharded.recording import Event, ShardedRecording
+from ..execution.sharded.recording import RecordedEvent, ShardedRecording
 from ..verify.sharding import ShardingReport, check
 
 #: What a row is of: what is done, the axis of the mesh (−1 for computing), and whether operators
@@ -129,7 +129,7 @@ def _measured(recording: ShardedRecording, step: int) -> dict[Key, Amount]:
     asked: set[tuple[str, int]] = set()
     computing: set[str] = set()
     for together in zip(*own, strict=True):
-        event: Event = together[0]
+        event: RecordedEvent = together[0]
         seconds = [one.end_s - one.start_s for one in together]
         if event.axis < 0:
             key: Key = (event.kind, -1, False)

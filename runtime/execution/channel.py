@@ -29,7 +29,7 @@ class Spec(NamedTuple):
         return prod(self.shape) * int(self.dtype.itemsize)
 
 
-class Channel:
+class RankChannel:
     """Sends and receives between ranks.
 
     gloo moves memory of the host only: there, tensors of a GPU are copied on the way.

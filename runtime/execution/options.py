@@ -23,7 +23,7 @@ OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = {
 
 
 @dataclass(frozen=True)
-class Options:
+class RunOptions:
     """How a plan runs.
 
     Parameters
@@ -100,7 +100,7 @@ class Options:
         alike["--checkpoint"] = "none" if folder is None else repr(str(folder.absolute()))
         return alike
 
-    def settled(self, plan: Plan, workload: Workload) -> Options:
+    def settled(self, plan: Plan, workload: Workload) -> RunOptions:
         """Return the same with what the plan says where nothing was said.
 
         Raises

@@ -14,11 +14,11 @@ from .chain import executed_schedule
 from .gradients import GradientSums, holders_of
 from .prepare import Prepared
 from .recorder import Recorder
-from .stage import Stage, Tensors
+from .stage import StageRunner, Tensors
 from .torch_pipelining import TorchSchedule
 
 
-class Pipeline:
+class RunningPipeline:
     """A plan at work on this rank, one of `replicas` × devices in use.
 
     Every rank makes it at the same time, and then runs the same batches.
@@ -78,7 +78,7 @@ class Pipeline:
         self._last = rank_of[prepared.pieces[-1].device]
         own = [piece for piece in prepared.pieces if rank_of[piece.device] == self.rank]
         self.stages = [
-            Stage(
+            StageRunner(
                 piece,
                 last=piece is prepared.pieces[-1],
                 training=prepared.training,

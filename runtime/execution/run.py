@@ -15,13 +15,13 @@ from ..measure.group import process_group
 from .guard.failures import guarded
 from .guard.identity import graph_hash, plan_hash, random_hash, weights_hash
 from .model_state import model_state
-from .options import Options
-from .pipeline import Pipeline
+from .options import RunOptions
+from .pipeline import RunningPipeline
 from .prepare import Prepared, split_model
 from .recording_file import RankRecording, RunRecording, save_recording
 from .sharded.run import is_sharding, run_sharding
 from .steps import (
-    Step,
+    StepResult,
     alone_if_it_can_be,
     common_zero,
     make_optimizer,
@@ -34,12 +34,12 @@ from .trainer import ASYNCHRONOUS, Batches, Stream
 def run(
     plan: Plan | Path,
     made: Made | Callable[[], Made],
-    options: Options,
+    options: RunOptions,
     *,
     workload: Workload | None = None,
-    on_step: Callable[[Step], None] | None = None,
+    on_step: Callable[[StepResult], None] | None = None,
     show: Callable[[str], None] | None = None,
-) -> list[Step]:
+) -> list[StepResult]:
     """Run a plan as one of its processes; all of them call this with the same arguments.
 
     `torchrun` starts them; without it, a plan for one device runs in this process alone.
@@ -102,7 +102,7 @@ def run(
     return steps
 
 
-def _trainer(prepared: Prepared, options: Options, device: torch.device) -> Batches | Stream:
+def _trainer(prepared: Prepared, options: RunOptions, device: torch.device) -> Batches | Stream:
     assert options.schedule is not None
     assert options.microbatches is not None
     asynchronous = options.schedule in ASYNCHRONOUS
@@ -117,7 +117,7 @@ def _trainer(prepared: Prepared, options: Options, device: torch.device) -> Batc
             recompute=options.recompute,
             record=options.record is not None,
         )
-    pipeline = Pipeline(
+    pipeline = RunningPipeline(
         prepared,
         schedule=options.schedule,
         microbatches=options.microbatches,

@@ -17,7 +17,7 @@ from torch import fx, nn
 from ...instances import InputError
 from ...instances.pytorch.profile import Profile
 from ...instances.pytorch.tracing.traced import varying
-from ...instances.pytorch.tracing.values import Value, Values, values_of
+from ...instances.pytorch.tracing.values import TensorValue, Values, values_of
 from ..simulate.pieces import forward_pieces_of
 
 
@@ -53,7 +53,7 @@ class PieceModule:
     module: fx.GraphModule
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    values: Mapping[str, Value]
+    values: Mapping[str, TensorValue]
     parameters: Mapping[str, nn.Parameter]
 
     @property

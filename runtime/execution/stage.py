@@ -32,7 +32,7 @@ class _Flight:
 
 
 @dataclass
-class Stage:
+class StageRunner:
     """A piece of the plan on its device.
 
     Parameters

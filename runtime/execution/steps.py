@@ -20,13 +20,13 @@ from ...instances.pytorch.factory import Made
 from .checkpoint import ModelState, remove_unfinished, restore, save
 from .checkpoint_files import Position, checkpoints, locked, newest
 from .guard.failures import Guard
-from .options import OPTIMIZERS, Options
+from .options import OPTIMIZERS, RunOptions
 from .stage import Tensors
 from .trainer import MakeOptimizer, Trainer
 
 
 @dataclass(frozen=True)
-class Step:
+class StepResult:
     """What a step gave: its number from 0 on, the mean loss, and the time it took."""
 
     number: int
@@ -39,17 +39,17 @@ def take_steps(
     inputs: Callable[[tuple[Any, ...], Mapping[str, Any]], Tensors],
     made: Made,
     whole: ModelState,
-    options: Options,
+    options: RunOptions,
     hashes: Mapping[str, str],
     guard: Guard | None,
-    on_step: Callable[[Step], None] | None,
-) -> list[Step]:
+    on_step: Callable[[StepResult], None] | None,
+) -> list[StepResult]:
     """Run until there are as many steps as asked for, or the inputs end; keep checkpoints."""
     with _sole_writer(options):
         at = Position(0, 0)
         if options.checkpoint is not None:
             at = _begin(options.checkpoint, trainer, made, options.resume, hashes)
-        steps: list[Step] = []
+        steps: list[StepResult] = []
         count = trainer.at_once * trainer.per_batch
         while at.step < options.steps:
             each = list(islice(made.microbatches, count))
@@ -61,7 +61,7 @@ def take_steps(
             losses = trainer.run(batches)
             seconds = (time.perf_counter() - begun) / trainer.at_once
             for loss in losses:
-                steps.append(Step(at.step, loss, seconds))
+                steps.append(StepResult(at.step, loss, seconds))
                 at = Position(at.step + 1, at.microbatches + trainer.per_batch)
                 if on_step is not None and dist.get_rank() == 0:
                     on_step(steps[-1])
@@ -76,7 +76,7 @@ def take_steps(
 
 
 @contextmanager
-def _sole_writer(options: Options) -> Iterator[None]:
+def _sole_writer(options: RunOptions) -> Iterator[None]:
     """Let no other run write into the folder of checkpoints; all ranks enter together."""
     folder = options.checkpoint
     with ExitStack() as held:
@@ -106,7 +106,7 @@ def _begin(
     return found.position
 
 
-def make_optimizer(options: Options) -> MakeOptimizer:
+def make_optimizer(options: RunOptions) -> MakeOptimizer:
     """Return what makes the optimizer that was asked for."""
     if not isinstance(options.optimizer, str):
         return options.optimizer

@@ -23,8 +23,8 @@ from torch.distributed.pipelining.schedules import (
 
 from ...instances import StagecutError
 from ..schedules.actions import Action, Kind, Schedule
-from .channel import Channel, Spec
-from .stage import Stage, Tensors
+from .channel import RankChannel, Spec
+from .stage import StageRunner, Tensors
 
 
 class TorchSchedule:
@@ -53,7 +53,7 @@ class TorchSchedule:
 
     def __init__(
         self,
-        stages: Sequence[Stage],
+        stages: Sequence[StageRunner],
         count: int,
         schedule: Schedule,
         group: dist.ProcessGroup,
@@ -61,7 +61,7 @@ class TorchSchedule:
         training: bool,
     ) -> None:
         self._microbatches = schedule.microbatches
-        channel = Channel(group, device)
+        channel = RankChannel(group, device)
         self._stages = [_TorchStage(stage, count, channel, training) for stage in stages]
         rows = {r: schedule.of(r) for r in range(channel.size)}
         try:
@@ -118,7 +118,9 @@ def _backward_of(row: Sequence[Action]) -> list[Action]:
 class _TorchStage:
     """A stage as torch's runtime asks for it; microbatches are *chunks* there."""
 
-    def __init__(self, stage: Stage, count: int, channel: Channel, training: bool) -> None:
+    def __init__(
+        self, stage: StageRunner, count: int, channel: RankChannel, training: bool
+    ) -> None:
         self.stage = stage
         self.channel = channel
         self.submod = stage.piece.module

@@ -16,11 +16,11 @@ from .chain import SYNCHRONOUS
 from .checkpoint import Trained
 from .own_loop.loop import Loop
 from .own_loop.teams import join_teams
-from .pipeline import Pipeline, place
+from .pipeline import RunningPipeline, place
 from .prepare import Prepared
 from .recorder import Recorder
 from .sharded.checkpoint import own_parts, whole_tensors
-from .sharded.parts import Parts
+from .sharded.parts import LocalShards
 from .sharded.stage import ShardedStage
 from .split import PieceModule
 from .stage import Tensors
@@ -69,7 +69,7 @@ class Batches:
 
     at_once = 1
 
-    def __init__(self, pipeline: Pipeline, optimizer: MakeOptimizer | None) -> None:
+    def __init__(self, pipeline: RunningPipeline, optimizer: MakeOptimizer | None) -> None:
         self.pipeline, self.device = pipeline, pipeline.device
         self.schedule, self.recorder = pipeline.schedule, pipeline.recorder
         self.per_batch = pipeline.microbatches * (
@@ -213,7 +213,7 @@ class Stream:
             parts.give_back(model)
 
     @property
-    def parts(self) -> Parts | None:
+    def parts(self) -> LocalShards | None:
         """Return this rank's parts, if it is in a team: then it has one piece."""
         (module, *_) = [piece.module for piece in self.pieces]
         return module.parts if isinstance(module, ShardedStage) else None

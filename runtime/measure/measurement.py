@@ -100,7 +100,7 @@ class Timed:
 
 
 @dataclass(frozen=True, eq=False)
-class Pair:
+class RankPair:
     """Messages between two ranks, one way."""
 
     first: int
@@ -136,7 +136,7 @@ class Measurement:
 
     backend: str
     ranks: tuple[RankMachine, ...]
-    pairs: tuple[Pair, ...]
+    pairs: tuple[RankPair, ...]
     all_reduce: Timed
 
     def __post_init__(self) -> None:

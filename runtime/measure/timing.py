@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from ...instances import InputError
 from ...instances.common.arrays import Floats
-from .measurement import Measurement, Pair, RankMachine, Timed
+from .measurement import Measurement, RankMachine, RankPair, Timed
 
 #: Bytes: 64 B to 16 MiB, four times as many each.
 SIZES = tuple(64 * 4**k for k in range(10))
@@ -98,7 +98,8 @@ def measure(
         backend=dist.get_backend(),
         ranks=tuple(machine for machine, _, _ in found),
         pairs=tuple(
-            Pair(a, b, Timed(size_bytes, tuple(both / 2 for both in timed[a, b]))) for a, b in pairs
+            RankPair(a, b, Timed(size_bytes, tuple(both / 2 for both in timed[a, b])))
+            for a, b in pairs
         ),
         # the rank that came last did not wait for others: its time is the all-reduce's
         all_reduce=Timed(

@@ -49,7 +49,7 @@ SWEEPS = 12
 Spot = tuple[float, float]
 
 
-class Layout(NamedTuple):
+class GraphLayout(NamedTuple):
     """Places; x in widths of a node, y in layers, downwards.
 
     Parameters
@@ -294,7 +294,7 @@ def _draw_way(axes: Axes, way: list[Spot], half: float, aside: float) -> None:
     axes.add_patch(arrow)
 
 
-def layers(graph: nx.DiGraph[int]) -> Layout:
+def layers(graph: nx.DiGraph[int]) -> GraphLayout:
     """Return where the nodes of an acyclic graph are drawn.
 
     Parameters
@@ -317,7 +317,7 @@ def layers(graph: nx.DiGraph[int]) -> Layout:
         spots, ways = _one_pass(graph, upwards=True)
     for u, v in graph.edges:
         ways.setdefault((u, v), [spots[u], spots[v]])
-    return Layout(spots, ways)
+    return GraphLayout(spots, ways)
 
 
 def _one_pass(

@@ -61,7 +61,7 @@ class Tasks(NamedTuple):
     edge_to: Ints
 
 
-class Limits(NamedTuple):
+class InFlightLimits(NamedTuple):
     """Most microbatches, shape (P,) each, between two passes of a stage's replica.
 
     Parameters
@@ -127,7 +127,7 @@ def list_schedule(
         np.cumsum(starts),
         stages.edges[order, 1].copy(),
     )
-    limits = Limits(limit, weight_limit if weight_limit is not None else limit)
+    limits = InFlightLimits(limit, weight_limit if weight_limit is not None else limit)
     replicas = np.array([len(devices) for devices in stages.replicas])
     done, count = place_tasks(placed, tasks, limits, where, replicas, microbatches, split)
     kinds = np.array([Kind.F, Kind.I if split else Kind.B, Kind.W], dtype=np.int32)

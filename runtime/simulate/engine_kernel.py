@@ -22,13 +22,13 @@ import numpy as np
 from ...instances.common.arrays import Floats, Ints
 from ...instances.common.kernel import inner, kernel
 from .arrays import Actions, Gates, Jobs, Lanes, Replicas
-from .program import Program
+from .program import SimulationProgram
 
 #: Relative differences that are rounding.
 SLACK = 1e-12
 
 
-class Times(NamedTuple):
+class ActionTimes(NamedTuple):
     """When everything began and ended; `inf` for what never did.
 
     Parameters
@@ -51,8 +51,8 @@ class Times(NamedTuple):
     reached: Ints
 
 
-class Parts(NamedTuple):
-    """What is run, of a `Program`."""
+class ProgramArrays(NamedTuple):
+    """What is run, of a `SimulationProgram`."""
 
     actions: Actions
     gates: Gates
@@ -61,11 +61,11 @@ class Parts(NamedTuple):
     lanes: Lanes
 
 
-def execute(program: Program, microbatches: int) -> Times:
+def execute(program: SimulationProgram, microbatches: int) -> ActionTimes:
     """Run a program."""
     p = program
-    parts = Parts(p.actions, p.gates, p.replicas, p.jobs, p.lanes)
-    return Times(*_execute(parts, p.fair, microbatches))
+    parts = ProgramArrays(p.actions, p.gates, p.replicas, p.jobs, p.lanes)
+    return ActionTimes(*_execute(parts, p.fair, microbatches))
 
 
 @inner
@@ -77,7 +77,7 @@ def _device(replicas_at, replicas_to, stage, j):
 
 @kernel
 def _execute(parts, fair, m):
-    """Return what `Times` has, of a run of m microbatches.
+    """Return what `ActionTimes` has, of a run of m microbatches.
 
     It is one function: with its steps as functions that take named tuples of arrays, which numba
     copies at every call, a run takes 20 times as long, and twelve times if they are inlined.

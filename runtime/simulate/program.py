@@ -28,7 +28,7 @@ from .stages import BACKWARD, FORWARD, StageGraph
 KINDS = len(Kind)
 
 
-class Job(NamedTuple):
+class TransferJob(NamedTuple):
     """A transfer beside compute: its task, the stages at its ends, and its work.
 
     `pair` is true if it takes the link between the two stages' devices, false if it takes the
@@ -51,7 +51,7 @@ class Wiring:
 
     stages: int
     feeds: list[tuple[int, int]] = field(default_factory=list)
-    jobs: list[Job] = field(default_factory=list)
+    jobs: list[TransferJob] = field(default_factory=list)
     orders: list[Ints] = field(default_factory=list)
 
     @property
@@ -97,7 +97,7 @@ class Wiring:
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class SimulationProgram:
     """What the engine runs, and the names for what comes out.
 
     Parameters
@@ -122,7 +122,7 @@ class Program:
     inputs: Floats
 
 
-def compile_program(stages: StageGraph, schedule: Schedule, network: Network) -> Program:
+def compile_program(stages: StageGraph, schedule: Schedule, network: Network) -> SimulationProgram:
     """Return the arrays that the engine runs; the stages have their transfer times in the network.
 
     Raises
@@ -180,7 +180,7 @@ def compile_program(stages: StageGraph, schedule: Schedule, network: Network) ->
         order_to=np.concatenate([np.zeros(0, np.int64), *wiring.orders]),
     )
     transfers = np.stack((stages.receive.ravel(), stages.send.ravel()), axis=1)
-    return Program(
+    return SimulationProgram(
         actions,
         gates,
         Replicas(
@@ -305,7 +305,7 @@ def _through_engines(
         for task in numbers:
             numbers[task] = len(wiring.jobs)
             stage = task // 2
-            wiring.jobs.append(Job(stage, stage, task, False, float(cost[stage, task % 2])))
+            wiring.jobs.append(TransferJob(stage, stage, task, False, float(cost[stage, task % 2])))
     for a, job in out.items():
         wiring.feed(a, wiring.job_gate(job))
     for a, b, _ in remote:
@@ -329,4 +329,4 @@ def _over_links(wiring: Wiring, remote: list[tuple[int, int, float]]) -> None:
             continue
         wiring.feed(a, wiring.job_gate(len(wiring.jobs)))
         wiring.feeds.append((wiring.first_job + len(wiring.jobs), b))
-        wiring.jobs.append(Job(a // 2, b // 2, a, True, size))
+        wiring.jobs.append(TransferJob(a // 2, b // 2, a, True, size))

@@ -15,14 +15,14 @@ from ...instances.model.summary import Summarised
 from ..schedules.actions import Action, Kind, Schedule
 from .memory import DeviceMemory
 from .network import HostMemory, Network
-from .program import Program
+from .program import SimulationProgram
 from .stages import StageGraph
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-class Step(NamedTuple):
+class CriticalStep(NamedTuple):
     """A step of a critical path: what ran where, from when to when."""
 
     where: str
@@ -67,7 +67,7 @@ class Simulation(Summarised):
     makespan: float
     time_per_sample: float
     memory: tuple[DeviceMemory, ...]
-    program: Program
+    program: SimulationProgram
     causes: Ints
     job_start: Floats
     job_end: Floats
@@ -202,7 +202,7 @@ class Simulation(Summarised):
         most = int(table["busy"].to_numpy().argmax())
         return str(table.index[most]), float(table["utilisation"].to_numpy()[most])
 
-    def critical_path(self) -> list[Step]:
+    def critical_path(self) -> list[CriticalStep]:
         """Return what decided the makespan, from the beginning to the end.
 
         Each step could only begin when the one before it had ended, so shortening any other
@@ -211,7 +211,7 @@ class Simulation(Summarised):
         first, m = self.program.actions.first, self.schedule.microbatches
         start = np.concatenate(self.starts) if self.starts else np.zeros(0)
         end = np.concatenate(self.ends) if self.ends else np.zeros(0)
-        steps: list[Step] = []
+        steps: list[CriticalStep] = []
         at = int(np.argmax(end)) if len(end) else -1
         if len(self.job_end) and self.job_end[np.isfinite(self.job_end)].max(initial=0) > end.max():
             at = -2 - int(np.argmax(np.where(np.isfinite(self.job_end), self.job_end, -1)))
@@ -221,7 +221,9 @@ class Simulation(Summarised):
                 row = self.schedule.actions[device][at - first[device]]
                 text = str(Action(int(row[0]), Kind(row[1]), int(row[2])))
                 steps.append(
-                    Step(self.stages.devices[device], text, float(start[at]), float(end[at]))
+                    CriticalStep(
+                        self.stages.devices[device], text, float(start[at]), float(end[at])
+                    )
                 )
                 at = int(self.causes[at])
             else:
@@ -230,7 +232,7 @@ class Simulation(Summarised):
                 where = ", ".join(lanes) or "same device"
                 text = f"{self.job_name(job // m)}, microbatch {job % m}"
                 steps.append(
-                    Step(where, text, float(self.job_start[job]), float(self.job_end[job]))
+                    CriticalStep(where, text, float(self.job_start[job]), float(self.job_end[job]))
                 )
                 at = int(self.job_cause[job])
         return steps[::-1]

@@ -16,7 +16,7 @@ from ..verify.sharding import Converted, check
 
 
 @dataclass(frozen=True)
-class Event:
+class CollectiveEvent:
     """Something that all devices do together.
 
     Parameters
@@ -55,7 +55,7 @@ class ShardedTimeline(Summarised):
         The workload's.
     """
 
-    events: tuple[Event, ...]
+    events: tuple[CollectiveEvent, ...]
     mesh: tuple[int, ...]
     time_unit: str
 
@@ -111,7 +111,7 @@ def sharded_timeline(workload: Workload, plan: Plan) -> ShardedTimeline:
         if not any(one.tensor in program.operators[v].inputs for v in one.readers):
             late[program.maker[one.tensor]].append(one)
     unit = TIME_UNITS[workload.time_unit]
-    events: list[Event] = []
+    events: list[CollectiveEvent] = []
     now = 0.0
 
     def convert(one: Converted) -> None:
@@ -120,7 +120,9 @@ def sharded_timeline(workload: Workload, plan: Plan) -> ShardedTimeline:
             if step.seconds > 0:
                 end = now + step.seconds / unit
                 name = program.tensors[one.tensor].name
-                events.append(Event(name, step.collective, step.axis, now, end, step.bytes))
+                events.append(
+                    CollectiveEvent(name, step.collective, step.axis, now, end, step.bytes)
+                )
                 now = end
 
     for v, operator in enumerate(program.operators):
@@ -128,7 +130,7 @@ def sharded_timeline(workload: Workload, plan: Plan) -> ShardedTimeline:
             convert(one)
         if report.times[v] > 0:
             kind = "backward" if operator.backward else "forward"
-            events.append(Event(str(operator.name), kind, -1, now, now + report.times[v]))
+            events.append(CollectiveEvent(str(operator.name), kind, -1, now, now + report.times[v]))
             now += report.times[v]
         for one in late[v]:
             convert(one)

@@ -31,7 +31,7 @@ Lying = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Step:
+class ConversionStep:
     """One step of a conversion.
 
     Parameters
@@ -79,7 +79,7 @@ class Converted:
     tensor: int
     before: Lying
     after: Lying
-    steps: tuple[Step, ...]
+    steps: tuple[ConversionStep, ...]
     readers: tuple[int, ...]
 
 
@@ -411,7 +411,9 @@ def local_bytes(tensor: Tensor, how: Lying, mesh: Sequence[int]) -> float:
     return math.prod(part) * tensor.size_bytes / max(tensor.elements, 1)
 
 
-def path(tensor: Tensor, before: Lying, after: Lying, problem: Sharding) -> tuple[Step, ...]:
+def path(
+    tensor: Tensor, before: Lying, after: Lying, problem: Sharding
+) -> tuple[ConversionStep, ...]:
     """Return the cheapest steps from one way of lying to another."""
     for _, here, steps in paths(tensor, before, problem):
         if here == after:
@@ -421,10 +423,10 @@ def path(tensor: Tensor, before: Lying, after: Lying, problem: Sharding) -> tupl
 
 def paths(
     tensor: Tensor, before: Lying, problem: Sharding
-) -> Iterator[tuple[float, Lying, tuple[Step, ...]]]:
+) -> Iterator[tuple[float, Lying, tuple[ConversionStep, ...]]]:
     """Yield all ways of lying with their cost and cheapest steps, nearest first, by Dijkstra."""
     by_time = problem.objective == "time"
-    queue: list[tuple[float, int, Lying, tuple[Step, ...]]] = [(0.0, 0, before, ())]
+    queue: list[tuple[float, int, Lying, tuple[ConversionStep, ...]]] = [(0.0, 0, before, ())]
     settled: set[Lying] = set()
     count = 0
     while queue:
@@ -440,7 +442,7 @@ def paths(
                 heapq.heappush(queue, (further, count, step.after, (*steps, step)))
 
 
-def _steps(tensor: Tensor, here: Lying, problem: Sharding) -> Iterator[Step]:
+def _steps(tensor: Tensor, here: Lying, problem: Sharding) -> Iterator[ConversionStep]:
     """Yield the steps by which a tensor can change its property along one axis."""
     mesh = problem.mesh.shape
     for d, before in enumerate(here):
@@ -458,14 +460,14 @@ def _steps(tensor: Tensor, here: Lying, problem: Sharding) -> Iterator[Step]:
 
 def one_step(
     before: str, after: str, d: int, among: float, problem: Sharding, lying: Lying
-) -> Step:
+) -> ConversionStep:
     """Return a step along axis d on tensors of so many bytes in each group of devices."""
     mesh, link = problem.mesh, problem.mesh.links[d]
     p = mesh.shape[d]
     if before == "B":
-        return Step("keep-one" if after == "P" else "slice", d, lying, 0.0, 0.0)
+        return ConversionStep("keep-one" if after == "P" else "slice", d, lying, 0.0, 0.0)
     if after == "P":
-        return Step("pad", d, lying, 0.0, 0.0)
+        return ConversionStep("pad", d, lying, 0.0, 0.0)
     if before == "P":
         name = "all-reduce" if after == "B" else "reduce-scatter"
         rounds = (2 if after == "B" else 1) * (p - 1)
@@ -476,4 +478,4 @@ def one_step(
         name, rounds, sent = "all-to-all", p - 1, (p - 1) * among / p
     groups = mesh.size // p
     seconds = rounds * link.latency_s + sent / p / link.bytes_per_s
-    return Step(name, d, lying, groups * sent, seconds)
+    return ConversionStep(name, d, lying, groups * sent, seconds)

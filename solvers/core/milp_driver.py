@@ -1,8 +1,8 @@
 """The one driver of integer programs: what a solver says, and what of it becomes a certificate.
 
-A problem states its program and how to read a solution (`Program`); everything between that and the
-search is here: which bound is believed, by how much tolerances weaken it, what an answer means that
-cannot be right, and why the solve ended.
+A problem states its program and how to read a solution (`IntegerProgram`); everything between that
+and the search is here: which bound is believed, by how much tolerances weaken it, what an answer
+means that cannot be right, and why the solve ended.
 
 A solver's word is no proof. Its tolerances are absolute, and its presolve loses small numbers
 beside large ones. So
@@ -66,7 +66,7 @@ CHECK_NODES, UNBELIEVED_NODES = 2000, 20_000
 
 
 @dataclass(frozen=True, eq=False)
-class Program(Generic[S]):
+class IntegerProgram(Generic[S]):
     """An integer program, and how to read what a solver answers.
 
     Parameters
@@ -102,7 +102,7 @@ class TimeIsUp(Exception):
 
 
 def solve_program(
-    state: Callable[[], Program[S]],
+    state: Callable[[], IntegerProgram[S]],
     search: Search[S],
     *,
     solver: str = "highs",
@@ -149,7 +149,7 @@ def solve_program(
 class _Solve(Generic[S]):
     """One solve of one program."""
 
-    def __init__(self, program: Program[S], search: Search[S], solver: str) -> None:
+    def __init__(self, program: IntegerProgram[S], search: Search[S], solver: str) -> None:
         self.program, self.search, self.solver = program, search, solver
         self.name = "HiGHS" if solver == "highs" else solver
         self.origin = f"{program.origin} ({self.name})"

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...formulations.cheap_bounds import cheap_bounds
 from ...formulations.linear_program import SolverError
-from ...formulations.rules.cases import Case
+from ...formulations.rules.cases import RuleCase
 from ...formulations.rules.reduce import stage_task, why_no_case, without_rules
 from ...formulations.task import Task
 from ...instances import InfeasibleError, Limit, Problem, Solution
@@ -40,7 +40,7 @@ class CaseSearch(PartSearch[Solution]):
         Whether there is no other, so that its bounds hold for the whole.
     """
 
-    def __init__(self, case: Case, whole: Search[Solution], cases: int, *, lone: bool) -> None:
+    def __init__(self, case: RuleCase, whole: Search[Solution], cases: int, *, lone: bool) -> None:
         super().__init__(Share(whole, 1 / cases), partial(_value, case, whole))
         self.limits = replace(whole.limits, seconds=self.limits.seconds)
         self.method, self.notes, self.phases = whole.method, whole.notes, whole.phases
@@ -78,7 +78,7 @@ class CaseSearch(PartSearch[Solution]):
         self._whole.tick()
 
 
-def _value(case: Case, whole: Search[Solution], found: Solution) -> float:
+def _value(case: RuleCase, whole: Search[Solution], found: Solution) -> float:
     """Return the objective of a solution of a case; `inf` if it is one of another case."""
     return whole.value(case.expand(found)) if case.has(found) else math.inf
 

@@ -13,7 +13,7 @@ from ...formulations.iteration.milp import iteration_model
 from ...formulations.task import Task
 from ...instances import Iteration, PipelinePlacement, Solution
 from ..core.compiled_model import compile_model, write_model
-from ..core.milp_driver import Program, solve_program
+from ..core.milp_driver import IntegerProgram, solve_program
 from ..core.search import Search
 from .first_plans import first_plans
 
@@ -37,7 +37,7 @@ def export_model(task: Task[Iteration], path: str | Path) -> None:
     write_model(lambda: iteration_model(task).model, path)
 
 
-def _program(task: Task[Iteration], search: Search[Solution]) -> Program[Solution]:
+def _program(task: Task[Iteration], search: Search[Solution]) -> IntegerProgram[Solution]:
     """State the program for the best solution known."""
     known = math.isfinite(search.objective)
     with PauseGC():
@@ -50,7 +50,7 @@ def _program(task: Task[Iteration], search: Search[Solution]) -> Program[Solutio
     start = None
     if isinstance(search.best, PipelinePlacement):
         start = compiled.start(stated.start(search.best))
-    return Program(
+    return IntegerProgram(
         compiled=compiled,
         read=lambda x: stated.read(lambda var: compiled.value(var, x)),
         scale=stated.scale,

@@ -9,7 +9,7 @@ from ...formulations.latency.milp import latency_model
 from ...formulations.task import Task
 from ...instances import CallPlacement, Latency, Solution
 from ..core.compiled_model import compile_model
-from ..core.milp_driver import Program, solve_program
+from ..core.milp_driver import IntegerProgram, solve_program
 from ..core.search import Search
 from .label_dp.dp import latency_ceiling, raise_path_bound, why_no_plan
 from .lns import linear
@@ -38,7 +38,7 @@ def _solve(task: Task[Latency], search: Search[Solution], *, potentials: bool) -
 
 def _program(
     task: Task[Latency], search: Search[Solution], *, potentials: bool
-) -> Program[Solution]:
+) -> IntegerProgram[Solution]:
     """State the program for the best solution known."""
     horizon = min(
         search.objective, latency_ceiling(task, latency_graph(task, whole_colours=False)) * 2 + 1
@@ -51,7 +51,7 @@ def _program(
     start = None
     if isinstance(search.best, CallPlacement):
         start = compiled.start(stated.start(search.best))
-    return Program(
+    return IntegerProgram(
         compiled=compiled,
         read=lambda x: stated.read(lambda var: compiled.value(var, x)),
         scale=stated.scale,

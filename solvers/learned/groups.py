@@ -77,7 +77,7 @@ class Rules:
 
 
 @dataclass(eq=False)
-class Groups:
+class Partitions:
     """B partitions of the same units into at most G groups.
 
     Parameters

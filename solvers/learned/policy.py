@@ -29,7 +29,7 @@ import torch
 from ...formulations.throughput.whole_bytes import room_of
 from ...instances.common.arrays import Bools, Floats, Ints
 from .features import LARGEST, UNIT_FEATURES, Scene
-from .groups import GROUP_FEATURES, GroupCosts, Groups, Rules, group_costs, random_order
+from .groups import GROUP_FEATURES, GroupCosts, Partitions, Rules, group_costs, random_order
 from .subject import Subject
 
 #: Features of a device.
@@ -40,7 +40,7 @@ _LIMIT = 4.0
 
 
 @dataclass(frozen=True, eq=False)
-class Choices:
+class Decisions:
     """Decisions of B samples in T steps, each of at most C choices.
 
     Parameters
@@ -63,9 +63,9 @@ class Choices:
     chosen: Ints
     log_probability: Floats
 
-    def take(self, rows: Ints) -> Choices:
+    def take(self, rows: Ints) -> Decisions:
         """Return the decisions of some samples."""
-        return Choices(
+        return Decisions(
             self.subject[rows],
             self.features[rows],
             self.allowed[rows],
@@ -105,8 +105,8 @@ class Drawn:
     group: Ints
     device: Ints
     values: Floats
-    partition: Choices
-    schedule: Choices
+    partition: Decisions
+    schedule: Decisions
     part_of: Floats
 
     @property
@@ -187,7 +187,7 @@ def draw_placements(
         rules = of.rules[0 if fewest else int(rng.integers(1, len(of.rules)))]
     if order is None:
         order = random_order(of.scene, rng)
-    groups = Groups(of.scene, rules, target)
+    groups = Partitions(of.scene, rules, target)
     with torch.no_grad():
         embedded = encode(policy["encoder"], of.scene)
     made = partition(policy["partitioner"], embedded, groups, order, rng, check)
@@ -286,11 +286,11 @@ def _scores(layers: Any, read: Any, embedded: Any, features: Any) -> Any:
 def partition(
     layers: Any,
     embedded: Any,
-    groups: Groups,
+    groups: Partitions,
     order: Ints,
     rng: np.random.Generator | Ints,
     check: Callable[[], None] = lambda: None,
-) -> Choices:
+) -> Decisions:
     """Divide the units, taken in an order, and return the decisions.
 
     Parameters
@@ -329,7 +329,7 @@ def partition(
             allowed.append(may)
             chosen.append(taken)
             logs.append(log)
-    return Choices(
+    return Decisions(
         np.tile(order, (batch, 1)),
         np.stack(features, axis=1),
         np.stack(allowed, axis=1),
@@ -338,7 +338,7 @@ def partition(
     )
 
 
-def partition_log_probabilities(layers: Any, embedded: Any, made: Choices) -> Any:
+def partition_log_probabilities(layers: Any, embedded: Any, made: Decisions) -> Any:
     """Return the logarithms of the probabilities of all choices, (B, T, C), with gradients."""
     features = torch.from_numpy(made.features)
     chosen = torch.from_numpy(made.chosen)
@@ -368,7 +368,7 @@ def schedule(
     rng: np.random.Generator,
     *,
     most: Ints,
-) -> tuple[Ints, Choices]:
+) -> tuple[Ints, Decisions]:
     """Place the groups; return the device of each group, (B, G), and the decisions.
 
     Parameters
@@ -412,7 +412,7 @@ def schedule(
             chosen.append(taken)
             logs.append(both[rows, taken])
     stacked = (np.stack(made, axis=1) for made in (features, allowed, chosen, logs))
-    return device, Choices(order, *stacked)
+    return device, Decisions(order, *stacked)
 
 
 def _features(
@@ -453,7 +453,7 @@ def _score(layers: Any, held: Any, features: Any) -> Any:
     return layers(torch.cat((wide, features), dim=-1)).squeeze(-1)
 
 
-def schedule_log_probabilities(layers: Any, embedded: Any, costs: Floats, made: Choices) -> Any:
+def schedule_log_probabilities(layers: Any, embedded: Any, costs: Floats, made: Decisions) -> Any:
     """Return the logarithms of the probabilities of all choices, (B, G, D), with gradients.
 
     Parameters

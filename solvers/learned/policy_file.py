@@ -23,7 +23,7 @@ from ...instances.formats.source import read_bytes
 from ...instances.formats.writing import write_whole
 from .features import FEATURE_SET
 from .policy import new_policy
-from .train import Settings, Training, new_training
+from .train import Settings, TrainingRun, new_training
 
 FORMAT, VERSION = "stagecut policy", 1
 #: The policy that the package brings.
@@ -58,7 +58,7 @@ class PolicyFile:
 
 
 def write_policy(
-    path: Path, training: Training, seed: int, about: Mapping[str, object], *, resumable: bool
+    path: Path, training: TrainingRun, seed: int, about: Mapping[str, object], *, resumable: bool
 ) -> None:
     """Write a policy, whole or not at all; if resumable, with all that continuing it needs."""
     tensors = {name: value.numpy() for name, value in training.policy.state_dict().items()}
@@ -82,7 +82,7 @@ def write_policy(
     write_whole(path, out.getvalue())
 
 
-def _state(training: Training) -> dict[str, object]:
+def _state(training: TrainingRun) -> dict[str, object]:
     return {
         "steps": training.steps,
         "history": {str(number): values for number, values in training.history.items()},
@@ -171,7 +171,7 @@ def policy_of(kept: PolicyFile) -> Any:
     return policy
 
 
-def training_of(kept: PolicyFile, settings: Settings) -> Training:
+def training_of(kept: PolicyFile, settings: Settings) -> TrainingRun:
     """Return the training as it was when the file was written.
 
     Raises
@@ -197,7 +197,7 @@ def training_of(kept: PolicyFile, settings: Settings) -> Training:
     return training
 
 
-def _restore_moments(training: Training, kept: PolicyFile) -> None:
+def _restore_moments(training: TrainingRun, kept: PolicyFile) -> None:
     parameters = dict(training.policy.named_parameters())
     names = list(parameters)
     state: dict[int, dict[str, Any]] = {}

@@ -32,7 +32,7 @@ import torch
 
 from ...instances.common.arrays import Floats, Ints
 from .features import Scene
-from .groups import Groups, Rules, random_order, together
+from .groups import Partitions, Rules, random_order, together
 from .policy import (
     Drawn,
     draw_placements,
@@ -133,7 +133,7 @@ LEAST_TARGET, TARGET_SPREAD = 1.0, 0.5
 
 
 @dataclass(eq=False)
-class Training:
+class TrainingRun:
     """A policy in training, with all that continuing needs.
 
     Parameters
@@ -159,7 +159,7 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Step:
+class UpdateRecord:
     """What one update saw: its number, the subject's, the placements drawn, the mean entropy."""
 
     number: int
@@ -168,10 +168,10 @@ class Step:
     entropy: float
 
 
-def new_training(policy: Any, settings: Settings, seed: int) -> Training:
+def new_training(policy: Any, settings: Settings, seed: int) -> TrainingRun:
     """Return a training that begins."""
     optimiser = torch.optim.Adam(policy.parameters(), lr=settings.learning_rate)
-    return Training(policy, optimiser, np.random.default_rng(seed))
+    return TrainingRun(policy, optimiser, np.random.default_rng(seed))
 
 
 def targets(of: Subject, count: int, rng: np.random.Generator) -> Floats:
@@ -184,7 +184,9 @@ def targets(of: Subject, count: int, rng: np.random.Generator) -> Floats:
     return drawn
 
 
-def train_step(training: Training, subjects: Sequence[Subject], settings: Settings) -> Step:
+def train_step(
+    training: TrainingRun, subjects: Sequence[Subject], settings: Settings
+) -> UpdateRecord:
     """Draw placements of the next subject, update the policy, and say what was seen."""
     number = training.steps % len(subjects)
     of, rng = subjects[number], training.rng
@@ -206,7 +208,7 @@ def train_step(training: Training, subjects: Sequence[Subject], settings: Settin
     )
     training.history[number] = [*before, *values.tolist()][-HISTORY:]
     training.steps += 1
-    return Step(training.steps, number, drawn, entropy)
+    return UpdateRecord(training.steps, number, drawn, entropy)
 
 
 def advantages(values: Floats, mean_before: float) -> Floats:
@@ -257,7 +259,7 @@ def update(
     return mean
 
 
-def imitate_step(training: Training, examples: Sequence[Example], norm: float) -> float:
+def imitate_step(training: TrainingRun, examples: Sequence[Example], norm: float) -> float:
     """Update the partitioner by one example; return the mean loss of a decision."""
     rng = training.rng
     example = examples[int(rng.integers(len(examples)))]
@@ -270,7 +272,7 @@ def imitate_step(training: Training, examples: Sequence[Example], norm: float) -
         return float("nan")
     rules: Rules = able[int(rng.integers(len(able)))]
     target = example.value * (1 + TARGET_SLACK * rng.random(COPIES))
-    groups = Groups(of.scene, rules, target)
+    groups = Partitions(of.scene, rules, target)
     policy = training.policy
     embedded = encode(policy["encoder"], of.scene)
     made = partition(policy["partitioner"], embedded, groups, order, np.tile(group, (COPIES, 1)))

@@ -18,7 +18,7 @@ from ...formulations.mapping.costs import MappingCosts
 from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ...instances.common.arrays import Ints
-from ..core.milp_driver import Program, solve_program
+from ..core.milp_driver import IntegerProgram, solve_program
 from ..core.search import OPTIMAL_GAP, Search
 from .annealing.anneal_kernel import anneal as anneal_state
 from .annealing.anneal_kernel import new_state
@@ -104,8 +104,8 @@ def _bound_by_islands(mapping: MappingState, traffic: LinkTraffic, names: Ints) 
 
     per_s = mapping.program_units_per_s
 
-    def state() -> Program[Solution]:
-        return Program(
+    def state() -> IntegerProgram[Solution]:
+        return IntegerProgram(
             compiled=compile_model(island_milp(mapping.problem, traffic, names, per_s)),
             read=None,
             scale=1 / (per_s * mapping.unit),

@@ -15,7 +15,7 @@ from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ...instances.common.arrays import Floats
 from ...instances.common.units import TIME_UNITS
 from ..core.compiled_model import compile_model
-from ..core.milp_driver import Program, solve_program
+from ..core.milp_driver import IntegerProgram, solve_program
 from ..core.search import Search
 from .auto import stage_times
 from .parameters import TWO_PHASE_SHARE
@@ -32,7 +32,7 @@ def joint(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     )
 
 
-def _joint_program(task: Task[DeviceMapping], search: Search[Solution]) -> Program[Solution]:
+def _joint_program(task: Task[DeviceMapping], search: Search[Solution]) -> IntegerProgram[Solution]:
     """Return the program, with the incumbent as its start."""
     problem = task.problem
     unit = TIME_UNITS[task.workload.time_unit]
@@ -56,7 +56,7 @@ def _joint_program(task: Task[DeviceMapping], search: Search[Solution]) -> Progr
         of_unit[data.unit_of] = search.best.stage
         at = problem.topology.usable_index[search.best.slots]
         start = compiled.start(stated.start(of_unit, at, search.best.sends_to))
-    return Program(
+    return IntegerProgram(
         compiled=compiled,
         read=read,
         scale=1 / (per_s * unit),

@@ -8,7 +8,7 @@ from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ...instances.common.arrays import Floats
 from ..core.compiled_model import compile_model
-from ..core.milp_driver import Program, solve_program
+from ..core.milp_driver import IntegerProgram, solve_program
 from ..core.search import Search
 from .state import MappingState
 
@@ -39,7 +39,7 @@ def map_by_program(
     """
     search = mapping.search
 
-    def state() -> Program[Solution]:
+    def state() -> IntegerProgram[Solution]:
         per_s = mapping.program_units_per_s
         stated = mapping_milp(mapping.costs, per_s, traffic)
         compiled = compile_model(stated.model)
@@ -52,7 +52,7 @@ def map_by_program(
         if isinstance(search.best, ReplicaPlacement):
             at = mapping.problem.topology.usable_index[search.best.slots]
             start = compiled.start(stated.start(at, search.best.sends_to))
-        return Program(
+        return IntegerProgram(
             compiled=compiled,
             read=read,
             start=start,

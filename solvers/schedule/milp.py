@@ -7,7 +7,7 @@ import math
 from ...formulations.schedule.milp import ScheduleInstance, schedule_model
 from ...instances.common.arrays import Floats
 from ..core.compiled_model import compile_model
-from ..core.milp_driver import Program, solve_program
+from ..core.milp_driver import IntegerProgram, solve_program
 from ..core.search import Search
 
 #: The operations of each device, in order.
@@ -23,7 +23,7 @@ def schedule_milp(instance: ScheduleInstance, search: Search[Orders]) -> None:
     solve_program(lambda: _program(instance, search), search)
 
 
-def _program(instance: ScheduleInstance, search: Search[Orders]) -> Program[Orders]:
+def _program(instance: ScheduleInstance, search: Search[Orders]) -> IntegerProgram[Orders]:
     """State the program for the best order known."""
     horizon = search.objective
     if not math.isfinite(horizon):
@@ -35,7 +35,7 @@ def _program(instance: ScheduleInstance, search: Search[Orders]) -> Program[Orde
     def read(x: Floats) -> Orders:
         return tuple(map(tuple, stated.read(lambda var: compiled.value(var, x))))
 
-    return Program(
+    return IntegerProgram(
         compiled=compiled,
         read=read,
         scale=stated.scale,

@@ -20,7 +20,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...formulations.sharding.costs import Choices, ShardingCosts, sharding_costs
+from ...formulations.sharding.costs import OperatorChoices, ShardingCosts, sharding_costs
 from ...formulations.task import Task
 from ...instances import Role, Sharding, Solution, TensorSharding
 from ...instances.common.arrays import Bools, Floats, Ints
@@ -184,7 +184,7 @@ class _Walk:
                 fine &= copied | same | (led[:, d] & (lies == COPIED))
         return fine
 
-    def _all_copied(self, v: int, choices: Choices) -> Bools:
+    def _all_copied(self, v: int, choices: OperatorChoices) -> Bools:
         operator = self.costs.program.operators[v]
         fine = np.ones(len(choices.cost), np.bool_)
         for t, column in zip(

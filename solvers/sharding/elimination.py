@@ -20,7 +20,12 @@ import psutil
 
 from ...formulations.sharding.bounds import MARGIN, evidence
 from ...formulations.sharding.costs import ShardingCosts, sharding_costs
-from ...formulations.sharding.network import CostNetwork, Reduced, cost_network, reduce_network
+from ...formulations.sharding.network import (
+    CostNetwork,
+    ReducedNetwork,
+    cost_network,
+    reduce_network,
+)
 from ...formulations.task import Task
 from ...instances import Sharding, Solution, TensorSharding
 from ...instances.common.arrays import Floats, Ints
@@ -30,7 +35,7 @@ from .least_memory import is_too_small
 
 
 @dataclass(frozen=True)
-class Order:
+class EliminationOrder:
     """An order of elimination, with the number of entries of its tables.
 
     Parameters
@@ -91,14 +96,14 @@ def cheapest_of_few(costs: ShardingCosts, search: Stoppable, most: int) -> Ints 
     return None if is_too_large(order, most) else _eliminated(network, reduced, order, search)
 
 
-def is_too_large(order: Order, most: int) -> bool:
+def is_too_large(order: EliminationOrder, most: int) -> bool:
     """Whether the tables have more entries, or take more memory than there is to spare."""
     room = psutil.virtual_memory().available * MEMORY_SHARE / ENTRY_BYTES
     return order.largest > room or order.entries > most
 
 
 def _eliminated(
-    network: CostNetwork, reduced: Reduced, order: Order, search: Stoppable
+    network: CostNetwork, reduced: ReducedNetwork, order: EliminationOrder, search: Stoppable
 ) -> Ints | None:
     found = eliminate(network, order, search.should_stop)
     if found is None:
@@ -108,7 +113,7 @@ def _eliminated(
     return reduced.restore(values)[: network.operators]
 
 
-def elimination_order(network: CostNetwork, most: float = math.inf) -> Order:
+def elimination_order(network: CostNetwork, most: float = math.inf) -> EliminationOrder:
     """Return the better of the two greedy orders; an order of more entries is left unfinished."""
     orders = [_greedy(network, score, most) for score in (_by_size, _by_fill)]
     return min(orders, key=lambda order: order.entries)
@@ -130,7 +135,7 @@ def _by_fill(graph: list[set[int]], sizes: list[int], v: int) -> float:
 
 def _greedy(
     network: CostNetwork, score: Callable[[list[set[int]], list[int], int], float], most: float
-) -> Order:
+) -> EliminationOrder:
     graph = [set(one) for one in network.neighbours]
     sizes = [len(one) for one in network.values]
     heap = [(score(graph, sizes, v), v) for v in range(len(graph))]
@@ -159,11 +164,11 @@ def _greedy(
             if fresh != current[u]:
                 current[u] = fresh
                 heapq.heappush(heap, (fresh, u))
-    return Order(tuple(order), largest, entries)
+    return EliminationOrder(tuple(order), largest, entries)
 
 
 def eliminate(
-    network: CostNetwork, order: Order, should_stop: Callable[[], bool]
+    network: CostNetwork, order: EliminationOrder, should_stop: Callable[[], bool]
 ) -> tuple[float, Ints] | None:
     """Return the least cost, and the position of each variable's value; None if it has to stop."""
     buckets: list[list[tuple[tuple[int, ...], Floats]]] = [[] for _ in network.values]

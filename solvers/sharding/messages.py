@@ -20,8 +20,8 @@ import numpy as np
 from ...formulations.sharding.bounds import MARGIN, Proof, evidence
 from ...formulations.sharding.costs import ShardingCosts, sharding_costs
 from ...formulations.sharding.relaxation import (
-    Flat,
     Potentials,
+    ShardingRows,
     flatten,
     leave_out,
     no_potentials,
@@ -121,7 +121,7 @@ class _Left:
     """The state of message passing: potentials, their bound, allowed choices, best plan."""
 
     def __init__(
-        self, costs: ShardingCosts, flat: Flat, at: Potentials, chosen: Ints | None
+        self, costs: ShardingCosts, flat: ShardingRows, at: Potentials, chosen: Ints | None
     ) -> None:
         self.costs, self.flat, self.at = costs, flat, at
         self.bound = -math.inf

@@ -9,7 +9,7 @@ from ...formulations.sharding.milp import MOST_COLUMNS, sharding_model
 from ...formulations.task import Task
 from ...instances import Sharding, Solution, TensorSharding
 from ..core.compiled_model import compile_model
-from ..core.milp_driver import Program, solve_program
+from ..core.milp_driver import IntegerProgram, solve_program
 from ..core.search import Search
 from .baselines import first_plans
 from .least_memory import explain, is_too_small
@@ -49,7 +49,9 @@ def _solve(task: Task[Sharding], search: Search[Solution], *, strong: bool) -> N
     solve_program(lambda: _program(costs, search, strong=strong), search, solver=solver)
 
 
-def _program(costs: ShardingCosts, search: Search[Solution], *, strong: bool) -> Program[Solution]:
+def _program(
+    costs: ShardingCosts, search: Search[Solution], *, strong: bool
+) -> IntegerProgram[Solution]:
     """State the program for the best solution known."""
     reference = search.objective if search.best is not None else search.bound
     scale = reference / 1000 if 0 < reference < float("inf") else 1.0
@@ -65,7 +67,7 @@ def _program(costs: ShardingCosts, search: Search[Solution], *, strong: bool) ->
         chosen = stated.read(lambda var: compiled.value(var, x))  # type: ignore[arg-type]
         return TensorSharding(costs.signature(chosen))
 
-    return Program(
+    return IntegerProgram(
         compiled=compiled,
         read=read,
         scale=scale,

@@ -25,7 +25,7 @@ from ...instances import Placement, Solution, Throughput
 from ...instances.common.arrays import Floats, Ints
 from ..core.compiled_model import Compiled, compile_model, write_model
 from ..core.highs import run_highs
-from ..core.milp_driver import Program, TimeIsUp, solve_program
+from ..core.milp_driver import IntegerProgram, TimeIsUp, solve_program
 from ..core.other_solvers import check_solver
 from ..core.search import Search
 from .baselines import greedy
@@ -57,7 +57,7 @@ def compact(task: Task[Throughput], search: Search[Solution]) -> None:
     solve_program(lambda: _program(task, search), search, solver=solver)
 
 
-def _program(task: Task[Throughput], search: Search[Solution]) -> Program[Solution]:
+def _program(task: Task[Throughput], search: Search[Solution]) -> IntegerProgram[Solution]:
     """State the program for the best solution known."""
 
     def watch() -> None:
@@ -85,7 +85,7 @@ def _program(task: Task[Throughput], search: Search[Solution]) -> Program[Soluti
     def improve(linear: Linear, start: Floats, offer: Callable[[Floats], None]) -> Floats:
         return improve_slots(stated, compiled, linear, search, start, offer)
 
-    return Program(
+    return IntegerProgram(
         compiled=compiled,
         read=read,
         scale=stated.scale,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ...instances.common.kernel import inner, kernel
 from .knapsack_kernel import ROUNDING
 from .labels_kernel import dominated, push
-from .stage_kernels import Options, configure, fastest_options, price_stage
+from .stage_kernels import UnitOptions, configure, fastest_options, price_stage
 
 #: More microbatches than can be in flight.
 UNKNOWN = 2**62
@@ -127,7 +127,7 @@ def extend_plans(low, high, data, query, labels, halt):
     moved = np.zeros(size + 1)  # transfer time, rounded: it only sorts out what is too slow
     most = len(data.time)
     item = np.zeros(size + 1, np.int64)
-    options = Options(item, np.zeros(most), np.zeros(most), np.zeros(most), np.zeros(most))
+    options = UnitOptions(item, np.zeros(most), np.zeros(most), np.zeros(most), np.zeros(most))
     choice = np.zeros(size, np.int64)
     known = np.zeros(divisors, np.bool_)
     quick = np.zeros((divisors, 3))

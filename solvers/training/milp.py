@@ -13,7 +13,7 @@ from ...formulations.training.staging import Staging, state_staging
 from ...instances import Solution, StagePlacement, Training, in_stages
 from ...instances.common.arrays import Floats
 from ..core.compiled_model import compile_model
-from ..core.milp_driver import Program, solve_program
+from ..core.milp_driver import IntegerProgram, solve_program
 from ..core.search import Search
 from .dp import training_dp
 
@@ -40,7 +40,9 @@ def solve_slots(task: Task[Training], staging: Staging, search: Search[Solution]
     solve_program(lambda: _program(task, staging, search), search)
 
 
-def _program(task: Task[Training], staging: Staging, search: Search[Solution]) -> Program[Solution]:
+def _program(
+    task: Task[Training], staging: Staging, search: Search[Solution]
+) -> IntegerProgram[Solution]:
     """State the program for the best solution known."""
     scale = search.objective if math.isfinite(search.objective) else least_stage_time(staging)
     with PauseGC():
@@ -54,7 +56,7 @@ def _program(task: Task[Training], staging: Staging, search: Search[Solution]) -
     def read(x: Floats) -> Solution:
         return in_stages(stated.read(lambda var: compiled.value(var, x)), task.cluster)
 
-    return Program(
+    return IntegerProgram(
         compiled=compiled,
         read=read,
         scale=stated.data.scale,

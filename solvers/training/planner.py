@@ -24,7 +24,7 @@ from .kernels import (
     in_flight,
 )
 from .labels_kernel import Labels, no_labels
-from .stage_kernels import Options, configure, price_stage
+from .stage_kernels import UnitOptions, configure, price_stage
 
 #: What a file counts once per stage besides weights and gradients.
 FIXED = "fixed bytes besides (optimizer state in the file, recomputed activations)"
@@ -211,7 +211,7 @@ class Planner:
         inside = np.zeros(staging.size, np.bool_)
         inside[part.units] = True
         count = len(part.units)
-        filled = Options(
+        filled = UnitOptions(
             np.zeros(count + 1, np.int64), *(np.zeros(len(data.time)) for _ in range(4))
         )
         choice = np.zeros(count, np.int64)

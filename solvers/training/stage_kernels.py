@@ -11,7 +11,7 @@ from ...instances.common.kernel import inner, kernel
 from .knapsack_kernel import least_cost, ratio_rule
 
 
-class Options(NamedTuple):
+class UnitOptions(NamedTuple):
     """The options of units: those of unit i are item[i] … item[i + 1] − 1, with room for more.
 
     `cost` leaves the synchronisation of weights out, which depends on the replicas; `weight` is
@@ -60,7 +60,7 @@ def price_stage(data, units, inside, k, t, filled):
 def configure(data, given, count, kappa, y, capacity, limit, decide, choice, gave_up):
     """Return the least Σ cost (times d: without transfer) of one option for each of some units.
 
-    `given` are their `Options`, `count` is how many they are.
+    `given` are their `UnitOptions`, `count` is how many they are.
     """
     _, cost, size_a, size_b, weight = given
     item = given.item[: count + 1]

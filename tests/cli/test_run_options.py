@@ -12,9 +12,9 @@ torch = pytest.importorskip("torch", reason="the extra `runtime` is not installe
 
 from stagecut.instances.common.errors import StagecutError  # noqa: E402
 from stagecut.runtime.execution.guard.heartbeats import Heartbeats  # noqa: E402
-from stagecut.runtime.execution.options import Options  # noqa: E402
+from stagecut.runtime.execution.options import RunOptions  # noqa: E402
 
-GIVEN = Options(steps=2)
+GIVEN = RunOptions(steps=2)
 
 
 @pytest.mark.parametrize(
@@ -30,11 +30,11 @@ GIVEN = Options(steps=2)
         (replace(GIVEN, steps=3), "another --steps than rank 0 (3, 2)"),
     ],
 )
-def test_a_difference_of_options_is_named(other: Options, said: str) -> None:
+def test_a_difference_of_options_is_named(other: RunOptions, said: str) -> None:
     store = torch.distributed.HashStore()
     errors: list[str] = []
 
-    def rank(number: int, options: Options) -> None:
+    def rank(number: int, options: RunOptions) -> None:
         heartbeats = Heartbeats.__new__(Heartbeats)
         heartbeats.store, heartbeats.rank, heartbeats.world, heartbeats.timeout_s = (
             store,

@@ -132,7 +132,7 @@ def stated_models() -> Iterator[tuple[str, tuple[ModuleType, ...], pyo.ConcreteM
         yield f"sharding {seed}", (sharding_milp,), stated_sharding.model
     steps = [("F", 1.0, 1.0), ("B", 2.0, -1.0)]
     operations = tuple(
-        schedule_milp.Operation(f"{s}{name}{k}", s, time, held)
+        schedule_milp.StagePass(f"{s}{name}{k}", s, time, held)
         for s in (0, 1)
         for k in (0, 1)
         for name, time, held in steps

@@ -10,21 +10,29 @@ import numpy as np
 import pytest
 
 from stagecut.instances.pytorch.layers import by_layer
-from stagecut.instances.pytorch.operators.graph import Flow, Graph, Operator
+from stagecut.instances.pytorch.operators.graph import Flow, OperatorGraph, TracedOperator
 from stagecut.instances.pytorch.operators.operators import operator_graph
 from stagecut.instances.pytorch.prices.correct import corrected
-from stagecut.instances.pytorch.recording.recording import Kernel, Parameter, Read, Recording, Step
+from stagecut.instances.pytorch.recording.recording import (
+    ExecutedNode,
+    KernelCall,
+    Parameter,
+    Read,
+    Recording,
+)
 
-KERNEL = Kernel("op", "op", 1.0, 8.0)
+KERNEL = KernelCall("op", "op", 1.0, 8.0)
 
 
-def step(name: str, reads: list[int], writes: list[int], **others: Any) -> Step:
+def step(name: str, reads: list[int], writes: list[int], **others: Any) -> ExecutedNode:
     given = {"modules": ("",), "kernels": (KERNEL,), "random": False, "saved": ()} | others
-    return Step(name, name, reads=tuple(Read(s, 0, 8.0) for s in reads), writes=tuple(writes),
-                **given)  # fmt: skip
+    read = tuple(Read(s, 0, 8.0) for s in reads)
+    return ExecutedNode(name, name, reads=read, writes=tuple(writes), **given)
 
 
-def recorded(*steps: Step, parameters: tuple[int, ...] = (), buffers: tuple[int, ...] = ()) -> Any:
+def recorded(
+    *steps: ExecutedNode, parameters: tuple[int, ...] = (), buffers: tuple[int, ...] = ()
+) -> Any:
     """A recording over ten storages, of which 0 is the input."""
     learned = {s: Parameter(f"p{s}", 2, 8.0, True) for s in parameters}
     last = steps[-1].writes[:1]
@@ -34,7 +42,7 @@ def recorded(*steps: Step, parameters: tuple[int, ...] = (), buffers: tuple[int,
     )  # fmt: skip
 
 
-def names(graph: Graph) -> list[str]:
+def names(graph: OperatorGraph) -> list[str]:
     return [op.name for op in graph.operators]
 
 
@@ -93,12 +101,12 @@ def test_layers_never_wait_for_each_other_in_a_circle(seed: int) -> None:
     rng = np.random.default_rng(seed)
     n = int(rng.integers(5, 60))
     operators = tuple(
-        Operator(f"o{v}", "op", ("", f"m{rng.integers(4)}"), (KERNEL,)) for v in range(n)
+        TracedOperator(f"o{v}", "op", ("", f"m{rng.integers(4)}"), (KERNEL,)) for v in range(n)
     )
     flows = tuple(
         Flow(u, v, Read(u, 0, 1.0)) for v in range(n) for u in range(v) if rng.random() < 0.08
     )
-    graph = Graph(operators, flows, (1.0,) * n, (), (), ())
+    graph = OperatorGraph(operators, flows, (1.0,) * n, (), (), ())
     grouping = by_layer(graph, 1)
     quotient = nx.DiGraph((grouping.node[u], grouping.node[v]) for u, v in graph.edges())
     quotient.remove_edges_from(nx.selfloop_edges(quotient))
@@ -110,9 +118,9 @@ def test_layers_never_wait_for_each_other_in_a_circle(seed: int) -> None:
 
 def test_a_module_around_its_children_is_cut_where_it_must() -> None:
     paths = [("",), ("", "a"), ("", "a", "a.x"), ("", "a"), ("",)]
-    operators = tuple(Operator(f"o{v}", "op", p, (KERNEL,)) for v, p in enumerate(paths))
+    operators = tuple(TracedOperator(f"o{v}", "op", p, (KERNEL,)) for v, p in enumerate(paths))
     flows = tuple(Flow(v, v + 1, Read(v, 0, 1.0)) for v in range(4))
-    graph = Graph(operators, flows, (1.0,) * 5, (), (), ())
+    graph = OperatorGraph(operators, flows, (1.0,) * 5, (), (), ())
     assert by_layer(graph, 1).names == ("model", "a", "model#2")
     assert by_layer(graph, 2).names == ("model", "a", "a.x", "a#2", "model#2")
     free = replace(graph, flows=flows[:1])

@@ -18,7 +18,7 @@ from stagecut import Cluster, InputError, Throughput, Workload
 from stagecut.instances import price
 from stagecut.instances.formats.files import save
 from stagecut.instances.generate.architectures import ARCHITECTURES, Network, to_workload
-from stagecut.instances.generate.architectures.network import Tensor
+from stagecut.instances.generate.architectures.network import NetworkTensor
 from stagecut.instances.generate.architectures.operators import concat, conv, elementwise, linear
 from stagecut.instances.generate.catalogue import CATALOGUE, build, find, generate, shipped, show
 from stagecut.instances.generate.roofline import CPU_CORE, MACHINES, machine
@@ -269,7 +269,7 @@ def test_experts_are_parallel_and_skips_are_long() -> None:
 def test_outputs_and_gradients_are_counted_once_per_tensor() -> None:
     net = Network("small", "one sample")
     with net.layer("a"):
-        x = conv(net, Tensor((1, 3, 8, 8)), 4, 3, "conv")
+        x = conv(net, NetworkTensor((1, 3, 8, 8)), 4, 3, "conv")
         x = elementwise(net, "relu", x)
     with net.layer("b"):
         y = conv(net, x, 4, 3, "conv")
@@ -302,7 +302,7 @@ def test_roofline_takes_the_larger_of_compute_and_memory() -> None:
 def test_a_linear_operator_by_hand() -> None:
     net = Network("one", "8 rows")
     with net.layer("only"):
-        linear(net, Tensor((8, 1024)), 4096, "linear")
+        linear(net, NetworkTensor((8, 1024)), 4096, "linear")
     workload = to_workload(net, "one", A100)
     weights = 1024 * 4096 + 4096
     assert workload.extra["flops"][0] == 2 * 8 * 1024 * 4096

@@ -11,8 +11,8 @@ from stagecut.instances.topologies import load_topology, save_topology, topology
 from stagecut.runtime.measure.fit import fit_postal, fit_ring, least_absolute_line
 from stagecut.runtime.measure.measurement import (
     Measurement,
-    Pair,
     RankMachine,
+    RankPair,
     Timed,
     to_cluster,
     to_topology,
@@ -47,7 +47,7 @@ def measurement(
     for a in range(4):
         for b in range(a + 1, 4):
             rate = speed / 10 if (a, b) in slow else speed
-            pairs.append(Pair(a, b, timed(latency + SIZES / rate, 4 * a + b, noise)))
+            pairs.append(RankPair(a, b, timed(latency + SIZES / rate, 4 * a + b, noise)))
     ring = 6 * latency + 6 / 4 * SIZES / speed
     return Measurement("gloo", machines(4, models, hosts), tuple(pairs), timed(ring, 99, noise))
 
@@ -163,7 +163,7 @@ def test_a_bad_fit_is_said() -> None:
     good = measurement()
     assert good.warnings == []
     odd = timed(np.where(np.arange(len(SIZES)) % 2, 1e-5, 1e-3))
-    pairs = (Pair(0, 1, odd), *good.pairs[1:])
+    pairs = (RankPair(0, 1, odd), *good.pairs[1:])
     (line,) = Measurement("gloo", good.ranks, pairs, good.all_reduce).warnings
     assert "ranks 0 and 1" in line
     assert "1 of 6 pairs" in line

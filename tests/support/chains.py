@@ -9,7 +9,7 @@ from brute_iteration import SCHEDULES
 
 from stagecut import Iteration
 from stagecut.formulations.iteration.chain import Chain
-from stagecut.formulations.iteration.orders import Order, order_of
+from stagecut.formulations.iteration.orders import ScheduleOrder, order_of
 from stagecut.instances.common.arrays import Floats
 from stagecut.runtime.simulate.simulator import Simulation, simulate_stages
 from stagecut.runtime.simulate.stages import chain
@@ -38,7 +38,7 @@ class Line:
     activation: Floats
 
     @property
-    def order(self) -> Order:
+    def order(self) -> ScheduleOrder:
         """The order of its actions, as the formulation has it."""
         return order_of(self.problem, len(self.forward), self.backward is not None)
 

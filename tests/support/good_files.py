@@ -19,8 +19,8 @@ from tied_chain import chain
 import stagecut
 from stagecut import Throughput, tied_as
 from stagecut.api.case_record import line, read_record
-from stagecut.api.cases import Case
-from stagecut.api.records import Record, read_records, write_records
+from stagecut.api.cases import ComparisonCase
+from stagecut.api.records import InstanceRecord, read_records, write_records
 from stagecut.instances import (
     DeviceMapping,
     Iteration,
@@ -173,7 +173,7 @@ def _record() -> Sample:
     """Return compare's record: what is left of it must be what was written."""
     rows = {}
     for k in range(4):
-        case = Case(f"w{k}", f"w{k}.json", "f" * 8, "dp", ("--gap", "0.01"), 20.0)
+        case = ComparisonCase(f"w{k}", f"w{k}.json", "f" * 8, "dp", ("--gap", "0.01"), 20.0)
         rows[case.key] = {
             "workload": case.name, "method": "dp", "status": "optimal", "limit": "none",
             "objective": 1.5 + k, "bound": 1.0 + k, "gap": 0.1, "seconds": 0.25, "verified": True,
@@ -189,7 +189,10 @@ def _record() -> Sample:
 
 
 def _records() -> Sample:
-    row = (Record("a/w.json", f"K = {k}", 2.5, 2.0, "dp", False, "p.json", "p.json") for k in "48")
+    row = (
+        InstanceRecord("a/w.json", f"K = {k}", 2.5, 2.0, "dp", False, "p.json", "p.json")
+        for k in "48"
+    )
 
     def read(path: Path) -> str:
         with TemporaryDirectory(dir=path.parent) as folder:

@@ -17,9 +17,9 @@ import typer.main
 from conformance import task
 
 from stagecut import Throughput, Workload, accelerators_and_cpus, cli, save, solve
-from stagecut.api.cases import Case
+from stagecut.api.cases import ComparisonCase
 from stagecut.api.compare import Row
-from stagecut.api.records import Record, submit_record
+from stagecut.api.records import InstanceRecord, submit_record
 
 NONSENSE = [
     "", " ", "-1", "0", "-0", "nan", "inf", "-inf", "1e999", "1e-400", "9" * 30, "-" + "9" * 30,
@@ -63,7 +63,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
     )
     w, p, o = (str(folder / name) for name in ("w.json", "p.json", "out.json"))
     (folder / "records").mkdir()
-    header = ",".join(field.name for field in fields(Record))
+    header = ",".join(field.name for field in fields(InstanceRecord))
     (folder / "records" / "records.csv").write_text(f"{header}\n")
     submit_record(
         folder / "p.json",
@@ -158,7 +158,7 @@ def made_once() -> Iterator[None]:
         yield
 
 
-def no_cases_run(case: Case) -> Row:
+def no_cases_run(case: ComparisonCase) -> Row:
     """Stand in for the process of a case of `compare`."""
     return {"workload": case.name, "method": case.method, "status": "crashed", "error": "none run"}
 

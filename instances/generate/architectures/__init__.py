@@ -3,7 +3,7 @@
 from .diffusion import stable_diffusion_unet
 from .language import bert_large, gpt2_xl, llama3_8b, mixtral_8x7b, t5_large
 from .lowering import Granularity, Via, to_workload
-from .network import Network, Operator, Tensor
+from .network import Network, NetworkOperator, NetworkTensor
 from .table import ARCHITECTURES, Architecture
 from .vision import resnet50, semantic_fpn, unet, vit_l16
 
@@ -12,8 +12,8 @@ __all__ = [
     "Architecture",
     "Granularity",
     "Network",
-    "Operator",
-    "Tensor",
+    "NetworkOperator",
+    "NetworkTensor",
     "Via",
     "bert_large",
     "gpt2_xl",

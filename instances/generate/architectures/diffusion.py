@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...common.errors import InputError
-from .network import Network, Tensor
+from .network import Network, NetworkTensor
 from .operators import (
     attention,
     concat,
@@ -33,13 +33,13 @@ def stable_diffusion_unet(batch: int, side: int, deeper: int = 1) -> Network:
     if side % 8:
         raise InputError(f"size: latents of {side}²; the network needs a multiple of 8")
     net = Network("Stable Diffusion 1.5 U-Net", f"batch {batch}, latents of {side}×{side} each")
-    text = Tensor((batch, 77, 768))
+    text = NetworkTensor((batch, 77, 768))
     with net.layer("time"):
-        clock = linear(net, Tensor((batch, 320)), 1280, "expand")
+        clock = linear(net, NetworkTensor((batch, 320)), 1280, "expand")
         clock = linear(net, elementwise(net, "silu", clock), 1280, "mix")
         clock = elementwise(net, "silu", clock, name="activation")
     with net.layer("input"):
-        x = conv(net, Tensor((batch, 4, side, side)), CHANNELS[0], 3, "conv", bias=True)
+        x = conv(net, NetworkTensor((batch, 4, side, side)), CHANNELS[0], 3, "conv", bias=True)
     skips = [x]
     for level, channels in enumerate(CHANNELS):
         for i in range(2 * deeper):
@@ -72,13 +72,13 @@ def stable_diffusion_unet(batch: int, side: int, deeper: int = 1) -> Network:
 
 def _residual(
     net: Network,
-    x: Tensor,
-    clock: Tensor,
+    x: NetworkTensor,
+    clock: NetworkTensor,
     channels: int,
     layer: str,
     *,
-    skip: Tensor | None = None,
-) -> Tensor:
+    skip: NetworkTensor | None = None,
+) -> NetworkTensor:
     with net.layer(layer):
         if skip is not None:
             x = concat(net, (x, skip))
@@ -93,7 +93,7 @@ def _residual(
         return elementwise(net, "add", x, y, name="residual")
 
 
-def _transformer(net: Network, x: Tensor, text: Tensor, layer: str) -> Tensor:
+def _transformer(net: Network, x: NetworkTensor, text: NetworkTensor, layer: str) -> NetworkTensor:
     _, channels, height, width = x.shape
     with net.layer(layer):
         y = norm(net, "groupnorm", x, "norm", axis=1)

@@ -7,7 +7,7 @@ Layers are the halves of the transformer blocks (attention, feed-forward), each 
 from __future__ import annotations
 
 from ...common.errors import InputError
-from .network import Network, Reads, Tensor
+from .network import Network, NetworkTensor, Reads
 from .operators import (
     attention,
     elementwise,
@@ -33,7 +33,7 @@ def gpt2_xl(batch: int, tokens: int, deeper: int = 1) -> Network:
     _at_most(tokens, 1024)
     net = Network("GPT-2 XL", _sample(batch, tokens))
     with net.layer("embedding"):
-        x = embedding(net, Tensor((batch, tokens)), vocabulary, width, "tokens")
+        x = embedding(net, NetworkTensor((batch, tokens)), vocabulary, width, "tokens")
         positions = learned(net, (tokens, width), "positions", rows=1024)
         x = elementwise(net, "add", x, positions)
     for i in range(48 * deeper):
@@ -73,7 +73,7 @@ def _llama(
     width, narrow, inner = 4096, 1024, 14336
     net = Network(title, _sample(batch, tokens))
     with net.layer("embedding"):
-        x = embedding(net, Tensor((batch, tokens)), vocabulary, width, "tokens")
+        x = embedding(net, NetworkTensor((batch, tokens)), vocabulary, width, "tokens")
     for i in range(blocks):
         with net.layer(f"block.{i}.attention"):
             y = norm(net, "rmsnorm", x, "norm")
@@ -97,7 +97,7 @@ def _llama(
     return net
 
 
-def _experts(net: Network, x: Tensor, block: str, experts: int, inner: int) -> Tensor:
+def _experts(net: Network, x: NetworkTensor, block: str, experts: int, inner: int) -> NetworkTensor:
     """Route each token to 2 experts and add up what they say, weighted."""
     chosen = 2
     batch, tokens, width = x.shape
@@ -125,7 +125,7 @@ def _experts(net: Network, x: Tensor, block: str, experts: int, inner: int) -> T
         return elementwise(net, "add", x, z, name="residual")
 
 
-def _swiglu(net: Network, x: Tensor, inner: int) -> Tensor:
+def _swiglu(net: Network, x: NetworkTensor, inner: int) -> NetworkTensor:
     gate = linear(net, x, inner, "gate", bias=False)
     up = linear(net, x, inner, "up", bias=False)
     return linear(net, elementwise(net, "swiglu", gate, up), x.shape[-1], "down", bias=False)
@@ -142,9 +142,9 @@ def bert_large(batch: int, tokens: int, deeper: int = 1) -> Network:
     _at_most(tokens, 512)
     net = Network("BERT-Large", _sample(batch, tokens))
     with net.layer("embedding"):
-        x = embedding(net, Tensor((batch, tokens)), vocabulary, width, "tokens")
+        x = embedding(net, NetworkTensor((batch, tokens)), vocabulary, width, "tokens")
         positions = learned(net, (tokens, width), "positions", rows=512)
-        segments = embedding(net, Tensor((batch, tokens)), 2, width, "segments")
+        segments = embedding(net, NetworkTensor((batch, tokens)), 2, width, "segments")
         x = elementwise(net, "add", x, positions, segments)
         x = norm(net, "layernorm", x, "norm")
     for i in range(24 * deeper):
@@ -174,9 +174,9 @@ def t5_large(batch: int, tokens: int, deeper: int = 1) -> Network:
     width, heads, inner, vocabulary = 1024, 16, 4096, 32128
     net = Network("T5-Large", _sample(batch, tokens))
     with net.layer("embedding"):
-        x = embedding(net, Tensor((batch, tokens)), vocabulary, width, "tokens")
+        x = embedding(net, NetworkTensor((batch, tokens)), vocabulary, width, "tokens")
     with net.layer("decoder.embedding"):
-        z = embedding(net, Tensor((batch, tokens)), vocabulary, width, "tokens", owner=TABLE)
+        z = embedding(net, NetworkTensor((batch, tokens)), vocabulary, width, "tokens", owner=TABLE)
     bias = _position_bias(net, "encoder", tokens, heads)
     for i in range(24 * deeper):
         with net.layer(f"encoder.{i}.attention"):
@@ -209,10 +209,10 @@ def t5_large(batch: int, tokens: int, deeper: int = 1) -> Network:
     return net
 
 
-def _position_bias(net: Network, half: str, tokens: int, heads: int) -> Tensor:
+def _position_bias(net: Network, half: str, tokens: int, heads: int) -> NetworkTensor:
     """Look up a bias per head and distance, of which there are 32 classes."""
     shape = (1, heads, tokens, tokens)
-    size = Tensor(shape).elements
+    size = NetworkTensor(shape).elements
     with net.layer(f"{half}.position_bias"):
         return net.add(
             "embedding",
@@ -227,14 +227,14 @@ def _position_bias(net: Network, half: str, tokens: int, heads: int) -> Tensor:
 
 def _self_attention(
     net: Network,
-    x: Tensor,
-    y: Tensor,
+    x: NetworkTensor,
+    y: NetworkTensor,
     heads: int,
     *,
     affine: bool = True,
-    position: Tensor | None = None,
+    position: NetworkTensor | None = None,
     cached: bool = False,
-) -> Tensor:
+) -> NetworkTensor:
     """Let `y` attend to itself by a product per step, and add the result to `x`."""
     width = x.shape[-1]
     query = linear(net, y, width, "query", bias=affine)
@@ -245,12 +245,12 @@ def _self_attention(
     return elementwise(net, "add", x, y, name="residual")
 
 
-def _mlp(net: Network, x: Tensor, inner: int) -> Tensor:
+def _mlp(net: Network, x: NetworkTensor, inner: int) -> NetworkTensor:
     y = elementwise(net, "gelu", linear(net, x, inner, "expand"))
     return linear(net, y, x.shape[-1], "contract")
 
 
-def _relu_mlp(net: Network, x: Tensor, inner: int) -> Tensor:
+def _relu_mlp(net: Network, x: NetworkTensor, inner: int) -> NetworkTensor:
     y = elementwise(net, "relu", linear(net, x, inner, "expand", bias=False))
     return linear(net, y, x.shape[-1], "contract", bias=False)
 

@@ -54,7 +54,7 @@ from ...model.ties import Copy, Tie
 from ...model.workload import Workload
 from ..microbatches import per_microbatch
 from ..roofline import CPU_CORE, Machine
-from .network import Network, Operator
+from .network import Network, NetworkOperator
 
 #: Bytes per number of a tensor, and per parameter of a gradient and of Adam's state.
 NUMBER_BYTES = 2
@@ -179,7 +179,7 @@ def to_workload(
     return with_ties(*per_microbatch(once, ties, microbatches), tied)
 
 
-def _groups(operators: list[Operator], granularity: Granularity) -> tuple[Ints, list[str]]:
+def _groups(operators: list[NetworkOperator], granularity: Granularity) -> tuple[Ints, list[str]]:
     """Number the nodes in the order in which they first occur; return each operator's node."""
     names = [op.layer if granularity == "layers" else op.name for op in operators]
     numbers: dict[str, int] = {}
@@ -201,14 +201,14 @@ def _columns(costs: Columns, machine: Machine, group: Ints, count: int) -> Colum
     }
 
 
-def _edges(operators: list[Operator], group: Ints) -> list[tuple[int, int]]:
+def _edges(operators: list[NetworkOperator], group: Ints) -> list[tuple[int, int]]:
     """Return the edges between nodes, in order, each once."""
     of = group.tolist()
     pairs = {(of[u], of[v]) for v, op in enumerate(operators) for u in op.inputs}
     return sorted((a, b) for a, b in pairs if a != b)
 
 
-def _outputs(operators: list[Operator], group: Ints, count: int) -> Floats:
+def _outputs(operators: list[NetworkOperator], group: Ints, count: int) -> Floats:
     """Bytes of the tensors of each node that other nodes read, or that nobody does."""
     read: dict[int, set[int]] = {}
     for v, op in enumerate(operators):
@@ -221,7 +221,7 @@ def _outputs(operators: list[Operator], group: Ints, count: int) -> Floats:
     return size
 
 
-def _gradients(operators: list[Operator], group: Ints, count: int) -> Floats:
+def _gradients(operators: list[NetworkOperator], group: Ints, count: int) -> Floats:
     """Bytes of the gradients that the backward node of each node sends to others."""
     users: dict[tuple[int, int], list[int]] = {}
     for v, op in enumerate(operators):
@@ -240,7 +240,7 @@ def _gradients(operators: list[Operator], group: Ints, count: int) -> Floats:
     return total
 
 
-def _ties(operators: list[Operator], group: Ints, backward: int, link: Link) -> list[Tie]:
+def _ties(operators: list[NetworkOperator], group: Ints, backward: int, link: Link) -> list[Tie]:
     """Return the weights that several nodes use.
 
     Parameters
@@ -286,12 +286,12 @@ def suggested_cluster(
     return Cluster((device, DeviceKind(CPU, 1, host=True)))
 
 
-def loss(network: Network) -> Operator:
+def loss(network: Network) -> NetworkOperator:
     """The loss of everything that nobody reads: one pass over it."""
     read = {u for op in network.operators for u in op.inputs}
     sinks = tuple(v for v in range(len(network.operators)) if v not in read)
     size = sum(network.operators[v].output_elements for v in sinks)
-    return Operator(
+    return NetworkOperator(
         name="loss",
         kind="loss",
         layer="loss",
@@ -310,7 +310,7 @@ def loss(network: Network) -> Operator:
     )
 
 
-def forward_costs(operators: list[Operator], training: bool) -> Columns:
+def forward_costs(operators: list[NetworkOperator], training: bool) -> Columns:
     """Return what the forward pass of each operator costs.
 
     Returns
@@ -335,7 +335,7 @@ def forward_costs(operators: list[Operator], training: bool) -> Columns:
     }
 
 
-def backward_costs(operators: list[Operator]) -> Columns:
+def backward_costs(operators: list[NetworkOperator]) -> Columns:
     """Return what the backward pass of each operator costs; columns as of `forward_costs`."""
     flops, moved, launches = [], [], []
     for op in operators:
@@ -364,23 +364,23 @@ def backward_costs(operators: list[Operator]) -> Columns:
     }
 
 
-def _moved(op: Operator) -> float:
+def _moved(op: NetworkOperator) -> float:
     """Bytes of inputs, weights and output."""
     return float(NUMBER_BYTES * (op.input_elements + op.weights_read + op.output_elements))
 
 
-def _held(operators: list[Operator]) -> Floats:
+def _held(operators: list[NetworkOperator]) -> Floats:
     """Parameters that each operator holds, each tied one once."""
     return np.array([float(op.parameters) for op in operators])
 
 
-def _saved(operators: list[Operator]) -> set[int]:
+def _saved(operators: list[NetworkOperator]) -> set[int]:
     """Operators whose output the backward pass needs."""
     saved = {v for v, op in enumerate(operators) if op.saves in ("output", "both")}
     return saved.union(*(op.inputs for op in operators if op.saves in ("inputs", "both")))
 
 
-def _kept(operators: list[Operator]) -> set[int]:
+def _kept(operators: list[NetworkOperator]) -> set[int]:
     """Operators whose output is cached, read by another layer, or read by nobody here."""
     inner = {u for v in operators for u in v.inputs}
     leaving = {u for v in operators for u in v.inputs if operators[u].layer != v.layer}

@@ -12,7 +12,7 @@ Saves = Literal["inputs", "output", "both", "nothing"]
 
 
 @dataclass(frozen=True)
-class Tensor:
+class NetworkTensor:
     """A tensor: its whole shape, batch first, and the number of the operator that makes it.
 
     `producer` is None for what comes from outside: token numbers, pixels, a text's encoding.
@@ -28,7 +28,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Operator:
+class NetworkOperator:
     """One operator of the forward pass.
 
     Parameters
@@ -121,7 +121,7 @@ class Network:
 
     title: str
     sample: str
-    operators: list[Operator] = field(default_factory=list)
+    operators: list[NetworkOperator] = field(default_factory=list)
     _layer: str = field(default="", init=False)
 
     @contextmanager
@@ -137,7 +137,7 @@ class Network:
         self,
         kind: str,
         name: str,
-        inputs: Sequence[Tensor],
+        inputs: Sequence[NetworkTensor],
         shape: tuple[int, ...],
         *,
         flops: float,
@@ -146,7 +146,7 @@ class Network:
         products: bool = False,
         backward_ratio: float | None = None,
         cached: bool = False,
-    ) -> Tensor:
+    ) -> NetworkTensor:
         """Add an operator and return its output.
 
         Parameters
@@ -164,9 +164,9 @@ class Network:
         producers = [t.producer for t in inputs if t.producer is not None]
         operands = {id(t) if t.producer is None else t.producer: t.elements for t in inputs}
         ratio = backward_ratio or (2.0 if products else 1.0)
-        output = Tensor(shape, len(self.operators))
+        output = NetworkTensor(shape, len(self.operators))
         self.operators.append(
-            Operator(
+            NetworkOperator(
                 name=f"{self._layer}.{name}" if name else self._layer,
                 kind=kind,
                 layer=self._layer,

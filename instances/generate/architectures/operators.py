@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .network import Network, Reads, Saves, Tensor
+from .network import Network, NetworkTensor, Reads, Saves
 
 #: Operations per output element, what the backward pass needs; by kind.
 ELEMENTWISE: dict[str, tuple[float, Saves]] = {
@@ -27,8 +27,13 @@ ELEMENTWISE: dict[str, tuple[float, Saves]] = {
 
 
 def elementwise(
-    net: Network, kind: str, x: Tensor, *others: Tensor, name: str = "", cached: bool = False
-) -> Tensor:
+    net: Network,
+    kind: str,
+    x: NetworkTensor,
+    *others: NetworkTensor,
+    name: str = "",
+    cached: bool = False,
+) -> NetworkTensor:
     """Apply an elementwise function: the output has the shape of `x`; names default to kinds."""
     per_element, saves = ELEMENTWISE[kind]
     return net.add(
@@ -44,14 +49,14 @@ def elementwise(
 
 def linear(
     net: Network,
-    x: Tensor,
+    x: NetworkTensor,
     width: int,
     name: str,
     *,
     bias: bool = True,
     owner: str = "",
     cached: bool = False,
-) -> Tensor:
+) -> NetworkTensor:
     """Y = X·W + b: 2·rows·in·out operations. With `owner`, W is that operator's and b its own."""
     before = x.shape[-1]
     matrix = before * width
@@ -71,16 +76,16 @@ def linear(
 
 
 def matmul(
-    net: Network, a: Tensor, b: Tensor, shape: tuple[int, ...], inner: int, name: str
-) -> Tensor:
+    net: Network, a: NetworkTensor, b: NetworkTensor, shape: tuple[int, ...], inner: int, name: str
+) -> NetworkTensor:
     """Multiply two tensors; `inner` is the dimension that is summed over."""
-    output = Tensor(shape).elements
+    output = NetworkTensor(shape).elements
     return net.add(
         "matmul", name, (a, b), shape, flops=2 * output * inner, saves="inputs", products=True
     )
 
 
-def norm(net: Network, kind: str, x: Tensor, name: str, *, axis: int = -1) -> Tensor:
+def norm(net: Network, kind: str, x: NetworkTensor, name: str, *, axis: int = -1) -> NetworkTensor:
     """Normalise: ``layernorm``, ``groupnorm``, ``batchnorm`` (scale and shift), or ``rmsnorm``."""
     weights = x.shape[axis] * (1 if kind == "rmsnorm" else 2)
     return net.add(
@@ -89,8 +94,8 @@ def norm(net: Network, kind: str, x: Tensor, name: str, *, axis: int = -1) -> Te
 
 
 def embedding(
-    net: Network, tokens: Tensor, rows: int, width: int, name: str, *, owner: str = ""
-) -> Tensor:
+    net: Network, tokens: NetworkTensor, rows: int, width: int, name: str, *, owner: str = ""
+) -> NetworkTensor:
     """Look up rows of a table, possibly `owner`'s: reads only these, computes nothing."""
     return net.add(
         "embedding",
@@ -108,9 +113,11 @@ def embedding(
     )
 
 
-def learned(net: Network, shape: tuple[int, ...], name: str, *, rows: int | None = None) -> Tensor:
+def learned(
+    net: Network, shape: tuple[int, ...], name: str, *, rows: int | None = None
+) -> NetworkTensor:
     """Read a learned tensor (positions, a class token) of which the first of `rows` are used."""
-    size = Tensor(shape).elements
+    size = NetworkTensor(shape).elements
     return net.add(
         "learned",
         name,
@@ -124,7 +131,7 @@ def learned(net: Network, shape: tuple[int, ...], name: str, *, rows: int | None
 
 def conv(
     net: Network,
-    x: Tensor,
+    x: NetworkTensor,
     channels: int,
     kernel: int,
     name: str,
@@ -132,7 +139,7 @@ def conv(
     stride: int = 1,
     padding: int | None = None,
     bias: bool = False,
-) -> Tensor:
+) -> NetworkTensor:
     """Convolve: 2·k²·c_in operations per output element; padding keeps the size by default."""
     batch, before, height, width = x.shape
     pad = kernel // 2 if padding is None else padding
@@ -143,14 +150,14 @@ def conv(
         name,
         (x,),
         shape,
-        flops=2 * Tensor(shape).elements * kernel**2 * before,
+        flops=2 * NetworkTensor(shape).elements * kernel**2 * before,
         reads=Reads(kernel**2 * before * channels + (channels if bias else 0)),
         saves="inputs",
         products=True,
     )
 
 
-def upconv(net: Network, x: Tensor, channels: int, name: str) -> Tensor:
+def upconv(net: Network, x: NetworkTensor, channels: int, name: str) -> NetworkTensor:
     """Convolve transposed, 2×2 with stride 2: doubles both sides; 2·c_in per output element."""
     batch, before, height, width = x.shape
     shape = (batch, channels, 2 * height, 2 * width)
@@ -159,34 +166,38 @@ def upconv(net: Network, x: Tensor, channels: int, name: str) -> Tensor:
         name,
         (x,),
         shape,
-        flops=2 * Tensor(shape).elements * before,
+        flops=2 * NetworkTensor(shape).elements * before,
         reads=Reads(4 * before * channels + channels),
         saves="inputs",
         products=True,
     )
 
 
-def pool(net: Network, kind: str, x: Tensor, kernel: int, stride: int, padding: int = 0) -> Tensor:
+def pool(
+    net: Network, kind: str, x: NetworkTensor, kernel: int, stride: int, padding: int = 0
+) -> NetworkTensor:
     """Pool: ``maxpool`` or ``avgpool``; k² operations per output element."""
     batch, channels, height, width = x.shape
     sides = [(side + 2 * padding - kernel) // stride + 1 for side in (height, width)]
     shape = (batch, channels, *sides)
-    flops = kernel**2 * Tensor(shape).elements
+    flops = kernel**2 * NetworkTensor(shape).elements
     return net.add(
         kind, kind, (x,), shape, flops=flops, saves="inputs" if kind == "maxpool" else "nothing"
     )
 
 
-def resize(net: Network, kind: str, x: Tensor, factor: int, name: str) -> Tensor:
+def resize(net: Network, kind: str, x: NetworkTensor, factor: int, name: str) -> NetworkTensor:
     """Enlarge an image: ``nearest`` copies, ``bilinear`` takes 7 operations per element."""
     batch, channels, height, width = x.shape
     shape = (batch, channels, factor * height, factor * width)
     per_element = 7 if kind == "bilinear" else 0
-    flops = per_element * Tensor(shape).elements
+    flops = per_element * NetworkTensor(shape).elements
     return net.add(kind, name, (x,), shape, flops=flops, saves="nothing")
 
 
-def concat(net: Network, parts: Sequence[Tensor], name: str = "concat", *, axis: int = 1) -> Tensor:
+def concat(
+    net: Network, parts: Sequence[NetworkTensor], name: str = "concat", *, axis: int = 1
+) -> NetworkTensor:
     """Concatenate along `axis`; other sides are cropped to those of the first part."""
     sides = parts[0].shape
     whole = sum(part.shape[axis] for part in parts)
@@ -194,32 +205,32 @@ def concat(net: Network, parts: Sequence[Tensor], name: str = "concat", *, axis:
     return net.add("concat", name, parts, shape, flops=0, saves="nothing")
 
 
-def flatten(x: Tensor) -> Tensor:
+def flatten(x: NetworkTensor) -> NetworkTensor:
     """See an image as a sequence (batch, pixels, channels): a view, no operator."""
     batch, channels, height, width = x.shape
-    return Tensor((batch, height * width, channels), x.producer)
+    return NetworkTensor((batch, height * width, channels), x.producer)
 
 
-def image(x: Tensor, height: int, width: int) -> Tensor:
+def image(x: NetworkTensor, height: int, width: int) -> NetworkTensor:
     """See a sequence (batch, pixels, channels) as an image: a view, no operator."""
-    return Tensor((x.shape[0], x.shape[2], height, width), x.producer)
+    return NetworkTensor((x.shape[0], x.shape[2], height, width), x.producer)
 
 
-def first_token(x: Tensor) -> Tensor:
+def first_token(x: NetworkTensor) -> NetworkTensor:
     """See only the first token of each sequence: a view, no operator."""
-    return Tensor((x.shape[0], x.shape[2]), x.producer)
+    return NetworkTensor((x.shape[0], x.shape[2]), x.producer)
 
 
 def attention(
     net: Network,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    query: NetworkTensor,
+    key: NetworkTensor,
+    value: NetworkTensor,
     heads: int,
     *,
-    bias: Tensor | None = None,
+    bias: NetworkTensor | None = None,
     prefix: str = "",
-) -> Tensor:
+) -> NetworkTensor:
     """Attend by three operators: scores QKᵀ, softmax, scores·V; each 2·S·T·width if a product."""
     batch, rows, width = query.shape
     columns = key.shape[1]
@@ -232,8 +243,8 @@ def attention(
 
 
 def fused_attention(
-    net: Network, query: Tensor, key: Tensor, value: Tensor, *, causal: bool
-) -> Tensor:
+    net: Network, query: NetworkTensor, key: NetworkTensor, value: NetworkTensor, *, causal: bool
+) -> NetworkTensor:
     """Attend by one kernel that writes no scores and, if causal, skips those above the diagonal.
 
     4·S·T·width operations, half of that if causal; the backward pass computes the scores again,

@@ -8,7 +8,7 @@ many blocks a network has as published.
 from __future__ import annotations
 
 from ...common.errors import InputError
-from .network import Network, Tensor
+from .network import Network, NetworkTensor
 from .operators import (
     attention,
     concat,
@@ -33,14 +33,14 @@ def resnet50(batch: int, side: int, deeper: int = 1) -> Network:
     """
     _multiple(side, 32)
     net = Network("ResNet-50", _sample(batch, side))
-    x = _backbone(net, Tensor((batch, 3, side, side)), deeper)[-1]
+    x = _backbone(net, NetworkTensor((batch, 3, side, side)), deeper)[-1]
     with net.layer("head"):
         x = pool(net, "avgpool", x, side // 32, 1)
-        linear(net, Tensor((batch, x.shape[1]), x.producer), 1000, "logits")
+        linear(net, NetworkTensor((batch, x.shape[1]), x.producer), 1000, "logits")
     return net
 
 
-def _backbone(net: Network, pixels: Tensor, deeper: int) -> list[Tensor]:
+def _backbone(net: Network, pixels: NetworkTensor, deeper: int) -> list[NetworkTensor]:
     """ResNet-50 up to its last block; returns what its four stages say."""
     x = _conv_norm_relu(net, pixels, 64, 7, "stem", stride=2)
     with net.layer("stem.pool"):
@@ -65,14 +65,14 @@ def _backbone(net: Network, pixels: Tensor, deeper: int) -> list[Tensor]:
 
 def _conv_norm_relu(
     net: Network,
-    x: Tensor,
+    x: NetworkTensor,
     channels: int,
     kernel: int,
     layer: str,
     *,
     stride: int = 1,
     relu: bool = True,
-) -> Tensor:
+) -> NetworkTensor:
     with net.layer(layer):
         x = conv(net, x, channels, kernel, "conv", stride=stride)
         x = norm(net, "batchnorm", x, "norm", axis=1)
@@ -90,9 +90,9 @@ def semantic_fpn(batch: int, side: int, deeper: int = 1) -> Network:
     """
     _multiple(side, 32)
     net = Network("Semantic FPN, ResNet-50", _sample(batch, side))
-    stages = _backbone(net, Tensor((batch, 3, side, side)), deeper)
-    merged: Tensor | None = None
-    levels: list[Tensor] = []
+    stages = _backbone(net, NetworkTensor((batch, 3, side, side)), deeper)
+    merged: NetworkTensor | None = None
+    levels: list[NetworkTensor] = []
     for s in (3, 2, 1, 0):
         with net.layer(f"pyramid.{s}.lateral"):
             x = conv(net, stages[s], 256, 1, "conv", bias=True)
@@ -129,8 +129,8 @@ def unet(batch: int, side: int, deeper: int = 1) -> Network:
     if side < 188 or side % 16 != 12:
         raise InputError(f"size: {side} pixels do not fit; take 188, 204, 220, … 572, …")
     net = Network("U-Net", _sample(batch, side))
-    x = Tensor((batch, 1, side, side))
-    skips: list[Tensor] = []
+    x = NetworkTensor((batch, 1, side, side))
+    skips: list[NetworkTensor] = []
     for level, channels in enumerate((64, 128, 256, 512, 1024)):
         for i in range(2):
             with net.layer(f"down.{level}.{i}"):
@@ -150,7 +150,7 @@ def unet(batch: int, side: int, deeper: int = 1) -> Network:
     return net
 
 
-def _plain(net: Network, x: Tensor, channels: int) -> Tensor:
+def _plain(net: Network, x: NetworkTensor, channels: int) -> NetworkTensor:
     return elementwise(net, "relu", conv(net, x, channels, 3, "conv", padding=0, bias=True))
 
 
@@ -164,7 +164,7 @@ def vit_l16(batch: int, side: int, deeper: int = 1) -> Network:
     _multiple(side, 16)
     net = Network("ViT-L/16", _sample(batch, side))
     with net.layer("embedding"):
-        pixels = Tensor((batch, 3, side, side))
+        pixels = NetworkTensor((batch, 3, side, side))
         x = flatten(conv(net, pixels, width, 16, "patches", stride=16, padding=0, bias=True))
         token = learned(net, (1, width), "class_token")
         rows = x.shape[1] + 1

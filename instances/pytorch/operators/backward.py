@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .draft import Draft
-from .graph import Flow, Operator
+from .graph import Flow, TracedOperator
 from .held_memory import hold_parameters
 
 
@@ -24,7 +24,7 @@ def add_backward(draft: Draft) -> None:
         draft.leader.append(len(draft.operators))
         modules = draft.operators[partner].modules if partner >= 0 else made_by.modules
         draft.operators.append(
-            Operator(name, step.name, modules, step.kernels, True, partner, [name])
+            TracedOperator(name, step.name, modules, step.kernels, True, partner, [name])
         )
         if partner >= 0:
             draft.together([partner, number[i]])

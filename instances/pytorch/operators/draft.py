@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..recording.recording import Recording
-from .graph import Flow, Graph, Operator, SharedWeight
+from .graph import Flow, OperatorGraph, SharedWeight, TracedOperator
 
 
 class Draft:
@@ -14,7 +14,7 @@ class Draft:
     def __init__(self, recording: Recording, training: bool) -> None:
         self.recording = recording
         self.training = training
-        self.operators: list[Operator] = []
+        self.operators: list[TracedOperator] = []
         self.flows: list[Flow] = []
         self.shared: list[SharedWeight] = []
         self.anywhere: list[str] = []
@@ -57,12 +57,12 @@ class Draft:
             v = self.leader[v]
         return v
 
-    def graph(self) -> Graph:
+    def graph(self) -> OperatorGraph:
         """Return what was built."""
         classes: dict[int, list[int]] = {}
         for v in range(len(self.operators)):
             classes.setdefault(self.find(v), []).append(v)
-        return Graph(
+        return OperatorGraph(
             operators=tuple(self.operators),
             flows=tuple(self.flows),
             sizes=self.recording.sizes,

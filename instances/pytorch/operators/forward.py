@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .draft import Draft
-from .graph import Flow, Operator
+from .graph import Flow, TracedOperator
 
 
 def add_forward(draft: Draft) -> None:
@@ -39,7 +39,7 @@ def _operator(draft: Draft, i: int) -> int:
     step = draft.recording.steps[i]
     v = len(draft.operators)
     draft.operators.append(
-        Operator(step.name, step.kind, step.modules, step.kernels, parts=[step.name])
+        TracedOperator(step.name, step.kind, step.modules, step.kernels, parts=[step.name])
     )
     draft.leader.append(v)
     _connect(draft, i, v)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..recording.recording import Kernel, Read
+from ..recording.recording import KernelCall, Read
 
 
 @dataclass
-class Operator:
+class TracedOperator:
     """A node of the operator graph; bytes as in `Workload.extra`.
 
     Parameters
@@ -24,7 +24,7 @@ class Operator:
     name: str
     kind: str
     modules: tuple[str, ...]
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[KernelCall, ...]
     backward: bool = False
     partner: int = -1
     parts: list[str] = field(default_factory=list)
@@ -80,7 +80,7 @@ class SharedWeight:
 
 
 @dataclass(frozen=True)
-class Graph:
+class OperatorGraph:
     """Operators in the order of execution; all forward ones before the backward ones.
 
     Parameters
@@ -96,7 +96,7 @@ class Graph:
         Names of the fx nodes that are constants.
     """
 
-    operators: tuple[Operator, ...]
+    operators: tuple[TracedOperator, ...]
     flows: tuple[Flow, ...]
     sizes: tuple[float, ...]
     colours: tuple[tuple[int, ...], ...]

@@ -22,11 +22,11 @@ from ..recording.recording import Recording
 from .backward import add_backward
 from .draft import Draft
 from .forward import add_forward
-from .graph import Graph
+from .graph import OperatorGraph
 from .held_memory import hold_memory
 
 
-def operator_graph(recording: Recording, training: bool) -> Graph:
+def operator_graph(recording: Recording, training: bool) -> OperatorGraph:
     """Return the operator graph of a recording.
 
     Notes

@@ -6,10 +6,10 @@ import numpy as np
 
 from ...common.arrays import Floats
 from ...generate.roofline import Machine
-from ..operators.graph import Operator
+from ..operators.graph import TracedOperator
 
 
-def estimated_ms(operators: tuple[Operator, ...], machine: Machine) -> Floats:
+def estimated_ms(operators: tuple[TracedOperator, ...], machine: Machine) -> Floats:
     """Return the time of each operator: the sum of its kernels' rooflines, launches included."""
     kernels = [(v, k) for v, op in enumerate(operators) for k in op.kernels]
     seconds = machine.seconds(

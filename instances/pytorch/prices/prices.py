@@ -13,9 +13,9 @@ import torch
 from ...common.errors import InputError
 from ...generate.roofline import CPU_CORE, Machine
 from ...model.network.links import Link
-from ..operators.graph import Graph
-from ..parts import Parts
-from ..to_workload import Times
+from ..operators.graph import OperatorGraph
+from ..parts import ModelParts
+from ..to_workload import OperatorTimes
 from ..tracing.leaves import tensors
 from ..tracing.traced import reason_of
 from .correct import PLAUSIBLE, corrected
@@ -35,10 +35,10 @@ from .timing import (
 ASSUMED_LINKS = {"cpu": Link(50e-6, 2e9), "cuda": Link(10e-6, 25e9)}
 
 
-def estimated_times(graph: Graph, target: Machine) -> Times:
+def estimated_times(graph: OperatorGraph, target: Machine) -> OperatorTimes:
     """Return times by the roofline of a machine; nothing runs."""
     nothing = np.zeros(len(graph.operators))
-    return Times(
+    return OperatorTimes(
         accelerator_ms=estimated_ms(graph.operators, target),
         cpu_ms=estimated_ms(graph.operators, CPU_CORE),
         measured=nothing,
@@ -54,13 +54,13 @@ def estimated_times(graph: Graph, target: Machine) -> Times:
 
 
 def measured_times(
-    parts: Parts,
+    parts: ModelParts,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     cache: Path | None,
     *,
     fresh: bool = False,
-) -> tuple[Times, list[str]]:
+) -> tuple[OperatorTimes, list[str]]:
     """Measure kernels and whole, and correct the sum of the parts to the whole.
 
     Returns
@@ -119,7 +119,7 @@ def measured_times(
     host = device.type == "cpu"
     link = ASSUMED_LINKS["cpu" if host else "cuda"]
     cpu_ms = ms if host else fallback
-    return Times(ms, cpu_ms, measured, spread, link, provenance), notes
+    return OperatorTimes(ms, cpu_ms, measured, spread, link, provenance), notes
 
 
 def _doubted(factor: float, before: int, device: torch.device) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import Node
 
-from .recording import BackwardStep, Kernel, Read
+from .recording import BackwardStep, KernelCall, Read
 from .storages import Storages
 from .watch import Watch
 
@@ -20,7 +20,7 @@ class _Engine:
         self.watch = watch
         self.storages = storages
         self.order: list[Node] = []
-        self.kernels: dict[Node, list[Kernel]] = {}
+        self.kernels: dict[Node, list[KernelCall]] = {}
         self.sent: dict[Node, list[Read | None]] = {}
         self.hooks: list[Any] = []
         self._arrived: set[tuple[Node, int]] = set()

@@ -24,12 +24,12 @@ from ..tracing.traced import Traced, quiet, reason_of, varying
 from ..tracing.unchanged import unchanged
 from ..tracing.without_numbers import has_no_numbers, mode_of, swapped, without_numbers
 from .engine import run_backward
-from .recording import Parameter, Recording, Step
+from .recording import ExecutedNode, Parameter, Recording
 from .storages import Storages
 from .watch import Watch
 
 
-class _Pass(fx.Interpreter):  # type: ignore[misc]  # torch is not typed for mypy here
+class _RecordedPass(fx.Interpreter):  # type: ignore[misc]  # torch is not typed for mypy here
     """The forward pass, step by step."""
 
     def __init__(
@@ -44,7 +44,7 @@ class _Pass(fx.Interpreter):  # type: ignore[misc]  # torch is not typed for myp
         self.attributes = attributes
         self.watch = watch
         self.storages = storages
-        self.steps: list[Step] = []
+        self.steps: list[ExecutedNode] = []
         self.saved: list[int] = []
         self.made_by: dict[Node, int] = {}
 
@@ -69,7 +69,7 @@ class _Pass(fx.Interpreter):  # type: ignore[misc]  # torch is not typed for myp
         writes = made | {self.storages.number(t) for t in changed}
         self._claim(tensors(value))
         self.steps.append(
-            Step(
+            ExecutedNode(
                 name=n.name,
                 kind=_kind(n),
                 modules=_modules(n),
@@ -148,7 +148,7 @@ def _record_on_zeros(traced: Traced, training: bool) -> Recording:
         return _record(replace(traced, parameters=parameters, inputs=inputs), training, None)
 
 
-def _sized_by_running(step: Step) -> bool:
+def _sized_by_running(step: ExecutedNode) -> bool:
     """Whether a step's kernels make tensors whose sizes only the library behind them knows."""
     return any(k.operator.startswith("aten.mkldnn_rnn_layer") for k in step.kernels)
 
@@ -160,7 +160,7 @@ def _record(traced: Traced, training: bool, fake: FakeTensorMode | None) -> Reco
     given = [tree_map(lambda x: _as_fake(x, fake), x) for x in traced.inputs]
     places = tuple(storages.number(x) for x in given if isinstance(x, torch.Tensor))
     watch = Watch()
-    run = _Pass(traced.module, attributes, watch, storages)
+    run = _RecordedPass(traced.module, attributes, watch, storages)
     with ExitStack() as stack:
         stack.enter_context(torch.set_grad_enabled(training))
         if fake is not None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Kernel:
+class KernelCall:
     """One operation that computes something: what is left of an operator below autograd.
 
     Parameters
@@ -42,7 +42,7 @@ class Read:
 
 
 @dataclass(frozen=True)
-class Step:
+class ExecutedNode:
     """A node of the fx graph, executed.
 
     Parameters
@@ -68,7 +68,7 @@ class Step:
     modules: tuple[str, ...]
     reads: tuple[Read, ...]
     writes: tuple[int, ...]
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[KernelCall, ...]
     random: bool
     saved: tuple[int, ...]
 
@@ -94,10 +94,10 @@ class BackwardStep:
 
     name: str
     forward: int
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[KernelCall, ...]
     feeds: tuple[tuple[int, int, Read], ...]
     accumulates: tuple[int, ...]
-    sums: tuple[Kernel, ...]
+    sums: tuple[KernelCall, ...]
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Recording:
         Steps, and who takes from them what has no fixed size.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[ExecutedNode, ...]
     backward: tuple[BackwardStep, ...]
     sizes: tuple[float, ...]
     parameters: Mapping[int, Parameter]

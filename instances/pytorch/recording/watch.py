@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ..tracing.leaves import size, tensors
 from .formulas import FORMULAS
-from .recording import Kernel
+from .recording import KernelCall
 
 #: Make memory, look at it or check it, but compute nothing.
 _FREE = frozenset(
@@ -39,14 +39,14 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed for 
 
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__()
-        self.kernels: list[Kernel] = []
+        self.kernels: list[KernelCall] = []
         self.random = False
         self.written: list[torch.Tensor] = []
         self.marks: list[tuple[str, Any, Any]] = []
         self._clock = clock
         self._flops: dict[str, float] = {}
 
-    def take(self) -> tuple[tuple[Kernel, ...], bool, list[torch.Tensor]]:
+    def take(self) -> tuple[tuple[KernelCall, ...], bool, list[torch.Tensor]]:
         """Return what was seen since the last call: kernels, randomness, tensors written."""
         seen = (tuple(self.kernels), self.random, self.written)
         self.kernels, self.random, self.written = [], False, []
@@ -74,7 +74,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed for 
             self.random = True
         self.written += written(func, args, kwargs)
         self.kernels.append(
-            Kernel(
+            KernelCall(
                 str(func), sign, self._flops_of(func, args, kwargs, sign), moved(func, args, out)
             )
         )

@@ -17,7 +17,7 @@ from ...common.errors import InputError
 from ...generate.roofline import Machine
 from ...model.sharding.program import COPIED, Operator, Signature, Tensor, TensorProgram
 from ..tracing.traced import reason_of
-from ..tracing.values import Value
+from ..tracing.values import TensorValue
 from .program import SAME, program_of_graph
 from .rules import name_of
 from .trace import TrainingGraph, holding, named_graph, state_without_numbers
@@ -66,7 +66,7 @@ class _Traced:
 
 def layer_program(
     module: nn.Module,
-    inputs: Sequence[Value],
+    inputs: Sequence[TensorValue],
     outputs: Sequence[int],
     target: Machine,
     device: torch.device,
@@ -125,7 +125,7 @@ def _arriving_whole(one: Operator) -> Operator:
 
 
 def _traced(
-    module: nn.Module, inputs: Sequence[Value], outputs: Sequence[int], device: torch.device
+    module: nn.Module, inputs: Sequence[TensorValue], outputs: Sequence[int], device: torch.device
 ) -> _Traced:
     """Return the training graph, and the names of the tensors that leave the layer."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)

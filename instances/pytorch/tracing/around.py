@@ -24,7 +24,7 @@ from .hidden import OF_TORCH, BackwardLost, replaced
 from .leaves import look_into, tensors
 from .traced import Traced, fault, flat_inputs, parameters_of, quiet, why_of
 from .unchanged import unchanged
-from .whole import Parts
+from .whole import PartRecorder
 from .without_numbers import has_no_numbers, mode_of
 
 #: Makes a graph of a model, while the parts are stood in for.
@@ -122,13 +122,13 @@ def _rehearsed(
     kwargs: Mapping[str, Any],
     training: bool,
     whole: Mapping[str, str],
-) -> Parts:
+) -> PartRecorder:
     """Run a model on its inputs, and on others like them, and note its parts."""
-    parts = Parts(model)
+    parts = PartRecorder(model)
     with _run_again(model, (args, kwargs), training), _apart(model, parts, whole, training):
         model(*args, **kwargs)
     for other in (_near, _turned):
-        again = Parts(model)
+        again = PartRecorder(model)
         with _run_again(model, (args, kwargs), training), _apart(model, again, whole, training):
             given, named = tree_map(other, (args, dict(kwargs)))
             # Such numbers may be nonsense to the model, and it may raise anything. What it reached
@@ -159,7 +159,7 @@ def _turned(value: Any) -> Any:
     return value.flip(-1) if isinstance(value, torch.Tensor) and value.dim() else value
 
 
-def _said(parts: Parts) -> str:
+def _said(parts: PartRecorder) -> str:
     """Return the parts by their reasons, in one line."""
     names: dict[str, list[str]] = {}
     for part in parts.found:
@@ -188,7 +188,7 @@ def _alike(model: nn.Module, path: str) -> list[str]:
 
 @contextmanager
 def _apart(
-    model: nn.Module, parts: Parts, whole: Mapping[str, str], training: bool
+    model: nn.Module, parts: PartRecorder, whole: Mapping[str, str], training: bool
 ) -> Iterator[None]:
     """Let all parts pass through `parts`."""
     with ExitStack() as stack:
@@ -199,7 +199,7 @@ def _apart(
 
 
 @contextmanager
-def _module(module: nn.Module, path: str, why: str, parts: Parts) -> Iterator[None]:
+def _module(module: nn.Module, path: str, why: str, parts: PartRecorder) -> Iterator[None]:
     own, before = module.forward, vars(module).get("forward")
     name, carriers = path or type(module).__name__, (path,) if path else _held(module)
 
@@ -223,7 +223,7 @@ def _held(model: nn.Module) -> tuple[str, ...]:
 
 
 @contextmanager
-def _functions(parts: Parts) -> Iterator[None]:
+def _functions(parts: PartRecorder) -> Iterator[None]:
     """Let autograd functions and checkpointed calls be parts."""
     apply = torch.autograd.Function.__dict__["apply"]
 

@@ -20,7 +20,7 @@ from .without_numbers import mode_of, swapped, without_numbers
 
 
 @dataclass(frozen=True)
-class Value:
+class TensorValue:
     """A tensor that a node of the graph gives.
 
     Parameters
@@ -57,7 +57,7 @@ class Values:
         Memory blocks that a node changes in place, by its name.
     """
 
-    of: Mapping[str, Value]
+    of: Mapping[str, TensorValue]
     changed: Mapping[str, frozenset[int]]
 
 
@@ -74,7 +74,7 @@ def values_of(traced: Traced, training: bool) -> Values:
 
 
 def _values(traced: Traced, training: bool, fake: FakeTensorMode | None) -> Values:
-    run = _Pass(traced.module, fake)
+    run = _ValuePass(traced.module, fake)
     held = swapped(traced.module, run.convert)
     with held, torch.set_grad_enabled(training), fake or nullcontext():
         given = [tree_map(run.convert, x) for x in traced.inputs]
@@ -87,7 +87,7 @@ def _single(n: fx.Node, given: Any) -> bool:
     return isinstance(given, torch.Tensor) and n.op != "output"
 
 
-class _Pass(fx.Interpreter):  # type: ignore[misc]  # torch is not typed for mypy here
+class _ValuePass(fx.Interpreter):  # type: ignore[misc]  # torch is not typed for mypy here
     """A forward pass that notes what every node gives."""
 
     def __init__(self, module: fx.GraphModule, fake: FakeTensorMode | None) -> None:
@@ -118,10 +118,10 @@ class _Pass(fx.Interpreter):  # type: ignore[misc]  # torch is not typed for myp
             self.changed[n.name] = frozenset(map(self.number, changed))
         return value
 
-    def value(self, name: str, tensor: torch.Tensor) -> Value:
+    def value(self, name: str, tensor: torch.Tensor) -> TensorValue:
         """Describe what a node gave, after the pass: changes in place may add a gradient."""
         shape = tuple(int(size) for size in tensor.shape)
-        return Value(name, shape, tensor.dtype, tensor.requires_grad, self.number(tensor))
+        return TensorValue(name, shape, tensor.dtype, tensor.requires_grad, self.number(tensor))
 
     def number(self, tensor: torch.Tensor) -> int:
         """Return the number of a tensor's memory block."""

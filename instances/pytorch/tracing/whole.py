@@ -50,7 +50,7 @@ class _Form:
 
 
 @dataclass
-class Part:
+class PartCall:
     """A call of a part.
 
     Parameters
@@ -82,11 +82,11 @@ class Part:
     recomputes: bool = False
 
 
-class Parts:
+class PartRecorder:
     """Notes the parts of a model when it runs, and stands in for them when it is exported."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.found: list[Part] = []
+        self.found: list[PartCall] = []
         self.inside = False
         self.recomputes = False
         self.model = model
@@ -127,11 +127,11 @@ class Parts:
         given, made = _flat(name, out)
         shapes: list[Shape] = [tuple(map(int, t.shape)) for t in given]
         empty = [t.detach().new_empty(0) for t in given]
-        part = Part(name, why, entry, carriers, made, shapes, empty, recomputes=self.recomputes)
+        part = PartCall(name, why, entry, carriers, made, shapes, empty, recomputes=self.recomputes)
         self.found.append(part)
         return out
 
-    def compare(self, other: Parts) -> None:
+    def compare(self, other: PartRecorder) -> None:
         """Learn from a run on other numbers what depends on them."""
         for part, again in zip(self.found, other.found, strict=False):
             if part.name != again.name:
@@ -187,7 +187,7 @@ class Parts:
 
 
 #: The parts that are stood in for.
-_STANDING_IN: list[Parts] = []
+_STANDING_IN: list[PartRecorder] = []
 _TENSOR = object()
 
 
@@ -206,7 +206,7 @@ def _outlines(given: list[torch.Tensor], number: int) -> list[torch.Tensor]:  # 
 torch.library.register_fake("stagecut::part", _outlines, lib=_library)
 
 
-def _caller(part: Part) -> Callable[..., Any]:
+def _caller(part: PartCall) -> Callable[..., Any]:
     """Return a function of carriers and tensors that runs a part and returns its tensors."""
     assert part.given is not None
     form = part.given

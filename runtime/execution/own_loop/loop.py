@@ -24,7 +24,7 @@ from ..gradients import GradientSums, clip_norm
 from ..recorder import Recorder
 from ..sharded.stage import ShardedStage
 from ..split import PieceModule
-from ..stage import Stage, Tensors
+from ..stage import StageRunner, Tensors
 from .teams import Teams
 from .transport import Message, P2PTransport, Ranks, routes_of
 from .versions import Weights, check_two_versions, round_sizes, with_updates
@@ -135,7 +135,7 @@ class Loop:
         self.sums = GradientSums(held[team.index(dist.get_rank())], held)
         holding = Counter(name for own in names for name in own)
         self.several = {name for name, count in holding.items() if count > 1}
-        self.stages: dict[int, Stage] = {}
+        self.stages: dict[int, StageRunner] = {}
         self.weights: dict[int, Weights] = {}
         self.parameters: dict[int, dict[str, nn.Parameter]] = {}
         self.optimizers: dict[int, torch.optim.Optimizer] = {}
@@ -153,7 +153,7 @@ class Loop:
                 piece = replace(piece, module=self.weights[p])
             # rounds of asynchronous schedules differ from piece to piece: `show` takes their mean
             share = 1 if self.asynchronous else schedule.microbatches
-            self.stages[p] = Stage(
+            self.stages[p] = StageRunner(
                 piece, p == self.last, training, share, p in recompute, self.recorder
             )
 

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...schedules import Kind, Schedule
-from ..channel import Channel, Spec
+from ..channel import RankChannel, Spec
 from ..split import PieceModule
 
 
@@ -100,7 +100,7 @@ class P2PTransport:
             for pair in sorted(routes)
         }
         self.channels = {
-            pair: Channel(group, device) for pair, group in groups.items() if self.rank in pair
+            pair: RankChannel(group, device) for pair, group in groups.items() if self.rank in pair
         }
         self.pending = _PendingSends(polls=apart)
 
@@ -164,7 +164,7 @@ def _is_empty(layout: Sequence[Spec]) -> bool:
     return not any(spec.size_bytes for spec in layout)
 
 
-def _position(channel: Channel, rank: int) -> int:
+def _position(channel: RankChannel, rank: int) -> int:
     """Return a rank's number in a channel's group."""
     return int(dist.get_group_rank(channel.group, rank))
 

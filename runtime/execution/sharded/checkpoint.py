@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from ....instances import InputError
 from ..checkpoint import ModelState, Trained, state_held
 from .collectives import part_of
-from .parts import Parts
+from .parts import LocalShards
 
 
-def model_state(model: nn.Module, parts: Parts) -> ModelState:
+def model_state(model: nn.Module, parts: LocalShards) -> ModelState:
     """Return where a sharding has the tensors of its model's `state_dict`."""
     held = {
         id(value): name
@@ -26,7 +26,7 @@ def model_state(model: nn.Module, parts: Parts) -> ModelState:
     return state_held(model, held)
 
 
-def own_parts(parts: Parts, optimizers: Sequence[torch.optim.Optimizer]) -> Trained:
+def own_parts(parts: LocalShards, optimizers: Sequence[torch.optim.Optimizer]) -> Trained:
     """Return this device's parts, to be given what a checkpoint has."""
 
     def part(name: str, whole: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ def own_parts(parts: Parts, optimizers: Sequence[torch.optim.Optimizer]) -> Trai
     return Trained(parts.parameters, parts.buffers, optimizers, part)
 
 
-def whole_tensors(parts: Parts, optimizers: Sequence[torch.optim.Optimizer]) -> Trained:
+def whole_tensors(parts: LocalShards, optimizers: Sequence[torch.optim.Optimizer]) -> Trained:
     """Return the tensors that this process writes, put together; all of its mesh call this.
 
     Each tensor, with the state that the optimizer keeps for it, is written by one process: in turn,
@@ -76,7 +76,7 @@ def whole_tensors(parts: Parts, optimizers: Sequence[torch.optim.Optimizer]) -> 
     return Trained(parameters, buffers, [kept])
 
 
-def _states(parts: Parts, name: str, kept: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _states(parts: LocalShards, name: str, kept: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield what the optimizer keeps for a parameter, put together."""
     own = parts.parameters[name]
     for key, value in kept.items():

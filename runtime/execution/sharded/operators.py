@@ -10,8 +10,8 @@ from torch import Tensor, fx
 from ....instances.pytorch.tensors.rules import CONSTANTS
 from .collectives import Place, combine, step
 from .local import Call, compute
-from .program import Held, Operation, ShardedProgram, property_of
-from .recording import Event
+from .program import Held, ShardedProgram, TracedOperation, property_of
+from .recording import RecordedEvent
 
 
 class Operators:
@@ -41,11 +41,11 @@ class Operators:
     def __init__(self, sharded: ShardedProgram, place: Place, *, record: bool = False) -> None:
         self.sharded, self.place, self.record = sharded, place, record
         self.held: dict[Held, Tensor] = {}
-        self.events: list[Event] = []
+        self.events: list[RecordedEvent] = []
         self.done = 0
         self.steps = 0
 
-    def operate(self, operation: Operation) -> None:
+    def operate(self, operation: TracedOperation) -> None:
         """Compute an operator on this device's parts, and forget what nothing needs any more."""
         parts = iter([self.part(held) for held in operation.reads])
 
@@ -73,7 +73,7 @@ class Operators:
             for held in [held for held in self.held if held[0] == t]:
                 del self.held[held]
 
-    def _computed(self, operation: Operation, call: Call) -> Any:
+    def _computed(self, operation: TracedOperation, call: Call) -> Any:
         """Compute a call; what it asks the other devices for is timed apart."""
         kind = "backward" if operation.operator.backward else "forward"
         name = str(operation.operator.name)
@@ -117,4 +117,6 @@ class Operators:
         self.done += 1
         if self.record:
             now = time.perf_counter()
-            self.events.append(Event(self.steps, name, kind, within, axis, begun, now, size))
+            self.events.append(
+                RecordedEvent(self.steps, name, kind, within, axis, begun, now, size)
+            )

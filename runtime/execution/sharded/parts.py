@@ -13,7 +13,7 @@ from .collectives import Place, part_of, step
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class LocalShards:
     """This device's parts of parameters and buffers, by the model's names.
 
     Parameters
@@ -56,7 +56,7 @@ class Parts:
                     value.copy_(self.whole(name))
 
 
-def parts_of(model: nn.Module, lying: Mapping[str, Property], place: Place) -> Parts:
+def parts_of(model: nn.Module, lying: Mapping[str, Property], place: Place) -> LocalShards:
     """Return this device's parts of those parameters and buffers of a model that `lying` names."""
     parameters: dict[str, nn.Parameter] = {}
     for name, value in model.named_parameters():
@@ -68,4 +68,4 @@ def parts_of(model: nn.Module, lying: Mapping[str, Property], place: Place) -> P
         for name, value in model.named_buffers()
         if name in lying
     }
-    return Parts(parameters, buffers, lying, place)
+    return LocalShards(parameters, buffers, lying, place)

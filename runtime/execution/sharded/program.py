@@ -18,7 +18,7 @@ from ....instances import (
 from ....instances.model.sharding.program import Property, parse_axis
 from ....instances.pytorch.tensors.rules import name_of
 from ....instances.pytorch.tensors.trace import TrainingGraph
-from ...verify.sharding import Lying, ShardingReport, Step
+from ...verify.sharding import ConversionStep, Lying, ShardingReport
 
 #: A tensor of the program by its number, and how it lies.
 Held = tuple[int, Property]
@@ -28,7 +28,7 @@ CHANGING = frozenset(("native_batch_norm",))
 
 
 @dataclass(frozen=True, eq=False)
-class Operation:
+class TracedOperation:
     """An operator of the program as a node of the traced graph.
 
     Parameters
@@ -80,8 +80,8 @@ class ShardedProgram:
     mesh: tuple[int, ...]
     graph: TrainingGraph
     report: ShardingReport
-    operations: tuple[Operation, ...]
-    steps: Mapping[Held, tuple[Step, ...]]
+    operations: tuple[TracedOperation, ...]
+    steps: Mapping[Held, tuple[ConversionStep, ...]]
 
     def lying(self, tensor: int) -> Property:
         """Return how a tensor is made."""
@@ -162,7 +162,7 @@ def _operations(
     solution: TensorSharding,
     report: ShardingReport,
     kept: Collection[int],
-) -> Iterator[Operation]:
+) -> Iterator[TracedOperation]:
     nodes = {node.name: node for node in graph.graph.nodes}
     gradients: dict[int, list[Property]] = {}
     for operator in program.operators:
@@ -184,7 +184,7 @@ def _operations(
         reads = [tuple(s.inputs[slot] for s in row) for slot in range(len(operator.inputs))]
         makes = [tuple(s.outputs[slot] for s in row) for slot in range(len(operator.outputs))]
         node = nodes[str(operator.name)]
-        yield Operation(
+        yield TracedOperation(
             operator,
             node,
             name_of(node),

@@ -18,7 +18,7 @@ from ....instances.formats.versions import NEWEST, SHARDED_RECORDING
 from ....instances.formats.writing import layout, write_whole
 
 
-class Event(NamedTuple):
+class RecordedEvent(NamedTuple):
     """What a device did: of the step `step`, from `start_s` to `end_s`.
 
     Parameters
@@ -51,7 +51,7 @@ class ShardedRank:
 
     rank: int
     host: str
-    events: tuple[Event, ...]
+    events: tuple[RecordedEvent, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +128,7 @@ def load_sharded_recording(path: str | Path) -> ShardedRecording:
     source = read_source(path)
     file = read_file(source, ShardedRecordingFile, SHARDED_RECORDING)
     ranks = tuple(
-        ShardedRank(one.rank, one.host, tuple(Event(*row) for row in one.events))
+        ShardedRank(one.rank, one.host, tuple(RecordedEvent(*row) for row in one.events))
         for one in file.ranks
     )
     try:

@@ -18,10 +18,10 @@ from ...measure.group import process_group
 from ..checkpoint import Trained
 from ..guard.failures import guarded
 from ..guard.identity import plan_hash, random_hash, training_graph_hash, weights_hash
-from ..options import Options
+from ..options import RunOptions
 from ..stage import Tensors
 from ..steps import (
-    Step,
+    StepResult,
     alone_if_it_can_be,
     common_zero,
     make_optimizer,
@@ -85,12 +85,12 @@ def is_sharding(plan: Plan | Path) -> bool:
 def run_sharding(
     plan: Plan | Path,
     made: Made | Callable[[], Made],
-    options: Options,
+    options: RunOptions,
     *,
     workload: Workload | None = None,
-    on_step: Callable[[Step], None] | None = None,
+    on_step: Callable[[StepResult], None] | None = None,
     show: Callable[[str], None] | None = None,
-) -> list[Step]:
+) -> list[StepResult]:
     """Run a sharding as one of its processes; see `run`.
 
     After the last step the model has what was trained, put together, on every process.
@@ -135,7 +135,7 @@ def run_sharding(
     return steps
 
 
-def _check_options(options: Options) -> None:
+def _check_options(options: RunOptions) -> None:
     """Refuse what has no meaning for a sharding, or is not built."""
     given = {
         "schedule": options.schedule is not None,
@@ -155,7 +155,7 @@ def _check_options(options: Options) -> None:
 def _save_recording(
     prepared: PreparedSharding,
     device: ShardedDevice,
-    steps: Sequence[Step],
+    steps: Sequence[StepResult],
     zero: float,
     path: Path,
 ) -> None:

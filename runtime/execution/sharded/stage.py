@@ -33,7 +33,7 @@ from ...verify.sharding import check
 from ..split import PieceModule
 from .collectives import Place, part_of, step
 from .operators import Operators
-from .parts import Parts, parts_of
+from .parts import LocalShards, parts_of
 from .program import Held, ShardedProgram, sharded_program
 
 _WHOLE: Property = (COPIED,)
@@ -84,7 +84,9 @@ class ShardedStage(nn.Module):  # type: ignore[misc]  # torch is not typed for m
                 alike = name not in tied and lying.get(name, how) == how
                 lying[name] = how if alike else _WHOLE
         unread = {**dict(piece.module.named_parameters()), **dict(piece.module.named_buffers())}
-        self.parts: Parts = parts_of(piece.module, dict.fromkeys(unread, _WHOLE) | lying, place)
+        self.parts: LocalShards = parts_of(
+            piece.module, dict.fromkeys(unread, _WHOLE) | lying, place
+        )
         copied = {name for name in self.parts.parameters if self.parts.lying[name] == _WHOLE}
         self.copied = copied - tied
         self._attribute = {name: f"part{k}" for k, name in enumerate(self.parts.lying)}

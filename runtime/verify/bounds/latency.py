@@ -57,7 +57,7 @@ INTERVAL_ROUNDING = 1e-11
 
 
 @dataclass(frozen=True, eq=False)
-class _Blocks:
+class _OrderedBlocks:
     """Blocks in topological order, B of them; K kinds of accelerators.
 
     Parameters
@@ -155,7 +155,7 @@ def path_interval_bound(workload: Workload, costs: Costs, calls: int, target: fl
     return best
 
 
-def _blocks(workload: Workload, costs: Costs, whole: bool) -> _Blocks | None:
+def _blocks(workload: Workload, costs: Costs, whole: bool) -> _OrderedBlocks | None:
     """Return the blocks; None if there are too many."""
     leader = np.arange(workload.n)
     for nodes in workload.colour_classes if whole else ():
@@ -186,7 +186,7 @@ def _blocks(workload: Workload, costs: Costs, whole: bool) -> _Blocks | None:
     for c, nodes in enumerate(workload.colour_classes):
         if len(set(of[list(nodes)].tolist())) > 1:
             colour[of[list(nodes)]] = c
-    return _Blocks(
+    return _OrderedBlocks(
         members=members,
         of=of,
         leads=leads,
@@ -222,7 +222,7 @@ def _is_contractible(workload: Workload, colour: Sequence[int]) -> bool:
     return True
 
 
-def _paths(workload: Workload, blocks: _Blocks) -> list[list[int]]:
+def _paths(workload: Workload, blocks: _OrderedBlocks) -> list[list[int]]:
     """Return heavy paths by compute and transfers, the last by time on CPUs."""
     least = blocks.compute.min(axis=0)
     cpu = _summed(blocks.of, np.where(np.isinf(blocks.cpu), 0.0, blocks.cpu))
@@ -240,7 +240,7 @@ def _paths(workload: Workload, blocks: _Blocks) -> list[list[int]]:
     return found
 
 
-def _heaviest(workload: Workload, blocks: _Blocks, weight: Floats) -> list[int]:
+def _heaviest(workload: Workload, blocks: _OrderedBlocks, weight: Floats) -> list[int]:
     """Return the heaviest path, from a block without predecessors to one without successors."""
     total, came = weight.tolist(), [-1] * len(weight)
     last = [True] * len(weight)
@@ -259,7 +259,7 @@ def _heaviest(workload: Workload, blocks: _Blocks, weight: Floats) -> list[int]:
 
 
 def _bound_along(
-    workload: Workload, blocks: _Blocks, path: list[int], calls: int, target: float
+    workload: Workload, blocks: _OrderedBlocks, path: list[int], calls: int, target: float
 ) -> float:
     """Return D[1][calls] of one path, with minimum cuts where they matter."""
     size = len(path)
@@ -300,7 +300,7 @@ def _shortest_rest(load: Floats, cpu: Floats, calls: int) -> tuple[float, list[t
     return float(rest[0, calls]), used
 
 
-def _passage(workload: Workload, blocks: _Blocks, path: list[int], i: int) -> float:
+def _passage(workload: Workload, blocks: _OrderedBlocks, path: list[int], i: int) -> float:
     """Return the least time on CPUs from entering block i of the path to leaving it.
 
     That is the least, over entries and exits, of the longest chain between the two.
@@ -328,7 +328,7 @@ def _passage(workload: Workload, blocks: _Blocks, path: list[int], i: int) -> fl
     return least if np.isfinite(least) or np.isinf(blocks.cpu[nodes]).any() else 0.0
 
 
-def _weak_loads(workload: Workload, blocks: _Blocks, path: list[int]) -> Floats:
+def _weak_loads(workload: Workload, blocks: _OrderedBlocks, path: list[int]) -> Floats:
     """Return L(a, b) without cuts, shape (L, L); `inf` where no call can be."""
     size, kinds = len(path), len(blocks.capacity)
     paid = np.zeros((kinds, size + 1))  # where the path is cut before each block
@@ -358,7 +358,7 @@ def _weak_loads(workload: Workload, blocks: _Blocks, path: list[int]) -> Floats:
     return load
 
 
-def _least_load(blocks: _Blocks, nets: Nets, path: list[int], a: int, b: int) -> float:
+def _least_load(blocks: _OrderedBlocks, nets: Nets, path: list[int], a: int, b: int) -> float:
     """Return the least load of a call that meets the path in blocks a … b, on the best kind."""
     size = len(blocks.memory)
     inside = blocks.leads[path[a]] & blocks.leads[:, path[b]]

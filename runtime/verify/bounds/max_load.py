@@ -77,7 +77,7 @@ ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
-class _Blocks:
+class _NodeBlocks:
     """The blocks of a workload, and the block of each node."""
 
     of: Ints  # (n,) block of each node
@@ -577,7 +577,7 @@ def proved_by(
     return share * (total - ROUNDING * (float(size) + float(held.sum()) + abs(total)))
 
 
-def _blocks(workload: Workload) -> _Blocks:
+def _blocks(workload: Workload) -> _NodeBlocks:
     """Return the nodes of each colour as a block, and the others alone."""
     of = np.full(workload.n, -1)
     members: list[tuple[int, ...]] = []
@@ -586,14 +586,14 @@ def _blocks(workload: Workload) -> _Blocks:
     for nodes in [*together, *((v,) for v in range(workload.n) if v not in coloured)]:
         of[list(nodes)] = len(members)
         members.append(nodes)
-    return _Blocks(of, members)
+    return _NodeBlocks(of, members)
 
 
 def _add_flows(
     factors: Floats,
     workload: Workload,
     costs: Costs,
-    blocks: _Blocks,
+    blocks: _NodeBlocks,
     data: MultiplierCertificate,
     paid: Floats,
 ) -> float:
@@ -618,7 +618,9 @@ def _add_flows(
     return size
 
 
-def _add_steps(factors: Floats, kind: Ints, blocks: _Blocks, data: MultiplierCertificate) -> float:
+def _add_steps(
+    factors: Floats, kind: Ints, blocks: _NodeBlocks, data: MultiplierCertificate
+) -> float:
     """Add the multipliers of the numbering of devices; return the sum of magnitudes."""
     order = blocks.of[data.order]
     size = 0.0

@@ -45,7 +45,7 @@ class Net:
 
 
 @dataclass(frozen=True, eq=False)
-class Groups:
+class StateClasses:
     """Groups of partial sets whose completions cost the same, block by block.
 
     `arcs[i]` lists, for each group after block i: the group before, whether block i is taken,
@@ -66,10 +66,10 @@ ROUNDING = 1e-10
 
 
 @dataclass(frozen=True, eq=False)
-class _Device:
+class _KindBudget:
     """The problem of one kind of device: groups, values and times of blocks, in order."""
 
-    groups: Groups
+    groups: StateClasses
     value: Floats
     time: Floats
     transfer_price: float
@@ -188,7 +188,7 @@ def _device(
     most: float,
     *,
     overlap: bool,
-) -> _Device:
+) -> _KindBudget:
     """Return the problem of one kind of device."""
     block_of = np.empty(workload.n, dtype=np.int64)
     for b, nodes in enumerate(blocks):
@@ -202,7 +202,7 @@ def _device(
     time = np.array([sum(costs.compute[k, v] for v in nodes) for nodes in blocks])
     size = np.array([sum(workload.memory_bytes[v] for v in nodes) for nodes in blocks])
     value = np.array([sum(data.prices[v] for v in nodes) for nodes in blocks])
-    return _Device(
+    return _KindBudget(
         groups=enumerate_groups(len(blocks), nets, most),
         value=value - data.memory_prices[k] * size,
         time=np.where(size > room, np.inf, time),
@@ -213,7 +213,7 @@ def _device(
     )
 
 
-def _held(devices: list[_Device], fixed: list[float], counts: list[int], value: float) -> float:
+def _held(devices: list[_KindBudget], fixed: list[float], counts: list[int], value: float) -> float:
     """Return an upper bound on the value of all devices, refined only as far as it decides."""
     rests = [_completions(device) for device in devices]
     best = [fix + _last(rest[0][0]) for fix, rest in zip(fixed, rests, strict=True)]
@@ -229,7 +229,7 @@ def _held(devices: list[_Device], fixed: list[float], counts: list[int], value: 
     return sum(n * b for n, b in zip(counts, best, strict=True))
 
 
-def _completions(device: _Device) -> list[list[_Labels]]:
+def _completions(device: _KindBudget) -> list[list[_Labels]]:
     """Return backward labels: for each group, load and value of what completes its sets."""
     rests: list[list[_Labels]] = [[(np.zeros(1), np.zeros(1))]]
     for b in range(len(device.value) - 1, -1, -1):
@@ -243,7 +243,7 @@ def _completions(device: _Device) -> list[list[_Labels]]:
     return rests[::-1]
 
 
-def _greatest(device: _Device, rests: list[list[_Labels]], floor: float, steps: int) -> float:
+def _greatest(device: _KindBudget, rests: list[list[_Labels]], floor: float, steps: int) -> float:
     """Return the greatest value of a set within the target, or `floor` if none is above it."""
     labels: list[_Labels] = [(np.zeros(1), np.zeros(1))]
     for b, incoming in enumerate(device.groups.arcs):
@@ -267,7 +267,7 @@ def _greatest(device: _Device, rests: list[list[_Labels]], floor: float, steps: 
     return max(floor, _last(labels[0]))
 
 
-def _moved(device: _Device, b: int, taken: bool, cost: float, labels: _Labels) -> _Labels:
+def _moved(device: _KindBudget, b: int, taken: bool, cost: float, labels: _Labels) -> _Labels:
     """Return labels with block b taken or not, and its transfers paid."""
     load, value = labels
     more = 0.0 if device.overlap else cost
@@ -307,7 +307,7 @@ def _last(labels: _Labels) -> float:
     return float(labels[1][-1]) if len(labels[1]) else -math.inf
 
 
-def enumerate_groups(size: int, nets: list[Net], most: float) -> Groups:
+def enumerate_groups(size: int, nets: list[Net], most: float) -> StateClasses:
     """Return the groups of partial sets after each block, within a transfer time.
 
     A group is known by two sets of open outputs: those with a block in, and those with one out.
@@ -355,4 +355,4 @@ def enumerate_groups(size: int, nets: list[Net], most: float) -> Groups:
                 f"certificate: more than {MOST_GROUPS} groups of partial sets: too many for this "
                 "check; the bound is neither proved nor refuted"
             )
-    return Groups(tuple(arcs))
+    return StateClasses(tuple(arcs))

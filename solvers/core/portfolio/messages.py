@@ -76,7 +76,7 @@ class Ended:
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class WorkerJob:
     """The order of a worker: task, limits, strategies, and the best plan and bound known.
 
     Parameters

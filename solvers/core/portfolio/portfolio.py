@@ -10,7 +10,7 @@ from typing import Any
 from ....formulations.task import Task
 from ..search import OPTIMAL_GAP
 from .channel import Channel, Executor
-from .messages import Begun, Ended, Finished, Job
+from .messages import Begun, Ended, Finished, WorkerJob
 from .shared_search import Message, SharedSearch
 from .strategy import Strategy, dealt
 from .worker import work
@@ -119,7 +119,7 @@ class Portfolio:
             name = f"worker {i} ({', '.join(strategy.name for strategy in hand)})"
             own = replace(limits, seconds=left, seed=(limits.seed + i) % 2**31)
             news = () if self._deterministic else search.known()
-            job = Job(self._task, search.judge, search.tie, own, hand, news)
+            job = WorkerJob(self._task, search.judge, search.tie, own, hand, news)
             try:
                 channel = self._executor.start(work, job)
             except OSError as error:

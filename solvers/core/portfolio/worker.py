@@ -9,7 +9,7 @@ from ....instances import Limit, Solution
 from ..search import Search
 from ..under_rules import run_method
 from .channel import Channel
-from .messages import Begun, Failed, Finished, Found, Infeasible, Job, Proved, Withdrawn
+from .messages import Begun, Failed, Finished, Found, Infeasible, Proved, Withdrawn, WorkerJob
 
 
 class WorkerSearch(Search[Solution]):
@@ -19,7 +19,7 @@ class WorkerSearch(Search[Solution]):
     change under it.
     """
 
-    def __init__(self, job: Job, channel: Channel) -> None:
+    def __init__(self, job: WorkerJob, channel: Channel) -> None:
         super().__init__(job.limits, job.judge, tie=job.tie)
         self._channel = channel
         self._inbox: queue.SimpleQueue[Found | Proved | Withdrawn] = queue.SimpleQueue()
@@ -74,7 +74,7 @@ class WorkerSearch(Search[Solution]):
             super()._withdraw(message.origin, message.claim)
 
 
-def work(job: Job, channel: Channel) -> None:
+def work(job: WorkerJob, channel: Channel) -> None:
     """Run the strategies of a job, one after the other."""
     search = WorkerSearch(job, channel)
     threading.Thread(target=search.listen, name="news", daemon=True).start()

@@ -16,7 +16,7 @@ import numpy as np
 
 from ....formulations.linear import Linear
 from ....instances.common.arrays import Floats
-from .relaxation import Relaxation, dual_bound, evaluate, refuted, relax
+from .relaxation import LpRelaxation, dual_bound, evaluate, refuted, relax
 from .tighten import entries_of, tighten
 
 #: By which share of its terms a row of a solution may be broken: rounding of sums.
@@ -35,11 +35,11 @@ class ProofOutcome(Enum):
 
 
 @dataclass(frozen=True, eq=False)
-class _Node:
+class _Box:
     """A node of the search: the program tightened to a box of the columns, and its relaxation."""
 
     program: Linear
-    relaxation: Relaxation
+    relaxation: LpRelaxation
 
 
 def check(
@@ -91,13 +91,13 @@ def check(
     return ProofOutcome.UNDECIDED
 
 
-def _node(linear: Linear, lower: Floats, upper: Floats, target: float) -> _Node | None:
+def _node(linear: Linear, lower: Floats, upper: Floats, target: float) -> _Box | None:
     """Return the node of a box; None if the box holds nothing below the target."""
     program = tighten(replace(linear, column_lower=lower, column_upper=upper), target, exact=True)
-    return None if program is None else _Node(program, relax(program))
+    return None if program is None else _Box(program, relax(program))
 
 
-def _check_node(linear: Linear, node: _Node, target: float) -> ProofOutcome:
+def _check_node(linear: Linear, node: _Box, target: float) -> ProofOutcome:
     """Check the claim within a box by its relaxation, rounded and exact."""
     program, found = node.program, node.relaxation
     if found.multipliers is not None:
@@ -127,7 +127,7 @@ def _check_node(linear: Linear, node: _Node, target: float) -> ProofOutcome:
     return ProofOutcome.UNDECIDED
 
 
-def _check_exactly(linear: Linear, node: _Node, target: float) -> ProofOutcome:
+def _check_exactly(linear: Linear, node: _Box, target: float) -> ProofOutcome:
     """Check the claim in rational numbers, where only continuous columns are free."""
     exact = evaluate(node.program, node.relaxation)
     if exact is None:
@@ -159,7 +159,7 @@ def _solves(linear: Linear, x: Floats, target: float) -> bool:
     return objective < target
 
 
-def _branch(node: _Node, boxes: list[tuple[Floats, Floats]]) -> bool:
+def _branch(node: _Box, boxes: list[tuple[Floats, Floats]]) -> bool:
     """Split the box of a node at the most fractional column; False if nothing can be split.
 
     The part nearest to the relaxation comes next.

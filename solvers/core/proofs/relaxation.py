@@ -74,7 +74,7 @@ PIVOTS = 50_000
 
 
 @dataclass(frozen=True, eq=False)
-class Relaxation:
+class LpRelaxation:
     """HiGHS's answer to the relaxation of a program: point, multipliers and basis.
 
     Parameters
@@ -94,7 +94,7 @@ class Relaxation:
     basic_rows: Bools
 
 
-def relax(linear: Linear) -> Relaxation:
+def relax(linear: Linear) -> LpRelaxation:
     """Solve the relaxation of a minimisation, with entries scaled by powers of 2.
 
     Raises
@@ -138,7 +138,7 @@ def relax(linear: Linear) -> Relaxation:
     elif status == highspy.HighsModelStatus.kInfeasible:
         _, has_ray, ray = highs.getDualRay()
         multipliers = np.array(ray, dtype=np.float64) * rows if has_ray else None
-    return Relaxation(
+    return LpRelaxation(
         x,
         multipliers,
         np.array([s == basic for s in basis.col_status], dtype=np.bool_),
@@ -263,7 +263,7 @@ def _least_in_box(linear: Linear, low: Floats, high: Floats) -> Floats:
     return np.where(np.isposinf(least), 0.0, least)  # both ends open, d = 0
 
 
-def evaluate(linear: Linear, relaxation: Relaxation) -> ExactBasis | None:
+def evaluate(linear: Linear, relaxation: LpRelaxation) -> ExactBasis | None:
     """Return point and bound of a basis in rational numbers; None if too large or singular."""
     tight = np.flatnonzero(~relaxation.basic_rows).tolist()
     basic = np.flatnonzero(relaxation.basic_columns).tolist()
@@ -301,7 +301,7 @@ def keeps(linear: Linear, rows: list[Row], x: list[Fraction]) -> bool:
 
 
 def _point(
-    linear: Linear, relaxation: Relaxation, rows: list[Row], tight: list[int], basic: list[int]
+    linear: Linear, relaxation: LpRelaxation, rows: list[Row], tight: list[int], basic: list[int]
 ) -> list[Fraction] | None:
     """Return the point where the tight rows hold as equations, other columns at an end."""
     assert relaxation.x is not None

@@ -37,7 +37,7 @@ ROUNDS, WORTH = 20, 0.1
 
 
 @dataclass(frozen=True, eq=False)
-class Entries:
+class RowEntries:
     """The entries of a matrix one by one, none of them 0, and the sides of its rows.
 
     Parameters
@@ -54,9 +54,9 @@ class Entries:
     lower: Floats
     upper: Floats
 
-    def keep(self, which: Bools) -> Entries:
+    def keep(self, which: Bools) -> RowEntries:
         """Return the entries marked, shape (N,), in the same rows."""
-        return Entries(
+        return RowEntries(
             self.row[which], self.column[which], self.value[which], self.lower, self.upper
         )
 
@@ -180,13 +180,13 @@ def spread(linear: Linear) -> Spread:
     return Spread(float(size.max(initial=0.0)), float(ratio.max(initial=1.0)))
 
 
-def _with_cutoff(entries: Entries, linear: Linear, cutoff: float) -> Entries:
+def _with_cutoff(entries: RowEntries, linear: Linear, cutoff: float) -> RowEntries:
     """Return the entries with cost·x + offset ≤ cutoff as a further row."""
     column = np.flatnonzero(linear.cost)
     if not math.isfinite(cutoff):
         return entries
     slack = CUTOFF_SLACK * abs(cutoff) + 4 * EPS * (abs(cutoff) + abs(linear.offset))
-    return Entries(
+    return RowEntries(
         row=np.append(entries.row, np.full(len(column), len(entries.lower))),
         column=np.append(entries.column, column),
         value=np.append(entries.value, linear.cost[column]),
@@ -195,7 +195,7 @@ def _with_cutoff(entries: Entries, linear: Linear, cutoff: float) -> Entries:
     )
 
 
-def _opened(entries: Entries, lower: Floats, upper: Floats) -> Entries:
+def _opened(entries: RowEntries, lower: Floats, upper: Floats) -> RowEntries:
     """Return the rows without sides that the box implies."""
     least, most = activity(entries, lower, upper)
     above = (most.open == 0) & (most.total + most.error <= entries.upper)
@@ -207,7 +207,7 @@ def _opened(entries: Entries, lower: Floats, upper: Floats) -> Entries:
     )
 
 
-def _rounded(entries: Entries, lower: Floats, upper: Floats, integer: Bools) -> Entries:
+def _rounded(entries: RowEntries, lower: Floats, upper: Floats, integer: Bools) -> RowEntries:
     """Return the rows with their integer part rounded to whole sides.
 
     Let a row be w(x) + r(x), with w of whole-number columns with whole entries. Then
@@ -240,7 +240,7 @@ def _error(sums: Sums, edge: Floats) -> Floats:
 
 
 def _settled(
-    entries: Entries, linear: Linear, lower: Floats, upper: Floats
+    entries: RowEntries, linear: Linear, lower: Floats, upper: Floats
 ) -> tuple[Floats, Floats]:
     """Return the box with those continuous columns fixed that no row keeps from their best end.
 
@@ -257,7 +257,7 @@ def _settled(
     return np.where(climbs, upper, lower), np.where(falls, lower, upper)
 
 
-def _without(entries: Entries, lower: Floats, upper: Floats, gone: Bools) -> Entries:
+def _without(entries: RowEntries, lower: Floats, upper: Floats, gone: Bools) -> RowEntries:
     """Return the rows without some entries, whose extreme values go to the sides."""
     least, most = activity(entries.keep(gone), lower, upper)
     return replace(
@@ -267,7 +267,7 @@ def _without(entries: Entries, lower: Floats, upper: Floats, gone: Bools) -> Ent
     )
 
 
-def _negligible(share: float, entries: Entries, lower: Floats, upper: Floats) -> Bools:
+def _negligible(share: float, entries: RowEntries, lower: Floats, upper: Floats) -> Bools:
     """Return which entries change their row by less than a share of its largest step.
 
     A step is what a column adds that goes up by 1, or through its range if that is less.
@@ -278,7 +278,7 @@ def _negligible(share: float, entries: Entries, lower: Floats, upper: Floats) ->
     return np.asarray(size * extent < share * largest[entries.row])
 
 
-def _extremes(entries: Entries) -> tuple[Floats, Floats]:
+def _extremes(entries: RowEntries) -> tuple[Floats, Floats]:
     """Return the largest and the smallest absolute entry by row; 0 and inf without entries."""
     largest = np.zeros(len(entries.lower))
     smallest = np.full(len(entries.lower), np.inf)
@@ -287,7 +287,7 @@ def _extremes(entries: Entries) -> tuple[Floats, Floats]:
     return largest, smallest
 
 
-def _assembled(linear: Linear, entries: Entries, lower: Floats, upper: Floats) -> Linear | None:
+def _assembled(linear: Linear, entries: RowEntries, lower: Floats, upper: Floats) -> Linear | None:
     """Return the program of the rows that restrict something; None if one cannot hold."""
     largest, _ = _extremes(entries)
     empty = largest == 0
@@ -314,15 +314,15 @@ def _assembled(linear: Linear, entries: Entries, lower: Floats, upper: Floats) -
     )
 
 
-def entries_of(linear: Linear) -> Entries:
+def entries_of(linear: Linear) -> RowEntries:
     """Return the entries of a program's matrix."""
     matrix = linear.matrix.tocoo()
     row, column = (np.asarray(index, dtype=np.int64) for index in matrix.coords)
-    entries = Entries(row, column, matrix.data, linear.row_lower, linear.row_upper)
+    entries = RowEntries(row, column, matrix.data, linear.row_lower, linear.row_upper)
     return entries.keep(entries.value != 0)
 
 
-def activity(entries: Entries, lower: Floats, upper: Floats) -> tuple[Sums, Sums]:
+def activity(entries: RowEntries, lower: Floats, upper: Floats) -> tuple[Sums, Sums]:
     """Return the least and the greatest value of each row over a box."""
     falls = entries.value < 0
     low, high = lower[entries.column], upper[entries.column]
@@ -333,7 +333,7 @@ def activity(entries: Entries, lower: Floats, upper: Floats) -> tuple[Sums, Sums
 
 
 def propagate(
-    entries: Entries, lower: Floats, upper: Floats, integer: Bools
+    entries: RowEntries, lower: Floats, upper: Floats, integer: Bools
 ) -> tuple[Floats, Floats] | None:
     """Return the box after bound propagation by the rows; None if it is empty.
 
@@ -369,7 +369,7 @@ def propagate(
     return lower, upper
 
 
-def _sums(entries: Entries, at: Floats) -> Sums:
+def _sums(entries: RowEntries, at: Floats) -> Sums:
     """Return the sums of value · at by row."""
     rows = len(entries.lower)
     term = entries.value * at
@@ -388,7 +388,7 @@ def _sums(entries: Entries, at: Floats) -> Sums:
     )
 
 
-def _contradicted(entries: Entries, least: Sums, most: Sums) -> bool:
+def _contradicted(entries: RowEntries, least: Sums, most: Sums) -> bool:
     """Return whether some row cannot hold."""
     above = (least.open == 0) & (least.total - least.error > entries.upper)
     below = (most.open == 0) & (most.total + most.error < entries.lower)
@@ -396,7 +396,7 @@ def _contradicted(entries: Entries, least: Sums, most: Sums) -> bool:
 
 
 def _implied(
-    entries: Entries, least: Sums, most: Sums, lower: Floats, upper: Floats
+    entries: RowEntries, least: Sums, most: Sums, lower: Floats, upper: Floats
 ) -> tuple[Floats, Floats]:
     """Return the bounds of columns that each row implies."""
     lower, upper = lower.copy(), upper.copy()
@@ -421,7 +421,7 @@ def _implied(
     return lower, upper
 
 
-def _usable(entries: Entries, side: Floats, sums: Sums) -> Bools:
+def _usable(entries: RowEntries, side: Floats, sums: Sums) -> Bools:
     """Return the entries whose row has the side and no other infinite term."""
     others = sums.open[entries.row] - ~np.isfinite(sums.term)
     usable: Bools = np.isfinite(side)[entries.row] & (others == 0)

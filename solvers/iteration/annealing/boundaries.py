@@ -26,7 +26,7 @@ HEAT = (0.02, 1e-5)
 JUMPS = 0.3
 
 
-class Times(NamedTuple):
+class ChainTimes(NamedTuple):
     """What the stages of a chain take, by the ideals between them; K kinds, N ideals, E nets.
 
     Parameters
@@ -118,7 +118,7 @@ def anneal(
         yield float(value), best.copy()
 
 
-def times_of(line: Line, lattice: Lattice, chain: Chain, kinds: tuple[int, ...]) -> Times:
+def times_of(line: Line, lattice: Lattice, chain: Chain, kinds: tuple[int, ...]) -> ChainTimes:
     """Return what stages between ideals take."""
     inside = bits(lattice)
     by_unit = inside[:, np.argsort(lattice.order)]
@@ -136,7 +136,7 @@ def times_of(line: Line, lattice: Lattice, chain: Chain, kinds: tuple[int, ...])
     for d, listed in enumerate(vectors):
         in_flight[d, : len(listed)] = listed
     finite = np.nan_to_num(line.compute, posinf=0.0)
-    return Times(
+    return ChainTimes(
         work=np.ascontiguousarray(finite @ by_unit.T),
         crossing=crossing.reshape(number, 2, -1),
         weight=np.ascontiguousarray(line.weight[:, :, : len(pins)]),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ....instances.common.arrays import Floats, Ints
 
 
-class Graph(NamedTuple):
+class OptionGraph(NamedTuple):
     """T options of D devices.
 
     Parameters

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....instances.common.arrays import Floats, Ints
-from .graph import Graph
+from .graph import OptionGraph
 from .pair_graph import pair_graph
 from .pairs import Pairs
-from .singles import Part, Singles
+from .singles import Singles, StageRange
 
 #: Pairs that the stages left can form at most, few of which are looked at, and that are listed at
 #: most, some 150 bytes each.
@@ -39,7 +39,7 @@ class Meeting(Singles):
     meet: int
     pairs: Pairs
 
-    def parts(self) -> Sequence[Part]:
+    def parts(self) -> Sequence[StageRange]:
         """Return the stages of both halves, with how long the actions of each take at least."""
         size, stages, members = self.pairs.devices, self.pairs.paths.stages, self._members
         below = ~(members & ~members[self.meet]).any(axis=1)
@@ -54,15 +54,15 @@ class Meeting(Singles):
     def _members(self) -> NDArray[np.uint64]:
         return self.pairs.paths.stages.lattice.members
 
-    def _part(self, positions: range, numbers: Ints) -> Part:
+    def _part(self, positions: range, numbers: Ints) -> StageRange:
         times = self.pairs.times(int(positions.start > 0), self.meet, numbers)
-        return Part(positions, numbers, times)
+        return StageRange(positions, numbers, times)
 
     def bounds(self) -> Sequence[Floats]:
         """Return for each position what each stage there costs every plan, shape (R,)."""
         return self.pairs.alone
 
-    def finer(self, graph: Graph, alive: Ints, target: float) -> Graph | None:
+    def finer(self, graph: OptionGraph, alive: Ints, target: float) -> OptionGraph | None:
         """Return the pairs of the stages that are left; None while they are too many."""
         size, ideals = self.plans.size, self.pairs.paid.lattice.size
         begin = np.searchsorted(alive, graph.begin)

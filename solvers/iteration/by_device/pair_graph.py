@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ....instances.common.arrays import Bools, Floats, Ints
 from ..sized import SLACK
-from .graph import Graph
+from .graph import OptionGraph
 from .pair_kernel import list_pairs
 from .pairs import Pairs
 
@@ -50,7 +50,7 @@ class Half(NamedTuple):
     spared: Floats
 
 
-class Nets(NamedTuple):
+class SharedNets(NamedTuple):
     """The nets with pins on both sides of the meeting ideal, I times in rows of the first half.
 
     Where no row of the second half on the same device has a pin of the net, it is left out.
@@ -111,7 +111,7 @@ class Rows(NamedTuple):
 
 def pair_graph(
     pairs: Pairs, meet: int, target: float, prices: Floats, allowed: Bools, most: int
-) -> Graph | None:
+) -> OptionGraph | None:
     """Return the pairs of chains below a target; None if there are more than `most`.
 
     Parameters
@@ -151,7 +151,7 @@ def pair_graph(
     layer, source, sink, a, b = rows[:, rows.shape[1] - filled :]
     begin = np.searchsorted(layer, np.arange(size + 1))
     cuts = np.stack((first.end[a], second.end[b]), axis=1)
-    return Graph(begin, layer, source, sink, times[len(times) - filled :], cuts)
+    return OptionGraph(begin, layer, source, sink, times[len(times) - filled :], cuts)
 
 
 def _rows(pairs: Pairs, half: int, meet: int, allowed: Bools) -> Rows:
@@ -239,7 +239,7 @@ def _spared(pairs: Pairs, meet: int, below: Rows, passes: Floats) -> Floats:
     )  # fmt: skip
 
 
-def _nets(pairs: Pairs, meet: int, below: Rows, above: Rows, counts: Floats) -> Nets:
+def _nets(pairs: Pairs, meet: int, below: Rows, above: Rows, counts: Floats) -> SharedNets:
     """Return the nets that stages of both halves can share.
 
     Parameters
@@ -261,7 +261,7 @@ def _nets(pairs: Pairs, meet: int, below: Rows, above: Rows, counts: Floats) -> 
     some = passes[:, :, 1, 0] * forward + passes[:, :, 0, 1] * backward
     more = passes[:, :, 0, 0] * forward + passes[:, :, 1, 1] * backward
     saved = np.stack((some, some + whole[:, None] * more), axis=1)
-    return Nets(first, net, whole, every, weight, saved)
+    return SharedNets(first, net, whole, every, weight, saved)
 
 
 def _tight(pairs: Pairs, room: float, below: Rows, above: Rows) -> Bools:

@@ -13,7 +13,7 @@ from ..sized import SLACK, Sized
 from ..stage_list import StageList, list_stages
 from .meeting import Meeting
 from .pairs import Pairs
-from .search import BestFirst, Root, Source
+from .search import BestFirst, ChainSource, Root
 from .singles import Singles
 
 #: Ideals at most where devices hold two stages: pairs of them are counted.
@@ -99,7 +99,7 @@ def next_step(took: float, left: float) -> float:
     return float(STEP ** np.clip(power, LEAST, 1.0))
 
 
-def _sources(run: Run, numbers: list[Sized]) -> Iterator[Source]:
+def _sources(run: Run, numbers: list[Sized]) -> Iterator[ChainSource]:
     """Yield the chains of each number of stages that can be below the incumbent."""
     most_work = run.search.objective / run.line.problem.microbatches
     listed: StageList | None = None

@@ -18,7 +18,7 @@ import numpy as np
 
 from ....instances.common.arrays import Floats, Ints
 from ..sized import Sized
-from .graph import Graph
+from .graph import OptionGraph
 from .tree import FIRST, ROUNDS, Refined, Tree
 
 #: Prices that are asked about every pair.
@@ -31,7 +31,7 @@ MAX_OPTIONS = 400_000
 SLACK = 1e-9
 
 
-class Source(Protocol):
+class ChainSource(Protocol):
     """Chains of P stages on devices of one kind."""
 
     @property
@@ -44,15 +44,15 @@ class Source(Protocol):
     def least(self, tables: Floats) -> float:
         """Return the bound that the tables prove for every chain."""
 
-    def graph(self, target: float, prices: Floats, tables: Floats, most: int) -> Graph | None:
+    def graph(self, target: float, prices: Floats, tables: Floats, most: int) -> OptionGraph | None:
         """Return the options of chains below a target; None if there are more than `most`."""
 
 
 @runtime_checkable
-class Coarse(Source, Protocol):
+class Coarse(ChainSource, Protocol):
     """A source whose options are looser than what they stand for."""
 
-    def finer(self, graph: Graph, alive: Ints, target: float) -> Graph | None:
+    def finer(self, graph: OptionGraph, alive: Ints, target: float) -> OptionGraph | None:
         """Return the exact options that stand for some; None while they are too many."""
 
 
@@ -74,7 +74,7 @@ class Root:
         What they have proved.
     """
 
-    source: Source
+    source: ChainSource
     pool: list[Floats]
     step: float = 1.0
     asked: int = 0
@@ -91,7 +91,7 @@ class Node:
         Whether they are those of `Coarse.finer`.
     """
 
-    source: Source
+    source: ChainSource
     tree: Tree
     target: float
     options: Ints
@@ -205,7 +205,7 @@ class BestFirst:
         return True
 
     def _whole(
-        self, source: Source, graph: Graph, target: float, paths: Floats, *, exact: bool
+        self, source: ChainSource, graph: OptionGraph, target: float, paths: Floats, *, exact: bool
     ) -> Node | None:
         """Return all options of a graph as a node, None if there are none."""
         if not len(graph.source):

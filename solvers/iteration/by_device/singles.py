@@ -11,10 +11,10 @@ import numpy as np
 from ....instances.common.arrays import Floats, Ints
 from ..sized import SLACK, Sized
 from ..stage_paths import StagePaths
-from .graph import Graph
+from .graph import OptionGraph
 
 
-class Part(NamedTuple):
+class StageRange(NamedTuple):
     """What stages some positions of a chain may have, n of them.
 
     Parameters
@@ -24,8 +24,8 @@ class Part(NamedTuple):
     numbers
         Shape (n,): in the list of stages, by their start.
     duration
-        Shape (4, n), or (2, n) as in `Graph`: of their actions; 0 for what no device can run, which
-        `bounds` leave out.
+        Shape (4, n), or (2, n) as in `OptionGraph`: of their actions; 0 for what no device can run,
+        which `bounds` leave out.
     """
 
     positions: range
@@ -72,7 +72,7 @@ class Singles:
         """Return a bound of every chain, the best of the prices'."""
         return float(tables[:, 0, 0].max())
 
-    def graph(self, target: float, prices: Floats, tables: Floats, most: int) -> Graph | None:
+    def graph(self, target: float, prices: Floats, tables: Floats, most: int) -> OptionGraph | None:
         """Return the stages of chains below a target; None if there are more than `most`."""
         stages = self.paths.stages
         spent = np.full((len(prices), stages.lattice.size), np.inf)
@@ -98,12 +98,12 @@ class Singles:
                 spent = reached
         return self._numbered(found, times)
 
-    def parts(self) -> Sequence[Part]:
+    def parts(self) -> Sequence[StageRange]:
         """Return the stages of all positions: here the same at each."""
         order = np.argsort(self.paths.stages.start, kind="stable")
         duration = self.paths.durations(0)[:, order]
         every = np.where(np.isfinite(duration), duration, 0.0)
-        return [Part(range(self.plans.size), order, every)]
+        return [StageRange(range(self.plans.size), order, every)]
 
     def bounds(self) -> Sequence[Floats]:
         """Return for each position what each stage there costs every plan, shape (R,)."""
@@ -111,7 +111,7 @@ class Singles:
         work = self.least(self.tables(time)) * (1 - SLACK)
         return [self.paths.least_makespan(s, 0, work) for s in range(self.plans.size)]
 
-    def _numbered(self, found: list[Ints], times: list[Floats]) -> Graph:
+    def _numbered(self, found: list[Ints], times: list[Floats]) -> OptionGraph:
         """Return the graph of the stages of each position, and of what their actions take."""
         stages = self.paths.stages
         source, sink = [], []
@@ -122,7 +122,7 @@ class Singles:
             sink.append(np.searchsorted(reached, stages.end[numbers]).astype(np.int32))
         chosen = np.concatenate(found)
         sizes = [len(numbers) for numbers in found]
-        return Graph(
+        return OptionGraph(
             np.cumsum([0, *sizes]),
             np.repeat(np.arange(len(found), dtype=np.int32), sizes),
             np.concatenate(source),

@@ -13,7 +13,7 @@ import numpy as np
 
 from ....formulations.iteration.chain import Chain
 from ....instances.common.arrays import Bools, Floats, Ints
-from .graph import Graph
+from .graph import OptionGraph
 from .refine_kernel import refine
 
 #: Rounds of the first node of a graph, and of all others.
@@ -60,7 +60,7 @@ class Tree:
         The options, and the order of the stages.
     """
 
-    graph: Graph
+    graph: OptionGraph
     chain: Chain
 
     @property

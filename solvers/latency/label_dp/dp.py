@@ -99,7 +99,7 @@ MOST_BYTES = 4e9
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class LabelStep:
     """One step of a chain: the units it adds, on CPUs (kind −1) or as a call."""
 
     kind: int
@@ -238,7 +238,7 @@ def run_label_dp(
     *,
     single: bool = False,
     best: Callable[[], float] = lambda: math.inf,
-) -> tuple[bool, float, list[Step] | None]:
+) -> tuple[bool, float, list[LabelStep] | None]:
     """Run the DP for plans below `target`.
 
     Parameters
@@ -274,7 +274,7 @@ def run_label_dp(
                 rehash(store.table, store.key, int(store.at[col.N_STATES]))
 
 
-def _steps(graph: Graph, store: LabelStore) -> list[Step] | None:
+def _steps(graph: Graph, store: LabelStore) -> list[LabelStep] | None:
     """Return the steps of the best label, first to last; None without."""
     label = int(store.at[col.BEST_LABEL])
     if label < 0:
@@ -285,12 +285,12 @@ def _steps(graph: Graph, store: LabelStore) -> list[Step] | None:
         after, before = (store.key[store.label[i, col.OF_STATE]] for i in (label, parent))
         added = after ^ before
         units = tuple(x for x in range(len(graph.memory)) if int(added[x >> 6]) >> (x & 63) & 1)
-        steps.append(Step(int(store.label[label, col.KIND]), units))
+        steps.append(LabelStep(int(store.label[label, col.KIND]), units))
         label = parent
     return steps[::-1]
 
 
-def solution_of(task: Task[Latency], core: Core, steps: list[Step]) -> CallPlacement:
+def solution_of(task: Task[Latency], core: Core, steps: list[LabelStep]) -> CallPlacement:
     """Return the plan of a chain with one call per accelerator, devices in order kind by kind."""
     graph = core.graph
     device, call = graph.pool.copy(), np.full(task.workload.n, -1)
@@ -304,7 +304,7 @@ def solution_of(task: Task[Latency], core: Core, steps: list[Step]) -> CallPlace
 
 
 def calls_of(
-    task: Task[Latency], core: Core, steps: list[Step], *, leaves: bool = True
+    task: Task[Latency], core: Core, steps: list[LabelStep], *, leaves: bool = True
 ) -> list[tuple[int, list[int]]]:
     """Return kind and nodes of each call of a chain, with the free leaves that save most."""
     found = []

@@ -35,7 +35,7 @@ from functools import partial
 import networkx as nx
 import numpy as np
 
-from ....formulations.linear_program import Entries, least_cost
+from ....formulations.linear_program import MatrixEntries, least_cost
 from ....formulations.task import Task
 from ....formulations.throughput.certificate import PROOF_MARGIN
 from ....formulations.throughput.hypergraph import Hypergraph
@@ -335,7 +335,7 @@ def _better(
     cost[len(centre) :] = [*counts, *(count for count, _ in sets.others)]
     at, of = np.nonzero(matrix)
     row_upper = np.where(sides > 0, sides, np.inf)
-    best = least_cost(cost, lower, Entries(at, of, matrix[at, of]), sides, row_upper, upper)
+    best = least_cost(cost, lower, MatrixEntries(at, of, matrix[at, of]), sides, row_upper, upper)
     assert best is not None  # the centre keeps all rows
     trial: Floats = np.maximum(best.x[: len(centre)], lower[: len(centre)])  # but for tolerances
     return trial, best.value / sets.devices - 1.0

@@ -12,7 +12,7 @@ import pytest
 
 from stagecut import InputError
 from stagecut.instances.costs.clusters import accelerator, accelerators, training_cluster
-from stagecut.instances.costs.hardware import Precision
+from stagecut.instances.costs.hardware import NumberFormat
 
 #: Accelerators that a user may name so.
 SPELLINGS = {
@@ -51,13 +51,13 @@ def test_every_number_has_a_source_and_is_plausible() -> None:
         assert all(row[f"{what}_source"] for what in ("compute", "memory", "link"))
         assert bool(row["network_gb_s"]) == bool(row["network_source"])
     for one in accelerators():
-        peaks = [one.peak.get(p) for p in (Precision.TF32, Precision.BF16, Precision.FP8)]
+        peaks = [one.peak.get(p) for p in (NumberFormat.TF32, NumberFormat.BF16, NumberFormat.FP8)]
         known = [peak for peak in peaks if peak is not None]
         assert known == sorted(known)
         # Half as many bits, twice as many operations, but for rounding and what 8 bits lack.
         for faster, slower in zip(known[1:], known, strict=False):
             assert 0.95 < faster / slower < 2.1
-        assert one.vector < max(known, default=one.peak.get(Precision.FP16, 0))
+        assert one.vector < max(known, default=one.peak.get(NumberFormat.FP16, 0))
         assert 1e9 < one.host_bandwidth <= one.peer_bandwidth or one.domain == 4
         assert one.peer_bandwidth < one.bandwidth
 
@@ -133,8 +133,8 @@ def test_a_file_may_put_measured_numbers_in_place_of_the_sheet_s(tmp_path: Path)
     path = write(tmp_path / "c.json", {"nodes": nodes, "network": network})
     cluster = training_cluster(path)
     assert cluster.devices == 20
-    assert cluster.accelerator.peak[Precision.BF16] == 7e14
-    assert cluster.accelerator.peak[Precision.FP8] == accelerator("h100").peak[Precision.FP8]
+    assert cluster.accelerator.peak[NumberFormat.BF16] == 7e14
+    assert cluster.accelerator.peak[NumberFormat.FP8] == accelerator("h100").peak[NumberFormat.FP8]
     assert cluster.accelerator.peer_bandwidth == 4e11
     assert (cluster.network.bandwidth, cluster.network.leaf) == (4e10, 16)
     assert training_cluster(str(path)) == cluster

@@ -11,13 +11,13 @@ from stagecut.instances.costs.calibration import Calibration, calibration, calib
 from stagecut.instances.costs.clusters import training_cluster
 from stagecut.instances.costs.collectives import (
     Group,
-    Links,
+    LinkEfficiency,
     all_gather,
     all_reduce,
     all_to_all,
     message,
 )
-from stagecut.instances.costs.hardware import Precision
+from stagecut.instances.costs.hardware import NumberFormat
 from stagecut.instances.costs.kernels import ELEMENT, Efficiency, product
 from stagecut.instances.costs.layout import Software
 
@@ -25,7 +25,7 @@ CLUSTER = training_cluster("h100:8x16")
 H100 = CLUSTER.accelerator
 REACH = Efficiency()
 #: No latency, no skew, all of the sheet's bandwidth: what remains is bytes over bandwidth.
-IDEAL = Links(1.0, 1.0, 0.0, 0.0, 0.0, 0.0)
+IDEAL = LinkEfficiency(1.0, 1.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def test_products_are_never_faster_than_the_sheet() -> None:
@@ -34,7 +34,7 @@ def test_products_are_never_faster_than_the_sheet() -> None:
     for _ in range(300):
         m, n, k = (draw.randint(1, 8192) for _ in range(3))
         count = draw.choice((1, 3, 64))
-        precision = draw.choice((Precision.BF16, Precision.FP8))
+        precision = draw.choice((NumberFormat.BF16, NumberFormat.FP8))
         seconds = product(m, n, k, count, H100, precision, REACH)
         size = ELEMENT[precision]
         assert seconds >= 2 * m * n * k * count / H100.peak[precision]
@@ -43,32 +43,32 @@ def test_products_are_never_faster_than_the_sheet() -> None:
 
 def test_large_products_reach_the_calibrated_part_of_the_peak() -> None:
     """All but what filling tiles and the last wave cost."""
-    seconds = product(16384, 16384, 16384, 1, H100, Precision.BF16, REACH)
-    part = 2 * 16384**3 / H100.peak[Precision.BF16] / seconds
+    seconds = product(16384, 16384, 16384, 1, H100, NumberFormat.BF16, REACH)
+    part = 2 * 16384**3 / H100.peak[NumberFormat.BF16] / seconds
     assert 0.95 * REACH.product < part < REACH.product
 
 
 def test_rows_that_matrix_units_cannot_load() -> None:
     """A head of 108 or 150 elements is no multiple of 16 bytes, one of 112 or 152 is."""
     for odd, even in ((108, 112), (150, 152)):
-        slow = product(2048, 2048, odd, 32, H100, Precision.BF16, REACH)
-        assert slow > 5 * product(2048, 2048, even, 32, H100, Precision.BF16, REACH)
+        slow = product(2048, 2048, odd, 32, H100, NumberFormat.BF16, REACH)
+        assert slow > 5 * product(2048, 2048, even, 32, H100, NumberFormat.BF16, REACH)
 
 
 def test_numbers_of_tokens_need_no_alignment() -> None:
     """An expert's rows, which may be any number, or a mean that is none."""
     for rows in (509, 341.33):
-        odd = product(rows, 4096, 2048, 8, H100, Precision.BF16, REACH)
-        assert odd <= product(512, 4096, 2048, 8, H100, Precision.BF16, REACH)
-        odd = product(4096, 2048, rows, 8, H100, Precision.BF16, REACH, turned=True)
-        assert odd <= product(4096, 2048, 512, 8, H100, Precision.BF16, REACH, turned=True)
+        odd = product(rows, 4096, 2048, 8, H100, NumberFormat.BF16, REACH)
+        assert odd <= product(512, 4096, 2048, 8, H100, NumberFormat.BF16, REACH)
+        odd = product(4096, 2048, rows, 8, H100, NumberFormat.BF16, REACH, turned=True)
+        assert odd <= product(4096, 2048, 512, 8, H100, NumberFormat.BF16, REACH, turned=True)
 
 
 def test_a_row_of_tiles_more_is_a_wave_more() -> None:
     """As many tiles as units fill a wave; one tile more begins another."""
     device = replace(H100, units=16)
-    wave = product(2048, 256, 8192, 1, device, Precision.BF16, REACH)
-    assert product(2050, 256, 8192, 1, device, Precision.BF16, REACH) > 1.1 * wave
+    wave = product(2048, 256, 8192, 1, device, NumberFormat.BF16, REACH)
+    assert product(2050, 256, 8192, 1, device, NumberFormat.BF16, REACH) > 1.1 * wave
 
 
 def test_collectives_of_one_domain_are_a_ring() -> None:
@@ -102,10 +102,10 @@ def test_small_all_reduces_take_a_tree() -> None:
 def test_groups_of_one_and_nothing_to_send_are_free() -> None:
     """No collective runs then."""
     for of in (all_gather, all_reduce, all_to_all):
-        assert of(1e9, Group(1), CLUSTER, Links()) == 0.0
-        assert of(0.0, Group(8), CLUSTER, Links()) == 0.0
-    assert message(0.0, 8, CLUSTER, Links()) == 0.0
-    assert message(1e6, 8, CLUSTER, Links()) > message(1e6, 1, CLUSTER, Links())
+        assert of(1e9, Group(1), CLUSTER, LinkEfficiency()) == 0.0
+        assert of(0.0, Group(8), CLUSTER, LinkEfficiency()) == 0.0
+    assert message(0.0, 8, CLUSTER, LinkEfficiency()) == 0.0
+    assert message(1e6, 8, CLUSTER, LinkEfficiency()) > message(1e6, 1, CLUSTER, LinkEfficiency())
 
 
 def test_tables_are_shares_of_what_the_sheet_promises() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from project import ROOT
 
-from stagecut.instances.costs.layout import Dispatcher, Recompute, Software, TrainingSchedule
+from stagecut.instances.costs.layout import Dispatcher, JobSchedule, Recompute, Software
 
 
 def _load() -> Any:
@@ -181,18 +181,18 @@ def test_sharded_weights_stay_in_32_bits() -> None:
 @pytest.mark.parametrize(
     ("changed", "schedule", "chunks"),
     [
-        ({"schedule": "none"}, TrainingSchedule.ONE_F_ONE_B, 1),
-        ({"schedule": "interleaved", "vpp": "5"}, TrainingSchedule.INTERLEAVED, 5),
-        ({"schedule": "interleaved"}, TrainingSchedule.INTERLEAVED, 10),
-        ({"schedule": "1f1b", "vpp": "1"}, TrainingSchedule.ONE_F_ONE_B, 1),
-        ({"schedule": "gpipe"}, TrainingSchedule.GPIPE, 1),
-        ({"schedule": "zb-1p"}, TrainingSchedule.ZB_H1, 1),
-        ({"schedule": "zb-2p"}, TrainingSchedule.ZB_H2, 1),
-        ({"schedule": "interleaved", "pp": "1", "dp": "16"}, TrainingSchedule.ONE_F_ONE_B, 1),
+        ({"schedule": "none"}, JobSchedule.ONE_F_ONE_B, 1),
+        ({"schedule": "interleaved", "vpp": "5"}, JobSchedule.INTERLEAVED, 5),
+        ({"schedule": "interleaved"}, JobSchedule.INTERLEAVED, 10),
+        ({"schedule": "1f1b", "vpp": "1"}, JobSchedule.ONE_F_ONE_B, 1),
+        ({"schedule": "gpipe"}, JobSchedule.GPIPE, 1),
+        ({"schedule": "zb-1p"}, JobSchedule.ZB_H1, 1),
+        ({"schedule": "zb-2p"}, JobSchedule.ZB_H2, 1),
+        ({"schedule": "interleaved", "pp": "1", "dp": "16"}, JobSchedule.ONE_F_ONE_B, 1),
     ],
 )
 def test_schedules_are_read_with_their_chunks(
-    changed: dict[str, str], schedule: TrainingSchedule, chunks: int
+    changed: dict[str, str], schedule: JobSchedule, chunks: int
 ) -> None:
     layout = case(LLAMA, **changed).layout
     assert (layout.schedule, layout.chunks) == (schedule, chunks)

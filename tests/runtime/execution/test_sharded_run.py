@@ -25,11 +25,11 @@ from sharded_workers import run_random, train_and_go_on  # noqa: E402
 
 from stagecut.instances.pytorch.factory import make  # noqa: E402
 from stagecut.runtime.accuracy.sharded import compare_sharded_run  # noqa: E402
-from stagecut.runtime.execution.options import Options  # noqa: E402
+from stagecut.runtime.execution.options import RunOptions  # noqa: E402
 from stagecut.runtime.execution.run import run  # noqa: E402
 from stagecut.runtime.execution.sharded.prepare import prepare_sharding  # noqa: E402
 from stagecut.runtime.execution.sharded.recording import (  # noqa: E402
-    Event,
+    RecordedEvent,
     ShardedRank,
     ShardedRecording,
     load_sharded_recording,
@@ -168,7 +168,7 @@ def test_what_shardings_do_not_take_is_one_line(
     monkeypatch.delenv("RANK", raising=False)
     given = make(f"{files}/model.py:make")
     with pytest.raises(InputError, match=words):
-        run(files / "replicate.json", given, Options(**options))
+        run(files / "replicate.json", given, RunOptions(**options))
 
 
 def test_another_model_is_refused(files: Path) -> None:
@@ -196,7 +196,7 @@ def test_inputs_must_be_those_traced(files: Path) -> None:
 
 
 def test_a_recording_that_was_changed_is_refused(tmp_path: Path) -> None:
-    event = Event(0, "mm", "forward", False, -1, 0.0, 1.0, 0.0)
+    event = RecordedEvent(0, "mm", "forward", False, -1, 0.0, 1.0, 0.0)
     good = ShardedRecording(
         "fingerprint",
         "plan",

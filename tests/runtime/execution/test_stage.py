@@ -16,19 +16,19 @@ from torch import nn  # noqa: E402
 from stagecut import StagecutError  # noqa: E402
 from stagecut.instances.pytorch.profile import profile  # noqa: E402
 from stagecut.runtime.execution.split import split  # noqa: E402
-from stagecut.runtime.execution.stage import Stage, Tensors, mean_loss  # noqa: E402
+from stagecut.runtime.execution.stage import StageRunner, Tensors, mean_loss  # noqa: E402
 
 
 def stages_of(
     model: nn.Module, inputs: Tensors, seed: int, microbatches: int, recompute: bool = False
-) -> list[Stage]:
+) -> list[StageRunner]:
     done = profile(model, inputs, training=True, estimate="h100")
     pieces = split(done, scattered(done, 3, seed))
     last = len(pieces) - 1
-    return [Stage(p, p.index == last, True, microbatches, recompute) for p in pieces]
+    return [StageRunner(p, p.index == last, True, microbatches, recompute) for p in pieces]
 
 
-def run(stages: Sequence[Stage], batch: Sequence[Tensors], halves: bool) -> None:
+def run(stages: Sequence[StageRunner], batch: Sequence[Tensors], halves: bool) -> None:
     """All forward passes, then all backward passes, then what is left of them."""
     for j, values in enumerate(batch):
         for stage in stages:
@@ -104,7 +104,7 @@ def test_a_weight_in_many_places_gets_its_gradient_once() -> None:
     done = profile(whole, (x,), training=True, estimate="h100")
     device = [int(not str(node).startswith("linear")) for node in done.workload.ids]
     pieces = split(done, device)
-    stages = [Stage(p, p.index == len(pieces) - 1, True) for p in pieces]
+    stages = [StageRunner(p, p.index == len(pieces) - 1, True) for p in pieces]
     assert len(stages) == 2
     run(stages, [(x,)], halves=True)
     alone(x).backward()

@@ -19,7 +19,7 @@ from stagecut.formulations.throughput.compact import compact
 from stagecut.solvers.core.compiled_model import compile_model
 from stagecut.solvers.core.proofs import check_program
 from stagecut.solvers.core.proofs.check_program import ProofOutcome, check
-from stagecut.solvers.core.proofs.relaxation import Relaxation
+from stagecut.solvers.core.proofs.relaxation import LpRelaxation
 
 
 @pytest.mark.parametrize("wide", [False, True])
@@ -57,9 +57,9 @@ def load(matrix: list[list[float]], upper: list[float], cost: list[float]) -> Li
 def test_a_lying_solver_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     linear = load([[1.0, 1.0, 1.0]], [2.0], [-1.0, -1.0, -1.0])
 
-    def lie(program: Linear) -> Relaxation:
+    def lie(program: Linear) -> LpRelaxation:
         n, m = len(program.cost), len(program.row_lower)
-        return Relaxation(None, np.full(m, 7.0), np.zeros(n, np.bool_), np.ones(m, np.bool_))
+        return LpRelaxation(None, np.full(m, 7.0), np.zeros(n, np.bool_), np.ones(m, np.bool_))
 
     monkeypatch.setattr(check_program, "relax", lie)
     assert check(linear, -1.5) is not ProofOutcome.PROVED

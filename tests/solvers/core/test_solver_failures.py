@@ -15,7 +15,7 @@ from pyomo.opt import TerminationCondition
 
 from stagecut import Cluster, DeviceKind, Iteration, Limits, Result, Throughput, solve
 from stagecut.formulations import linear_program
-from stagecut.formulations.linear_program import Entries, SolverError, least_cost
+from stagecut.formulations.linear_program import MatrixEntries, SolverError, least_cost
 from stagecut.solvers.core import other_solvers
 
 FAST_AND_SLOW = Cluster(
@@ -66,10 +66,10 @@ def test_an_iteration_without_linear_programs_says_so() -> None:
 
 def test_a_linear_program_without_an_optimum_is_no_answer() -> None:
     none = np.zeros(0)
-    empty = Entries(none.astype(np.int64), none.astype(np.int64), none)
+    empty = MatrixEntries(none.astype(np.int64), none.astype(np.int64), none)
     with pytest.raises(SolverError, match="Unbounded"):
         least_cost(np.array([-1.0]), np.array([0.0]), empty, none, none)
-    one = Entries(np.array([0]), np.array([0]), np.array([1.0]))
+    one = MatrixEntries(np.array([0]), np.array([0]), np.array([1.0]))
     assert least_cost(np.array([1.0]), np.array([0.0]), one, np.array([-2.0]), -np.ones(1)) is None
 
 

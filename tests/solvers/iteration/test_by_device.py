@@ -21,7 +21,7 @@ from stagecut.solvers.core.lattice import Lattice, list_ideals
 from stagecut.solvers.core.search import Search
 from stagecut.solvers.iteration.annealing.boundaries import anneal, equal_parts
 from stagecut.solvers.iteration.by_device import pair_graph as pair_graphs
-from stagecut.solvers.iteration.by_device.graph import Graph
+from stagecut.solvers.iteration.by_device.graph import OptionGraph
 from stagecut.solvers.iteration.by_device.pair_graph import pair_graph
 from stagecut.solvers.iteration.by_device.pairs import Pairs
 from stagecut.solvers.iteration.by_device.prove import STEP, next_step
@@ -77,7 +77,7 @@ def best_of(workload: Workload, cluster: Cluster, problem: Iteration, stages: in
     return best
 
 
-def graphs(pairs: Pairs, target: float) -> Iterator[Graph]:
+def graphs(pairs: Pairs, target: float) -> Iterator[OptionGraph]:
     """The pairs of each meeting ideal."""
     last = pairs.paid.lattice.size - 1
     forward, compute = pairs.paths.stages.ahead[:, -1].tolist()
@@ -91,7 +91,7 @@ def graphs(pairs: Pairs, target: float) -> Iterator[Graph]:
         yield graph
 
 
-def chains(graph: Graph, allowed: Ints, state: int = 0, d: int = 0) -> Iterator[list[int]]:
+def chains(graph: OptionGraph, allowed: Ints, state: int = 0, d: int = 0) -> Iterator[list[int]]:
     """Every path of options."""
     if d == len(graph.begin) - 1:
         yield []
@@ -102,7 +102,7 @@ def chains(graph: Graph, allowed: Ints, state: int = 0, d: int = 0) -> Iterator[
                 yield [int(option), *rest]
 
 
-def makespan(graph: Graph, chain: Chain, options: list[int]) -> float:
+def makespan(graph: OptionGraph, chain: Chain, options: list[int]) -> float:
     """Execute a path of options."""
     duration = np.zeros((chain.order.stages, 4))
     duration[:, :2] = graph.duration[options].transpose(1, 0, 2).reshape(-1, 2)

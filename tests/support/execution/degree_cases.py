@@ -27,7 +27,7 @@ from stagecut.instances.model.training_layers import training_layers
 from stagecut.instances.pytorch.factory import Made
 from stagecut.instances.pytorch.profile import Profile, profile
 from stagecut.instances.pytorch.tensors.layer import layer_program
-from stagecut.runtime.execution.options import Options
+from stagecut.runtime.execution.options import RunOptions
 from stagecut.runtime.execution.prepare import split_model
 from stagecut.runtime.execution.run import run
 from stagecut.runtime.execution.trainer import Stream
@@ -163,7 +163,7 @@ def run_rank(
     steps = options["steps"]
     inputs = ((batch, {}) for _ in range(steps) for batch in batches)
     made = Made(model, batches[0], {}, inputs)
-    asked = Options(optimizer=momentum, threads=1, device="cpu", **options)
+    asked = RunOptions(optimizer=momentum, threads=1, device="cpu", **options)
     workload = stagecut.load(folder / "workload.json")
     done = run(folder / "plan.json", made, asked, workload=workload)
     return [step.loss for step in done], dict(model.state_dict())

@@ -18,7 +18,7 @@ import stagecut
 from stagecut import Plan
 from stagecut.instances import PipelinePlacement, Placement
 from stagecut.instances.pytorch.profile import Profile, Tied, profile
-from stagecut.runtime.execution.pipeline import Pipeline
+from stagecut.runtime.execution.pipeline import RunningPipeline
 from stagecut.runtime.execution.prepare import split_model
 from stagecut.runtime.execution.stage import mean_loss
 
@@ -134,7 +134,7 @@ def check(case: Case, rank: int, world: int) -> None:
     prepared = split_model(plan, model, example, workload=done.workload)
     if case.placement == "chunks":
         assert [piece.device for piece in prepared.pieces] == list(plan.solution.devices)
-    pipeline = Pipeline(
+    pipeline = RunningPipeline(
         prepared,
         schedule=case.schedule,
         microbatches=case.microbatches,

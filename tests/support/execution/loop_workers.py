@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from stagecut.instances import Link
-from stagecut.instances.pytorch.tracing.values import Value
+from stagecut.instances.pytorch.tracing.values import TensorValue
 from stagecut.runtime.execution.own_loop.loop import Loop, stage_chain
 from stagecut.runtime.execution.split import PieceModule
 from stagecut.runtime.schedules import Schedule, make_schedule
@@ -50,10 +50,10 @@ def pieces_of(model: nn.Sequential, count: int) -> list[PieceModule]:
     pieces = []
     for p in range(count):
         values = {
-            name: Value(name, (ROWS, WIDTH), torch.float32, grad, i)
+            name: TensorValue(name, (ROWS, WIDTH), torch.float32, grad, i)
             for i, (name, grad) in enumerate((("x", p > 0), ("h", True), ("y", False)))
         }
-        values["loss"] = Value("loss", (), torch.float32, True, 3)
+        values["loss"] = TensorValue("loss", (), torch.float32, True, 3)
         module = Part(named[cuts[p] : cuts[p + 1]], p == count - 1)
         inputs = ("x" if p == 0 else "h", "y")
         outputs = ("loss",) if p == count - 1 else ("h", "y")

@@ -22,9 +22,9 @@ from stagecut import InputError, Plan, StagecutError
 from stagecut.instances.pytorch.factory import Made
 from stagecut.instances.pytorch.profile import Profile, profile
 from stagecut.runtime.execution import checkpoint
-from stagecut.runtime.execution.options import Options
+from stagecut.runtime.execution.options import RunOptions
 from stagecut.runtime.execution.run import run
-from stagecut.runtime.execution.steps import Step
+from stagecut.runtime.execution.steps import StepResult
 from stagecut.runtime.measure.group import leave_group
 
 MICROBATCHES, BATCH = 2, 4
@@ -74,7 +74,7 @@ def inputs(rank: int, fault: str) -> Iterator[Any]:
 
 def train(
     rank: int, seed: int, fault: str, schedule: str, options: dict[str, Any], said: str
-) -> tuple[list[Step], dict[str, torch.Tensor]]:
+) -> tuple[list[StepResult], dict[str, torch.Tensor]]:
     """Train as one rank; errors go to the file `said`."""
     random.seed(0)
     torch.manual_seed(1 if fault == "model" and rank == 1 else 0)
@@ -91,7 +91,7 @@ def train(
         steps = run(
             chosen,
             made,
-            Options(
+            RunOptions(
                 schedule=schedule,
                 microbatches=MICROBATCHES,
                 optimizer="adam",
