@@ -24,7 +24,7 @@ TAKING: dict[str, Callable[[Workload, Any], object]] = {
     "check_bound": lambda workload, plan: stagecut.check_bound(workload, plan).value,
     "dumps": lambda workload, plan: stagecut.dumps(plan, workload),
     "diff": lambda workload, plan: diff(outline(workload, plan), outline(workload, plan)).moved,
-    "explain": lambda workload, plan: str(stagecut.why_no_plan(workload, plan, seconds=0)),
+    "explain": lambda workload, plan: str(stagecut.explain(workload, plan, seconds=0)),
     "start": lambda workload, plan: stagecut.solve(workload, CLUSTER, start=plan).objective,
     "draw_graph": lambda workload, plan: stagecut.draw_graph(workload, plan, Path("graph.svg")),
     "draw_loads": lambda workload, plan: stagecut.draw_loads(

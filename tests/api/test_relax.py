@@ -113,7 +113,7 @@ def test_what_cannot_be_relaxed_is_said() -> None:
 def test_relaxations_of_schedules_are_bounds(seed: int, split: bool) -> None:
     rng = np.random.default_rng(seed)
     forward, backward = rng.uniform(1, 4, (2, 3)).tolist()
-    stages = stagecut.run_label_dp(forward, backward, send=[0.5] * 3, activation_bytes=[1.0] * 3)
+    stages = stagecut.chain(forward, backward, send=[0.5] * 3, activation_bytes=[1.0] * 3)
     limit = [2.0] * 3
     weak = stagecut.relax_schedule(stages, 3, activation_bytes=limit, split=split)
     best = stagecut.best_schedule(stages, 3, activation_bytes=limit, split=split)
@@ -133,6 +133,6 @@ def test_relaxations_of_schedules_are_bounds(seed: int, split: bool) -> None:
 
 
 def test_a_schedule_without_memory_has_no_relaxation() -> None:
-    stages = stagecut.run_label_dp([1.0], [1.0], activation_bytes=[2.0])
+    stages = stagecut.chain([1.0], [1.0], activation_bytes=[2.0])
     with pytest.raises(InfeasibleError, match="too small"):
         stagecut.relax_schedule(stages, 2, activation_bytes=[1.0])

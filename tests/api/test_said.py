@@ -39,5 +39,5 @@ def test_a_long_first_stage_is_explained_by_few_microbatches() -> None:
     cluster = stagecut.accelerators_and_cpus(8, memory_bytes=math.inf)
     result = stagecut.solve(workload, cluster, Iteration(8), limits=Limits(gap=0.01, seconds=60))
     assert result.plan is not None
-    said = stagecut.why_no_plan(workload, result.plan, seconds=0.0)
+    said = stagecut.explain(workload, result.plan, seconds=0.0)
     assert any("with few microbatches (8 in 8 stages)" in line for line in said.reasons), said
