@@ -202,7 +202,7 @@ def test_in_python_names_are_told_apart_and_errors_are_rows() -> None:
         compare([])
     one = accelerators_and_cpus(1)
     table = compare({"a": workload, "b": workload}, {"relayed": Throughput(split="contiguous",
-                    relayed=True)}, ["greedy", "dp"], cluster=one)  # fmt: skip
+                    relayed=True)}, ["random", "dp"], cluster=one)  # fmt: skip
     assert list(table["workload"]) == ["a", "a", "b", "b"]
     assert set(table["problem"]) == {"relayed"}
     assert list(table["status"]) == ["error", "optimal"] * 2
@@ -258,12 +258,12 @@ def test_the_command_takes_what_solve_takes_of_the_problem(tmp_path: Path) -> No
 
     path = str(tmp_path / "net.json")
     save(chain(), path)
-    common = ("--split", "contiguous", "--methods", "dp,greedy")
+    common = ("--split", "contiguous", "--methods", "dp,random")
     direct, _ = run(*common)
-    relayed, greedy = run(*common, "--relayed")
+    relayed, random = run(*common, "--relayed")
     assert direct["objective"] <= relayed["objective"]
-    assert (greedy["status"], relayed["status"]) == ("error", "optimal")
-    assert greedy["error"].startswith("method: greedy cannot price relayed data")
+    assert (random["status"], relayed["status"]) == ("error", "optimal")
+    assert random["error"].startswith("method: random cannot price relayed data")
     beside, _ = run(*common, "--overlap", "--tied", "copies")
     assert beside["objective"] < direct["objective"]
     (row,) = run("--objective", "latency", "--calls", "2", "--methods", "greedy")

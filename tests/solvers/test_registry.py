@@ -40,10 +40,10 @@ def test_relayed_data() -> None:
     relayed = {"split": "contiguous", "relayed": True}
     said = refused("throughput", change=relayed)
     able = [method for method, reason in said.items() if not reason]
-    assert able == ["auto", "dp", "linear-dp", "multilevel", "pipedream"]
-    assert said["greedy"] == (
-        "method: greedy cannot price relayed data; use one of auto, dp, linear-dp, "
-        "multilevel, pipedream"
+    assert able == ["auto", "dp", "linear-dp", "multilevel", "pipedream", "greedy"]
+    assert said["random"] == (
+        "method: random cannot price relayed data; use one of auto, dp, linear-dp, "
+        "multilevel, pipedream, greedy"
     )
 
 
