@@ -24,8 +24,10 @@ from ..instances import (
     Training,
     Workload,
     accelerators_and_cpus,
+    gap_between,
     plan_of,
 )
+from ..instances.common.quantities import show_percent
 from ..instances.formats.files import load
 from ..instances.model.problem import suggested_cluster
 from ..instances.model.solution import on_cluster
@@ -230,9 +232,9 @@ def _say_pieces(task: Task[Problem], problem: Iteration, search: Search[Solution
     like = replace(problem, split="noncontiguous")
     asked = pose(task.workload, task.cluster, like)
     found = pieces_from_chain(asked, chain, seconds)
-    saved = 1 - Judge(task.workload, task.cluster, like)(found) / search.objective
-    if saved > WORTH_SAYING:
-        search.note(f"in pieces: −{100 * saved:.1f} % (--split noncontiguous)")
+    change = gap_between(search.objective, Judge(task.workload, task.cluster, like)(found))
+    if change > WORTH_SAYING:
+        search.note(f"in pieces: {show_percent(-change, signed=True)} (--split noncontiguous)")
 
 
 def _result(

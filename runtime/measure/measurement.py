@@ -27,11 +27,11 @@ class LinkDetail(Choice):
     Examples
     --------
     >>> import stagecut
-    >>> from stagecut.runtime.measure.measurement import Measurement, Pair, RankMachine, Timed
+    >>> from stagecut.runtime.measure.measurement import Measurement, RankMachine, RankPair, Timed
     >>> ranks = tuple(RankMachine("host", f"cuda:{r}", "H100", 80e9) for r in range(2))
     >>> sizes = np.array([1e3, 1e6, 1e9])
     >>> timed = Timed(sizes, tuple(np.full(5, 1e-5 + size / 25e9) for size in sizes))
-    >>> measurement = Measurement("nccl", ranks, (Pair(0, 1, timed),), timed)
+    >>> measurement = Measurement("nccl", ranks, (RankPair(0, 1, timed),), timed)
     >>> cluster = stagecut.to_cluster(measurement, LinkDetail.EACH)
     >>> len(cluster.links)
     1
@@ -216,11 +216,11 @@ def to_cluster(measurement: Measurement, links: LinkDetail | str = LinkDetail.AU
     Examples
     --------
     >>> import stagecut
-    >>> from stagecut.runtime.measure.measurement import Measurement, Pair, RankMachine, Timed
+    >>> from stagecut.runtime.measure.measurement import Measurement, RankMachine, RankPair, Timed
     >>> ranks = tuple(RankMachine("host", f"cuda:{r}", "H100", 80e9) for r in range(2))
     >>> sizes = np.array([1e3, 1e6, 1e9])
     >>> timed = Timed(sizes, tuple(np.full(5, 1e-5 + size / 25e9) for size in sizes))
-    >>> measurement = Measurement("nccl", ranks, (Pair(0, 1, timed),), timed)
+    >>> measurement = Measurement("nccl", ranks, (RankPair(0, 1, timed),), timed)
     >>> cluster = stagecut.to_cluster(measurement)
     >>> cluster.kinds[0].name, f"{cluster.kinds[0].link.bytes_per_s:.3g}"
     ('H100', '2.5e+10')

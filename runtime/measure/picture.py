@@ -39,11 +39,11 @@ def draw_measurement(measurement: Measurement, path: Path) -> None:
     --------
     >>> from pathlib import Path
     >>> import stagecut
-    >>> from stagecut.runtime.measure.measurement import Measurement, Pair, RankMachine, Timed
+    >>> from stagecut.runtime.measure.measurement import Measurement, RankMachine, RankPair, Timed
     >>> ranks = tuple(RankMachine("host", f"cuda:{r}", "H100", 80e9) for r in range(2))
     >>> sizes = np.array([1e3, 1e6, 1e9])
     >>> timed = Timed(sizes, tuple(np.full(5, 1e-5 + size / 25e9) for size in sizes))
-    >>> measurement = Measurement("nccl", ranks, (Pair(0, 1, timed),), timed)
+    >>> measurement = Measurement("nccl", ranks, (RankPair(0, 1, timed),), timed)
     >>> stagecut.draw_measurement(measurement, Path("measurement.svg"))
     """
     ranks = len(measurement.ranks)

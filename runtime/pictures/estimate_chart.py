@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ...instances.common.escape import plain
-from ...instances.common.quantities import show_bytes
+from ...instances.common.quantities import show_bytes, show_percent
 from ...instances.costs.terms import MEMORY_TERMS, TIME_TERMS
 from .style import FILLS, ShownFigure, names_as_they_are, save_picture
 
@@ -76,7 +76,7 @@ def _draw_time(axes: Axes, terms: Mapping[str, float]) -> None:
     at = range(len(rows))
     axes.barh(at, [seconds for _, seconds in rows], color=FILLS[0])
     for y, (_, seconds) in enumerate(rows):
-        axes.text(seconds, y, f" {100 * seconds / whole:.1f} %", va="center", fontsize=8)
+        axes.text(seconds, y, f" {show_percent(seconds / whole)}", va="center", fontsize=8)
     axes.set_yticks(at, [label for label, _ in rows], fontsize=8)
     axes.set_xlim(0, 1.2 * max((seconds for _, seconds in rows), default=1.0))
     axes.invert_yaxis()

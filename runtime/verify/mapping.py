@@ -18,6 +18,7 @@ from ...instances.common.units import TIME_UNITS
 from ...instances.model.contiguity import pipeline_edges
 from ...instances.topologies import Topology
 from .report import DeviceReport, MappedStage, MappingReport, Pair
+from .rules import allowed
 
 #: Seconds that a message of so many bytes takes from one device to another.
 Message = Callable[[int, int, float], float]
@@ -46,7 +47,7 @@ def check(
         stage = stages[place[d]] if d in place else MappedStage(0.0, 0.0, 0.0, 0.0, "")
         kind = cluster.kinds[cluster.devices[d].kind]
         used = memory[place[d]] if d in place else 0.0
-        if used > kind.memory_bytes * (1 + 1e-9):
+        if used > allowed(kind.memory_bytes):
             more = used - kind.memory_bytes
             broken.append(f"{name} holds {used:.0f} bytes, {more:.0f} more than it has")
         devices.append(
@@ -267,7 +268,7 @@ def _messages(topology: Topology) -> Message:
 
 @lru_cache(maxsize=1)  # a search asks for the same one again and again
 def link_table(topology: Topology) -> dict[tuple[int, int], tuple[float, float]]:
-    """Latency and bandwidth by link, in both directions; of parallel links the best."""
+    """Return latency and bandwidth by link, in both directions; of parallel links the best."""
     table: dict[tuple[int, int], tuple[float, float]] = {}
     rows = zip(topology.links.tolist(), topology.latency_s, topology.bytes_per_s, strict=True)
     for (a, b), latency, bandwidth in rows:

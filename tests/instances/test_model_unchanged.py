@@ -89,7 +89,9 @@ def state_of(model: Any) -> dict[str, Any]:
 
 
 def planned(model: Any, x: Any) -> Any:
-    return stagecut.plan(model, x, devices=2, estimate="h100", limits=Limits(seconds=5))
+    return stagecut.plan(
+        model, x, devices=2, estimate="h100", limits=Limits(seconds=5), runnable=False
+    )
 
 
 def sharded(model: Any, x: Any) -> None:

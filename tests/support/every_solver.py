@@ -41,10 +41,12 @@ LIMITS = Limits(nodes=3, gap=0.0, seconds=60.0)
 
 #: Functions of a task and a search that are no solvers: they need what a solver has begun.
 PARTS = {
+    "core.session.run_session",
+    "core.session.solve_in_session",
     "core.under_rules.run_method",
     "core.under_rules.solve_under_rules",
     "iteration.first_plans.first_plans",
-    "iteration.frameworks.offer_split",
+    "iteration.frameworks.default_split",
     "latency.calls.several_calls",
     "sharding.baselines.baseline",
     "training.milp.solve_slots",
@@ -53,13 +55,13 @@ PARTS = {
 #: Solvers that are for some tasks of their problem alone, as those that call them ask first; the
 #: others take what the method of their name takes, if there is one.
 SCOPE: dict[str, Callable[[Task[Any], Search[Solution]], bool]] = {
-    "latency.lns.improve": lambda task, search: search.best is not None,  # noqa: ARG005
-    "mapping.auto.stage_times": lambda task, search: task.problem.objective == "stage-time",  # noqa: ARG005
-    "mapping.links.busiest_link": lambda task, search: task.problem.objective != "stage-time",  # noqa: ARG005
-    "throughput.multilevel.critical_path.raise_by_critical_path": (
-        lambda task, search: ideals_alone(task)  # noqa: ARG005
+    "latency.lns.improve": lambda _, search: search.best is not None,
+    "mapping.auto.stage_times": lambda task, _: task.problem.objective == "stage-time",
+    "mapping.busiest_link.busiest_link": lambda task, _: task.problem.objective != "stage-time",
+    "throughput.multilevel.critical_path.raise_by_critical_path": lambda task, _: ideals_alone(
+        task
     ),
-    "throughput.series.series_dp.series_dp": lambda task, search: ideals_alone(task),  # noqa: ARG005
+    "throughput.series.series_dp.series_dp": lambda task, _: ideals_alone(task),
 }
 
 

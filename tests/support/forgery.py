@@ -134,7 +134,7 @@ def certified(count: int) -> list[tuple[Workload, Cluster, Plan, float]]:
     By turns they are by prices, and by hubs, as which nodes of two outputs count meanwhile.
     """
     found: list[tuple[Workload, Cluster, Plan, float]] = []
-    nets, hub_sets.NETS = hub_sets.NETS, 1
+    nets, hub_sets.HUB_NETS = hub_sets.HUB_NETS, 1
     for seed in range(100 * count):
         limits = Limits(nodes=30, seed=seed)
         origin = (PRICES, HUBS)[len(found) % 2]
@@ -153,7 +153,7 @@ def certified(count: int) -> list[tuple[Workload, Cluster, Plan, float]]:
                 found.append((workload, cluster, result.plan, best))
         if len(found) == count:
             break
-    hub_sets.NETS = nets
+    hub_sets.HUB_NETS = nets
     return found
 
 
