@@ -13,7 +13,7 @@ from sharded_models import MODELS  # noqa: E402
 
 from stagecut.instances import Signature  # noqa: E402
 from stagecut.instances.model.sharding.program import COPIED, PARTIAL  # noqa: E402
-from stagecut.instances.pytorch.tensors.program import tensor_arguments  # noqa: E402
+from stagecut.instances.pytorch.tensors.program import SAME, tensor_arguments  # noqa: E402
 from stagecut.instances.pytorch.tensors.rules import (  # noqa: E402
     CONSTANTS,
     name_of,
@@ -45,6 +45,7 @@ def values_of(name: str) -> list[tuple[Any, list[Any], dict[str, Any], Any]]:
         **{name: p.detach().double() for name, p in model.named_parameters()},
         **{name: b.clone() for name, b in model.named_buffers()},
         **{f"input {k}": one for k, one in enumerate(inputs)},
+        **traced.constants,
     }
     placeholders = [n for n in traced.graph.nodes if n.op == "placeholder"]
     whole = [given[traced.names[n.name]] if n.name in traced.names else None for n in placeholders]
@@ -153,7 +154,7 @@ def test_every_signature_recombined_is_the_whole_operator(name: str) -> None:
         several = values if isinstance(values, tuple | list) else [values]
         outputs = [tuple(v.shape) for v in several if isinstance(v, torch.Tensor)]
         shapes = [tuple(v.shape) for v in arguments]
-        if name_of(node) == "detach" or not (arguments or name_of(node) in CONSTANTS):
+        if name_of(node) in SAME or not (arguments or name_of(node) in CONSTANTS):
             continue
         found = signatures_of(node, shapes, outputs)
         if found is None:

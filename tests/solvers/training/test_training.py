@@ -162,10 +162,11 @@ def test_what_is_missing_is_said_in_bytes(benchmarks: Path) -> None:
     cluster = accelerators_and_cpus(64, 0, 1e8)
     result = solve(workload, cluster, Training(bandwidth=25 * GIB))
     assert result.status == "infeasible"
-    need = float(result.reason.split(" needs ")[1].split(",")[0].split()[0])
-    enough = accelerators_and_cpus(64, 0, need)
+    need, unit = result.reason.split(" needs ")[1].split(",")[0].split()
+    assert unit == "GiB"
+    enough = accelerators_and_cpus(64, 0, (float(need) + 0.005) * GIB)  # it is rounded
     assert solve(workload, enough, Training(bandwidth=25 * GIB)).plan is not None
-    short = accelerators_and_cpus(64, 0, need * 0.999)
+    short = accelerators_and_cpus(64, 0, (float(need) - 0.005) * GIB)
     assert solve(workload, short, Training(bandwidth=25 * GIB)).status == "infeasible"
 
 
