@@ -334,10 +334,17 @@ def draw(folder: Path, judged: Sequence[Judged], found: Sequence[Group]) -> None
 
     folder.mkdir(parents=True, exist_ok=True)
     figure, axes = plt.subplots(figsize=(7, 6))
-    for source in sorted({one.case.source for one in judged}):
+    colours = plt.colormaps["tab20"].colors
+    sources = sorted({one.case.source for one in judged})
+    for k, source in enumerate(sources):
         own = [one for one in judged if one.case.source == source and one.ratio is not None]
         axes.scatter(
-            [one.case.seconds for one in own], [one.time.seconds for one in own], s=8, label=source
+            [one.case.seconds for one in own],
+            [one.time.seconds for one in own],
+            s=8,
+            color=colours[k % len(colours)],
+            marker="o^sD"[k % 4],
+            label=source,
         )
     ends = axes.get_xlim()
     axes.axline((1, 1), (2, 2), color="gray", linewidth=0.8)
