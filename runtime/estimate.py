@@ -114,7 +114,10 @@ def _whole(
     terms["bubble"] = path - busy
     terms["gradients"] = max(exposed_traffic(layout, prices, one) for one in alike)
     terms["gradients"] += tied_all_reduce(layout, prices)
-    terms["optimizer"] = max(optimizer_step(layout, prices, one) for one in alike)
+    terms["optimizer"] = max(
+        optimizer_step(layout, prices, sum(s.dense for s in one), sum(s.routed for s in one))
+        for one in alike
+    )
     terms["host"] += prices.calibration.step
     seconds = path + prices.calibration.step + terms["gradients"] + terms["optimizer"]
     return IterationTime(seconds, terms, stages)

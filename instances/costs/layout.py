@@ -390,9 +390,9 @@ def check_layout(model: ModelDescription, layout: Layout, cluster: TrainingClust
     """
     _check_counts(layout)
     _check_devices(layout, cluster)
-    _check_heads(model, layout)
+    check_heads(model, layout)
     _check_profiled(model, layout)
-    _check_experts(model, layout)
+    check_experts(model, layout)
     check_stages(model, layout)
     _check_batch(layout)
     check_precision(layout, cluster)
@@ -451,7 +451,7 @@ def _check_devices(layout: Layout, cluster: TrainingCluster) -> None:
         )
 
 
-def _check_heads(model: ModelDescription, layout: Layout) -> None:
+def check_heads(model: ModelDescription, layout: Layout) -> None:
     """Refuse tensor and context degrees that heads or sequence cannot be divided by."""
     attentions = [
         attention
@@ -511,7 +511,7 @@ def _divisors(number: int) -> str:
     return ", ".join(str(d) for d in range(1, min(number, 64) + 1) if number % d == 0)
 
 
-def _check_experts(model: ModelDescription, layout: Layout) -> None:
+def check_experts(model: ModelDescription, layout: Layout) -> None:
     """Refuse expert degrees that experts or devices cannot be divided by."""
     counts = {block.experts.experts for block in model.layer_types if block.experts is not None}
     if not counts and layout.expert * layout.expert_tensor > 1:

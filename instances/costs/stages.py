@@ -268,10 +268,9 @@ def tied_all_reduce(layout: Layout, prices: LayerPrices) -> float:
     return all_reduce(moved, group, prices.cluster, prices.calibration.links)
 
 
-def optimizer_step(layout: Layout, prices: LayerPrices, own: list[StageTime]) -> float:
-    """Return the seconds of clipping and of the optimizer's step on one rank."""
+def optimizer_step(layout: Layout, prices: LayerPrices, dense: float, routed: float) -> float:
+    """Return the seconds of clipping and of the optimizer's step over so many weights of a rank."""
     recipe, device = layout.recipe, prices.cluster.accelerator
-    dense, routed = sum(stage.dense for stage in own), sum(stage.routed for stage in own)
     if layout.zero:
         dense /= layout.shards
         routed /= max(1, min(layout.shards, layout.expert_data))
