@@ -28,6 +28,8 @@ from .paths_kernel import execute_with_messages
 
 #: How much longer one rank is than the others on the paths that a schedule begins with.
 LONGER = 1.5
+#: The same around a plan.
+SLOWER = 1.03
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +105,14 @@ class SchedulePaths:
         for rank in range(self.pipeline):
             slow = passes.copy()
             slow[rank :: self.pipeline] *= LONGER
+            self.longest(slow, sent)
+
+    def around(self, passes: Floats, sent: float) -> None:
+        """Find the longest path, and those where each rank in turn is a little slower."""
+        self.longest(passes, sent)
+        for rank in range(self.pipeline):
+            slow = passes.copy()
+            slow[rank :: self.pipeline] *= SLOWER
             self.longest(slow, sent)
 
     def _keep(self, path: Floats, messages: float) -> None:

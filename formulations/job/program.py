@@ -7,7 +7,7 @@ any. Seconds of stage s for one microbatch are linear in both, with E_s what the
 
     minimise  T + G + O + constants
     T ≥ Σ_s ( n_πsF F_s + n_πsB B_s + n_πsW W_s ) + n_π · message       paths π found so far       (4)
-    Σ_s n_sτ = L_τ,   r_sτ ≤ n_sτ,   Σ_τ n_sτ ≥ the least layers of a stage                        (7)
+    Σ_s n_sτ = L_τ,   r_sτ ≤ n_sτ,   Σ_τ n_sτ within the declared range of s                       (7)
     bytes of rank k ≤ memory, X_k with the recomputed layer where y_k     every rank k              (5)
     r_sτ ≤ L_τ y_k                                                      s on k                     (8)
     G ≥ reduce_k + gather_k, each as far as nothing hides it            every rank k               (9)
@@ -27,8 +27,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
+from scipy.sparse import csc_array, vstack
 
 from ...instances.common.arrays import Floats, Ints
+from ...instances.costs.description import ModelDescription
 from ...instances.costs.layers import LayerPrices
 from ...instances.costs.layout import Layout
 from ...instances.costs.memory import stays_gathered
@@ -91,6 +93,8 @@ class PointCosts:
     hooks: float
 
 
+#: Pieces in which a rank sends gradients at least, the last of which nothing hides.
+LEAST_PIECES = 8
 #: A number of parameters far below that of any rank, from which on traffic is taken as a line.
 FEW = 1.0
 
@@ -129,6 +133,19 @@ def _first_layers(types: tuple[int, ...]) -> int:
     return count if count and len(set(types[count:])) == 1 else 0
 
 
+def with_row(linear: Linear, columns: list[int], most: float) -> Linear:
+    """Return a program whose `columns` add up to at most `most`."""
+    row = csc_array((np.ones(len(columns)), (np.zeros(len(columns), int), columns)),
+                    shape=(1, len(linear.cost)))  # fmt: skip
+    return replace(
+        linear,
+        matrix=csc_array(vstack([linear.matrix, row])),
+        row_lower=np.append(linear.row_lower, -np.inf),
+        row_upper=np.append(linear.row_upper, most),
+        row_names=(*linear.row_names, "cutoff"),
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class PointProgram:
     """A program, and where its columns are.
@@ -154,9 +171,23 @@ class PointProgram:
         return replace(layout, stage_layers=tuple(counts.tolist()), recompute_layers=again)
 
 
-def least_layers(layers: int, layout: Layout) -> int:
-    """Return the declared least number of layers in a stage."""
-    return 1 if layout.chunks == 1 else max(1, layers // layout.stages - 1)
+def stage_range(model: ModelDescription, layout: Layout) -> tuple[Ints, Ints]:
+    """Return the declared least and most layers of each stage.
+
+    Of one stage per rank any number from 1 on. With several chunks, as launchers cut them, stages
+    are even up to one layer, where embedding, head and further predictions count as one each.
+
+    Returns
+    -------
+    arrays, shape (stages,)
+    """
+    stages, layers = layout.stages, model.layers
+    if layout.chunks == 1:
+        return np.ones(stages, np.int64), np.full(stages, layers, np.int64)
+    ends = np.zeros(stages, np.int64)
+    ends[0], ends[-1] = 1, 1 + len(model.mtp)
+    least = np.maximum(1, layers // stages - ends)
+    return least, np.maximum(least, -(-(layers + ends.sum()) // stages) - ends)
 
 
 class ProgramBuilder:
@@ -189,22 +220,37 @@ class ProgramBuilder:
         if model.tied and self.stages > 1:
             self.ends_weights[1, 0] += model.vocabulary * model.hidden / self.layout.tensor
 
-    def program(self, paths: SchedulePaths, cutoff: float) -> PointProgram:
-        """Return the program with the paths so far, for what takes at most `cutoff` seconds."""
         self.layers()
         self.order_of_types()
         self.memory()
         self.waits()
         self.traffic()
         self.optimizer()
+        self.listed: set[int] = set()
+
+    def program(self, paths: SchedulePaths, cutoff: float) -> PointProgram:
+        """Return the program with the paths so far, for what takes at most `cutoff` seconds."""
         self.paths(paths)
         ends = [self.t, self.g, self.o]
-        self.build.row("cutoff", ends, 1.0, -np.inf, cutoff - self.costs.constant)
-        cost = np.zeros(len(self.build.upper))
+        linear = self.build.build()
+        cost = np.zeros(len(linear.cost))
         cost[ends] = 1.0
-        return PointProgram(
-            replace(self.build.build(cost), offset=self.costs.constant), self.n, self.r
-        )
+        upper = linear.column_upper.copy()
+        upper[ends] = cutoff - self.costs.constant
+        # One of the three may take all of it; their sum is cut off by the row.
+        linear = replace(linear, cost=cost, column_upper=upper, offset=self.costs.constant)
+        return PointProgram(with_row(linear, ends, cutoff - self.costs.constant), self.n, self.r)
+
+    def seconds(self, x: Floats) -> Floats:
+        """Return the passes of every stage in a solution, shape (stages, 3)."""
+        rates, i = self.rates, self.i
+        found = x[self.n] @ rates.passes[i] + self.ends
+        found[:, 1] += self.costs.hooks * x[self.n].sum(axis=1)
+        if self.r is not None:
+            found[:, :2] += x[self.r] @ rates.again[i]
+        if self.wait is not None:
+            found[:, :2] += x[self.wait]
+        return np.asarray(found)
 
     def passes(self, s: int, weight: Floats) -> tuple[list[int], list[float], float]:
         """Return columns, factors and constant of Σ weight · (F_s, B_s, W_s), equation (6)."""
@@ -220,13 +266,14 @@ class ProgramBuilder:
         return columns, factors, float(self.ends[s] @ weight)
 
     def layers(self) -> None:
-        """Every layer is in one stage, and no stage is below the declared least (7)."""
+        """Every layer is in one stage, whose number of layers is in its range (7)."""
         for k in range(self.kinds):
             count = self.rates.count[k]
             self.build.row(f"layers[{k}]", self.n[:, k], 1.0, count, count)
-        least = least_layers(self.space.model.layers, self.layout)
+        least, most_layers = stage_range(self.space.model, self.layout)
         for s in range(self.stages):
-            self.build.row(f"least[{s}]", self.n[s], 1.0, least, np.inf)
+            low, high = float(least[s]), float(most_layers[s])
+            self.build.row(f"range[{s}]", self.n[s], 1.0, low, high)
             if self.r is not None and self.y is not None:
                 for k in range(self.kinds):
                     one, most = [self.r[s, k], self.n[s, k]], self.rates.count[k]
@@ -331,7 +378,7 @@ class ProgramBuilder:
         if self.sharded:
             return
         overlap, hidden = self.layout.overlap, self.prices.calibration.hidden
-        pieces = max(8, self.layout.chunks)
+        pieces = max(LEAST_PIECES, self.layout.chunks)
         for k in range(self.ranks):
             own = list(range(k, self.stages, self.ranks))
             ways: list[list[tuple[list[int], list[float], float]]] = []
@@ -373,12 +420,23 @@ class ProgramBuilder:
 
     def paths(self, paths: SchedulePaths) -> None:
         """No path is longer than the schedule (4)."""
+        rates, i = self.rates, self.i
+        per_layer = rates.passes[i].copy()
+        per_layer[:, 1] += self.costs.hooks
+        columns = [np.array([self.t]), self.n.ravel()]
+        if self.r is not None:
+            columns.append(self.r.ravel())
+        if self.wait is not None:
+            columns.append(self.wait.ravel())
+        where = np.concatenate(columns)
         rows, messages = paths.rows
-        for number, (path, sent) in enumerate(zip(rows, messages, strict=True)):
-            columns, factors, constant = [int(self.t)], [1.0], sent * self.costs.message
-            for s in np.flatnonzero(path.any(axis=1)):
-                own, shares, fixed = self.passes(int(s), path[s])
-                columns += own
-                factors += [-x for x in shares]
-                constant += fixed
-            self.build.row(f"path[{number}]", columns, factors, float(constant), np.inf)
+        for number in range(len(self.listed), len(rows)):
+            self.listed.add(number)
+            path, sent = rows[number], messages[number]
+            factors = [np.ones(1), -(path @ per_layer.T).ravel()]
+            if self.r is not None:
+                factors.append(-(path[:, :2] @ rates.again[i].T).ravel())
+            if self.wait is not None:
+                factors.append(-path[:, :2].ravel())
+            least = sent * self.costs.message + float((path * self.ends).sum())
+            self.build.row(f"path[{number}]", where, np.concatenate(factors), least, np.inf)

@@ -7,7 +7,7 @@ and, where whole layers are recomputed, how many of each stage are. The points a
 
     t c p d = N devices,  M = global batch / (b d) whole,  e e_t | t c d                         (1)
     t ≤ the domain of peer links,  c ≤ sequence / 1,024,  v ≤ 12,  b a power of two up to 16     (2)
-    interleaved: p | M;  with a pipeline M ≤ 4,096                                               (3)
+    interleaved: p | M, p v | L + (0, 1 or 2 for embedding and head);  a pipeline: M ≤ 4,096       (3)
 
 (1) is what `check_layout` asks, (2) and (3) are declared: a certificate holds for this space. What
 the job gives takes the place of (2). Points are columns of numbers, since there are up to a million.
@@ -250,9 +250,7 @@ def _pipelines(
             continue
         elif schedule is JobSchedule.INTERLEAVED:
             fits = microbatches % pipeline == 0
-            kinds += [
-                (k, v) for v in chunks if v > 1 and fits and v * pipeline <= model.layers
-            ]
+            kinds += [(k, v) for v in chunks if v > 1 and fits and _even(model, v * pipeline)]
         elif 1 in chunks:
             kinds.append((k, 1))
     space = job.space.zero if pipeline == 1 else job.space.zero_in_pipeline
@@ -260,6 +258,12 @@ def _pipelines(
     if replicas == 1:
         stages = stages[:1]  # nothing is divided
     return np.array([(k, v, z) for k, v in kinds for z in stages], dtype=np.int64).reshape(-1, 3)
+
+
+def _even(model: ModelDescription, stages: int) -> bool:
+    """Whether stages can be even, where embedding, head and further predictions may count as layers."""
+    ends = 2 + len(model.mtp)
+    return stages <= model.layers and any((model.layers + k) % stages == 0 for k in range(ends + 1))
 
 
 def _nothing(job: TrainingJob, cluster: TrainingCluster) -> str:
