@@ -102,7 +102,7 @@ FEW = 1.0
 def point_costs(space: JobSpace, point: int, prices: LayerPrices) -> PointCosts:
     """Return the costs of a point, from those of any estimate."""
     layout = space.layout(point)
-    most = space.model.parameters / layout.tensor
+    most = float(space.model.parameters)
     gather, reduce = _traffic_lines(layout, prices, most)
     one = (optimizer_step(layout, prices, 1.0, 0.0), optimizer_step(layout, prices, 0.0, 1.0))
     constant = prices.calibration.step + tied_all_reduce(layout, prices)
