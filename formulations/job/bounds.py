@@ -13,8 +13,8 @@ forward pass, φ' the smallest. Rank k cannot begin before the passes of the ran
 for each schedule a mixture of such paths counts every rank's work alike:
 
     any order                T ≥ W φ' / (1 − (1 − φ'/M)^p)                                      (12)
-    1F1B                     T ≥ W (1 + 1 / Σ_k 1/c_k),  c_k = M − 1 − min(M − 1, p − k) φ       (13)
-    interleaved              T ≥ M W / p + (p − 1)/2 · (forward and backward pass of the least chunk)
+    1F1B                     T ≥ W (1 + 1 / Σ_k 1/c_k),  c_k = M − 1 − min(M − 1, p − k) φ      (13)
+    interleaved              T ≥ M W / p + mean over k of the first chunks before rank k, at least
 
 for whatever split. To it come the least exposed traffic of gradients, a mean rank's, and the
 optimizer's step over a mean rank's weights. (The bubble of equal stages is no bound: a plan with
@@ -97,7 +97,6 @@ def _excess(
         Shape (p, v): microbatches in flight.
     """
     s = space.setting[group]
-    p, v = flight.shape
     loses, limit = 1 + FRAGMENTATION, memory_limit(space)
     lowest, there = flight.min(axis=1), rates.count > 0
     chunk = int(stage_range(space.model, space.layout(int(group[0])))[0].min())
@@ -169,7 +168,7 @@ def _work(
 ) -> Floats:
     """Return the least seconds of a schedule's passes for points that share it."""
     s = space.setting[group]
-    p, v, m = (int(x[group[0]]) for x in (space.pipeline, space.chunks, space.microbatches))
+    p, m = int(space.pipeline[group[0]]), int(space.microbatches[group[0]])
     there = rates.count > 0
     layers = rates.passes[s].copy()
     layers[:, :, 1] += hooks[:, None]

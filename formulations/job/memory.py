@@ -2,7 +2,7 @@
 
 A rank k that holds n_sτ layers of type τ in its stages s, r_sτ of them recomputed, needs
 
-    c_k + Σ_s Σ_τ [ state_τ n_sτ + x a_s (A_τ n_sτ − A'_τ r_sτ) ] + x max(loss_k, X_k) ≤ memory   (5)
+    c_k + Σ_s Σ_τ [ state_τ n_sτ + x a_s (A_τ n_sτ − A'_τ r_sτ) ] + x max(loss_k, X_k) ≤ memory  (5)
 
 with a_s microbatches of the stage in flight, x = 1 + the share that the allocator loses, and c_k
 what is there in any case. With Megatron's kernels and ZeRO below 3 this is `rank_memory`, term by
@@ -59,9 +59,7 @@ class MemoryRows:
 @lru_cache(maxsize=4096)
 def in_flight(schedule: JobSchedule, pipeline: int, chunks: int, microbatches: int) -> Ints:
     """Return the microbatches in flight of rank k's chunk j, shape (p, v)."""
-    layout = Layout(
-        pipeline=pipeline, chunks=chunks, schedule=schedule, global_batch=microbatches
-    )
+    layout = Layout(pipeline=pipeline, chunks=chunks, schedule=schedule, global_batch=microbatches)
     found = np.zeros((pipeline, chunks), dtype=np.int64)
     for rank in range(pipeline):
         for stage, count in passes_in_flight(layout, rank).items():
@@ -131,9 +129,7 @@ def memory_rows(space: JobSpace, rates: Rates, point: int) -> MemoryRows:
     recipe, loses = setting.recipe, 1 + FRAGMENTATION
     state = state_bytes(space, points)
     per = np.array([state.shared[0], state.routed[0]])
-    flight = in_flight(
-        space.schedules[space.schedule[point]], p, v, int(space.microbatches[point])
-    )
+    flight = in_flight(space.schedules[space.schedule[point]], p, v, int(space.microbatches[point]))
     always = recipe.bucket_bytes + (rates.messages[i] if p > 1 else 0.0)
     fixed = np.full(p, CONTEXT_BYTES + loses * always)
     output = kept_output(setting, space.model.hidden)

@@ -84,9 +84,7 @@ class SchedulePaths:
         actions = self.chain.actions
         counts = np.zeros((self.stages + 1, 4))
         end = np.empty(len(actions.which))
-        seconds = execute_with_messages(
-            actions.which, actions.before, duration, sent, end, counts
-        )
+        seconds = execute_with_messages(actions.which, actions.before, duration, sent, end, counts)
         own = counts[:-1]
         path = np.stack(
             (own[:, FORWARD], own[:, BACKWARD] + own[:, INPUT], own[:, WEIGHT] - own[:, INPUT]),

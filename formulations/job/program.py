@@ -1,18 +1,18 @@
 """The program of one outer point: layers of each stage, and how many of them are recomputed.
 
 For stage s and layer type τ, n_sτ layers, r_sτ of them recomputed; y_k whether rank k recomputes
-any. Seconds of stage s for one microbatch are linear in both, with E_s what the ends have besides:
+any. Seconds of stage s for a microbatch are linear in both, with E_s what the ends have besides:
 
-    F_s = Σ_τ ( f_τ n_sτ + f'_τ r_sτ ) + E_sF + φ_s          B_s, W_s alike, B_s with ψ_s          (6)
+    F_s = Σ_τ ( f_τ n_sτ + f'_τ r_sτ ) + E_sF + φ_s          B_s, W_s alike, B_s with ψ_s       (6)
 
     minimise  T + G + O + constants
-    T ≥ Σ_s ( n_πsF F_s + n_πsB B_s + n_πsW W_s ) + n_π · message       paths π found so far       (4)
-    Σ_s n_sτ = L_τ,   r_sτ ≤ n_sτ,   Σ_τ n_sτ within the declared range of s                       (7)
-    bytes of rank k ≤ memory, X_k with the recomputed layer where y_k     every rank k              (5)
-    r_sτ ≤ L_τ y_k                                                      s on k                     (8)
-    G ≥ reduce_k + gather_k, each as far as nothing hides it            every rank k               (9)
-    O ≥ the optimizer's step over what rank k holds                     every rank k              (10)
-    φ_s ≥ gather_s − hidden F_s, φ_s ≥ a layer's gather; ψ_s alike      weights sharded           (11)
+    T ≥ Σ_s ( n_πsF F_s + n_πsB B_s + n_πsW W_s ) + n_π · message       paths π found so far    (4)
+    Σ_s n_sτ = L_τ,   r_sτ ≤ n_sτ,   Σ_τ n_sτ within the declared range of s                    (7)
+    bytes of rank k ≤ memory, X_k with the recomputed layer where y_k     every rank k           (5)
+    r_sτ ≤ L_τ y_k                                                      s on k                  (8)
+    G ≥ reduce_k + gather_k, each as far as nothing hides it            every rank k            (9)
+    O ≥ the optimizer's step over what rank k holds                     every rank k           (10)
+    φ_s ≥ gather_s − hidden F_s, φ_s ≥ a layer's gather; ψ_s alike      weights sharded        (11)
 
 Traffic of a rank is below its true seconds where those are not linear (all-reduce is the faster of
 ring and tree). Where layers of two types follow each other once (dense ones, then mixtures of
@@ -107,16 +107,17 @@ def point_costs(space: JobSpace, point: int, prices: LayerPrices) -> PointCosts:
     one = (optimizer_step(layout, prices, 1.0, 0.0), optimizer_step(layout, prices, 0.0, 1.0))
     constant = prices.calibration.step + tied_all_reduce(layout, prices)
     hooks = prices.calibration.hooks if layout.zero and layout.pipeline > 1 else 0.0
-    return PointCosts(
-        layout, message_time(layout, prices), gather, reduce, one, constant, hooks
-    )
+    return PointCosts(layout, message_time(layout, prices), gather, reduce, one, constant, hooks)
 
 
 def _traffic_lines(
     layout: Layout, prices: LayerPrices, most: float
 ) -> tuple[LinearTraffic, LinearTraffic]:
     """Return lines below the seconds of gathering and reducing up to `most` parameters."""
-    few, many = replica_traffic(layout, prices, FEW, 0.0), replica_traffic(layout, prices, most, 0.0)
+    few, many = (
+        replica_traffic(layout, prices, FEW, 0.0),
+        replica_traffic(layout, prices, most, 0.0),
+    )
     routed = replica_traffic(layout, prices, 0.0, most)
     found = [
         LinearTraffic(low, (high - low) / most, experts / most)

@@ -7,10 +7,10 @@ and, where whole layers are recomputed, how many of each stage are. The points a
 
     t c p d = N devices,  M = global batch / (b d) whole,  e e_t | t c d                         (1)
     t ≤ the domain of peer links,  c ≤ sequence / 1,024,  v ≤ 12,  b a power of two up to 16     (2)
-    interleaved: p | M, p v | L + (0, 1 or 2 for embedding and head);  a pipeline: M ≤ 4,096       (3)
+    interleaved: p | M, p v | L + (0, 1 or 2 for the ends);  in a pipeline M ≤ 4,096             (3)
 
 (1) is what `check_layout` asks, (2) and (3) are declared: a certificate holds for this space. What
-the job gives takes the place of (2). Points are columns of numbers, since there are up to a million.
+the job gives takes the place of (2). Points are columns of numbers: there are up to a million.
 """
 
 from __future__ import annotations
@@ -74,19 +74,15 @@ class JobSpace:
 
     def layout(self, point: int) -> Layout:
         """Return a point as a layout, with stages as even as can be."""
+        setting: Layout = self.settings[int(self.setting[point])]
         return replace(
-            self.settings[self.setting[point]],
+            setting,
             pipeline=int(self.pipeline[point]),
             data=int(self.data[point]),
             chunks=int(self.chunks[point]),
             zero=int(self.zero[point]),
             schedule=self.schedules[self.schedule[point]],
         )
-
-    @property
-    def recomputes(self) -> frozenset[Recompute]:
-        """The set of modules with which each stage chooses its number of layers."""
-        return FULL
 
 
 FULL = frozenset({Recompute.FULL})
@@ -149,10 +145,12 @@ def _values(job: TrainingJob, name: str, otherwise: range | list[int]) -> list[i
 def _degrees(
     model: ModelDescription, cluster: TrainingCluster, job: TrainingJob
 ) -> Iterator[Layout]:
-    """Yield the tensor, context, expert and expert-tensor degrees that the model can be cut into."""
+    """Yield tensor, context, expert and expert-tensor degrees that the model can be cut into."""
     devices, template = cluster.devices, job.template
     divisors = [n for n in range(1, devices + 1) if devices % n == 0]
-    experts = max((b.experts.experts for b in model.layer_types if b.experts is not None), default=1)
+    experts = max(
+        (b.experts.experts for b in model.layer_types if b.experts is not None), default=1
+    )
     within = [n for n in divisors if n <= min(cluster.domain, cluster.per_node)]
     rings = [n for n in divisors if n == 1 or n <= job.sequence // LEAST_CONTEXT_TOKENS]
     shares = [n for n in divisors if experts % n == 0]
@@ -167,7 +165,9 @@ def _degrees(
         for e, e_t in product([1] if experts == 1 else _values(job, "expert", shares), folded):
             # All of a rank's devices are there to be divided; how many depends on the pipeline.
             both = replace(one, expert=e, expert_tensor=e_t)
-            if e * e_t <= devices and _keeps(check_experts, model, replace(both, data=devices * e_t)):
+            if e * e_t <= devices and _keeps(
+                check_experts, model, replace(both, data=devices * e_t)
+            ):
                 yield both
 
 
@@ -261,9 +261,10 @@ def _pipelines(
 
 
 def _even(model: ModelDescription, stages: int) -> bool:
-    """Whether stages can be even, where embedding, head and further predictions may count as layers."""
+    """Whether stages can be even, where embedding, head and predictions may count as layers."""
     ends = 2 + len(model.mtp)
-    return stages <= model.layers and any((model.layers + k) % stages == 0 for k in range(ends + 1))
+    even = any((model.layers + k) % stages == 0 for k in range(ends + 1))
+    return even and stages <= model.layers
 
 
 def _nothing(job: TrainingJob, cluster: TrainingCluster) -> str:

@@ -203,9 +203,7 @@ class TrainingJob:
             )
             object.__setattr__(self, "recompute", sets)
         if isinstance(self.recipe, str) and self.recipe not in RECIPES:
-            raise InputError(
-                f"recipe: {quote(self.recipe)} is not one of {', '.join(RECIPES)}"
-            )
+            raise InputError(f"recipe: {quote(self.recipe)} is not one of {', '.join(RECIPES)}")
         if self.memory_bytes is not None and not self.memory_bytes > 0:
             raise InputError(f"memory_bytes: {self.memory_bytes:g}; it must be above 0")
 

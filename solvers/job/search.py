@@ -218,9 +218,7 @@ def _even_stages(space: JobSpace, table: Rates, i: int, layout: Layout) -> tuple
     return tuple(np.diff(edges).tolist())
 
 
-def _recomputed(
-    rows: MemoryRows, rank: int, stages: Sequence[Floats]
-) -> Iterator[tuple[int, int]]:
+def _recomputed(rows: MemoryRows, rank: int, stages: Sequence[Floats]) -> Iterator[tuple[int, int]]:
     """Yield for each stage of a rank how many of its layers must be recomputed.
 
     Parameters
@@ -291,7 +289,7 @@ class _Points:
         builder = ProgramBuilder(space, self.table, costs, point, prices)
         key = (layout.schedule, layout.pipeline, layout.chunks, layout.microbatches)
         if key not in self.paths:
-            self.paths[key] = SchedulePaths(*key)  # type: ignore[arg-type]
+            self.paths[key] = SchedulePaths(*key)
         paths = self.paths[key]
         if not paths.found:
             share = self.table.count / self.table.count.sum()
@@ -345,10 +343,10 @@ class _Points:
         return bound, Reason.OPEN
 
     def solve_one_stage(self, point: int) -> float:
-        """Return the seconds of the best plan without a pipeline: all that is open are layers again.
+        """Return the seconds of the best plan without a pipeline, where recomputed layers are open.
 
-        The more layers are recomputed, the longer a plan takes and the fewer bytes it needs, so that
-        the least number which fits is the best; it is found by halving.
+        The more of them, the longer a plan takes and the fewer bytes it needs, so that the least
+        number which fits is the best; it is found by halving.
         """
         layout = self.search.space.layout(point)
         if layout.recompute != FULL:

@@ -26,7 +26,9 @@ FULL = frozenset({Recompute.FULL})
 
 def small_job(draw: random.Random) -> tuple[ModelDescription, TrainingCluster, TrainingJob]:
     """Return a model of a few layers, not all of one type at times, and a job on a few devices."""
-    base = shipped_model(draw.choice(("llama3.2-1b", "mixtral-8x7b", "gpt2-xl", "deepseek-v2-lite")))
+    base = shipped_model(
+        draw.choice(("llama3.2-1b", "mixtral-8x7b", "gpt2-xl", "deepseek-v2-lite"))
+    )
     layers = draw.randint(2, 5)
     blocks = base.blocks[:layers]
     if base.name == "deepseek-v2-lite":
@@ -113,7 +115,9 @@ def best_of_all(
 ) -> tuple[float, dict[Layout, float]]:
     """Return the least seconds of all plans within so many bytes, and the least of each point."""
     layouts = list(all_layouts(model, cluster, job))
-    prices = LayerPrices(model, cluster, calibration(cluster.accelerator.family, job.space.software))
+    prices = LayerPrices(
+        model, cluster, calibration(cluster.accelerator.family, job.space.software)
+    )
     best: dict[Layout, float] = {}
     for layout, time in zip(layouts, iteration_times(layouts, prices), strict=True):
         if peak_memory(model, layout).needed <= limit:

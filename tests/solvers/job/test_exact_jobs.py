@@ -25,7 +25,9 @@ def check(seed: int) -> str:
     """Compare one random job with brute force; return what it was."""
     draw = random.Random(seed)
     model, cluster, job = small_job(draw)
-    prices = LayerPrices(model, cluster, calibration(cluster.accelerator.family, job.space.software))
+    prices = LayerPrices(
+        model, cluster, calibration(cluster.accelerator.family, job.space.software)
+    )
     every = list(all_layouts(model, cluster, job))
     if not every:
         return "empty"
@@ -50,13 +52,14 @@ def check(seed: int) -> str:
         assert min(found.bound[point], found.seconds) <= true * (1 + 1e-5), (seed, layout)
     assert found.least_bound <= least * (1 + 1e-6), seed
     known = {replace(layout, recompute_layers=None, stage_layers=()) for layout in every}
-    assert all(replace(space.layout(point), stage_layers=()) in known for point in range(len(space)))
+    assert all(
+        replace(space.layout(point), stage_layers=()) in known for point in range(len(space))
+    )
     if np.isinf(least):
         assert found.best is None, seed
         return "infeasible"
-    if job.launcher in ("megatron",):
-        assert found.seconds == pytest.approx(least, rel=2e-6), (seed, found.best)
-    return f"{job.launcher} {found.seconds / least - 1:.2e} {1 - found.least_bound / found.seconds:.2e}"
+    assert found.seconds == pytest.approx(least, rel=2e-6), (seed, found.best)
+    return str(job.launcher)
 
 
 @pytest.mark.parametrize("seed", range(6))
