@@ -33,7 +33,7 @@ SLOWER = 1.03
 
 
 @dataclass(frozen=True, eq=False)
-class SchedulePaths:
+class JobPaths:
     """Paths of one schedule, for p ranks with v chunks each and M microbatches.
 
     Parameters

@@ -42,7 +42,7 @@ from ...instances.costs.stages import (
 )
 from ..linear import Linear, LinearBuilder
 from .memory import memory_rows
-from .paths import SchedulePaths
+from .paths import JobPaths
 from .rates import Rates
 from .space import FULL, JobSpace
 
@@ -229,7 +229,7 @@ class ProgramBuilder:
         self.optimizer()
         self.listed: set[int] = set()
 
-    def program(self, paths: SchedulePaths, cutoff: float) -> PointProgram:
+    def program(self, paths: JobPaths, cutoff: float) -> PointProgram:
         """Return the program with the paths so far, for what takes at most `cutoff` seconds."""
         self.paths(paths)
         ends = [self.t, self.g, self.o]
@@ -419,7 +419,7 @@ class ProgramBuilder:
                 constant, np.inf,
             )  # fmt: skip
 
-    def paths(self, paths: SchedulePaths) -> None:
+    def paths(self, paths: JobPaths) -> None:
         """No path is longer than the schedule (4)."""
         rates, i = self.rates, self.i
         per_layer = rates.passes[i].copy()

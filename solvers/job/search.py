@@ -19,7 +19,7 @@ import numpy as np
 
 from ...formulations.job.bounds import FirstBounds, first_bounds
 from ...formulations.job.memory import MemoryRows, memory_rows
-from ...formulations.job.paths import SchedulePaths
+from ...formulations.job.paths import JobPaths
 from ...formulations.job.program import PointCosts, ProgramBuilder, point_costs, stage_range
 from ...formulations.job.rates import Rates, rates
 from ...formulations.job.space import FULL, JobSpace
@@ -276,10 +276,10 @@ class _Points:
 
     def __init__(self, search: JobSearch, table: Rates) -> None:
         self.search, self.table = search, table
-        self.paths: dict[tuple[object, ...], SchedulePaths] = {}
+        self.paths: dict[tuple[object, ...], JobPaths] = {}
         self.costs: dict[int, PointCosts] = {}
 
-    def builder(self, point: int) -> tuple[ProgramBuilder, SchedulePaths]:
+    def builder(self, point: int) -> tuple[ProgramBuilder, JobPaths]:
         """Return what a point's program is built from."""
         space, prices = self.search.space, self.search.prices
         if point not in self.costs:
@@ -289,7 +289,7 @@ class _Points:
         builder = ProgramBuilder(space, self.table, costs, point, prices)
         key = (layout.schedule, layout.pipeline, layout.chunks, layout.microbatches)
         if key not in self.paths:
-            self.paths[key] = SchedulePaths(*key)
+            self.paths[key] = JobPaths(*key)
         paths = self.paths[key]
         if not paths.found:
             share = self.table.count / self.table.count.sum()
