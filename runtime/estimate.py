@@ -127,7 +127,7 @@ def _whole(
 
 
 @dataclass(frozen=True)
-class _Steps:
+class ScheduleSteps:
     """A schedule in steps of actions that wait for earlier steps only.
 
     Parameters
@@ -151,7 +151,7 @@ class _Steps:
 
 
 @lru_cache(maxsize=512)
-def _steps(schedule: str, pipeline: int, chunks: int, microbatches: int) -> _Steps:
+def schedule_steps(schedule: str, pipeline: int, chunks: int, microbatches: int) -> ScheduleSteps:
     """Return the runtime's own order of passes in steps."""
     stages = pipeline * chunks
     line = chain([1.0] * stages, [2.0] * stages, device=[s % pipeline for s in range(stages)])
@@ -179,7 +179,7 @@ def _steps(schedule: str, pipeline: int, chunks: int, microbatches: int) -> _Ste
     place[count] = count
     start = np.searchsorted(step[row], np.arange(step.max() + 2))
     task = 3 * stage + role
-    return _Steps(start, task[row], place[before[row]], place[needs[row]], remote[row])
+    return ScheduleSteps(start, task[row], place[before[row]], place[needs[row]], remote[row])
 
 
 def _step_of(first: Ints, needs: Ints) -> Ints:
@@ -240,7 +240,7 @@ def longest_path(
             for m in (most - window, most)
         )
         return np.asarray(more + (microbatches - most) / window * (more - fewer))
-    steps = _steps(schedule, pipeline, chunks, microbatches)
+    steps = schedule_steps(schedule, pipeline, chunks, microbatches)
     split = bool((steps.task % 3 == 2).any())
     duration = np.empty((3 * len(forward), forward.shape[1]))
     duration[0::3], duration[2::3] = forward, weights

@@ -122,12 +122,12 @@ def _stage_times(layout: Layout, prices: LayerPrices) -> tuple[StageTime, ...]:
         again = layout.recomputed_layers(stage, count)
         ends = (stage == 0, stage == layout.stages - 1, stage == further)
         if (own, again, ends) not in known:
-            known[own, again, ends] = _stage(layout, prices, times, held, own, again, *ends)
+            known[own, again, ends] = stage_time(layout, prices, times, held, own, again, *ends)
         stages.append(known[own, again, ends])
     return tuple(stages)
 
 
-def _stage(
+def stage_time(
     layout: Layout,
     prices: LayerPrices,
     times: LayerTimes,
