@@ -122,7 +122,8 @@ def in_short(layout: Layout) -> str:
     }  # fmt: skip
     degrees = " ".join(f"{name}{count}" for name, count in words.items() if count > 1)
     modules = "+".join(sorted(layout.recompute)) or "none"
-    return f"{degrees or 'd1'} zero{layout.zero} recompute {modules}"
+    parallel = " sp" if layout.sequence_parallel else ""
+    return f"{degrees or 'd1'}{parallel} zero{layout.zero} recompute {modules}"
 
 
 def provenance() -> dict[str, str]:

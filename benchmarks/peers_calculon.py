@@ -1,6 +1,6 @@
-"""Calculon's exhaustive search beside the costs: which layout it takes, and what that is worth here.
+"""Calculon's exhaustive search beside the costs: which layout it takes, and what it is worth here.
 
-    python benchmarks/peers_calculon.py --calculon DIR [--python PYTHON] [--csv OUT] [--cases N]
+    python benchmarks/peers_calculon.py --calculon DIR [--python PYTHON] [--csv OUT] [--only NAME]
 
 DIR is an unchanged checkout of calculon-ai/calculon; PYTHON has what it imports (psutil, pandas).
 Each case is a model of its own on A100s of 80 GB, over what it can search and we can price: without
@@ -27,7 +27,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from job_sweeps import provenance
+from job_sweeps import in_short, provenance
 from peers import gpt
 
 from stagecut.instances import InputError
@@ -42,15 +42,14 @@ from stagecut.runtime.estimate import iteration_times
 
 #: Model, devices and global batch.
 CASES = (
-    ("gpt3-13B", 8, 64),
+    ("megatron-5B", 8, 64),
     ("megatron-22B", 8, 64),
-    ("gpt3-13B", 16, 128),
     ("gpt3-175B", 64, 64),
 )
 SYSTEM = "systems/a100_80g.json"
 RECOMPUTE = {"full": {"full"}, "attn_only": {"core_attn"}, "none": ()}
 #: Seconds after which a search is left.
-PATIENCE = 1800
+PATIENCE = 3600
 
 
 def search(
@@ -134,7 +133,9 @@ def space(
             continue
         data = devices // (tensor * pipeline)
         per_rank = model.layers // pipeline
-        counts = [v for v in range(1, per_rank + 1) if per_rank % v == 0 and (v == 1 or pipeline > 1)]
+        counts = [
+            v for v in range(1, per_rank + 1) if per_rank % v == 0 and (v == 1 or pipeline > 1)
+        ]
         sizes = [b for b in range(1, batch // data + 1) if batch // data % b == 0]
         modes = itertools.product(
             counts, sizes, RECOMPUTE.values(), (0, 1)[: 2 if data > 1 else 1],
@@ -152,14 +153,6 @@ def space(
             except InputError:
                 continue
             yield layout
-
-
-def in_short(layout: Layout) -> str:
-    """Return a layout's degrees in one word each."""
-    return (
-        f"t{layout.tensor} p{layout.pipeline} v{layout.chunks} d{layout.data} b{layout.microbatch} "
-        f"zero{layout.zero} sp{int(layout.sequence_parallel)} {'+'.join(layout.recompute) or 'none'}"
-    )
 
 
 def compare(checkout: Path, python: str, name: str, devices: int, batch: int) -> dict[str, Any]:
@@ -207,10 +200,12 @@ def main() -> None:
     parser.add_argument("--calculon", type=Path, required=True)
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--csv", type=Path)
-    parser.add_argument("--cases", type=int, default=len(CASES), help="as many of them")
+    parser.add_argument("--only", default="", help="cases whose model's name has this in it")
     options = parser.parse_args()
     rows = []
-    for case in CASES[: options.cases]:
+    for case in CASES:
+        if options.only not in case[0]:
+            continue
         rows.append(compare(options.calculon.absolute(), options.python, *case) | provenance())
         print("\n".join(f"{key:22}{value}" for key, value in rows[-1].items()) + "\n", flush=True)
         if options.csv:

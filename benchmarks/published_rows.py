@@ -119,7 +119,10 @@ class Case:
 
     @property
     def group(self) -> tuple[object, ...]:
-        """Runs of one group differ in layout alone: same software, model, devices, tokens, precision."""
+        """Runs of one group differ in layout alone.
+
+        Software, model, devices, tokens per batch and precision are the same.
+        """
         layout = self.layout
         return (
             self.source, layout.software, replace(self.description, name="", source=""),

@@ -1,12 +1,12 @@
 """The usual choices for a job, and the published recipes that one of them takes."""
 
 import csv
-import importlib.util
+import importlib
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from project import ROOT
 
 from stagecut.instances.costs.clusters import training_cluster
 from stagecut.instances.costs.layout import Layout, check_layout
@@ -105,11 +105,10 @@ def test_a_recipe_is_taken_from_the_nearest_number_of_such_devices():
 
 def test_the_program_writes_what_is_read(tmp_path, monkeypatch):
     """Of two runs of the same choice the faster one, with the fields that its row names."""
-    folder = Path(__file__).parents[3] / "benchmarks"
-    monkeypatch.syspath_prepend(str(folder))
-    spec = importlib.util.spec_from_file_location("recipes_program", folder / "recipes.py")
-    program = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(program)
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    for name in ("published_rows", "published_runs", "recipes"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    program = importlib.import_module("recipes")
     row = {
         "id": "1", "sweep": "bridge:x", "model": "llama3-8b", "seq": "8192", "global_batch": "512",
         "micro_batch": "2", "gpu": "GB200", "gpus": "256", "gpus_per_node": "72", "tp": "2",
