@@ -7,8 +7,8 @@ measured time over the fastest measured, less one. A layout that ran several tim
 median of its times; one that ran out of memory and is taken, as infinite regret.
 
     --csv OUT    a row for each sweep: what is taken, what was best
-    --features   the costs' error by degree, microbatch, recomputation and ZeRO stage, against the
-                 other layouts of the same sweep, in which everything else is alike
+    --features   the costs' error by degree, microbatch, schedule, recomputation and ZeRO stage,
+                 between layouts of a sweep in which everything else is alike
 """
 
 from __future__ import annotations
@@ -37,11 +37,14 @@ FEATURES: dict[str, Callable[[Layout], object]] = {
     "tensor": lambda layout: layout.tensor,
     "microbatch": lambda layout: layout.microbatch,
     "pipeline": lambda layout: layout.pipeline,
-    "chunks": lambda layout: layout.chunks,
+    "schedule": lambda layout: f"{layout.schedule} {layout.chunks}",
     "context": lambda layout: layout.context,
     "expert": lambda layout: layout.expert,
     "zero": lambda layout: layout.zero,
     "recompute": lambda layout: "+".join(sorted(layout.recompute)) or "none",
+    "recipe": lambda layout: " ".join(f"{value}" for value in vars(layout.recipe).values()),
+    "graphs": lambda layout: (layout.graphs, layout.compiled),
+    "dispatcher": lambda layout: layout.dispatcher,
 }
 
 
