@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ..common.errors import InputError
 from ..common.quantities import show_bytes
 from ..costs.description import ModelDescription
-from ..costs.hardware import TrainingCluster
+from ..costs.hardware import NumberFormat, TrainingCluster
 from ..costs.layout import JobSchedule, Layout, Recompute, check_layout
 from ..costs.memory import peak_memory
 from .recipes import PublishedRecipe, published_recipes
@@ -111,7 +111,7 @@ def usual_layouts(
         ("ZeRO-1 in a pipeline (DeepSpeed)", _pipeline(common, model, cluster)),
         ("torchtitan's recipes", _titan(common, model, cluster)),
     ]
-    recipe = nearest_recipe(model, cluster)
+    recipe = nearest_recipe(model, cluster, base.recipe.compute)
     if recipe is not None:
         rules.append((f"NVIDIA's recipe for {recipe.devices}", _published(common, recipe, cluster)))
     return tuple(
@@ -200,8 +200,10 @@ def _titan(common: Layout, model: ModelDescription, cluster: TrainingCluster) ->
             yield replace(layout, microbatch=size, recompute=recompute)
 
 
-def nearest_recipe(model: ModelDescription, cluster: TrainingCluster) -> PublishedRecipe | None:
-    """Return NVIDIA's recipe of a model on such devices, of the nearest number of them."""
+def nearest_recipe(
+    model: ModelDescription, cluster: TrainingCluster, precision: NumberFormat
+) -> PublishedRecipe | None:
+    """Return NVIDIA's recipe of a model on such devices, of the nearest number and precision."""
     named = cluster.accelerator.name
     own = [
         recipe
@@ -209,7 +211,12 @@ def nearest_recipe(model: ModelDescription, cluster: TrainingCluster) -> Publish
         if recipe.name == model.name and recipe.cluster.accelerator.name == named
     ]
     return min(
-        own, key=lambda one: abs(math.log(one.layout.devices / cluster.devices)), default=None
+        own,
+        key=lambda one: (
+            abs(math.log(one.layout.devices / cluster.devices)),
+            one.layout.recipe.compute is not precision,
+        ),
+        default=None,
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 from project import ROOT
 
 from stagecut.instances.costs.clusters import training_cluster
+from stagecut.instances.costs.hardware import NumberFormat
 from stagecut.instances.costs.layout import Layout, check_layout
 from stagecut.instances.costs.memory import peak_memory
 from stagecut.instances.costs.models import model_description
@@ -94,10 +95,15 @@ def test_every_recipe_is_a_layout_that_megatron_runs():
 
 def test_a_recipe_is_taken_from_the_nearest_number_of_such_devices():
     model = model_description("llama3.1-405b")
-    near = nearest_recipe(model, training_cluster("h100:8x64"))
+    near = nearest_recipe(model, training_cluster("h100:8x64"), NumberFormat.BF16)
     assert near.devices == "h100:8x128"
-    assert nearest_recipe(model, training_cluster("gb200:64x1")).devices == "gb200:64x2"
-    assert nearest_recipe(model, training_cluster("a100:8x64")) is None
+    racks = training_cluster("gb200:64x4")
+    for precision in (NumberFormat.FP8, NumberFormat.MXFP8, NumberFormat.NVFP4):
+        found = nearest_recipe(model, racks, precision)
+        assert (found.devices, found.layout.recipe.compute) == ("gb200:64x4", precision)
+    fewer = nearest_recipe(model, training_cluster("gb200:64x1"), NumberFormat.NVFP4)
+    assert fewer.devices == "gb200:64x2"
+    assert nearest_recipe(model, training_cluster("a100:8x64"), NumberFormat.BF16) is None
     own = usual("llama3.1-405b", "h100:8x64", memory=1e15)["NVIDIA's"].layout
     assert (own.tensor, own.context, own.pipeline, own.chunks, own.data) == (8, 2, 8, 8, 4)
     assert own.recipe == Layout().recipe
@@ -136,3 +142,21 @@ def test_the_program_writes_what_is_read(tmp_path, monkeypatch):
     assert layout.stage_layers == (3, 4, 4, 4, 4, 4, 4, 5)
     assert layout.recompute == {"mlp", "moe_act"}
     assert layout.recipe.gradient_bytes == 2
+
+
+def test_the_rivals_of_a_published_job_are_priced_alike(monkeypatch):
+    """Its own layout with what was measured, and what the rules choose, in its precision."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    for name in ("published_rows", "published_runs", "job_sweeps", "job_rivals"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    program = importlib.import_module("job_rivals")
+    (job,) = program.jobs("llama3-8b, h100:8x1, fp8")
+    rows = program.rows_of(job)
+    assert rows[0]["rival"] == program.PUBLISHED
+    assert [bool(row["measured_s"]) for row in rows] == [True] + [False] * (len(rows) - 1)
+    assert float(rows[0]["seconds"]) == pytest.approx(float(rows[0]["measured_s"]), rel=0.1)
+    assert {row["rival"] for row in rows} >= {"ZeRO-3 over all devices", "Megatron-Bridge's guide"}
+    layouts = [rival.layout for rival in job.rivals if rival.layout is not None]
+    assert {(one.recipe, one.overlap, one.graphs) for one in layouts} == {
+        (job.base.recipe, job.base.overlap, job.base.graphs)
+    }
