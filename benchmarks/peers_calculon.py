@@ -1,6 +1,7 @@
 """Calculon's exhaustive search beside the costs: which layout it takes, and what it is worth here.
 
     python benchmarks/peers_calculon.py --calculon DIR [--python PYTHON] [--csv OUT] [--only NAME]
+        [--seconds 3600]
 
 DIR is an unchanged checkout of calculon-ai/calculon; PYTHON has what it imports (psutil, pandas).
 Each case is a model of its own on A100s of 80 GB, over what it can search and we can price: without
@@ -16,8 +17,10 @@ import argparse
 import csv
 import itertools
 import json
+import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -48,14 +51,19 @@ CASES = (
 )
 SYSTEM = "systems/a100_80g.json"
 RECOMPUTE = {"full": {"full"}, "attn_only": {"core_attn"}, "none": ()}
-#: Seconds after which a search is left.
-PATIENCE = 3600
 
 
 def search(
-    checkout: Path, python: str, name: str, devices: int, batch: int, *, whole: bool = False
-) -> dict[str, Any]:
-    """Run Calculon's search.
+    checkout: Path,
+    python: str,
+    name: str,
+    devices: int,
+    batch: int,
+    patience: float,
+    *,
+    whole: bool = False,
+) -> dict[str, Any] | None:
+    """Run Calculon's search; None if it does not end in so many seconds.
 
     Parameters
     ----------
@@ -75,27 +83,40 @@ def search(
         described.write_text(json.dumps(system))
         fewer = ["-d"] if whole else ["-m", "--no-tp-overlap", "--no-dp-overlap"]
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run(
-            [
-                python, "bin/calculon", "llm-optimal-execution", "-c", "1", "-f", "false", *fewer,
-                f"models/{name}.json", str(devices), str(batch), "float16", str(described),
-                str(out),
-            ],
-            cwd=checkout,
-            env={"PYTHONPATH": str(checkout), "PATH": ""},
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=PATIENCE,
-        )  # fmt: skip
+        command = [
+            python, "bin/calculon", "llm-optimal-execution", "-c", "1", "-f", "false", *fewer,
+            f"models/{name}.json", str(devices), str(batch), "float16", str(described), str(out),
+        ]  # fmt: skip
+        said = run(command, checkout, patience)
+        if said is None:
+            return None
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        tried = re.search(r"Total executions: (\d+)", done.stdout + done.stderr)
-        assert tried is not None, done.stderr
+        tried = re.search(r"Total executions: (\d+)", said)
+        assert tried is not None, said
         found = {"tried": int(tried[1]), "cpu_s": after.ru_utime - before.ru_utime}
         if not whole:
             best = json.loads(out.read_text())["0"]
             found |= {"execution": best["execution"], "seconds": best["stats"]["total_time"]}
         return found
+
+
+def run(command: list[str], folder: Path, patience: float) -> str | None:
+    """Return what a program prints; after so many seconds end it with its workers."""
+    started = subprocess.Popen(
+        command,
+        cwd=folder,
+        env={"PYTHONPATH": str(folder), "PATH": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        return started.communicate(timeout=patience)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(started.pid, signal.SIGKILL)
+        started.communicate()
+        return None
 
 
 def layout_of(app: dict[str, Any], execution: dict[str, Any]) -> Layout:
@@ -155,7 +176,9 @@ def space(
             yield layout
 
 
-def compare(checkout: Path, python: str, name: str, devices: int, batch: int) -> dict[str, Any]:
+def compare(
+    checkout: Path, python: str, name: str, devices: int, batch: int, patience: float
+) -> dict[str, Any]:
     """Return the row of a case."""
     app = json.loads((checkout / "models" / f"{name}.json").read_text())
     model, cluster = gpt(name, app), training_cluster(f"a100:{devices}")
@@ -169,28 +192,33 @@ def compare(checkout: Path, python: str, name: str, devices: int, batch: int) ->
     ]
     times = iteration_times(layouts, prices)
     own, best = min(zip(times, layouts, strict=True), key=lambda one: one[0].seconds)
-    seconds = time.process_time() - begun
-    whole = search(checkout, python, name, devices, batch, whole=True)
-    theirs = search(checkout, python, name, devices, batch)
-    taken = layout_of(app, theirs["execution"])
-    usual = replace(taken, order=Layout.order)
-    priced = min(iteration_times([taken, usual], prices), key=lambda one: one.seconds)
-    return {
+    row = {
         "model": name,
         "devices": devices,
         "batch": batch,
-        "calculon_whole_space": whole["tried"],
+        "best_layout": in_short(best),
+        "best_s": f"{own.seconds:.4g}",
+        "priced_here": len(layouts),
+        "cpu_s_here": f"{time.process_time() - begun:.1f}",
+    }
+    whole = search(checkout, python, name, devices, batch, patience, whole=True)
+    theirs = search(checkout, python, name, devices, batch, patience)
+    row["calculon_whole_space"] = whole["tried"] if whole else ""
+    if theirs is None:
+        lacking = ("layout", "says_s", "here_s", "here_fits", "behind")
+        ended = {"calculon_tried": "", "calculon_cpu_s": f"not ended after {patience:g} s"}
+        return row | ended | {f"calculon_{key}": "" for key in lacking}
+    taken = layout_of(app, theirs["execution"])
+    usual = replace(taken, order=Layout.order)
+    priced = min(iteration_times([taken, usual], prices), key=lambda one: one.seconds)
+    return row | {
         "calculon_tried": theirs["tried"],
         "calculon_cpu_s": f"{theirs['cpu_s']:.1f}",
         "calculon_layout": in_short(taken),
         "calculon_says_s": f"{theirs['seconds']:.4g}",
-        "here_s": f"{priced.seconds:.4g}",
-        "here_fits": int(peak_memory(model, taken).needed <= room),
-        "best_layout": in_short(best),
-        "best_s": f"{own.seconds:.4g}",
-        "behind": f"{priced.seconds / own.seconds - 1:.4f}",
-        "priced_here": len(layouts),
-        "cpu_s_here": f"{seconds:.1f}",
+        "calculon_here_s": f"{priced.seconds:.4g}",
+        "calculon_here_fits": int(peak_memory(model, taken).needed <= room),
+        "calculon_behind": f"{priced.seconds / own.seconds - 1:.4f}",
     }
 
 
@@ -201,12 +229,14 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--only", default="", help="cases whose model's name has this in it")
+    parser.add_argument("--seconds", type=float, default=3600, help="after which one is left")
     options = parser.parse_args()
     rows = []
     for case in CASES:
         if options.only not in case[0]:
             continue
-        rows.append(compare(options.calculon.absolute(), options.python, *case) | provenance())
+        row = compare(options.calculon.absolute(), options.python, *case, options.seconds)
+        rows.append(row | provenance())
         print("\n".join(f"{key:22}{value}" for key, value in rows[-1].items()) + "\n", flush=True)
         if options.csv:
             with options.csv.open("w", encoding="utf-8", newline="") as file:
