@@ -145,11 +145,16 @@ def _first(
 
 
 def _sharded(common: Layout, cluster: TrainingCluster) -> Iterator[Layout]:
-    """FSDP, or DeepSpeed's ZeRO-3: weights over all devices, microbatches as large as fit."""
-    whole = replace(common, data=cluster.devices, zero=3)
-    for recompute in (_NOTHING, _FULL):
-        for size in _microbatches(whole):
-            yield replace(whole, microbatch=size, recompute=recompute)
+    """FSDP, or DeepSpeed's ZeRO-3: weights over all devices, microbatches as large as fit.
+
+    Where the batch has too few sequences for so many replicas, or memory is short, with as little
+    tensor parallelism as will do.
+    """
+    for tensor in _divisors(min(WIDEST, cluster.per_node)):
+        whole = replace(_divided(common, cluster, tensor, 1), zero=3)
+        for recompute in (_NOTHING, _FULL):
+            for size in _microbatches(whole):
+                yield replace(whole, microbatch=size, recompute=recompute)
 
 
 def _in_node(common: Layout, model: ModelDescription, cluster: TrainingCluster) -> Iterator[Layout]:
@@ -177,7 +182,8 @@ def _by_size(common: Layout, model: ModelDescription, cluster: TrainingCluster) 
     for recompute in (_NOTHING, _FULL):
         for tensor, pipeline, expert, context in points:
             layout = _divided(common, cluster, tensor, pipeline, max(context, long))
-            yield replace(layout, expert=expert, recompute=recompute)
+            for experts in _expert_degrees(layout, expert):
+                yield replace(layout, expert=experts, recompute=recompute)
 
 
 def _pipeline(
@@ -235,8 +241,7 @@ def _published(
         recompute_layers=own.recompute_layers, stage_layers=own.stage_layers,
         mtp_stage=own.mtp_stage,
     )  # fmt: skip
-    experts = math.gcd(own.expert, layout.tensor * layout.context * layout.data)
-    for expert in dict.fromkeys((own.expert, experts)):
+    for expert in _expert_degrees(layout, own.expert):
         for size in dict.fromkeys((own.microbatch, 1)):
             yield replace(layout, expert=expert, microbatch=size)
             yield replace(layout, expert=expert, microbatch=size, recompute=_FULL)
@@ -262,6 +267,12 @@ def _with_experts(layout: Layout, model: ModelDescription, cluster: TrainingClus
     counts = [block.experts.experts for block in model.layer_types if block.experts is not None]
     ranks = math.gcd(layout.tensor * layout.context * layout.data, *counts) if counts else 1
     return replace(layout, expert=math.gcd(ranks, cluster.per_node))
+
+
+def _expert_degrees(layout: Layout, wanted: int) -> Iterable[int]:
+    """Return an expert degree, and what of it a pipeline rank's devices can be divided by."""
+    ranks = layout.tensor * layout.context * layout.data
+    return dict.fromkeys((wanted, math.gcd(wanted, ranks)))
 
 
 def _microbatches(layout: Layout) -> Sequence[int]:
