@@ -171,7 +171,7 @@ def job_costs(
         cluster = training_cluster(cluster)
     table = calibration
     if table is None:
-        table = calibrations.calibration(cluster.accelerator.family, job.space.software)
+        table = calibrations.calibration(cluster.accelerator.family, job.settings.software)
     if measured is not None:
         table = with_measurements(table, load_measurements(Path(measured)), cluster)
     return JobCosts(model, cluster, job, LayerPrices(model, cluster, table))
@@ -283,7 +283,7 @@ def _candidates(costs: JobCosts, space: JobSpace, search: JobSearch) -> list[Job
     """
     near = np.flatnonzero(search.bound <= search.seconds * (1 + SEPARABLE))
     near = near[np.argsort(search.bound[near], kind="stable")][:LOOKED_AT]
-    table = rates(space.settings, costs.prices)
+    table = rates(space, costs.prices)
     judged = dict(search.tried)
     more = [even_plan(space, table, int(point)) for point in near]
     more = [layout for layout in more if layout not in judged]
@@ -315,7 +315,7 @@ def _without_plan(costs: JobCosts, space: JobSpace, search: JobSearch, seconds: 
         return JobResult(
             None, Status.NO_SOLUTION, seconds, reason="no plan within the time limit; give it more"
         )
-    table = rates(space.settings, costs.prices)
+    table = rates(space, costs.prices)
     low, high = memory_limit(space), memory_limit(space)
 
     def some_fit(limit: float) -> bool:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..instances.costs.description import ModelDescription
 
 #: What `--overlap` names; see `Overlap`.
-OVERLAPPING = ("gradients", "parameters", "tensor", "experts", "messages")
+OVERLAPPING = ("gradients", "parameters", "tensor", "experts", "messages", "iterations")
 
 
 def estimate(

@@ -72,12 +72,12 @@ def iteration_time(
 def iteration_times(layouts: Sequence[Layout], prices: LayerPrices) -> list[IterationTime]:
     """Return the seconds of one iteration under each of many layouts of one model and cluster."""
     stages = [stage_times(layout, prices) for layout in layouts]
-    alike: dict[tuple[str, int, int, int], list[int]] = {}
+    alike: dict[tuple[str, int, int, int, bool], list[int]] = {}
     for i, layout in enumerate(layouts):
-        key = (layout.schedule.value, layout.pipeline, layout.chunks, layout.microbatches)
-        alike.setdefault(key, []).append(i)
+        shape = (layout.schedule.value, layout.pipeline, layout.chunks, layout.microbatches)
+        alike.setdefault((*shape, layout.overlap.iterations), []).append(i)
     path = np.empty(len(layouts))
-    for (schedule, pipeline, chunks, microbatches), group in alike.items():
+    for (schedule, pipeline, chunks, microbatches, apart), group in alike.items():
         forward = np.array([[s.forward for s in stages[i]] for i in group]).T
         backward = np.array([[s.backward for s in stages[i]] for i in group]).T
         weights = np.array([[s.weights for s in stages[i]] for i in group]).T
@@ -87,7 +87,7 @@ def iteration_times(layouts: Sequence[Layout], prices: LayerPrices) -> list[Iter
             forward = forward + np.where(blocking, sent, 0.0)
             backward = backward + np.where(blocking, sent, 0.0)
         path[group] = longest_path(
-            schedule, pipeline, chunks, microbatches, forward, backward, weights, sent
+            schedule, pipeline, chunks, microbatches, forward, backward, weights, sent, apart
         )
     return [
         _whole(layout, prices, own, float(seconds))
@@ -218,6 +218,7 @@ def longest_path(
     backward: Floats,
     weights: Floats,
     sent: Floats,
+    apart: bool = False,
 ) -> Floats:
     """Return the seconds of a schedule for each of L layouts.
 
@@ -227,6 +228,9 @@ def longest_path(
         Shape (stages, L): passes of one microbatch; `backward` includes `weights`.
     sent
         Shape (L,): a message between pipeline ranks.
+    apart
+        Whether a rank goes on when it is through, and not when all are: what counts is then the
+        longest time from a rank's first pass to its last, after which it can all begin again.
     """
     if pipeline == 1:
         return np.asarray(microbatches * (forward + backward).sum(axis=0))
@@ -236,7 +240,7 @@ def longest_path(
         # Long before, the pattern repeats itself, every few rounds of microbatches.
         most = followed - followed % pipeline + microbatches % pipeline
         fewer, more = (
-            longest_path(schedule, pipeline, chunks, m, forward, backward, weights, sent)
+            longest_path(schedule, pipeline, chunks, m, forward, backward, weights, sent, apart)
             for m in (most - window, most)
         )
         return np.asarray(more + (microbatches - most) / window * (more - fewer))
@@ -251,4 +255,9 @@ def longest_path(
         arrives = end[steps.needs[first:last]] + steps.remote[first:last, None] * sent
         ready = np.maximum(end[steps.before[first:last]], arrives)
         end[first:last] = ready + duration[steps.task[first:last]]
-    return np.asarray(end.max(axis=0))
+    if not apart:
+        return np.asarray(end.max(axis=0))
+    begin = end[:count] - duration[steps.task]
+    ranks = [steps.task // 3 % pipeline == rank for rank in range(pipeline)]
+    spans = [end[:count][own].max(axis=0) - begin[own].min(axis=0) for own in ranks]
+    return np.asarray(np.max(spans, axis=0))

@@ -44,7 +44,7 @@ from ..linear import Linear, LinearBuilder
 from .memory import memory_rows
 from .paths import JobPaths
 from .rates import Rates
-from .space import FULL, JobSpace
+from .space import JobSpace
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class ProgramBuilder:
         self.i = int(space.setting[point])
         self.stages, self.ranks = self.layout.stages, self.layout.pipeline
         self.kinds = len(rates.count)
-        self.recomputes = self.layout.recompute == FULL
+        self.recomputes = space.job.counts_layers(self.layout.recompute)
         self.sharded = self.layout.zero == 3 and not stays_gathered(self.layout)
         self.build = LinearBuilder()
         most = np.broadcast_to(rates.count, (self.stages, self.kinds))

@@ -24,7 +24,7 @@ from ...instances.costs.activations import Tokens, element_bytes, fused
 from ...instances.costs.layers import LayerPrices, LayerTime, rank_parameters
 from ...instances.costs.layout import Layout, Software
 from ...instances.costs.memory import RankStages, ends_held, loss_bytes, stage_kept
-from .space import FULL
+from .space import JobSpace
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,9 +74,9 @@ class Rates:
     messages: Floats
 
 
-def rates(settings: tuple[Layout, ...], prices: LayerPrices) -> Rates:
+def rates(space: JobSpace, prices: LayerPrices) -> Rates:
     """Return what layers take under every setting, from the same costs as any estimate."""
-    model = prices.model
+    model, settings = prices.model, space.settings
     kinds = len(model.layer_types)
     main = Counter(model.types_of_layers[: model.layers])
     further = [model.layer_types.index(block) for block in model.mtp]
@@ -89,8 +89,9 @@ def rates(settings: tuple[Layout, ...], prices: LayerPrices) -> Rates:
         np.zeros((s, 2, 2)), np.zeros((s, 2, 2)), np.zeros((s, 2)), np.zeros(s),
     )  # fmt: skip
     for i, setting in enumerate(settings):
-        _time(out, i, setting, prices, further)
-        _memory(out, i, setting, prices, further)
+        by_layer = space.job.counts_layers(setting.recompute)
+        _time(out, i, setting, prices, further, by_layer)
+        _memory(out, i, setting, prices, further, by_layer)
     return out
 
 
@@ -98,13 +99,14 @@ def _seconds(time: LayerTime) -> tuple[float, float, float]:
     return time.forward, time.backward, time.weights
 
 
-def _time(out: Rates, i: int, setting: Layout, prices: LayerPrices, further: list[int]) -> None:
+def _time(
+    out: Rates, i: int, setting: Layout, prices: LayerPrices, further: list[int], by_layer: bool
+) -> None:
     """Set seconds and traffic of setting i."""
     times, model = prices.times(setting), prices.model
-    whole = setting.recompute == FULL
     for k, (plain, again) in enumerate(zip(times.blocks, times.recomputed, strict=True)):
-        out.passes[i, k] = _seconds(plain if whole else again)
-        if whole:
+        out.passes[i, k] = _seconds(plain if by_layer else again)
+        if by_layer:
             out.again[i, k] = again.forward - plain.forward, again.backward - plain.backward
         out.weights[i, k] = rank_parameters(model.layer_types[k], model.hidden, setting)
     out.ends[i, 0] = _seconds(times.embedding)
@@ -118,16 +120,17 @@ def _time(out: Rates, i: int, setting: Layout, prices: LayerPrices, further: lis
     out.ends_weights[i, 1, 0] += model.head_parameters / setting.tensor
 
 
-def _memory(out: Rates, i: int, setting: Layout, prices: LayerPrices, further: list[int]) -> None:
+def _memory(
+    out: Rates, i: int, setting: Layout, prices: LayerPrices, further: list[int], by_layer: bool
+) -> None:
     """Set bytes of setting i, by asking for a pipeline whose ends have no layers."""
     model = prices.model
     ends = replace(setting, pipeline=2, stage_layers=(0, model.layers), recompute_layers=0)
     divided = RankStages.of(model, ends)
-    whole = setting.recompute == FULL
     for k, (again, plain) in enumerate(zip(divided.sizes, divided.plain, strict=True)):
-        out.kept[i, k] = plain.kept if whole else again.kept
-        out.saved[i, k] = plain.kept - again.kept if whole else 0.0
-        out.working[i, k] = plain.working if whole else again.working
+        out.kept[i, k] = plain.kept if by_layer else again.kept
+        out.saved[i, k] = plain.kept - again.kept if by_layer else 0.0
+        out.working[i, k] = plain.working if by_layer else again.working
         out.held[i, k] = again.held.shared, again.held.routed
     empty = replace(divided, stages=((), ()))
     out.ends_kept[i] = [stage_kept(model, ends, stage, empty) for stage in (0, 1)]

@@ -26,6 +26,7 @@ from ...instances.common.errors import InputError
 from ...instances.costs.description import ModelDescription
 from ...instances.costs.hardware import TrainingCluster
 from ...instances.costs.layout import JobSchedule, Layout, Recompute, check_experts, check_heads
+from ...instances.job.launchers import runs
 from ...instances.job.problem import TrainingJob
 
 #: Declared ends of the space, where the job does not say otherwise.
@@ -85,9 +86,6 @@ class JobSpace:
         )
 
 
-FULL = frozenset({Recompute.FULL})
-
-
 def job_space(model: ModelDescription, cluster: TrainingCluster, job: TrainingJob) -> JobSpace:
     """Return all outer points of a job.
 
@@ -128,7 +126,9 @@ def job_space(model: ModelDescription, cluster: TrainingCluster, job: TrainingJo
         settings += own
     if not rows:
         raise InputError(_nothing(job, cluster))
-    table = np.concatenate(rows)
+    table = _runnable(job, settings, schedules, np.concatenate(rows))
+    if not len(table):
+        raise InputError(_nothing(job, cluster))
     return JobSpace(
         model, cluster, job, tuple(settings),
         setting=table[:, 0], pipeline=table[:, 1], data=table[:, 2], microbatches=table[:, 3],
@@ -154,7 +154,7 @@ def _degrees(
     within = [n for n in divisors if n <= min(cluster.domain, cluster.per_node)]
     rings = [n for n in divisors if n == 1 or n <= job.sequence // LEAST_CONTEXT_TOKENS]
     shares = [n for n in divisors if experts % n == 0]
-    parallel = job.space.sequence_parallel
+    parallel = job.settings.sequence_parallel
     for t, c in product(_values(job, "tensor", within), _values(job, "context", rings)):
         if devices % (t * c):
             continue
@@ -192,11 +192,10 @@ def _settings(model: ModelDescription, job: TrainingJob, degrees: Layout) -> Ite
             continue
         seen = set()
         for modes in (frozenset[Recompute](), *job.modes):
-            found = modes & modules
-            if modes == FULL or found == modes:
-                seen.add(found)
-        if FULL in seen:
-            seen.discard(frozenset())  # of which no layer is recomputed
+            if modes <= modules:
+                seen.add(modes)
+        if any(job.counts_layers(modes) for modes in seen):
+            seen.discard(frozenset())  # that recomputes none of its layers
         for found in sorted(seen, key=sorted):
             yield replace(degrees, microbatch=b, recompute=found)
 
@@ -204,7 +203,7 @@ def _settings(model: ModelDescription, job: TrainingJob, degrees: Layout) -> Ite
 def _modules(model: ModelDescription) -> frozenset[Recompute]:
     """Return the modules that layers of the model have, of those that can be recomputed."""
     if any(block.profiled is not None for block in model.layer_types):
-        return FULL
+        return frozenset({Recompute.FULL})
     found = {Recompute.FULL, Recompute.LAYERNORM, Recompute.OPERATORS}
     for block in model.layer_types:
         if block.attention is not None and block.attention.latent:
@@ -253,11 +252,31 @@ def _pipelines(
             kinds += [(k, v) for v in chunks if v > 1 and fits and _even(model, v * pipeline)]
         elif 1 in chunks:
             kinds.append((k, 1))
-    space = job.space.zero if pipeline == 1 else job.space.zero_in_pipeline
-    stages = [z for z in space if job.zero is None or z in (job.allowed("zero") or ())]
+    stages = job.zero_stages(pipeline)
     if replicas == 1:
         stages = stages[:1]  # nothing is divided
     return np.array([(k, v, z) for k, v in kinds for z in stages], dtype=np.int64).reshape(-1, 3)
+
+
+def _runnable(
+    job: TrainingJob, settings: list[Layout], schedules: tuple[JobSchedule, ...], table: Ints
+) -> Ints:
+    """Return the rows of the points that the launcher can run, asking once for those alike."""
+    alike: dict[tuple[object, ...], bool] = {}
+    kinds = [
+        (one.tensor > 1, one.context > 1, one.expert > 1, one.expert_tensor > 1, one.recompute)
+        for one in settings
+    ]
+    keep = np.zeros(len(table), bool)
+    for k, (i, p, d, _, schedule, v, z) in enumerate(table.tolist()):
+        key = (kinds[i], p > 1, d > 1, schedule, v > 1, z)
+        if key not in alike:
+            layout = replace(
+                settings[i], pipeline=p, data=d, schedule=schedules[schedule], chunks=v, zero=z
+            )
+            alike[key] = runs(job.launcher, layout) is None
+        keep[k] = alike[key]
+    return table[keep]
 
 
 def _even(model: ModelDescription, stages: int) -> bool:

@@ -187,6 +187,10 @@ class Overlap:
         Dispatch and combine of experts, beside another microbatch's computation.
     messages
         Pipeline messages, beside the passes of other microbatches.
+    iterations
+        A pipeline rank's next iteration, beside what other ranks have left of this one: no rank
+        waits for a norm of gradients over all of them, or the step is taken first and validated
+        afterwards.
     """
 
     gradients: bool = True
@@ -194,6 +198,7 @@ class Overlap:
     tensor: bool = False
     experts: bool = False
     messages: bool = True
+    iterations: bool = False
 
 
 @dataclass(frozen=True)

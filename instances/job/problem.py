@@ -10,118 +10,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..common.choices import Choice, OrText, choose
+from ..common.choices import OrText
 from ..common.errors import InputError, quote
 from ..common.units import MOST_COUNT
-from ..costs.layout import (
-    RECIPES,
-    ContextKind,
-    JobSchedule,
-    Layout,
-    Recipe,
-    Recompute,
-    Software,
-)
+from ..costs.layout import RECIPES, ContextKind, JobSchedule, Layout, Recipe, Recompute
+from .launchers import LAUNCHERS, LauncherSettings, runs
 
-
-class Launcher(Choice):
-    """Software that will run the plan."""
-
-    MEGATRON = "megatron"
-    TORCHTITAN = "torchtitan"
-    DEEPSPEED = "deepspeed"
-    ANY = "any"
-
-
-@dataclass(frozen=True)
-class LauncherSpace:
-    """What a launcher can run, as far as planning asks.
-
-    Parameters
-    ----------
-    software
-        Family of kernels that it computes with.
-    recipe
-        Precision that it trains in, by default.
-    schedules
-        Orders of passes.
-    zero, zero_in_pipeline
-        ZeRO stages without and with pipeline parallelism.
-    sequence_parallel
-        Whether tensor-parallel ranks divide the sequence between matrix products.
-    context
-        How context parallelism exchanges keys and values.
-    recompute
-        Sets of modules that it can recompute, in all layers; of `FULL` also in some of each stage.
-    """
-
-    software: Software
-    recipe: str
-    schedules: tuple[JobSchedule, ...]
-    zero: tuple[int, ...]
-    zero_in_pipeline: tuple[int, ...]
-    sequence_parallel: bool
-    context: ContextKind
-    recompute: tuple[frozenset[Recompute], ...]
-
-
-_NONE: frozenset[Recompute] = frozenset()
 _FULL = frozenset({Recompute.FULL})
-_SELECTIVE = (
+#: Sets of modules that are recomputed in all layers, where the launcher and the model have them.
+_MODES = (
+    _FULL,
+    frozenset({Recompute.OPERATORS}),
     frozenset({Recompute.LAYERNORM}),
     frozenset({Recompute.MLP}),
     frozenset({Recompute.MOE_ACTIVATION}),
     frozenset({Recompute.LAYERNORM, Recompute.MOE_ACTIVATION}),
     frozenset({Recompute.LAYERNORM, Recompute.MOE_ACTIVATION, Recompute.MLA_UP_PROJECTION}),
     frozenset({Recompute.MOE}),
-    frozenset({Recompute.CORE_ATTENTION}),
 )
-
-#: What the launchers run. Megatron-Core: distributed optimizer (ZeRO 1) and, without a pipeline,
-#: Megatron-FSDP; torchtitan: FSDP2, whose stage 2 keeps weights gathered after the forward pass;
-#: DeepSpeed: its pipeline engine takes ZeRO up to 1.
-LAUNCHERS: dict[Launcher, LauncherSpace] = {
-    Launcher.MEGATRON: LauncherSpace(
-        Software.MEGATRON,
-        "megatron-bf16",
-        (JobSchedule.ONE_F_ONE_B, JobSchedule.INTERLEAVED),
-        (0, 1, 3),
-        (0, 1),
-        True,
-        ContextKind.RING,
-        (_FULL, *_SELECTIVE),
-    ),
-    Launcher.TORCHTITAN: LauncherSpace(
-        Software.TORCHTITAN,
-        "fsdp-bf16",
-        (JobSchedule.ONE_F_ONE_B, JobSchedule.GPIPE, JobSchedule.INTERLEAVED),
-        (3,),
-        (3,),
-        True,
-        ContextKind.ALL_GATHER,
-        (_FULL, frozenset({Recompute.OPERATORS})),
-    ),
-    Launcher.DEEPSPEED: LauncherSpace(
-        Software.MEGATRON_DEEPSPEED,
-        "deepspeed-bf16",
-        (JobSchedule.ONE_F_ONE_B,),
-        (0, 1, 2, 3),
-        (0, 1),
-        False,
-        ContextKind.ALL_TO_ALL,
-        (_FULL,),
-    ),
-    Launcher.ANY: LauncherSpace(
-        Software.MEGATRON,
-        "megatron-bf16",
-        tuple(JobSchedule),
-        (0, 1, 2, 3),
-        (0, 1, 2),
-        True,
-        ContextKind.RING,
-        (_FULL, *_SELECTIVE),
-    ),
-}
+#: How keys and values are exchanged unless the job says otherwise: the first that a launcher has.
+_CONTEXT = (ContextKind.RING, ContextKind.ALL_GATHER, ContextKind.ALL_TO_ALL)
 
 
 @dataclass(frozen=True)
@@ -138,7 +46,8 @@ class TrainingJob:
     sequence
         Tokens per sequence.
     launcher
-        Software that will run the plan.
+        Software that will run the plan: ``megatron``, ``torchtitan``, ``deepspeed``, ``stagecut``,
+        or ``any`` for all schedules with Megatron's kernels.
     tensor, context, pipeline, data, expert, expert_tensor, chunks, microbatch, zero
         Allowed values of the fields of `Layout`.
     schedules
@@ -165,7 +74,7 @@ class TrainingJob:
 
     global_batch: int
     sequence: int = 4096
-    launcher: OrText[Launcher] = Launcher.MEGATRON
+    launcher: str = "megatron"
     tensor: int | tuple[int, ...] | None = None
     context: int | tuple[int, ...] | None = None
     pipeline: int | tuple[int, ...] | None = None
@@ -182,7 +91,9 @@ class TrainingJob:
 
     def __post_init__(self) -> None:
         """Take texts for choices and refuse numbers out of range."""
-        choose(self, launcher=Launcher)
+        if self.launcher not in LAUNCHERS:
+            names = ", ".join(LAUNCHERS)
+            raise InputError(f"launcher: {quote(self.launcher)} is not one of {names}")
         for name in ("global_batch", "sequence"):
             _check(name, getattr(self, name), 1)
         for name in OPEN:
@@ -213,23 +124,33 @@ class TrainingJob:
         return (value,) if isinstance(value, int) else value
 
     @property
-    def space(self) -> LauncherSpace:
+    def settings(self) -> LauncherSettings:
         """What the launcher can run."""
-        return LAUNCHERS[Launcher.of("launcher", self.launcher)]
+        return LAUNCHERS[self.launcher]
 
     @property
     def template(self) -> Layout:
         """A layout of one device with what the job decides: batch, precision, software."""
-        launcher = self.space
-        recipe = self.recipe if self.recipe is not None else launcher.recipe
+        known = self.settings
+        recipe = self.recipe if self.recipe is not None else known.recipe
         return Layout(
             microbatch=1,
             global_batch=self.global_batch,
             sequence=self.sequence,
-            context_kind=launcher.context,
+            context_kind=next((one for one in _CONTEXT if one in known.context), _CONTEXT[0]),
             recipe=RECIPES[recipe] if isinstance(recipe, str) else recipe,
-            software=launcher.software,
+            software=known.software,
         )
+
+    def counts_layers(self, recompute: frozenset[Recompute]) -> bool:
+        """Whether each stage chooses in how many of its layers these modules are recomputed."""
+        return recompute == _FULL and self.settings.recompute_some
+
+    def zero_stages(self, pipeline: int) -> tuple[int, ...]:
+        """Return the ZeRO stages that launcher and job allow with so many pipeline ranks."""
+        known = self.settings.zero if pipeline == 1 else self.settings.zero_in_pipeline
+        given = self.allowed("zero")
+        return tuple(sorted(z for z in known if given is None or z in given))
 
     def allows(self, layout: Layout) -> bool:
         """Whether a layout is among those that the job leaves open."""
@@ -237,24 +158,27 @@ class TrainingJob:
             values = self.allowed(name)
             if values is not None and getattr(layout, name) not in values:
                 return False
-        stages = self.space.zero if layout.pipeline == 1 else self.space.zero_in_pipeline
         return (
-            (layout.zero in stages or self.zero is not None)
-            and layout.schedule in self.orders
+            runs(self.launcher, layout) is None
+            and (layout.pipeline == 1 or layout.schedule in self.orders)
             and (not layout.recompute or layout.recompute in self.modes)
         )
 
     @property
     def orders(self) -> tuple[JobSchedule, ...]:
         """Allowed orders of passes."""
+        known = self.settings.schedules
         if self.schedules is None:
-            return self.space.schedules
-        return tuple(JobSchedule.of("schedules", one) for one in self.schedules)
+            return tuple(one for one in JobSchedule if one in known)
+        asked = (JobSchedule.of("schedules", one) for one in self.schedules)
+        return tuple(one for one in asked if one in known)
 
     @property
     def modes(self) -> tuple[frozenset[Recompute], ...]:
         """Allowed sets of recomputed modules."""
-        return self.space.recompute if self.recompute is None else self.recompute
+        if self.recompute is not None:
+            return self.recompute
+        return tuple(mode for mode in _MODES if mode <= self.settings.recompute)
 
 
 #: Fields of a layout that a job may leave open.

@@ -30,7 +30,7 @@ def verify_job_plan(plan: JobPlan, table: Calibration | None = None) -> None:
         If the layout contradicts the model, the cluster or the job, needs more bytes than there
         are, takes other seconds than claimed, or the certificate contradicts itself: one line.
     """
-    table = table or calibration(plan.cluster.accelerator.family, plan.job.space.software)
+    table = table or calibration(plan.cluster.accelerator.family, plan.job.settings.software)
     made = costs_hash(plan.model, plan.cluster, plan.job, table)
     if made != plan.certificate.costs:
         raise VerificationError(

@@ -22,7 +22,7 @@ from ...formulations.job.memory import MemoryRows, memory_rows
 from ...formulations.job.paths import JobPaths
 from ...formulations.job.program import PointCosts, ProgramBuilder, point_costs, stage_range
 from ...formulations.job.rates import Rates, rates
-from ...formulations.job.space import FULL, JobSpace
+from ...formulations.job.space import JobSpace
 from ...instances.common.arrays import Floats
 from ...instances.costs.layers import LayerPrices
 from ...instances.costs.layout import Layout
@@ -157,7 +157,7 @@ def search_job(
         Told of better plans.
     """
     search = JobSearch(space, prices, judge, gap, deadline, on_progress)
-    table = rates(space.settings, prices)
+    table = rates(space, prices)
     first = first_bounds(space, table, prices)
     search.bound = first.seconds.copy()
     search.reason = [Reason.CAPACITY if not fits else Reason.WORK for fits in first.fits]
@@ -188,7 +188,7 @@ def even_plan(space: JobSpace, table: Rates, point: int) -> Layout:
     types = np.array(space.model.types_of_layers[: space.model.layers])
     counts = _even_stages(space, table, i, layout)
     layout = replace(layout, stage_layers=counts)
-    if layout.recompute != FULL:
+    if not space.job.counts_layers(layout.recompute):
         return layout
     rows = memory_rows(space, table, point)
     edges = np.cumsum([0, *counts])
@@ -349,7 +349,7 @@ class _Points:
         number which fits is the best; it is found by halving.
         """
         layout = self.search.space.layout(point)
-        if layout.recompute != FULL:
+        if not self.search.space.job.counts_layers(layout.recompute):
             return float(self.search.consider([layout])[0])
         fewest, most = -1, self.search.space.model.layers  # the first does not fit
         best = np.inf

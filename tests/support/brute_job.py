@@ -21,8 +21,6 @@ from stagecut.instances.costs.models import shipped_model
 from stagecut.instances.job.problem import TrainingJob
 from stagecut.runtime.estimate import iteration_times
 
-FULL = frozenset({Recompute.FULL})
-
 
 def small_job(draw: random.Random) -> tuple[ModelDescription, TrainingCluster, TrainingJob]:
     """Return a model of a few layers, not all of one type at times, and a job on a few devices."""
@@ -42,7 +40,7 @@ def small_job(draw: random.Random) -> tuple[ModelDescription, TrainingCluster, T
         sequence=draw.choice((1024, 2048)),
         launcher=launcher,
         microbatch=draw.choice(((1,), (1, 2), (2,))),
-        zero={"torchtitan": 3, "deepspeed": (0, 1), "any": (1, 2), "megatron": 1}[launcher],
+        zero={"torchtitan": (2, 3), "deepspeed": (0, 1), "any": (1, 2), "megatron": 1}[launcher],
     )
     return model, cluster, job
 
@@ -70,7 +68,7 @@ def all_layouts(
             layout = replace(
                 template, tensor=t, context=c, pipeline=p, data=d, expert=e, microbatch=b,
                 chunks=v, schedule=schedule, zero=z, recompute=mode,
-                sequence_parallel=job.space.sequence_parallel and t > 1,
+                sequence_parallel=job.settings.sequence_parallel and t > 1,
             )  # fmt: skip
             if not job.allows(layout) and mode:
                 continue
@@ -80,10 +78,10 @@ def all_layouts(
                 check_layout(model, layout, cluster)
             except InputError:
                 continue
-            yield from with_stages(model, layout)
+            yield from with_stages(model, job, layout)
 
 
-def with_stages(model: ModelDescription, layout: Layout) -> Iterator[Layout]:
+def with_stages(model: ModelDescription, job: TrainingJob, layout: Layout) -> Iterator[Layout]:
     """Yield a layout with every division into stages, and every number of recomputed layers."""
     layers, stages = model.layers, layout.stages
     ends = 2 + len(model.mtp)
@@ -103,7 +101,7 @@ def with_stages(model: ModelDescription, layout: Layout) -> Iterator[Layout]:
             if not inner:
                 continue
         one = replace(layout, stage_layers=tuple(counts))
-        if layout.recompute != FULL:
+        if not job.counts_layers(layout.recompute):
             yield one
             continue
         for again in itertools.product(*(range(count + 1) for count in counts)):
@@ -116,7 +114,7 @@ def best_of_all(
     """Return the least seconds of all plans within so many bytes, and the least of each point."""
     layouts = list(all_layouts(model, cluster, job))
     prices = LayerPrices(
-        model, cluster, calibration(cluster.accelerator.family, job.space.software)
+        model, cluster, calibration(cluster.accelerator.family, job.settings.software)
     )
     best: dict[Layout, float] = {}
     for layout, time in zip(layouts, iteration_times(layouts, prices), strict=True):

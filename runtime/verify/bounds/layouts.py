@@ -1,11 +1,11 @@
 """The bound of a training job's plan, proved again with nothing of what found it.
 
 Every outer point of the declared space is listed here anew, as a layout. Costs are not formulas
-but probes: what the estimate says of a stage with a layer more, of a rank with a layer more or one
-recomputed, gives planes below its seconds and bytes. Paths are those of the runtime's own schedules.
-A point is ruled out if its whole work over its ranks takes as long as the bound; if without a
-pipeline no number of recomputed layers is faster; or if a program over those planes and paths has no
-solution below the bound. It is solved by SciPy.
+but probes: what the estimate says of a stage with a layer more, of a rank with one more or one
+recomputed, gives planes below its seconds and bytes. Paths are those of the runtime's schedules. A
+point is ruled out if its whole work over its ranks takes as long as the bound; if without a
+pipeline no number of recomputed layers is faster; or if a program over those planes and paths, which
+SciPy solves, has no solution below the bound.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from ....instances.costs.stages import (
     stage_time,
     tied_all_reduce,
 )
+from ....instances.job.launchers import runs
 from ....instances.job.plan import JobPlan
 from ....instances.job.problem import TrainingJob
 from ...estimate import iteration_times, schedule_steps
 from ..layouts import verify_job_plan
 
-_FULL = frozenset({Recompute.FULL})
 #: Programs of one point at most, each with the longest paths of the solution before.
 ROUNDS = 60
 #: Layers of each type in a probed stage, and relative margin below the bound.
@@ -82,7 +82,7 @@ def check_job_bound(
     """
     begin = time.monotonic()
     verify_job_plan(plan, table)
-    table = table or calibration(plan.cluster.accelerator.family, plan.job.space.software)
+    table = table or calibration(plan.cluster.accelerator.family, plan.job.settings.software)
     prices = LayerPrices(plan.model, plan.cluster, table)
     points = list(outer_points(plan))
     _check_counts(plan, points)
@@ -91,7 +91,7 @@ def check_job_bound(
     for number, layout in enumerate(points):
         if on_progress is not None and number % 256 == 0:
             on_progress(number, len(points))
-        if _work(layout, prices) >= least:
+        if _work(plan.job, layout, prices) >= least:
             continue
         if layout.pipeline == 1:
             faster = _without_pipeline(plan, layout, prices) < least
@@ -139,17 +139,25 @@ def outer_points(plan: JobPlan) -> Iterator[Layout]:
                 one = replace(
                     job.template, tensor=t, context=c, pipeline=p, data=d, expert=e,
                     expert_tensor=e_t, microbatch=b,
-                    sequence_parallel=job.space.sequence_parallel and t > 1,
+                    sequence_parallel=job.settings.sequence_parallel and t > 1,
                 )  # fmt: skip
                 if p > 1 and one.microbatches > 4096:
                     continue
                 for passes in _passes(plan, one):
                     if _legal(plan, passes):
-                        yield from (replace(passes, recompute=mode) for mode in modes)
+                        yield from _runnable(plan, passes, modes)
+
+
+def _runnable(plan: JobPlan, passes: Layout, modes: list[frozenset[Recompute]]) -> Iterator[Layout]:
+    """Yield a point with every set of recomputed modules that the launcher can run there."""
+    for mode in modes:
+        one = replace(passes, recompute=mode)
+        if runs(plan.job.launcher, one) is None:
+            yield one
 
 
 def _modes(plan: JobPlan) -> list[frozenset[Recompute]]:
-    """Return sets of recomputed modules that the model has; without recomputation, as all of none."""
+    """Return the sets of recomputed modules that the model has, and the empty one."""
     model, found = plan.model, [frozenset[Recompute](), *plan.job.modes]
     there = {Recompute.FULL}
     for block in model.layer_types:
@@ -165,15 +173,14 @@ def _modes(plan: JobPlan) -> list[frozenset[Recompute]]:
             if block.experts.shared is not None:
                 there.add(Recompute.SHARED_EXPERTS)
     kept = {mode for mode in found if mode <= there}
-    return sorted(kept - {frozenset()} if _FULL in kept else kept, key=sorted)
+    by_layer = any(plan.job.counts_layers(mode) for mode in kept)
+    return sorted(kept - {frozenset()} if by_layer else kept, key=sorted)
 
 
 def _passes(plan: JobPlan, one: Layout) -> Iterator[Layout]:
     """Yield a division with every schedule, number of chunks and ZeRO stage."""
     job: TrainingJob = plan.job
-    space = job.space.zero if one.pipeline == 1 else job.space.zero_in_pipeline
-    stages = [z for z in space if job.zero is None or z in (job.allowed("zero") or ())]
-    stages = stages[: 1 if one.replicas == 1 else None]
+    stages = job.zero_stages(one.pipeline)[: 1 if one.replicas == 1 else None]
     chunks = job.allowed("chunks") or range(1, 13)
     orders = [JobSchedule.ONE_F_ONE_B] if one.pipeline == 1 else job.orders
     for schedule, v, z in itertools.product(orders, chunks, stages):
@@ -216,10 +223,10 @@ def _check_counts(plan: JobPlan, points: list[Layout]) -> None:
 # Points that need no program.
 
 
-def _work(layout: Layout, prices: LayerPrices) -> float:
+def _work(job: TrainingJob, layout: Layout, prices: LayerPrices) -> float:
     """Return the whole model's work for all microbatches over a point's pipeline ranks."""
     times = prices.times(layout)
-    blocks = times.blocks if layout.recompute == _FULL else times.recomputed
+    blocks = times.blocks if job.counts_layers(layout.recompute) else times.recomputed
     once = sum(blocks[kind].forward + blocks[kind].backward for kind in prices.kinds)
     once += sum(part.forward + part.backward for part in (times.embedding, times.head))
     m, p = layout.microbatches, layout.pipeline
@@ -232,7 +239,7 @@ def _work(layout: Layout, prices: LayerPrices) -> float:
 def _without_pipeline(plan: JobPlan, layout: Layout, prices: LayerPrices) -> float:
     """Return the least seconds over all numbers of recomputed layers that fit."""
     limit = _limit(plan)
-    if layout.recompute == _FULL:
+    if plan.job.counts_layers(layout.recompute):
         plans = [replace(layout, recompute_layers=k) for k in range(plan.model.layers + 1)]
     else:
         plans = [layout]
@@ -279,7 +286,7 @@ class _PointProof:
         self.count = np.array([types.count(kind) for kind in self.types], dtype=float)
         self.order = types
         self.stages, self.ranks = layout.stages, layout.pipeline
-        self.recomputes = layout.recompute == _FULL
+        self.recomputes = plan.job.counts_layers(layout.recompute)
         k = len(self.types)
         size = self.stages * k
         self.n = np.arange(size).reshape(self.stages, k)
@@ -297,6 +304,7 @@ class _PointProof:
             rank_parameters(block, self.model.hidden, layout) for block in self.model.layer_types
         ]
         self.sent = message_time(layout, prices)
+        self.middle: _Plane | None = None
         self.divided = RankStages.of(
             plan.model, replace(layout, recompute_layers=0 if self.recomputes else None)
         )
@@ -304,7 +312,7 @@ class _PointProof:
     # Probes.
 
     def _own(self, more: int | None = None) -> tuple[int, ...]:
-        """Return the layer types of a probed stage; those of type `more` first, one of them more."""
+        """Return the layer types of a probed stage, with one of type `more` more, those first."""
         own = [kind for kind in self.types for _ in range(PROBED)]
         if more is not None:
             own = [more] * (PROBED + 1) + [kind for kind in own if kind != more]
@@ -323,14 +331,14 @@ class _PointProof:
 
     def _stage_plane(self, s: int) -> _Plane:
         """Return F, B and W of a stage as a plane."""
-        if 0 < s < self.stages - 1 and s > 1:
-            return self.passes_of_middle
+        if 1 < s < self.stages - 1 and self.middle is not None:
+            return self.middle
         base = _three(self._stage(s, self._own(), 0))
         more = [_three(self._stage(s, self._own(kind), 0)) - base for kind in self.types]
         again = [_three(self._stage(s, self._leading(kind), 1)) - base for kind in self.types]
         plane = _Plane(base, np.array(more), np.array(again) * self.recomputes)
         if s == 1:
-            self.passes_of_middle = plane
+            self.middle = plane
         return plane
 
     def _memory_plane(self, rank: int) -> _Plane:
@@ -383,7 +391,7 @@ class _PointProof:
         return _Plane(np.array(base), np.array(more), np.array(again))
 
     def _too_large(self) -> bool:
-        """Whether all ranks together have too few bytes, each as full as the one with fewest passes.
+        """Whether all ranks together have too few bytes, were each as empty as the emptiest.
 
         With all layers recomputed, as far as the point allows, a layer takes at least what it takes
         on the last rank.
@@ -534,14 +542,14 @@ class _PointProof:
         upper[self.y], upper[self.z] = 1.0, 1.0
         if not self.recomputes:
             upper[self.r] = 0.0
-        integer = np.ones(self.columns)
+        integer = np.full(self.columns, int(whole))
         integer[[self.t, self.h]] = 0
         cost = np.zeros(self.columns)
         cost[[self.t, self.h]] = 1.0
         found = milp(
             cost,
             constraints=LinearConstraint(matrix, low, high),
-            integrality=integer if whole else np.zeros(self.columns),
+            integrality=integer,
             bounds=Bounds(np.zeros(self.columns), upper),
         )
         if found.status == 2:

@@ -12,7 +12,7 @@ from brute_job import all_layouts, best_of_all, small_job
 
 from stagecut.formulations.job.bounds import first_bounds
 from stagecut.formulations.job.rates import rates
-from stagecut.formulations.job.space import FULL, job_space
+from stagecut.formulations.job.space import job_space
 from stagecut.instances.costs.calibration import calibration
 from stagecut.instances.costs.layers import LayerPrices
 from stagecut.instances.costs.layout import Layout
@@ -26,7 +26,7 @@ def check(seed: int) -> str:
     draw = random.Random(seed)
     model, cluster, job = small_job(draw)
     prices = LayerPrices(
-        model, cluster, calibration(cluster.accelerator.family, job.space.software)
+        model, cluster, calibration(cluster.accelerator.family, job.settings.software)
     )
     every = list(all_layouts(model, cluster, job))
     if not every:
@@ -43,10 +43,10 @@ def check(seed: int) -> str:
         return np.where(fits, seconds, np.inf)
 
     found = search_job(space, prices, judge, gap=1e-6, deadline=time.monotonic() + 60)
-    first = first_bounds(space, rates(space.settings, prices), prices)
+    first = first_bounds(space, rates(space, prices), prices)
     for point in range(len(space)):
         layout = space.layout(point)
-        modes = [layout.recompute] + ([frozenset()] if layout.recompute == FULL else [])
+        modes = [layout.recompute] + ([frozenset()] if job.counts_layers(layout.recompute) else [])
         true = min(by_point.get(replace(layout, recompute=mode), np.inf) for mode in modes)
         assert first.seconds[point] <= true * (1 + 1e-9), (seed, layout)
         assert min(found.bound[point], found.seconds) <= true * (1 + 1e-5), (seed, layout)
