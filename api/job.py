@@ -28,6 +28,7 @@ from ..instances.costs.memory import peak_memory
 from ..instances.costs.models import model_description
 from ..instances.job.plan import CertificateRow, JobCertificate, JobPlan, costs_hash
 from ..instances.job.problem import TrainingJob
+from ..instances.job.usual_layouts import usual_layouts
 from ..runtime.estimate import iteration_time, iteration_times
 from ..solvers import Limits
 from ..solvers.job.search import JobProgress, JobSearch, even_plan, search_job
@@ -76,6 +77,32 @@ class JobCandidate:
 
 
 @dataclass(frozen=True)
+class UsualChoice:
+    """What a usual choice would take.
+
+    Parameters
+    ----------
+    name
+        Whose choice.
+    layout
+        The layout; None if it has none that runs.
+    seconds
+        Of an iteration; infinite where it does not fit.
+    reason
+        Why it is not the rule's first choice, or why there is none.
+    most
+        Term of time in which it is behind the plan most, and by how many seconds; empty if it is
+        not.
+    """
+
+    name: str
+    layout: Layout | None
+    seconds: float
+    reason: str
+    most: tuple[str, float] | None = None
+
+
+@dataclass(frozen=True)
 class JobResult:
     """What a search for a training job's layout has found.
 
@@ -93,6 +120,9 @@ class JobResult:
     close
         Those that the costs' known error cannot tell from the best, in the order in which to try
         them: by their worst case, then by free memory, fewer pipeline and tensor ranks.
+    usual
+        What is usually done: ZeRO-3 over all, tensor parallelism in the node with a pipeline
+        across, guides, NVIDIA's recipe where the model has one.
     reason
         Where nothing fits: what is missing.
     least_memory
@@ -106,6 +136,7 @@ class JobResult:
     seconds: float
     candidates: tuple[JobCandidate, ...] = ()
     close: tuple[JobCandidate, ...] = ()
+    usual: tuple[UsualChoice, ...] = ()
     reason: str = ""
     least_memory: float | None = None
     programs: tuple[int, int] = (0, 0)
@@ -249,7 +280,7 @@ def solve_job(
     status = Status.OPTIMAL if plan.gap <= limits.gap * (1 + 1e-9) else Status.FEASIBLE
     return JobResult(
         plan, status, time.monotonic() - begin, tuple(candidates[:LISTED]), tuple(close[:LISTED]),
-        programs=programs,
+        _usual(costs, search.best), programs=programs,
     )  # fmt: skip
 
 
@@ -306,6 +337,87 @@ def _candidates(costs: JobCosts, space: JobSpace, search: JobSearch) -> list[Job
         free = limit - peak_memory(costs.model, layout).needed
         found.append(JobCandidate(layout, judged[layout], float(worst), float(free)))
     return found
+
+
+def _usual(costs: JobCosts, best: Layout) -> tuple[UsualChoice, ...]:
+    """Return what is usually done, judged by the same costs."""
+    table = costs.prices.calibration
+    least = iteration_time(costs.model, best, costs.cluster, table).terms
+    found = []
+    limit = _limit(costs.cluster, costs.job)
+    for one in usual_layouts(costs.model, costs.cluster, costs.job.template, limit):
+        if one.layout is None:
+            found.append(UsualChoice(one.name, None, np.inf, one.reason))
+            continue
+        time = iteration_time(costs.model, one.layout, costs.cluster, table)
+        term = max(time.terms, key=lambda name: time.terms[name] - least.get(name, 0.0))
+        behind = time.terms[term] - least.get(term, 0.0)
+        most = (term, behind) if behind > 0 else None
+        fits = peak_memory(costs.model, one.layout).needed <= limit
+        seconds = time.seconds if fits else np.inf
+        found.append(UsualChoice(one.name, one.layout, seconds, one.reason, most))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """A bound under another assumption: what a change could bring at most, and what it brings.
+
+    Parameters
+    ----------
+    change
+        What is different.
+    seconds
+        Of an iteration's best plan there, for as many sequences as the job has.
+    bound
+        No plan is faster there.
+    layout
+        The best plan there; None if there is none.
+    """
+
+    change: str
+    seconds: float
+    bound: float
+    layout: Layout | None
+
+
+def what_would_help(plan: JobPlan, limits: Limits | None = None) -> tuple[WhatIf, ...]:
+    """Return what more memory, a faster network, a larger batch or free bubbles would bring.
+
+    Parameters
+    ----------
+    plan
+        What was asked, and its answer.
+    limits
+        Of each of the searches; default: 20 s and 1 %.
+
+    Examples
+    --------
+    >>> job = TrainingJob(global_batch=64, sequence=4096, tensor=1, context=1)
+    >>> found = solve_job("llama3.2-1b", "h100:8", job)
+    >>> [one.change for one in what_would_help(found.plan)][:2]
+    ['twice the memory', 'twice the network']
+    """
+    limits = limits or Limits(seconds=20.0, gap=1e-2)
+    cluster, job = plan.cluster, plan.job
+    more = min(nodes.accelerator.memory_bytes for nodes in cluster.nodes) * 2
+    network = replace(cluster.network, bandwidth=2 * cluster.network.bandwidth)
+    cases = [
+        ("twice the memory", with_memory(cluster, more), replace(job, memory_bytes=None), 1.0),
+        ("twice the network", replace(cluster, network=network), job, 1.0),
+        ("twice the batch", cluster, replace(job, global_batch=2 * job.global_batch), 0.5),
+    ]
+    if plan.layout.pipeline > 1 and job.launcher != "any":
+        cases.append(("zero-bubble schedules", cluster, replace(job, launcher="any"), 1.0))
+    found = []
+    for change, devices, asked, share in cases:
+        result = solve_job(plan.model, devices, asked, limits=limits)
+        if result.plan is None:
+            found.append(WhatIf(change, np.inf, 0.0, None))
+            continue
+        there = result.plan
+        found.append(WhatIf(change, share * there.seconds, share * there.bound, there.layout))
+    return tuple(found)
 
 
 def _without_plan(costs: JobCosts, space: JobSpace, search: JobSearch, seconds: float) -> JobResult:

@@ -89,6 +89,15 @@ def as_dict(found: JobResult) -> dict[str, Any]:
         "estimate": found.estimate.as_dict(),
         "candidates": [_candidate(one) for one in found.candidates],
         "close": [_candidate(one) for one in found.close],
+        "usual": [
+            {
+                "name": one.name,
+                "layout": None if one.layout is None else to_plain(one.layout),
+                "seconds": one.seconds,
+                "reason": one.reason,
+            }
+            for one in found.usual
+        ],
     }
 
 
@@ -104,6 +113,7 @@ def _candidate(one: JobCandidate) -> dict[str, Any]:
 def print_result(found: JobResult) -> None:
     """Print the plan in one line, its bound, its time and memory, and what else is near."""
     from ..api.job import describe
+    from ..instances.costs.terms import TIME_TERMS
     from .estimate import print_estimate
 
     if found.plan is None:
@@ -133,6 +143,20 @@ def print_result(found: JobResult) -> None:
             show_bytes(one.free),
         )
     OUT.print(table)
+    if found.usual:
+        usual = new_table("what is usually done", "choice", ("s", "slower", "most by"))
+        for choice in found.usual:
+            if choice.layout is None:
+                usual.add_row(f"{choice.name}: {choice.reason}", "", "", "")
+                continue
+            most = "" if choice.most is None else TIME_TERMS[choice.most[0]]
+            usual.add_row(
+                f"{choice.name}: {describe(choice.layout)}",
+                f"{choice.seconds:.4g}",
+                show_percent(choice.seconds / plan.seconds - 1, signed=True),
+                most,
+            )
+        OUT.print(usual)
     run = [describe(one.layout) for one in found.close[:3]]
     if len(found.close) > 1:
         OUT.print(

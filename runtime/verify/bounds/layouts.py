@@ -4,8 +4,8 @@ Every outer point of the declared space is listed here anew, as a layout. Costs 
 but probes: what the estimate says of a stage with a layer more, of a rank with one more or one
 recomputed, gives planes below its seconds and bytes. Paths are those of the runtime's schedules. A
 point is ruled out if its whole work over its ranks takes as long as the bound; if without a
-pipeline no number of recomputed layers is faster; or if a program over those planes and paths, which
-SciPy solves, has no solution below the bound.
+pipeline no number of recomputed layers is faster; or if a program over those planes and paths,
+which SciPy solves, has no solution below the bound.
 """
 
 from __future__ import annotations
