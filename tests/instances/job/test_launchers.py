@@ -101,6 +101,11 @@ def test_what_is_exported_is_run(name):
         assert JobSchedule(schedule) in LAUNCHERS[name].schedules
 
 
+def test_the_own_launcher_has_the_schedules_that_it_runs():
+    chain = pytest.importorskip("stagecut.runtime.execution.chain")
+    assert set(LAUNCHERS["stagecut"].schedules) == set(chain.SYNCHRONOUS)
+
+
 def test_an_unknown_launcher_is_refused():
     with pytest.raises(InputError, match='launcher: "slurm" is not one of megatron, '):
         runs("slurm", Layout())
