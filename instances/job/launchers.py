@@ -236,6 +236,13 @@ def _division(known: LauncherSettings, layout: Layout) -> _Refusal:
             return f"context_kind: {layout.context_kind}", _listed(known.context) or "none"
         if known.context_alone and (layout.tensor > 1 or piped):
             return f"context: {layout.context}", "it without tensor and pipeline parallelism alone"
+    # Where attention is causal, each context-parallel rank takes an early and a late part of the
+    # sequence: megatron/training/arguments.py of Megatron-LM, and `seq_len_divisor` of torchtitan's
+    # distributed/parallel_dims.py, by which tensor-parallel ranks divide each part.
+    parts = layout.context * (1 if layout.context == 1 or known.context_alone else 2)
+    parts *= layout.tensor if layout.sequence_parallel else 1
+    if layout.sequence % parts:
+        return f"sequence: {layout.sequence} tokens in {parts} parts", f"multiples of {parts}"
     if layout.expert > 1 and not known.expert:
         return f"expert: {layout.expert}", "no expert parallelism"
     if layout.expert_tensor > 1 and not known.expert_tensor:

@@ -45,6 +45,17 @@ REFUSED = [
     ("megatron", {"recompute": {"mlp"}, "recompute_layers": 2}, "recompute_layers: 2"),
     ("megatron", {"tensor": 2, "data": 2, "expert": 4}, "expert: 4 beside tensor 2"),
     ("megatron", {"offload_weights": 0.5}, "offload_weights: 0.5"),
+    ("megatron", {"context": 8, "sequence": 2056}, "sequence: 2056 tokens in 16 parts"),
+    (
+        "torchtitan",
+        {"context": 2, "tensor": 2, "sequence_parallel": True, "sequence": 2052},
+        "sequence: 2052 tokens in 8 parts",
+    ),
+    (
+        "deepspeed",
+        {"context": 8, "context_kind": "all-to-all", "sequence": 2052},
+        "sequence: 2052 tokens in 8 parts",
+    ),
     ("torchtitan", {"data": 8, "zero": 1}, "zero: 1"),
     ("torchtitan", {"context": 2, "context_kind": "all-to-all"}, "context_kind: all-to-all"),
     ("torchtitan", {"data": 4, "expert_tensor": 2}, "expert_tensor: 2"),
@@ -88,6 +99,11 @@ def test_one_rank_has_no_schedule():
 def test_what_is_exported_is_run(name):
     for schedule in EXPORTED[name].schedules:
         assert JobSchedule(schedule) in LAUNCHERS[name].schedules
+
+
+def test_the_own_launcher_has_the_schedules_that_it_runs():
+    chain = pytest.importorskip("stagecut.runtime.execution.chain")
+    assert set(LAUNCHERS["stagecut"].schedules) == set(chain.SYNCHRONOUS)
 
 
 def test_an_unknown_launcher_is_refused():
