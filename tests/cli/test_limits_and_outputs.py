@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 import stagecut
 from stagecut import Cluster, DeviceKind, InputError, Limits, Link, Workload
-from stagecut.api.solve import solve_with
 from stagecut.cli import app, run_command
 from stagecut.commands.common.console import check_outputs, file_of
 from stagecut.commands.compare import compare
@@ -152,17 +151,18 @@ def test_files_in_references() -> None:
 def test_options_that_a_method_does_not_read_are_refused() -> None:
     workload = small()
     for method, known in METHODS["throughput"].items():
-        if "solver" not in known.reads:
-            with pytest.raises(InputError, match=r"solver: method .* only auto and milp do"):
-                solve_with(workload, method=method, options={"solver": "highs"})
-        with pytest.raises(InputError, match=r"colour: method .* does not read it; no method"):
-            solve_with(workload, method=method, options={"colour": "red"})
-    for method in METHODS["latency"]:
-        with pytest.raises(InputError, match="no method for latency does"):
-            stagecut.solve(workload, problem=Latency(), method=method, solver="glpk")
+        if not known.reads:
+            with pytest.raises(InputError, match=f"{method} takes nothing behind a colon"):
+                stagecut.solve(workload, method=f"{method}:highs")
+    for method in set(METHODS["latency"]) - {"learned"}:
+        with pytest.raises(InputError, match="takes nothing behind a colon"):
+            stagecut.solve(workload, problem=Latency(), method=f"{method}:glpk")
     with pytest.raises(InputError, match="Pyomo knows no 'nonsense'"):
-        stagecut.solve(workload, solver="nonsense")
-    assert stagecut.solve(workload, method="milp", solver="highs").status == "optimal"
+        stagecut.solve(workload, method="auto:nonsense")
+    with pytest.raises(InputError, match="is given solver twice"):
+        stagecut.solve(workload, method="milp:solver=highs:solver=glpk")
+    for method in ("milp:highs", "milp:solver=highs"):
+        assert stagecut.solve(workload, method=method).status == "optimal"
 
 
 def test_an_option_of_the_training_program_has_known_values() -> None:
@@ -170,7 +170,7 @@ def test_an_option_of_the_training_program_has_known_values() -> None:
 
     workload, cluster, problem = random_training_case(3)
     with pytest.raises(InputError, match='start: "some" is not one of none'):
-        solve_with(workload, cluster, problem, method="milp", options={"start": "some"})
+        stagecut.solve(workload, cluster, problem, method="milp:some")
 
 
 def test_wrong_usage_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
