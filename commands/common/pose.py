@@ -164,17 +164,17 @@ def state(asked: Asked, workload: Workload, others: Sequence[str] = (LIMITS, WOR
         )
     settings: Table = {}
     for text in asked.settings:
-        settings = _merged(settings, read_setting(text), "--set {}", "--set")
+        settings = merged(settings, read_setting(text), "--set {}", "--set")
     apart = {table: settings.pop(table) for table in others if table in settings}
     name = name or _usual_problem(workload, asked, settings)
-    fields = _merged(tables.pop(name, {}), settings, "--set {}", file)
+    fields = merged(tables.pop(name, {}), settings, "--set {}", file)
     for table, values in apart.items():
         if not isinstance(values, dict):
             raise InputError(f"--set {table}: it has fields; write {table}.FIELD=VALUE")
-        tables[table] = _merged(tables.get(table, {}), values, f"--set {table}.{{}}", file)
+        tables[table] = merged(tables.get(table, {}), values, f"--set {table}.{{}}", file)
     said = _said(asked, name)
     for key, value in said.items():
-        fields = _merged(fields, {key: value}, OPTIONS[key], file if key in fields else "")
+        fields = merged(fields, {key: value}, OPTIONS[key], file if key in fields else "")
     files = [path for path in (file, asked.cluster and file_of(asked.cluster)) if path]
     fields, read = _with_schedule(name, fields)
     rules = fields.get("placement_rules")
@@ -229,7 +229,7 @@ def _said(asked: Asked, name: str) -> Table:
     return said
 
 
-def _merged(first: Table, second: Table, what: str, where: str) -> Table:
+def merged(first: Table, second: Table, what: str, where: str) -> Table:
     """Return the fields of two tables; what both have must be the same.
 
     Parameters
@@ -242,7 +242,7 @@ def _merged(first: Table, second: Table, what: str, where: str) -> Table:
         if key not in found:
             found[key] = value
         elif isinstance(found[key], dict) and isinstance(value, dict):
-            found[key] = _merged(found[key], value, what.replace("{}", f"{key}.{{}}"), where)
+            found[key] = merged(found[key], value, what.replace("{}", f"{key}.{{}}"), where)
         elif found[key] != value:
             raise InputError(
                 f"{what.replace('{}', key)}: {_shown(value)} contradicts {_shown(found[key])} of "
@@ -387,7 +387,7 @@ def limits_of(
     given = dict(statement.others.get(LIMITS, {}))
     for option, key, value in (("--time-limit", "seconds", seconds), ("--gap", "gap", gap)):
         if value is not None:
-            given = _merged(given, {key: value}, option, statement.file)
+            given = merged(given, {key: value}, option, statement.file)
     exact = {"cheap_gap": None} if "gap" in given else {}
     usual = {**asdict(DEFAULT_LIMITS[statement.name]), **exact}
     return make_record(

@@ -13,6 +13,7 @@ The fields are read off the dataclasses, so that a new one is in these files at 
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -69,31 +70,44 @@ def read_tables(path: str | Path, others: Iterable[str] = ()) -> tuple[str, dict
 
 
 def read_setting(text: str) -> Table:
-    """Return the fields that a text such as ``chunks=2`` or ``schedule=zb-h1`` sets.
+    """Return the fields that a text such as ``stages=4,mode=both`` sets.
 
-    What stands between the braces of a table in TOML will do, and a single field whose value needs
-    no quotes.
+    What stands between the braces of a table in TOML will do; texts need no quotes.
 
     Raises
     ------
     InputError
-        If it is neither.
+        If it sets no field.
 
     Examples
     --------
-    >>> read_setting("stages=4,replicas=2"), read_setting("schedule=zb-h1")
-    ({'stages': 4, 'replicas': 2}, {'schedule': 'zb-h1'})
+    >>> read_setting("stages=4,mode=both"), read_setting("schedule=my schedule.csv")
+    ({'stages': 4, 'mode': 'both'}, {'schedule': 'my schedule.csv'})
     """
     field, _, value = text.partition("=")
-    plain = value.replace("\\", "\\\\").replace('"', '\\"')
-    for attempt in (text, f'{field}="{plain}"'):
-        try:
-            found = tomllib.loads(f"it = {{{attempt}}}")
-        except (ValueError, RecursionError):
-            continue
-        if list(found) == ["it"] and found["it"] and value:
-            return dict(found["it"])
+    words = re.sub(r"=([^,\s\"'\[\]{}=\\]+)(?=,|$)", lambda found: f"={_quoted(found[1])}", text)
+    for attempt in (text, words, f"{field}={_quoted(value)}"):
+        found = _in_braces(attempt)
+        if found and value:
+            return found
     raise InputError(f"{quote(text)} sets no field; write FIELD=VALUE, such as overlap=true")
+
+
+def _quoted(value: str) -> str:
+    """Return a value as TOML writes it: a text without quotes gets them."""
+    if _in_braces(f"it={value}"):
+        return value
+    plain = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{plain}"'
+
+
+def _in_braces(text: str) -> Table:
+    """Return the table between whose braces a text stands; empty if it stands in none."""
+    try:
+        found = tomllib.loads(f"it = {{{text}}}")
+    except (ValueError, RecursionError):
+        return {}
+    return found["it"] if list(found) == ["it"] else {}
 
 
 def make_record(
