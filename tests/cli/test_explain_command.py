@@ -84,9 +84,9 @@ def test_version() -> None:
         ("solve x --method g", ["greedy"]),
         ("solve gpt2-xl-operators-t", ["gpt2-xl-operators-training"]),
         ("solve x --split non", ["noncontiguous"]),
-        ("map x --topology ring", ["ring:"]),
+        ("solve x --cluster ring", ["ring:"]),
         ("compare x --methods auto,greed", ["auto,greedy"]),
-        ("explain x --objective lat", ["latency"]),
+        ("explain x --problem lat", ["latency"]),
     ],
 )
 def test_the_shell_completes_names(words: str, found: list[str]) -> None:
