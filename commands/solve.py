@@ -76,16 +76,17 @@ def solve(
     fields of the problem, limits.seed, limits.nodes, workers.count. Exit codes: 0 a plan, 2 bad
     input, 3 infeasible, 4 no plan within the limit.
     """
-    from ..api.solve import solve as solve_workload
     from ..instances.formats.files import load, load_plan, save
-    from ..instances.model.problem import objective_unit
-    from ..runtime import evaluate
 
     asked = Asked(
         problem, settings or (), cluster, accelerators, cpus, memory, split, microbatches,
         schedule, mesh, launcher,
     )  # fmt: skip
     loaded = load(workload)
+    from ..api.solve import solve as solve_workload  # once the files are there
+    from ..instances.model.problem import objective_unit
+    from ..runtime import evaluate
+
     stated = state(asked, loaded)
     fit = fitted(launcher, stated.name, loaded, Fitted(stated.fields, cpus))
     stated, ranked = _without_all(replace(stated, fields=fit.fields))

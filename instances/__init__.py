@@ -46,6 +46,7 @@ from .model.solution import (
     in_stages,
 )
 from .model.stage_costs import StageCosts, stage_costs
+from .model.tied_weights import tied_as
 from .model.training import LayerRule, Training
 from .model.training_layers import layers_of
 from .model.workload import Workload
@@ -123,4 +124,5 @@ __all__ = [
     "stage_costs",
     "topology",
     "without_links",
+    "tied_as",
 ]

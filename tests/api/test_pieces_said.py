@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from brute_iteration import least_makespan
 
-from stagecut import Iteration, Limits, PipelinePlacement, Workload, accelerators_and_cpus, evaluate
+from stagecut import Iteration, Limits, Workload, accelerators_and_cpus, evaluate
 from stagecut.api import solve as front
+from stagecut.instances import PipelinePlacement
 
 
 def layers(times: list[float]) -> Workload:

@@ -107,4 +107,4 @@ def test_the_names_are_those_there_are() -> None:
     assert {p: tuple(names.METHODS[p]) for p in stagecut.METHODS} == {
         problem: tuple(methods) for problem, methods in stagecut.METHODS.items()
     }
-    assert set(names.SIMULATED) == set(stagecut.SCHEDULES)
+    assert set(names.SIMULATED) == set(stagecut.runtime.schedules.SCHEDULES)

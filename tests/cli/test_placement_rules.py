@@ -115,10 +115,12 @@ def test_a_plan_of_stages_fixes_stages_alone(
 
 def test_a_cluster_file_carries_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cluster = tmp_path / "cluster.json"
-    file: dict[str, Any] = json.loads(stagecut.dumps(stagecut.accelerators_and_cpus(2)))
+    file: dict[str, Any] = json.loads(
+        stagecut.instances.formats.dumps(stagecut.accelerators_and_cpus(2))
+    )
     file["placement_rules"] = {"pins": [["0", 1]]}
     cluster.write_text(json.dumps(file))
-    assert stagecut.load_rules(cluster) == PlacementRules(pins=(("0", 1),))
+    assert stagecut.instances.formats.load_rules(cluster) == PlacementRules(pins=(("0", 1),))
     code, plan = solved(tmp_path, "--cluster", str(cluster), *rule('apart=[["0","1"]]'))
     assert code == 0
     assert devices(tmp_path, plan) == [1, 0, 0, 0]

@@ -12,20 +12,9 @@ import pandas as pd
 import pytest
 from conformance import task
 
-from stagecut import (
-    DeviceMesh,
-    Link,
-    Operator,
-    Sharding,
-    Signature,
-    Tensor,
-    TensorProgram,
-    compare,
-    program_workload,
-    save,
-    tensor_program,
-)
+from stagecut import DeviceMesh, Link, Sharding, compare, save, tensor_program
 from stagecut.cli import run_command
+from stagecut.instances import Operator, Signature, Tensor, TensorProgram, program_workload
 from stagecut.instances.costs.calibration import calibration
 from stagecut.instances.costs.clusters import training_cluster
 from stagecut.instances.costs.collectives import Group, all_gather, mesh_links

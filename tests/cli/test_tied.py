@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import stagecut
-from stagecut import tied_as
 from stagecut.cli import run_command
+from stagecut.instances import tied_as
 
 OPTIONS = ["--accelerators", "2", "--cpus", "0", "--split", "contiguous", "--method", "greedy"]
 

@@ -45,7 +45,7 @@ def test_the_longest_path_is_the_simulators(schedule: str) -> None:
         path = longest_path(
             schedule, pipeline, chunks, microbatches, forward, backward, weights, sent
         )
-        line = stagecut.chain(
+        line = stagecut.runtime.simulate.chain(
             forward[:, 0].tolist(),
             backward[:, 0].tolist(),
             device=[s % pipeline for s in range(stages)],

@@ -12,7 +12,6 @@ from conformance import chain
 from stagecut import (
     InputError,
     Iteration,
-    PipelinePlacement,
     PlacementRules,
     Result,
     Workload,
@@ -22,6 +21,7 @@ from stagecut import (
     verify,
 )
 from stagecut.formulations.iteration.modules import Modules
+from stagecut.instances import PipelinePlacement
 from stagecut.solvers.iteration.frameworks import BY_NAME, Refused, balanced
 from stagecut.solvers.iteration.methods import RULES
 

@@ -12,7 +12,6 @@ from training_cases import best_objective, random_training_case
 
 from stagecut import (
     InputError,
-    LayerRule,
     Limits,
     Training,
     VerificationError,
@@ -21,7 +20,7 @@ from stagecut import (
     solve,
     verify,
 )
-from stagecut.instances import Stage, StagePlacement, in_stages
+from stagecut.instances import LayerRule, Stage, StagePlacement, in_stages
 from stagecut.runtime import evaluate
 
 GIB = 2.0**30

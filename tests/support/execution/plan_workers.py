@@ -45,7 +45,7 @@ def planned_with_torch(rank: int, model: str, schedule: str) -> None:
 
     stages = planned.stages(made)
     assert len(stages) == world * planned.plan.problem.chunks_per_device
-    sums = stagecut.tied_gradients(stages)
+    sums = stagecut.runtime.execution.tied_gradients(stages)
     own = stages[rank::world]
     wrapped = [
         PipelineStage(
@@ -120,7 +120,7 @@ def own_training_loop(rank: int, scheduled: str) -> None:
     stages = planned.stages(made)
     assert len(stages) == world
     own, last = stages[rank], rank == world - 1
-    sums = stagecut.tied_gradients(stages)
+    sums = stagecut.runtime.execution.tied_gradients(stages)
     kinds = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
     stage = PipelineStage(
         own, rank, world, torch.device("cpu"), input_args=own.takes, output_args=own.gives
@@ -131,7 +131,7 @@ def own_training_loop(rank: int, scheduled: str) -> None:
     for x, y in loader:
         runs.step(*([x] if rank == 0 else []), **({"target": y} if last else {}))
         sums()
-        norm = stagecut.clip_gradients(stages, 0.05)
+        norm = stagecut.runtime.execution.clip_gradients(stages, 0.05)
         for a, b in zip(x.chunk(MICROBATCHES), y.chunk(MICROBATCHES), strict=True):
             (nn.functional.mse_loss(alone(a), b) / MICROBATCHES).backward()
         wanted = nn.utils.clip_grad_norm_(alone.parameters(), 0.05)
