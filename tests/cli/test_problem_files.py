@@ -25,7 +25,7 @@ GOOD = {
     "throughput": 'split = "contiguous"\nplacement_rules = { pins = [["*", 0]], max_stages = 2 }',
     "iteration": 'microbatches = 4\nschedule = "zb-h1"\nweight_share = 0.25',
     "latency": "calls = 2",
-    "training": 'replicas = [1, 2]\nrules = [{ node = 0, degrees = [1] }]\nuncut = [[0, 1]]',
+    "training": "replicas = [1, 2]\nrules = [{ node = 0, degrees = [1] }]\nuncut = [[0, 1]]",
     "mapping": 'topology = "ring:4"\nstages = 2\nreplicas = 2\nmode = "p2p"',
     "sharding": 'objective = "distpar"\nbeta = 0.5\nfixed = [["v0", "S0,S0->S0"]]\n'
     'mesh = { shape = [2], links = ["1us:1GB/s"] }',

@@ -69,6 +69,13 @@ ROOMS = (
 def names_below() -> dict[str, str]:
     """Return the room of each public name that the package itself does not give."""
     rooms = {room: import_module(f"stagecut.{room}").__all__ for room in ROOMS}
+    rooms["runtime.schedules"] = [
+        "SCHEDULES",
+        "Schedule",
+        "WeightVersions",
+        "read_csv",
+        "write_csv",
+    ]
     return {name: room for room, names in rooms.items() for name in names}
 
 

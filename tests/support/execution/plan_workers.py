@@ -114,8 +114,9 @@ def own_training_loop(rank: int, scheduled: str) -> None:
     world, size = dist.get_world_size(), 16 // MICROBATCHES
     kind = stagecut.DeviceKind("process", world, times="accelerator", link=stagecut.Link(0.0, 1e18))
     planned = stagecut.plan(
-        made, torch.zeros(size, 64), devices=stagecut.Cluster((kind,)), microbatches=MICROBATCHES,
-        estimate="h100", limits=stagecut.Limits(nodes=1000),
+        made, torch.zeros(size, 64), devices=stagecut.Cluster((kind,)),
+        problem=stagecut.Iteration(MICROBATCHES), estimate="h100",
+        limits=stagecut.Limits(nodes=1000),
     )  # fmt: skip
     stages = planned.stages(made)
     assert len(stages) == world
@@ -253,7 +254,9 @@ def refused(_rank: int) -> None:
     """Every rank learns that rank 0 found no plan."""
     model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
     try:
-        stagecut.plan(model, torch.zeros(4, 64), devices=2, memory_bytes=100.0, estimate="h100")
+        small = stagecut.DeviceKind("gpu", 2, 100.0, times="accelerator")
+        cluster = stagecut.Cluster((small,))
+        stagecut.plan(model, torch.zeros(4, 64), devices=cluster, estimate="h100")
     except stagecut.InfeasibleError:
         return
     raise AssertionError("no error")
