@@ -26,7 +26,7 @@ CASES: tuple[tuple[str, ...], ...] = (
         "mesh2d:2x4",
         "--set",
         "stages=4,replicas=2",
-    ),  # fmt: skip
+    ),
 )
 
 #: Exit code of a case that was solved, but whose kernels could not be kept.

@@ -122,7 +122,7 @@ __all__ = [
     "program_of",
     "program_workload",
     "stage_costs",
+    "tied_as",
     "topology",
     "without_links",
-    "tied_as",
 ]

@@ -147,7 +147,7 @@ def _as_script(workload: Workload, plan: Plan) -> None:
     for tie in workload.ties:
         if len({where[copy.holder] for copy in tie.copies}) > 1:
             raise InputError(
-                "a tied weight is on several devices; profile with --tied colour, or use stagecut run"
+                "a tied weight is on several devices; plan with --for python, or use stagecut run"
             )
 
 
