@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,7 +63,6 @@ def solve(
     limits: Limits | None = None,
     start: Plan | Planned | None = None,
     on_progress: Callable[[Progress], None] | None = None,
-    solver: str = "highs",
     workers: Workers | int | None = None,
 ) -> Result:
     """Plan where the nodes of `workload` run.
@@ -80,7 +79,8 @@ def solve(
         workload with layer configurations, else `Throughput()`.
     method
         ``auto`` chooses and says what it chose; others: `stagecut.METHODS`. What some read
-        follows a colon: ``deepspeed-type:REGEX``.
+        follows a colon: ``milp:gurobi`` (a solver that Pyomo knows, in place of HiGHS),
+        ``deepspeed-type:REGEX``, ``learned:FILE`` (a policy), ``learned:fine-tune=SECONDS``.
     limits
         How long and how well; default: 60 s and a gap of 1 %, or of 0.01 % while that is cheap
         (`Limits.patience`), for mappings of 0, as `stagecut.solvers.DEFAULT_LIMITS` says.
@@ -90,9 +90,6 @@ def solve(
         devices in use this one has.
     on_progress
         Called with every better incumbent or bound.
-    solver
-        Solver of integer programs: ``highs``, or one that Pyomo knows, for the methods that
-        state their program in Pyomo, as `stagecut.METHODS` says.
     workers
         How many processes search at a time, and where: see `Workers`. Default: one per core; those
         beside this one start after `START_AFTER_S` seconds, for methods that have something for
@@ -116,67 +113,19 @@ def solve(
     >>> result.status
     'feasible'
     """
-    options = {} if solver == "highs" else {"solver": solver}
-    return solve_with(
-        workload,
-        cluster,
-        problem,
-        method=method,
-        limits=limits,
-        start=start,
-        on_progress=on_progress,
-        options=options,
-        workers=workers,
-    )
-
-
-def solve_with(
-    workload: Workload | str | Path,
-    cluster: Cluster | None = None,
-    problem: Problem | None = None,
-    *,
-    method: str = "auto",
-    limits: Limits | None = None,
-    start: Plan | Planned | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
-    options: Mapping[str, str] | None = None,
-    started: float | None = None,
-    workers: Workers | int | None = None,
-) -> Result:
-    """Solve, with what only the command line and comparisons of methods give.
-
-    Parameters
-    ----------
-    workload, cluster, problem, method, limits, start, on_progress, workers
-        As in `solve`.
-    options
-        What only some methods read, as `stagecut.METHODS` says, which must read it then.
-    started
-        `time.monotonic()` from which the deadline counts; default: now.
-
-    Returns
-    -------
-    Result
-        As of `solve`.
-
-    Raises
-    ------
-    InputError
-        As `solve`, and for an option that the method does not read.
-    """
     workload, cluster, problem = chosen(workload, cluster, problem)
     limits = DEFAULT_LIMITS[problem.name] if limits is None else checked(limits)
     if start is not None:
         start = plan_of(start)
         start.check_made_for(workload)
         start = _on(start, cluster)
-    name, argument = split_argument(problem.name, method)
-    task = pose(workload, cluster, problem, start, {**(options or {}), **argument})
+    name, options = split_argument(problem.name, method)
+    task = pose(workload, cluster, problem, start, options)
     chosen_method = supported_method(task, name)
 
     judge = Judge(workload, cluster, problem)
     ties = judge.tie if isinstance(problem, DeviceMapping) else None
-    search = SharedSearch(limits, judge, on_progress, started, ties)
+    search = SharedSearch(limits, judge, on_progress, limits.since, ties)
     search.method = name
     run_session(task, chosen_method, search, start, workers)
     if name == "auto" and isinstance(problem, Iteration):
@@ -234,7 +183,7 @@ def _say_pieces(task: Task[Problem], problem: Iteration, search: Search[Solution
     found = pieces_from_chain(asked, chain, seconds)
     change = gap_between(search.objective, Judge(task.workload, task.cluster, like)(found))
     if change > WORTH_SAYING:
-        search.note(f"in pieces: {show_percent(-change, signed=True)} (--split noncontiguous)")
+        search.note(f"in pieces: {show_percent(-change, signed=True)} (split noncontiguous)")
 
 
 def _result(

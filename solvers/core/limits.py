@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ...instances import InputError
 
@@ -26,6 +26,9 @@ class Limits:
         the same on every machine, unlike seconds. None for no limit.
     seed
         Of everything random.
+    since
+        `time.monotonic()` from which the seconds count, such as that at which a program began;
+        default: the beginning of the search.
 
     Raises
     ------
@@ -43,6 +46,7 @@ class Limits:
     nodes: int | None = None
     seed: int = 0
     cheap_gap: float | None = None
+    since: float | None = None
 
     def __post_init__(self) -> None:
         if self.seconds is not None and not self.seconds > 0:
@@ -114,18 +118,3 @@ DEFAULT_LIMITS: dict[str, Limits] = {
     "mapping": Limits(DEFAULT_SECONDS, MAPPING_GAP),
     "sharding": _BY_GAP,
 }
-
-
-def limits_for(
-    problem: str, seconds: float, gap: float | None, nodes: int | None = None, seed: int = 0
-) -> Limits:
-    """Return the limits that options of a command ask for.
-
-    Parameters
-    ----------
-    gap
-        Exactly where to stop; default: as the problem's default limits have it.
-    """
-    if gap is not None:
-        return Limits(seconds, gap, nodes, seed)
-    return replace(DEFAULT_LIMITS[problem], seconds=seconds, nodes=nodes, seed=seed)

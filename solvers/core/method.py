@@ -53,11 +53,10 @@ class Method(Generic[P]):
     solve
         Its solver, as a rule a `SolverName`, whose module is imported when it first runs.
     reads
-        The options of `solve` that it reads, and the values that each may have; () for any text.
+        The options that users may give behind its name and a colon, the usual one first, and the
+        values that each may have; () for any text.
     refuses
         What it does not support.
-    argument
-        The option that users may give behind its name and a colon; empty if there is none.
     beside
         What can run beside it, in processes of their own; those that end soon come first.
     """
@@ -65,7 +64,6 @@ class Method(Generic[P]):
     solve: Solver[P]
     reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     refuses: tuple[Refusal[P], ...] = ()
-    argument: str = ""
     beside: Callable[[Task[P]], Sequence[Strategy]] = _alone
 
     def check(self, name: str, task: Task[P]) -> None:

@@ -133,6 +133,5 @@ METHODS: dict[str, Method[Iteration]] = {
         SolverName("stagecut.solvers.iteration.frameworks.default_split", ("deepspeed-type",)),
         {"type": ()},
         refuses=(_no_regex, _no_rules),
-        argument="type",
     ),
 }

@@ -67,7 +67,7 @@ def _hosts_alone(method: str, task: Task[Throughput]) -> str | None:
     return f"method {method}: it needs at least one accelerator"
 
 
-#: What `options` may say: the solver of integer programs.
+#: What follows their names and a colon: the solver of integer programs.
 _SOLVER: dict[str, tuple[str, ...]] = {"solver": ()}
 
 #: By name.
