@@ -81,6 +81,9 @@ if TYPE_CHECKING:
     from .instances.formats.files import load_cluster as load_cluster
     from .instances.formats.files import load_plan as load_plan
     from .instances.formats.files import save as save
+    from .instances.job.plan import JobPlan as JobPlan
+    from .instances.job.plan import load_job_plan as load_job_plan
+    from .instances.job.problem import TrainingJob as TrainingJob
     from .instances.model.training_layers import training_layers as training_layers
     from .instances.pytorch.profile import profile as profile
     from .instances.pytorch.tensors.program import tensor_program as tensor_program
@@ -127,6 +130,8 @@ _MODULES = {
     ),
     "instances.costs.clusters": "training_cluster",
     "instances.costs.layout": "Layout",
+    "instances.job.plan": "JobPlan load_job_plan",
+    "instances.job.problem": "TrainingJob",
     "instances.costs.models": "model_description",
     "instances.formats.conversions": "from_networkx from_pandas",
     "instances.formats.files": "load load_cluster load_plan save",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import overload
 
 from ..formulations.task import Task, pose
 from ..instances import (
@@ -28,7 +29,10 @@ from ..instances import (
     plan_of,
 )
 from ..instances.common.quantities import show_percent
+from ..instances.costs.description import ModelDescription
+from ..instances.costs.hardware import TrainingCluster
 from ..instances.formats.files import load
+from ..instances.job.problem import TrainingJob
 from ..instances.model.problem import suggested_cluster
 from ..instances.model.solution import on_cluster
 from ..solvers import (
@@ -44,6 +48,7 @@ from ..solvers.core.limits import checked
 from ..solvers.core.portfolio.shared_search import SharedSearch
 from ..solvers.core.portfolio.workers import Workers
 from ..solvers.core.session import run_session
+from .job import JobResult, solve_job
 from .judge import Judge
 from .versions import installed
 
@@ -54,6 +59,17 @@ PIECES_SHARE = 0.05
 WORTH_SAYING = 1e-3
 
 
+@overload
+def solve(
+    workload: str | Path | ModelDescription,
+    cluster: str | Path | TrainingCluster,
+    problem: TrainingJob,
+    *,
+    limits: Limits | None = None,
+) -> JobResult: ...
+
+
+@overload
 def solve(
     workload: Workload | str | Path,
     cluster: Cluster | None = None,
@@ -64,18 +80,32 @@ def solve(
     start: Plan | Planned | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     workers: Workers | int | None = None,
-) -> Result:
+) -> Result: ...
+
+
+def solve(
+    workload: Workload | str | Path | ModelDescription,
+    cluster: Cluster | str | Path | TrainingCluster | None = None,
+    problem: Problem | TrainingJob | None = None,
+    *,
+    method: str = "auto",
+    limits: Limits | None = None,
+    start: Plan | Planned | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    workers: Workers | int | None = None,
+) -> Result | JobResult:
     """Plan where the nodes of `workload` run.
 
     Parameters
     ----------
     workload
-        What runs; or its file, or the name of a shipped workload, as for `load`.
+        What runs; or its file, or the name of a shipped workload, as for `load`. Of a training job
+        a model, as for `estimate`.
     cluster
-        Where it can run; default: for a mapping the devices of its topology, else the cluster
+        Where it can run, of a training job as for `estimate`; default: for a mapping the devices of its topology, else the cluster
         that the workload's file suggests, for an iteration without its CPUs.
     problem
-        What to minimise, and which splits are allowed; default: `Training()` for a
+        What to minimise, and which splits are allowed, or the `TrainingJob`; default: `Training()` for a
         workload with layer configurations, else `Throughput()`.
     method
         ``auto`` chooses and says what it chose; others: `stagecut.METHODS`. What some read
@@ -99,7 +129,8 @@ def solve(
     -------
     Result
         With the plan, if there is one, evaluated from its definition. Running out of time or
-        Ctrl-C end the search with what it has.
+        Ctrl-C end the search with what it has. Of a training job a `JobResult`: see `solve_job`,
+        which takes more.
 
     Raises
     ------
@@ -113,6 +144,14 @@ def solve(
     >>> result.status
     'feasible'
     """
+    if isinstance(problem, TrainingJob):
+        if isinstance(workload, Workload) or isinstance(cluster, Cluster) or cluster is None:
+            raise InputError(
+                "job: a training job takes a model such as llama3-70b and a cluster such as h100:8x8"
+            )
+        return solve_job(workload, cluster, problem, limits=limits)
+    if isinstance(workload, ModelDescription) or isinstance(cluster, str | Path | TrainingCluster):
+        raise InputError("problem: of a model description it is TrainingJob(global_batch=…)")
     workload, cluster, problem = chosen(workload, cluster, problem)
     limits = DEFAULT_LIMITS[problem.name] if limits is None else checked(limits)
     if start is not None:

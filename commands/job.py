@@ -107,6 +107,38 @@ def plan_job(
     end(CODES.get(found.status, 0))
 
 
+def verify_job(model: str, path: Path, *, bound: bool, as_json: bool) -> None:
+    """Judge the plan of a training job anew, and its bound if asked."""
+    from ..instances.costs.models import model_description
+    from ..instances.job.plan import load_job_plan
+    from ..runtime.verify.bounds.layouts import check_job_bound
+    from ..runtime.verify.layouts import verify_job_plan
+
+    plan = load_job_plan(path)
+    if model_description(model) != plan.model:
+        raise InputError(f"{path}: it is a plan of {plan.model.name}, not of {model}")
+    verify_job_plan(plan)
+    programs = check_job_bound(plan).programs if bound else 0
+    if as_json:
+        print_json(
+            {
+                "model": plan.model.name,
+                "verified": True,
+                "iteration_seconds": plan.seconds,
+                "bound": plan.bound,
+                "bound_checked": bound,
+                "gap": plan.gap,
+            }
+        )
+        return
+    proved = f"proved, {programs} points by a program" if bound else "claimed"
+    OUT.print(
+        f"verified: {plan.seconds:.4g} s, bound {plan.bound:.4g} s ({proved}), gap {plan.gap:.2%}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
 def as_dict(found: JobResult) -> dict[str, Any]:
     """Return what `--json` prints."""
     answer: dict[str, Any] = {
