@@ -40,9 +40,7 @@ from ..solvers import (
     split_argument,
     supported_method,
 )
-from ..solvers.core.limits import checked
-from ..solvers.core.portfolio.shared_search import SharedSearch
-from ..solvers.core.portfolio.workers import Workers
+from ..solvers.core.limits import Workers, checked
 from ..solvers.core.session import run_session
 from .judge import Judge
 from .versions import installed
@@ -176,7 +174,7 @@ def solve_with(
 
     judge = Judge(workload, cluster, problem)
     ties = judge.tie if isinstance(problem, DeviceMapping) else None
-    search = SharedSearch(limits, judge, on_progress, started, ties)
+    search = Search(limits, judge, on_progress, started, ties)
     search.method = name
     run_session(task, chosen_method, search, start, workers)
     if name == "auto" and isinstance(problem, Iteration):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...instances.common.arrays import Bools, Ints
 from .lattice_kernel import Edges, grow
-from .search import Stoppable
+from .search import Clock
 
 #: Ideals listed between two looks at the clock.
 SLICE = 100_000
@@ -79,7 +79,7 @@ def chain(order: Ints) -> Lattice:
 
 
 def list_ideals(
-    order: Ints, edges: Ints, most: int, search: Stoppable, expected: int = 1024
+    order: Ints, edges: Ints, most: int, search: Clock, expected: int = 1024
 ) -> Lattice:
     """List the ideals of a DAG by size, until there are more than `most` or the search must stop.
 

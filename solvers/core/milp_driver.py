@@ -36,9 +36,9 @@ from ...instances.common.arrays import Floats
 from .compiled_model import Compiled
 from .highs import Outcome, run_highs
 from .other_solvers import run_other
-from .proofs.check_program import ProofOutcome, check
-from .proofs.tighten import tighten
+from .proofs import ProofOutcome, check
 from .search import OPTIMAL_GAP, S, Search
+from .tighten import tighten
 
 #: What programs are stated to have as objective, about: that of the incumbent, if there is one.
 STATED_OBJECTIVE = 1000.0

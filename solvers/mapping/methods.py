@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from ...formulations.task import Task
 from ...instances import DeviceMapping
 from ...instances.model.stage_costs import parameter_bytes
-from ..core.method import Method, SolverName
-from ..core.portfolio.strategy import Strategy
+from ..core.method import Method, SolverName, Strategy
 
 #: Name of the annealing that runs beside `auto`.
 ANNEALING = "annealing"

@@ -10,7 +10,7 @@ from ...formulations.throughput.whole_bytes import room_of
 from ...instances import Placement, Solution, Throughput
 from ...instances.common.arrays import Bools, Ints
 from ...instances.common.compiling import NotCompiled, compiled_only_if
-from ..core.search import Search, Stoppable
+from ..core.search import Clock, Search
 from .annealing_kernel import anneal
 from .column_generation.frontier import Incidence
 from .column_generation.frontier_kernels import FrontierNets, build
@@ -77,7 +77,7 @@ class Neighbourhood:
         self,
         search: Search[Solution],
         moves: int,
-        clock: Stoppable | None = None,
+        clock: Clock | None = None,
         *,
         compiling: bool = True,
     ) -> bool:
@@ -108,7 +108,7 @@ class Neighbourhood:
             self.needs_compiling, self.where = True, self._best_where.copy()
         return better
 
-    def anneal(self, search: Search[Solution], steps: int, clock: Stoppable) -> bool:
+    def anneal(self, search: Search[Solution], steps: int, clock: Clock) -> bool:
         """Anneal from the best split, offer what is better, and return whether it was.
 
         The walk goes on from there, better or not, so that it comes to other splits.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ....formulations.throughput.ideals import Criterion, IdealPipeline, Row
 from ....instances.common.arrays import Bools, Floats, Ints
 from ...core.lattice import Lattice, incidence_of
-from ...core.search import Stoppable
+from ...core.search import Clock
 from . import kernel
 from .kernel import LatticeLanes, LatticeNets, LatticeSteps, LatticeTable
 
@@ -96,7 +96,7 @@ def least_maximum(
     lattice: Lattice,
     minimise: Criterion,
     limits: Mapping[Criterion, float],
-    search: Stoppable,
+    search: Clock,
     floor: float = 0.0,
 ) -> ChainFound:
     """Find the chain of stages with the least maximum of one criterion.
@@ -206,7 +206,7 @@ def _left(table: LatticeTable, now: Ints, ideal: int, devices: int) -> float:
 
 
 def _windows(
-    rows: list[Row], lattice: Lattice, upper_bounds: Floats, states: DeviceStates, search: Stoppable
+    rows: list[Row], lattice: Lattice, upper_bounds: Floats, states: DeviceStates, search: Clock
 ) -> Bools | None:
     """Return for each ideal and state whether the devices used, and those left, can do the work.
 

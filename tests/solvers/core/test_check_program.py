@@ -16,10 +16,9 @@ from stagecut import InfeasibleError, Throughput
 from stagecut.formulations.linear import Linear
 from stagecut.formulations.task import pose
 from stagecut.formulations.throughput.compact import compact
+from stagecut.solvers.core import proofs as check_program
 from stagecut.solvers.core.compiled_model import compile_model
-from stagecut.solvers.core.proofs import check_program
-from stagecut.solvers.core.proofs.check_program import ProofOutcome, check
-from stagecut.solvers.core.proofs.relaxation import LpRelaxation
+from stagecut.solvers.core.proofs import LpRelaxation, ProofOutcome, check
 
 
 @pytest.mark.parametrize("wide", [False, True])

@@ -24,9 +24,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.sparse import csc_array
 
-from ....formulations.linear import Linear
-from ....instances.common.arrays import Bools, Floats, Ints
-from .relaxation import EPS
+from ...formulations.linear import Linear
+from ...instances.common.arrays import Bools, Floats, Ints
+
+#: Twice the unit roundoff: k additions and a product err by less than (k + 1) EPS of the sum of
+#: absolute values, itself computed in floating point.
+EPS = 2.0**-52
 
 #: Whole numbers up to here add up exactly.
 EXACT = 2.0**52

@@ -24,11 +24,10 @@ from distributed import as_completed as as_finished
 from distributed.comm.addressing import parse_address, parse_host_port
 from distributed.comm.registry import get_backend
 
-from ....instances import InputError
-from ....instances.common.errors import quote
-from .channel import A, Body, Channel, Executor, R
-from .messages import Found, Moved, Proved, Withdrawn
-from .processes import Process
+from ...instances import InputError
+from ...instances.common.errors import quote
+from .processes import A, Body, Channel, Executor, Moved, Process, R
+from .search import Found, Proved, Withdrawn
 
 #: Seconds in which a scheduler must answer.
 CONNECT_S = 20.0
