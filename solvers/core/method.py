@@ -51,11 +51,15 @@ class Strategy:
         A function of a module, by whose name the other process finds it.
     seeded
         Whether it is another search with another seed, so that several workers can run it.
+    restricted
+        Whether it begins only once the method has restricted the search, to mappings of the stages
+        that it has chosen, say: what is found elsewhere and its bounds would not hold together.
     """
 
     name: str
     solve: Solver[Any]
     seeded: bool = False
+    restricted: bool = False
 
 
 def _alone(task: Task[P]) -> Sequence[Strategy]:  # noqa: ARG001

@@ -129,15 +129,18 @@ class Portfolio(Peers):
         search = self._search
         if self._channels:
             self.take(search)
-        elif self._hands and (
-            self._deterministic
-            or (
-                time.monotonic() - self._begun > START_AFTER_S
-                and search.seconds_left > LEAST_LEFT_S
-                and not search.should_stop()
-            )
-        ):
+        elif self._hands and (self._deterministic or self._worth_starting):
             self._start()
+
+    @property
+    def _worth_starting(self) -> bool:
+        search = self._search
+        return (
+            time.monotonic() - self._begun > START_AFTER_S
+            and search.seconds_left > LEAST_LEFT_S
+            and (search.restricted or not any(s.restricted for hand in self._hands for s in hand))
+            and not search.should_stop()
+        )
 
     def wait(self) -> None:
         """Wait until all workers have run their strategies, or time or gap end the search."""

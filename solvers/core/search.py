@@ -233,6 +233,7 @@ class Search(Clock, Generic[S]):
         self.found_by = self.proved_by = ""  # who sent incumbent and bound; empty: found here
         self._bounds: dict[str, _Bound] = {}  # replaced, never changed: other threads read it
         self._refused: set[str] = set()
+        self._keeps: Callable[[S], bool] | None = None
         self._on_progress = on_progress
         self._interrupted_at: float | None = None
         self._near_at: float | None = None  # seconds after which the limits' gap was reached
@@ -270,7 +271,8 @@ class Search(Clock, Generic[S]):
         """Take a solution of this objective as incumbent if it is better."""
         with self._lock:
             better = objective < self.objective or self._settles(solution, objective)
-            if self._closed or not better:
+            kept = self._keeps is None or self._keeps(solution)
+            if self._closed or not (better and kept):
                 return False
             self.best, self.objective, self.found_by = solution, objective, sender
             if self.infeasible_because is not None:
@@ -287,6 +289,23 @@ class Search(Clock, Generic[S]):
         if self.tie is None or self.best is None or objective != self.objective:
             return False
         return self.tie(solution) < self.tie(self.best)
+
+    def restrict(self, keeps: Callable[[S], bool]) -> bool:
+        """Take only solutions that `keeps` accepts from now on: the bounds hold for these alone.
+
+        Returns
+        -------
+        bool
+            Whether the incumbent is one, or there is none.
+        """
+        with self._lock:
+            self._keeps = keeps
+            return self.best is None or keeps(self.best)
+
+    @property
+    def restricted(self) -> bool:
+        """Whether only some of the solutions are taken; see `restrict`."""
+        return self._keeps is not None
 
     def raise_bound(
         self, bound: float, origin: str, certificate: dict[str, object] | None = None

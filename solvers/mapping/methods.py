@@ -36,7 +36,12 @@ def _not_rings(method: str, task: Task[DeviceMapping]) -> str | None:
 def _beside(task: Task[DeviceMapping]) -> Sequence[Strategy]:  # noqa: ARG001
     """Return the strategies that run beside `auto` in other processes."""
     return (
-        Strategy(ANNEALING, SolverName("stagecut.solvers.mapping.auto.annealing"), seeded=True),
+        Strategy(
+            ANNEALING,
+            SolverName("stagecut.solvers.mapping.auto.annealing"),
+            seeded=True,
+            restricted=True,
+        ),
     )
 
 
