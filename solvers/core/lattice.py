@@ -54,12 +54,12 @@ class Lattice:
         return np.flatnonzero(bits)
 
     def has(self, unit: int) -> Bools:
-        """Return, shape (N,), which ideals a unit is in, by its number, not its place."""
+        """Return, shape (N,), the ideals that contain a unit, given by its number."""
         word, bit = self._place(unit)
         return (self.members[:, word] >> bit & np.uint64(1)).astype(np.bool_)
 
     def holds(self, ideal: int, unit: int) -> bool:
-        """Whether a unit is in an ideal, by its number."""
+        """Whether an ideal contains a unit, given by its number."""
         word, bit = self._place(unit)
         return bool(self.members[ideal, word] >> bit & np.uint64(1))
 
@@ -69,7 +69,7 @@ class Lattice:
 
 
 def chain(order: Ints) -> Lattice:
-    """Return the ideals of the units in one line: the prefixes of `order`."""
+    """Return the lattice of a chain: its ideals are the prefixes of `order`."""
     size = len(order)
     inside = np.tri(size + 1, 64 * ((size + 63) // 64), -1, dtype=np.uint8)
     members = np.packbits(inside, axis=1, bitorder="little").view(np.uint64)

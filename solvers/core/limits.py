@@ -63,14 +63,14 @@ class Limits:
 
     @property
     def least_gap(self) -> float:
-        """The least gap that a search goes on to.
+        """The smallest gap at which a search stops: `cheap_gap`, or `gap`.
 
         With a limit of nodes that is `gap`, so that the search ends alike on every machine.
         """
         return self.gap if self.cheap_gap is None or self.nodes is not None else self.cheap_gap
 
     def patience(self, reached: float) -> float:
-        """Return how many seconds are cheap beyond a `gap` that was reached after `reached`.
+        """Return the seconds for which a search goes on to `cheap_gap`, after `gap` at `reached`.
 
         They are as many again, and at least `CHEAP_PART` of the time limit.
 
@@ -85,7 +85,7 @@ class Limits:
 
 
 def checked(limits: object) -> Limits:
-    """Return limits as they were given to a function.
+    """Return the limits that a user gave to a function, if they are `Limits`.
 
     Raises
     ------
@@ -122,7 +122,7 @@ DEFAULT_LIMITS: dict[str, Limits] = {
 def limits_for(
     problem: str, seconds: float, gap: float | None, nodes: int | None = None, seed: int = 0
 ) -> Limits:
-    """Return the limits that options of a command ask for.
+    """Return the limits of a command's options.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ MEMORY_BYTES = 512 * 2**20
 
 
 def usual_count() -> int:
-    """Return how many processes fit: one per core that this one may use, if memory has room."""
+    """Return the default number of processes: one per usable core, as far as memory has room."""
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:

@@ -91,7 +91,7 @@ class Method(Generic[P]):
     beside: Callable[[Task[P]], Sequence[Strategy]] = _alone
 
     def check(self, name: str, task: Task[P]) -> None:
-        """Raise InputError if it does not support the task."""
+        """Raise InputError if the method does not support the task."""
         for refusal in self.refuses:
             reason = refusal(name, task)
             if reason is not None:

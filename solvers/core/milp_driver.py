@@ -1,4 +1,4 @@
-"""The one driver of integer programs: what a solver says, and what of it becomes a certificate.
+"""Driver of all integer programs: decides which claims of a solver become certificates.
 
 A problem states its program and how to read a solution (`IntegerProgram`); everything between that
 and the search is here: which bound is believed, by how much tolerances weaken it, what an answer
@@ -67,7 +67,7 @@ CHECK_NODES, UNBELIEVED_NODES = 2000, 20_000
 
 @dataclass(frozen=True, eq=False)
 class IntegerProgram(Generic[S]):
-    """An integer program, and how to read what a solver answers.
+    """An integer program, and how to read a solver's values as a solution.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ class IntegerProgram(Generic[S]):
 
 
 class TimeIsUp(Exception):
-    """Stating a program was given up, as the search has to stop."""
+    """The search has to stop while a program is being stated."""
 
 
 def solve_program(
@@ -109,7 +109,7 @@ def solve_program(
     seconds: float | None = None,
     gap: float | None = None,
 ) -> None:
-    """Solve a program: offer its solutions, raise the bound, say why it ended.
+    """Solve a program: offer its solutions, raise the bound, record the limit that ended it.
 
     Parameters
     ----------
@@ -243,7 +243,7 @@ class _Solve(Generic[S]):
             self.search.raise_bound(self._safe(bound) * self.program.scale, self.origin)
 
     def _safe(self, bound: float) -> float:
-        """Return a bound less the error that the solver's tolerances allow, in the program's unit.
+        """Return a bound lowered by the solver's tolerances, in the program's unit.
 
         What is above the incumbent by rounding alone says that nothing is better.
         """

@@ -62,7 +62,7 @@ class Ended:
 
 @dataclass(frozen=True, eq=False)
 class WorkerJob:
-    """The order of a worker: task, limits, strategies, and the best plan and bound known.
+    """A worker's task, limits and strategies, and the best solution and bound known.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ class Portfolio(Peers):
         search.peers = self
 
     def look(self) -> None:
-        """Start the workers once that is worth it; take their news if the solver does not."""
+        """Start the workers once that is worth it; handle their messages if the solver does not."""
         search = self._search
         if self._channels:
             self.take(search)
@@ -156,7 +156,7 @@ class Portfolio(Peers):
         return self._search.done or self._search.gap <= OPTIMAL_GAP
 
     def close(self) -> None:
-        """End the workers, and take what they have sent.
+        """End the workers, and handle the messages that they have sent.
 
         A search that was done without it does not depend on how far deterministic workers came.
         """
@@ -177,14 +177,14 @@ class Portfolio(Peers):
             self._search.note("; ".join(f"{what} by {who}" for what, who in by.items() if who))
 
     def tell(self, news: News, sender: str) -> None:
-        """Hand on to all workers but the sender what is found, or was withdrawn."""
+        """Send news to all workers but the sender."""
         if not self._deterministic:
             for name, channel in list(self._channels.items()):
                 if name != sender:
                     channel.send(news)
 
     def take(self, search: Search[Any]) -> None:
-        """Handle what has come, unless it is held back or another thread is at it."""
+        """Handle the messages received, unless they are held back or another thread does."""
         if self._holds_back or self._inbox.empty() or not self._taking.acquire(blocking=False):
             return
         try:
@@ -247,7 +247,7 @@ class Portfolio(Peers):
             self._search.beside = frozenset(self._at_work.copy().values())
 
     def _listen(self, name: str, channel: Channel) -> None:
-        """Put aside what a worker sends, until it ends."""
+        """Queue the messages of a worker, until it ends."""
         finished = False
         kept = self._kept.setdefault(name, [])
         while True:
@@ -289,7 +289,7 @@ def executor_of(size: int, scheduler: str | None = None) -> Executor:
 
 
 def dealt(strategies: Sequence[Strategy], workers: int) -> list[tuple[Strategy, ...]]:
-    """Return what each worker runs, one strategy after the other; fewer than asked if need be.
+    """Return the strategies of each worker, in their order; of fewer workers if there are too few.
 
     The first strategies go one to each worker, the others follow in turn. Workers left over run
     the seeded ones once more.
@@ -340,7 +340,7 @@ class _SolveProcess(Peers):
         self._inbox: queue.SimpleQueue[News] = queue.SimpleQueue()
 
     def listen(self) -> None:
-        """Put messages aside as they come; this process ends when there is nobody left."""
+        """Queue messages as they come; the process ends with the channel."""
         try:
             while True:
                 self._inbox.put(self._channel.receive())
@@ -348,11 +348,11 @@ class _SolveProcess(Peers):
             self._channel.close()
 
     def tell(self, news: News, sender: str) -> None:
-        """Send what is found here."""
+        """Send news of this process."""
         if not sender:
             self._channel.send(news)
 
     def take(self, search: Search[Any]) -> None:
-        """Let the search learn what has come."""
+        """Let the search learn the messages received."""
         while not self._inbox.empty():
             search.learn(self._inbox.get(), SOLVE)

@@ -61,7 +61,7 @@ class Moved:
 
 
 class Executor(Protocol):
-    """Where functions run.
+    """Place where functions run, each in a process of its own.
 
     Parameters
     ----------
@@ -77,14 +77,14 @@ class Executor(Protocol):
     def unordered(
         self, function: Callable[[A], R], arguments: Sequence[A]
     ) -> Iterator[tuple[A, R]]:
-        """Yield every argument with what the function returns for it, as they come."""
+        """Yield each argument with the function's result, as they are ready."""
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Release processes and connections."""
 
 
 def python_process(*arguments: str) -> tuple[list[str], dict[str, str]]:
-    """Return command and environment of a Python process: all of ours are started as these.
+    """Return command and environment of a Python process, as all of ours are started.
 
     It finds modules where this process does, but not in the working directory, unless this package
     is there: what lies beside a user's files is data, even if it is called ``random.py``.
@@ -204,13 +204,13 @@ def _pickled(message: object) -> bytes:
 
 
 def _end_of(child: subprocess.Popen[bytes]) -> str:
-    """Say how a process ended that has closed its pipe."""
+    """Return, in words, how a process ended that has closed its pipe."""
     code = child.wait()
     return f"killed by signal {-code}" if code < 0 else f"ended with code {code}"
 
 
 class Pipes(Channel):
-    """The channel at the other end, in the process that runs the function."""
+    """A channel by standard input and output, in the process that runs the function."""
 
     def __init__(self, incoming: IO[bytes], outgoing: IO[bytes]) -> None:
         self._incoming, self._outgoing = incoming, outgoing

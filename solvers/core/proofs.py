@@ -259,7 +259,7 @@ def _at_sides(linear: Linear, y: Floats) -> Floats:
 
 
 def _least_in_box(linear: Linear, low: Floats, high: Floats) -> Floats:
-    """Return the least of d·x for d between `low` and `high` and x in the box, by column.
+    """Return min d·x over d in [low, high] and x in the box, by column.
 
     It is least at corners. An open end counts where d may have the wrong sign, as −inf.
     """
@@ -333,7 +333,7 @@ def _point(
 
 
 def _nearer(value: float, low: float, high: float) -> Fraction:
-    """Return the end that a value is nearer to; 0 without an end."""
+    """Return the nearer bound of a value; 0 without a bound."""
     ends = [end for end in (low, high) if np.isfinite(end)]
     return Fraction(min(ends, key=lambda end: abs(end - value), default=0.0))
 
@@ -403,7 +403,7 @@ def _solve(system: list[Row], right: list[Fraction]) -> Row | None:
 
 
 class ProofOutcome(Enum):
-    """What a check found of the claim that no solution has an objective below a target."""
+    """Outcome of a check of the claim that no solution has an objective below a target."""
 
     PROVED = "proved"
     REFUTED = "refuted"  # by a solution below the target, whose rows hold to `ROW_SLACK`
@@ -468,7 +468,7 @@ def check(
 
 
 def _node(linear: Linear, lower: Floats, upper: Floats, target: float) -> _Box | None:
-    """Return the node of a box; None if the box holds nothing below the target."""
+    """Return the node of a box; None if the box has no solution below the target."""
     program = tighten(replace(linear, column_lower=lower, column_upper=upper), target, exact=True)
     return None if program is None else _Box(program, relax(program))
 
@@ -518,7 +518,7 @@ def _check_exactly(linear: Linear, node: _Box, target: float) -> ProofOutcome:
 
 
 def _solves(linear: Linear, x: Floats, target: float) -> bool:
-    """Return whether a point keeps rows, to `ROW_SLACK`, and box, and is below the target."""
+    """Return whether a point is a solution below the target, its rows to within `ROW_SLACK`."""
     if (x < linear.column_lower).any() or (x > linear.column_upper).any():
         return False
     entries = entries_of(linear)

@@ -136,7 +136,7 @@ class Clock:
         return self.seconds_left <= 0 or (self._within is not None and self._within.should_stop())
 
     def part(self, fraction: float = 1.0) -> Clock:
-        """Return a clock within this one, with a fraction of the seconds left now."""
+        """Return a clock within this one, with a fraction of the seconds left."""
         left = self.seconds_left
         return Clock(None if math.isinf(left) else fraction * left, within=self)
 
@@ -168,7 +168,7 @@ class Peers(Protocol):
     """Other searches for the same solution."""
 
     def tell(self, news: News, sender: str) -> None:
-        """Hand on what the search holds now, to all but the sender (empty: the search itself)."""
+        """Tell all but the sender (empty: the search itself) of a new incumbent or bound."""
 
     def take(self, search: Search[Any]) -> None:
         """Let the search learn what others have found; called where a solver asks to stop."""
@@ -183,7 +183,7 @@ class _Bound:
 
 
 class Search(Clock, Generic[S]):
-    """One search for a solution of type S (for throughput: the device of each node).
+    """Search for a solution of type S of least objective (for throughput: the device of each node).
 
     Every solver gets one, offers it what it finds, raises its bound, and stops when it says so.
     Nothing counts as incumbent that the judge has not evaluated from the definition.
@@ -243,19 +243,19 @@ class Search(Clock, Generic[S]):
 
     @property
     def bound(self) -> float:
-        """No solution has a lower objective; `-inf` while nothing is proved."""
+        """Lower bound on the objective of all solutions; `-inf` while nothing is proved."""
         proved = max((bound.value for bound in self._bounds.values()), default=-math.inf)
         return min(proved, self.objective)
 
     @property
     def bound_origin(self) -> str:
-        """What proved the bound: of several the newest; empty while nothing is proved."""
+        """Name of the proof of the bound: of several the newest; empty without a bound."""
         bounds = self._bounds
         return max(reversed(bounds), key=lambda origin: bounds[origin].value, default="")
 
     @property
     def certificate(self) -> dict[str, object]:
-        """The evidence for the bound, if its origin gives some."""
+        """Certificate of the bound, as its origin gave it; may be empty."""
         return self._bounds[self.bound_origin].certificate if self._bounds else {}
 
     @property
@@ -391,7 +391,7 @@ class Search(Clock, Generic[S]):
         self._tell(Infeasible(because), sender)
 
     def learn(self, news: News, sender: str) -> None:
-        """Take what another search has found, judged as if it had been found here."""
+        """Take news of another search, judged as if it had been found here."""
         match news:
             case Found(solution, objective):
                 if objective < self.objective or self.tie is not None:
@@ -491,7 +491,7 @@ class Search(Clock, Generic[S]):
 
     @property
     def status(self) -> Status:
-        """Status by incumbent, bound and proofs so far."""
+        """Status of incumbent, bound and proofs so far."""
         if self.best is not None:
             return Status.OPTIMAL if self.gap <= OPTIMAL_GAP else Status.FEASIBLE
         return Status.NO_SOLUTION if self.infeasible_because is None else Status.INFEASIBLE
@@ -512,7 +512,7 @@ class Search(Clock, Generic[S]):
             self.phases[name] = self.phases.get(name, 0.0) + time.monotonic() - begin
 
     def note(self, text: str) -> None:
-        """Keep a remark for the user, such as what `auto` chose and why; each only once."""
+        """Add a note for the user, such as the choice of `auto`; each only once."""
         if text not in self.notes:
             self.notes.append(text)
 

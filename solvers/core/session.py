@@ -1,4 +1,4 @@
-"""A session: one solver at work in a thread, others beside it in processes, one search of all.
+"""A session: a solver in a thread, others beside it in processes, and the search that they share.
 
 The search alone is the judge of what is found. The session holds deadline and Ctrl-C, whatever the
 solver does.
@@ -58,7 +58,7 @@ def run_session(
 
 
 def solve_in_session(run: Solver[Problem], task: Task[Problem], search: Search[Solution]) -> None:
-    """Note the cost of colours, raise the bounds of linear time, then run the method.
+    """Raise the bounds that take linear time, then run the method.
 
     It begins even where the time is up: its first plan comes before it looks at the clock. What
     compiles to reach the limits' gap does not compile to go beyond it: a later call does.

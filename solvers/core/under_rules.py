@@ -24,7 +24,7 @@ ORIGIN = "the least over all cases of the placement rules"
 
 
 class _Whole(Peers):
-    """The search in a task with rules, as the search in one of its cases sees it.
+    """Peer of the search in a case: the search in the whole task with rules.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class _Whole(Peers):
         self._case, self._whole, self._lone = case, whole, lone
 
     def tell(self, news: News, sender: str) -> None:  # noqa: ARG002
-        """Hand on solutions of the case, and what is proved if it is the only one."""
+        """Offer the case's solutions to the whole task, and its bounds if it is the only case."""
         match news:
             case Found(solution):
                 self._whole.offer(self._case.expand(solution))
@@ -51,7 +51,7 @@ class _Whole(Peers):
                 self._whole.withdraw(_under(origin), claim)
 
     def take(self, search: Search[Any]) -> None:
-        """Let the search stop once no plan of the case can be better than the best one."""
+        """Set the case's cutoff to the objective of the whole task."""
         search.cutoff = self._whole.objective
 
 
@@ -81,7 +81,7 @@ def has_rules(task: Task[Any]) -> bool:
 
 
 def raise_first_bounds(task: Task[Problem], search: Search[Solution]) -> None:
-    """Raise the bounds that need neither a plan nor a kernel: see `cheap_bounds`."""
+    """Raise the bounds of `cheap_bounds`, which need neither a plan nor a kernel."""
     with search.phase("first bounds"):
         try:
             for bound, origin in cheap_bounds(task):
@@ -99,7 +99,7 @@ def run_method(run: Solver[Any], task: Task[Any], search: Search[Solution]) -> N
 
 
 def _run(run: Solver[Any], task: Task[Any], search: Search[Solution]) -> None:
-    """Run a method; what it has found stands, also if HiGHS fails it."""
+    """Run a method; its incumbent and bound stay if HiGHS fails."""
     try:
         run(task, search)
     except SolverError as error:
@@ -107,7 +107,7 @@ def _run(run: Solver[Any], task: Task[Any], search: Search[Solution]) -> None:
 
 
 def solve_under_rules(run: Solver[Any], task: Task[Any], search: Search[Solution]) -> None:
-    """Run a method on the cases of a task with rules, and put their ends together."""
+    """Run a method on each case of a task with rules, and conclude on the whole task."""
     try:
         if names_stages(task.problem):
             own = stage_task(task)
