@@ -37,7 +37,7 @@ from .compiled_model import Compiled
 from .highs import Outcome, run_highs
 from .other_solvers import run_other
 from .proofs import ProofOutcome, check
-from .search import OPTIMAL_GAP, S, Search
+from .search import OPTIMAL_GAP, Clock, S, Search
 from .tighten import tighten
 
 #: What programs are stated to have as objective, about: that of the incumbent, if there is one.
@@ -292,13 +292,13 @@ class _Solve(Generic[S]):
             return ProofOutcome.UNDECIDED
         brief = self.believed and math.isfinite(target)
         seconds = CHECK_SECONDS + CHECK_PART * search.phases["solve"]
-        until = search.seconds + (seconds if brief else UNBELIEVED_SECONDS)
+        clock = Clock(seconds if brief else UNBELIEVED_SECONDS)
         with search.phase("prove again"):
             try:
                 return check(
                     linear,
                     target,
-                    should_stop=lambda: search.seconds > until or search.seconds_left <= 0,
+                    should_stop=lambda: clock.should_stop() or search.overdue() > 0,
                     nodes=CHECK_NODES if brief else UNBELIEVED_NODES,
                 )
             except SolverError as error:

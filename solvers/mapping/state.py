@@ -17,7 +17,7 @@ from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution, StageCosts, stage_costs
 from ...instances.common.arrays import Ints
 from ...instances.common.units import TIME_UNITS
-from ..core.search import OPTIMAL_GAP, Search
+from ..core.search import OPTIMAL_GAP, Clock, Search
 from .annealing.costs import best_routes, descend
 from .layouts import first_mapping, layouts, matched
 from .parameters import (
@@ -219,11 +219,10 @@ class MappingState:
             Limits of the bisection; the width is relative.
         """
         search = self.search
-        until = search.seconds + seconds
+        clock = Clock(seconds, within=search)
 
         def enough() -> bool:
-            over = search.seconds > until or search.should_stop()
-            return over or search.gap <= OPTIMAL_GAP
+            return clock.should_stop() or search.gap <= OPTIMAL_GAP
 
         test = count_test(search, block)
         if enough():
