@@ -20,8 +20,7 @@ from stagecut import InfeasibleError, Limits, Throughput, solve
 from stagecut.formulations.linear import Linear
 from stagecut.formulations.task import pose
 from stagecut.formulations.throughput.compact import compact
-from stagecut.solvers.core import milp_driver
-from stagecut.solvers.core import proofs as check_program
+from stagecut.solvers.core import milp_driver, proofs
 from stagecut.solvers.core.compiled_model import compile_model
 from stagecut.solvers.core.proofs import LpRelaxation, ProofOutcome, check
 
@@ -31,7 +30,7 @@ from stagecut.solvers.core.proofs import LpRelaxation, ProofOutcome, check
 def test_verdicts_are_right(seed: int, wide: bool) -> None:
     linear = random_program(seed, wide=wide, continuous=seed % 3)
     found = solutions(linear)
-    nearly = solutions(loosened(linear, 1.01 * check_program.ROW_SLACK))
+    nearly = solutions(loosened(linear, 1.01 * proofs.ROW_SLACK))
     optimum = float(found[0][0]) if found else 5.0
     step = 1e-6 * max(1.0, abs(optimum))
     for target in (optimum - step, optimum, optimum + step, math.inf):
@@ -65,7 +64,7 @@ def test_a_lying_solver_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         n, m = len(program.cost), len(program.row_lower)
         return LpRelaxation(None, np.full(m, 7.0), np.zeros(n, np.bool_), np.ones(m, np.bool_))
 
-    monkeypatch.setattr(check_program, "relax", lie)
+    monkeypatch.setattr(proofs, "relax", lie)
     assert check(linear, -1.5) is not ProofOutcome.PROVED
     assert check(linear, -2.5, nodes=50) is not ProofOutcome.REFUTED
 
