@@ -22,8 +22,8 @@ from ..instances.common.escape import csv
 from ..instances.formats.files import load
 from ..instances.formats.writing import write_whole
 from ..solvers import method_of
-from ..solvers.core.portfolio.executor import executor_of
-from ..solvers.core.portfolio.processes import python_process
+from ..solvers.core.portfolio import executor_of
+from ..solvers.core.processes import python_process
 from .case_record import DAMAGED, RECORD, cut_off, line, read_record
 from .compare import Row, tabulate, why_no_plan
 

@@ -44,9 +44,7 @@ from ..solvers import (
     split_argument,
     supported_method,
 )
-from ..solvers.core.limits import checked
-from ..solvers.core.portfolio.shared_search import SharedSearch
-from ..solvers.core.portfolio.workers import Workers
+from ..solvers.core.limits import Workers, checked
 from ..solvers.core.session import run_session
 from .job import JobResult, solve_job
 from .judge import Judge
@@ -102,11 +100,12 @@ def solve(
         What runs; or its file, or the name of a shipped workload, as for `load`. Of a training job
         a model, as for `estimate`.
     cluster
-        Where it can run, of a training job as for `estimate`; default: for a mapping the devices of its topology, else the cluster
-        that the workload's file suggests, for an iteration without its CPUs.
+        Where it can run, of a training job as for `estimate`; default: for a mapping the devices of
+        its topology, else the cluster that the workload's file suggests, for an iteration without
+        its CPUs.
     problem
-        What to minimise, and which splits are allowed, or the `TrainingJob`; default: `Training()` for a
-        workload with layer configurations, else `Throughput()`.
+        What to minimise, and which splits are allowed, or the `TrainingJob`; default: `Training()`
+        for a workload with layer configurations, else `Throughput()`.
     method
         ``auto`` chooses and says what it chose; others: `stagecut.METHODS`. What some read
         follows a colon: ``milp:gurobi`` (a solver that Pyomo knows, in place of HiGHS),
@@ -147,7 +146,7 @@ def solve(
     if isinstance(problem, TrainingJob):
         if isinstance(workload, Workload) or isinstance(cluster, Cluster) or cluster is None:
             raise InputError(
-                "job: a training job takes a model such as llama3-70b and a cluster such as h100:8x8"
+                "job: it takes a model such as llama3-70b and a cluster such as h100:8x8"
             )
         return solve_job(workload, cluster, problem, limits=limits)
     if isinstance(workload, ModelDescription) or isinstance(cluster, str | Path | TrainingCluster):
@@ -164,7 +163,7 @@ def solve(
 
     judge = Judge(workload, cluster, problem)
     ties = judge.tie if isinstance(problem, DeviceMapping) else None
-    search = SharedSearch(limits, judge, on_progress, limits.since, ties)
+    search = Search(limits, judge, on_progress, limits.since, ties)
     search.method = name
     run_session(task, chosen_method, search, start, workers)
     if name == "auto" and isinstance(problem, Iteration):

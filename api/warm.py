@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from ..instances import StagecutError
 from ..instances.common.kernel import NOT_KEPT
-from ..solvers.core.portfolio.processes import python_process
-from ..solvers.core.portfolio.workers import usual_count
+from ..solvers.core.limits import usual_count
+from ..solvers.core.processes import python_process
 
 #: Commands that between them call the kernels of each problem.
 CASES: tuple[tuple[str, ...], ...] = (

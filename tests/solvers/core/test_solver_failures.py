@@ -35,7 +35,7 @@ def _no_highs(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for module in (
         "formulations.linear_program",
-        "solvers.core.proofs.relaxation",
+        "solvers.core.proofs",
         "solvers.throughput.column_generation.column_generation",
     ):
         monkeypatch.setattr(f"stagecut.{module}.run_here", refused)
