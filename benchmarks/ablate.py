@@ -67,7 +67,7 @@ def without_clock(option: Callable[..., None]) -> Callable[..., None]:
 def solve_cell(cell: Cell, part: str, parts: dict[str, Part], seed: int, seconds: float) -> dict:
     """Solve a cell, without a part if it is one, and return the row."""
     from stagecut import Limits
-    from stagecut.api.solve import solve_with
+    from stagecut.api.solve import solve
     from stagecut.solvers.core import highs
 
     workload, cluster, problem = cell.make()
@@ -82,10 +82,8 @@ def solve_cell(cell: Cell, part: str, parts: dict[str, Part], seed: int, seconds
                 stack.enter_context(patch.object(module, name, parts[part].instead))
         else:
             calls = {name: counted(stack, each) for name, each in parts.items()}
-        limits = Limits(seconds=seconds, seed=seed, gap=0.0)
-        result = solve_with(
-            workload, cluster, problem, limits=limits, started=time.process_time(), workers=1
-        )
+        limits = Limits(seconds=seconds, seed=seed, gap=0.0, since=time.process_time())
+        result = solve(workload, cluster, problem, limits=limits, workers=1)
     return {
         "seconds": round(result.seconds, 3),
         "objective": result.objective,

@@ -24,7 +24,6 @@ import numpy as np
 import pandas as pd
 
 from stagecut import Limits, Result, Workload, load, solve
-from stagecut.api.solve import solve_with
 from stagecut.instances import DeviceMapping, StageCosts
 from stagecut.instances.common.kernel import compile_at_once
 from stagecut.instances.topologies import SIDES_2D, SIDES_3D, topology
@@ -130,8 +129,8 @@ def solved(workload: Workload, cell: dict[str, object], workers: int | None) -> 
         gradients=False,
         collective="ring",
     )
-    limits = Limits(seconds=float(str(cell["limit"])), seed=int(str(cell["seed"])))
-    result = solve_with(workload, problem=problem, limits=limits, started=begin, workers=workers)
+    limits = Limits(seconds=float(str(cell["limit"])), seed=int(str(cell["seed"])), since=begin)
+    result = solve(workload, problem=problem, limits=limits, workers=workers)
     assert result.plan is not None
     return {
         "objective_ms": result.objective,

@@ -167,14 +167,14 @@ def state(asked: Asked, workload: Workload, others: Sequence[str] = (LIMITS, WOR
         settings = merged(settings, read_setting(text), "--set {}", "--set")
     apart = {table: settings.pop(table) for table in others if table in settings}
     name = name or _usual_problem(workload, asked, settings)
-    fields = merged(tables.pop(name, {}), settings, "--set {}", file)
+    told = tables.pop(name, {})
+    fields = merged(told, settings, "--set {}", file)
     for table, values in apart.items():
         if not isinstance(values, dict):
             raise InputError(f"--set {table}: it has fields; write {table}.FIELD=VALUE")
         tables[table] = merged(tables.get(table, {}), values, f"--set {table}.{{}}", file)
-    said = _said(asked, name)
-    for key, value in said.items():
-        fields = merged(fields, {key: value}, OPTIONS[key], file if key in fields else "")
+    for key, value in _said(asked, name).items():
+        fields = merged(fields, {key: value}, OPTIONS[key], file if key in told else "--set")
     files = [path for path in (file, asked.cluster and file_of(asked.cluster)) if path]
     fields, read = _with_schedule(name, fields)
     rules = fields.get("placement_rules")
@@ -246,12 +246,13 @@ def merged(first: Table, second: Table, what: str, where: str) -> Table:
         elif found[key] != value:
             raise InputError(
                 f"{what.replace('{}', key)}: {_shown(value)} contradicts {_shown(found[key])} of "
-                f"{where or '--set'}; leave one of the two out"
+                f"{where}; leave one of the two out"
             )
     return found
 
 
 def _shown(value: object) -> str:
+    """Return a value as a user typed it, if it is short."""
     return (
         str(value)
         if isinstance(value, str | int | float) and len(str(value)) < 60
