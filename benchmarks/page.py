@@ -41,10 +41,13 @@ def percent(value: float) -> str:
 
 
 def table(header: str, rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return a Markdown table; the header's columns are divided by bars."""
+    """Return a Markdown table, a wide one over the whole page; bars divide the header."""
     names = [name.strip() for name in header.split("|")]
-    lines = ["", "| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
-    return [*lines, *("| " + " | ".join(row) + " |" for row in rows), ""]
+    lines = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    if len(names) > 7:
+        lines = ['<div class="wide" markdown="1">', "", *lines, "", "</div>"]
+    return ["", *lines, ""]
 
 
 def grouped(rows: Iterable[Row], *columns: str) -> dict[tuple[str, ...], list[Row]]:
