@@ -150,7 +150,7 @@ if TYPE_CHECKING:
     from .instances.formats.rules_files import load_rules as load_rules
     from .instances.model.tied_weights import tied_as as tied_as
     from .instances.model.training_layers import training_layers as training_layers
-    from .instances.pytorch.counts import counted_by_torch as counted_by_torch
+    from .instances.pytorch.flops import counted_by_torch as counted_by_torch
     from .instances.pytorch.profile import profile as profile
     from .instances.pytorch.tensors.program import tensor_program as tensor_program
     from .runtime import CallReport as CallReport
@@ -250,7 +250,7 @@ _MODULES = {
     "instances.formats.rules_files": "load_rules",
     "instances.model.tied_weights": "tied_as",
     "instances.model.training_layers": "training_layers",
-    "instances.pytorch.counts": "counted_by_torch",
+    "instances.pytorch.flops": "counted_by_torch",
     "instances.pytorch.profile": "profile",
     "instances.pytorch.tensors.program": "tensor_program",
     "runtime": (

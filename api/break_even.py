@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, replace
 
 from ..instances import Iteration, Plan, Throughput, Workload
-from ..instances.common.compiling import NotCompiled, compiled_only_if
+from ..instances.common.kernel import NotCompiled, compiled_only_if
 from ..runtime import evaluate
 from ..runtime.simulate.simulator import simulate
 from ..solvers import Limits

@@ -33,7 +33,7 @@ from ..instances import (
     program_of,
     program_workload,
 )
-from ..instances.common.options import check_counts
+from ..instances.common.quantities import check_counts
 from ..instances.common.units import TIME_UNITS
 from ..instances.generate.roofline import CPU_CORE, machine
 from ..instances.model.sharding.program import TensorProgram

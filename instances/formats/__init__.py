@@ -1,1 +1,1 @@
-"""The files that nouns come in: a module per format, `files` for all of them."""
+"""File formats: a module for each, and `files`, which finds the format of a file."""

@@ -1,13 +1,16 @@
 """ONNX files as workloads: shapes inferred, initialisers as parameters, times by roofline.
 
-The graph goes the way of a traced PyTorch model from its recording on. Products of matrices and
-convolutions count their FLOPs, nothing else does, as torch's FlopCounterMode has it. Node names
-that are paths, as torch's exporter writes them, give the modules for layers.
+The graph goes the way of a traced PyTorch model from its recording on. Node names that are paths,
+as torch's exporter writes them, give the modules for layers. Products of matrices, convolutions and
+recurrent layers count FLOPs, nothing else does, as in torch's FlopCounterMode; operations of
+quantised operators count as FLOPs too.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,19 +24,19 @@ from ..generate.roofline import CPU_CORE, machine
 from ..model.tied_weights import with_ties
 from ..model.workload import Workload
 from ..pytorch.layers import by_layer, by_operator, fitting_depth
-from ..pytorch.operators.operators import operator_graph
-from ..pytorch.prices.estimate import estimated_ms
-from ..pytorch.recording.recording import ExecutedNode, KernelCall, Parameter, Read, Recording
+from ..pytorch.operator_graph import operator_graph
+from ..pytorch.prices import estimated_ms
+from ..pytorch.recording import ExecutedNode, KernelCall, Parameter, Read, Recording
 from ..pytorch.to_workload import OperatorTimes, memory_bytes, ties_of, to_workload
-from .flops import FLOPS
 from .shapes import load_with_shapes
+
+Shapes = Mapping[str, tuple[int, ...]]
 
 #: Nodes that only look at their first input in another way.
 _VIEWS = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout"})
 
 #: Nodes whose value is known as soon as shapes are.
 _KNOWN = frozenset({"Constant", "Shape", "Size"})
-
 _HALF_A_BYTE = frozenset({"INT4", "UINT4", "FLOAT4E2M1"})
 
 #: Where quantised operators have whole numbers that were learned: their weight's position.
@@ -47,68 +50,6 @@ _MOST_ELEMENTS = 1 << 63
 
 #: Read only the rows that they are asked for.
 _LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
-
-
-def read_onnx(
-    path: str | Path,
-    estimate: str,
-    *,
-    batch: int | None = None,
-    depth: int | Literal["auto"] | None = None,
-    tied: Tied | str = Tied.COPIES,
-    name: str = "",
-) -> Workload:
-    """Return the inference workload in an ONNX file.
-
-    Parameters
-    ----------
-    estimate
-        Accelerator that the times are for; see `roofline.MACHINES`.
-    batch
-        Size of the first dimension of every input, where the file leaves it open; default: 1.
-    depth, tied
-        As in `pytorch.profile.profile`.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, or a shape cannot be inferred.
-    """
-    tied = Tied.of("tied", tied)
-    target = machine(estimate)
-    recording = _Reader(load_with_shapes(path, batch or 1), str(path)).recording()
-    graph = operator_graph(recording, training=False)
-    if not graph.operators:
-        raise InputError(f"{path}: it computes nothing; nothing to plan")
-    if depth == "auto":
-        depth = fitting_depth(graph)
-    nothing = np.zeros(len(graph.operators))
-    times = OperatorTimes(
-        accelerator_ms=estimated_ms(graph.operators, target),
-        cpu_ms=estimated_ms(graph.operators, CPU_CORE),
-        measured=nothing,
-        spread=nothing,
-        link=target.peer,
-        provenance={
-            "cost_model": "roofline",
-            "accelerator": f"{target.name}: {target.source}",
-            "cpu": f"{CPU_CORE.name}: {CPU_CORE.source}",
-        },
-    )
-    grouping = by_operator(graph) if depth is None else by_layer(graph, depth)
-    once = to_workload(
-        graph,
-        grouping,
-        times,
-        name=name or stem_of(path),
-        cluster=suggested_cluster(target, target.peer, memory_bytes(graph)),
-        provenance={
-            "generator": "stagecut.instances.onnx.file",
-            "pass": "inference",
-            "granularity": "operators" if depth is None else f"modules, depth {depth}",
-        },
-    )
-    return with_ties(once, ties_of(graph, grouping, once, times.link), tied)
 
 
 class _Reader:
@@ -150,7 +91,7 @@ class _Reader:
         }
 
     def recording(self) -> Recording:
-        """Return what one pass does."""
+        """Return the recording of one forward pass."""
         parameters: dict[int, Parameter] = {}
         buffers: set[int] = set()
         fixed = {value.name for value in self.graph.initializer}
@@ -237,3 +178,129 @@ class _Reader:
         if name not in self.storage:
             raise InputError(f"{self.file}: {quote(name)} is read before anything makes it")
         return Read(self.storage[name], 0, self._bytes(name))
+
+
+def read_onnx(
+    path: str | Path,
+    estimate: str,
+    *,
+    batch: int | None = None,
+    depth: int | Literal["auto"] | None = None,
+    tied: Tied | str = Tied.COPIES,
+    name: str = "",
+) -> Workload:
+    """Return the inference workload in an ONNX file.
+
+    Parameters
+    ----------
+    estimate
+        Accelerator that the times are for; see `roofline.MACHINES`.
+    batch
+        Size of the first dimension of every input, where the file leaves it open; default: 1.
+    depth, tied
+        As in `pytorch.profile.profile`.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or a shape cannot be inferred.
+    """
+    tied = Tied.of("tied", tied)
+    target = machine(estimate)
+    recording = _Reader(load_with_shapes(path, batch or 1), str(path)).recording()
+    graph = operator_graph(recording, training=False)
+    if not graph.operators:
+        raise InputError(f"{path}: it computes nothing; nothing to plan")
+    if depth == "auto":
+        depth = fitting_depth(graph)
+    nothing = np.zeros(len(graph.operators))
+    times = OperatorTimes(
+        accelerator_ms=estimated_ms(graph.operators, target),
+        cpu_ms=estimated_ms(graph.operators, CPU_CORE),
+        measured=nothing,
+        spread=nothing,
+        link=target.peer,
+        provenance={
+            "cost_model": "roofline",
+            "accelerator": f"{target.name}: {target.source}",
+            "cpu": f"{CPU_CORE.name}: {CPU_CORE.source}",
+        },
+    )
+    grouping = by_operator(graph) if depth is None else by_layer(graph, depth)
+    once = to_workload(
+        graph,
+        grouping,
+        times,
+        name=name or stem_of(path),
+        cluster=suggested_cluster(target, target.peer, memory_bytes(graph)),
+        provenance={
+            "generator": "stagecut.instances.onnx.file",
+            "pass": "inference",
+            "granularity": "operators" if depth is None else f"modules, depth {depth}",
+        },
+    )
+    return with_ties(once, ties_of(graph, grouping, once, times.link), tied)
+
+
+def _matmul(node: Any, shapes: Shapes) -> float:
+    return 2.0 * math.prod(shapes[node.output[0]]) * shapes[node.input[0]][-1]
+
+
+def _gemm(node: Any, shapes: Shapes) -> float:
+    transposed = any(a.name == "transA" and a.i for a in node.attribute)
+    inner = shapes[node.input[0]][0 if transposed else 1]
+    return 2.0 * math.prod(shapes[node.output[0]]) * inner
+
+
+def _conv(node: Any, shapes: Shapes, weight: int = 1) -> float:
+    """Each output element sums over a kernel: its weight's shape after the first dimension."""
+    return 2.0 * math.prod(shapes[node.output[0]]) * math.prod(shapes[node.input[weight]][1:])
+
+
+def _conv_transpose(node: Any, shapes: Shapes) -> float:
+    return 2.0 * math.prod(shapes[node.input[0]]) * math.prod(shapes[node.input[1]][1:])
+
+
+def _recurrent(node: Any, shapes: Shapes) -> float:
+    """Each step multiplies input and state by the weights of all gates and directions."""
+    steps, batch, _ = shapes[node.input[0]]
+    weights = math.prod(shapes[node.input[1]]) + math.prod(shapes[node.input[2]])
+    return 2.0 * steps * batch * weights
+
+
+def _einsum(node: Any, shapes: Shapes) -> float:
+    """Two operands: one multiplication and one addition for each choice of all indices."""
+    equation = next(a.s.decode() for a in node.attribute if a.name == "equation")
+    terms = equation.replace(" ", "").split("->")[0].split(",")
+    sizes = {
+        letter: size
+        for term, name in zip(terms, node.input, strict=True)
+        for letter, size in zip(term, shapes[name], strict=False)
+    }
+    return 2.0 * math.prod(sizes.values()) if len(terms) == 2 else 0.0
+
+
+def _attention(node: Any, shapes: Shapes) -> float:
+    """Scores and their product with the values; heads packed into the width cost the same."""
+    query, key, value = (shapes[name] for name in node.input[:3])
+    if len(query) == 3:
+        return 2.0 * query[0] * query[1] * key[1] * (query[2] + value[2])
+    batch, heads, rows, width = query
+    return 2.0 * batch * heads * rows * key[2] * (width + value[3])
+
+
+FLOPS: Mapping[str, Callable[[Any, Shapes], float]] = {
+    "MatMul": _matmul,
+    "MatMulInteger": _matmul,
+    "QLinearMatMul": _matmul,
+    "Gemm": _gemm,
+    "Conv": _conv,
+    "ConvInteger": _conv,
+    "QLinearConv": partial(_conv, weight=3),
+    "ConvTranspose": _conv_transpose,
+    "Einsum": _einsum,
+    "Attention": _attention,
+    "LSTM": _recurrent,
+    "GRU": _recurrent,
+    "RNN": _recurrent,
+}

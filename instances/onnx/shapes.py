@@ -1,4 +1,4 @@
-"""An ONNX file with the shapes of all its tensors.
+"""Shape inference for all tensors of an ONNX file.
 
 Exporters compute shapes within the graph (`Shape`, `Gather`, `Concat`, then `Reshape` or `Expand`).
 So what follows from shapes alone is computed here, and inference goes on from there, until nothing
@@ -168,7 +168,7 @@ def _set_batch(graph: Any, path: str | Path, batch: int) -> None:
 
 
 def _read_shapes_beside(graph: Any, folder: Path) -> None:
-    """Read small whole numbers that lie in a file beside the model: shapes follow from them."""
+    """Read small integer tensors from external files, as shapes depend on them."""
     import onnx
 
     for value in graph.initializer:
@@ -182,7 +182,7 @@ def _read_shapes_beside(graph: Any, folder: Path) -> None:
 
 
 def _propagates_little(graph: Any) -> bool:
-    """Whether values may be propagated: of each vector ONNX keeps every element, known or not."""
+    """Whether the vectors are short enough for ONNX to propagate their values."""
     vectors = [list(value.dims) for value in graph.initializer]
     vectors += (
         [d.dim_value for d in value.type.tensor_type.shape.dim]
@@ -259,7 +259,7 @@ def _is_shape(value: Any) -> bool:
 
 
 def _run(model: Any, node: Any, known: dict[str, Any]) -> list[Any] | None:
-    """Return what one node computes, or None where ONNX's reference implementation fails."""
+    """Return the outputs of one node, or None where ONNX's reference evaluator fails."""
     import onnx
     from onnx.reference import ReferenceEvaluator
 

@@ -1,4 +1,4 @@
-"""From operators to layers: by the module whose call they are part of, without closing cycles."""
+"""Grouping of operators into layers by module, without cycles between layers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from ..common.search import leads_to
 from ..common.units import ROOT_MODULE
-from .operators.graph import OperatorGraph
+from .operator_graph import OperatorGraph
 
 
 @dataclass(frozen=True)
 class Grouping:
-    """Which node each operator belongs to.
+    """Assignment of operators to nodes.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""From an operator graph, a grouping and times to a workload."""
+"""Workloads from an operator graph, a grouping of it, and times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..model.network.links import Link
 from ..model.ties import Copy, Tie
 from ..model.workload import Workload
 from .layers import Grouping
-from .operators.graph import OperatorGraph, SharedWeight
+from .operator_graph import OperatorGraph, SharedWeight
 
 #: Columns that a node's memory is the sum of.
 MEMORY = (
@@ -65,7 +65,7 @@ def to_workload(
     cluster: Cluster,
     provenance: Mapping[str, str],
 ) -> Workload:
-    """Return the workload whose nodes are the groups of `grouping`.
+    """Return a workload with a node for each group of operators.
 
     Weights that several nodes read are there once; colours say nothing of that, but `ties_of`.
     A node's output is what others read of the tensors that it makes: parts that several read

@@ -26,8 +26,7 @@ from ...instances.common.units import ON_NUMBERS, NodeId
 from ...instances.formats.files import load_plan_for_model, load_plan_with_form
 from ...instances.model.tied_weights import tied_as
 from ...instances.model.training_layers import training_layers
-from ...instances.pytorch.matching import matching, uncut
-from ...instances.pytorch.profile import Profile
+from ...instances.pytorch.profile import Profile, matching, uncut
 from ...instances.pytorch.tracing.traced import flat_inputs, said_of
 from ..simulate.pieces import groups_of
 from ..simulate.stages import StageGraph

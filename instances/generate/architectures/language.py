@@ -98,7 +98,7 @@ def _llama(
 
 
 def _experts(net: Network, x: NetworkTensor, block: str, experts: int, inner: int) -> NetworkTensor:
-    """Route each token to 2 experts and add up what they say, weighted."""
+    """Route each token to 2 experts and add their outputs, weighted."""
     chosen = 2
     batch, tokens, width = x.shape
     share = -(-batch * tokens * chosen // experts)

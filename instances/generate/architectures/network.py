@@ -1,4 +1,4 @@
-"""A network while it is described: operators, and the tensors between them."""
+"""Networks under construction: operators, and the tensors between them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class NetworkOperator:
 
 @dataclass(frozen=True)
 class Reads:
-    """What an operator reads, in numbers.
+    """Parameters and inputs that an operator reads, as numbers of elements.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The operators that networks are made of, each with its FLOPs, weights and saved tensors.
+"""Operators of networks, each with FLOPs, weights and saved tensors.
 
 A multiply-add counts as two operations; adding a bias is left out, as published counts do.
 Elementwise operators are kernels of their own (nothing is fused unless its name says so), and

@@ -1,4 +1,4 @@
-"""A layer as a tensor program: forward and backward pass, whole tensors at its ends."""
+"""Tensor programs of single layers: forward and backward pass, replicated inputs and outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training graph of a model: loss and gradients as one graph of ATen operators."""
+"""Training graphs of models: loss and gradients as one graph of ATen operators."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _detached(value: Any, mode: FakeTensorMode) -> Any:
 def state_without_numbers(
     model: nn.Module, mode: FakeTensorMode
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what stands for the parameters and buffers of a model, by their names."""
+    """Return fake tensors for the parameters and buffers of a model, by name."""
     weights = {
         name: _detached(value, mode).requires_grad_(value.requires_grad)
         for name, value in model.named_parameters()
@@ -132,7 +132,7 @@ def state_without_numbers(
 
 @contextmanager
 def holding(model: nn.Module, state: Mapping[str, torch.Tensor]) -> Iterator[None]:
-    """Let a model hold other parameters and buffers; its backward pass may read them, too."""
+    """Replace a model's parameters and buffers within the block, its backward pass too."""
     own = (*model.named_parameters(), *model.named_buffers())
     others = {id(value): state[name] for name, value in own}
     with swapped(model, lambda value: others[id(value)]):
@@ -146,7 +146,7 @@ def named_graph(
     trained: list[str],
     given: Any,
 ) -> TrainingGraph:
-    """Return a graph that returns losses and the gradients of what is trained, with its names."""
+    """Return a graph of losses and gradients, and the names of the trained parameters."""
     check_operators(module)
     graph, inputs = module.graph, tensors(given)
     called = [*weights, *buffers, *(f"input {k}" for k in range(len(inputs)))]
@@ -200,7 +200,7 @@ def _lifted(module: fx.GraphModule, names: dict[str, str]) -> dict[str, torch.Te
 
 
 def _changed(node: fx.Node) -> fx.Node:
-    """Return what a call adds to in place, maybe after others that did."""
+    """Return the tensor that a chain of in-place additions changes."""
     while node.target is torch.ops.aten.add_.Tensor:
         node = node.args[0]
     return node

@@ -1,4 +1,4 @@
-"""Backward passes that operators do not tell: autograd functions, activation checkpointing.
+"""Detection of custom backward passes: autograd functions, activation checkpointing.
 
 A graph of operators has the forward pass only; autograd derives the backward pass from it. An
 autograd function derives it in its own way, and checkpointing (or another use of saved-tensor
@@ -42,7 +42,7 @@ def refused() -> Iterator[None]:
 def replaced(
     call: Callable[..., Any], allowed: Callable[[], bool] = lambda: False
 ) -> Iterator[None]:
-    """Let autograd functions do `call`, and refuse saved-tensor hooks where not `allowed`."""
+    """Replace autograd functions by `call`, and refuse saved-tensor hooks unless `allowed`."""
     function, hooks = torch.autograd.Function, torch.autograd.graph.saved_tensors_hooks
     apply, enter = function.__dict__["apply"], hooks.__enter__
 

@@ -1,4 +1,4 @@
-"""Regions under autocast or without gradients, cut into their operators.
+"""Division of regions under autocast or without gradients into operators.
 
 `torch.export` makes one node of such a region, however much is in it. Here each of its operators
 becomes a node, in a region of its own; so they can be planned apart, and each still runs under

@@ -1,4 +1,4 @@
-"""Tensors that have shapes but no numbers in the place of a model's own.
+"""Replacement of a model's tensors by fake ones.
 
 A model on the device ``meta`` is traced and recorded as one on the CPU: there, operators such as
 attention have their fused kernels, which ``meta`` does not know.
@@ -21,7 +21,7 @@ Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def has_no_numbers(candidates: Iterable[torch.Tensor]) -> bool:
-    """Whether one of these tensors has a shape only, so that nothing can run on it."""
+    """Whether one of these tensors has no data (``meta`` or fake)."""
     return any(t.is_meta or isinstance(t, FakeTensor) for t in candidates)
 
 
@@ -32,7 +32,7 @@ def mode_of(candidates: Iterable[torch.Tensor]) -> FakeTensorMode:
 
 
 def without_numbers(value: Any, mode: FakeTensorMode) -> Any:
-    """Return what stands for a tensor, on its device, or on the CPU for ``meta``."""
+    """Return a fake tensor for a tensor, on its device, or on the CPU for ``meta``."""
     if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
         return value
     if not value.is_meta:
@@ -47,7 +47,7 @@ def without_numbers(value: Any, mode: FakeTensorMode) -> Any:
 def swapped(
     model: nn.Module, convert: Callable[[torch.Tensor], torch.Tensor]
 ) -> Iterator[Callable[[Any], Any]]:
-    """Let a model hold other tensors, and yield what converts a value in the same way.
+    """Replace a model's tensors within the block; yield the conversion of a nested value.
 
     One tensor becomes one other, wherever it is.
     """
@@ -75,7 +75,7 @@ def swapped(
 def off_meta(
     model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Iterator[Inputs]:
-    """Let a model on ``meta`` hold tensors as on the CPU, and yield its inputs likewise.
+    """Replace ``meta`` tensors of a model by fake CPU ones; yield its inputs likewise.
 
     A model that is elsewhere stays as it is.
     """

@@ -1,4 +1,4 @@
-"""What one pass over a traced model did, step by step; plain numbers, no tensors.
+"""Recording of one pass over a traced model, step by step, without tensors.
 
 *Storages* are numbered memory blocks: a tensor and its views share one, so that who reads what was
 written by whom follows from them, through views and in-place operations.
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class KernelCall:
-    """One operation that computes something: what is left of an operator below autograd.
+    """Kernel call below autograd.
 
     Parameters
     ----------
@@ -141,13 +141,13 @@ class Recording:
 
     @property
     def flops(self) -> float:
-        """Of forward and backward pass."""
+        """FLOPs of forward and backward pass."""
         kernels = [k for step in self.steps for k in step.kernels]
         kernels += [k for back in self.backward for k in back.kernels]
         return sum(k.flops for k in kernels)
 
     @property
     def saved_bytes(self) -> float:
-        """Bytes of activations kept for the backward pass: each storage once, no weights."""
+        """Bytes of activations saved for the backward pass: each storage once, no weights."""
         kept = {s for step in self.steps for s in step.saved}
         return sum(self.sizes[s] for s in kept - set(self.parameters) - self.buffers)

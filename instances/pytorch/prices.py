@@ -1,4 +1,8 @@
-"""What the operators of a model take: as measured on its device, or as a roofline estimates."""
+"""Times of a model's operators in milliseconds: measured on its device, or by the roofline.
+
+Measured parts that do not add up to the measured whole are corrected: the missing time is spread
+over the kernels, or over all parts.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...common.errors import InputError
-from ...generate.roofline import CPU_CORE, Machine
-from ...model.network.links import Link
-from ..operators.graph import OperatorGraph
-from ..parts import ModelParts
-from ..to_workload import OperatorTimes
-from ..tracing.leaves import tensors
-from ..tracing.traced import reason_of
-from .correct import PLAUSIBLE, corrected
-from .estimate import estimated_ms
+from ..common.arrays import Floats
+from ..common.errors import InputError
+from ..generate.roofline import CPU_CORE, Machine
+from ..model.network.links import Link
+from .operator_graph import OperatorGraph, TracedOperator
+from .parts import ModelParts
 from .timing import (
     DAY_S,
     Cache,
@@ -30,6 +30,15 @@ from .timing import (
     measure_kernels,
     measure_whole,
 )
+from .to_workload import OperatorTimes
+from .tracing.leaves import tensors
+from .tracing.traced import reason_of
+
+#: The most that torch plausibly needs around one kernel: dispatch, autograd, Python.
+OVERHEAD_MS = 0.02
+
+#: Factors beyond this, or below its inverse, say that parts and whole were not measured alike.
+PLAUSIBLE = 1.5
 
 #: Between processes of one machine over gloo, and over PCIe 4; ours, until they are measured.
 ASSUMED_LINKS = {"cpu": Link(50e-6, 2e9), "cuda": Link(10e-6, 25e9)}
@@ -123,7 +132,7 @@ def measured_times(
 
 
 def _doubted(factor: float, before: int, device: torch.device) -> str:
-    """Say that parts and whole do not fit together, and the likely reason with a remedy."""
+    """Return a warning that parts and whole differ, with likely reason and remedy."""
     longer = factor > 1
     times = f"{factor:.1f} times" if longer else f"1/{1 / factor:.1f} of"
     if before:
@@ -148,3 +157,44 @@ def _sum(kernels: Any, timings: Mapping[str, Timing]) -> Timing | None:
         return None
     total = sum(t.seconds for t in found)
     return Timing(total, sum(t.seconds * t.spread for t in found) / total if total else 0.0)
+
+
+def corrected(ms: Floats, kernels: Floats, whole_ms: float) -> tuple[Floats, float, str]:
+    """Return times scaled to sum to the whole, the factor, and a note on the correction.
+
+    A whole that takes longer is explained first by a constant overhead for each kernel, up to
+    20 µs, as small models show; the rest by a common factor.
+
+    Parameters
+    ----------
+    ms, kernels
+        Shape (parts,): time of each part alone, and the kernels that it launches.
+    whole_ms
+        Time of the whole, above 0.
+    """
+    total = float(ms.sum())
+    text = f"parts {total:.4g} ms, whole {whole_ms:.4g} ms"
+    if not total:
+        return ms, 1.0, text
+    overhead = min(max(0.0, (whole_ms - total) / float(kernels.sum())), OVERHEAD_MS)
+    ms = ms + overhead * kernels
+    factor = whole_ms / float(ms.sum())
+    text += f": corrected by {1e3 * overhead:.3g} µs per kernel" if overhead else ": corrected"
+    if abs(factor - 1) > 1e-9:
+        text += (
+            f" by a factor of {factor:.4g}" if not overhead else f" and a factor of {factor:.4g}"
+        )
+    return ms * factor, factor, text
+
+
+def estimated_ms(operators: tuple[TracedOperator, ...], machine: Machine) -> Floats:
+    """Return the time of each operator: the sum of its kernels' rooflines, launches included."""
+    kernels = [(v, k) for v, op in enumerate(operators) for k in op.kernels]
+    seconds = machine.seconds(
+        np.array([k.flops for _, k in kernels]),
+        np.array([k.moved_bytes for _, k in kernels]),
+        np.ones(len(kernels)),
+    )
+    where = np.array([v for v, _ in kernels], np.int64)
+    total = np.bincount(where, weights=1e3 * seconds, minlength=len(operators))
+    return np.asarray(total, np.float64)

@@ -1,4 +1,4 @@
-"""Measuring: every kernel of a model where it runs, and the model as a whole."""
+"""Measured times of every kernel of a model on its device, and of the whole model."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ import msgspec
 import torch
 from torch import fx, nn
 
-from ...common.errors import InputError
-from ...formats.writing import write_whole
-from ...generate.published import default_folder
-from ..recording.watch import Clock, Watch
-from ..tracing.leaves import loss_of, tensors
-from ..tracing.traced import Traced
+from ..common.errors import InputError
+from ..formats.writing import write_whole
+from ..generate.published import default_folder
+from .record import Clock, Watch
+from .tracing.leaves import loss_of, tensors
+from .tracing.traced import Traced
 
 #: Runs that do not count; at least and at most so many that do; seconds after which it ends.
 WARM_UP, FEWEST_RUNS, MOST_RUNS, BUDGET_S = 2, 5, 200, 2.0
+
 #: Measurements that are older are made again.
 DAY_S = 86400.0
 MOST_DAYS = 30.0
@@ -57,7 +58,7 @@ class Whole:
 
 
 class Cache:
-    """Timings of kernels, kept in a file per device, library version and number of threads.
+    """Cache of kernel timings: a file per device, library version and number of threads.
 
     Parameters
     ----------
@@ -102,12 +103,12 @@ class Cache:
 
 
 def cache_folder() -> Path:
-    """Return where measurements are kept by default."""
+    """Return the default folder of measurements."""
     return default_folder().parent / "kernels"
 
 
 def machine_name(device: str) -> str:
-    """Return what a device is called in files."""
+    """Return a device's name in files."""
     if torch.device(device).type == "cuda":
         return str(torch.cuda.get_device_name(device))
     return _processor() or platform.processor() or platform.machine()
@@ -176,7 +177,7 @@ def device_of(candidates: Iterable[torch.Tensor]) -> torch.device:
 
 
 def clock_name(device: torch.device) -> str:
-    """Return what kernels are timed by."""
+    """Return the name of the clock for kernels."""
     if device.type == "cuda":
         return "events on the device"
     return "CPU time" if torch.get_num_threads() == 1 else "wall time"

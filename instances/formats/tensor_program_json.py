@@ -1,4 +1,4 @@
-"""Tensor programs in our own JSON: tensors by name, operators in an order in which they can run.
+"""JSON format of tensor programs: tensors by name, operators in topological order.
 
 Nodes, edges and costs of the workload follow from them. A signature is written as its text with the
 extent that it divides and what is added up meanwhile, or as the text alone where nothing is split.
@@ -11,13 +11,13 @@ from typing import Literal
 
 import msgspec
 
-from ...common.choices import Role
-from ...common.errors import prefix_errors, quote
-from ...model.sharding.as_workload import program_workload
-from ...model.sharding.program import Operator, Signature, Tensor, TensorProgram
-from ...model.workload import Workload
-from ..source import Record, Source, plain_id
-from ..stagecut_json import (
+from ..common.choices import Role
+from ..common.errors import prefix_errors, quote
+from ..model.sharding.as_workload import program_workload
+from ..model.sharding.program import Operator, Signature, Tensor, TensorProgram
+from ..model.workload import Workload
+from .source import Record, Source, plain_id
+from .stagecut_json import (
     KindRecord,
     PairLinkRecord,
     format_name,
@@ -26,7 +26,7 @@ from ..stagecut_json import (
     make_cluster,
     read_file,
 )
-from ..versions import NEWEST, PROGRAM
+from .versions import NEWEST, PROGRAM
 
 
 class TensorRecord(Record):
@@ -46,7 +46,7 @@ class SignatureRecord(Record):
 
 
 class OperatorRecord(Record):
-    """An operator, a parameter or an input; `gradient` names what arrives at a parameter."""
+    """Operator, parameter or input; `gradient` names the tensor that a parameter gets."""
 
     name: int | str
     outputs: list[str]
@@ -79,7 +79,7 @@ class ProgramFile(Record):
 
 
 def is_program(source: Source) -> bool:
-    """Whether the file says that it is a tensor program."""
+    """Whether the content declares a tensor program."""
     return format_name(source) == PROGRAM
 
 
