@@ -26,11 +26,10 @@ from ..common.units import NodeId
 from ..model.cluster import Cluster
 from ..model.tied_weights import with_ties
 from ..model.workload import Workload
-from .layers import Grouping
 from .operator_graph import OperatorGraph, operator_graph
 from .record import Storages, is_free, record, written
 from .recording import Recording
-from .to_workload import OperatorTimes, ties_of, to_workload
+from .to_workload import Grouping, OperatorTimes, ties_of, to_workload
 from .tracing.leaves import tensors
 from .tracing.trace import trace
 from .tracing.traced import Traced, as_exported, flat_inputs, parameters_of, quiet, reason_of

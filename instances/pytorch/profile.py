@@ -14,11 +14,10 @@ from ..common.units import NodeId
 from ..generate.architectures.lowering import suggested_cluster
 from ..generate.roofline import MACHINES, machine
 from ..model.cluster import ACCELERATOR, Cluster, DeviceKind
-from .layers import Grouping, by_layer, by_operator, fitting_depth
 from .parts import ModelParts, plain, put_together, take_apart
 from .parts import Profile as Profile
 from .prices import estimated_times, measured_times
-from .to_workload import memory_bytes
+from .to_workload import Grouping, by_layer, by_operator, fitting_depth, memory_bytes
 from .tracing.traced import said_of
 from .tracing.unchanged import unchanged
 

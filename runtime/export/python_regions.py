@@ -1,7 +1,7 @@
 """Operators under autocast or `set_grad_enabled`, as a script can say them.
 
 In a traced graph such an operator is a graph of its own, called by an operator that says what is
-around it (`instances/pytorch/tracing/regions.py`); a script says ``with``.
+around it (`instances/pytorch/tracing/trace.py`); a script says ``with``.
 """
 
 from __future__ import annotations

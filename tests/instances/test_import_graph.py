@@ -9,7 +9,6 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from stagecut.instances.pytorch.layers import by_layer
 from stagecut.instances.pytorch.operator_graph import (
     Flow,
     OperatorGraph,
@@ -24,6 +23,7 @@ from stagecut.instances.pytorch.recording import (
     Read,
     Recording,
 )
+from stagecut.instances.pytorch.to_workload import by_layer
 
 KERNEL = KernelCall("op", "op", 1.0, 8.0)
 

@@ -7,8 +7,10 @@ Layers are the halves of the transformer blocks (attention, feed-forward), each 
 from __future__ import annotations
 
 from ...common.errors import InputError
-from .network import Network, NetworkTensor, Reads
-from .operators import (
+from .network import (
+    Network,
+    NetworkTensor,
+    Reads,
     attention,
     elementwise,
     embedding,

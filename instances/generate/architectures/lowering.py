@@ -119,7 +119,7 @@ def to_workload(
         How many the suggested cluster has; default: 4, doubled until everything fits with a fifth
         to spare. A CPU core comes with them.
     microbatches
-        How many the graph is of; see `microbatches.py`.
+        Number of microbatches in the graph.
     provenance
         Entries added to those of the generator.
 

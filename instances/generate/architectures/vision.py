@@ -9,8 +9,9 @@ embedding.
 from __future__ import annotations
 
 from ...common.errors import InputError
-from .network import Network, NetworkTensor
-from .operators import (
+from .network import (
+    Network,
+    NetworkTensor,
     attention,
     concat,
     conv,

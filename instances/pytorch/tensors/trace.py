@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map
 
 from ...common.errors import InputError
 from ..tracing.leaves import loss_of, tensors
-from ..tracing.regions import check_operators
+from ..tracing.trace import check_operators
 from ..tracing.traced import as_exported, quiet, reason_of
 from ..tracing.unchanged import unchanged
 from ..tracing.without_numbers import swapped, without_numbers

@@ -5,6 +5,10 @@ so does the module that calls it. Autograd functions and calls under activation 
 parts by themselves. The model first runs on its inputs, and the outputs of every part are recorded;
 then it is exported with an operator in the place of each part; at last a call of the part itself
 replaces the operator.
+
+Custom backward passes are found because a graph of operators has the forward pass only, from which
+autograd derives the backward pass: an autograd function derives it in its own way, and
+checkpointing (or another use of saved-tensor hooks) recomputes tensors that it did not save.
 """
 
 from __future__ import annotations
@@ -23,11 +27,18 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from ...common.errors import InputError
-from .hidden import OF_TORCH, BackwardLost, replaced
 from .leaves import is_fixed, is_plain, look_into, tensors
 from .traced import Traced, fault, flat_inputs, parameters_of, quiet, why_of
 from .unchanged import unchanged
 from .without_numbers import has_no_numbers, mode_of
+
+#: Modules whose autograd functions are torch's own; operators keep these, and it exports them.
+OF_TORCH = ("torch._library", "torch._higher_order_ops", "torch._functorch", "torch._dynamo")
+
+
+class BackwardLost(Exception):
+    """A part of the model has a backward pass that a graph of operators does not keep."""
+
 
 #: Size of a tensor; None where it depends on the numbers of the inputs.
 Shape = tuple[int | None, ...]
@@ -603,6 +614,46 @@ def _called(outermost: list[nn.Module]) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def refused() -> Iterator[None]:
+    """Raise `BackwardLost` where the model runs such a part."""
+
+    apply = torch.autograd.Function.__dict__["apply"]
+
+    def refuse(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if cls.__module__.startswith(OF_TORCH):
+            return apply.__get__(None, cls)(*args, **kwargs)
+        raise BackwardLost(
+            f"autograd function {cls.__name__} has a backward pass that an exported graph loses"
+        )
+
+    with replaced(refuse):
+        yield
+
+
+@contextmanager
+def replaced(
+    call: Callable[..., Any], allowed: Callable[[], bool] = lambda: False
+) -> Iterator[None]:
+    """Replace autograd functions by `call`, and refuse saved-tensor hooks unless `allowed`."""
+    function, hooks = torch.autograd.Function, torch.autograd.graph.saved_tensors_hooks
+    apply, enter = function.__dict__["apply"], hooks.__enter__
+
+    def refuse(own: Any) -> Any:
+        if allowed():
+            return enter(own)
+        raise BackwardLost(
+            "activation checkpointing, or another use of saved-tensor hooks, is lost in an "
+            "exported graph"
+        )
+
+    function.apply, hooks.__enter__ = classmethod(call), refuse
+    try:
+        yield
+    finally:
+        function.apply, hooks.__enter__ = apply, enter
 
 
 torch.library.register_fake("stagecut::part", _outlines, lib=_library)
