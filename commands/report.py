@@ -97,7 +97,7 @@ def _write(comparison: Comparison, plot: Path | None, trace: Path | None, csv: P
 
         draw_comparison(comparison, plot)
     if trace is not None:
-        from ..runtime.accuracy.trace import comparison_trace
+        from ..runtime.accuracy.chart import comparison_trace
 
         write_whole(trace, json.dumps(comparison_trace(comparison), ensure_ascii=False))
     if csv is not None:

@@ -140,7 +140,7 @@ def _report(plan: Path, known: Workload, record: Path) -> None:
     if isinstance(made.problem, Sharding):
         from ..runtime.accuracy.sharded import compare_sharded_run
         from ..runtime.execution.sharded.recording import load_sharded_recording
-        from .show.sharded_run import print_sharded_run
+        from .show.recorded_run import print_sharded_run
 
         print_sharded_run(compare_sharded_run(known, made, load_sharded_recording(record)))
         return

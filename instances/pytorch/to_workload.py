@@ -1,4 +1,4 @@
-"""Workloads from operator graphs: operators, or layers by module without cycles, and their times."""
+"""Workloads from operator graphs: operators, or layers by module, with their times."""
 
 from __future__ import annotations
 
