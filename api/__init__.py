@@ -1,1 +1,1 @@
-"""The front door in Python: solve, simulate, run and compare, a module for each."""
+"""Python interface: solve, simulate, run and compare, a module for each."""

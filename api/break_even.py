@@ -1,4 +1,4 @@
-"""For how many microbatches a plan of least max-load is the right one."""
+"""Break-even number of microbatches between plans of least max-load and of least makespan."""
 
 from __future__ import annotations
 

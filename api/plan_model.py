@@ -1,4 +1,4 @@
-"""The front door for PyTorch users: a model becomes a planned pipeline in one call."""
+"""Planning of PyTorch models in one call."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def plan(
 
 @dataclass(frozen=True)
 class _Ask:
-    """What `plan` was asked, with its defaults filled in."""
+    """Arguments of `plan`, with defaults filled in."""
 
     made: Made
     training: bool
@@ -233,7 +233,7 @@ def _kept_or_planned(ask: _Ask, folder: Path) -> PlannedModel:
 
 @contextmanager
 def _threads_of_each(devices: int) -> Iterator[None]:
-    """Let torch have the CPU threads that each process of a plan will have."""
+    """Set torch's CPU threads to those of each process of a plan."""
     before = torch.get_num_threads()
     running = dist.is_available() and dist.is_initialized()  # this is one of the processes
     torch.set_num_threads(before if running else threads_per_process(max(1, devices)))
@@ -252,7 +252,7 @@ def _memory_of(model: nn.Module) -> float | None:
 
 
 def _from_rank_0(search: Callable[[], PlannedModel]) -> PlannedModel:
-    """Return what rank 0 finds, or raise what it raises, on all ranks."""
+    """Return rank 0's result, or raise its error, on all ranks."""
     box: list[PlannedModel | StagecutError | None] = [None]
     if dist.get_rank() == 0:
         try:

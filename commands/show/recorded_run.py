@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def as_dict(comparison: Comparison) -> dict[str, Any]:
-    """Return what `--json` prints; times in seconds."""
+    """Return the object for `--json`; times in seconds."""
     return {
         "schedule": comparison.recording.schedule,
         "microbatches": comparison.recording.microbatches,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def as_dict(workload: Workload, run: Simulation) -> dict[str, Any]:
-    """Return what `--json` prints."""
+    """Return the object for `--json`."""
     table = run.to_pandas().reset_index()
     devices = [{str(k): v for k, v in row.items()} for row in table.to_dict("records")]
     return {

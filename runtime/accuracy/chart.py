@@ -56,7 +56,7 @@ def draw_comparison(comparison: Comparison, path: Path) -> None:
 
 
 def measured_marks(comparison: Comparison) -> Marks:
-    """Return what was done in the typical step; lanes are the devices in use, times in seconds."""
+    """Return marks of the typical step; lanes are the devices in use, times in seconds."""
     step = comparison.typical_step
     run = comparison.simulation
     lane = {d: i for i, d in enumerate(run.used)}

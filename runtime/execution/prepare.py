@@ -1,4 +1,4 @@
-"""A plan and a model become what the ranks run: pieces, stages, and where each piece is."""
+"""Preparation of runs: pieces and stages of a model by its plan, with their ranks."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def payload(piece: PieceModule, training: bool) -> Payload:
 
 
 def check_same(found: Workload, planned: Workload) -> None:
-    """Check that a model traced again is the one that a workload was made of, whatever its ties.
+    """Raise InputError unless a model traced again matches a workload, ties apart.
 
     Raises
     ------
@@ -268,7 +268,7 @@ def _trace_again(
     kwargs: Mapping[str, Any] | None,
     found: list[tuple[Profile, Workload]],
 ) -> Callable[[type[Problem], tuple[NodeId, ...]], Workload]:
-    """Return what traces the model for given ids, and leaves profile and workload in `found`."""
+    """Return a function that traces the model for given ids and fills `found`."""
 
     def workload_of(problem: type[Problem], ids: tuple[NodeId, ...]) -> Workload:
         if problem is Training:

@@ -205,7 +205,7 @@ _KNOWN = {"inf", "nan", "NoneType", "torch", "device", "fx_pytree", "pytree"}
 
 @dataclass(frozen=True)
 class Script:
-    """What a script says, for comparison.
+    """Content of a script, for comparison.
 
     Parameters
     ----------
@@ -286,7 +286,7 @@ def python_script(
 
 
 def read_script(text: str) -> Script:
-    """Return what a script says."""
+    """Return the content of a script."""
     values: dict[str, Any] = {}
     nodes, tensors = [], []
     for part in ast.parse(text).body:
@@ -346,7 +346,7 @@ def _check(pieces: Sequence[PieceModule], rank_of: Mapping[int, int]) -> None:
 
 
 def _line(piece: PieceModule, rank: int) -> str:
-    """Return what a stage holds, in a line."""
+    """Return the modules of a stage in a line."""
     modules = list(dict.fromkeys(name.rpartition(".")[0] or name for name in piece.parameters))
     held = f"{modules[0]} … {modules[-1]}" if len(modules) > 2 else ", ".join(modules)
     return f"    stage {piece.index} on rank {rank}: {docstring(held) or 'no weights'}"
@@ -368,7 +368,7 @@ def _importing(factory: str) -> str:
 
 
 def _loss(piece: PieceModule, training: bool) -> tuple[str, str]:
-    """Return what to say of the loss, and the body of `loss_of`: the model's own, if it has one."""
+    """Return a comment on the loss, and the body of `loss_of`."""
     values = [piece.values[name] for name in piece.outputs]
     derivable = [k for k, value in enumerate(values) if value.grad]
     single = [k for k in derivable if not values[k].shape or set(values[k].shape) == {1}]
@@ -416,7 +416,7 @@ def taken(graph: fx.Graph) -> tuple[str, ...]:
 
 
 def computed(graph: fx.Graph) -> tuple[str, ...]:
-    """Return the names of what a graph computes, in order."""
+    """Return the names of a graph's computed values, in order."""
     return tuple(n.name for n in graph.nodes if n.op not in ("placeholder", "output"))
 
 
@@ -484,7 +484,7 @@ def _literal(piece: PieceModule, name: str) -> str:
 
 
 def inlined(module: fx.GraphModule) -> fx.GraphModule:
-    """Return the same operators in one graph; `meta["around"]` says what is around one."""
+    """Return nested operators in one graph, with their contexts in `meta["around"]`."""
     graph = fx.Graph()
     new: dict[fx.Node, fx.Node] = {}
     for n in module.graph.nodes:

@@ -1,1 +1,1 @@
-"""Measuring the machines: latency and bandwidth between ranks, fitted to what messages take."""
+"""Measurements of links and devices: latency and bandwidth between ranks, matrix products."""
