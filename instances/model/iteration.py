@@ -7,7 +7,7 @@ from functools import cached_property
 
 from ..common.choices import OrText, PipelineSchedule, Split, choose
 from ..common.errors import InputError, quote
-from ..common.quantities import check_count
+from ..common.options import check_count
 from .placement_rules import NO_RULES, PlacementRules
 from .schedule import GivenOrder, given_order
 from .summary import ByFields
@@ -127,7 +127,7 @@ class Iteration(ByFields):
 
     @property
     def name(self) -> str:
-        """Name of the problem in files and tables."""
+        """What the problem is called in files and tables."""
         return "iteration"
 
     def summary(self) -> dict[str, object]:

@@ -14,7 +14,7 @@ from ..common.choices import (
     choose,
 )
 from ..common.errors import InputError, quote
-from ..common.quantities import check_counts
+from ..common.options import check_counts
 from ..common.units import LARGEST, SMALLEST
 from .placement_rules import NO_RULES, PlacementRules
 from .summary import ByFields
@@ -22,7 +22,7 @@ from .summary import ByFields
 
 @dataclass(frozen=True)
 class LayerRule:
-    """Restriction of one layer's configurations; None for no further restriction.
+    """What one layer may do, on top of what all may; None for no further restriction.
 
     Parameters
     ----------
@@ -165,5 +165,5 @@ class Training(ByFields):
 
     @property
     def name(self) -> str:
-        """Name of the problem in files and tables."""
+        """What the problem is called in files and tables."""
         return "training"
