@@ -30,7 +30,7 @@ from ..instances.model.tied_weights import tied_as
 from ..instances.model.training_layers import training_layers
 from ..instances.pytorch.factory import Made, made_of, make
 from ..instances.pytorch.profile import profile
-from ..instances.pytorch.tracing.traced import said_of
+from ..instances.pytorch.tracing.traced import export_failure
 from ..runtime.execution.steps import threads_per_process
 from ..solvers import Limits, Result
 from ..solvers.core.search import OPTIMAL_GAP
@@ -165,7 +165,9 @@ class _Ask:
             workload = tied_as(workload, Tied.COPIES, problem.microbatches)
         cluster = self.cluster(workload)
         if self.runnable and not done.traced.runs and cluster.size > 1:
-            raise InputError(f"{workload.name}: {said_of(done.traced)}; runnable=False plans it")
+            raise InputError(
+                f"{workload.name}: {export_failure(done.traced)}; runnable=False plans it"
+            )
         result = solve(workload, cluster, problem, limits=self.limits)
         if result.plan is None:
             if result.status == "infeasible":

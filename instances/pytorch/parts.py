@@ -30,18 +30,11 @@ from .operator_graph import OperatorGraph, operator_graph
 from .record import Storages, is_free, record, written
 from .recording import Recording
 from .to_workload import Grouping, OperatorTimes, ties_of, to_workload
+from .tracing.fake_tensors import as_fake, has_no_data, mode_of, off_meta, own, swapped_tensors
 from .tracing.leaves import tensors
 from .tracing.trace import trace
 from .tracing.traced import Traced, as_exported, flat_inputs, parameters_of, quiet, reason_of
 from .tracing.unchanged import unchanged
-from .tracing.without_numbers import (
-    has_no_numbers,
-    mode_of,
-    off_meta,
-    own,
-    swapped,
-    without_numbers,
-)
 
 
 @dataclass(frozen=True)
@@ -295,12 +288,12 @@ def _listed(names: list[str]) -> str:
 def _of_run(
     model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool
 ) -> _Ancestry:
-    """Run a model on tensors without numbers; on its own if its code asks for numbers."""
+    """Run a model on fake tensors; on its own if its code asks for numbers."""
     held = (*model.parameters(), *model.buffers(), *tensors((args, kwargs)))
     with suppress(Exception):  # any code of the model may run here, and fail in any way
         return _watched(model, args, kwargs, training, mode_of(held))
     try:
-        if has_no_numbers(held):
+        if has_no_data(held):
             with as_exported():
                 return _watched(model, args, kwargs, training, mode_of(held))
         return _watched(model, args, kwargs, training, None)
@@ -320,7 +313,7 @@ def _watched(
         stack.enter_context(quiet())
         if fake is not None:
             mode = fake
-            other = stack.enter_context(swapped(model, lambda t: without_numbers(t, mode)))
+            other = stack.enter_context(swapped_tensors(model, lambda t: as_fake(t, mode)))
             args, kwargs = tree_map(other, (args, dict(kwargs)))
             stack.enter_context(mode)
         inputs = [x for x in flat_inputs(args, kwargs) if isinstance(x, torch.Tensor)]

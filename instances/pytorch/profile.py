@@ -18,7 +18,7 @@ from .parts import ModelParts, plain, put_together, take_apart
 from .parts import Profile as Profile
 from .prices import estimated_times, measured_times
 from .to_workload import Grouping, by_layer, by_operator, fitting_depth, memory_bytes
-from .tracing.traced import said_of
+from .tracing.traced import export_failure
 from .tracing.unchanged import unchanged
 
 _DEVICES = 4
@@ -101,7 +101,7 @@ def profile(
         depth = fitting_depth(parts.graph)
     grouping = by_operator(parts.graph) if depth is None else by_layer(parts.graph, depth)
     if parts.traced.because:
-        notes = [said_of(parts.traced), *notes]
+        notes = [export_failure(parts.traced), *notes]
     return put_together(
         parts, grouping, depth, times, cluster, tied=tied, name=name, notes=tuple(notes)
     )

@@ -23,10 +23,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from ..common.errors import InputError
 from .flops import FORMULAS
 from .recording import BackwardStep, ExecutedNode, KernelCall, Parameter, Read, Recording
+from .tracing.fake_tensors import as_fake, has_no_data, mode_of, swapped_tensors
 from .tracing.leaves import loss_of, plain, size, tensors
 from .tracing.traced import Traced, quiet, reason_of, varying
 from .tracing.unchanged import unchanged
-from .tracing.without_numbers import has_no_numbers, mode_of, swapped, without_numbers
 
 #: Make memory, look at it or check it, but compute nothing.
 _FREE = frozenset(
@@ -270,14 +270,14 @@ def record(traced: Traced, training: bool) -> Recording:
         if not (training and any(map(_sized_by_running, recording.steps))):
             return recording
     except Exception as error:  # any code of the model may run here, and fail in any way
-        if has_no_numbers(held):
+        if has_no_data(held):
             raise InputError(
                 "model: it is on the device meta, where nothing runs; but "
                 f"{reason_of(error, traced.module)}"
             ) from None
     try:
         with unchanged(traced.module, traced.inputs), quiet():
-            if has_no_numbers(held):
+            if has_no_data(held):
                 return _record_on_zeros(traced, training)
             return _record(traced, training, None)
     except Exception as error:  # any code of the model may run here
@@ -293,7 +293,7 @@ def _record_on_zeros(traced: Traced, training: bool) -> Recording:
         made = torch.zeros(value.shape, dtype=value.dtype).requires_grad_(value.requires_grad)
         return torch.nn.Parameter(made, made.requires_grad) if value.requires_grad else made
 
-    with swapped(traced.module, zeros) as other:
+    with swapped_tensors(traced.module, zeros) as other:
         parameters = tuple((name, other(value)) for name, value in traced.parameters)
         inputs = tuple(tree_map(other, traced.inputs))
         return _record(replace(traced, parameters=parameters, inputs=inputs), training, None)
@@ -305,7 +305,7 @@ def _sized_by_running(step: ExecutedNode) -> bool:
 
 
 def _record(traced: Traced, training: bool, fake: FakeTensorMode | None) -> Recording:
-    """Record on tensors without numbers, or on real ones if `fake` is None."""
+    """Record on fake tensors, or on real ones if `fake` is None."""
     storages = Storages()
     attributes, parameters, buffers = _attributes(traced, fake, storages)
     given = [tree_map(lambda x: _as_fake(x, fake), x) for x in traced.inputs]
@@ -382,7 +382,7 @@ def _attributes(
 def _as_fake(value: Any, fake: FakeTensorMode | None) -> Any:
     if fake is None or not isinstance(value, torch.Tensor):
         return value
-    return without_numbers(value, fake)
+    return as_fake(value, fake)
 
 
 def _kind(n: fx.Node) -> str:

@@ -27,7 +27,7 @@ from ...instances.formats.files import load_plan_for_model, load_plan_with_form
 from ...instances.model.tied_weights import tied_as
 from ...instances.model.training_layers import training_layers
 from ...instances.pytorch.profile import Profile, matching, uncut
-from ...instances.pytorch.tracing.traced import flat_inputs, said_of
+from ...instances.pytorch.tracing.traced import export_failure, flat_inputs
 from ..simulate.pieces import groups_of
 from ..simulate.stages import StageGraph
 from .chain import Payload, executed_stages, ranks_of
@@ -178,7 +178,7 @@ def split_model(
     if not profile.traced.runs:
         if _on_one_device(made):
             return _uncut(model, args, kwargs, workload, made)
-        raise InputError(f"{workload.name}: {said_of(profile.traced)}")
+        raise InputError(f"{workload.name}: {export_failure(profile.traced)}")
     if isinstance(made.solution, StagePlacement):
         return _staged(model, profile, workload, made, named)
     groups, order = groups_of(made)

@@ -27,10 +27,10 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from ...common.errors import InputError
+from .fake_tensors import has_no_data, mode_of
 from .leaves import is_fixed, is_plain, look_into, tensors
 from .traced import Traced, fault, flat_inputs, parameters_of, quiet, why_of
 from .unchanged import unchanged
-from .without_numbers import has_no_numbers, mode_of
 
 #: Modules whose autograd functions are torch's own; operators keep these, and it exports them.
 OF_TORCH = ("torch._library", "torch._higher_order_ops", "torch._functorch", "torch._dynamo")
@@ -248,7 +248,7 @@ def export_around(
             if not path:
                 return None
             reason = whole.get(getattr(error, "path", ""), why_of(error, model))
-            whole |= dict.fromkeys(_alike(model, path), reason)
+            whole |= dict.fromkeys(_paths_of_class(model, path), reason)
         try:
             return _exported(model, args, kwargs, training, whole, export)
         except Exception as again:  # any code of the model may run here, and fail in any way
@@ -292,12 +292,14 @@ def _exported(
         unchanged(model, (args, kwargs)),
         quiet(),
         parts.standing_in(),
-        _apart(model, parts, whole, training),
+        _intercepted(model, parts, whole, training),
     ):
         module = export()
     parts.put_in(module)
     given = flat_inputs(args, kwargs)
-    return Traced(module, given, parameters_of(model), "torch.export in parts", _said(parts))
+    return Traced(
+        module, given, parameters_of(model), "torch.export in parts", _reasons_text(parts)
+    )
 
 
 def _rehearsed(
@@ -309,11 +311,14 @@ def _rehearsed(
 ) -> PartRecorder:
     """Run a model on its inputs, and on others like them, and note its parts."""
     parts = PartRecorder(model)
-    with _run_again(model, (args, kwargs), training), _apart(model, parts, whole, training):
+    with _run_again(model, (args, kwargs), training), _intercepted(model, parts, whole, training):
         model(*args, **kwargs)
-    for other in (_near, _turned):
+    for other in (_perturbed, _permuted):
         again = PartRecorder(model)
-        with _run_again(model, (args, kwargs), training), _apart(model, again, whole, training):
+        with (
+            _run_again(model, (args, kwargs), training),
+            _intercepted(model, again, whole, training),
+        ):
             given, named = tree_map(other, (args, dict(kwargs)))
             # Such numbers may be nonsense to the model, and it may raise anything. What it reached
             # is compared; a size that depends on numbers beyond that ends a run, which names it.
@@ -326,24 +331,24 @@ def _rehearsed(
 @contextmanager
 def _run_again(model: nn.Module, inputs: Any, training: bool) -> Iterator[None]:
     held = (*model.parameters(), *model.buffers(), *tensors(inputs))
-    mode = mode_of(held) if has_no_numbers(held) else nullcontext()
+    mode = mode_of(held) if has_no_data(held) else nullcontext()
     with unchanged(model, inputs), quiet(), torch.set_grad_enabled(training), mode:
         yield
 
 
-def _near(value: Any) -> Any:
+def _perturbed(value: Any) -> Any:
     """Return other numbers of about the same size."""
     if isinstance(value, torch.Tensor) and value.is_floating_point():
         return value * (1 + 0.05 * torch.randn_like(value))
     return value
 
 
-def _turned(value: Any) -> Any:
+def _permuted(value: Any) -> Any:
     """Return the same numbers in another order."""
     return value.flip(-1) if isinstance(value, torch.Tensor) and value.dim() else value
 
 
-def _said(parts: PartRecorder) -> str:
+def _reasons_text(parts: PartRecorder) -> str:
     """Return the parts by their reasons, in one line."""
     names: dict[str, list[str]] = {}
     for part in parts.found:
@@ -362,7 +367,7 @@ def _at_fault(error: Exception, model: nn.Module) -> str:
     return "" if where is None else where[0]
 
 
-def _alike(model: nn.Module, path: str) -> list[str]:
+def _paths_of_class(model: nn.Module, path: str) -> list[str]:
     """Return the paths of all modules of a class; of torch's own, which are containers, of one."""
     kind = type(model.get_submodule(path))
     if kind.__module__.startswith("torch."):
@@ -371,7 +376,7 @@ def _alike(model: nn.Module, path: str) -> list[str]:
 
 
 @contextmanager
-def _apart(
+def _intercepted(
     model: nn.Module, parts: PartRecorder, whole: Mapping[str, str], training: bool
 ) -> Iterator[None]:
     """Replace the calls of all parts by those of `parts`."""
@@ -385,7 +390,7 @@ def _apart(
 @contextmanager
 def _module(module: nn.Module, path: str, why: str, parts: PartRecorder) -> Iterator[None]:
     own, before = module.forward, vars(module).get("forward")
-    name, carriers = path or type(module).__name__, (path,) if path else _held(module)
+    name, carriers = path or type(module).__name__, (path,) if path else _module_state(module)
 
     @wraps(own)
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -400,7 +405,7 @@ def _module(module: nn.Module, path: str, why: str, parts: PartRecorder) -> Iter
             module.forward = before
 
 
-def _held(model: nn.Module) -> tuple[str, ...]:
+def _module_state(model: nn.Module) -> tuple[str, ...]:
     """Return a model's modules, parameters and buffers."""
     held = {**model._modules, **model._parameters, **model._buffers}
     return tuple(name for name, value in held.items() if value is not None)
@@ -425,11 +430,11 @@ def _functions(parts: PartRecorder) -> Iterator[None]:
         if parts.inside:
             return whole(function, *args, use_reentrant=use_reentrant, **kwargs)
         options = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
-        held, make = _opened(function)
+        held, make = _closure(function)
         name, own = _owner(parts.model, function, (held, args, kwargs))
 
         def entry(held: Any, *args: Any, **kwargs: Any) -> Any:
-            return _again(make(held), use_reentrant is not False, options)(*args, **kwargs)
+            return _recomputed(make(held), use_reentrant is not False, options)(*args, **kwargs)
 
         why = "activation checkpointing"
         return parts.call(name, why, entry, (held, *args), kwargs, None, own)
@@ -443,7 +448,7 @@ def _functions(parts: PartRecorder) -> Iterator[None]:
         setattr(whole, "__dynamo_disable", before)
 
 
-def _again(function: Any, reentrant: bool, options: Mapping[str, Any]) -> Callable[..., Any]:
+def _recomputed(function: Any, reentrant: bool, options: Mapping[str, Any]) -> Callable[..., Any]:
     """Return a checkpointed function, recomputed in the backward pass."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -457,7 +462,7 @@ def _again(function: Any, reentrant: bool, options: Mapping[str, Any]) -> Callab
     return run
 
 
-def _opened(value: Any, around: tuple[int, ...] = ()) -> tuple[Any, Callable[[Any], Any]]:
+def _closure(value: Any, around: tuple[int, ...] = ()) -> tuple[Any, Callable[[Any], Any]]:
     """Return a function's closure values and a constructor from other such values.
 
     Tensors may lie in a partial's arguments, a closure, defaults, or an object whose method it is.
@@ -465,7 +470,9 @@ def _opened(value: Any, around: tuple[int, ...] = ()) -> tuple[Any, Callable[[An
     around = (*around, id(value))
 
     def each(values: Any) -> tuple[list[Any], Callable[[Any], list[Any]]]:
-        opened = [_opened(one, around) if id(one) not in around else (one, _same) for one in values]
+        opened = [
+            _closure(one, around) if id(one) not in around else (one, _same) for one in values
+        ]
         return (
             [held for held, _ in opened],
             lambda new: [make(held) for (_, make), held in zip(opened, new, strict=True)],

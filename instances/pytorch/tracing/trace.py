@@ -26,10 +26,10 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from ...common.errors import InputError
 from ...common.units import ON_NUMBERS
 from .around import BackwardLost, export_around, export_uncut, refused
+from .fake_tensors import has_no_data, own
 from .leaves import known, register, tensors
 from .traced import Traced, flat_inputs, parameters_of, quiet, reason_of, why_of
 from .unchanged import unchanged
-from .without_numbers import has_no_numbers, own
 
 _REGIONS = frozenset({"wrap_with_autocast", "wrap_with_set_grad_enabled"})
 
@@ -154,7 +154,7 @@ def trace_on_numbers(
         with unchanged(model, (args, kwargs)), quiet(), torch.set_grad_enabled(training):
             graph = _on_numbers(model, args, kwargs)
     except Exception as error:  # any code of the model may run here
-        if has_no_numbers((*model.parameters(), *tensors((args, dict(kwargs))))):
+        if has_no_data((*model.parameters(), *tensors((args, dict(kwargs))))):
             raise InputError(
                 f"model: torch.export failed: {because}; on the device meta nothing else helps"
             ) from None

@@ -79,7 +79,7 @@ def varying(module: fx.GraphModule) -> list[tuple[str, str]]:
     return pairs
 
 
-def said_of(traced: Traced) -> str:
+def export_failure(traced: Traced) -> str:
     """Return in one line the reason why a model is not exported as a whole."""
     if traced.runs:
         return (

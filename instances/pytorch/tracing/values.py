@@ -13,10 +13,10 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map
 
+from .fake_tensors import as_fake, mode_of, swapped_tensors
 from .leaves import tensors
 from .traced import Traced, quiet
 from .unchanged import unchanged
-from .without_numbers import mode_of, swapped, without_numbers
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def values_of(traced: Traced, training: bool) -> Values:
 
 def _values(traced: Traced, training: bool, fake: FakeTensorMode | None) -> Values:
     run = _ValuePass(traced.module, fake)
-    held = swapped(traced.module, run.convert)
+    held = swapped_tensors(traced.module, run.convert)
     with held, torch.set_grad_enabled(training), fake or nullcontext():
         given = [tree_map(run.convert, x) for x in traced.inputs]
         run.run(*given, enable_io_processing=False)
@@ -103,7 +103,7 @@ class _ValuePass(fx.Interpreter):  # type: ignore[misc]  # torch is not typed fo
         if self.fake is None or not isinstance(value, torch.Tensor):
             return value
         if id(value) not in self.converted:
-            self.converted[id(value)] = without_numbers(value, self.fake)
+            self.converted[id(value)] = as_fake(value, self.fake)
         return self.converted[id(value)]
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:

@@ -20,18 +20,18 @@ from .leaves import tensors
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def has_no_numbers(candidates: Iterable[torch.Tensor]) -> bool:
+def has_no_data(candidates: Iterable[torch.Tensor]) -> bool:
     """Whether one of these tensors has no data (``meta`` or fake)."""
     return any(t.is_meta or isinstance(t, FakeTensor) for t in candidates)
 
 
 def mode_of(candidates: Iterable[torch.Tensor]) -> FakeTensorMode:
-    """Return the mode that tensors without numbers belong to; a new one if there are none."""
+    """Return the mode that fake tensors belong to; a new one if there are none."""
     modes = (t.fake_mode for t in candidates if isinstance(t, FakeTensor))
     return next(modes, None) or FakeTensorMode(allow_non_fake_inputs=True)
 
 
-def without_numbers(value: Any, mode: FakeTensorMode) -> Any:
+def as_fake(value: Any, mode: FakeTensorMode) -> Any:
     """Return a fake tensor for a tensor, on its device, or on the CPU for ``meta``."""
     if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
         return value
@@ -44,7 +44,7 @@ def without_numbers(value: Any, mode: FakeTensorMode) -> Any:
 
 
 @contextmanager
-def swapped(
+def swapped_tensors(
     model: nn.Module, convert: Callable[[torch.Tensor], torch.Tensor]
 ) -> Iterator[Callable[[Any], Any]]:
     """Replace a model's tensors within the block; yield the conversion of a nested value.
@@ -87,11 +87,11 @@ def off_meta(
     mode = FakeTensorMode(allow_non_fake_inputs=True)
 
     def convert(value: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = without_numbers(value, mode)
+        made: torch.Tensor = as_fake(value, mode)
         made.stands_for = value
         return made
 
-    with swapped(model, convert) as other:
+    with swapped_tensors(model, convert) as other:
         yield tree_map(other, inputs)
 
 
