@@ -1,4 +1,4 @@
-"""The front door in Python: solve, simulate, run and compare, a module for each."""
+"""Python interface: solve, simulate, run and compare, a module for each."""
 
 from __future__ import annotations
 

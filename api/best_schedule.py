@@ -160,7 +160,7 @@ def schedule_instance(
     *,
     split: bool,
 ) -> tuple[ScheduleInstance, list[Action]]:
-    """Return what is to be ordered, and the action that each operation is; as `best_schedule`.
+    """Return the scheduling instance of `best_schedule`, and each operation's action.
 
     Raises
     ------

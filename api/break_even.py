@@ -1,4 +1,4 @@
-"""For how many microbatches a plan of least max-load is the right one."""
+"""Break-even number of microbatches between plans of least max-load and of least makespan."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, replace
 
 from ..instances import Iteration, Plan, Throughput, Workload
-from ..instances.common.compiling import NotCompiled, compiled_only_if
+from ..instances.common.kernel import NotCompiled, compiled_only_if
 from ..runtime import evaluate
 from ..runtime.simulate.simulator import simulate
 from ..solvers import Limits

@@ -1,4 +1,4 @@
-"""Methods against each other on many workloads: every case in a process of its own.
+"""Cases of a comparison of methods: each in a process of its own.
 
 A case that crashes, or is killed, is a row of the table like any other. Each finished case is
 appended to a record beside the table, so that a comparison resumes where it stopped.
@@ -69,7 +69,7 @@ class ComparisonCase:
 
     @property
     def key(self) -> str:
-        """What tells the case from others, as text."""
+        """Identifying text of the case."""
         return json.dumps(asdict(self), sort_keys=True)
 
 

@@ -1,4 +1,4 @@
-"""The front door for PyTorch users: a model becomes a planned pipeline in one call."""
+"""Planning of PyTorch models in one call."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ..instances.model.tied_weights import tied_as
 from ..instances.model.training_layers import training_layers
 from ..instances.pytorch.factory import Made, made_of, make
 from ..instances.pytorch.profile import profile
-from ..instances.pytorch.tracing.traced import said_of
+from ..instances.pytorch.tracing.traced import export_failure
 from ..runtime.execution.steps import threads_per_process
 from ..solvers import Limits, Result
 from ..solvers.core.search import OPTIMAL_GAP
@@ -130,7 +130,7 @@ def plan(
 
 @dataclass(frozen=True)
 class _Ask:
-    """What `plan` was asked, with its defaults filled in."""
+    """Arguments of `plan`, with defaults filled in."""
 
     made: Made
     training: bool
@@ -156,7 +156,7 @@ class _Ask:
             workload = tied_as(workload, Tied.COPIES, problem.microbatches)
         cluster = self.cluster(workload)
         if not done.traced.runs and cluster.size > 1:
-            raise InputError(f"{workload.name}: {said_of(done.traced)}")
+            raise InputError(f"{workload.name}: {export_failure(done.traced)}")
         result = solve(workload, cluster, problem, limits=self.limits)
         if result.plan is None:
             if result.status == "infeasible":
@@ -222,7 +222,7 @@ def _kept_or_planned(ask: _Ask, folder: Path) -> PlannedModel:
 
 @contextmanager
 def _threads_of_each(devices: int) -> Iterator[None]:
-    """Let torch have the CPU threads that each process of a plan will have."""
+    """Set torch's CPU threads to those of each process of a plan."""
     before = torch.get_num_threads()
     running = dist.is_available() and dist.is_initialized()  # this is one of the processes
     torch.set_num_threads(before if running else threads_per_process(max(1, devices)))
@@ -241,7 +241,7 @@ def _memory_of(model: nn.Module) -> float | None:
 
 
 def _from_rank_0(search: Callable[[], PlannedModel]) -> PlannedModel:
-    """Return what rank 0 finds, or raise what it raises, on all ranks."""
+    """Return rank 0's result, or raise its error, on all ranks."""
     box: list[PlannedModel | StagecutError | None] = [None]
     if dist.get_rank() == 0:
         try:

@@ -1,4 +1,4 @@
-"""Schedules against each other: the best plan under each, and what it needs."""
+"""Ranking of schedules by the best plan under each, with its memory."""
 
 from __future__ import annotations
 

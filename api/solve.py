@@ -1,4 +1,4 @@
-"""The front door in Python: solve a workload, get a verified plan."""
+"""Solving of problems: from a workload to a verified plan."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def solve(
 def chosen(
     workload: Workload | str | Path, cluster: Cluster | None, problem: Problem | None
 ) -> tuple[Workload, Cluster, Problem]:
-    """Return what is planned where: what is not given, by default.
+    """Return workload, cluster and problem, defaults filled in.
 
     Raises
     ------
@@ -206,7 +206,7 @@ def _on(start: Plan, cluster: Cluster) -> Plan:
 
 
 def _say_pieces(task: Task[Problem], problem: Iteration, search: Search[Solution]) -> None:
-    """Note that a plan in pieces is faster than the chain found, where a short look shows one."""
+    """Add a note on a faster plan in pieces, if a short search finds one."""
     chain, seconds = search.best, PIECES_SHARE * search.seconds
     plain = problem.chunks_per_device == 1 and not (problem.order or problem.relayed)
     free = problem.placement_rules == PlacementRules() and problem.split == "contiguous"

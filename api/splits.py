@@ -1,4 +1,4 @@
-"""Splits made elsewhere as plans: evaluated from the definition, with no bound."""
+"""Plans from splits made elsewhere: verified objectives, no bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compile kernels ahead of need: small cases are solved with nothing interpreted."""
+"""Compilation of kernels ahead of need, by solving small cases."""
 
 from __future__ import annotations
 

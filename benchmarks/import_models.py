@@ -30,7 +30,7 @@ from torch.utils._pytree import tree_leaves
 
 import stagecut
 from stagecut import InputError
-from stagecut.instances.pytorch.counts import counted_by_torch
+from stagecut.instances.pytorch.flops import counted_by_torch
 from stagecut.instances.pytorch.profile import Profile, profile
 from stagecut.instances.pytorch.tensors.program import tensor_program
 

@@ -133,7 +133,7 @@ def _from_onnx(
     if estimate is None:
         raise InputError(f"{model}: ONNX files are not run; name a device: --estimate h100")
     need("onnx", "onnx")
-    from ..instances.onnx.file import read_onnx
+    from ..instances.onnx_file import read_onnx
 
     return read_onnx(model, estimate, batch=batch, depth=depth, tied=tied, name=name)
 

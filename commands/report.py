@@ -108,7 +108,7 @@ def _report_sharding(
     """Print a recorded run of a sharding beside what was predicted; no option is for it."""
     from ..runtime.accuracy.sharded import compare_sharded_run
     from ..runtime.execution.sharded.recording import load_sharded_recording
-    from .show.sharded_run import print_sharded_run
+    from .show.recorded_run import print_sharded_run
 
     for option, value in given.items():
         if value is not None:
@@ -122,7 +122,7 @@ def _write(comparison: Comparison, plot: Path | None, trace: Path | None, csv: P
 
         draw_comparison(comparison, plot)
     if trace is not None:
-        from ..runtime.accuracy.trace import comparison_trace
+        from ..runtime.accuracy.chart import comparison_trace
 
         write_whole(trace, json.dumps(comparison_trace(comparison), ensure_ascii=False))
     if csv is not None:

@@ -1,4 +1,4 @@
-"""The nouns: workloads, clusters, plans, and the files they come in."""
+"""Data: workloads, clusters, problems and plans, and their file formats."""
 
 from .common.choices import (
     Collective,
@@ -28,8 +28,7 @@ from .model.iteration import Iteration
 from .model.layers import Layers
 from .model.network.links import Link, PairLink
 from .model.placement_rules import PlacementRules
-from .model.plan import Plan, gap_between
-from .model.planned import Planned, plan_of
+from .model.plan import Plan, Planned, gap_between, plan_of
 from .model.problem import DeviceMapping, Latency, Problem, Throughput
 from .model.sharding.as_workload import program_workload
 from .model.sharding.problem import DeviceMesh, Sharding, program_of

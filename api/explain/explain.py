@@ -1,4 +1,4 @@
-"""The front door to explanations."""
+"""Explanation of a plan, or of a result without one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def explain(
     seconds: float = 20.0,
     most: int = 10,
 ) -> Explanation:
-    """Say what limits a plan, which transfers cost most, what would help, why a node is there.
+    """Explain a plan: limiting device, costly transfers, remedies, places of nodes.
 
     Parameters
     ----------

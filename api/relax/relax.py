@@ -1,4 +1,4 @@
-"""A formulation without whole numbers: what it proves at once, and how far that is from a plan."""
+"""Linear relaxation of a formulation: its bound, and the gap to a plan."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Relaxation(Summarised):
 
     @property
     def fractional(self) -> float:
-        """The part of what is placed that lies in more than one place: 0 for a plan."""
+        """Share of the placed units in more than one place: 0 for a plan."""
         most = self.shares.max(axis=1)
         return float((most < 1 - 1e-6).mean()) if len(most) else 0.0
 
@@ -198,7 +198,7 @@ def solved(stated: Stated) -> tuple[Compiled, Floats] | None:
 def relaxation_of(
     name: str, stated: Stated, compiled: Compiled, x: Floats, *, begin: float
 ) -> Relaxation:
-    """Return what the solution of a relaxation says."""
+    """Return a relaxation's bound and fractional placement from its solution."""
     import pandas as pd
 
     linear = compiled.linear
@@ -224,5 +224,5 @@ def relaxation_of(
 
 
 def _as_markdown(said: str) -> str:
-    """Return a module's text as Markdown: what numpydoc calls references becomes a heading."""
+    """Return a module's docstring as Markdown, numpydoc sections as headings."""
     return re.sub(r"^References\n-+$", "**References**\n", said, flags=re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The integer program of a pipeline's order without whole numbers."""
+"""Linear relaxation of the integer program of a pipeline's order."""
 
 from __future__ import annotations
 

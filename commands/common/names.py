@@ -61,7 +61,7 @@ def complete_methods(incomplete: str) -> list[str]:
 
 def complete_topology(incomplete: str) -> list[str]:
     """Complete the kind of a topology."""
-    from ...instances.topologies.generators import RANDOM, REGULAR
+    from ...instances.topologies.named import RANDOM, REGULAR
 
     return one_of(*(f"{kind}:" for kind in (*REGULAR, *RANDOM, "nvidia")))(incomplete)
 

@@ -1,4 +1,4 @@
-"""`stagecut solve --schedule all`: schedules against each other."""
+"""Output of `stagecut solve --schedule all`: a ranking of schedules."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...instances import Iteration, Split, Throughput
-from ...instances.common.compiling import NotCompiled, compiled_only_if
+from ...instances.common.kernel import NotCompiled, compiled_only_if
 from ...instances.model.kept_bytes import kept_bytes
 from ..task import Task, pose
 from ..throughput.cheap_bounds import compute_bounds, units_of_split

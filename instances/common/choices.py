@@ -1,4 +1,4 @@
-"""The named options of problems, models and results: an enum each, its values the texts in files.
+"""Named options of problems, models and results: an enum each, with the texts of files as values.
 
 Wherever one is asked for, its text will do: ``Throughput(split="contiguous")`` is
 ``Throughput(split=Split.CONTIGUOUS)``. What the options mean stands with the fields that take them.
@@ -13,7 +13,7 @@ from .errors import InputError, quote
 
 
 class Choice(StrEnum):
-    """One of a few named options; shows itself as its text, and equals it."""
+    """Named option: an enum whose values are, and equal, their texts in files."""
 
     def __repr__(self) -> str:
         return repr(self.value)
@@ -70,7 +70,7 @@ def choose(record: object, **choices: type[Choice]) -> None:
 
 
 class Split(Choice):
-    """What a device's nodes must be like; see `Throughput`.
+    """Contiguity required of each device's nodes; see `Throughput`.
 
     Examples
     --------
@@ -85,7 +85,7 @@ class Split(Choice):
 
 
 class CpuSplit(Choice):
-    """What a CPU core's nodes must be like; see `Throughput`.
+    """Contiguity required of the nodes of CPU cores; see `Throughput`.
 
     Examples
     --------
@@ -99,7 +99,7 @@ class CpuSplit(Choice):
 
 
 class Pipeline(Choice):
-    """How forward and backward passes take turns; see `Throughput`.
+    """Order of forward and backward passes in the steady state; see `Throughput`.
 
     Examples
     --------
@@ -135,7 +135,7 @@ NAMED_SCHEDULES = tuple(name for name in PipelineSchedule if name != PipelineSch
 
 
 class Recomputation(Choice):
-    """Whether layers compute activations again in the backward pass; see `Training`.
+    """Activation recomputation in the backward pass; see `Training`.
 
     Examples
     --------
@@ -150,7 +150,7 @@ class Recomputation(Choice):
 
 
 class TrainingObjective(Choice):
-    """What a training plan minimises; see `Training`.
+    """Objective of a training plan; see `Training`.
 
     Examples
     --------
@@ -164,7 +164,7 @@ class TrainingObjective(Choice):
 
 
 class TrainingSchedule(Choice):
-    """What a training plan keeps in memory, by its schedule; see `Training`.
+    """Schedule of a training plan, which sets the microbatches in flight; see `Training`.
 
     Examples
     --------
@@ -196,7 +196,7 @@ class Optimizer(Choice):
 
 
 class Precision(Choice):
-    """Of weights, gradients and optimizer state in a training plan; see `Training`.
+    """Number formats of weights, gradients and optimizer state; see `Training`.
 
     Examples
     --------
@@ -210,7 +210,7 @@ class Precision(Choice):
 
 
 class MappingMode(Choice):
-    """Which messages a mapping counts; see `DeviceMapping`.
+    """Communication that a mapping counts: between stages, within them, or both.
 
     Examples
     --------
@@ -227,7 +227,7 @@ class MappingMode(Choice):
 
 
 class Collective(Choice):
-    """How a mapping's all-reduces are done; see `DeviceMapping`.
+    """Algorithm of a mapping's all-reduces; see `DeviceMapping`.
 
     Examples
     --------
@@ -243,7 +243,7 @@ class Collective(Choice):
 
 
 class MappingObjective(Choice):
-    """What a mapping minimises the maximum of; see `DeviceMapping`.
+    """Objective of a mapping, a maximum; see `DeviceMapping`.
 
     Examples
     --------
@@ -259,7 +259,7 @@ class MappingObjective(Choice):
 
 
 class Role(Choice):
-    """What a node of a tensor program is; see `Operator`.
+    """Role of a node in a tensor program: operator, parameter or input; see `Operator`.
 
     Examples
     --------
@@ -273,7 +273,7 @@ class Role(Choice):
 
 
 class ShardingObjective(Choice):
-    """What a sharding minimises; see `Sharding`.
+    """Objective of a sharding; see `Sharding`.
 
     Examples
     --------
@@ -289,7 +289,7 @@ class ShardingObjective(Choice):
 
 
 class Routing(Choice):
-    """Which routes messages take; see `Topology`.
+    """Routing rule for messages; see `Topology`.
 
     Examples
     --------
@@ -303,7 +303,7 @@ class Routing(Choice):
 
 
 class Tied(Choice):
-    """What weights that several operators use mean; see `profile`.
+    """Treatment of weights that several operators use; see `profile`.
 
     Examples
     --------
@@ -316,7 +316,7 @@ class Tied(Choice):
 
 
 class Status(Choice):
-    """What a search has found; see `Result`.
+    """Outcome of a search; see `Result`.
 
     Examples
     --------
@@ -333,7 +333,7 @@ class Status(Choice):
 
 
 class Limit(Choice):
-    """What ended a search; see `Result`.
+    """Reason why a search ended; see `Result`.
 
     Examples
     --------

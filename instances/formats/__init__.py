@@ -1,4 +1,4 @@
-"""The files that nouns come in: a module per format, `files` for all of them."""
+"""File formats: a module for each, and `files`, which finds the format of a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our own JSON for plans: the solution by node id, with all that is needed to judge it.
+"""JSON format of plans: the solution by node id, its objective, bound and certificate.
 
 A plan carries the fingerprints of its workload and cluster and is refused against others. A bound
 or gap that is not known is null. Certificate and provenance hold JSON values of any shape; in them
@@ -8,14 +8,14 @@ the texts "inf", "-inf" and "nan" stand for the numbers that JSON cannot write.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
 
 from ..common.errors import InputError, prefix_errors, quote
-from ..common.json_values import read_mapping, to_json
 from ..model.cluster import Cluster
 from ..model.iteration import Iteration
 from ..model.plan import Plan
@@ -33,17 +33,28 @@ from .certificate import (
     potential_certificate,
     price_certificate,
 )
-from .mapped_json import MappedRecord, MappingRecord, decode_mapped, encode_mapped
-from .placed_json import (
+from .solutions_json import (
     CallsRecord,
+    MappedRecord,
+    MappingRecord,
     PipelineRecord,
     PlacementRecord,
+    ShardedOperatorsRecord,
+    ShardingRecord,
+    StagesRecord,
     decode_calls,
+    decode_mapped,
     decode_pipeline,
     decode_placement,
+    decode_sharding,
+    decode_stages,
     encode_calls,
+    encode_mapped,
     encode_pipeline,
     encode_placement,
+    encode_sharding,
+    encode_stages,
+    sharding_options,
 )
 from .source import Record, Source, explain, plain_id
 from .stagecut_json import (
@@ -55,29 +66,23 @@ from .stagecut_json import (
     make_cluster,
     read_file,
 )
-from .stages_json import StagesRecord, decode_stages, encode_stages
-from .tensors.sharding import (
-    ShardedOperatorsRecord,
-    ShardingRecord,
-    decode_sharding,
-    encode_sharding,
-    sharding_options,
-)
 from .versions import NEWEST, PLAN
+
+_SPECIAL = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 #: By which part of the objective a bound may exceed it, for rounding.
 BOUND_SLACK = 1e-6
 
 
 class WorkloadRecord(Record):
-    """What the plan was made for."""
+    """Name and fingerprint of the plan's workload."""
 
     name: str
     fingerprint: str
 
 
 class ClusterRecord(Record):
-    """Where it runs."""
+    """Fingerprint, kinds of devices and links of the plan's cluster."""
 
     fingerprint: str
     kinds: list[KindRecord]
@@ -104,7 +109,7 @@ class PlanFile(Record):
 
 @dataclass(frozen=True)
 class Codec:
-    """How the solutions of one problem are written and read.
+    """Writer and reader of one problem's solutions.
 
     Parameters
     ----------
@@ -125,6 +130,19 @@ class Codec:
     encode: Callable[[Any, Workload, Cluster], Any]
     decode: Callable[[Any, Workload, Cluster], Solution]
     statement: type[Any] | None = None
+
+
+#: Problem → how its solutions are written and read.
+CODECS: dict[str, Codec] = {
+    "throughput": Codec(Throughput, PlacementRecord, encode_placement, decode_placement),
+    "iteration": Codec(Iteration, PipelineRecord, encode_pipeline, decode_pipeline),
+    "mapping": Codec(DeviceMapping, MappedRecord, encode_mapped, decode_mapped, MappingRecord),
+    "training": Codec(Training, StagesRecord, encode_stages, decode_stages),
+    "latency": Codec(Latency, CallsRecord, encode_calls, decode_calls),
+    "sharding": Codec(
+        Sharding, ShardedOperatorsRecord, encode_sharding, decode_sharding, ShardingRecord
+    ),
+}
 
 
 def write_plan(plan: Plan, workload: Workload) -> dict[str, object]:
@@ -290,21 +308,43 @@ def read_problem(source: Source, values: dict[str, Any]) -> tuple[Problem, Codec
 
 
 def convert(source: Source, values: object, kind: type[Any], where: str) -> Any:
-    """Return JSON values as a record; what does not fit is an error at `where`."""
+    """Return JSON values as a record; values that do not fit raise an error at `where`."""
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
         source.fail(f"{where}: {explain(str(error), values, kind)}")
 
 
-#: Problem → how its solutions are written and read.
-CODECS: dict[str, Codec] = {
-    "throughput": Codec(Throughput, PlacementRecord, encode_placement, decode_placement),
-    "iteration": Codec(Iteration, PipelineRecord, encode_pipeline, decode_pipeline),
-    "mapping": Codec(DeviceMapping, MappedRecord, encode_mapped, decode_mapped, MappingRecord),
-    "training": Codec(Training, StagesRecord, encode_stages, decode_stages),
-    "latency": Codec(Latency, CallsRecord, encode_calls, decode_calls),
-    "sharding": Codec(
-        Sharding, ShardedOperatorsRecord, encode_sharding, decode_sharding, ShardingRecord
-    ),
-}
+def to_json(value: object) -> object:
+    """Return `value` as JSON values: arrays and tuples as lists, "inf" and the like as texts.
+
+    Raises
+    ------
+    InputError
+        If it holds something else.
+    """
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, Sequence | set | frozenset):
+        items = sorted(value) if isinstance(value, set | frozenset) else value
+        return [to_json(item) for item in items]
+    raise InputError(f"plan: its certificate holds a {type(value).__name__}, which is no JSON")
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, str):
+        return _SPECIAL.get(value, value)
+    if isinstance(value, dict):
+        return {key: _from_json(item) for key, item in value.items()}
+    return [_from_json(item) for item in value] if isinstance(value, list) else value
+
+
+def read_mapping(values: dict[str, Any]) -> dict[str, object]:
+    """Return the values of a JSON object, its texts of infinite numbers converted."""
+    return {key: _from_json(value) for key, value in values.items()}

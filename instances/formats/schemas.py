@@ -23,7 +23,7 @@ from .certificate import (
 from .plan_json import CODECS, PlanFile
 from .problem_toml import PROBLEMS
 from .stagecut_json import ClusterFile, WorkloadFile
-from .tensors.program import ProgramFile
+from .tensor_program_json import ProgramFile
 
 #: Where the published schemas lie.
 FOLDER = Path(__file__).parent / "schemas"
@@ -91,7 +91,7 @@ def _schema(*kinds: type[Any]) -> dict[str, Any]:
 
 
 def _plan_schema() -> dict[str, Any]:
-    """Return the schema of plans: what problem and solution look like goes by the problem."""
+    """Return the JSON schema of plans, with a variant for each problem."""
     stated = {name: codec.statement or codec.problem for name, codec in CODECS.items()}
     used = [kind for name, codec in CODECS.items() for kind in (stated[name], codec.record)]
     checked = (

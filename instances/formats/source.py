@@ -1,4 +1,4 @@
-"""What a reader gets: the content of a file, decoded and parsed once, and errors that name it."""
+"""Content of a file for readers: decoded and parsed once, with errors that name it."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def _strings(data: object) -> str:
 
 
 def label(item: object) -> str:
-    """Return what a user calls an item of a file: ``node 7``, ``edge 12 → 7``; or nothing."""
+    """Return a user's name of an item in a file: ``node 7``, ``edge 12 → 7``; or ""."""
     if isinstance(item, dict):
         if type(item.get("id")) in (int, str):
             return f"node {plain_id(item['id'])}"

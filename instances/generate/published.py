@@ -1,4 +1,4 @@
-"""The published benchmark suites: where each file is, and how to get it.
+"""Published benchmark suites: addresses, hashes and download.
 
 The files belong to others (MIT licence, © Microsoft) and do not come with Stagecut; `published.csv`
 lists path, source (repository, commit and path) and SHA-256 of each.

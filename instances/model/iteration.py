@@ -7,7 +7,7 @@ from functools import cached_property
 
 from ..common.choices import OrText, PipelineSchedule, Split, choose
 from ..common.errors import InputError, quote
-from ..common.options import check_count
+from ..common.quantities import check_count
 from .placement_rules import NO_RULES, PlacementRules
 from .schedule import GivenOrder, given_order
 from .summary import ByFields

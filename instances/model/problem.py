@@ -1,4 +1,4 @@
-"""The problems one can ask for: what is minimised, and which splits are allowed."""
+"""Problems: the objective to minimise and the splits allowed, one dataclass each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..common.choices import (
     choose,
 )
 from ..common.errors import InputError
-from ..common.options import check_count
+from ..common.quantities import check_count
 from .cluster import Cluster
 from .costs import price
 from .iteration import Iteration
@@ -95,7 +95,7 @@ class Throughput(ByFields):
 
     @property
     def name(self) -> str:
-        """What the problem is called in files and tables."""
+        """Name of the problem in files and tables."""
         return "throughput"
 
 
@@ -142,7 +142,7 @@ class Latency(ByFields):
 
     @property
     def name(self) -> str:
-        """What the problem is called in files and tables."""
+        """Name of the problem in files and tables."""
         return "latency"
 
 
@@ -244,7 +244,7 @@ class DeviceMapping(ByFields):
 
     @property
     def name(self) -> str:
-        """What the problem is called in files and tables."""
+        """Name of the problem in files and tables."""
         return "mapping"
 
 
@@ -274,7 +274,7 @@ def objective_unit(problem: Problem, time_unit: str) -> str:
 
 
 def names_stages(problem: Problem) -> bool:
-    """Whether the numbers of a problem's placement rules are stages, and not devices."""
+    """Whether a problem's placement rules number stages instead of devices."""
     return isinstance(problem, Training) or (
         isinstance(problem, Iteration) and problem.split == "contiguous"
     )

@@ -14,7 +14,7 @@ from ..common.choices import (
     choose,
 )
 from ..common.errors import InputError, quote
-from ..common.options import check_counts
+from ..common.quantities import check_counts
 from ..common.units import LARGEST, SMALLEST
 from .placement_rules import NO_RULES, PlacementRules
 from .summary import ByFields

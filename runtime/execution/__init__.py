@@ -1,4 +1,4 @@
-"""A plan runs on PyTorch. Needs the extra `runtime`.
+"""Execution of plans on PyTorch. Needs the extra `runtime`.
 
 The modules follow the data: `prepare.py` makes pieces of a plan and a model (`split.py` cuts the
 graph, `chain.py` gives the same pieces to schedules and simulator); `stage.py` is a piece at work,

@@ -1,4 +1,4 @@
-"""The stages of a plan as they are executed: a chain, each handing its live set to the next."""
+"""Chains of stages as executed: each sends its live tensors to the next."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _pieces_of_all(
 def _paid(
     workload: Workload, plan: Plan, source: int, target: int, size: float
 ) -> tuple[float, float]:
-    """Return what both ends of a message pay: over their link, else to and from host memory."""
+    """Return the seconds of a message at both ends: over a link, else by host memory."""
     cluster = plan.cluster
     pair = int(cluster.link_of[source, target])
     if pair >= 0:

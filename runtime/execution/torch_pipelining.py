@@ -1,4 +1,4 @@
-"""The one home of torch's private names: any schedule on any map of stages to ranks.
+"""Schedules on torch's pipelining runtime, with any map of stages to ranks.
 
 torch's runtime for schedules is driven with stages of our own (it asks a stage for computations and
 for messages, and nothing else), so that only tensors with a gradient travel back, and everything
@@ -89,7 +89,7 @@ def _runtime(
     microbatches: int,
     training: bool,
 ) -> Any:
-    """Return torch's runtime with a schedule, whatever its version calls things."""
+    """Return torch's runtime with a schedule, for any supported version of torch."""
     rank_of = {a.stage: rank for rank, row in rows.items() for a in row}
     known = inspect.signature(PipelineScheduleMulti.__init__).parameters
     options = {"scale_grads": False, "stage_index_to_group_rank": rank_of}
@@ -208,7 +208,7 @@ class _TorchStage:
         """Nothing: gradients are added up after the batch."""
 
     def release_fwd_send_outputs(self, *_args: object, **_options: object) -> None:
-        """Nothing: what is sent is let go with its message."""
+        """Nothing to release: tensors are released with their message."""
 
     def _receive(
         self, kind: Kind, chunk: int, specs: Sequence[Spec], source: int

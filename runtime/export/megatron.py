@@ -130,7 +130,7 @@ def _ends(counts: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
 
 
 def _counts(stages: ModuleStages) -> list[tuple[int, int, int]]:
-    """Return what stages hold before, in and after the decoder, without what predicts ahead."""
+    """Return each stage's modules before, in and after the decoder, without prediction heads."""
     kept = tuple(tuple(x for x in own if not _is_ahead(x)) for own in stages.modules)
     return stack(replace(stages, modules=kept), NAME)[1]
 

@@ -1,4 +1,4 @@
-"""The launchers that plans are written for, by name."""
+"""Registry of launchers by name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PYTHON, CSV = "python", "csv"
 
 @dataclass(frozen=True)
 class Launcher:
-    """How plans are written for a launcher that cuts models between modules.
+    """Launcher that cuts models between modules.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def takers(workload: Workload, plan: Plan | Planned) -> dict[str, str]:
 
 
 def _as_script(workload: Workload, plan: Plan) -> None:
-    """Check what a script needs and what is known without the model.
+    """Raise InputError where a script cannot be written, as far as known without the model.
 
     Raises
     ------
@@ -152,7 +152,7 @@ def _as_script(workload: Workload, plan: Plan) -> None:
 
 
 def launcher_file(workload: Workload, plan: Plan | Planned, name: str) -> tuple[str, ModuleStages]:
-    """Return the file of a plan for a launcher, read back and compared, and what it says.
+    """Return the file of a plan for a launcher, read back and compared, and its content.
 
     Raises
     ------

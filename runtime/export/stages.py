@@ -1,4 +1,4 @@
-"""A plan as launchers see it: which modules are on which stage, in how many copies."""
+"""Stages for launchers: modules and number of replicas of each."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class ModuleStages:
 
 @dataclass(frozen=True)
 class _Stage:
-    """Forward nodes of a stage, and what it is spread over."""
+    """Forward nodes of a stage, its replicas and tensor degree."""
 
     nodes: tuple[int, ...]
     device: int
@@ -184,7 +184,7 @@ def modules_of(workload: Workload, target: str, unit: Callable[[str], str]) -> d
 
 
 def feeds(workload: Workload, own: Mapping[int, str]) -> set[tuple[str, str]]:
-    """Return the pairs of different modules of which the one takes what the other gives.
+    """Return the pairs of different modules joined by an edge.
 
     Parameters
     ----------

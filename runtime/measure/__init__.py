@@ -1,4 +1,4 @@
-"""Measuring the machines: latency and bandwidth between ranks, fitted to what messages take."""
+"""Measurements of links and devices: latency and bandwidth between ranks, matrix products."""
 
 from __future__ import annotations
 

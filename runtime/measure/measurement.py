@@ -1,4 +1,4 @@
-"""What was measured, and the cluster and topology that it makes."""
+"""Measurements of messages between ranks, and the cluster and topology made from them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MUCH = 2.0
 
 
 class LinkDetail(Choice):
-    """Which links a measured cluster has; see `to_cluster`.
+    """Detail of a measured cluster's links; see `to_cluster`.
 
     Examples
     --------
@@ -44,7 +44,7 @@ class LinkDetail(Choice):
 
 @dataclass(frozen=True)
 class RankMachine:
-    """Where a rank runs.
+    """Machine of a rank.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""A measurement as a picture: what messages took, what the model says, and what is between."""
+"""Picture of a measurement: times of messages, the fitted model, and residuals."""
 
 from __future__ import annotations
 

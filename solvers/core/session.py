@@ -20,8 +20,7 @@ from typing import Any
 from ...formulations.task import Task
 from ...formulations.throughput.merged_colours import colour_notes
 from ...instances import Plan, Problem, Solution
-from ...instances.common.compiling import compiled_to_come_near
-from ...instances.common.kernel import NOT_KEPT, unkept
+from ...instances.common.kernel import NOT_KEPT, compiled_to_come_near, unkept
 from .limits import Workers, usual_count
 from .method import Method, Solver
 from .portfolio import Portfolio, executor_of

@@ -9,7 +9,7 @@ from ...formulations.throughput.hypergraph import Hypergraph
 from ...formulations.throughput.whole_bytes import room_of
 from ...instances import Placement, Solution, Throughput
 from ...instances.common.arrays import Bools, Ints
-from ...instances.common.compiling import NotCompiled, compiled_only_if
+from ...instances.common.kernel import NotCompiled, compiled_only_if
 from ..core.search import Clock, Search
 from .annealing_kernel import anneal
 from .column_generation.frontier import Incidence

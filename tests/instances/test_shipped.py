@@ -18,8 +18,13 @@ from stagecut import Cluster, InputError, Throughput, Workload
 from stagecut.instances import price
 from stagecut.instances.formats.files import save
 from stagecut.instances.generate.architectures import ARCHITECTURES, Network, to_workload
-from stagecut.instances.generate.architectures.network import NetworkTensor
-from stagecut.instances.generate.architectures.operators import concat, conv, elementwise, linear
+from stagecut.instances.generate.architectures.network import (
+    NetworkTensor,
+    concat,
+    conv,
+    elementwise,
+    linear,
+)
 from stagecut.instances.generate.catalogue import CATALOGUE, build, find, generate, shipped, show
 from stagecut.instances.generate.roofline import CPU_CORE, MACHINES, machine
 from stagecut.runtime import evaluate

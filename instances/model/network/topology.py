@@ -1,4 +1,4 @@
-"""A topology: devices, switches, and the links between them."""
+"""Topologies: devices, switches, and the links between them."""
 
 from __future__ import annotations
 

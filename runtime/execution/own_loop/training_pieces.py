@@ -1,4 +1,4 @@
-"""A training plan cut for the ranks that run it: replicas, tensor degrees, and who recomputes."""
+"""Stages of training plans per rank: replicas, tensor degrees, recomputation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ShardedLayer = tuple[PieceModule, str]
 
 @dataclass(frozen=True)
 class TrainingPieces:
-    """What `Loop` takes.
+    """Arguments of `Loop` for a training plan.
 
     Parameters
     ----------
