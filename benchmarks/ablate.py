@@ -124,7 +124,7 @@ def run(args: argparse.Namespace, table: Path) -> None:
             writer.writeheader()
 
         def measure(cell: str, part: str, seed: int) -> None:
-            if (cell, part, seed) in done or not any(name in cell for name in args.only):
+            if (cell, part, seed) in done or not any(name in f"{cell}$" for name in args.only):
                 return
             command = [sys.executable, __file__, args.problem, "--one", cell, part, str(seed)]
             command += ["--seconds", str(args.seconds)]
@@ -185,7 +185,9 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, help="default: results/ablation-PROBLEM.csv")
     parser.add_argument("--seconds", type=float, default=20.0, help="CPU seconds of a run")
     parser.add_argument("--seeds", type=int, default=3, help="of the whole strategy")
-    parser.add_argument("--only", nargs="*", default=[""], help="cells named so, in part")
+    parser.add_argument(
+        "--only", nargs="*", default=[""], help="parts of names of cells; $ ends one"
+    )
     parser.add_argument("--compile", action="store_true", help="run each cell once before")
     parser.add_argument("--parts", nargs="*", help="to leave out; default: each in turn")
     parser.add_argument("--report", action="store_true", help="print the table")
