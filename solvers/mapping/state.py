@@ -10,26 +10,20 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from ...formulations.mapping.blocks import find_blocks
 from ...formulations.mapping.bound import LowerBounds, stage_lower_bounds, threshold_bound
-from ...formulations.mapping.costs import MappingCosts, mapping_costs, stage_times
+from ...formulations.mapping.costs import MappingCosts, find_blocks, mapping_costs, stage_times
 from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution, StageCosts, stage_costs
 from ...instances.common.arrays import Ints
 from ...instances.common.units import TIME_UNITS
-from ..core.search import OPTIMAL_GAP, Clock, Search
+from ..core.search import OPTIMAL_GAP, Search
 from .annealing.costs import best_routes, descend
-from .layouts import first_mapping, layouts, matched
+from .layouts import first_mapping, layouts
 from .parameters import (
-    BLOCK_SECONDS,
-    BLOCK_SHARE,
-    BLOCK_WIDTH,
-    MAX_COUNT_DEVICES,
     ORDER_STEPS,
-    SEGMENT_TARGETS,
 )
 from .partition import balanced_partition
-from .threshold_tests import SegmentTest, count_test
+from .threshold_tests import SegmentTest
 
 
 class MappingState:
@@ -184,7 +178,7 @@ class MappingState:
             self.raise_bound(float(alone.max()), "each stage alone")
 
     def bound_thresholds(self) -> None:
-        """Raise the bound by threshold tests: necessary conditions, and counts per block.
+        """Raise the bound to the least threshold at which necessary conditions hold.
 
         The bisection starts at the incumbent: with a better one it ends sooner.
         """
@@ -196,43 +190,9 @@ class MappingState:
                 costs, least, self.objective_s, search.should_stop, lower=self.bound_s
             )
             self.raise_bound(bound, "necessary conditions at a threshold")
-            if self.rings_only and costs.size <= MAX_COUNT_DEVICES and self.block.any():
-                seconds = min(BLOCK_SECONDS, BLOCK_SHARE * search.seconds_left)
-                bound = self.bound_by_counts(costs, least, self.block, seconds, BLOCK_WIDTH)
-                self.raise_bound(bound, "counts of devices per block (HiGHS)")
-
-    def bound_by_counts(
-        self,
-        costs: MappingCosts,
-        lower_bounds: LowerBounds,
-        block: Ints,
-        seconds: float,
-        width: float,
-    ) -> float:
-        """Return the largest threshold at which counts of devices per block are infeasible.
-
-        Parameters
-        ----------
-        block
-            Shape (D,): block of each device.
-        seconds, width
-            Limits of the bisection; the width is relative.
-        """
-        search = self.search
-        clock = Clock(seconds, within=search)
-
-        def enough() -> bool:
-            return clock.should_stop() or search.gap <= OPTIMAL_GAP
-
-        test = count_test(search, block)
-        if enough():
-            return self.bound_s
-        return threshold_bound(
-            costs, lower_bounds, self.objective_s, enough, test, self.bound_s, width
-        )
 
     def bound_segments(self) -> None:
-        """Raise the bound by unsplittable segments; offer mappings that pack them into blocks."""
+        """Raise the bound by unsplittable segments."""
         search, costs = self.search, self.costs
         if search.should_stop() or search.gap <= OPTIMAL_GAP or not self.block.any():
             return
@@ -242,16 +202,6 @@ class MappingState:
                 costs, self.lower_bounds, self.objective_s, search.should_stop, test, self.bound_s
             )
             self.raise_bound(bound, "stages kept together by blocks")
-            done: list[object] = []
-            for k in range(SEGMENT_TARGETS):
-                target = bound * (1 + 1e-6) * 1.02**k
-                segments = test.segments(costs, self.lower_bounds, target)
-                if segments is None or segments in done or search.should_stop():
-                    continue
-                done.append(segments)
-                slots = test.pack(costs, self.block, segments)
-                if slots is not None:
-                    self.offer(slots, matched(costs, slots))
 
 
 def _has_stages(stage: Ints, solution: Solution) -> bool:

@@ -28,7 +28,6 @@ from ..dp.dp import contracted_dp, few_ideals_dp, ideals_alone
 from ..neighbourhood import Neighbourhood
 from ..series.series_dp import series_dp
 from .coarsen import around, balanced, crossing, even, labels, touching
-from .critical_path import raise_by_critical_path
 from .hub_bound import raise_by_hubs
 from .least_load import raise_by_least_load
 
@@ -83,10 +82,7 @@ def multilevel(task: Task[Throughput], search: Search[Solution]) -> None:
     with search.phase("dp"):
         few_ideals_dp(task, search)
     with search.phase("bound"):
-        clock = search.part(BOUND)
-        if ideals_alone(task):
-            raise_by_critical_path(task, graph, search, clock)
-        raise_by_least_load(task, free, narrow, search, clock)
+        raise_by_least_load(task, free, narrow, search, search.part(BOUND))
     if anyhow and search.best is not None:
         before = search.objective
         with search.phase("pairs"):
