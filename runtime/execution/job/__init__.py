@@ -1,0 +1,5 @@
+"""Training jobs run on PyTorch's own parallelism: FSDP2, DTensor, and its pipeline schedules.
+
+`parallelize.py` makes the modules of a rank from a model and a layout: device mesh, stages, tensor
+and sequence parallelism, recomputation, FSDP2. `run.py` takes steps with them.
+"""

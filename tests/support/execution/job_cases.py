@@ -1,0 +1,141 @@
+"""A small transformer, and training jobs on it by layouts, for `run_job`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from stagecut import Layout
+from stagecut.instances.costs.layout import Recompute
+from stagecut.runtime.execution.job.parallelize import ParallelizePlan
+from stagecut.runtime.execution.job.run import RunningJob, train_job
+
+WORDS, WIDTH, HEADS, TOKENS, BATCH = 32, 16, 4, 8, 8
+
+
+class Attention(nn.Module):
+    """Causal attention of as many heads as its projections make."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3))
+        self.q_norm = nn.RMSNorm(WIDTH // HEADS)
+        self.out = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (
+            y.unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2)
+            for y in (self.q(x), self.k(x), self.v(x))
+        )
+        y = F.scaled_dot_product_attention(self.q_norm(q), k, v, is_causal=True)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class FeedForward(nn.Module):
+    """Gated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up = (nn.Linear(WIDTH, 2 * WIDTH) for _ in range(2))
+        self.down = nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class TransformerBlock(nn.Module):
+    """Attention and feed-forward, each behind a norm, beside a residual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention_norm, self.mlp_norm = nn.RMSNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.attention, self.mlp = Attention(), FeedForward()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x))
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class Transformer(nn.Module):
+    """Embedding, blocks, norm and head, whose weight is the embedding's if `tied`."""
+
+    def __init__(self, layers: int, tied: bool) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(WORDS, WIDTH)
+        self.layers = nn.ModuleList(TransformerBlock() for _ in range(layers))
+        self.norm = nn.RMSNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+        if tied:
+            self.head.weight = self.embedding.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embedding(x)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.norm(x))
+
+
+PLAN = ParallelizePlan(
+    colwise=("layers.*.attention.[qkv]", "layers.*.mlp.gate", "layers.*.mlp.up", "head"),
+    rowwise=("layers.*.attention.out", "layers.*.mlp.down", "embedding"),
+    recomputed={Recompute.MLP: ("layers.*.mlp",)},
+)
+
+
+def make_transformer(tied: bool = False, layers: int = 4) -> Transformer:
+    torch.manual_seed(0)
+    return Transformer(layers, tied)
+
+
+def batches(steps: int = 2) -> list[tuple[Tensor, Tensor]]:
+    draw = torch.Generator().manual_seed(1)
+    words = [torch.randint(0, WORDS, (BATCH, TOKENS + 1), generator=draw) for _ in range(steps)]
+    return [(x[:, :-1], x[:, 1:]) for x in words]
+
+
+def adam(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=1e-2, eps=1e-3)
+
+
+def alone(tied: bool = False, steps: int = 2, clip: float = 0.05) -> dict[str, Any]:
+    """Return losses, norms and the first step's gradients of one process without stagecut."""
+    model = make_transformer(tied)
+    optimizer = adam(model.parameters())
+    losses, norms, gradients = [], [], {}
+    for x, y in batches(steps):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+        loss.backward()
+        named = model.named_parameters(remove_duplicate=False)
+        gradients = gradients or {n: p.grad.clone() for n, p in named if p.grad is not None}
+        norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), clip)))
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return {"losses": losses, "norms": norms, "gradients": gradients}
+
+
+def job_rank(rank: int, jobs: list[tuple[dict[str, Any], dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Run jobs one after the other: layout fields, and options; return what `alone` does."""
+    found = []
+    for fields, options in jobs:
+        given = {"clip": 0.05, "optimizer": adam, **options}
+        tied, part = given.pop("tied", False), given.pop("part", slice(0, 2))
+        layout = Layout(**{"global_batch": BATCH, "sequence": TOKENS, "recipe": "fp32", **fields})
+        gradients: dict[str, Tensor] = {}
+
+        def keep(job: RunningJob, gradients: dict[str, Tensor] = gradients) -> None:
+            if not gradients:
+                for stage in job.stages.values():
+                    for name, p in stage.named_parameters(remove_duplicate=False):
+                        gradients[name] = p.grad.full_tensor().clone()
+
+        job = RunningJob(
+            make_transformer(tied), PLAN, layout, device=torch.device("cpu"),
+            schedule=given.pop("schedule", None),
+        )  # fmt: skip
+        run = train_job(job, batches()[part], inspect_job=keep, **given)
+        found.append({"losses": run.losses, "norms": run.norms, "gradients": gradients})
+    return found
