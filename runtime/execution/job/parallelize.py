@@ -97,7 +97,7 @@ class ParallelizePlan:
     call: Callable[[nn.Module, nn.Module, Tensor], Tensor] | None = None
 
 
-class JobStage(nn.Module):
+class JobStage(nn.Module):  # type: ignore[misc]  # torch does not say its type
     """A model stage: some of a model's modules under their own names, run one after the other.
 
     Parameters
@@ -165,11 +165,11 @@ class JobMesh:
 
     def rank(self, axis: str) -> int:
         """Return this rank's place on an axis."""
-        return self.mesh.get_local_rank(axis)
+        return int(self.mesh.get_local_rank(axis))
 
     def size(self, axis: str) -> int:
         """Return the ranks on an axis."""
-        return self.mesh[axis].size()
+        return int(self.mesh[axis].size())
 
     @property
     def replica(self) -> int:
@@ -311,7 +311,7 @@ def part_ties(stages: Sequence[JobStage]) -> None:
         seen |= own
 
 
-class _Gather(ParallelStyle):
+class _Gather(ParallelStyle):  # type: ignore[misc]  # torch does not say its type
     """The whole sequence for a module whose linear layers are divided by outputs.
 
     Under sequence parallelism it gathers the ranks' parts once for all of them; the gradient is
@@ -472,13 +472,14 @@ def _selective() -> Any:
     return create_selective_checkpoint_contexts(policy)
 
 
-def shard(stage: JobStage, layout: Layout, mesh: JobMesh) -> None:
+def shard(stage: JobStage, layout: Layout, mesh: JobMesh, *, once: bool) -> None:
     """Divide a stage's states over the data-parallel ranks, a group of FSDP2 for each block.
 
-    With ``zero`` 0 every rank holds all, and FSDP2 replicates.
+    With ``zero`` 0 every rank holds all, and FSDP2 replicates. With `once` gathered weights stay
+    until the schedule gives them up.
     """
     policy = precision(layout.recipe)
-    again = layout.zero == 3 and layout.reshard_after_forward
+    again = layout.zero == 3 and layout.reshard_after_forward and not once
     options: dict[str, Any] = {
         "mesh": mesh.data,
         "mp_policy": policy,

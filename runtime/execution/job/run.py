@@ -63,6 +63,8 @@ TORCH_SCHEDULES = {
 }
 #: Those with one model stage per rank, and those whose second one runs the ranks backwards.
 _SINGLE = ("gpipe", "1f1b", "zb-h1", "zb-h2")
+#: Those that torch runs by loops without actions for FSDP2.
+_LOOPS = ("gpipe", "1f1b")
 _V_SHAPED = ("zb-v", "dualpipe-v")
 
 #: Makes an optimizer of parameters, or of groups of them.
@@ -132,7 +134,10 @@ class RunningJob:
                     stage, plan, layout, self.mesh.mesh["tensor"], parted_logits=self._parted
                 )
             recompute(stage, plan, layout)
-            shard(stage, layout, self.mesh)
+            # schedules with actions of FSDP2's own gather a stage's weights once for a batch
+            shard(
+                stage, layout, self.mesh, once=layout.pipeline > 1 and self.schedule not in _LOOPS
+            )
         self._tied = [(names, self._tie_group(names, held)) for names in self.ties]
         self.loss = loss or cross_entropy
         self._steps = self._pipeline() if layout.pipeline > 1 else None
@@ -216,7 +221,8 @@ class RunningJob:
 
     def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         loss = self.loss(logits, targets)
-        return loss.full_tensor() if isinstance(loss, DTensor) else loss
+        # torch's split backward passes detach it in place, which a view does not allow
+        return loss.full_tensor().clone() if isinstance(loss, DTensor) else loss
 
     def _accumulate(self, tokens: Tensor, targets: Tensor) -> list[Tensor]:
         """Run the microbatches one after the other."""

@@ -49,12 +49,16 @@ class FeedForward(nn.Module):
 class TransformerBlock(nn.Module):
     """Attention and feed-forward, each behind a norm, beside a residual."""
 
+    #: Forward passes of this process's blocks, those that are computed again included.
+    passes = 0
+
     def __init__(self) -> None:
         super().__init__()
         self.attention_norm, self.mlp_norm = nn.RMSNorm(WIDTH), nn.LayerNorm(WIDTH)
         self.attention, self.mlp = Attention(), FeedForward()
 
     def forward(self, x: Tensor) -> Tensor:
+        TransformerBlock.passes += 1
         x = x + self.attention(self.attention_norm(x))
         return x + self.mlp(self.mlp_norm(x))
 
@@ -117,7 +121,7 @@ def alone(tied: bool = False, steps: int = 2, clip: float = 0.05) -> dict[str, A
     return {"losses": losses, "norms": norms, "gradients": gradients}
 
 
-def job_rank(rank: int, jobs: list[tuple[dict[str, Any], dict[str, Any]]]) -> list[dict[str, Any]]:
+def job_rank(_rank: int, jobs: list[tuple[dict[str, Any], dict[str, Any]]]) -> list[dict[str, Any]]:
     """Run jobs one after the other: layout fields, and options; return what `alone` does."""
     found = []
     for fields, options in jobs:
@@ -128,6 +132,7 @@ def job_rank(rank: int, jobs: list[tuple[dict[str, Any], dict[str, Any]]]) -> li
 
         def keep(job: RunningJob, gradients: dict[str, Tensor] = gradients) -> None:
             if not gradients:
+                TransformerBlock.passes = 0  # torch's pipelining finds out shapes in the first step
                 for stage in job.stages.values():
                     for name, p in stage.named_parameters(remove_duplicate=False):
                         gradients[name] = p.grad.full_tensor().clone()
@@ -137,5 +142,8 @@ def job_rank(rank: int, jobs: list[tuple[dict[str, Any], dict[str, Any]]]) -> li
             schedule=given.pop("schedule", None),
         )  # fmt: skip
         run = train_job(job, batches()[part], inspect_job=keep, **given)
-        found.append({"losses": run.losses, "norms": run.norms, "gradients": gradients})
+        found.append(
+            {"losses": run.losses, "norms": run.norms, "gradients": gradients,
+             "passes": TransformerBlock.passes}
+        )  # fmt: skip
     return found

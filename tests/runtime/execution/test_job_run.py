@@ -1,0 +1,147 @@
+"""Training jobs by layouts, on FSDP2, DTensor and torch's schedules, equal to one process."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stagecut import InputError, Layout
+
+torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
+
+from job_cases import BATCH, PLAN, TOKENS, alone, job_rank, make_transformer  # noqa: E402
+from ranks import on_ranks  # noqa: E402
+
+from stagecut.runtime.execution.job.parallelize import check_runs, stage_modules  # noqa: E402
+from stagecut.runtime.execution.job.run import stage_ranks  # noqa: E402
+
+#: Layout, options, and forward passes of blocks in a step of rank 0.
+Case = tuple[dict[str, Any], dict[str, Any], int]
+
+TWO: dict[str, Case] = {
+    "replicas": ({"data": 2}, {}, 16),
+    "zero 1": ({"data": 2, "zero": 1, "recompute": "full", "recompute_layers": 3}, {}, 28),
+    "zero 2": ({"data": 2, "zero": 2, "microbatch": 2}, {"tied": True}, 8),
+    "zero 3": ({"data": 2, "zero": 3, "microbatch": 2, "recompute": "full"}, {"tied": True}, 16),
+    "tensor": ({"tensor": 2, "microbatch": 4}, {}, 8),
+    "sequence": (
+        {"tensor": 2, "sequence_parallel": True, "microbatch": 4, "recompute": "op"},
+        {"tied": True},
+        16,
+    ),
+    "1f1b, uneven": ({"pipeline": 2, "microbatch": 2, "stage_layers": (1, 3)}, {"tied": True}, 4),
+    "zb-h1": ({"pipeline": 2, "microbatch": 2, "schedule": "zb-h1", "recompute": "mlp"}, {}, 8),
+    "interleaved": (
+        {"pipeline": 2, "chunks": 2, "microbatch": 2, "schedule": "interleaved"}, {}, 8
+    ),
+    "dualpipe-v": (
+        {"pipeline": 2, "chunks": 2, "microbatch": 2, "zero": 3}, {"schedule": "dualpipe-v"}, 8
+    ),
+}  # fmt: skip
+FOUR: dict[str, Case] = {
+    "fsdp, tensor": (
+        {"data": 2, "tensor": 2, "sequence_parallel": True, "zero": 3, "microbatch": 2},
+        {"tied": True},
+        8,
+    ),
+    "pipeline, fsdp": ({"pipeline": 2, "data": 2, "zero": 3, "microbatch": 2}, {"tied": True}, 4),
+    "pipeline, tensor, recomputation by layer": (
+        {"pipeline": 2, "tensor": 2, "sequence_parallel": True, "microbatch": 2,
+         "recompute": "full", "recompute_layers": 1},
+        {"tied": True},
+        12,
+    ),
+    "zb-v, tensor": (
+        {"pipeline": 2, "tensor": 2, "chunks": 2, "microbatch": 2}, {"schedule": "zb-v"}, 8
+    ),
+    "replicated shards": ({"data": 4, "zero": 3, "shard_group": 2, "microbatch": 2}, {}, 4),
+}  # fmt: skip
+
+
+@cache
+def ran(world: int) -> list[list[dict[str, Any]]]:
+    """Run all cases of so many processes; return what each process has of each."""
+    cases = [(fields, options) for fields, options, _ in (TWO if world == 2 else FOUR).values()]
+    done: list[list[dict[str, Any]]] = on_ranks(world, job_rank, cases)
+    return done
+
+
+@cache
+def expected(tied: bool) -> dict[str, Any]:
+    return alone(tied)
+
+
+@pytest.mark.parametrize(
+    ("world", "name"), [*((2, name) for name in TWO), *((4, name) for name in FOUR)], ids=str
+)
+def test_it_trains_as_one_process_does(world: int, name: str) -> None:
+    cases = TWO if world == 2 else FOUR
+    _, options, passes = cases[name]
+    wanted = expected(options.get("tied", False))
+    found = [rank[list(cases).index(name)] for rank in ran(world)]
+    names: set[str] = set()
+    for rank in found:
+        assert rank["losses"] == pytest.approx(wanted["losses"], rel=1e-5)
+        assert rank["norms"] == pytest.approx(wanted["norms"], rel=1e-5)
+        for key, gradient in rank["gradients"].items():
+            exact = wanted["gradients"][key]
+            assert (gradient - exact).norm() <= 1e-5 * exact.norm(), key
+        names |= set(rank["gradients"])
+    assert names == set(wanted["gradients"])
+    assert found[0]["passes"] == passes
+
+
+def test_a_checkpoint_goes_on_under_another_layout(tmp_path: Path) -> None:
+    first = {"clip": 0.05, "part": slice(0, 1), "checkpoint": tmp_path / "kept"}
+    then = {"clip": 0.05, "part": slice(1, 2), "checkpoint": tmp_path / "kept", "resume": True}
+    layouts = [
+        ({"pipeline": 2, "microbatch": 2}, first),
+        ({"data": 2, "zero": 3}, then),
+        ({"tensor": 2, "sequence_parallel": True}, first),
+        ({"pipeline": 2, "microbatch": 2, "chunks": 2}, {**then, "schedule": "zb-v"}),
+    ]
+    found = on_ranks(2, job_rank, layouts)[0]
+    losses = expected(False)["losses"]
+    for case, loss in zip(found, [*losses, *losses], strict=True):
+        assert case["losses"] == pytest.approx([loss], rel=1e-5)
+
+
+def test_bfloat16_is_computed_with_and_32_bits_are_kept() -> None:
+    (found,) = on_ranks(1, job_rank, [({"recipe": "fsdp-bf16"}, {}), ({}, {})])
+    exact, rounded = found[1], found[0]
+    assert rounded["losses"] == pytest.approx(exact["losses"], rel=1e-2)
+    assert rounded["losses"] != exact["losses"]
+    assert all(g.dtype == torch.float32 for g in rounded["gradients"].values())
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"context": 2}, "context: 2"),
+        ({"expert": 2, "data": 2}, "expert: 2"),
+        ({"offload_optimizer": 0.5}, "offload_optimizer: 0.5"),
+        ({"microbatch": 3}, "global_batch: 8 is no multiple of microbatch 3"),
+        ({"recipe": "megatron-fp8"}, "recipe: megatron-fp8 computes in fp8"),
+    ],
+    ids=str,
+)
+def test_what_does_not_run_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        check_runs(Layout(**{"global_batch": BATCH, "sequence": TOKENS, **fields}))
+
+
+def test_schedules_say_where_model_stages_are() -> None:
+    layout = Layout(pipeline=3, chunks=2)
+    assert stage_ranks("zb-v", layout) == (0, 1, 2, 2, 1, 0)
+    assert stage_ranks("interleaved", layout) == (0, 1, 2, 0, 1, 2)
+    with pytest.raises(InputError, match="chunks: 2; the schedule 1f1b takes 1"):
+        stage_ranks("1f1b", layout)
+
+
+def test_blocks_must_be_those_that_the_layout_counts() -> None:
+    layout = Layout(pipeline=2, stage_layers=(1, 2))
+    with pytest.raises(InputError, match="3 layers; the layout has 2 model stages"):
+        stage_modules(make_transformer(), PLAN, layout)
