@@ -34,8 +34,8 @@ from ....instances import InputError
 from ....instances.costs.layout import Layout
 from ...measure.group import process_group
 from ...schedules import make_schedule
+from ...simulate.stages import chain
 from ..guard.failures import TIMEOUT_S, guarded
-from ..own_loop.loop import stage_chain
 from ..steps import alone_if_it_can_be
 from ..torch_pipelining import order_runtime
 from .parallelize import (
@@ -254,9 +254,8 @@ class RunningJob:
             given = stages[0] if self.schedule in _SINGLE else stages
             runtime = kind(given, layout.microbatches, loss_fn=self._loss)
         else:
-            rings = [[rank] for rank in range(layout.pipeline)]
-            chain = stage_chain(rings, layout.pipeline, training=True)
-            order = make_schedule(self.schedule, chain, layout.microbatches)
+            chained = chain([1.0] * layout.stages, [2.0] * layout.stages)
+            order = make_schedule(self.schedule, chained, layout.microbatches)
             rows = {rank: order.of(rank) for rank in range(layout.pipeline)}
             runtime = order_runtime(
                 stages, rows, layout.microbatches, loss_fn=self._loss, scale_grads=True
