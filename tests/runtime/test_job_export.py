@@ -173,7 +173,7 @@ def test_torchtitan_accumulates_without_a_pipeline() -> None:
 
 def test_deepspeed_has_the_batch_and_the_states() -> None:
     layout = Layout(
-        data=4, zero=3, shard_group=2, microbatch=2, global_batch=32, recipe="deepspeed-fp16",
+        data=4, zero=3, microbatch=2, global_batch=32, recipe="deepspeed-fp16",
         offload_optimizer=0.25, offload_weights=1.0, recompute="full",
     )  # fmt: skip
     files = job_files("deepspeed", DENSE, layout)
@@ -182,7 +182,7 @@ def test_deepspeed_has_the_batch_and_the_states() -> None:
         "train_micro_batch_size_per_gpu": 2,
         "gradient_accumulation_steps": 4,
         "zero_optimization": {
-            "stage": 3, "overlap_comm": True, "mics_shard_size": 2,
+            "stage": 3, "overlap_comm": True,
             "offload_optimizer": {"device": "cpu", "ratio": 0.25},
             "offload_param": {"device": "cpu"},
         },
@@ -214,6 +214,8 @@ def test_deepspeed_has_the_stages_of_a_pipeline() -> None:
         ("torchtitan", {"context": 2, "data": 3, "zero": 3, "shard_group": 3, "global_batch": 3},
          "shard_group: 3 is no multiple of context 2"),
         ("deepspeed", {"global_batch": 3, "microbatch": 2}, "global_batch: 3"),
+        ("deepspeed", {"data": 4, "zero": 3, "shard_group": 2, "global_batch": 4},
+         "shard_group: 2 of 4 replicas"),
         ("deepspeed", {"offload_optimizer": 0.5, "zero": 1}, "offload_optimizer: 0.5 with ZeRO 1"),
         ("deepspeed", {"offload_weights": 0.5, "zero": 3}, "offload_weights: 0.5 with ZeRO 3"),
         ("deepspeed", {"offload_activations": 0.5}, "offload_activations: 0.5"),
