@@ -44,8 +44,10 @@ pictures           `draw_loads`, `draw_gantt`, `draw_graph`, `draw_mapping`, `dr
                    `plot_traces`, `write_html`
 running            `run`, `split_model`; with torch's schedules `stage_modules`,
                    `tied_gradients`, `clip_gradients`; of one's own `Loop`, `stage_chain`,
-                   `training_pieces`, `guarded`; afterwards `merge_checkpoint`,
-                   `load_recording`, `compare_run`, `calibrate`
+                   `training_pieces`, `guarded`; a training job by its `Layout`: `run_job`
+                   (`JobRun`), `RunningJob`, `train_job`, `ParallelizePlan`, and for other
+                   launchers `job_files`; afterwards `merge_checkpoint`, `load_recording`,
+                   `compare_run`, `calibrate`
 version            `__version__`
 errors             `StagecutError`: `InputError`, `InfeasibleError`, `VerificationError`
 =================  ================================================================================
@@ -164,6 +166,11 @@ if TYPE_CHECKING:
     from .runtime.accuracy.calibrate import calibrate as calibrate
     from .runtime.accuracy.join import compare_run as compare_run
     from .runtime.execution.guard.failures import guarded as guarded
+    from .runtime.execution.job.parallelize import ParallelizePlan as ParallelizePlan
+    from .runtime.execution.job.run import JobRun as JobRun
+    from .runtime.execution.job.run import RunningJob as RunningJob
+    from .runtime.execution.job.run import run_job as run_job
+    from .runtime.execution.job.run import train_job as train_job
     from .runtime.execution.model_state import merge_checkpoint as merge_checkpoint
     from .runtime.execution.own_loop.loop import Loop as Loop
     from .runtime.execution.own_loop.loop import stage_chain as stage_chain
@@ -174,6 +181,7 @@ if TYPE_CHECKING:
     from .runtime.execution.stage_modules import clip_gradients as clip_gradients
     from .runtime.execution.stage_modules import stage_modules as stage_modules
     from .runtime.execution.stage_modules import tied_gradients as tied_gradients
+    from .runtime.export.job import job_files as job_files
     from .runtime.measure.measurement import LinkDetail as LinkDetail
     from .runtime.measure.measurement import to_cluster as to_cluster
     from .runtime.measure.picture import draw_measurement as draw_measurement
@@ -259,12 +267,15 @@ _MODULES = {
     "runtime.accuracy.calibrate": "calibrate",
     "runtime.accuracy.join": "compare_run",
     "runtime.execution.guard.failures": "guarded",
+    "runtime.execution.job.parallelize": "ParallelizePlan",
+    "runtime.execution.job.run": "JobRun RunningJob run_job train_job",
     "runtime.execution.model_state": "merge_checkpoint",
     "runtime.execution.own_loop.loop": "Loop stage_chain",
     "runtime.execution.own_loop.training_pieces": "training_pieces",
     "runtime.execution.prepare": "split_model",
     "runtime.execution.recording_file": "load_recording",
     "runtime.execution.stage_modules": "StageModule clip_gradients stage_modules tied_gradients",
+    "runtime.export.job": "job_files",
     "runtime.measure.measurement": "LinkDetail to_cluster",
     "runtime.measure.picture": "draw_measurement",
     "runtime.measure.timing": "measure",

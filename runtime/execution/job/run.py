@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -93,7 +94,7 @@ class RunningJob:
         ``cpu`` (gloo) or ``cuda`` (NCCL).
     loss
         Default: the cross-entropy, computed where the vocabulary is divided (`loss_parallel`);
-        another one gets whole logits.
+        another one gets whole logits, which it must not change in place.
     schedule
         In place of the layout's: `TORCH_SCHEDULES` has names that layouts do not.
 
@@ -179,7 +180,9 @@ class RunningJob:
         for _, parameter in self.named_parameters():
             parameter.grad = None
         context: AbstractContextManager[Any] = loss_parallel() if self._parted else nullcontext()
-        with context:
+        with context, warnings.catch_warnings():
+            # logits are often a view, which matters to those who change them in place
+            warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
             losses = self._accumulate(x, y) if self._steps is None else self._steps(x, y)
         self._add_up()
         mean = torch.stack(losses).mean() if losses else torch.zeros((), device=self.device)
