@@ -80,11 +80,21 @@ class ParallelizePlan:
     call
         How a block runs: ``call(stage, block, hidden)``, where ``stage`` has the model's modules
         under their names; default: ``block(hidden)``.
+    loss
+        Mean loss of a microbatch from logits, which it must not change in place, and targets;
+        default: the cross-entropy, computed where the vocabulary is divided
+        (`torch.distributed.tensor.parallel.loss_parallel`).
 
     Notes
     -----
     A module whose linear layers are divided by outputs sees its own part of heads or features:
     attention must find the number of heads from the shape (``view(batch, tokens, -1, head_dim)``).
+
+    Examples
+    --------
+    >>> plan = ParallelizePlan(colwise=("layers.*.up",), rowwise=("layers.*.down",))
+    >>> plan.before, plan.blocks, plan.after
+    (('embedding',), 'layers', ('norm', 'head'))
     """
 
     before: tuple[str, ...] = ("embedding",)
@@ -95,6 +105,7 @@ class ParallelizePlan:
     rowwise: tuple[str, ...] = ()
     recomputed: Mapping[Recompute, tuple[str, ...]] = field(default_factory=dict)
     call: Callable[[nn.Module, nn.Module, Tensor], Tensor] | None = None
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None
 
 
 class JobStage(nn.Module):  # type: ignore[misc]  # torch does not say its type

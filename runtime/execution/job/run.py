@@ -36,7 +36,7 @@ from ....instances.costs.layout import Layout
 from ...measure.group import process_group
 from ...schedules import make_schedule
 from ...simulate.stages import chain
-from ..guard.failures import TIMEOUT_S, guarded
+from ..guard.failures import guarded
 from ..steps import alone_if_it_can_be
 from ..torch_pipelining import order_runtime
 from .parallelize import (
@@ -70,8 +70,6 @@ _V_SHAPED = ("zb-v", "dualpipe-v")
 
 #: Makes an optimizer of parameters, or of groups of them.
 MakeOptimizer = Callable[[Iterable[Any]], torch.optim.Optimizer]
-#: Returns the mean loss of a microbatch from logits and targets.
-LossFunction = Callable[[Tensor, Tensor], Tensor]
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
@@ -92,9 +90,6 @@ class RunningJob:
         How the job is divided.
     device
         ``cpu`` (gloo) or ``cuda`` (NCCL).
-    loss
-        Default: the cross-entropy, computed where the vocabulary is divided (`loss_parallel`);
-        another one gets whole logits, which it must not change in place.
     schedule
         In place of the layout's: `TORCH_SCHEDULES` has names that layouts do not.
 
@@ -103,6 +98,22 @@ class RunningJob:
     InputError
         If layout, plan, model and number of processes do not fit together, or the layout has
         something that this execution does not run.
+
+    Examples
+    --------
+    >>> import stagecut, torch
+    >>> model = torch.nn.ModuleDict({"embedding": torch.nn.Embedding(8, 4)})
+    >>> model["layers"] = torch.nn.ModuleList([torch.nn.Linear(4, 4)])
+    >>> model["norm"], model["head"] = torch.nn.LayerNorm(4), torch.nn.Linear(4, 8)
+    >>> layout = stagecut.Layout(microbatch=2, global_batch=4, recipe="fp32")
+    >>> tokens = torch.arange(8).view(4, 2)
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> job = RunningJob(model, ParallelizePlan(), layout, device=torch.device("cpu"))
+    >>> loss = job.step(tokens, tokens)
+    >>> norm = job.clip_gradients(1.0)
+    >>> sorted(job.stages)
+    [0]
+    >>> dist.destroy_process_group()
     """
 
     def __init__(
@@ -112,7 +123,6 @@ class RunningJob:
         layout: Layout,
         *,
         device: torch.device,
-        loss: LossFunction | None = None,
         schedule: str | None = None,
     ) -> None:
         check_runs(layout)
@@ -126,7 +136,7 @@ class RunningJob:
         held = {name: placed[s] for s, names in enumerate(modules) for name in names}
         self.stages = {s: make_stage(model, plan, modules[s]) for s in own}
         part_ties(list(self.stages.values()))
-        self._parted = loss is None and layout.tensor > 1
+        self._parted = plan.loss is None and layout.tensor > 1
         self._summed: frozenset[str] = frozenset()
         for stage in self.stages.values():
             stage.to(device).train()
@@ -140,7 +150,7 @@ class RunningJob:
                 stage, layout, self.mesh, once=layout.pipeline > 1 and self.schedule not in _LOOPS
             )
         self._tied = [(names, self._tie_group(names, held)) for names in self.ties]
-        self.loss = loss or cross_entropy
+        self._given = plan.loss or cross_entropy
         self._steps = self._pipeline() if layout.pipeline > 1 else None
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -223,7 +233,7 @@ class RunningJob:
         return norm
 
     def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        loss = self.loss(logits, targets)
+        loss = self._given(logits, targets)
         # torch's split backward passes detach it in place, which a view does not allow
         return loss.full_tensor().clone() if isinstance(loss, DTensor) else loss
 
@@ -355,6 +365,11 @@ class JobRun:
         Mean loss of each step's batch.
     norms
         Norm of each step's gradients before they were clipped; empty if they were not.
+
+    Examples
+    --------
+    >>> JobRun((2.5, 2.25)).losses[-1]
+    2.25
     """
 
     losses: tuple[float, ...]
@@ -368,14 +383,11 @@ def run_job(
     batches: Iterable[tuple[Tensor, Tensor]],
     *,
     optimizer: MakeOptimizer,
-    loss: LossFunction | None = None,
     schedule: str | None = None,
     clip: float = 0.0,
     device: str = "auto",
     checkpoint: Path | None = None,
     resume: bool = False,
-    timeout_s: float = TIMEOUT_S,
-    inspect_job: Callable[[RunningJob], None] | None = None,
 ) -> JobRun:
     """Train as one of a layout's processes; all of them call this with the same arguments.
 
@@ -391,8 +403,8 @@ def run_job(
         Tokens and targets of each step's whole batch, the same on every rank.
     optimizer
         Makes one of groups of parameters; called for each model stage of this rank.
-    loss, schedule
-        See `RunningJob`.
+    schedule
+        In place of the layout's; see `RunningJob`.
     clip
         Largest norm of all gradients together; 0: they are not clipped.
     device
@@ -401,10 +413,6 @@ def run_job(
         Folder in which the state is kept at the end, by `torch.distributed.checkpoint`.
     resume
         Begin with the state kept there, under this or another layout.
-    timeout_s
-        All ranks end if one keeps the others waiting for so long.
-    inspect_job
-        Called after each backward pass, before gradients are clipped.
 
     Returns
     -------
@@ -415,23 +423,35 @@ def run_job(
     ------
     InputError
         If model, plan, layout and number of processes do not fit together.
+
+    Notes
+    -----
+    All ranks end if one fails, or keeps the others waiting for two minutes.
+
+    Examples
+    --------
+    >>> import stagecut, torch
+    >>> model = torch.nn.ModuleDict({"embedding": torch.nn.Embedding(8, 4)})
+    >>> model["layers"] = torch.nn.ModuleList([torch.nn.Linear(4, 4)])
+    >>> model["norm"], model["head"] = torch.nn.LayerNorm(4), torch.nn.Linear(4, 8)
+    >>> layout = stagecut.Layout(microbatch=2, global_batch=4, recipe="fp32")
+    >>> tokens = torch.arange(8).view(4, 2)
+    >>> run = run_job(
+    ...     lambda: model, ParallelizePlan(), layout, [(tokens, tokens)] * 3,
+    ...     optimizer=torch.optim.SGD, clip=1.0, device="cpu",
+    ... )
+    >>> len(run.losses), len(run.norms)
+    (3, 3)
     """
-    with guarded(timeout_s=timeout_s) as guard:
+    with guarded() as guard:
         alone_if_it_can_be(layout.devices)
         if guard is not None:
             guard.join({"layout": repr(layout), "--schedule": repr(schedule)})
         with process_group(device, guard) as place:
-            job = RunningJob(make_model(), plan, layout, device=place, loss=loss, schedule=schedule)
-
-            def tick(job: RunningJob) -> None:
-                if guard is not None:
-                    guard.tick()
-                if inspect_job is not None:
-                    inspect_job(job)
-
+            job = RunningJob(make_model(), plan, layout, device=place, schedule=schedule)
             return train_job(
                 job, batches, optimizer=optimizer, clip=clip, checkpoint=checkpoint, resume=resume,
-                inspect_job=tick,
+                on_gradients=lambda _: None if guard is None else guard.tick(),
             )  # fmt: skip
 
 
@@ -443,17 +463,51 @@ def train_job(
     clip: float = 0.0,
     checkpoint: Path | None = None,
     resume: bool = False,
-    inspect_job: Callable[[RunningJob], None] | None = None,
+    on_gradients: Callable[[RunningJob], None] | None = None,
 ) -> JobRun:
-    """Train in a process group that is there already; see `run_job`."""
+    """Train in a process group that is there already.
+
+    Parameters
+    ----------
+    job
+        Of this rank.
+    batches, optimizer, clip, checkpoint, resume
+        See `run_job`.
+    on_gradients
+        Called after each backward pass, before gradients are clipped.
+
+    Returns
+    -------
+    JobRun
+        Losses and norms by step, the same on every rank.
+
+    Raises
+    ------
+    InputError
+        If a batch is not the layout's, or there is no checkpoint to resume from.
+
+    Examples
+    --------
+    >>> import stagecut, torch
+    >>> model = torch.nn.ModuleDict({"embedding": torch.nn.Embedding(8, 4)})
+    >>> model["layers"] = torch.nn.ModuleList([torch.nn.Linear(4, 4)])
+    >>> model["norm"], model["head"] = torch.nn.LayerNorm(4), torch.nn.Linear(4, 8)
+    >>> layout = stagecut.Layout(microbatch=2, global_batch=4, recipe="fp32")
+    >>> tokens = torch.arange(8).view(4, 2)
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> job = RunningJob(model, ParallelizePlan(), layout, device=torch.device("cpu"))
+    >>> len(train_job(job, [(tokens, tokens)], optimizer=torch.optim.SGD).losses)
+    1
+    >>> dist.destroy_process_group()
+    """
     losses, norms = [], []
     optimizers = [optimizer(job.parameter_groups(s)) for s in job.stages]
     if resume:
         _restore(checkpoint, job, optimizers)
     for tokens, targets in batches:
         losses.append(job.step(tokens, targets))
-        if inspect_job is not None:
-            inspect_job(job)
+        if on_gradients is not None:
+            on_gradients(job)
         if clip:
             norms.append(job.clip_gradients(clip))
         for each in optimizers:

@@ -141,7 +141,7 @@ def job_rank(_rank: int, jobs: list[tuple[dict[str, Any], dict[str, Any]]]) -> l
             make_transformer(tied), PLAN, layout, device=torch.device("cpu"),
             schedule=given.pop("schedule", None),
         )  # fmt: skip
-        run = train_job(job, batches()[part], inspect_job=keep, **given)
+        run = train_job(job, batches()[part], on_gradients=keep, **given)
         found.append(
             {"losses": run.losses, "norms": run.norms, "gradients": gradients,
              "passes": TransformerBlock.passes}
