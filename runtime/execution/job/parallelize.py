@@ -37,6 +37,7 @@ from torch.utils.checkpoint import (
 from ....instances import InputError
 from ....instances.costs.hardware import NumberFormat
 from ....instances.costs.layout import Layout, Recipe, Recompute
+from .context import positions_of
 
 #: Dimension of a hidden state that runs over the tokens of a sequence.
 SEQUENCE_DIM = 1
@@ -79,7 +80,8 @@ class ParallelizePlan:
         Patterns of the modules that recomputation by module means, by `Recompute`.
     call
         How a block runs: ``call(stage, block, hidden)``, where ``stage`` has the model's modules
-        under their names; default: ``block(hidden)``.
+        under their names and ``stage.positions`` those of the tokens in their sequences, of which
+        context parallelism gives a rank some; default: ``block(hidden)``.
     loss
         Mean loss of a microbatch from logits, which it must not change in place, and targets;
         default: the cross-entropy, computed where the vocabulary is divided
@@ -121,6 +123,11 @@ class JobStage(nn.Module):  # type: ignore[misc]  # torch does not say its type
         Which of `modules` are blocks.
     call
         See `ParallelizePlan`.
+
+    Attributes
+    ----------
+    positions
+        Of the tokens that blocks see on this rank, in their sequences.
     """
 
     def __init__(
@@ -131,6 +138,7 @@ class JobStage(nn.Module):  # type: ignore[misc]  # torch does not say its type
         call: Callable[[nn.Module, nn.Module, Tensor], Tensor] | None,
     ) -> None:
         super().__init__()
+        self.positions = torch.zeros(0)
         for name, module in {**modules, **shared}.items():
             *path, last = name.split(".")
             parent: nn.Module = self
@@ -160,14 +168,18 @@ class JobMesh:
     ----------
     mesh
         All axes above one another: ``pipeline``, ``replicate``, ``shard``, ``tensor``, in the
-        layout's order.
+        layout's order. Context-parallel ranks are neighbours among those of ``replicate`` and
+        ``shard``, over which FSDP2 divides states.
+    context
+        The ranks that share this one's sequences; None if it has them alone.
     """
 
     mesh: DeviceMesh
+    context: DeviceMesh | None
 
     @property
     def data(self) -> DeviceMesh:
-        """Data-parallel ranks: those that divide states, within replicas of these."""
+        """Ranks with the same weights: those that divide states, within replicas of these."""
         return self.mesh["replicate", "shard"]
 
     def group(self, axis: str) -> dist.ProcessGroup:
@@ -178,14 +190,11 @@ class JobMesh:
         """Return this rank's place on an axis."""
         return int(self.mesh.get_local_rank(axis))
 
-    def size(self, axis: str) -> int:
-        """Return the ranks on an axis."""
-        return int(self.mesh[axis].size())
-
     @property
-    def replica(self) -> int:
-        """Which part of the batch this rank has."""
-        return self.rank("replicate") * self.size("shard") + self.rank("shard")
+    def part(self) -> tuple[int, int]:
+        """Which part of the batch this rank has, and which part of its sequences."""
+        place = self.rank("replicate") * int(self.mesh["shard"].size()) + self.rank("shard")
+        return divmod(place, 1 if self.context is None else int(self.context.size()))
 
 
 def job_mesh(layout: Layout, device: str) -> JobMesh:
@@ -194,30 +203,57 @@ def job_mesh(layout: Layout, device: str) -> JobMesh:
     Raises
     ------
     InputError
-        If other than the layout's number of processes run.
+        If other than the layout's number of processes run, or its order of axes is not possible.
     """
     if dist.get_world_size() != layout.devices:
         raise InputError(
             f"the layout is for {layout.devices} devices, and {dist.get_world_size()} processes "
             f"run; start {layout.devices}"
         )
-    shards = layout.shards if layout.zero else 1
-    if layout.data % shards:
-        raise InputError(f"shard_group: {shards} does not divide {layout.data} replicas")
+    shards = layout.shards
+    if layout.replicas % shards:
+        raise InputError(f"shard_group: {shards} does not divide {layout.replicas} replicas")
     sizes = {
         "tensor": layout.tensor, "pipeline": layout.pipeline,
-        "replicate": layout.data // shards, "shard": shards,
+        "replicate": layout.replicas // shards, "shard": shards,
     }  # fmt: skip
-    nearest_first: list[str] = []
-    for axis in layout.order:
-        nearest_first += (
-            ["shard", "replicate"] if axis == "data" else [axis] if axis in sizes else []
-        )
-    if set(nearest_first) != set(sizes):
+    order = [axis for axis in layout.order if axis != "context" or layout.context > 1]
+    if "context" in order:  # sequences are divided among the nearest of the ranks of a replica
+        at = order.index("context")
+        if order[at + 1 : at + 2] != ["data"]:
+            raise InputError(f"order: {', '.join(layout.order)}; put data behind context")
+        del order[at]
+    nearest = [n for axis in order for n in (("shard", "replicate") if axis == "data" else (axis,))]
+    if set(nearest) != set(sizes):
         raise InputError(f"order: {', '.join(layout.order)}; name tensor, data and pipeline")
-    axes = nearest_first[::-1]
+    axes = nearest[::-1]
     shape = tuple(sizes[axis] for axis in axes)
-    return JobMesh(dist.init_device_mesh(device, shape, mesh_dim_names=tuple(axes)))
+    mesh = dist.init_device_mesh(device, shape, mesh_dim_names=tuple(axes))
+    if layout.context == 1:
+        return JobMesh(mesh, None)
+    lines = lines_of(mesh, "replicate", "shard")
+    sharing = [
+        line[k : k + layout.context] for line in lines for k in range(0, len(line), layout.context)
+    ]
+    return JobMesh(mesh, DeviceMesh.from_group(own_group(sharing), device))
+
+
+def lines_of(mesh: DeviceMesh, *axes: str) -> list[list[int]]:
+    """Return the ranks that differ in some axes alone, for all places on the others."""
+    names = mesh.mesh_dim_names
+    assert names is not None
+    places = [names.index(axis) for axis in axes]
+    others = [k for k in range(len(names)) if k not in places]
+    lines: list[list[int]] = (
+        mesh.mesh.permute(*others, *places).flatten(0, len(others) - 1).flatten(1).tolist()
+    )
+    return lines
+
+
+def own_group(lists: Sequence[Sequence[int]]) -> dist.ProcessGroup:
+    """Make a group of each list of ranks, and return that of this rank; all ranks call this."""
+    groups = [(ranks, dist.new_group(list(ranks))) for ranks in lists]
+    return next((group for ranks, group in groups if dist.get_rank() in ranks), groups[0][1])
 
 
 def check_runs(layout: Layout) -> None:
@@ -229,7 +265,6 @@ def check_runs(layout: Layout) -> None:
         With the field, and what to plan instead.
     """
     axes = {
-        "context": layout.context,
         "expert": layout.expert,
         "expert_tensor": layout.expert_tensor,
     }
@@ -244,6 +279,8 @@ def check_runs(layout: Layout) -> None:
             f"global_batch: {layout.global_batch} is no multiple of microbatch {layout.microbatch} "
             f"x data {layout.data}; every microbatch must have the same shape"
         )
+    for part in range(layout.context):
+        positions_of(layout, part)
     precision(layout.recipe)
 
 

@@ -11,7 +11,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,11 +39,14 @@ from ...simulate.stages import chain
 from ..guard.failures import guarded
 from ..steps import alone_if_it_can_be
 from ..torch_pipelining import order_runtime
+from .context import divided_attention, positions_of
 from .parallelize import (
     ParallelizePlan,
     check_runs,
     job_mesh,
+    lines_of,
     make_stage,
+    own_group,
     part_ties,
     recompute,
     shard,
@@ -105,7 +108,7 @@ class RunningJob:
     >>> model = torch.nn.ModuleDict({"embedding": torch.nn.Embedding(8, 4)})
     >>> model["layers"] = torch.nn.ModuleList([torch.nn.Linear(4, 4)])
     >>> model["norm"], model["head"] = torch.nn.LayerNorm(4), torch.nn.Linear(4, 8)
-    >>> layout = stagecut.Layout(microbatch=2, global_batch=4, recipe="fp32")
+    >>> layout = stagecut.Layout(microbatch=2, global_batch=4, sequence=2, recipe="fp32")
     >>> tokens = torch.arange(8).view(4, 2)
     >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     >>> job = RunningJob(model, ParallelizePlan(), layout, device=torch.device("cpu"))
@@ -138,7 +141,9 @@ class RunningJob:
         part_ties(list(self.stages.values()))
         self._parted = plan.loss is None and layout.tensor > 1
         self._summed: frozenset[str] = frozenset()
+        self._positions = positions_of(layout, self.mesh.part[1])
         for stage in self.stages.values():
+            stage.positions = self._positions.to(device)
             stage.to(device).train()
             if layout.tensor > 1:
                 self._summed |= tensor_parallel(
@@ -184,13 +189,23 @@ class RunningJob:
             raise InputError(
                 f"tokens: {len(tokens)} sequences; the layout's batch is {self.layout.global_batch}"
             )
-        part = len(tokens) // self.layout.data
-        mine = slice(self.mesh.replica * part, (self.mesh.replica + 1) * part)
-        x, y = tokens[mine].to(self.device), targets[mine].to(self.device)
+        if tokens.shape[1] != self.layout.sequence:
+            raise InputError(
+                f"tokens: sequences of {tokens.shape[1]}; the layout's have {self.layout.sequence}"
+            )
+        replica, _ = self.mesh.part
+        x, y = (
+            given.chunk(self.layout.data)[replica][:, self._positions].to(self.device)
+            for given in (tokens, targets)
+        )
         for _, parameter in self.named_parameters():
             parameter.grad = None
-        context: AbstractContextManager[Any] = loss_parallel() if self._parted else nullcontext()
-        with context, warnings.catch_warnings():
+        with ExitStack() as stack:
+            if self._parted:
+                stack.enter_context(loss_parallel())
+            if self.mesh.context is not None:
+                stack.enter_context(divided_attention(self.layout, self.mesh.context))
+            stack.enter_context(warnings.catch_warnings())
             # logits are often a view, which matters to those who change them in place
             warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
             losses = self._accumulate(x, y) if self._steps is None else self._steps(x, y)
@@ -198,7 +213,7 @@ class RunningJob:
         mean = torch.stack(losses).mean() if losses else torch.zeros((), device=self.device)
         for axis in ("pipeline", "replicate", "shard"):
             dist.all_reduce(mean, group=self.mesh.group(axis))
-        return float(mean) / self.layout.data
+        return float(mean) / self.layout.replicas
 
     def clip_gradients(self, max_norm: float) -> float:
         """Scale all gradients so that their norm over all ranks is at most `max_norm`.
@@ -315,16 +330,8 @@ class RunningJob:
         ranks = sorted({rank for n in names for m, rank in held.items() if n.startswith(f"{m}.")})
         if len(ranks) < 2:
             return None
-        mesh = self.mesh.mesh
-        assert mesh.mesh_dim_names is not None
-        axis = mesh.mesh_dim_names.index("pipeline")
-        found = None
-        for row in mesh.mesh.movedim(axis, -1).reshape(-1, self.layout.pipeline).tolist():
-            members = [row[rank] for rank in ranks]
-            group = dist.new_group(members)
-            if dist.get_rank() in members:
-                found = group
-        return found
+        lines = lines_of(self.mesh.mesh, "pipeline")
+        return own_group([[line[rank] for rank in ranks] for line in lines])
 
 
 def stage_ranks(schedule: str, layout: Layout) -> tuple[int, ...]:
@@ -434,7 +441,7 @@ def run_job(
     >>> model = torch.nn.ModuleDict({"embedding": torch.nn.Embedding(8, 4)})
     >>> model["layers"] = torch.nn.ModuleList([torch.nn.Linear(4, 4)])
     >>> model["norm"], model["head"] = torch.nn.LayerNorm(4), torch.nn.Linear(4, 8)
-    >>> layout = stagecut.Layout(microbatch=2, global_batch=4, recipe="fp32")
+    >>> layout = stagecut.Layout(microbatch=2, global_batch=4, sequence=2, recipe="fp32")
     >>> tokens = torch.arange(8).view(4, 2)
     >>> run = run_job(
     ...     lambda: model, ParallelizePlan(), layout, [(tokens, tokens)] * 3,
@@ -492,7 +499,7 @@ def train_job(
     >>> model = torch.nn.ModuleDict({"embedding": torch.nn.Embedding(8, 4)})
     >>> model["layers"] = torch.nn.ModuleList([torch.nn.Linear(4, 4)])
     >>> model["norm"], model["head"] = torch.nn.LayerNorm(4), torch.nn.Linear(4, 8)
-    >>> layout = stagecut.Layout(microbatch=2, global_batch=4, recipe="fp32")
+    >>> layout = stagecut.Layout(microbatch=2, global_batch=4, sequence=2, recipe="fp32")
     >>> tokens = torch.arange(8).view(4, 2)
     >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     >>> job = RunningJob(model, ParallelizePlan(), layout, device=torch.device("cpu"))

@@ -32,6 +32,11 @@ TWO: dict[str, Case] = {
         {"tied": True},
         16,
     ),
+    "keys and values gathered": (
+        {"context": 2, "context_kind": "all-gather", "zero": 3, "microbatch": 4},
+        {"placed": True},
+        8,
+    ),
     "1f1b, uneven": ({"pipeline": 2, "microbatch": 2, "stage_layers": (1, 3)}, {"tied": True}, 4),
     "zb-h1": ({"pipeline": 2, "microbatch": 2, "schedule": "zb-h1", "recompute": "mlp"}, {}, 8),
     "interleaved": (
@@ -57,6 +62,18 @@ FOUR: dict[str, Case] = {
     "zb-v, tensor": (
         {"pipeline": 2, "tensor": 2, "chunks": 2, "microbatch": 2}, {"schedule": "zb-v"}, 8
     ),
+    "heads exchanged, pipeline": (
+        {"context": 2, "context_kind": "all-to-all", "pipeline": 2, "microbatch": 4,
+         "recompute": "full"},
+        {"placed": True},
+        8,
+    ),
+    "keys and values gathered, tensor": (
+        {"context": 2, "context_kind": "all-gather", "tensor": 2, "sequence_parallel": True,
+         "microbatch": 4},
+        {"tied": True},
+        8,
+    ),
     "replicated shards": ({"data": 4, "zero": 3, "shard_group": 2, "microbatch": 2}, {}, 4),
 }  # fmt: skip
 
@@ -70,8 +87,8 @@ def ran(world: int) -> list[list[dict[str, Any]]]:
 
 
 @cache
-def expected(tied: bool) -> dict[str, Any]:
-    return alone(tied)
+def expected(tied: bool, placed: bool = False) -> dict[str, Any]:
+    return alone(tied, placed)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +97,7 @@ def expected(tied: bool) -> dict[str, Any]:
 def test_it_trains_as_one_process_does(world: int, name: str) -> None:
     cases = TWO if world == 2 else FOUR
     _, options, passes = cases[name]
-    wanted = expected(options.get("tied", False))
+    wanted = expected(options.get("tied", False), options.get("placed", False))
     found = [rank[list(cases).index(name)] for rank in ran(world)]
     names: set[str] = set()
     for rank in found:
@@ -120,7 +137,8 @@ def test_bfloat16_is_computed_with_and_32_bits_are_kept() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"context": 2}, "context: 2"),
+        ({"context": 2}, "context_kind: ring"),
+        ({"context": 3, "context_kind": "all-to-all"}, "sequence: 8 tokens do not divide into 3"),
         ({"expert": 2, "data": 2}, "expert: 2"),
         ({"offload_optimizer": 0.5}, "offload_optimizer: 0.5"),
         ({"microbatch": 3}, "global_batch: 8 is no multiple of microbatch 3"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -68,6 +69,7 @@ class Transformer(nn.Module):
 
     def __init__(self, layers: int, tied: bool) -> None:
         super().__init__()
+        self.placed = False
         self.embedding = nn.Embedding(WORDS, WIDTH)
         self.layers = nn.ModuleList(TransformerBlock() for _ in range(layers))
         self.norm = nn.RMSNorm(WIDTH)
@@ -78,8 +80,13 @@ class Transformer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.embedding(x)
         for layer in self.layers:
-            x = layer(x)
+            x = layer(x + waves(torch.arange(x.shape[1]))) if self.placed else layer(x)
         return self.head(self.norm(x))
+
+
+def waves(positions: Tensor) -> Tensor:
+    """Return what says where tokens are."""
+    return torch.sin(positions[:, None] * torch.arange(1, WIDTH + 1) / 3)
 
 
 PLAN = ParallelizePlan(
@@ -87,6 +94,8 @@ PLAN = ParallelizePlan(
     rowwise=("layers.*.attention.out", "layers.*.mlp.down", "embedding"),
     recomputed={Recompute.MLP: ("layers.*.mlp",)},
 )
+#: The same for a model whose blocks are told where tokens are.
+PLACED = replace(PLAN, call=lambda stage, block, x: block(x + waves(stage.positions)))
 
 
 def make_transformer(tied: bool = False, layers: int = 4) -> Transformer:
@@ -104,18 +113,19 @@ def adam(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.Adam(parameters, lr=1e-2, eps=1e-3)
 
 
-def alone(tied: bool = False, steps: int = 2, clip: float = 0.05) -> dict[str, Any]:
+def alone(tied: bool = False, placed: bool = False) -> dict[str, Any]:
     """Return losses, norms and the first step's gradients of one process without stagecut."""
     model = make_transformer(tied)
+    model.placed = placed
     optimizer = adam(model.parameters())
     losses, norms, gradients = [], [], {}
-    for x, y in batches(steps):
+    for x, y in batches():
         optimizer.zero_grad()
         loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
         loss.backward()
         named = model.named_parameters(remove_duplicate=False)
         gradients = gradients or {n: p.grad.clone() for n, p in named if p.grad is not None}
-        norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), clip)))
+        norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), 0.05)))
         optimizer.step()
         losses.append(float(loss.detach()))
     return {"losses": losses, "norms": norms, "gradients": gradients}
@@ -127,6 +137,7 @@ def job_rank(_rank: int, jobs: list[tuple[dict[str, Any], dict[str, Any]]]) -> l
     for fields, options in jobs:
         given = {"clip": 0.05, "optimizer": adam, **options}
         tied, part = given.pop("tied", False), given.pop("part", slice(0, 2))
+        plan = PLACED if given.pop("placed", False) else PLAN
         layout = Layout(**{"global_batch": BATCH, "sequence": TOKENS, "recipe": "fp32", **fields})
         gradients: dict[str, Tensor] = {}
 
@@ -138,7 +149,7 @@ def job_rank(_rank: int, jobs: list[tuple[dict[str, Any], dict[str, Any]]]) -> l
                         gradients[name] = p.grad.full_tensor().clone()
 
         job = RunningJob(
-            make_transformer(tied), PLAN, layout, device=torch.device("cpu"),
+            make_transformer(tied), plan, layout, device=torch.device("cpu"),
             schedule=given.pop("schedule", None),
         )  # fmt: skip
         run = train_job(job, batches()[part], on_gradients=keep, **given)
