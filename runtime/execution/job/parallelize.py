@@ -9,9 +9,10 @@ the layout divides nothing. Nothing depends on the device: gloo on CPUs, NCCL on
 from __future__ import annotations
 
 import functools
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -38,6 +39,7 @@ from ....instances import InputError
 from ....instances.costs.hardware import NumberFormat
 from ....instances.costs.layout import Layout, Recipe, Recompute
 from .context import positions_of
+from .experts import check_experts, divide_experts
 
 #: Dimension of a hidden state that runs over the tokens of a sequence.
 SEQUENCE_DIM = 1
@@ -76,6 +78,9 @@ class ParallelizePlan:
         Patterns of linear layers divided by their outputs, and of the head if it is.
     rowwise
         Patterns of linear layers divided by their inputs, and of embeddings divided by words.
+    experts
+        Patterns of modules of experts: ``forward(tokens, counts)`` takes tokens in the order of
+        their experts, and how many each of these has; parameters have the experts first.
     recomputed
         Patterns of the modules that recomputation by module means, by `Recompute`.
     call
@@ -105,6 +110,7 @@ class ParallelizePlan:
     shared: tuple[str, ...] = ()
     colwise: tuple[str, ...] = ()
     rowwise: tuple[str, ...] = ()
+    experts: tuple[str, ...] = ()
     recomputed: Mapping[Recompute, tuple[str, ...]] = field(default_factory=dict)
     call: Callable[[nn.Module, nn.Module, Tensor], Tensor] | None = None
     loss: Callable[[Tensor, Tensor], Tensor] | None = None
@@ -172,10 +178,14 @@ class JobMesh:
         ``shard``, over which FSDP2 divides states.
     context
         The ranks that share this one's sequences; None if it has them alone.
+    experts
+        The same ranks as ``pipeline``, ``expert_replicate``, ``expert_shard``, ``expert`` and
+        ``tensor``; None if experts are not divided.
     """
 
     mesh: DeviceMesh
-    context: DeviceMesh | None
+    context: DeviceMesh | None = None
+    experts: DeviceMesh | None = None
 
     @property
     def data(self) -> DeviceMesh:
@@ -226,16 +236,33 @@ def job_mesh(layout: Layout, device: str) -> JobMesh:
     nearest = [n for axis in order for n in (("shard", "replicate") if axis == "data" else (axis,))]
     if set(nearest) != set(sizes):
         raise InputError(f"order: {', '.join(layout.order)}; name tensor, data and pipeline")
-    axes = nearest[::-1]
+    made = JobMesh(_mesh(device, sizes, nearest))
+    if layout.context > 1:
+        lines, count = lines_of(made.mesh, "replicate", "shard"), layout.context
+        sharing = [line[k : k + count] for line in lines for k in range(0, len(line), count)]
+        made = replace(made, context=DeviceMesh.from_group(own_group(sharing), device))
+    if layout.expert > 1:
+        copies = layout.replicas // layout.expert
+        parts = math.gcd(copies, max(1, shards // layout.expert))
+        sizes |= {"expert": layout.expert, "expert_shard": parts}
+        sizes["expert_replicate"] = copies // parts
+        axes = [
+            new
+            for axis in nearest
+            if axis != "replicate"
+            for new in (
+                ("expert", "expert_shard", "expert_replicate") if axis == "shard" else (axis,)
+            )
+        ]
+        made = replace(made, experts=_mesh(device, sizes, axes))
+    return made
+
+
+def _mesh(device: str, sizes: Mapping[str, int], nearest: Sequence[str]) -> DeviceMesh:
+    """Return a mesh of axes, given from neighbouring ranks to distant ones."""
+    axes = tuple(nearest[::-1])
     shape = tuple(sizes[axis] for axis in axes)
-    mesh = dist.init_device_mesh(device, shape, mesh_dim_names=tuple(axes))
-    if layout.context == 1:
-        return JobMesh(mesh, None)
-    lines = lines_of(mesh, "replicate", "shard")
-    sharing = [
-        line[k : k + layout.context] for line in lines for k in range(0, len(line), layout.context)
-    ]
-    return JobMesh(mesh, DeviceMesh.from_group(own_group(sharing), device))
+    return dist.init_device_mesh(device, shape, mesh_dim_names=axes)
 
 
 def lines_of(mesh: DeviceMesh, *axes: str) -> list[list[int]]:
@@ -264,13 +291,7 @@ def check_runs(layout: Layout) -> None:
     InputError
         With the field, and what to plan instead.
     """
-    axes = {
-        "expert": layout.expert,
-        "expert_tensor": layout.expert_tensor,
-    }
-    for axis, degree in axes.items():
-        if degree > 1:
-            raise InputError(f"{axis}: {degree}; jobs run with {axis} 1 here; export the layout")
+    check_experts(layout)
     for name in ("offload_activations", "offload_weights", "offload_optimizer"):
         if getattr(layout, name):
             raise InputError(f"{name}: {getattr(layout, name):g}; jobs run with 0 here")
@@ -282,6 +303,22 @@ def check_runs(layout: Layout) -> None:
     for part in range(layout.context):
         positions_of(layout, part)
     precision(layout.recipe)
+
+
+def check_patterns(model: nn.Module, plan: ParallelizePlan, layout: Layout) -> None:
+    """Refuse a plan whose patterns match nothing of what the layout divides.
+
+    Raises
+    ------
+    InputError
+        With the axis.
+    """
+    names = [name for name, _ in model.named_modules()]
+    linear = (*plan.colwise, *plan.rowwise)
+    if layout.tensor > 1 and not any(_matches(name, linear) for name in names):
+        raise InputError("tensor: no module of the model matches colwise or rowwise of the plan")
+    if layout.expert > 1 and not any(_matches(name, plan.experts) for name in names):
+        raise InputError("expert: no module of the model matches experts of the plan")
 
 
 def precision(recipe: Recipe) -> MixedPrecisionPolicy:
@@ -402,7 +439,7 @@ def tensor_parallel(
     Raises
     ------
     InputError
-        If patterns match nothing, or a dimension does not divide.
+        If a dimension does not divide.
     """
     hidden = Shard(SEQUENCE_DIM) if layout.sequence_parallel else Replicate()
     styles: dict[str, ParallelStyle] = {}
@@ -435,10 +472,6 @@ def tensor_parallel(
             )
         else:
             styles[name] = RowwiseParallel(output_layouts=hidden)
-    if stage.blocks and not any(
-        n.startswith(tuple(f"{b}." for b in stage.blocks)) for n in divided
-    ):
-        raise InputError("tensor: no linear layer matches colwise or rowwise of the plan")
     head = plan.after[-1] if plan.after else ""
     if layout.sequence_parallel and head in stage.order and head not in divided:
         raise InputError(
@@ -520,23 +553,39 @@ def _selective() -> Any:
     return create_selective_checkpoint_contexts(policy)
 
 
-def shard(stage: JobStage, layout: Layout, mesh: JobMesh, *, once: bool) -> None:
-    """Divide a stage's states over the data-parallel ranks, a group of FSDP2 for each block.
+def shard(
+    stage: JobStage, plan: ParallelizePlan, layout: Layout, mesh: JobMesh, *, once: bool
+) -> frozenset[str]:
+    """Divide a stage's experts and states over ranks, a group of FSDP2 for each block.
 
     With ``zero`` 0 every rank holds all, and FSDP2 replicates. With `once` gathered weights stay
     until the schedule gives them up.
+
+    Returns
+    -------
+    frozenset of str
+        Names of the parameters of divided experts. A rank's have the gradients of tokens of
+        several replicas, and FSDP2 takes the mean over those with the same experts: divide them
+        by the ranks that share the experts.
     """
-    policy = precision(layout.recipe)
     again = layout.zero == 3 and layout.reshard_after_forward and not once
     options: dict[str, Any] = {
-        "mesh": mesh.data,
-        "mp_policy": policy,
+        "mp_policy": precision(layout.recipe),
         "reshard_after_forward": again,
     }
+    found: set[str] = set()
+    if mesh.experts is not None:
+        modules = {n: m for n, m in stage.named_modules() if _matches(n, plan.experts)}
+        for name, module in modules.items():
+            divide_experts(name, module, mesh.experts["expert"])
+            within = mesh.experts["expert_replicate", "expert_shard"]
+            fully_shard(module, mesh=within, **options)
+            found |= {f"{name}.{key}" for key, _ in module.named_parameters()}
     for name in stage.order:
         if name in stage.blocks:
-            fully_shard(stage.get_submodule(name), **options)
-    fully_shard(stage, **options)
+            fully_shard(stage.get_submodule(name), mesh=mesh.data, **options)
+    fully_shard(stage, mesh=mesh.data, **options)
+    return frozenset(found)
 
 
 def _module(model: nn.Module, name: str) -> nn.Module:

@@ -42,6 +42,7 @@ from ..torch_pipelining import order_runtime
 from .context import divided_attention, positions_of
 from .parallelize import (
     ParallelizePlan,
+    check_patterns,
     check_runs,
     job_mesh,
     lines_of,
@@ -129,6 +130,7 @@ class RunningJob:
         schedule: str | None = None,
     ) -> None:
         check_runs(layout)
+        check_patterns(model, plan, layout)
         self.layout, self.device = layout, device
         self.schedule = schedule or layout.schedule.value
         self.mesh = job_mesh(layout, device.type)
@@ -141,6 +143,7 @@ class RunningJob:
         part_ties(list(self.stages.values()))
         self._parted = plan.loss is None and layout.tensor > 1
         self._summed: frozenset[str] = frozenset()
+        self._experts: frozenset[str] = frozenset()
         self._positions = positions_of(layout, self.mesh.part[1])
         for stage in self.stages.values():
             stage.positions = self._positions.to(device)
@@ -151,9 +154,8 @@ class RunningJob:
                 )
             recompute(stage, plan, layout)
             # schedules with actions of FSDP2's own gather a stage's weights once for a batch
-            shard(
-                stage, layout, self.mesh, once=layout.pipeline > 1 and self.schedule not in _LOOPS
-            )
+            once = layout.pipeline > 1 and self.schedule not in _LOOPS
+            self._experts |= shard(stage, plan, layout, self.mesh, once=once)
         self._tied = [(names, self._tie_group(names, held)) for names in self.ties]
         self._given = plan.loss or cross_entropy
         self._steps = self._pipeline() if layout.pipeline > 1 else None
@@ -309,6 +311,8 @@ class RunningJob:
         own: dict[str, nn.Parameter] = {}
         for stage in self.stages.values():
             own |= dict(stage.named_parameters(remove_duplicate=False))
+        for name in self._experts & own.keys():
+            _local_gradient(own[name]).div_(self.layout.expert)
         for name in sorted(self._summed & own.keys()):
             dist.all_reduce(_local_gradient(own[name]), group=self.mesh.group("tensor"))
         for names, group in self._tied:

@@ -15,7 +15,12 @@ torch = pytest.importorskip("torch", reason="the extra `runtime` is not installe
 from job_cases import BATCH, PLAN, TOKENS, alone, job_rank, make_transformer  # noqa: E402
 from ranks import on_ranks  # noqa: E402
 
-from stagecut.runtime.execution.job.parallelize import check_runs, stage_modules  # noqa: E402
+from stagecut.runtime.execution.job.parallelize import (  # noqa: E402
+    ParallelizePlan,
+    check_patterns,
+    check_runs,
+    stage_modules,
+)
 from stagecut.runtime.execution.job.run import stage_ranks  # noqa: E402
 
 #: Layout, options, and forward passes of blocks in a step of rank 0.
@@ -36,6 +41,11 @@ TWO: dict[str, Case] = {
         {"context": 2, "context_kind": "all-gather", "zero": 3, "microbatch": 4},
         {"placed": True},
         8,
+    ),
+    "experts": (
+        {"data": 2, "expert": 2, "zero": 2, "microbatch": 2, "recompute": "full"},
+        {"experts": True},
+        16,
     ),
     "1f1b, uneven": ({"pipeline": 2, "microbatch": 2, "stage_layers": (1, 3)}, {"tied": True}, 4),
     "zb-h1": ({"pipeline": 2, "microbatch": 2, "schedule": "zb-h1", "recompute": "mlp"}, {}, 8),
@@ -74,6 +84,12 @@ FOUR: dict[str, Case] = {
         {"tied": True},
         8,
     ),
+    "experts, fsdp": (
+        {"data": 4, "expert": 2, "zero": 3, "microbatch": 2}, {"experts": True}, 4
+    ),
+    "experts, pipeline": (
+        {"data": 2, "expert": 2, "pipeline": 2, "microbatch": 2}, {"experts": True}, 4
+    ),
     "replicated shards": ({"data": 4, "zero": 3, "shard_group": 2, "microbatch": 2}, {}, 4),
 }  # fmt: skip
 
@@ -87,8 +103,8 @@ def ran(world: int) -> list[list[dict[str, Any]]]:
 
 
 @cache
-def expected(tied: bool, placed: bool = False) -> dict[str, Any]:
-    return alone(tied, placed)
+def expected(tied: bool, placed: bool = False, experts: bool = False) -> dict[str, Any]:
+    return alone(tied, placed, experts)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +113,7 @@ def expected(tied: bool, placed: bool = False) -> dict[str, Any]:
 def test_it_trains_as_one_process_does(world: int, name: str) -> None:
     cases = TWO if world == 2 else FOUR
     _, options, passes = cases[name]
-    wanted = expected(options.get("tied", False), options.get("placed", False))
+    wanted = expected(*(options.get(name, False) for name in ("tied", "placed", "experts")))
     found = [rank[list(cases).index(name)] for rank in ran(world)]
     names: set[str] = set()
     for rank in found:
@@ -119,10 +135,12 @@ def test_a_checkpoint_goes_on_under_another_layout(tmp_path: Path) -> None:
         ({"data": 2, "zero": 3}, then),
         ({"tensor": 2, "sequence_parallel": True}, first),
         ({"pipeline": 2, "microbatch": 2, "chunks": 2}, {**then, "schedule": "zb-v"}),
+        ({"data": 2, "expert": 2, "zero": 3}, {**first, "experts": True}),
+        ({"pipeline": 2, "microbatch": 2}, {**then, "experts": True}),
     ]
     found = on_ranks(2, job_rank, layouts)[0]
-    losses = expected(False)["losses"]
-    for case, loss in zip(found, [*losses, *losses], strict=True):
+    losses, mixed = expected(False)["losses"], expected(False, False, True)["losses"]
+    for case, loss in zip(found, [*losses, *losses, *mixed], strict=True):
         assert case["losses"] == pytest.approx([loss], rel=1e-5)
 
 
@@ -139,7 +157,10 @@ def test_bfloat16_is_computed_with_and_32_bits_are_kept() -> None:
     [
         ({"context": 2}, "context_kind: ring"),
         ({"context": 3, "context_kind": "all-to-all"}, "sequence: 8 tokens do not divide into 3"),
-        ({"expert": 2, "data": 2}, "expert: 2"),
+        ({"expert": 2, "data": 3}, "expert: 2 does not divide 3"),
+        ({"expert": 2, "data": 2, "tensor": 2}, "expert: 2 beside tensor 2"),
+        ({"expert": 2, "data": 2, "expert_capacity": 1.5}, "expert_capacity: 1.5"),
+        ({"expert": 2, "data": 2, "dispatcher": "hierarchical"}, "dispatcher: hierarchical"),
         ({"offload_optimizer": 0.5}, "offload_optimizer: 0.5"),
         ({"microbatch": 3}, "global_batch: 8 is no multiple of microbatch 3"),
         ({"recipe": "megatron-fp8"}, "recipe: megatron-fp8 computes in fp8"),
@@ -149,6 +170,12 @@ def test_bfloat16_is_computed_with_and_32_bits_are_kept() -> None:
 def test_what_does_not_run_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         check_runs(Layout(**{"global_batch": BATCH, "sequence": TOKENS, **fields}))
+
+
+def test_patterns_must_match_what_is_divided() -> None:
+    for layout, axis in ((Layout(tensor=2), "tensor"), (Layout(expert=2), "expert")):
+        with pytest.raises(InputError, match=f"{axis}: no module"):
+            check_patterns(make_transformer(), ParallelizePlan(), layout)
 
 
 def test_schedules_say_where_model_stages_are() -> None:

@@ -47,6 +47,36 @@ class FeedForward(nn.Module):
         return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
+class Experts(nn.Module):
+    """Four of them, which take tokens in their order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.randn(4, WIDTH, 2 * WIDTH) / 4)
+        self.down = nn.Parameter(torch.randn(4, 2 * WIDTH, WIDTH) / 4)
+
+    def forward(self, tokens: Tensor, counts: Tensor) -> Tensor:
+        parts = tokens.split(counts.tolist())
+        made = [F.relu(x @ u) @ d for x, u, d in zip(parts, self.up, self.down, strict=True)]
+        return torch.cat(made)
+
+
+class MixtureOfExperts(nn.Module):
+    """Two experts for each token, none dropped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router, self.experts = nn.Linear(WIDTH, 4, bias=False), Experts()
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.flatten(0, 1)
+        scores, chosen = self.router(tokens).topk(2)
+        order = chosen.flatten().argsort(stable=True)
+        made = self.experts(tokens[order // 2], chosen.flatten().bincount(minlength=4))
+        weighed = made * scores.softmax(-1).flatten()[order, None]
+        return torch.zeros_like(tokens).index_add(0, order // 2, weighed).view_as(x)
+
+
 class TransformerBlock(nn.Module):
     """Attention and feed-forward, each behind a norm, beside a residual."""
 
@@ -89,9 +119,17 @@ def waves(positions: Tensor) -> Tensor:
     return torch.sin(positions[:, None] * torch.arange(1, WIDTH + 1) / 3)
 
 
+def mixed(model: Transformer) -> Transformer:
+    """Give every second block a mixture of experts."""
+    for layer in model.layers[1::2]:
+        layer.mlp = MixtureOfExperts()
+    return model
+
+
 PLAN = ParallelizePlan(
     colwise=("layers.*.attention.[qkv]", "layers.*.mlp.gate", "layers.*.mlp.up", "head"),
     rowwise=("layers.*.attention.out", "layers.*.mlp.down", "embedding"),
+    experts=("layers.*.mlp.experts",),
     recomputed={Recompute.MLP: ("layers.*.mlp",)},
 )
 #: The same for a model whose blocks are told where tokens are.
@@ -113,9 +151,10 @@ def adam(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.Adam(parameters, lr=1e-2, eps=1e-3)
 
 
-def alone(tied: bool = False, placed: bool = False) -> dict[str, Any]:
+def alone(tied: bool = False, placed: bool = False, experts: bool = False) -> dict[str, Any]:
     """Return losses, norms and the first step's gradients of one process without stagecut."""
     model = make_transformer(tied)
+    model = mixed(model) if experts else model
     model.placed = placed
     optimizer = adam(model.parameters())
     losses, norms, gradients = [], [], {}
@@ -137,6 +176,8 @@ def job_rank(_rank: int, jobs: list[tuple[dict[str, Any], dict[str, Any]]]) -> l
     for fields, options in jobs:
         given = {"clip": 0.05, "optimizer": adam, **options}
         tied, part = given.pop("tied", False), given.pop("part", slice(0, 2))
+        model = make_transformer(tied)
+        model = mixed(model) if given.pop("experts", False) else model
         plan = PLACED if given.pop("placed", False) else PLAN
         layout = Layout(**{"global_batch": BATCH, "sequence": TOKENS, "recipe": "fp32", **fields})
         gradients: dict[str, Tensor] = {}
@@ -149,7 +190,7 @@ def job_rank(_rank: int, jobs: list[tuple[dict[str, Any], dict[str, Any]]]) -> l
                         gradients[name] = p.grad.full_tensor().clone()
 
         job = RunningJob(
-            make_transformer(tied), plan, layout, device=torch.device("cpu"),
+            model, plan, layout, device=torch.device("cpu"),
             schedule=given.pop("schedule", None),
         )  # fmt: skip
         run = train_job(job, batches()[part], on_gradients=keep, **given)
