@@ -45,8 +45,8 @@ pictures           `draw_loads`, `draw_gantt`, `draw_graph`, `draw_mapping`, `dr
 running            `run`, `split_model`; with torch's schedules `stage_modules`,
                    `tied_gradients`, `clip_gradients`; of one's own `Loop`, `stage_chain`,
                    `training_pieces`, `guarded`; a training job by its `Layout`: `run_job`
-                   (`JobRun`), `RunningJob`, `train_job`, `ParallelizePlan`, and for other
-                   launchers `job_files`; afterwards `merge_checkpoint`, `load_recording`,
+                   (`JobRun`), `RunningJob`, `train_job`, `loss_alone`, `ParallelizePlan`, and for
+                   other launchers `job_files`; afterwards `merge_checkpoint`, `load_recording`,
                    `compare_run`, `calibrate`
 version            `__version__`
 errors             `StagecutError`: `InputError`, `InfeasibleError`, `VerificationError`
@@ -169,6 +169,7 @@ if TYPE_CHECKING:
     from .runtime.execution.job.parallelize import ParallelizePlan as ParallelizePlan
     from .runtime.execution.job.run import JobRun as JobRun
     from .runtime.execution.job.run import RunningJob as RunningJob
+    from .runtime.execution.job.run import loss_alone as loss_alone
     from .runtime.execution.job.run import run_job as run_job
     from .runtime.execution.job.run import train_job as train_job
     from .runtime.execution.model_state import merge_checkpoint as merge_checkpoint
@@ -268,7 +269,7 @@ _MODULES = {
     "runtime.accuracy.join": "compare_run",
     "runtime.execution.guard.failures": "guarded",
     "runtime.execution.job.parallelize": "ParallelizePlan",
-    "runtime.execution.job.run": "JobRun RunningJob run_job train_job",
+    "runtime.execution.job.run": "JobRun RunningJob loss_alone run_job train_job",
     "runtime.execution.model_state": "merge_checkpoint",
     "runtime.execution.own_loop.loop": "Loop stage_chain",
     "runtime.execution.own_loop.training_pieces": "training_pieces",

@@ -366,6 +366,39 @@ def _local_gradient(parameter: nn.Parameter) -> Tensor:
     return parameter.grad.to_local()
 
 
+def loss_alone(model: nn.Module, plan: ParallelizePlan, tokens: Tensor, targets: Tensor) -> float:
+    """Return the mean loss of a batch as one process computes it, to hold a job's first step to.
+
+    A plan that leaves out a module, or a model that counts heads or positions itself, trains
+    under a layout, but trains something else.
+
+    Parameters
+    ----------
+    model, plan
+        The whole model on its device, and its modules in order.
+    tokens, targets
+        Of the batch.
+
+    Returns
+    -------
+    float
+        What `RunningJob.step` returns, but for rounding.
+
+    Examples
+    --------
+    >>> model = nn.ModuleDict({"embedding": nn.Embedding(8, 4), "layers": nn.ModuleList()})
+    >>> model["norm"], model["head"] = nn.LayerNorm(4), nn.Linear(4, 8)
+    >>> tokens = torch.arange(8).view(4, 2)
+    >>> 0 < loss_alone(model, ParallelizePlan(), tokens, tokens) < 10
+    True
+    """
+    (names,) = stage_modules(model, plan, Layout())
+    stage = make_stage(model, plan, names)
+    stage.positions = torch.arange(tokens.shape[1], device=tokens.device)
+    with torch.no_grad():
+        return float((plan.loss or cross_entropy)(stage(tokens), targets))
+
+
 @dataclass(frozen=True)
 class JobRun:
     """What a training job did.

@@ -12,8 +12,16 @@ from stagecut import InputError, Layout
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
-from job_cases import BATCH, PLAN, TOKENS, alone, job_rank, make_transformer  # noqa: E402
-from ranks import on_ranks  # noqa: E402
+from job_cases import (  # noqa: E402
+    BATCH,
+    PLAN,
+    TOKENS,
+    alone,
+    job_rank,
+    make_transformer,
+    run_rank,
+)
+from ranks import launched, on_ranks  # noqa: E402
 
 from stagecut.runtime.execution.job.parallelize import (  # noqa: E402
     ParallelizePlan,
@@ -142,6 +150,21 @@ def test_a_checkpoint_goes_on_under_another_layout(tmp_path: Path) -> None:
     losses, mixed = expected(False)["losses"], expected(False, False, True)["losses"]
     for case, loss in zip(found, [*losses, *losses, *mixed], strict=True):
         assert case["losses"] == pytest.approx([loss], rel=1e-5)
+
+
+def test_a_job_runs_under_a_launcher_and_is_held_to_one_process() -> None:
+    done, codes = launched(2, run_rank, 2)
+    assert codes == [0, 0]
+    placed = expected(False, True)["losses"]
+    for seen, losses in done:
+        assert seen == pytest.approx(placed[0], rel=1e-5)
+        assert losses[0] == pytest.approx(seen, rel=1e-5)
+    assert done[0] == done[1]
+
+
+def test_another_number_of_processes_is_refused() -> None:
+    done, _ = launched(2, run_rank, 4)
+    assert "the layout is for 4 devices, and 2 processes run; start 4" in done
 
 
 def test_bfloat16_is_computed_with_and_32_bits_are_kept() -> None:

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stagecut import Layout
+from stagecut import InputError, Layout
 from stagecut.instances.costs.layout import Recompute
 from stagecut.runtime.execution.job.parallelize import ParallelizePlan
-from stagecut.runtime.execution.job.run import RunningJob, train_job
+from stagecut.runtime.execution.job.run import RunningJob, loss_alone, run_job, train_job
 
 WORDS, WIDTH, HEADS, TOKENS, BATCH = 32, 16, 4, 8, 8
 
@@ -199,3 +199,17 @@ def job_rank(_rank: int, jobs: list[tuple[dict[str, Any], dict[str, Any]]]) -> l
              "passes": TransformerBlock.passes}
         )  # fmt: skip
     return found
+
+
+def run_rank(_rank: int, devices: int) -> Any:
+    """Run a job as under torchrun; return what one process has of the first batch, and losses.
+
+    Of a job that is refused, return why.
+    """
+    layout = Layout(data=devices, global_batch=BATCH, sequence=TOKENS, recipe="fp32", zero=3)
+    seen = loss_alone(make_transformer(), PLACED, *batches()[0])
+    try:
+        run = run_job(make_transformer, PLACED, layout, batches(), optimizer=adam, device="cpu")
+    except InputError as error:
+        return str(error)
+    return seen, run.losses
