@@ -313,8 +313,12 @@ class RunningJob:
             own |= dict(stage.named_parameters(remove_duplicate=False))
         for name in self._experts & own.keys():
             _local_gradient(own[name]).div_(self.layout.expert)
-        for name in sorted(self._summed & own.keys()):
-            dist.all_reduce(_local_gradient(own[name]), group=self.mesh.group("tensor"))
+        if parts := [_local_gradient(own[name]) for name in sorted(self._summed & own.keys())]:
+            flat = torch.cat([part.reshape(-1) for part in parts])
+            dist.all_reduce(flat, group=self.mesh.group("tensor"))
+            totals = flat.split([part.numel() for part in parts])
+            for part, total in zip(parts, totals, strict=True):
+                part.copy_(total.view_as(part))
         for names, group in self._tied:
             parameters = {id(own[name]): own[name] for name in names if name in own}
             copies = [_local_gradient(parameter) for parameter in parameters.values()]

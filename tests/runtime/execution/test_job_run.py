@@ -17,6 +17,7 @@ from job_cases import (  # noqa: E402
     PLAN,
     TOKENS,
     alone,
+    collectives,
     job_rank,
     make_transformer,
     run_rank,
@@ -133,6 +134,18 @@ def test_it_trains_as_one_process_does(world: int, name: str) -> None:
         names |= set(rank["gradients"])
     assert names == set(wanted["gradients"])
     assert found[0]["passes"] == passes
+
+
+def test_tensor_parallelism_moves_what_megatron_does() -> None:
+    plain, divided = on_ranks(
+        2, collectives, [{"tensor": 2}, {"tensor": 2, "sequence_parallel": True}]
+    )[0]
+    # two per block and pass, the embedding's forward and the head's backward pass; the loss has 3
+    ends = 2 * 2 * 4 + 2
+    assert plain == {"all_reduce": ends + 3}
+    assert divided == {
+        "all_gather_into_tensor": ends, "reduce_scatter_tensor": ends, "all_reduce": 3,
+    }  # fmt: skip
 
 
 def test_a_checkpoint_goes_on_under_another_layout(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.tensor.debug import CommDebugMode
 
 from stagecut import InputError, Layout
 from stagecut.instances.costs.layout import Recompute
@@ -213,3 +214,19 @@ def run_rank(_rank: int, devices: int) -> Any:
     except InputError as error:
         return str(error)
     return seen, run.losses
+
+
+def collectives(_rank: int, fields: list[dict[str, Any]]) -> list[dict[str, int]]:
+    """Return how many collectives DTensor has in a step of one microbatch, for each layout."""
+    found = []
+    for given in fields:
+        batch = {"global_batch": BATCH, "microbatch": BATCH, "sequence": TOKENS, "recipe": "fp32"}
+        job = RunningJob(
+            make_transformer(), PLAN, Layout(**{**batch, **given}), device=torch.device("cpu")
+        )
+        job.step(*batches()[0])
+        with CommDebugMode() as seen:
+            job.step(*batches()[0])
+        counts = {str(kind): count for kind, count in seen.get_comm_counts().items()}
+        found.append({k.split(".")[1]: n for k, n in counts.items() if k.startswith("c10d_func")})
+    return found
