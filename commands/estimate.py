@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..instances.costs.description import ModelDescription
 
 #: What `--overlap` names; see `Overlap`.
-OVERLAPPING = ("gradients", "parameters", "tensor", "experts", "messages")
+OVERLAPPING = ("gradients", "parameters", "tensor", "experts", "messages", "iterations")
 
 
 def estimate(
@@ -206,7 +206,7 @@ def estimate(
     if as_json:
         print_json(found.as_dict())
     else:
-        _print(found)
+        print_estimate(found)
         if plot is not None:
             OUT.print(f"written: {plot}", highlight=False, soft_wrap=True)
 
@@ -247,7 +247,7 @@ def _overlap(text: str) -> Overlap:
     return replace(Overlap(), **{name: name in named for name in OVERLAPPING})
 
 
-def _print(found: Estimate) -> None:
+def print_estimate(found: Estimate) -> None:
     """Print seconds by term, then bytes by term of the ranks that differ."""
     from ..instances.costs.terms import MEMORY_TERMS, TIME_TERMS
 

@@ -9,6 +9,7 @@ from ...instances import InputError
 from ...instances.common.errors import quote
 from ...instances.costs.description import ModelDescription
 from ...instances.costs.layout import Layout
+from ...instances.job.launchers import runs
 from .job_deepspeed import deepspeed_files
 from .job_megatron import megatron_arguments
 from .job_torchtitan import torchtitan_files
@@ -60,4 +61,7 @@ def job_files(launcher: str, model: ModelDescription, layout: Layout) -> dict[st
     """
     if launcher not in JOB_LAUNCHERS:
         raise InputError(f"launcher: {quote(launcher)} is not one of {', '.join(JOB_LAUNCHERS)}")
+    why = runs(launcher, layout)
+    if why is not None:
+        raise InputError(why)
     return JOB_LAUNCHERS[launcher](model, layout)

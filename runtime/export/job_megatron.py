@@ -51,7 +51,8 @@ def megatron_arguments(model: ModelDescription, layout: Layout) -> str:
         If Megatron-LM has no argument for a part of the layout.
     """
     groups = [
-        _parallelism(model, layout), _batch(layout), _states(layout), _recomputation(layout),
+        _parallelism(model, layout), _batch(layout), _states(layout),
+        _recomputation(model, layout),
         _precision(layout), _overlap(layout),
     ]  # fmt: skip
     lines = [
@@ -161,18 +162,29 @@ def _states(layout: Layout) -> Sequence[str]:
     return found
 
 
-def _recomputation(layout: Layout) -> Sequence[str]:
-    """Return what is computed again: ``recompute_*`` of core/transformer/transformer_config.py."""
-    if not layout.recompute or layout.recompute_layers == 0:
+def _recomputation(model: ModelDescription, layout: Layout) -> Sequence[str]:
+    """Return what is computed again: ``recompute_*`` of core/transformer/transformer_config.py.
+
+    Megatron has one number of layers for all model stages, of which a smaller stage has all.
+    """
+    layers = layout.layers_of_stages(len(model.blocks))
+    counts = [layout.recomputed_layers(stage, count) for stage, count in enumerate(layers)]
+    most = max(counts)
+    if not most:
         return ()
-    if Recompute.FULL in layout.recompute:
-        if layout.recompute_layers is None:
-            how = "--recompute-method uniform --recompute-num-layers 1"
-        else:
-            how = f"--recompute-method block --recompute-num-layers {layout.recompute_layers}"
-        return (f"--recompute-granularity full {how}",)
-    modules = " ".join(sorted(module.value for module in layout.recompute))
-    return (f"--recompute-granularity selective --recompute-modules {modules}",)
+    if Recompute.FULL not in layout.recompute:
+        modules = " ".join(sorted(module.value for module in layout.recompute))
+        return (f"--recompute-granularity selective --recompute-modules {modules}",)
+    if counts == list(layers):
+        how = "--recompute-method uniform --recompute-num-layers 1"
+    elif counts == [min(count, most) for count in layers]:
+        how = f"--recompute-method block --recompute-num-layers {most}"
+    else:
+        raise InputError(
+            f"recompute_layers: {', '.join(map(str, counts))}; megatron has one number for all "
+            "model stages"
+        )
+    return (f"--recompute-granularity full {how}",)
 
 
 def _precision(layout: Layout) -> Sequence[str]:

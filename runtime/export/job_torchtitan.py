@@ -66,7 +66,7 @@ def torchtitan_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
     lines = [f"config.parallelism.{name} = {_python(value)}" for name, value in fields.items()]
     lines += [f"config.training.{name} = {value!r}" for name, value in _training(layout).items()]
     kind = None
-    if layout.recompute and layout.recompute_layers != 0:
+    if layout.recompute:
         kind = "FullAC" if Recompute.FULL in layout.recompute else "SelectiveAC"
     lines.append(f"config.activation_checkpoint = {f'{kind}.Config()' if kind else None}")
     lines.append(f"config.compile.enable = {layout.compiled}")

@@ -499,17 +499,21 @@ def tensor_parallel(
     )
 
 
-def recompute(stage: JobStage, plan: ParallelizePlan, layout: Layout) -> None:
+def recompute(stage: JobStage, plan: ParallelizePlan, layout: Layout, number: int) -> None:
     """Let modules compute their activations again in the backward pass, as the layout says.
+
+    Parameters
+    ----------
+    number
+        Of the model stage.
 
     Raises
     ------
     InputError
         If the plan names no module for one that the layout recomputes.
     """
-    count = layout.recompute_layers
     names = [name for name in stage.order if name in stage.blocks]
-    for name in names if count is None else names[:count]:
+    for name in names[: layout.recomputed_layers(number, len(names))]:
         block = stage.get_submodule(name)
         for what in layout.recompute:
             if what == Recompute.FULL:

@@ -145,14 +145,14 @@ class RunningJob:
         self._summed: frozenset[str] = frozenset()
         self._experts: frozenset[str] = frozenset()
         self._positions = positions_of(layout, self.mesh.part[1])
-        for stage in self.stages.values():
+        for number, stage in self.stages.items():
             stage.positions = self._positions.to(device)
             stage.to(device).train()
             if layout.tensor > 1:
                 self._summed |= tensor_parallel(
                     stage, plan, layout, self.mesh.mesh["tensor"], parted_logits=self._parted
                 )
-            recompute(stage, plan, layout)
+            recompute(stage, plan, layout, number)
             # schedules with actions of FSDP2's own gather a stage's weights once for a batch
             once = layout.pipeline > 1 and self.schedule not in _LOOPS
             self._experts |= shard(stage, plan, layout, self.mesh, once=once)

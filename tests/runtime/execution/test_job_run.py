@@ -74,7 +74,7 @@ FOUR: dict[str, Case] = {
     "pipeline, fsdp": ({"pipeline": 2, "data": 2, "zero": 3, "microbatch": 2}, {"tied": True}, 4),
     "pipeline, tensor, recomputation by layer": (
         {"pipeline": 2, "tensor": 2, "sequence_parallel": True, "microbatch": 2,
-         "recompute": "full", "recompute_layers": 1},
+         "recompute": "full", "recompute_layers": (1, 0)},
         {"tied": True},
         12,
     ),

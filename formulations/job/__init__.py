@@ -1,0 +1,1 @@
+"""Training jobs: the space of layouts, and bounds and programs over it."""

@@ -1,0 +1,1 @@
+"""Search over the layouts of a training job."""
