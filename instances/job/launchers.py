@@ -121,9 +121,9 @@ _TORCHTITAN = LauncherSettings(
 # deepspeedai/DeepSpeed@edaa722: runtime/pipe/engine.py ("ZeRO-2 and ZeRO-3 are incompatible with
 # pipeline parallelism") and runtime/pipe/schedule.py (`TrainSchedule` is 1F1B, a stage per rank);
 # docs/_tutorials/autotp-training.md (tensor parallelism by all-reduce);
-# docs/_pages/config-json.md (`mics_shard_size` divides ZeRO-3 over fewer ranks;
-# `expert_tensor_parallel_size` must be 1; AutoEP is refused beside AutoTP; offload of optimizer
-# and parameters). Sequence parallelism is Ulysses, docs/_tutorials/ds-sequence.md;
+# docs/_pages/config-json.md (`mics_shard_size` divided ZeRO-3 over fewer ranks, and 0.19.8 refuses
+# it as removed; `expert_tensor_parallel_size` must be 1; AutoEP is refused beside AutoTP; offload
+# of optimizer and parameters). Sequence parallelism is Ulysses, docs/_tutorials/ds-sequence.md;
 # Megatron-DeepSpeed's megatron/core/parallel_state.py refuses it beside tensor and pipeline
 # parallelism.
 _DEEPSPEED = LauncherSettings(
@@ -133,7 +133,6 @@ _DEEPSPEED = LauncherSettings(
     schedules=_PLAIN,
     zero=frozenset({0, 1, 2, 3}),
     zero_in_pipeline=frozenset({0, 1}),
-    sharded_groups=frozenset({3}),
     context=frozenset({ContextKind.ALL_TO_ALL}),
     context_alone=True,
     expert_beside_tensor=False,

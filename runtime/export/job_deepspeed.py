@@ -66,11 +66,6 @@ def deepspeed_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
 def _zero(layout: Layout) -> dict[str, Any]:
     """Return what data-parallel ranks divide, and what lies in host memory."""
     zero: dict[str, Any] = {"stage": layout.zero, "overlap_comm": layout.overlap.gradients}
-    if layout.zero and layout.shards < layout.replicas:  # MiCS, which did, is gone
-        raise InputError(
-            f"shard_group: {layout.shard_group} of {layout.replicas} replicas; deepspeed divides "
-            "over all of them"
-        )
     if layout.offload_optimizer:
         # a part of it is ZeRO-3's alone ("twin-flow offload", zero/offload_config.py)
         if layout.offload_optimizer < 1 and layout.zero != 3:

@@ -221,7 +221,7 @@ def test_deepspeed_has_the_stages_of_a_pipeline() -> None:
          "shard_group: 3 is no multiple of context 2"),
         ("deepspeed", {"global_batch": 3, "microbatch": 2}, "global_batch: 3"),
         ("deepspeed", {"data": 4, "zero": 3, "shard_group": 2, "global_batch": 4},
-         "shard_group: 2 of 4 replicas"),
+         "shard_group: 2 with ZeRO 3; deepspeed has such groups none"),
         ("deepspeed", {"offload_optimizer": 0.5, "zero": 1}, "offload_optimizer: 0.5 with ZeRO 1"),
         ("deepspeed", {"offload_weights": 0.5, "zero": 3}, "offload_weights: 0.5 with ZeRO 3"),
         ("deepspeed", {"offload_activations": 0.5}, "offload_activations: 0.5"),
