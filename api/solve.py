@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import overload
 
 from ..formulations.task import Task, pose
 from ..instances import (
@@ -28,7 +29,10 @@ from ..instances import (
     plan_of,
 )
 from ..instances.common.quantities import show_percent
+from ..instances.costs.description import ModelDescription
+from ..instances.costs.hardware import TrainingCluster
 from ..instances.formats.files import load
+from ..instances.job.problem import TrainingJob
 from ..instances.model.problem import suggested_cluster
 from ..instances.model.solution import on_cluster
 from ..solvers import (
@@ -40,10 +44,9 @@ from ..solvers import (
     split_argument,
     supported_method,
 )
-from ..solvers.core.limits import checked
-from ..solvers.core.portfolio.shared_search import SharedSearch
-from ..solvers.core.portfolio.workers import Workers
+from ..solvers.core.limits import Workers, checked
 from ..solvers.core.session import run_session
+from .job import JobResult, solve_job
 from .judge import Judge
 from .versions import installed
 
@@ -54,6 +57,17 @@ PIECES_SHARE = 0.05
 WORTH_SAYING = 1e-3
 
 
+@overload
+def solve(
+    workload: str | Path | ModelDescription,
+    cluster: str | Path | TrainingCluster,
+    problem: TrainingJob,
+    *,
+    limits: Limits | None = None,
+) -> JobResult: ...
+
+
+@overload
 def solve(
     workload: Workload | str | Path,
     cluster: Cluster | None = None,
@@ -63,24 +77,39 @@ def solve(
     limits: Limits | None = None,
     start: Plan | Planned | None = None,
     on_progress: Callable[[Progress], None] | None = None,
-    solver: str = "highs",
     workers: Workers | int | None = None,
-) -> Result:
+) -> Result: ...
+
+
+def solve(
+    workload: Workload | str | Path | ModelDescription,
+    cluster: Cluster | str | Path | TrainingCluster | None = None,
+    problem: Problem | TrainingJob | None = None,
+    *,
+    method: str = "auto",
+    limits: Limits | None = None,
+    start: Plan | Planned | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    workers: Workers | int | None = None,
+) -> Result | JobResult:
     """Plan where the nodes of `workload` run.
 
     Parameters
     ----------
     workload
-        What runs; or its file, or the name of a shipped workload, as for `load`.
+        What runs; or its file, or the name of a shipped workload, as for `load`. Of a training job
+        a model, as for `estimate`.
     cluster
-        Where it can run; default: for a mapping the devices of its topology, else the cluster
-        that the workload's file suggests, for an iteration without its CPUs.
+        Where it can run, of a training job as for `estimate`; default: for a mapping the devices of
+        its topology, else the cluster that the workload's file suggests, for an iteration without
+        its CPUs.
     problem
-        What to minimise, and which splits are allowed; default: `Training()` for a
-        workload with layer configurations, else `Throughput()`.
+        What to minimise, and which splits are allowed, or the `TrainingJob`; default: `Training()`
+        for a workload with layer configurations, else `Throughput()`.
     method
         ``auto`` chooses and says what it chose; others: `stagecut.METHODS`. What some read
-        follows a colon: ``deepspeed-type:REGEX``.
+        follows a colon: ``milp:gurobi`` (a solver that Pyomo knows, in place of HiGHS),
+        ``deepspeed-type:REGEX``, ``learned:FILE`` (a policy), ``learned:fine-tune=SECONDS``.
     limits
         How long and how well; default: 60 s and a gap of 1 %, or of 0.01 % while that is cheap
         (`Limits.patience`), for mappings of 0, as `stagecut.solvers.DEFAULT_LIMITS` says.
@@ -90,9 +119,6 @@ def solve(
         devices in use this one has.
     on_progress
         Called with every better incumbent or bound.
-    solver
-        Solver of integer programs: ``highs``, or one that Pyomo knows, for the methods that
-        state their program in Pyomo, as `stagecut.METHODS` says.
     workers
         How many processes search at a time, and where: see `Workers`. Default: one per core; those
         beside this one start after `START_AFTER_S` seconds, for methods that have something for
@@ -102,7 +128,8 @@ def solve(
     -------
     Result
         With the plan, if there is one, evaluated from its definition. Running out of time or
-        Ctrl-C end the search with what it has.
+        Ctrl-C end the search with what it has. Of a training job a `JobResult`: see `solve_job`,
+        which takes more.
 
     Raises
     ------
@@ -116,67 +143,27 @@ def solve(
     >>> result.status
     'feasible'
     """
-    options = {} if solver == "highs" else {"solver": solver}
-    return solve_with(
-        workload,
-        cluster,
-        problem,
-        method=method,
-        limits=limits,
-        start=start,
-        on_progress=on_progress,
-        options=options,
-        workers=workers,
-    )
-
-
-def solve_with(
-    workload: Workload | str | Path,
-    cluster: Cluster | None = None,
-    problem: Problem | None = None,
-    *,
-    method: str = "auto",
-    limits: Limits | None = None,
-    start: Plan | Planned | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
-    options: Mapping[str, str] | None = None,
-    started: float | None = None,
-    workers: Workers | int | None = None,
-) -> Result:
-    """Solve, with what only the command line and comparisons of methods give.
-
-    Parameters
-    ----------
-    workload, cluster, problem, method, limits, start, on_progress, workers
-        As in `solve`.
-    options
-        What only some methods read, as `stagecut.METHODS` says, which must read it then.
-    started
-        `time.monotonic()` from which the deadline counts; default: now.
-
-    Returns
-    -------
-    Result
-        As of `solve`.
-
-    Raises
-    ------
-    InputError
-        As `solve`, and for an option that the method does not read.
-    """
+    if isinstance(problem, TrainingJob):
+        if isinstance(workload, Workload) or isinstance(cluster, Cluster) or cluster is None:
+            raise InputError(
+                "job: it takes a model such as llama3-70b and a cluster such as h100:8x8"
+            )
+        return solve_job(workload, cluster, problem, limits=limits)
+    if isinstance(workload, ModelDescription) or isinstance(cluster, str | Path | TrainingCluster):
+        raise InputError("problem: of a model description it is TrainingJob(global_batch=…)")
     workload, cluster, problem = chosen(workload, cluster, problem)
     limits = DEFAULT_LIMITS[problem.name] if limits is None else checked(limits)
     if start is not None:
         start = plan_of(start)
         start.check_made_for(workload)
         start = _on(start, cluster)
-    name, argument = split_argument(problem.name, method)
-    task = pose(workload, cluster, problem, start, {**(options or {}), **argument})
+    name, options = split_argument(problem.name, method)
+    task = pose(workload, cluster, problem, start, options)
     chosen_method = supported_method(task, name)
 
     judge = Judge(workload, cluster, problem)
     ties = judge.tie if isinstance(problem, DeviceMapping) else None
-    search = SharedSearch(limits, judge, on_progress, started, ties)
+    search = Search(limits, judge, on_progress, limits.since, ties)
     search.method = name
     run_session(task, chosen_method, search, start, workers)
     if name == "auto" and isinstance(problem, Iteration):
@@ -234,7 +221,7 @@ def _say_pieces(task: Task[Problem], problem: Iteration, search: Search[Solution
     found = pieces_from_chain(asked, chain, seconds)
     change = gap_between(search.objective, Judge(task.workload, task.cluster, like)(found))
     if change > WORTH_SAYING:
-        search.note(f"in pieces: {show_percent(-change, signed=True)} (--split noncontiguous)")
+        search.note(f"in pieces: {show_percent(-change, signed=True)} (split noncontiguous)")
 
 
 def _result(

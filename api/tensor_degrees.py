@@ -113,7 +113,7 @@ def layers_by_degree(
     >>> done = stagecut.profile(
     ...     model, (torch.zeros(4096, 1024),), training=True, estimate="h100", depth=1
     ... )
-    >>> layers = stagecut.layers_by_degree(done, (1, 2), estimate="h100").layers
+    >>> layers = stagecut.api.layers_by_degree(done, (1, 2), estimate="h100").layers
     >>> sorted(set(layers.degree.tolist()))
     [1, 2]
     """

@@ -60,7 +60,7 @@ def _shipped(name: str, devices: int, problem: Any) -> Cell:
 
 def throughput() -> tuple[dict[str, Cell], dict[str, Part]]:
     """Published graphs, and large ones of five families, in both splits."""
-    from stagecut.solvers.core.proofs import check_program
+    from stagecut.solvers.core import proofs
     from stagecut.solvers.throughput import auto, milp, set_partitioning
     from stagecut.solvers.throughput.column_generation import column_generation
     from stagecut.solvers.throughput.dp import dp
@@ -108,7 +108,7 @@ def throughput() -> tuple[dict[str, Cell], dict[str, Part]]:
             -1.0,
             ((column_generation, "best_sets_by_value"),),
         ),
-        "bounds proved by an exact basis": Part(((check_program, "evaluate"),), nothing),
+        "bounds proved by an exact basis": Part(((proofs, "evaluate"),), nothing),
     }
     return cells, parts
 

@@ -19,6 +19,7 @@ import torch
 from torch import multiprocessing, nn
 
 import stagecut
+from stagecut.runtime.export.job import job_files
 from stagecut.runtime.export.registry import launcher_file
 
 WIDTH, LAYERS, MICROBATCHES = 16, 6, 4
@@ -114,15 +115,13 @@ def job_configuration() -> str:
         stagecut.Layout(data=4, zero=2, microbatch=2, global_batch=16),
     ):
         scope: dict[str, Any] = {}
-        exec(stagecut.job_files("torchtitan", model, layout)["planned.py"], scope)
+        exec(job_files("torchtitan", model, layout)["planned.py"], scope)
         config = SimpleNamespace(
             parallelism=ParallelismConfig(), training=TrainingConfig(), compile=CompileConfig()
         )
         assert scope["planned"](config).parallelism.pipeline_parallel_degree == layout.pipeline
     layout = stagecut.Layout(zero=3, microbatch=2, global_batch=8, offload_optimizer=0.25)
-    read = DeepSpeedConfig(
-        json.loads(stagecut.job_files("deepspeed", model, layout)["deepspeed.json"])
-    )
+    read = DeepSpeedConfig(json.loads(job_files("deepspeed", model, layout)["deepspeed.json"]))
     assert (read.zero_optimization_stage, read.gradient_accumulation_steps) == (3, 4)
     return "torchtitan's configuration and DeepSpeed's take layouts"
 

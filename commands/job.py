@@ -8,51 +8,89 @@ from typing import TYPE_CHECKING, Any
 
 from ..instances import InputError, Status
 from ..instances.common.records import from_plain, to_plain
+from ..instances.formats.problem_toml import read_setting
 from ..instances.job.problem import TrainingJob
-from .common.console import OUT, end, new_table, print_json, show_bytes, show_percent
+from .common.console import (
+    OUT,
+    end,
+    new_table,
+    parse_bytes,
+    print_json,
+    show_bytes,
+    show_percent,
+)
 
 if TYPE_CHECKING:
     from ..api.job import JobCandidate, JobResult
-    from ..solvers import Limits
+    from .common.pose import Asked
 
 #: Exit codes by how a search ended.
 CODES = {Status.INFEASIBLE: 3, Status.NO_SOLUTION: 4}
 
 
-def read_job(
-    global_batch: int | None, sequence: int | None, launcher: str | None, fields: Mapping[str, Any]
-) -> TrainingJob:
-    """Return the job that options and fields of a problem file or ``--set`` state.
+def state_job(
+    asked: Asked, global_batch: int, sequence: int | None, others: Mapping[str, object]
+) -> tuple[TrainingJob, str]:
+    """Return the job that options and ``--set`` state, and its cluster.
+
+    Parameters
+    ----------
+    others
+        Options of other problems, by name, which must be at their default.
 
     Raises
     ------
     InputError
-        If a field is unknown or of another type, or given twice.
+        If a field is unknown, of another type or given twice, an option is for other problems, or
+        there is no cluster.
     """
-    given = {"global_batch": global_batch, "sequence": sequence, "launcher": launcher}
-    stated = {name: value for name, value in given.items() if value is not None}
-    twice = sorted(stated.keys() & fields.keys())
-    if twice:
-        name = twice[0]
-        raise InputError(f"{name}: {stated[name]} as an option, and {fields[name]} as a field")
-    if "global_batch" not in {**stated, **fields}:
-        raise InputError("global batch: it is missing; give --global-batch, in sequences")
-    return from_plain(TrainingJob, {**stated, **fields}, "job")
+    stated: dict[str, Any] = {"global_batch": global_batch}
+    more = {"sequence": sequence, "launcher": asked.launcher}
+    stated.update({name: value for name, value in more.items() if value is not None})
+    if asked.memory is not None:
+        stated["memory_bytes"] = parse_bytes(asked.memory, "--memory")
+    for text in asked.settings:
+        for name, value in read_setting(text).items():
+            if name in stated:
+                raise InputError(f"{name}: {stated[name]} and {value}; give one of them")
+            stated[name] = value
+    for name in ("problem", "accelerators", "cpus", "split", "microbatches", "schedule", "mesh"):
+        if getattr(asked, name) is not None:
+            field = {"schedule": "; --set schedules=[…]"}.get(name, "")
+            raise InputError(f"--{name}: not of a training job{field}; leave it out")
+    for option, given in others.items():
+        if given not in (None, "auto"):
+            raise InputError(f"{option}: not of a training job; leave it out")
+    if asked.cluster is None:
+        raise InputError("--cluster: it is missing; say such as h100:8x8, or a cluster file")
+    return from_plain(TrainingJob, stated, "--set"), asked.cluster
 
 
 def plan_job(
     model: str,
     cluster: str,
     job: TrainingJob,
-    limits: Limits | None,
+    ends: tuple[float | None, float | None],
     output: Path | None,
     plot: Path | None,
     *,
     as_json: bool,
 ) -> None:
-    """Plan a training job, print what comes out, and end with the exit code that says how."""
-    from ..api.job import solve_job
+    """Plan a training job, print what comes out, and end with the exit code that says how.
 
+    Parameters
+    ----------
+    ends
+        Seconds and gap at which to stop; None for the default.
+    """
+    from ..api.job import JOB_LIMITS, solve_job
+    from ..solvers import Limits
+
+    seconds, gap = ends
+    limits = Limits(
+        seconds=JOB_LIMITS.seconds if seconds is None else seconds,
+        gap=JOB_LIMITS.gap if gap is None else gap,
+    )
     found = solve_job(model, cluster, job, limits=limits)
     if found.plan is not None and output is not None:
         found.plan.save(output)
@@ -67,6 +105,38 @@ def plan_job(
         if output is not None and found.plan is not None:
             OUT.print(f"written: {output}", highlight=False, soft_wrap=True)
     end(CODES.get(found.status, 0))
+
+
+def verify_job(model: str, path: Path, *, bound: bool, as_json: bool) -> None:
+    """Judge the plan of a training job anew, and its bound if asked."""
+    from ..instances.costs.models import model_description
+    from ..instances.job.plan import load_job_plan
+    from ..runtime.verify.bounds.layouts import check_job_bound
+    from ..runtime.verify.layouts import verify_job_plan
+
+    plan = load_job_plan(path)
+    if model_description(model) != plan.model:
+        raise InputError(f"{path}: it is a plan of {plan.model.name}, not of {model}")
+    verify_job_plan(plan)
+    programs = check_job_bound(plan).programs if bound else 0
+    if as_json:
+        print_json(
+            {
+                "model": plan.model.name,
+                "verified": True,
+                "iteration_seconds": plan.seconds,
+                "bound": plan.bound,
+                "bound_checked": bound,
+                "gap": plan.gap,
+            }
+        )
+        return
+    proved = f"proved, {programs} points by a program" if bound else "claimed"
+    OUT.print(
+        f"verified: {plan.seconds:.4g} s, bound {plan.bound:.4g} s ({proved}), gap {plan.gap:.2%}",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def as_dict(found: JobResult) -> dict[str, Any]:

@@ -46,6 +46,7 @@ from .model.solution import (
     in_stages,
 )
 from .model.stage_costs import StageCosts, stage_costs
+from .model.tied_weights import tied_as
 from .model.training import LayerRule, Training
 from .model.training_layers import layers_of
 from .model.workload import Workload
@@ -121,6 +122,7 @@ __all__ = [
     "program_of",
     "program_workload",
     "stage_costs",
+    "tied_as",
     "topology",
     "without_links",
 ]

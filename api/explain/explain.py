@@ -93,7 +93,7 @@ def explain(
     if isinstance(asked, DeviceMapping):
         raise InputError(
             "explain: it takes plans for throughput, iteration, latency and training; for a "
-            "mapping, stagecut map shows the stages and the busiest link"
+            "mapping, stagecut solve shows the stages and the busiest link"
         )
     if plan is None:
         return _searched(workload, cluster, problem, node, seconds, most)

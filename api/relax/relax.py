@@ -27,7 +27,7 @@ from ...instances.common.arrays import Floats
 from ...instances.common.quantities import show_percent
 from ...instances.model.summary import Summarised
 from ...solvers.core.compiled_model import Compiled, compile_model
-from ...solvers.core.proofs.relaxation import relax as solve_linear
+from ...solvers.core.proofs import relax as solve_linear
 from ..solve import chosen
 
 if TYPE_CHECKING:

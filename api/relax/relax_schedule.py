@@ -47,8 +47,8 @@ def relax_schedule(
     Examples
     --------
     >>> import stagecut
-    >>> stages = stagecut.chain([2.0, 2.0], [4.0, 1.0])
-    >>> weak = stagecut.relax_schedule(stages, microbatches=3)
+    >>> stages = stagecut.runtime.simulate.chain([2.0, 2.0], [4.0, 1.0])
+    >>> weak = stagecut.api.relax_schedule(stages, microbatches=3)
     >>> best = stagecut.best_schedule(stages, microbatches=3)
     >>> weak.bound <= best.simulation.makespan, weak.passes.shape
     (True, (18, 3))

@@ -143,7 +143,7 @@ def write_plan(plan: Plan, workload: Workload) -> dict[str, object]:
         "format": PLAN,
         "version": NEWEST[PLAN],
         "workload": {"name": plan.workload_name, "fingerprint": plan.workload_fingerprint},
-        "problem": {"name": plan.problem.name, **_options(plan.problem)},
+        "problem": {"name": plan.problem.name, **problem_values(plan.problem)},
         "objective": plan.objective,
         "bound": finite(plan.bound),
         "gap": finite(plan.gap),
@@ -160,7 +160,7 @@ def write_plan(plan: Plan, workload: Workload) -> dict[str, object]:
     }
 
 
-def _options(problem: Problem) -> dict[str, Any]:
+def problem_values(problem: Problem) -> dict[str, Any]:
     """Return a problem's fields as JSON values; a topology as in its own file."""
     if isinstance(problem, DeviceMapping):
         plain = {item.name: getattr(problem, item.name) for item in fields(problem)}

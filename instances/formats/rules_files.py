@@ -40,7 +40,7 @@ def load_rules(path: str | Path) -> PlacementRules:
     --------
     >>> import json, stagecut
     >>> from pathlib import Path
-    >>> file = json.loads(stagecut.dumps(stagecut.accelerators_and_cpus(2)))
+    >>> file = json.loads(stagecut.instances.formats.dumps(stagecut.accelerators_and_cpus(2)))
     >>> file["placement_rules"] = {"pins": [["embed*", 0]]}
     >>> _ = Path("cluster.json").write_text(json.dumps(file))
     >>> load_rules("cluster.json").pins

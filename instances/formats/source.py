@@ -282,7 +282,11 @@ def explain(error: str, data: object, kind: type[Any]) -> str:
         return f"{begin}unknown key {quote(match[1])}; remove it or correct its spelling"
     if message.startswith("Invalid enum value") and len(where) == 1:
         hint = get_type_hints(kind)[where[0]]
-        allowed = ", ".join(map(str, hint if isinstance(hint, EnumType) else get_args(hint)))
+        options = [hint] if isinstance(hint, EnumType) else get_args(hint)
+        allowed = ", ".join(
+            str(item) for one in options for item in (one if isinstance(one, EnumType) else [one])
+            if item is not type(None)
+        )  # fmt: skip
         return f"{where[0]} is {quote(value)}; it must be one of {allowed}"
     if match := re.match(r"Expected `([^`]+)`, got", message):
         wanted = _TYPES.get(match[1], match[1])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.resources import files
 from types import MappingProxyType
@@ -163,9 +163,8 @@ def build(
     many = len(network.operators) * microbatches * (1 + entry.training)
     if many > MOST_OPERATORS:
         raise InputError(f"{name}: {many} operators; at most {MOST_OPERATORS} are generated")
-    return to_workload(
+    workload = to_workload(
         network,
-        _named(name, deeper=deeper, microbatches=microbatches),
         machine(accelerator),
         granularity=entry.granularity,
         training=entry.training,
@@ -173,7 +172,11 @@ def build(
         via=Via.of("via", via),
         accelerators=accelerators,
         microbatches=microbatches,
-        provenance={"source": architecture.source},
+    )
+    return replace(
+        workload,
+        name=_named(name, deeper=deeper, microbatches=microbatches),
+        provenance={**workload.provenance, "source": architecture.source},
     )
 
 

@@ -176,7 +176,7 @@ class DeviceMapping(ByFields):
     stages, replicas
         S and R; S·R devices are used, the others are spare.
     mode
-        ``p2p`` counts P alone, ``allr`` A alone, ``both`` both.
+        ``both`` counts P and A, ``p2p`` P alone, ``allr`` A alone.
     microbatches
         m.
     gradients
@@ -207,13 +207,13 @@ class DeviceMapping(ByFields):
     >>> import stagecut
     >>> problem = stagecut.DeviceMapping(stagecut.topology("ring:8"), stages=4, replicas=2)
     >>> problem.mode, problem.collective
-    ('p2p', 'cheapest')
+    ('both', 'cheapest')
     """
 
     topology: Topology
     stages: int
-    replicas: int
-    mode: OrText[MappingMode] = MappingMode.P2P
+    replicas: int = 1
+    mode: OrText[MappingMode] = MappingMode.BOTH
     microbatches: int = 1
     gradients: bool = True
     collective: OrText[Collective] | None = None

@@ -31,7 +31,7 @@ class StageCosts:
     Examples
     --------
     >>> import stagecut
-    >>> costs = stagecut.StageCosts([1e-3, 2e-3], [4e6], [4e6], [1e9, 1e9])
+    >>> costs = stagecut.instances.StageCosts([1e-3, 2e-3], [4e6], [4e6], [1e9, 1e9])
     >>> costs.size
     2
     """

@@ -41,7 +41,7 @@ class LayerRule:
     Examples
     --------
     >>> import stagecut
-    >>> rule = stagecut.LayerRule("embedding", degrees=(1,), recomputation="off")
+    >>> rule = stagecut.instances.LayerRule("embedding", degrees=(1,), recomputation="off")
     >>> stagecut.Training(rules=(rule,)).rules[0].recomputation
     'off'
     """

@@ -9,3 +9,14 @@ a run of the model itself), `layers.py` (operators → layers),
 `prices/prices.py` (their times, by `prices/estimate.py`, or by `prices/timing.py` and
 `prices/correct.py`), `to_workload.py`.
 """
+
+from __future__ import annotations
+
+from ..common.lazy import loader, names_of
+
+#: Module → the names that it gives.
+_MODULES = {
+    "counts": "counted_by_torch",
+}
+__getattr__ = loader(__name__, _MODULES)
+__all__ = names_of(_MODULES)  # noqa: PLE0605, RUF100

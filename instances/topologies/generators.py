@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -26,7 +27,8 @@ def grid(name: str, sides: tuple[int, ...], wraps: bool) -> Topology:
     check_size(name, math.prod(sides))
     names = tuple(",".join(map(str, place)) for place in np.ndindex(*sides))
     links = grid_links(sides, wraps)
-    return _alike(name, names, links, GRID, GRID_LATENCY_S, shape=sides, wraps=wraps)
+    plain = _alike(name, names, links, GRID, GRID_LATENCY_S)
+    return replace(plain, shape=sides, wraps=wraps)
 
 
 def fat_tree(name: str, sides: tuple[int, ...]) -> Topology:
@@ -184,8 +186,6 @@ def _alike(
     *,
     switches: int = 0,
     island: Ints | None = None,
-    shape: tuple[int, ...] = (),
-    wraps: bool = False,
 ) -> Topology:
     return Topology(
         name=name,
@@ -195,6 +195,4 @@ def _alike(
         bytes_per_s=np.broadcast_to(np.asarray(bandwidth), (len(links),)),
         switches=switches,
         island=np.zeros(len(devices), np.int64) if island is None else island,
-        shape=shape,
-        wraps=wraps,
     )

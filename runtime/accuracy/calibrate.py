@@ -76,8 +76,8 @@ def calibrate(
     >>> done = (Done(0, Action(0, Kind.F, 0), 0.0, took_s),)
     >>> rank = RankRecording(0, "host", "cuda:0", done)
     >>> recording = RunRecording(workload.fingerprint, plan.placement, "inference", 1, (rank,))
-    >>> comparison = stagecut.compare_run(workload, plan, recording)
-    >>> factors = stagecut.calibrate(workload, plan, comparison, "run.json").factors
+    >>> comparison = stagecut.runtime.compare_run(workload, plan, recording)
+    >>> factors = stagecut.runtime.calibrate(workload, plan, comparison, "run.json").factors
     >>> factors["factor"].round(6).tolist()
     [2.0]
     """

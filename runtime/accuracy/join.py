@@ -207,7 +207,7 @@ def compare_run(
     >>> done = (Done(0, Action(0, Kind.F, 0), 0.0, took_s),)
     >>> rank = RankRecording(0, "host", "cuda:0", done)
     >>> recording = RunRecording(workload.fingerprint, plan.placement, "inference", 1, (rank,))
-    >>> round(stagecut.compare_run(workload, plan, recording).error, 6)
+    >>> round(stagecut.runtime.compare_run(workload, plan, recording).error, 6)
     -0.5
     """
     plan = plan_of(plan)

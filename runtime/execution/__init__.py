@@ -24,3 +24,18 @@ node its signatures, `device.py` is one device at work, with `operators.py` on i
 `local.py` is what it computes on them, `collectives.py` what it exchanges; `recording.py` keeps
 what was done, `run.py` takes the steps. `stage.py` runs the layers of a pipeline's stage so.
 """
+
+from __future__ import annotations
+
+from ...instances.common.lazy import loader, names_of
+
+#: Module → the names that it gives.
+_MODULES = {
+    "guard.failures": "guarded",
+    "own_loop.loop": "Loop stage_chain",
+    "own_loop.training_pieces": "training_pieces",
+    "recording_file": "load_recording",
+    "stage_modules": "StageModule clip_gradients tied_gradients",
+}
+__getattr__ = loader(__name__, _MODULES)
+__all__ = names_of(_MODULES)  # noqa: PLE0605, RUF100

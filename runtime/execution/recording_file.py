@@ -161,7 +161,7 @@ def load_recording(path: str | Path) -> RunRecording:
     Examples
     --------
     >>> import stagecut
-    >>> stagecut.load_recording("recording.json")
+    >>> stagecut.runtime.execution.load_recording("recording.json")
     Traceback (most recent call last):
     stagecut.instances.common.errors.InputError: recording.json: no such file; check the path
     """

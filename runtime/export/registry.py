@@ -137,7 +137,7 @@ def _as_script(workload: Workload, plan: Plan) -> None:
         If a script of the plan is refused.
     """
     if not isinstance(plan.solution, Placement | PipelinePlacement):
-        raise InputError("a script runs placements; plan with --objective iteration or throughput")
+        raise InputError("a script runs placements; plan with --problem iteration or throughput")
     made = workload.provenance
     if made.get("generator") != "stagecut.instances.pytorch":
         raise InputError(f"{workload.name} is of no PyTorch model; profile one")
@@ -147,7 +147,7 @@ def _as_script(workload: Workload, plan: Plan) -> None:
     for tie in workload.ties:
         if len({where[copy.holder] for copy in tie.copies}) > 1:
             raise InputError(
-                "a tied weight is on several devices; plan with --tied colour, or use stagecut run"
+                "a tied weight is on several devices; plan with --for python, or use stagecut run"
             )
 
 

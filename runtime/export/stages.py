@@ -235,7 +235,7 @@ def _stages(workload: Workload, plan: Plan, target: str) -> list[_Stage]:
         )
     raise InputError(
         f"{target}: the plan is for the latency of one request, not for a pipeline; plan with "
-        "--objective iteration, throughput or training"
+        "--problem iteration, throughput or training"
     )
 
 

@@ -32,7 +32,7 @@ class LinkDetail(Choice):
     >>> sizes = np.array([1e3, 1e6, 1e9])
     >>> timed = Timed(sizes, tuple(np.full(5, 1e-5 + size / 25e9) for size in sizes))
     >>> measurement = Measurement("nccl", ranks, (RankPair(0, 1, timed),), timed)
-    >>> cluster = stagecut.to_cluster(measurement, LinkDetail.EACH)
+    >>> cluster = stagecut.runtime.measure.to_cluster(measurement, LinkDetail.EACH)
     >>> len(cluster.links)
     1
     """
@@ -221,7 +221,7 @@ def to_cluster(measurement: Measurement, links: LinkDetail | str = LinkDetail.AU
     >>> sizes = np.array([1e3, 1e6, 1e9])
     >>> timed = Timed(sizes, tuple(np.full(5, 1e-5 + size / 25e9) for size in sizes))
     >>> measurement = Measurement("nccl", ranks, (RankPair(0, 1, timed),), timed)
-    >>> cluster = stagecut.to_cluster(measurement)
+    >>> cluster = stagecut.runtime.measure.to_cluster(measurement)
     >>> cluster.kinds[0].name, f"{cluster.kinds[0].link.bytes_per_s:.3g}"
     ('H100', '2.5e+10')
     """

@@ -1,4 +1,4 @@
-"""The one driver of integer programs: what a solver says, and what of it becomes a certificate.
+"""Driver of all integer programs: decides which claims of a solver become certificates.
 
 A problem states its program and how to read a solution (`IntegerProgram`); everything between that
 and the search is here: which bound is believed, by how much tolerances weaken it, what an answer
@@ -36,9 +36,9 @@ from ...instances.common.arrays import Floats
 from .compiled_model import Compiled
 from .highs import Outcome, run_highs
 from .other_solvers import run_other
-from .proofs.check_program import ProofOutcome, check
-from .proofs.tighten import tighten
-from .search import OPTIMAL_GAP, S, Search
+from .proofs import ProofOutcome, check
+from .search import OPTIMAL_GAP, Clock, S, Search
+from .tighten import tighten
 
 #: What programs are stated to have as objective, about: that of the incumbent, if there is one.
 STATED_OBJECTIVE = 1000.0
@@ -67,7 +67,7 @@ CHECK_NODES, UNBELIEVED_NODES = 2000, 20_000
 
 @dataclass(frozen=True, eq=False)
 class IntegerProgram(Generic[S]):
-    """An integer program, and how to read what a solver answers.
+    """An integer program, and how to read a solver's values as a solution.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ class IntegerProgram(Generic[S]):
 
 
 class TimeIsUp(Exception):
-    """Stating a program was given up, as the search has to stop."""
+    """The search has to stop while a program is being stated."""
 
 
 def solve_program(
@@ -109,7 +109,7 @@ def solve_program(
     seconds: float | None = None,
     gap: float | None = None,
 ) -> None:
-    """Solve a program: offer its solutions, raise the bound, say why it ended.
+    """Solve a program: offer its solutions, raise the bound, record the limit that ended it.
 
     Parameters
     ----------
@@ -243,7 +243,7 @@ class _Solve(Generic[S]):
             self.search.raise_bound(self._safe(bound) * self.program.scale, self.origin)
 
     def _safe(self, bound: float) -> float:
-        """Return a bound less the error that the solver's tolerances allow, in the program's unit.
+        """Return a bound lowered by the solver's tolerances, in the program's unit.
 
         What is above the incumbent by rounding alone says that nothing is better.
         """
@@ -292,13 +292,13 @@ class _Solve(Generic[S]):
             return ProofOutcome.UNDECIDED
         brief = self.believed and math.isfinite(target)
         seconds = CHECK_SECONDS + CHECK_PART * search.phases["solve"]
-        until = search.seconds + (seconds if brief else UNBELIEVED_SECONDS)
+        clock = Clock(seconds if brief else UNBELIEVED_SECONDS)
         with search.phase("prove again"):
             try:
                 return check(
                     linear,
                     target,
-                    should_stop=lambda: search.seconds > until or search.seconds_left <= 0,
+                    should_stop=lambda: clock.should_stop() or search.overdue() > 0,
                     nodes=CHECK_NODES if brief else UNBELIEVED_NODES,
                 )
             except SolverError as error:

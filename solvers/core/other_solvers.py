@@ -86,7 +86,7 @@ def check_solver(name: str) -> None:
 
 
 def _first_line(error: Exception) -> str:
-    """Return what an error says first; its name where it says nothing."""
+    """Return the first line of an error's message, or its type."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...instances.common.arrays import Bools, Floats
-from ..core.search import Stoppable
+from ..core.search import Clock
 from .by_device.device_limits import device_limits
 from .chain_dp import Cheapest, Used, cheapest_chain
 from .kept_rules import share_a_device
@@ -57,7 +57,7 @@ Offer = Callable[[Cheapest, float], None]
 
 
 def branch(
-    plans: Sized, aim: Callable[[], float], offer: Offer, search: Stoppable, most: int
+    plans: Sized, aim: Callable[[], float], offer: Offer, search: Clock, most: int
 ) -> Generator[None, None, Branching]:
     """Look for chains of P stages with a makespan below the target, some nodes a step.
 
@@ -79,7 +79,7 @@ def branch(
 
 class _Brancher:
     def __init__(
-        self, plans: Sized, aim: Callable[[], float], offer: Offer, search: Stoppable, most: int
+        self, plans: Sized, aim: Callable[[], float], offer: Offer, search: Clock, most: int
     ) -> None:
         self.plans, self.target, self.aim, self.offer = plans, aim(), aim, offer
         self.search, self.most = search, most

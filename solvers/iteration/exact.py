@@ -21,7 +21,7 @@ from ...formulations.task import Task
 from ...formulations.throughput.infeasible import why_infeasible
 from ...instances import Iteration, Solution
 from ..core.lattice import chain, list_ideals
-from ..core.search import Search, Share
+from ..core.search import Search
 from .annealing.restarts import ANNEALINGS, Best, restarts, sizes_of
 from .first_plans import first_plans
 from .numbers import most_work, numbers_of_stages, try_candidates
@@ -105,7 +105,7 @@ def _anneal(task: Task[Iteration], statement: Line, search: Search[Solution]) ->
 
 def _heuristics(run: Run) -> None:
     """Offer candidates for each number of stages."""
-    until = Share(run.search, SHARE)
+    until = run.search.part(SHARE)
     total = float(run.line.compute.min(axis=0).sum())
     share = total / float(run.line.count.sum())
     for part in WORK:

@@ -43,7 +43,7 @@ from ...formulations.iteration.modules import Modules, block_of, modules
 from ...formulations.task import Task
 from ...instances import Iteration, PipelinePlacement, Solution
 from ...instances.common.arrays import Floats, Ints
-from ..core.search import Search, Share
+from ..core.search import Search
 from .first_plans import accelerators, first_plans
 
 #: Part of the largest block that Accelerate adds to each device's part of the weights.
@@ -220,7 +220,7 @@ def default_split(name: str, task: Task[Iteration], search: Search[Solution]) ->
         with search.phase("build"):
             statement = line(task)
         for placement in splits(BY_NAME[name], task, statement):
-            if not search.offer(placement) and np.isinf(search.value(placement)):
+            if not search.offer(placement) and np.isinf(search.judge(placement)):
                 raise Refused(_why_not(task, placement))
     except Refused as reason:
         search.note(f"{search.method}: {reason}")
@@ -230,7 +230,7 @@ def offer_defaults(task: Task[Iteration], search: Search[Solution]) -> None:
     """Offer equal parts, then what all rules give, so that no plan of the search is behind them."""
     statement = line(task)
     first_plans(task, statement, search)
-    share = Share(search, RULES_SHARE)
+    share = search.part(RULES_SHARE)
     for rule in BY_NAME.values():
         with suppress(Refused):
             for placement in splits(rule, task, statement):

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from ...formulations.task import Task
 from ...instances import Iteration, PlacementRules, Solution
 from ...instances.common.errors import quote
-from ..core.method import Method, SolverName
-from ..core.portfolio.strategy import Strategy
+from ..core.method import Method, SolverName, Strategy
 from ..core.search import Search
 from ..learned.options import LEARNED_OPTIONS, no_policy
 from .turns import ANNEALING
@@ -133,6 +132,5 @@ METHODS: dict[str, Method[Iteration]] = {
         SolverName("stagecut.solvers.iteration.frameworks.default_split", ("deepspeed-type",)),
         {"type": ()},
         refuses=(_no_regex, _no_rules),
-        argument="type",
     ),
 }

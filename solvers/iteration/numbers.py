@@ -7,7 +7,7 @@ import numpy as np
 from ...formulations.iteration.chain import Chain
 from ...formulations.iteration.line import most_between
 from ...formulations.iteration.orders import order_of
-from ..core.search import Stoppable
+from ..core.search import Clock
 from .annealing.climb import Chains, climb
 from .chain_dp import Cheapest
 from .run import Run, ideals_of
@@ -64,7 +64,7 @@ def numbers_of_stages(run: Run, most: float, *, prove: bool) -> list[Sized] | No
     return sorted(found, key=lambda plans: plans.bound)
 
 
-def try_candidates(run: Run, plans: Sized, until: Stoppable) -> None:
+def try_candidates(run: Run, plans: Sized, until: Clock) -> None:
     """Offer candidates of P stages, and what moving the boundaries of the best ones gives."""
     paths = plans.paths
     met = []

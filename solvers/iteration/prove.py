@@ -12,7 +12,6 @@ from itertools import count
 
 import numpy as np
 
-from ..core.search import Share
 from .annealing.restarts import ANNEALINGS, LONG_STEPS, Best, restarts
 from .branch import branch
 from .by_device.prove import by_device, chains_by_device
@@ -52,7 +51,7 @@ def prove(run: Run) -> bool:
             search.raise_bound(bound, ORIGIN)
 
     raise_bound()
-    until = Share(search, SHARE)
+    until = search.part(SHARE)
     with search.phase("candidates"):
         for plans in numbers:
             if plans.bound < search.objective and not until.should_stop():

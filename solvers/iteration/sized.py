@@ -21,7 +21,7 @@ from ...formulations.iteration.chain import Chain
 from ...formulations.iteration.divisible import divide
 from ...formulations.iteration.paths_lp import mix
 from ...instances.common.arrays import Bools, Floats
-from ..core.search import Stoppable
+from ..core.search import Clock
 from .chain_dp import Cheapest, cheapest_chain
 from .stage_paths import StagePaths
 
@@ -103,7 +103,7 @@ def leave_out(plans: Sized, objective: float) -> None:
         plans.paths = replace(paths, stages=paths.stages.keep(kept))
 
 
-def candidates(plans: Sized, search: Stoppable) -> Iterator[Cheapest]:
+def candidates(plans: Sized, search: Clock) -> Iterator[Cheapest]:
     """Yield chains that are good, and raise the bound to what the worst stage of any must cost.
 
     The first has the least largest bound of a stage; the others, with a little more than that, the
@@ -128,7 +128,7 @@ def candidates(plans: Sized, search: Stoppable) -> Iterator[Cheapest]:
             yield chain
 
 
-def refute(plans: Sized, target: float, search: Stoppable) -> Iterator[tuple[float, Cheapest]]:
+def refute(plans: Sized, target: float, search: Clock) -> Iterator[tuple[float, Cheapest]]:
     """Raise the bound of plans with P stages, to the target at most.
 
     Yields

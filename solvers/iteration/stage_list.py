@@ -9,7 +9,7 @@ import numpy as np
 from ...formulations.iteration.line import Line
 from ...instances.common.arrays import Bools, Floats, Ints
 from ..core.lattice import Lattice, incidence_of
-from ..core.search import Stoppable
+from ..core.search import Clock
 from . import kernels
 from .kept_rules import keep_apart
 
@@ -68,7 +68,7 @@ class StageList:
 
 
 def list_stages(
-    line: Line, lattice: Lattice, most_work: float, search: Stoppable, paid: Bools | None = None
+    line: Line, lattice: Lattice, most_work: float, search: Clock, paid: Bools | None = None
 ) -> StageList | None:
     """List the stages whose compute per microbatch is at most `most_work`, as are all in a chain.
 

@@ -11,7 +11,7 @@ from ...formulations.iteration.chain import Chain
 from ...formulations.iteration.divisible import per_pass
 from ...formulations.iteration.line import Line
 from ...instances.common.arrays import Bools, Floats, Ints
-from ..core.search import Stoppable
+from ..core.search import Clock
 from .kept_rules import keep_pins, keeps
 from .stage_list import StageList
 
@@ -41,7 +41,7 @@ class StagePaths:
     line: Line
     stages: StageList
     chain: Chain
-    search: Stoppable
+    search: Clock
 
     @cached_property
     def paths(self) -> tuple[tuple[Floats, ...], ...]:

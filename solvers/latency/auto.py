@@ -12,7 +12,7 @@ from collections.abc import Callable
 from ...formulations.latency.graph import LatencyGraph, latency_graph
 from ...formulations.task import Task
 from ...instances import Latency, Solution
-from ..core.search import Search, Share
+from ..core.search import Search
 from .calls import several_calls
 from .greedy import first_plans, greedy, max_load
 from .label_dp.dp import raise_path_bound, solve_one_call
@@ -123,7 +123,7 @@ def _start_large(task: Task[Latency], search: Search[Solution], graph: LatencyGr
     if graph.size > MOST_PATH_UNITS or search.gap <= max(GOOD, search.limits.gap):
         return
     with search.phase("bound"):
-        raise_path_bound(task, search, graph, Share(search, BOUND_SHARE).should_stop)
+        raise_path_bound(task, search, graph, search.part(BOUND_SHARE).should_stop)
     search.method = "linear"
     with search.phase("start"):
         linear(task, search)
@@ -171,7 +171,7 @@ def label_dp(
         solve_by_series(task, search, latency_graph(task, whole_colours=True))
         return search.bound
 
-    share = Share(search, part)
+    share = search.part(part)
     waiting = [meanwhile] if meanwhile is not None else []
 
     def should_stop() -> bool:

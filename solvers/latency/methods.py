@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from ...formulations.task import Task
 from ...instances import Latency, Solution
-from ..core.method import Method, SolverName
-from ..core.portfolio.strategy import Strategy
+from ..core.method import Method, SolverName, Strategy
 from ..core.search import Search
 from ..learned.options import LEARNED_OPTIONS, no_policy
 

@@ -26,7 +26,7 @@ stays (`break_ties`).
 
 The bound is for the mapping of these stages: another partition may have a better one. The objective
 `busiest-link` has a strategy of its own (`busiest_link.py`). While `auto` runs in one process,
-`annealing` can run beside it in others.
+`annealing` of the same stages can run beside it in others, once these are chosen.
 """
 
 from __future__ import annotations

@@ -68,14 +68,8 @@ def _joint_program(task: Task[DeviceMapping], search: Search[Solution]) -> Integ
 
 def _two_phases(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     """Offer the plan of partition first, mapping after; its bound holds for one cut alone."""
-    left = search.seconds_left
-    limits = replace(
-        search.limits,
-        seconds=None if math.isinf(left) else max(TWO_PHASE_SHARE * left, 1e-3),
-        nodes=4,
-        gap=0.0,
-    )
-    inner: Search[Solution] = Search(limits, search.value)
+    limits = replace(search.limits, nodes=4, gap=0.0)
+    inner = Search(limits, search.judge, within=search.part(TWO_PHASE_SHARE))
     with search.phase("two phases"):
         stage_times(task, inner)
     if inner.best is not None:

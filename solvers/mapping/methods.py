@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from ...formulations.task import Task
 from ...instances import DeviceMapping
 from ...instances.model.stage_costs import parameter_bytes
-from ..core.method import Method, SolverName
-from ..core.portfolio.strategy import Strategy
+from ..core.method import Method, SolverName, Strategy
 
 #: Name of the annealing that runs beside `auto`.
 ANNEALING = "annealing"
@@ -37,7 +36,12 @@ def _not_rings(method: str, task: Task[DeviceMapping]) -> str | None:
 def _beside(task: Task[DeviceMapping]) -> Sequence[Strategy]:  # noqa: ARG001
     """Return the strategies that run beside `auto` in other processes."""
     return (
-        Strategy(ANNEALING, SolverName("stagecut.solvers.mapping.auto.annealing"), seeded=True),
+        Strategy(
+            ANNEALING,
+            SolverName("stagecut.solvers.mapping.auto.annealing"),
+            seeded=True,
+            restricted=True,
+        ),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution, StageCosts, stage_costs
 from ...instances.common.arrays import Ints
 from ...instances.common.units import TIME_UNITS
-from ..core.search import OPTIMAL_GAP, Search
+from ..core.search import OPTIMAL_GAP, Clock, Search
 from .annealing.costs import best_routes, descend
 from .layouts import first_mapping, layouts, matched
 from .parameters import (
@@ -48,10 +48,11 @@ class MappingState:
         self.search = search
         self.unit = TIME_UNITS.get(task.workload.time_unit, 1.0)
         self.workload = task.workload
+        known = search.best  # a start, or, in another process, what the solve has found
         with search.phase("first"):
             first_mapping(task, search)
         with search.phase("partition"):
-            stage = _stages_of(task, search)
+            stage = known.stage if isinstance(known, ReplicaPlacement) else _stages_of(task, search)
         self._take(stage)
         self.lower_bounds = LowerBounds(
             np.zeros(self.problem.stages), np.zeros(self.problem.stages)
@@ -138,13 +139,14 @@ class MappingState:
     def layouts(self) -> None:
         """Offer the constructions; if the first mapping beats them, map its stages instead.
 
+        From then on the stages are given: mappings of others, from other processes, are not taken.
         Then bound each stage alone, and improve the orders of the constructions.
         """
         with self.search.phase("layouts"):
             offered = self._layouts()
-            best = self.search.best
-            if isinstance(best, ReplicaPlacement) and (best.stage != self.stage).any():
-                self._take(best.stage)
+            stage = self._fix_stages()
+            if (stage != self.stage).any():
+                self._take(stage)
                 offered = self._layouts()
         self.raise_bound(0.0, "no time is below 0")
         if self.problem.objective == "stage-time":
@@ -155,6 +157,14 @@ class MappingState:
             if not self.rings_only:
                 for slots, sends_to in offered:
                     self._offer_orders(slots, sends_to)
+
+    def _fix_stages(self) -> Ints:
+        """Restrict the search to mappings of the incumbent's stages, and return these."""
+        while True:
+            best = self.search.best
+            stage = best.stage if isinstance(best, ReplicaPlacement) else self.stage
+            if self.search.restrict(partial(_has_stages, stage)):  # else a better one came now
+                return stage
 
     def _layouts(self) -> list[tuple[Ints, Ints]]:
         """Offer the constructions; return those offered before a limit."""
@@ -209,11 +219,10 @@ class MappingState:
             Limits of the bisection; the width is relative.
         """
         search = self.search
-        until = search.seconds + seconds
+        clock = Clock(seconds, within=search)
 
         def enough() -> bool:
-            over = search.seconds > until or search.should_stop()
-            return over or search.gap <= OPTIMAL_GAP
+            return clock.should_stop() or search.gap <= OPTIMAL_GAP
 
         test = count_test(search, block)
         if enough():
@@ -243,6 +252,10 @@ class MappingState:
                 slots = test.pack(costs, self.block, segments)
                 if slots is not None:
                     self.offer(slots, matched(costs, slots))
+
+
+def _has_stages(stage: Ints, solution: Solution) -> bool:
+    return isinstance(solution, ReplicaPlacement) and np.array_equal(solution.stage, stage)
 
 
 def _stages_of(task: Task[DeviceMapping], search: Search[Solution]) -> Ints:

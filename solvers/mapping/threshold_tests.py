@@ -47,7 +47,7 @@ from ...formulations.mapping.message_program import MessageProgram, message_prog
 from ...formulations.mapping.ring_program import RingProgram, cells_of, cuts, orders
 from ...instances.common.arrays import Bools, Floats, Ints
 from ..core.highs import Outcome, run_highs
-from ..core.search import S, Search
+from ..core.search import Clock, S, Search
 from .parameters import (
     COMPLETION_PAIRS,
     COUNT_PROGRAM_NODES,
@@ -310,13 +310,13 @@ class RingTest(ProgramTest[S]):
     def _solve(self, program: RingProgram, cost: Floats) -> Decision:
         """Solve a program with cuts until every ring is one cycle, or the time is up."""
         search = self._search
-        until = search.seconds + self._seconds
-        while search.seconds < until and not search.should_stop():
+        clock = Clock(self._seconds, within=search)
+        while not clock.should_stop():
             outcome = run_highs(
                 replace(program.rows.build(), cost=cost),
                 search,
                 on_incumbent=lambda _: True,
-                seconds=until - search.seconds,
+                seconds=clock.seconds_left,
             )
             if outcome.status == "infeasible":
                 return _INFEASIBLE

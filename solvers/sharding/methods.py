@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from ...formulations.task import Task
 from ...instances import Sharding
-from ..core.method import Method, SolverName
-from ..core.portfolio.strategy import Strategy
+from ..core.method import Method, SolverName, Strategy
 
 
 def _links(_method: str, task: Task[Sharding]) -> str | None:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from ...formulations.task import Task
 from ...instances import Solution, Throughput
-from ..core.method import Method, SolverName
-from ..core.portfolio.strategy import Strategy
+from ..core.method import Method, SolverName, Strategy
 from ..core.search import Search
 from ..learned.options import LEARNED_OPTIONS, no_policy
 
@@ -67,7 +66,7 @@ def _hosts_alone(method: str, task: Task[Throughput]) -> str | None:
     return f"method {method}: it needs at least one accelerator"
 
 
-#: What `options` may say: the solver of integer programs.
+#: What follows their names and a colon: the solver of integer programs.
 _SOLVER: dict[str, tuple[str, ...]] = {"solver": ()}
 
 #: By name.

@@ -139,7 +139,7 @@ def improve_slots(
         [(v, d, j) for (v, d), j in columns.items() if j is not None], dtype=np.int64
     ).T
     by_nodes = search.limits.nodes is not None
-    ends = search.seconds + (math.inf if by_nodes else SHARE * search.seconds_left)
+    clock = search.part(1.0 if by_nodes else SHARE)
     x, improved = start, True
     while improved:
         improved = False
@@ -150,8 +150,7 @@ def improve_slots(
         worst = int(loads.argmax())
         others = [d for d in np.argsort(loads, kind="stable").tolist() if d != worst]
         for freed in (*combinations(others, 1), *combinations(others, 2)):
-            left = ends - search.seconds
-            if search.should_stop() or left <= 0:
+            if clock.should_stop():
                 return x
             slots = (worst, *freed)
             free = np.isin(at[unit], slots) & np.isin(slot, slots)
@@ -164,7 +163,7 @@ def improve_slots(
                 start=x,
                 gap=1e-4,
                 options={"mip_max_nodes": NODES},
-                seconds=left if by_nodes else min(SECONDS, left),
+                seconds=min(math.inf if by_nodes else SECONDS, clock.seconds_left),
             )
             if outcome.x is None:
                 continue

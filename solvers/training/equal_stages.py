@@ -11,7 +11,7 @@ from ...formulations.task import Task
 from ...formulations.training.staging import Staging, state_staging
 from ...instances import Solution, Training, in_stages
 from ...instances.common.arrays import Ints
-from ..core.search import Search, Share
+from ..core.search import Search
 
 #: Gap up to which a first plan is good enough, and the part of the time that better ones get.
 POOR, FIRST_SHARE = 0.5, 0.1
@@ -99,7 +99,7 @@ def _repeated(staging: Staging) -> Ints:
 
 def first_plan(task: Task[Training], search: Search[Solution]) -> None:
     """Offer data parallelism; if it is poor or breaks a rule, equal stages until one is not."""
-    share = Share(search, FIRST_SHARE)
+    share = search.part(FIRST_SHARE)
     if search.best is None:
         search.method = "data-parallel"
         data_parallel(task, search)
@@ -149,7 +149,7 @@ def _offer(
                 ],
                 task.cluster,
             )
-            value = search.value(plan)
+            value = search.judge(plan)
             if value < search.objective:
                 search.offer(plan)
             if not value < least:  # fewer replicas do not take less memory either

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,9 +25,6 @@ from .stage_kernels import UnitOptions, configure, price_stage
 
 #: What a file counts once per stage besides weights and gradients.
 FIXED = "fixed bytes besides (optimizer state in the file, recomputed activations)"
-
-#: Seconds between two looks at the clock.
-LOOK_S = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +152,7 @@ class Planner:
             at=at,
         )
         labels = no_labels(lattice.size, len(slowdown), by_stages=len(at) > 0)
-        with halted(search) as halt:
+        with search.flag() as halt:
             labels = extend_plans(0, lattice.size - 1, self.data, query, labels, halt)
         if halt[0]:
             return None
@@ -250,32 +244,6 @@ class Planner:
             terms["optimizer state"] += state
             terms[FIXED] += fixed - weights
         return sum(terms.values()), terms
-
-
-@contextmanager
-def halted(search: Search[Solution]) -> Iterator[Ints]:
-    """Yield a flag, shape (1,), that is set as soon as the search should stop.
-
-    The stages that can follow one ideal may be more than fit into the time left, so a kernel cannot
-    wait for the next ideal to look at the clock.
-    """
-    halt = np.zeros(1, np.int64)
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.is_set():
-            if search.should_stop():
-                halt[0] = 1
-                return
-            over.wait(LOOK_S)
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield halt
-    finally:
-        over.set()
-        watcher.join()
 
 
 def training_data(staging: Staging, lattice: Lattice, greedy: bool) -> TrainingData:

@@ -113,9 +113,11 @@ def test_what_cannot_be_relaxed_is_said() -> None:
 def test_relaxations_of_schedules_are_bounds(seed: int, split: bool) -> None:
     rng = np.random.default_rng(seed)
     forward, backward = rng.uniform(1, 4, (2, 3)).tolist()
-    stages = stagecut.chain(forward, backward, send=[0.5] * 3, activation_bytes=[1.0] * 3)
+    stages = stagecut.runtime.simulate.chain(
+        forward, backward, send=[0.5] * 3, activation_bytes=[1.0] * 3
+    )
     limit = [2.0] * 3
-    weak = stagecut.relax_schedule(stages, 3, activation_bytes=limit, split=split)
+    weak = stagecut.api.relax_schedule(stages, 3, activation_bytes=limit, split=split)
     best = stagecut.best_schedule(stages, 3, activation_bytes=limit, split=split)
     assert best.status == "optimal"
     assert weak.bound <= best.objective * (1 + 1e-6)
@@ -127,12 +129,12 @@ def test_relaxations_of_schedules_are_bounds(seed: int, split: bool) -> None:
         following = f"{int(str(name)[0]) + 1}{str(name)[1:]}"
         if "F" in str(name) and following in weak.passes.index:
             assert weak.passes.loc[following, "begin"] >= row["end"] - 1e-6
-    picture = stagecut.plot_passes(weak.passes)
+    picture = stagecut.runtime.pictures.plot_passes(weak.passes)
     devices = [label.get_text() for label in picture.axes[0].get_yticklabels()]
     assert [name for name in devices if name] == ["device 0", "device 1", "device 2"]
 
 
 def test_a_schedule_without_memory_has_no_relaxation() -> None:
-    stages = stagecut.chain([1.0], [1.0], activation_bytes=[2.0])
+    stages = stagecut.runtime.simulate.chain([1.0], [1.0], activation_bytes=[2.0])
     with pytest.raises(InfeasibleError, match="too small"):
-        stagecut.relax_schedule(stages, 2, activation_bytes=[1.0])
+        stagecut.api.relax_schedule(stages, 2, activation_bytes=[1.0])

@@ -14,7 +14,8 @@ import pytest
 from project import ROOT
 
 import stagecut
-from stagecut import InputError, Workload, tied_as
+from stagecut import InputError, Workload
+from stagecut.instances import tied_as
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 

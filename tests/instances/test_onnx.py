@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import stagecut
-from stagecut import InputError, tied_as
+from stagecut import InputError
+from stagecut.instances import tied_as
 
 onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
 

@@ -280,7 +280,7 @@ def test_outputs_and_gradients_are_counted_once_per_tensor() -> None:
         z = elementwise(net, "add", y, z)
     with net.layer("join"):
         concat(net, (z, x))
-    workload = to_workload(net, "small", A100, training=True)
+    workload = to_workload(net, A100, training=True)
     assert workload.output_bytes is not None
     size = dict(zip(workload.ids, workload.output_bytes.tolist(), strict=True))
     tensor = 2.0 * 4 * 8 * 8
@@ -303,7 +303,7 @@ def test_a_linear_operator_by_hand() -> None:
     net = Network("one", "8 rows")
     with net.layer("only"):
         linear(net, NetworkTensor((8, 1024)), 4096, "linear")
-    workload = to_workload(net, "one", A100)
+    workload = to_workload(net, A100)
     weights = 1024 * 4096 + 4096
     assert workload.extra["flops"][0] == 2 * 8 * 1024 * 4096
     moved = 2 * (8 * 1024 + weights + 8 * 4096)

@@ -543,9 +543,9 @@ def test_a_plan_for_a_launcher_is_taken_by_it(name: str, seed: int, tmp_path: Pa
             "profile with --depth",
         ),
         ({"backward": True}, ["--for", "vllm"], "plan its inference"),
-        ({}, ["--for", "mpi"], "must be one of python, csv"),
+        ({}, ["--for", "mpi"], "must be one of run, python, csv"),
         ({}, ["--for", "deepspeed", "--split", "noncontiguous"], "leave --split noncontiguous out"),
-        ({}, ["--for", "torchtitan", "--objective", "latency"], "plan with --objective iteration"),
+        ({}, ["--for", "torchtitan", "--problem", "latency"], "plan with --problem iteration"),
         (
             {"backward": True},
             ["--for", "megatron", "--microbatches", "4", "--schedule", "zb-h1"],
@@ -569,8 +569,8 @@ def test_what_a_launcher_cannot_take_is_said_before_the_search(
 
 
 def test_a_training_plan_for_a_launcher_has_one_value_of_each_degree() -> None:
-    asked = ["solve", "unet-training", "--objective", "training", "--bandwidth", "25GB"]
+    asked = ["solve", "unet-training", "--problem", "training", "--set", "bandwidth=25e9"]
     asked += ["--microbatches", "8", "--accelerators", "4", "--for", "megatron"]
     done = CliRunner().invoke(app, asked)
     assert isinstance(done.exception, InputError)
-    assert "the same value of --replicas, --degrees, --recomputation" in str(done.exception)
+    assert "the same value of replicas, degrees, recomputation" in str(done.exception)

@@ -48,7 +48,7 @@ def test_the_longest_path_is_the_simulators(schedule: str) -> None:
             )
             for own in (False, True)
         )
-        line = stagecut.chain(
+        line = stagecut.runtime.simulate.chain(
             forward[:, 0].tolist(),
             backward[:, 0].tolist(),
             device=[s % pipeline for s in range(stages)],

@@ -19,14 +19,13 @@ from stagecut import (
     InputError,
     Latency,
     Limits,
-    Split,
     Throughput,
     Training,
     Workload,
     solve,
     verify,
 )
-from stagecut.instances import Placement, Problem
+from stagecut.instances import Placement, Problem, Split
 from stagecut.runtime import evaluate
 from stagecut.solvers import METHODS
 

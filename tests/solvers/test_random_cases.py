@@ -24,8 +24,8 @@ from sweep import (
 )
 from wide_cases import three_never
 
-from stagecut import Result, Split, Throughput, Workload, accelerators_and_cpus, solve
-from stagecut.instances import Solution
+from stagecut import Result, Throughput, Workload, accelerators_and_cpus, solve
+from stagecut.instances import Solution, Split
 from stagecut.solvers import METHODS
 from stagecut.solvers.core.search import Search
 

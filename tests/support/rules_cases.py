@@ -11,18 +11,8 @@ from typing import Any
 import numpy as np
 from brute_iteration import placements
 
-from stagecut import (
-    CallPlacement,
-    Cluster,
-    Iteration,
-    Latency,
-    Placement,
-    PlacementRules,
-    Throughput,
-    Workload,
-    evaluate,
-)
-from stagecut.instances import Solution
+from stagecut import Cluster, Iteration, Latency, PlacementRules, Throughput, Workload, evaluate
+from stagecut.instances import CallPlacement, Placement, Solution
 from stagecut.instances.model.problem import names_stages
 
 

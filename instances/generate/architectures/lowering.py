@@ -40,7 +40,6 @@ read it. Scratch space and what is alive only between two operators is not count
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
@@ -93,7 +92,6 @@ SPARE = 0.2
 
 def to_workload(
     network: Network,
-    name: str,
     machine: Machine,
     *,
     granularity: Granularity = "layers",
@@ -102,9 +100,8 @@ def to_workload(
     via: Via = Via.PEER,
     accelerators: int | None = None,
     microbatches: int = 1,
-    provenance: Mapping[str, str] | None = None,
 ) -> Workload:
-    """Return the network as a workload, with a cluster that it fits on.
+    """Return the network as a workload of its title, with a cluster that it fits on.
 
     Parameters
     ----------
@@ -122,8 +119,6 @@ def to_workload(
         to spare. A CPU core comes with them.
     microbatches
         How many the graph is of; see `microbatches.py`.
-    provenance
-        Entries added to those of the generator.
 
     Notes
     -----
@@ -151,7 +146,7 @@ def to_workload(
     link = machine.peer if via == Via.PEER else machine.host
     transfer = [1e3 * link.seconds(size) for size in columns["output_bytes"].tolist()]
     once = Workload(
-        name=name,
+        name=network.title,
         ids=tuple(nodes),
         edges=np.array(edges, dtype=np.int64).reshape(-1, 2),
         times={kind: columns[kind] for kind in (ACCELERATOR, CPU)},
@@ -172,7 +167,6 @@ def to_workload(
             "cpu": f"{CPU_CORE.name}: {CPU_CORE.source}",
             "cost_model": "roofline",
             "link": "between accelerators" if via == Via.PEER else "to host memory",
-            **(provenance or {}),
         },
     )
     ties = _ties(operators, group, count if training else 0, link)

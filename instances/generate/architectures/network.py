@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Saves = Literal["inputs", "output", "both", "nothing"]
@@ -106,6 +106,10 @@ class Reads:
 
 INPUTS_ALONE = Reads()
 
+#: FLOPs of the backward pass over those of the forward pass, by kind of operator; of others 2 for
+#: products, one for each operand's gradient, and else 1. Attention has five products, not two.
+BACKWARD_RATIO = {"attention": 2.5}
+
 
 @dataclass
 class Network:
@@ -144,8 +148,6 @@ class Network:
         saves: Saves,
         reads: Reads = INPUTS_ALONE,
         products: bool = False,
-        backward_ratio: float | None = None,
-        cached: bool = False,
     ) -> NetworkTensor:
         """Add an operator and return its output.
 
@@ -157,13 +159,10 @@ class Network:
             Of the output.
         reads
             Its weights, and how much it reads of them and of its inputs.
-        backward_ratio
-            FLOPs of the backward pass over those of the forward pass; default: 2 for products,
-            one for each operand's gradient, and 1 for others.
         """
         producers = [t.producer for t in inputs if t.producer is not None]
         operands = {id(t) if t.producer is None else t.producer: t.elements for t in inputs}
-        ratio = backward_ratio or (2.0 if products else 1.0)
+        ratio = BACKWARD_RATIO.get(kind, 2.0 if products else 1.0)
         output = NetworkTensor(shape, len(self.operators))
         self.operators.append(
             NetworkOperator(
@@ -183,7 +182,13 @@ class Network:
                 saves=saves,
                 products=products,
                 backward_flops=ratio * flops,
-                cached=cached,
+                cached=False,
             )
         )
+        return output
+
+    def cache(self, output: NetworkTensor) -> NetworkTensor:
+        """Let an operator's output outlive the pass in inference, and return it."""
+        assert output.producer is not None
+        self.operators[output.producer] = replace(self.operators[output.producer], cached=True)
         return output

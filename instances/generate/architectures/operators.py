@@ -36,15 +36,9 @@ def elementwise(
 ) -> NetworkTensor:
     """Apply an elementwise function: the output has the shape of `x`; names default to kinds."""
     per_element, saves = ELEMENTWISE[kind]
-    return net.add(
-        kind,
-        name or kind,
-        (x, *others),
-        x.shape,
-        flops=per_element * x.elements,
-        saves=saves,
-        cached=cached,
-    )
+    flops = per_element * x.elements
+    output = net.add(kind, name or kind, (x, *others), x.shape, flops=flops, saves=saves)
+    return net.cache(output) if cached else output
 
 
 def linear(
@@ -60,7 +54,7 @@ def linear(
     """Y = X·W + b: 2·rows·in·out operations. With `owner`, W is that operator's and b its own."""
     before = x.shape[-1]
     matrix = before * width
-    return net.add(
+    output = net.add(
         "linear",
         name,
         (x,),
@@ -71,8 +65,8 @@ def linear(
         ),
         saves="inputs",
         products=True,
-        cached=cached,
     )
+    return net.cache(output) if cached else output
 
 
 def matmul(
@@ -257,5 +251,4 @@ def fused_attention(
         query.shape,
         flops=4 * query.elements * key.shape[1] * (0.5 if causal else 1.0),
         saves="both",
-        backward_ratio=2.5,
     )

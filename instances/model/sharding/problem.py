@@ -145,6 +145,8 @@ class Sharding(ByFields):
         choose(self, objective=ShardingObjective, optimizer=Optimizer)
         if self.optimizer not in STATE:
             raise InputError(f"optimizer: {self.optimizer!r} is not one of {', '.join(STATE)}")
+        if self.objective == ShardingObjective.TIME and self.beta != 1.0:
+            raise InputError("beta: it weighs elements for the objective distpar; leave it out")
         if not isinstance(self.mesh, DeviceMesh):
             raise InputError(f"mesh: {quote(self.mesh)} is not a DeviceMesh")
         for key, least in (("beta", 0.0), ("memory_bytes", 0.0)):

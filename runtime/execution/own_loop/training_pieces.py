@@ -111,7 +111,7 @@ def training_pieces(profile: Profile, workload: Workload, plan: Plan | Planned) 
         if stage.degree > 1 and 0 < len(again[s]) < len(stage.nodes):
             raise InputError(
                 f"stage {s}: some of its layers recompute, and a stage of tensor degree "
-                f"{stage.degree} recomputes as a whole; plan with --recomputation off or forced"
+                f"{stage.degree} recomputes as a whole; plan with --set recomputation=off"
             )
         first = int(solution.device[stage.nodes[0]])
         starts = range(first, first + stage.replicas * stage.degree, stage.degree)
@@ -175,7 +175,7 @@ def _layers(
         if (own[0].inputs, own[-1].outputs) != (piece.inputs, piece.outputs):
             raise InputError(
                 f"stage {piece.device}: its layers do not run one after the other; plan with "
-                "--degrees 1 --recomputation off"
+                "--degrees 1 --set recomputation=off"
             )
         found[piece.index] = own
     holding = Counter(name for layer in cut for name in layer.parameters)

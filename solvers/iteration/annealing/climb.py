@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ....instances.common.arrays import Floats, Ints
-from ...core.search import Stoppable
+from ...core.search import Clock
 from ..stage_paths import StagePaths
 
 #: Steps that a boundary moves at most in one move, and ideals tried at each.
@@ -59,7 +59,7 @@ class Chains:
         return makespan if fits else np.inf
 
 
-def climb(chains: Chains, ideals: Ints, search: Stoppable) -> tuple[float, Ints]:
+def climb(chains: Chains, ideals: Ints, search: Clock) -> tuple[float, Ints]:
     """Move boundaries until no move shortens the makespan; return it and the ideals.
 
     A move shifts one boundary by up to `REACH` units, or a run of boundaries by one unit each.

@@ -32,7 +32,7 @@ from ....formulations.throughput.whole_bytes import room_of
 from ....instances import Solution, Throughput
 from ....instances.common.arrays import Floats, Ints
 from ....instances.common.exact_sums import summable
-from ...core.search import Search, Stoppable
+from ...core.search import Clock, Search
 from ..column_generation.frontier import incidence
 from ..dp.stage_dp import knapsack
 from .bound_kernels import extend_intervals
@@ -79,7 +79,7 @@ class _CriticalPath:
         weight = np.ascontiguousarray(summable(weight))
         self._costs = np.minimum(time, 2 * longest), graph.memory_bytes, weight
 
-    def refutes(self, limit: float, clock: Stoppable) -> bool | None:
+    def refutes(self, limit: float, clock: Clock) -> bool | None:
         """Return whether the tests refute all plans within a limit; None if stopped."""
         length, count = self._length, int(self._count[0])
         shape = 1 + int(self._count[1:].sum()), length + 1
@@ -104,7 +104,7 @@ class _CriticalPath:
 
 
 def raise_by_critical_path(
-    task: Task[Throughput], graph: Hypergraph, search: Search[Solution], clock: Stoppable
+    task: Task[Throughput], graph: Hypergraph, search: Search[Solution], clock: Clock
 ) -> None:
     """Raise the bound of contiguous splits by bisection between it and the objective.
 

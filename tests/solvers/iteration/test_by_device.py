@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from brute_iteration import placements, training_case
 
-from stagecut import Cluster, InputError, Iteration, Limits, PipelinePlacement, Workload, evaluate
+from stagecut import Cluster, InputError, Iteration, Limits, Workload, evaluate
 from stagecut.formulations.iteration.chain import Chain
 from stagecut.formulations.iteration.divisible import divide
 from stagecut.formulations.iteration.line import line, most_between
 from stagecut.formulations.iteration.orders import order_of
 from stagecut.formulations.task import pose
+from stagecut.instances import PipelinePlacement
 from stagecut.instances.common.arrays import Ints
 from stagecut.solvers.core.lattice import Lattice, list_ideals
 from stagecut.solvers.core.search import Search

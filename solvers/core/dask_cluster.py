@@ -24,11 +24,10 @@ from distributed import as_completed as as_finished
 from distributed.comm.addressing import parse_address, parse_host_port
 from distributed.comm.registry import get_backend
 
-from ....instances import InputError
-from ....instances.common.errors import quote
-from .channel import A, Body, Channel, Executor, R
-from .messages import Found, Moved, Proved, Withdrawn
-from .processes import Process
+from ...instances import InputError
+from ...instances.common.errors import quote
+from .processes import A, Body, Channel, Executor, Moved, Process, R
+from .search import Found, Proved, Withdrawn
 
 #: Seconds in which a scheduler must answer.
 CONNECT_S = 20.0
@@ -116,7 +115,7 @@ def _check_reachable(address: str) -> None:
 
 
 class _Task(Channel):
-    """The solve's end of a channel to a task."""
+    """A channel to a Dask task, as the solve has it."""
 
     def __init__(self, client: Client, body: Body, argument: object) -> None:
         name = f"stagecut-{uuid.uuid4().hex}"
@@ -134,21 +133,21 @@ class _Task(Channel):
         self._thread.start()
 
     def send(self, message: object) -> None:
-        """Keep a message, in place of an older one of its kind and origin, for who asks."""
+        """Send a message, in place of an older one of its kind and origin that is not read yet."""
         key = (type(message).__name__, getattr(message, "origin", ""))
         with self._lock:
             if not _worse(message, self._known.get(key)):
                 self._known[key] = message
 
     def receive(self) -> Any:
-        """Return the next message; EOFError says how the task ended."""
+        """Return the next message, or raise EOFError with how the task ended."""
         message = self._inbox.get()
         if isinstance(message, EOFError):
             raise message
         return message
 
     def close(self) -> None:
-        """Take what has come, and let the task end."""
+        """Receive what has come, and let the task end."""
         self._closed.set()
 
     def wait(self, seconds: float) -> None:
@@ -156,7 +155,7 @@ class _Task(Channel):
         self._thread.join(max(0.0, seconds))
 
     def _exchange(self) -> None:
-        """Say what is known and take what comes, until the task ends or is to end."""
+        """Send and receive messages until the task ends or is closed."""
         try:
             why = self._until_end()
         except Exception as error:  # a connection breaks in many ways, and who waits must hear it
@@ -193,7 +192,7 @@ class _Task(Channel):
 
 
 def _worse(message: object, known: object) -> bool:
-    """Whether more is known already."""
+    """Whether a message adds nothing to one that is known."""
     if isinstance(message, Found) and isinstance(known, Found):
         return known.objective <= message.objective
     if isinstance(message, Proved) and isinstance(known, Proved):
@@ -202,7 +201,7 @@ def _worse(message: object, known: object) -> bool:
 
 
 def _relay(packed: bytes, name: str) -> None:
-    """Run a function in a process beside this task, and hand messages on in both directions."""
+    """Run a function in a process beside this task, and relay messages in both directions."""
     body, argument = pickle.loads(packed)
     state, found = Variable(f"{name}-known"), Queue(f"{name}-found")
     found.put(pickle.dumps(Moved()))

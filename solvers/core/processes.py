@@ -1,7 +1,10 @@
-"""Processes on this machine, as an executor.
+"""Processes that run a function elsewhere, and the channels by which to talk with them.
 
-They are started as programs and not forked, as threads of HiGHS or torch may be about, and not by
-`multiprocessing`, which would run the user's own program once more. They talk through pipes; a
+An *executor* runs functions: `LocalProcesses` on this machine, `DaskCluster` (`dask_cluster.py`) on
+others. Comparisons run their cases by `unordered`, solves their strategies by `start`.
+
+Processes are started as programs and not forked, as threads of HiGHS or torch may be about, and not
+by `multiprocessing`, which would run the user's own program once more. They talk through pipes; a
 process ends when its pipe does, so that none is left when this one is killed.
 """
 
@@ -16,9 +19,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from typing import IO, Any
+from dataclasses import dataclass
+from typing import IO, Any, Protocol, TypeVar
 
-from .channel import A, Body, Channel, Executor, R
+A = TypeVar("A")
+R = TypeVar("R")
 
 #: The last message to the thread that writes.
 _CLOSED = object()
@@ -27,8 +32,59 @@ _CLOSED = object()
 ATTEMPTS = 5
 
 
+class Channel(Protocol):
+    """Messages to and from a function that runs elsewhere."""
+
+    def send(self, message: object) -> None:
+        """Send a message; returns at once, and never fails, though the message may be lost."""
+
+    def receive(self) -> Any:
+        """Return the next message, or wait for it.
+
+        Raises
+        ------
+        EOFError
+            Once the function has ended and all that it sent is received; says how it ended.
+        """
+
+    def close(self) -> None:
+        """End the function, wherever it is; what it has sent can still be received."""
+
+
+#: A function that runs elsewhere: of its argument, and the channel back.
+Body = Callable[[Any, Channel], None]
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Message: a function begins again, on another machine than before."""
+
+
+class Executor(Protocol):
+    """Place where functions run, each in a process of its own.
+
+    Parameters
+    ----------
+    size
+        How many run at a time.
+    """
+
+    size: int
+
+    def start(self, body: Body, argument: object) -> Channel:
+        """Start a function in a process of its own."""
+
+    def unordered(
+        self, function: Callable[[A], R], arguments: Sequence[A]
+    ) -> Iterator[tuple[A, R]]:
+        """Yield each argument with the function's result, as they are ready."""
+
+    def close(self) -> None:
+        """Release processes and connections."""
+
+
 def python_process(*arguments: str) -> tuple[list[str], dict[str, str]]:
-    """Return command and environment of a Python process: all of ours are started as these.
+    """Return command and environment of a Python process, as all of ours are started.
 
     It finds modules where this process does, but not in the working directory, unless this package
     is there: what lies beside a user's files is data, even if it is called ``random.py``.
@@ -87,7 +143,7 @@ class Process(Channel):
     """A function that runs in a process of its own, and the channel to it."""
 
     def __init__(self, body: Body, argument: object) -> None:
-        command, environment = python_process("-m", f"{__package__}.process_main")
+        command, environment = python_process("-c", PROGRAM)
         # its numbers need one thread
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         self._child = subprocess.Popen(
@@ -148,13 +204,13 @@ def _pickled(message: object) -> bytes:
 
 
 def _end_of(child: subprocess.Popen[bytes]) -> str:
-    """Say how a process ended that has closed its pipe."""
+    """Return, in words, how a process ended that has closed its pipe."""
     code = child.wait()
     return f"killed by signal {-code}" if code < 0 else f"ended with code {code}"
 
 
 class Pipes(Channel):
-    """The channel at the other end, in the process that runs the function."""
+    """A channel by standard input and output, in the process that runs the function."""
 
     def __init__(self, incoming: IO[bytes], outgoing: IO[bytes]) -> None:
         self._incoming, self._outgoing = incoming, outgoing
@@ -176,3 +232,17 @@ class Pipes(Channel):
     def close(self) -> None:
         """End this process at once, whatever its threads do."""
         os._exit(1)
+
+
+#: The program of a worker process: run the function that comes in, talk through the pipes.
+PROGRAM = f"from {__name__} import main; main()"
+
+
+def main() -> None:
+    """Run one function to its end; the process ends with it, and with its pipes."""
+    outgoing = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print must not come between messages
+    body, argument = pickle.load(sys.stdin.buffer)
+    body(argument, Pipes(sys.stdin.buffer, outgoing))
+    outgoing.flush()
+    os._exit(0)  # threads of HiGHS that do not listen are not waited for

@@ -24,9 +24,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.sparse import csc_array
 
-from ....formulations.linear import Linear
-from ....instances.common.arrays import Bools, Floats, Ints
-from .relaxation import EPS
+from ...formulations.linear import Linear
+from ...instances.common.arrays import Bools, Floats, Ints
+
+#: Twice the unit roundoff: k additions and a product err by less than (k + 1) EPS of the sum of
+#: absolute values, itself computed in floating point.
+EPS = 2.0**-52
 
 #: Whole numbers up to here add up exactly.
 EXACT = 2.0**52
@@ -208,7 +211,7 @@ def _opened(entries: RowEntries, lower: Floats, upper: Floats) -> RowEntries:
 
 
 def _rounded(entries: RowEntries, lower: Floats, upper: Floats, integer: Bools) -> RowEntries:
-    """Return the rows with their integer part rounded to whole sides.
+    """Return the rows cut to their whole-number part, its sides rounded, where that says the same.
 
     Let a row be w(x) + r(x), with w of whole-number columns with whole entries. Then
     w(x) ≥ ⌈L − max r⌉; if that plus min r is not below L, it says all that the row says, and r
@@ -242,7 +245,7 @@ def _error(sums: Sums, edge: Floats) -> Floats:
 def _settled(
     entries: RowEntries, linear: Linear, lower: Floats, upper: Floats
 ) -> tuple[Floats, Floats]:
-    """Return the box with those continuous columns fixed that no row keeps from their best end.
+    """Return the box with continuous columns fixed at their best bound, where no row opposes.
 
     To move them breaks no row and costs nothing.
     """
@@ -258,7 +261,7 @@ def _settled(
 
 
 def _without(entries: RowEntries, lower: Floats, upper: Floats, gone: Bools) -> RowEntries:
-    """Return the rows without some entries, whose extreme values go to the sides."""
+    """Return the rows without some entries, relaxed by their extreme values."""
     least, most = activity(entries.keep(gone), lower, upper)
     return replace(
         entries.keep(~gone),
@@ -268,7 +271,7 @@ def _without(entries: RowEntries, lower: Floats, upper: Floats, gone: Bools) -> 
 
 
 def _negligible(share: float, entries: RowEntries, lower: Floats, upper: Floats) -> Bools:
-    """Return which entries change their row by less than a share of its largest step.
+    """Return the entries that change their row by less than a share of its largest step.
 
     A step is what a column adds that goes up by 1, or through its range if that is less.
     """
@@ -288,7 +291,7 @@ def _extremes(entries: RowEntries) -> tuple[Floats, Floats]:
 
 
 def _assembled(linear: Linear, entries: RowEntries, lower: Floats, upper: Floats) -> Linear | None:
-    """Return the program of the rows that restrict something; None if one cannot hold."""
+    """Return the program of the rows that are not redundant; None if one cannot hold."""
     largest, _ = _extremes(entries)
     empty = largest == 0
     if (empty & ((entries.lower > 0) | (entries.upper < 0))).any():
