@@ -51,8 +51,6 @@ class LauncherSettings:
         Modules that it can compute again.
     recompute_some
         Whether full recomputation can be of some of a stage's layers.
-    chunks_beside_tensor
-        Whether a pipeline rank can hold several stages of divided matrices.
     offload
         Fields of `Layout` whose fractions it can keep in host memory.
     """
@@ -72,7 +70,6 @@ class LauncherSettings:
     expert_beside_tensor: bool = True
     recompute: frozenset[Recompute] = _FULL
     recompute_some: bool = False
-    chunks_beside_tensor: bool = True
     offload: frozenset[str] = frozenset()
 
 
@@ -124,9 +121,9 @@ _TORCHTITAN = LauncherSettings(
 # deepspeedai/DeepSpeed@edaa722: runtime/pipe/engine.py ("ZeRO-2 and ZeRO-3 are incompatible with
 # pipeline parallelism") and runtime/pipe/schedule.py (`TrainSchedule` is 1F1B, a stage per rank);
 # docs/_tutorials/autotp-training.md (tensor parallelism by all-reduce);
-# docs/_pages/config-json.md (`mics_shard_size` divides ZeRO-3 over fewer ranks;
-# `expert_tensor_parallel_size` must be 1; AutoEP is refused beside AutoTP; offload of optimizer
-# and parameters). Sequence parallelism is Ulysses, docs/_tutorials/ds-sequence.md;
+# docs/_pages/config-json.md (`mics_shard_size` divided ZeRO-3 over fewer ranks, and 0.19.8 refuses
+# it as removed; `expert_tensor_parallel_size` must be 1; AutoEP is refused beside AutoTP; offload
+# of optimizer and parameters). Sequence parallelism is Ulysses, docs/_tutorials/ds-sequence.md;
 # Megatron-DeepSpeed's megatron/core/parallel_state.py refuses it beside tensor and pipeline
 # parallelism.
 _DEEPSPEED = LauncherSettings(
@@ -136,24 +133,30 @@ _DEEPSPEED = LauncherSettings(
     schedules=_PLAIN,
     zero=frozenset({0, 1, 2, 3}),
     zero_in_pipeline=frozenset({0, 1}),
-    sharded_groups=frozenset({3}),
     context=frozenset({ContextKind.ALL_TO_ALL}),
     context_alone=True,
     expert_beside_tensor=False,
     offload=frozenset({"offload_activations", "offload_weights", "offload_optimizer"}),
 )
 
-# docs/run.md: replicas of a pipeline average gradients, the stages of a training plan may be of a
-# tensor degree, one stage per rank, and recompute all of their layers or none.
+# runtime/execution/job (docs/run.md, Training jobs): FSDP2, which in a pipeline of
+# torch.distributed.pipelining divides gradients at the end of a batch alone, so that ZeRO 2 and 3
+# would keep more there than they promise; attention by gathered keys and values or exchanged heads;
+# experts over data- and context-parallel ranks; modules to recompute are named by the user.
 _STAGECUT = LauncherSettings(
     software=Software.OTHER,
-    recipe="fp32",
-    formats=_SIXTEEN | {NumberFormat.FP32, NumberFormat.TF32},
+    recipe="fsdp-bf16",
+    formats=frozenset({NumberFormat.BF16, NumberFormat.FP32}),
     schedules=frozenset(JobSchedule),
-    zero=frozenset({0}),
-    zero_in_pipeline=frozenset({0}),
-    expert=False,
-    chunks_beside_tensor=False,
+    zero=frozenset({0, 1, 2, 3}),
+    zero_in_pipeline=frozenset({0, 1}),
+    sharded_groups=frozenset({1, 2, 3}),
+    sequence_parallel=True,
+    context=frozenset({ContextKind.ALL_GATHER, ContextKind.ALL_TO_ALL}),
+    expert_beside_tensor=False,
+    recompute=frozenset(Recompute)
+    - {Recompute.CORE_ATTENTION, Recompute.MLA_UP_PROJECTION, Recompute.MOE_ACTIVATION},
+    recompute_some=True,
 )
 
 # Not a launcher: every order of passes there is here, with Megatron's kernels.
@@ -213,8 +216,6 @@ def _passes(known: LauncherSettings, layout: Layout) -> _Refusal:
         return None
     if layout.schedule not in known.schedules:
         return f"schedule: {layout.schedule}", _listed(known.schedules)
-    if layout.chunks > 1 and layout.tensor > 1 and not known.chunks_beside_tensor:
-        return f"chunks: {layout.chunks} beside tensor {layout.tensor}", "one stage per rank there"
     return None
 
 

@@ -17,6 +17,8 @@ alike); `checkpoint.py` writes and restores (`checkpoint_files.py` reads, `model
 interface. `options.py` has what users say, `steps.py` what every run does, `run.py` is the front
 door.
 
+Layouts of training jobs run in `job/`, on torch's own parallelism.
+
 Shardings run in `sharded/`: `prepare.py` traces the training graph again, `program.py` gives each
 node its signatures, `device.py` is one device at work, with `operators.py` on its `parts.py`;
 `local.py` is what it computes on them, `collectives.py` what it exchanges; `recording.py` keeps

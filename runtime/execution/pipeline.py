@@ -158,4 +158,7 @@ def place(module: fx.GraphModule, device: torch.device) -> None:
     for n in module.graph.nodes:
         if isinstance(n.kwargs.get("device"), torch.device):
             n.kwargs = {**n.kwargs, "device": device}
+        within = getattr(n.target, "module", None)  # of a layer that is computed again
+        if isinstance(within, fx.GraphModule):
+            place(within, device)
     module.recompile()

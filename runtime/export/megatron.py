@@ -51,8 +51,8 @@ def write(stages: ModuleStages) -> str:
     ahead = [_ahead(own) for own in stages.modules]
     layout = "|".join(
         _EMBEDDING * (s == first)
-        + _times(_LAYER, layers)
-        + _times(_AHEAD, ahead[s])
+        + repeated(_LAYER, layers)
+        + repeated(_AHEAD, ahead[s])
         + _LOSS * (s == last)
         for s, (_, layers, _) in enumerate(counts)
     )
@@ -181,7 +181,8 @@ def _is_layer(module: str) -> bool:
     return module.rpartition(".")[2].isdecimal() and not _is_ahead(module)
 
 
-def _times(letter: str, layers: int) -> str:
+def repeated(letter: str, layers: int) -> str:
+    """Return a letter of the layout so many times, in short."""
     return letter * layers if layers < 3 else f"{letter}*{layers}"
 
 
