@@ -25,15 +25,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic
+from typing import Any, Generic
 
 import numpy as np
+from pyomo.common.gc_manager import PauseGC
 
 from ...formulations.linear import Linear
 from ...formulations.linear_program import SolverError
+from ...formulations.program import Program
 from ...instances import InfeasibleError, StagecutError
 from ...instances.common.arrays import Floats
-from .compiled_model import Compiled
+from .compiled_model import Compiled, compile_model
 from .highs import Outcome, run_highs
 from .other_solvers import run_other
 from .proofs.check_program import ProofOutcome, check
@@ -65,6 +67,10 @@ CHECK_SECONDS, CHECK_PART, UNBELIEVED_SECONDS = 2.0, 0.25, 20.0
 CHECK_NODES, UNBELIEVED_NODES = 2000, 20_000
 
 
+#: Returns a better start for a program, given it, the start, and what takes solutions.
+Improve = Callable[[Linear, Floats, Callable[[Floats], None]], Floats]
+
+
 @dataclass(frozen=True, eq=False)
 class IntegerProgram(Generic[S]):
     """An integer program, and how to read what a solver answers.
@@ -94,7 +100,40 @@ class IntegerProgram(Generic[S]):
     origin: str
     infeasible: str
     start: Floats | None = None
-    improve: Callable[[Linear, Floats, Callable[[Floats], None]], Floats] | None = None
+    improve: Improve | None = None
+
+
+def integer_program(
+    stated: Program,
+    solution: object,
+    *,
+    origin: str,
+    infeasible: str,
+    improve: Callable[[Compiled], Improve] | None = None,
+) -> IntegerProgram[Any]:
+    """Return a stated program as arrays, to be read and started as it says.
+
+    Parameters
+    ----------
+    solution
+        To start from; None without.
+    origin, infeasible
+        As of `IntegerProgram`.
+    improve
+        Returns what `IntegerProgram` has under this name.
+    """
+    with PauseGC():
+        compiled = compile_model(stated.model)
+    values = None if solution is None else stated.start(solution)
+    return IntegerProgram(
+        compiled=compiled,
+        read=lambda x: stated.read(lambda var: compiled.value(var, x)),
+        scale=stated.scale,
+        origin=origin,
+        infeasible=infeasible,
+        start=None if values is None else compiled.start(values),
+        improve=None if improve is None else improve(compiled),
+    )
 
 
 class TimeIsUp(Exception):
