@@ -27,8 +27,9 @@ jobs               of training: `estimate` gives an `Estimate` of a `Layout`, in
                    config.json), on a `TrainingCluster` from `training_cluster`
 models             of PyTorch: `plan` makes a `PlannedModel`, whose stages are `StageModule`
 solving            `solve`, `Limits`, `Workers`, `METHODS`, `Result`; `compare`, `pareto`,
-                   `rank_schedules`; `explain` gives an `Explanation`; a formulation without
-                   whole numbers: `relax` gives a `Relaxation`, and so does `relax_schedule`
+                   `rank_schedules`; `explain` gives an `Explanation`; models to read, change and
+                   solve: `formulation` gives a `Formulation`; without whole numbers `relax` gives
+                   a `Relaxation`, and so does `relax_schedule`
 plans              `Plan`, `load_plan`, `load_split`, `plan_from_split`; what they decide:
                    `Placement`, `PipelinePlacement`, `CallPlacement`, `StagePlacement` of `Stage`,
                    `ReplicaPlacement`, `TensorSharding`
@@ -70,6 +71,8 @@ if TYPE_CHECKING:
     from .api.estimate import estimate as estimate
     from .api.explain.explain import explain as explain
     from .api.explain.explanation import Explanation as Explanation
+    from .api.formulation import Formulation as Formulation
+    from .api.formulation import formulation as formulation
     from .api.pareto import pareto as pareto
     from .api.plan_model import plan as plan
     from .api.planned_model import PlannedModel as PlannedModel
@@ -219,6 +222,7 @@ _MODULES = {
     "api.estimate": "Estimate estimate",
     "api.explain.explain": "explain",
     "api.explain.explanation": "Explanation",
+    "api.formulation": "Formulation formulation",
     "api.pareto": "pareto",
     "api.plan_model": "plan",
     "api.planned_model": "PlannedModel",

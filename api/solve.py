@@ -181,7 +181,7 @@ def solve_with(
     run_session(task, chosen_method, search, start, workers)
     if name == "auto" and isinstance(problem, Iteration):
         _say_pieces(task, problem, search)
-    return _result(workload, cluster, problem, search)
+    return result_of(workload, cluster, problem, search)
 
 
 def chosen(
@@ -237,9 +237,10 @@ def _say_pieces(task: Task[Problem], problem: Iteration, search: Search[Solution
         search.note(f"in pieces: {show_percent(-change, signed=True)} (--split noncontiguous)")
 
 
-def _result(
+def result_of(
     workload: Workload, cluster: Cluster, problem: Problem, search: Search[Solution]
 ) -> Result:
+    """Return what a search for a problem ended with."""
     versions = {"stagecut": installed("stagecut"), "highspy": installed("highspy")}
     plan = None
     if search.best is not None:

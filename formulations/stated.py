@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 #: Part of each thing at each place: (thing, place) → 0 … 1.
 Shares = dict[tuple[str, str], float]
 
-#: The objective of a program is between this and ten times as much, if it is what is expected.
-LEAST_OBJECTIVE = 100.0
+#: The objective of a program is between this and ten times as much, if it is what is expected:
+#: far above the solvers' absolute tolerances.
+LEAST_OBJECTIVE = 1000.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,8 +46,7 @@ class Stated:
     model
         The Pyomo model; its objective times `scale` is in the workload's time unit.
     scale
-        Time units of the workload per unit of the model: a power of ten, or what a bound on the
-        latency or the links of a topology make it.
+        Time units of the workload per unit of the model; a power of ten but for orders of passes.
     module
         Of the formulation: its text has symbols and equations.
     read
@@ -158,7 +158,9 @@ def sets_of(task: Task[Any]) -> tuple[Hypergraph, list[Column]]:
 def _actions(task: Task[Any]) -> Stated:
     from .iteration.milp import iteration_model
 
-    program, nodes = iteration_model(task), node_names(task.workload)
+    unit = _unit(task.problem.microbatches * _even_share(task))
+    program = iteration_model(task, reference=1000.0 * unit)
+    nodes = node_names(task.workload)
     places: dict[tuple[str, str], Any] = {}
     for (unit, _, stage), var in program.model.x.items():
         for v in program.data.line.graph.members[unit]:
@@ -170,7 +172,14 @@ def _actions(task: Task[Any]) -> Stated:
 def _calls(task: Task[Any], *, potentials: bool) -> Stated:
     from .latency.milp import CPUS, latency_model
 
-    program = latency_model(task, _one_by_one(task), 0.0, potentials=potentials, named=True)
+    program = latency_model(
+        task,
+        _one_by_one(task),
+        0.0,
+        potentials=potentials,
+        named=True,
+        reference=1000.0 * _unit(_even_share(task)),
+    )
     data, x, nodes = program.data, program.model.x, node_names(task.workload)
     names = {CPUS: "CPUs"}
     for s, (device, number) in enumerate(data.calls):
@@ -211,7 +220,10 @@ def _slots(task: Task[Any]) -> Stated:
 def _joint(task: Task[Any]) -> Stated:
     from .mapping.joint import joint_data, joint_milp
 
-    program = joint_milp(joint_data(task.workload), task.problem, 1000.0)
+    data, problem = joint_data(task.workload), task.problem
+    expected = float(data.units.seconds.sum()) / problem.stages * problem.microbatches
+    unit = _unit(expected / data.unit_s)
+    program = joint_milp(data, problem, 1 / (unit * data.unit_s))
     places = {(f"device {d}", f"stage {s}"): var for (d, s), var in program.model.x.items()}
     return _stated(program, "mapping.joint", places)
 

@@ -11,24 +11,15 @@ import numpy as np
 from pyomo.common.gc_manager import PauseGC
 
 from ...formulations.program import quiet_pyomo
-from ...formulations.rules.reduce import only_case
-from ...formulations.stated import FORMULATIONS, Stated, set_partitioning, sets_of
-from ...formulations.task import Task, pose
-from ...instances import (
-    Cluster,
-    DeviceMapping,
-    InfeasibleError,
-    InputError,
-    Problem,
-    Sharding,
-    Workload,
-)
+from ...formulations.stated import Stated, set_partitioning, sets_of
+from ...formulations.task import Task
+from ...instances import Cluster, InfeasibleError, Problem, Workload
 from ...instances.common.arrays import Floats
 from ...instances.common.quantities import show_percent
 from ...instances.model.summary import Summarised
 from ...solvers.core.compiled_model import Compiled, compile_model
 from ...solvers.core.proofs.relaxation import relax as solve_linear
-from ..solve import chosen
+from ..formulation import formulation as state
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -117,10 +108,8 @@ def relax(
     workload, cluster, problem
         As in `solve`.
     formulation
-        Throughput: ``compact`` or, for up to 14 units, ``set-partitioning``, whose sets have at
-        most the load that is proved, or ``all-sets``, of any load. Iteration: ``actions``.
-        Latency: ``big-m`` or ``potentials``. Training: ``slots``. Mapping: ``joint``. Sharding:
-        ``compact`` or ``flows``. Default: the first.
+        As in `formulation`; the sets of ``set-partitioning`` have at most the load that is proved,
+        those of ``all-sets`` any.
 
     Returns
     -------
@@ -145,24 +134,12 @@ def relax(
     (True, True)
     """
     begin = time.monotonic()
-    loaded, devices, asked = chosen(workload, cluster, problem)
-    task = pose(loaded, devices, asked)
-    if not isinstance(asked, (DeviceMapping, Sharding)):  # which know no placement rules
-        task = only_case(task)
-    known = FORMULATIONS[asked.name]
-    name = formulation or next(iter(known))
-    if name not in known:
-        raise InputError(
-            f"formulation: no {name!r} for {asked.name}; use one of {', '.join(known)}"
-        )
-    with PauseGC(), quiet_pyomo():
-        if name == "set-partitioning":
-            return _least_limit(task, begin)
-        stated = known[name](task)
-        found = solved(stated)
-    if found is None:
-        raise InfeasibleError(f"{loaded.name}: nothing fits, even in parts")
-    return relaxation_of(name, stated, *found, begin=begin)
+    stated = state(workload, cluster, problem, formulation)
+    if stated.name == "set-partitioning":
+        assert stated.case is not None  # throughput knows rules
+        with PauseGC(), quiet_pyomo():
+            return _least_limit(stated.case.task, begin)
+    return relaxation_of(stated.name, stated.stated, stated.task.workload.name, begin)
 
 
 def _least_limit(task: Task[Problem], begin: float) -> Relaxation:
@@ -182,8 +159,7 @@ def _least_limit(task: Task[Problem], begin: float) -> Relaxation:
             high, best = middle - 1, (stated, *found)
     if best is None:
         raise InfeasibleError(f"{task.workload.name}: no sets of nodes fit, even in parts")
-    relaxation = relaxation_of("set-partitioning", *best, begin=begin)
-    return replace(relaxation, bound=loads[high + 1])
+    return replace(read_relaxation("set-partitioning", *best, begin), bound=loads[high + 1])
 
 
 def solved(stated: Stated) -> tuple[Compiled, Floats] | None:
@@ -195,8 +171,25 @@ def solved(stated: Stated) -> tuple[Compiled, Floats] | None:
     return None if x is None else (compiled, x)
 
 
-def relaxation_of(
-    name: str, stated: Stated, compiled: Compiled, x: Floats, *, begin: float
+def relaxation_of(name: str, stated: Stated, of: str, begin: float) -> Relaxation:
+    """Solve a program without whole numbers; raise InfeasibleError if nothing fits.
+
+    Parameters
+    ----------
+    of
+        What it is stated for.
+    begin
+        `time.monotonic()` when it was begun.
+    """
+    with PauseGC(), quiet_pyomo():
+        found = solved(stated)
+    if found is None:
+        raise InfeasibleError(f"{of}: nothing fits, even in parts")
+    return read_relaxation(name, stated, *found, begin)
+
+
+def read_relaxation(
+    name: str, stated: Stated, compiled: Compiled, x: Floats, begin: float
 ) -> Relaxation:
     """Return what the solution of a relaxation says."""
     import pandas as pd

@@ -274,6 +274,7 @@ def latency_model(
     *,
     potentials: bool,
     named: bool = False,
+    reference: float | None = None,
 ) -> LatencyModel:
     """State the program.
 
@@ -289,8 +290,10 @@ def latency_model(
         Whether to state the strong form.
     named
         Whether rows may be added that name accelerators: (12) is left out.
+    reference
+        A likely latency: times are scaled to make it 1000. Default: `horizon`.
     """
-    data = latency_data(task, horizon, floor, named=named)
+    data = latency_data(task, horizon, floor, named=named, reference=reference)
     m = pyo.ConcreteModel(task.workload.name)
     _variables(m, data)
     links = call_links(task, [d for d, _ in data.calls], data.scale) if data.linked else None
@@ -443,7 +446,12 @@ def _order(m: pyo.ConcreteModel, data: LatencyData) -> None:
 
 
 def latency_data(
-    task: Task[Latency], horizon: float, floor: float, *, named: bool = False
+    task: Task[Latency],
+    horizon: float,
+    floor: float,
+    *,
+    named: bool = False,
+    reference: float | None = None,
 ) -> LatencyData:
     """Return the sets and times of the program; the parameters are those of `latency_model`."""
     workload, costs, calls = task.workload, task.costs, task.problem.calls
@@ -453,7 +461,8 @@ def latency_data(
         for members in workload.colour_classes:
             for v in members:
                 unit[v] = min(members)
-    scale = horizon / 1000.0 if horizon > 0 else 1.0
+    likely = horizon if reference is None else reference
+    scale = likely / 1000.0 if likely > 0 else 1.0
     return LatencyData(
         task=task,
         graph=latency_graph(task, whole_colours=False),

@@ -23,7 +23,7 @@ then the origin of the bound names the solver alone; else it ends with "proved a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -92,6 +92,8 @@ class IntegerProgram(Generic[S]):
         Values of the columns for the incumbent, NaN where unknown; None without.
     improve
         Returns a better start for the program, given it, the start, and what takes solutions.
+    fixed
+        Whether stating it for a better incumbent makes no difference.
     """
 
     compiled: Compiled
@@ -101,6 +103,7 @@ class IntegerProgram(Generic[S]):
     infeasible: str
     start: Floats | None = None
     improve: Improve | None = None
+    fixed: bool = False
 
 
 def integer_program(
@@ -147,6 +150,7 @@ def solve_program(
     solver: str = "highs",
     seconds: float | None = None,
     gap: float | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> None:
     """Solve a program: offer its solutions, raise the bound, say why it ended.
 
@@ -161,6 +165,8 @@ def solve_program(
         Limit for this solve alone; default: the search's.
     gap
         As for `run_highs`.
+    options
+        Of the solver, by its own names.
     """
     while not search.should_stop():
         try:
@@ -171,7 +177,7 @@ def solve_program(
         except InfeasibleError as error:
             search.prove_infeasible(str(error))
             return
-        solve = _Solve(program, search, solver)
+        solve = _Solve(program, search, solver, options)
         if not solve.tightened():
             return
         outcome = solve.run(seconds, gap)
@@ -188,8 +194,14 @@ def solve_program(
 class _Solve(Generic[S]):
     """One solve of one program."""
 
-    def __init__(self, program: IntegerProgram[S], search: Search[S], solver: str) -> None:
-        self.program, self.search, self.solver = program, search, solver
+    def __init__(
+        self,
+        program: IntegerProgram[S],
+        search: Search[S],
+        solver: str,
+        options: Mapping[str, Any] | None,
+    ) -> None:
+        self.program, self.search, self.solver, self.options = program, search, solver, options
         self.name = "HiGHS" if solver == "highs" else solver
         self.origin = f"{program.origin} ({self.name})"
         self.stated_at = search.objective
@@ -215,7 +227,8 @@ class _Solve(Generic[S]):
     @property
     def worth_stating_anew(self) -> bool:
         """Return whether a much better solution is known than when the program was stated."""
-        return 0 < self.search.objective < MUCH_BETTER * self.stated_at
+        better = 0 < self.search.objective < MUCH_BETTER * self.stated_at
+        return better and not self.program.fixed
 
     def run(
         self,
@@ -244,6 +257,7 @@ class _Solve(Generic[S]):
                         on_bound=self._on_bound,
                         gap=gap,
                         seconds=math.inf if seconds is None else seconds,
+                        options=self.options,
                     )
         except StagecutError as error:
             search.note(f"{self.name} failed, and proves nothing more: {error}")

@@ -1,0 +1,476 @@
+"""Formulations as models: read them, change them, solve them with any solver."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyomo.environ as pyo
+from pyomo.common.gc_manager import PauseGC
+
+from ..formulations.linear import Linear
+from ..formulations.program import quiet_pyomo
+from ..formulations.rules.cases import RuleCase
+from ..formulations.rules.reduce import only_case
+from ..formulations.stated import FORMULATIONS, Stated
+from ..formulations.task import Task, pose
+from ..instances import (
+    Cluster,
+    DeviceMapping,
+    InputError,
+    Plan,
+    Planned,
+    Problem,
+    Sharding,
+    Solution,
+    Workload,
+    plan_of,
+)
+from ..instances.common.arrays import Floats
+from ..instances.model.summary import Summarised
+from ..solvers import DEFAULT_LIMITS, Limits, Progress, Result
+from ..solvers.core.compiled_model import Compiled, compile_model, write_model
+from ..solvers.core.limits import checked
+from ..solvers.core.milp_driver import IntegerProgram, solve_program
+from ..solvers.core.other_solvers import check_solver
+from ..solvers.core.portfolio.shared_search import SharedSearch
+from ..solvers.core.session import run_alone
+from .judge import Judge
+from .solve import chosen, result_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .relax.relax import Relaxation
+
+#: What the origin of a bound says if the model is not as it was stated.
+CHANGED = "under user constraints"
+
+
+def formulation(
+    workload: Workload | str | Path,
+    cluster: Cluster | None = None,
+    problem: Problem | None = None,
+    name: str | None = None,
+) -> Formulation:
+    """State an integer program of a problem as a model that can be read, changed and solved.
+
+    Parameters
+    ----------
+    workload, cluster, problem
+        As in `solve`.
+    name
+        Throughput: ``compact``, whose contiguous splits have places in the pipeline, ``by-device``,
+        whose places are devices, or, for up to 14 units, ``set-partitioning``. Iteration:
+        ``actions``. Latency: ``big-m`` or ``potentials``. Training: ``slots``. Mapping: ``joint``.
+        Sharding: ``compact`` or ``flows``. Default: the first.
+
+    Returns
+    -------
+    Formulation
+        With the Pyomo model. No solution is left out because another one is as good, so that
+        constraints may name any device.
+
+    Raises
+    ------
+    InputError
+        If there is no such formulation, it is too large, or the placement rules are several
+        programs.
+    InfeasibleError
+        If a node fits nowhere.
+
+    Examples
+    --------
+    At most 8 operators on the first device:
+
+    >>> import pyomo.environ as pyo
+    >>> import stagecut
+    >>> f = stagecut.formulation("unet", stagecut.accelerators_and_cpus(2), stagecut.Throughput())
+    >>> f.model.few = pyo.Constraint(expr=f.count("place 0") <= 8)
+    >>> result = f.solve()
+    >>> result.status, int((result.plan.placement == 0).sum()) <= 8
+    ('optimal', True)
+    """
+    loaded, devices, asked = chosen(workload, cluster, problem)
+    task = pose(loaded, devices, asked)
+    known = FORMULATIONS[asked.name]
+    name = next(iter(known)) if name is None else name
+    if name not in known:
+        raise InputError(
+            f"formulation: no {name!r} for {asked.name}; use one of {', '.join(known)}"
+        )
+    # mappings and shardings know no placement rules
+    case = None if isinstance(asked, (DeviceMapping, Sharding)) else only_case(task)
+    with PauseGC(), quiet_pyomo():
+        stated = known[name](task if case is None else case.task)
+    return Formulation(name, task, stated, case, _state_of(stated.model))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Formulation(Summarised):
+    """An integer program of a problem, as a model that can be changed.
+
+    Parameters
+    ----------
+    name
+        As of `formulation`.
+    task
+        Workload, cluster and problem.
+    stated
+        The program as stated, with its reader.
+    case
+        The task without placement rules that is stated; None for problems that know no rules.
+    as_stated
+        Constraints, variables and objective when it was stated.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> f = stagecut.formulation("unet", stagecut.accelerators_and_cpus(2), stagecut.Throughput())
+    >>> f.model.max_load.expr is not None, f.scale
+    (True, 0.1)
+    """
+
+    name: str
+    task: Task[Any]
+    stated: Stated
+    case: RuleCase | None
+    as_stated: _ModelState
+
+    @property
+    def model(self) -> pyo.ConcreteModel:
+        """The Pyomo model; constraints are named as their equations in `statement`."""
+        return self.stated.model
+
+    @property
+    def scale(self) -> float:
+        """Units of the problem's objective per unit of the model's."""
+        return self.stated.scale
+
+    @property
+    def statement(self) -> str:
+        """Symbols, with their names in the model, and equations, as text."""
+        return self.stated.said
+
+    @property
+    def things(self) -> tuple[str, ...]:
+        """Names of what is placed: nodes; of a mapping devices, of a sharding operators."""
+        return tuple(dict.fromkeys(thing for thing, _ in self.stated.places))
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Names of where it is placed: devices, calls, stages or places in the pipeline."""
+        return tuple(dict.fromkeys(place for _, place in self.stated.places))
+
+    def at(self, thing: str, place: str) -> pyo.Expression | float:
+        """Return a linear expression: 1 if a thing is at a place, else 0.
+
+        Raises
+        ------
+        InputError
+            If there is no such thing, or no such place.
+        """
+        found = self.stated.places.get((thing, place))
+        if found is not None:
+            return found
+        for what, one, all_of in (("thing", thing, self.things), ("place", place, self.places)):
+            if one not in all_of:
+                raise InputError(
+                    f"formulation {self.name}: no {what} {one!r}; there are "
+                    f"{', '.join(all_of[:5])}{', …' if len(all_of) > 5 else ''}"
+                )
+        return 0.0
+
+    def count(self, place: str) -> pyo.Expression | float:
+        """Return a linear expression: how many things are at a place.
+
+        Raises
+        ------
+        InputError
+            If there is no such place.
+        """
+        return sum(self.at(thing, place) for thing in self.things)
+
+    def read(self, value: Callable[[pyo.Var], float] | None = None) -> Solution:
+        """Return the solution that values of the variables say; it may break rules.
+
+        Parameters
+        ----------
+        value
+            Returns the value of a variable; default: what the model holds, as after a solve.
+        """
+        solution: Solution = self.stated.read(pyo.value if value is None else value)
+        return solution if self.case is None else self.case.expand(solution)
+
+    def start(self, plan: Plan | Planned | Solution) -> None:
+        """Set the whole-number variables to a plan, from which `solve` begins.
+
+        Raises
+        ------
+        InputError
+            If the program leaves the plan out, as it breaks a rule.
+        """
+        values = self._values(_solution_of(plan))
+        if values is None:
+            raise InputError(f"formulation {self.name}: the plan breaks a rule of the problem")
+        for var, value in values:
+            if not var.fixed:
+                var.set_value(round(value))
+
+    def _values(self, solution: Any) -> list[tuple[pyo.Var, float]] | None:
+        inner = solution if self.case is None else self.case.restrict(solution)
+        return None if inner is None else self.stated.start(inner)
+
+    def solve(
+        self,
+        solver: str = "highs",
+        *,
+        limits: Limits | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Result:
+        """Solve the model as it is now, from the values of its variables if they have some.
+
+        Parameters
+        ----------
+        solver
+            As in `solve`.
+        limits, on_progress
+            As in `solve`.
+        options
+            Of the solver, by its own names.
+
+        Returns
+        -------
+        Result
+            Its plan is judged by the verifier, which knows the rules of the problem; constraints
+            that were added are the solver's word, within its tolerance. The bound holds for plans
+            that keep them, and its origin says so. With another objective in the model, status and
+            trace are of that, a note has its value, and the bound of the plan is open. Afterwards
+            the model holds the values of the variables.
+
+        Raises
+        ------
+        InputError
+            If the solver is not installed, or the model has not one linear objective that is
+            minimised and bounded.
+        """
+        check_solver(solver)
+        limits = DEFAULT_LIMITS[self.task.problem.name] if limits is None else checked(limits)
+        model = _Model(self)
+        search = SharedSearch(limits, model.judge, on_progress)
+        search.method = self.name
+
+        def run() -> None:
+            solve_program(model.program, search, solver=solver, options=options)
+
+        run_alone(run, self.task, search)
+        task = self.task
+        return model.concluded(result_of(task.workload, task.cluster, task.problem, search))
+
+    def relax(self) -> Relaxation:
+        """Solve the model as it is now without whole numbers; as `stagecut.relax`.
+
+        Raises
+        ------
+        InfeasibleError
+            If nothing fits, even in parts.
+        """
+        from .relax.relax import relaxation_of
+
+        return relaxation_of(self.name, self.stated, self.task.workload.name, time.monotonic())
+
+    def write(self, path: str | Path) -> None:
+        """Write the model as it is now for any other solver.
+
+        Parameters
+        ----------
+        path
+            Ends with ``.mps`` or ``.lp``.
+
+        Raises
+        ------
+        InputError
+            If the ending is another, or the file cannot be written.
+        """
+        write_model(lambda: self.model, path)
+
+    def describe(self) -> pd.DataFrame:
+        """Return one row per family of variables, constraints and objectives.
+
+        Returns
+        -------
+        DataFrame
+            Name in the model, what it is, how many, and its equation, with what was added last.
+        """
+        import pandas as pd
+
+        kinds = {pyo.Var: "variable", pyo.Objective: "objective", pyo.Constraint: "constraint"}
+        rows = [
+            (part.local_name, kind, sum(1 for _ in part.values()), _equation(part))
+            for of, kind in kinds.items()
+            for part in self.model.component_objects(of, active=None if of is pyo.Var else True)
+            if len(part)
+        ]
+        return pd.DataFrame(rows, columns=["name", "kind", "size", "equation"]).set_index("name")
+
+    def summary(self) -> dict[str, object]:
+        """Return size and state, as it shows itself."""
+        table = self.describe()
+        sizes = {kind: int(table.loc[table["kind"] == kind, "size"].sum()) for kind in _COUNTED}
+        changed = self.as_stated != _state_of(self.model)
+        return {
+            "formulation": self.name,
+            "problem": self.task.problem.name,
+            "workload": self.task.workload.name,
+            **sizes,
+            "model": "changed" if changed else "as stated",
+        }
+
+
+_COUNTED = ("variable", "constraint")
+
+
+def _solution_of(plan: Plan | Planned | Solution) -> Solution:
+    return plan if isinstance(plan, Solution) else plan_of(plan).solution
+
+
+def _equation(part: Any) -> str:
+    """Return what a rule says of itself."""
+    rule = getattr(getattr(part, "rule", None), "_fcn", None)
+    return " ".join((getattr(rule, "__doc__", None) or part.doc or "").split())
+
+
+@dataclass(frozen=True)
+class _ModelState:
+    """What a model consists of: parts are compared by identity, and kept so that it lasts."""
+
+    constraints: tuple[Any, ...]
+    variables: tuple[tuple[Any, ...], ...]
+    objectives: tuple[Any, ...]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ModelState) and all(
+            len(mine) == len(theirs) and all(map(_same, mine, theirs))
+            for mine, theirs in zip(self._parts(), other._parts(), strict=True)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _parts(self) -> tuple[tuple[Any, ...], ...]:
+        return self.constraints, self.variables, self.objectives
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, tuple):
+        return one[0] is other[0] and one[1:] == other[1:]
+    return one is other
+
+
+def _state_of(model: pyo.ConcreteModel) -> _ModelState:
+    def active(of: Any) -> tuple[Any, ...]:
+        return tuple(model.component_data_objects(of, active=True))
+
+    variables = tuple(
+        (var, var.lb, var.ub, var.fixed and var.value, var.is_continuous())
+        for var in model.component_data_objects(pyo.Var)
+    )
+    return _ModelState(active(pyo.Constraint), variables, active(pyo.Objective))
+
+
+class _Model:
+    """A formulation's model in one solve."""
+
+    def __init__(self, formulation: Formulation) -> None:
+        self.formulation = formulation
+        task = formulation.task
+        self._verify = Judge(task.workload, task.cluster, task.problem)
+        before, now = formulation.as_stated, _state_of(formulation.model)
+        if len(now.objectives) != 1:
+            raise InputError(
+                f"formulation {formulation.name}: the model has {len(now.objectives)} active "
+                "objectives; deactivate all but one"
+            )
+        self.objective = now.objectives[0]
+        if self.objective.sense == pyo.maximize:
+            raise InputError(
+                f"formulation {formulation.name}: objective {self.objective.name} is maximised; "
+                "minimise the same with the other sign"
+            )
+        self.changed = before != now
+        self.own_objective = self.objective is not before.objectives[0]
+        self.least = 0.0  # another objective is counted from here, so that it is never below 0
+        self._read: tuple[Floats, float]
+        self._best: tuple[Floats, float] | None = None
+        self._compiled: Compiled
+
+    def judge(self, solution: Solution) -> float:
+        """Return the objective of the solution read last; `inf` if it breaks a rule."""
+        x, value = self._read
+        by_definition = self._verify(solution)
+        if not self.own_objective or math.isinf(by_definition):
+            value = by_definition
+        if math.isfinite(value) and (self._best is None or value < self._best[1]):
+            self._best = x, value
+        return value
+
+    def program(self) -> IntegerProgram[Solution]:
+        """Return the model as arrays."""
+        formulation = self.formulation
+        with PauseGC():
+            compiled = compile_model(formulation.model)
+        if self.own_objective and compiled.linear is not None:
+            compiled = replace(compiled, linear=self._above_zero(compiled.linear))
+        self._compiled = compiled
+        whole = [var for var in compiled.columns if not var.is_continuous()]
+        known = [(var, float(var.value)) for var in whole if var.value is not None]
+
+        def read(x: Floats) -> Solution:
+            assert compiled.linear is not None
+            self._read = x, float(compiled.linear.cost @ x) + compiled.linear.offset
+            return formulation.read(lambda var: compiled.value(var, x))
+
+        return IntegerProgram(
+            compiled=compiled,
+            read=read,
+            scale=1.0 if self.own_objective else formulation.scale,
+            origin=f"{formulation.name} program" + (f" {CHANGED}" if self.changed else ""),
+            infeasible="nothing keeps all constraints of the model",
+            start=compiled.start(known) if known else None,
+            fixed=True,
+        )
+
+    def _above_zero(self, linear: Linear) -> Linear:
+        costs = linear.cost != 0
+        box = np.where(linear.cost > 0, linear.column_lower, linear.column_upper)
+        least = float((linear.cost[costs] * box[costs]).sum()) + linear.offset
+        if not math.isfinite(least):
+            raise InputError(
+                f"formulation {self.formulation.name}: objective {self.objective.name} has no "
+                "lower bound; give its variables bounds"
+            )
+        self.least = min(0.0, least)
+        return replace(linear, offset=linear.offset - self.least)
+
+    def concluded(self, result: Result) -> Result:
+        """Put the best values into the model; return the result, with the plan by definition."""
+        if self._best is None or result.plan is None:
+            return result
+        x, value = self._best
+        for var in self.formulation.model.component_data_objects(pyo.Var):
+            if not var.fixed:
+                var.set_value(self._compiled.value(var, x), skip_validation=True)
+        if not self.own_objective:
+            return result
+        bound = result.bound + self.least
+        note = f"objective {self.objective.name}: {value + self.least:.9g}, at least {bound:.9g}"
+        by_definition = self._verify(result.plan.solution)
+        plan = replace(result.plan, objective=by_definition, bound=-math.inf, certificate={})
+        return replace(
+            result, plan=plan, bound=-math.inf, bound_origin="", notes=(*result.notes, note)
+        )
