@@ -36,7 +36,7 @@ from ..instances.model.summary import Summarised
 from ..solvers import DEFAULT_LIMITS, Limits, Progress, Result
 from ..solvers.core.compiled_model import Compiled, compile_model, write_model
 from ..solvers.core.limits import checked
-from ..solvers.core.milp_driver import IntegerProgram, solve_program
+from ..solvers.core.milp_driver import STATED_OBJECTIVE, IntegerProgram, solve_program
 from ..solvers.core.other_solvers import check_solver
 from ..solvers.core.portfolio.shared_search import SharedSearch
 from ..solvers.core.session import run_alone
@@ -404,7 +404,8 @@ class _Model:
             )
         self.changed = before != now
         self.own_objective = self.objective is not before.objectives[0]
-        self.least = 0.0  # another objective is counted from here, so that it is never below 0
+        # another objective is counted from its least possible value, so that it is never below 0
+        self.least, self.scale = 0.0, formulation.scale
         self._read: tuple[Floats, float]
         self._best: tuple[Floats, float] | None = None
         self._compiled: Compiled
@@ -425,27 +426,29 @@ class _Model:
         with PauseGC():
             compiled = compile_model(formulation.model)
         if self.own_objective and compiled.linear is not None:
-            compiled = replace(compiled, linear=self._above_zero(compiled.linear))
+            compiled = replace(compiled, linear=self._counted(compiled.linear))
         self._compiled = compiled
         whole = [var for var in compiled.columns if not var.is_continuous()]
         known = [(var, float(var.value)) for var in whole if var.value is not None]
 
         def read(x: Floats) -> Solution:
             assert compiled.linear is not None
-            self._read = x, float(compiled.linear.cost @ x) + compiled.linear.offset
+            value = float(compiled.linear.cost @ x) + compiled.linear.offset
+            self._read = x, value * self.scale
             return formulation.read(lambda var: compiled.value(var, x))
 
         return IntegerProgram(
             compiled=compiled,
             read=read,
-            scale=1.0 if self.own_objective else formulation.scale,
+            scale=self.scale,
             origin=f"{formulation.name} program" + (f" {CHANGED}" if self.changed else ""),
             infeasible="nothing keeps all constraints of the model",
             start=compiled.start(known) if known else None,
             fixed=True,
         )
 
-    def _above_zero(self, linear: Linear) -> Linear:
+    def _counted(self, linear: Linear) -> Linear:
+        """Return the program with its objective from 0 on, and large beside tolerances."""
         costs = linear.cost != 0
         box = np.where(linear.cost > 0, linear.column_lower, linear.column_upper)
         least = float((linear.cost[costs] * box[costs]).sum()) + linear.offset
@@ -455,7 +458,10 @@ class _Model:
                 "lower bound; give its variables bounds"
             )
         self.least = min(0.0, least)
-        return replace(linear, offset=linear.offset - self.least)
+        factor = STATED_OBJECTIVE / float(np.abs(linear.cost).max()) if costs.any() else 1.0
+        self.scale = 1 / factor
+        offset = (linear.offset - self.least) * factor
+        return replace(linear, cost=linear.cost * factor, offset=offset)
 
     def concluded(self, result: Result) -> Result:
         """Put the best values into the model; return the result, with the plan by definition."""
@@ -467,8 +473,8 @@ class _Model:
                 var.set_value(self._compiled.value(var, x), skip_validation=True)
         if not self.own_objective:
             return result
-        bound = result.bound + self.least
-        note = f"objective {self.objective.name}: {value + self.least:.9g}, at least {bound:.9g}"
+        bound = max(0.0, result.bound) + self.least
+        note = f"objective {self.objective.name}: {value + self.least:.6g}, at least {bound:.6g}"
         by_definition = self._verify(result.plan.solution)
         plan = replace(result.plan, objective=by_definition, bound=-math.inf, certificate={})
         return replace(
