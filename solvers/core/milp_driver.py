@@ -247,7 +247,16 @@ class _Solve(Generic[S]):
                     return Outcome("no solution", "stopped", None, math.inf, -math.inf, 0)
             with search.phase("solve"):
                 if self.solver != "highs":
-                    outcome = run_other(self.solver, self.program.compiled, linear, search)
+                    outcome = run_other(
+                        self.solver,
+                        self.program.compiled,
+                        linear,
+                        search,
+                        start=start,
+                        gap=gap,
+                        seconds=math.inf if seconds is None else seconds,
+                        options=self.options,
+                    )
                 else:
                     outcome = run_highs(
                         linear,

@@ -21,7 +21,7 @@ from .first_plans import first_plans
 def milp(task: Task[Iteration], search: Search[Solution]) -> None:
     """Solve the integer program, from the best plan known or from equal parts."""
     first_plans(task, line(task), search)
-    solve_program(lambda: _program(task, search), search)
+    solve_program(lambda: _program(task, search), search, solver=task.solver)
 
 
 def export_model(task: Task[Iteration], path: str | Path) -> None:

@@ -32,7 +32,7 @@ def _solve(task: Task[Latency], search: Search[Solution], *, potentials: bool) -
     if search.best is None:
         with search.phase("start"):
             linear(task, search)
-    solve_program(lambda: _program(task, search, potentials=potentials), search)
+    solve_program(lambda: _program(task, search, potentials=potentials), search, solver=task.solver)
 
 
 def _program(

@@ -24,7 +24,10 @@ def joint(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     """
     _two_phases(task, search)
     solve_program(
-        lambda: _joint_program(task, search), search, gap=min(search.limits.least_gap, 1e-7)
+        lambda: _joint_program(task, search),
+        search,
+        solver=task.solver,
+        gap=min(search.limits.least_gap, 1e-7),
     )
 
 

@@ -44,8 +44,7 @@ def _solve(task: Task[Sharding], search: Search[Solution], *, strong: bool) -> N
     if size > MOST_COLUMNS:
         search.note(f"milp: about {size} columns are too many; at most {MOST_COLUMNS} are stated")
         return
-    solver = task.options.get("solver", "highs")
-    solve_program(lambda: _program(costs, search, strong=strong), search, solver=solver)
+    solve_program(lambda: _program(costs, search, strong=strong), search, solver=task.solver)
 
 
 def _program(

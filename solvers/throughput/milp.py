@@ -45,16 +45,15 @@ SHARE = 0.2
 def compact(task: Task[Throughput], search: Search[Solution]) -> None:
     """Solve the compact program, from the best solution known or from greedy's.
 
-    ``task.options["solver"]`` names the solver: ``highs`` (default), or one that Pyomo knows.
+    ``task.solver`` names the solver: ``highs`` (default), or one of `other_solvers`.
     """
-    solver = task.options.get("solver", "highs")
-    check_solver(solver)
+    check_solver(task.solver)
     if search.best is None:
         with search.phase("start"):
             greedy(task, search)
             if search.best is None and why_infeasible(task) is None:
                 packing(task, hypergraph(task), search)
-    solve_program(lambda: _program(task, search), search, solver=solver)
+    solve_program(lambda: _program(task, search), search, solver=task.solver)
 
 
 def _program(task: Task[Throughput], search: Search[Solution]) -> IntegerProgram[Solution]:
