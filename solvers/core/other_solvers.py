@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import subprocess
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -100,7 +101,6 @@ NO_SOLUTION = (TerminationCondition.infeasible, TerminationCondition.infeasibleO
 FAILURES = frozenset(
     {
         TerminationCondition.unbounded,
-        TerminationCondition.infeasibleOrUnbounded,
         TerminationCondition.invalidProblem,
         TerminationCondition.solverFailure,
         TerminationCondition.internalSolverError,
@@ -257,7 +257,7 @@ def _run_pyomo(
     asked: _Asked,
 ) -> Outcome:
     """Solve by one of Pyomo's interfaces."""
-    model = compiled.columns[0].model()
+    begin, model = time.monotonic(), compiled.columns[0].model()
     arguments: dict[str, Any] = {}
     if math.isfinite(asked.seconds) and not (name in SOLVERS and SOLVERS[name].seconds):
         arguments["timelimit"] = max(1, int(asked.seconds))
@@ -296,6 +296,10 @@ def _run_pyomo(
         return Outcome("optimal", "none", x, objective, bound, 0)
     status: Literal["feasible", "no solution"] = "no solution" if x is None else "feasible"
     limit = "time" if "TIME LIMIT EXCEEDED" in told else LIMITS.get(ended, "stopped")
+    if limit == "stopped" and time.monotonic() - begin >= asked.seconds:
+        limit = "time"  # Xpress's end at it is ``other`` to Pyomo
+    if limit == "stopped" and x is None and ended not in LIMITS:
+        raise StagecutError(f"solver {name} ended with {str(ended)!r}")
     if limit == "stopped":
         search.note(f"solver {name} ended with {str(ended)!r}")
     return Outcome(status, limit, x, objective, bound, 0)
@@ -355,7 +359,7 @@ def _run_copt(
             return Outcome("infeasible", "none", None, math.inf, math.inf, 0)
         mip = bool(linear.integer.any())
         x, objective = None, math.inf
-        if model.hasmipsol if mip else ended == ends.OPTIMAL:
+        if ended == ends.OPTIMAL or (mip and model.hasmipsol):
             x = whole(linear, np.array([columns[j].x for j in range(len(linear.cost))]))
             objective = float(linear.cost @ x) + linear.offset
         bound = _said_bound(model.bestbnd if mip else None, objective)
