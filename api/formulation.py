@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyomo.environ as pyo
 from pyomo.common.gc_manager import PauseGC
+from pyomo.repn import generate_standard_repn
 
 from ..formulations.linear import Linear
 from ..formulations.program import quiet_pyomo
@@ -50,6 +51,58 @@ if TYPE_CHECKING:
 
 #: What the origin of a bound says if the model is not as it was stated.
 CHANGED = "under user constraints"
+
+#: What a constraint that was added may be missed by, relative to its terms.
+ROW_TOLERANCE = 1e-6
+
+#: Whether a solution is one that is asked for.
+Keeps = Callable[[Solution], bool]
+
+#: Problem → method → the program that it states, the best one first.
+STATED_BY = {
+    "throughput": {"milp": "by-device"},
+    "iteration": {"milp": "actions"},
+    "latency": {"milp": "potentials", "milp-big-m": "big-m"},
+    "training": {"milp": "slots"},
+    "mapping": {"joint": "joint"},
+    "sharding": {"milp": "flows", "milp-compact": "compact"},
+}
+
+
+def solve_constrained(
+    workload: Workload | str | Path,
+    cluster: Cluster | None,
+    problem: Problem | None,
+    constrain: Callable[[Formulation], Keeps | None],
+    *,
+    method: str,
+    limits: Limits | None,
+    start: Plan | Planned | None,
+    on_progress: Callable[[Progress], None] | None,
+    solver: str,
+) -> Result:
+    """Solve under constraints that `constrain` adds to the program; `solve` says how.
+
+    Raises
+    ------
+    InputError
+        As `solve`, and for a method that states no program.
+    """
+    loaded, devices, asked = chosen(workload, cluster, problem)
+    able = STATED_BY[asked.name]
+    name = next(iter(able)) if method == "auto" else method
+    if name not in able:
+        raise InputError(
+            f"constrain: method {name} states no program that could be constrained; use "
+            f"{' or '.join(able)}"
+        )
+    stated = formulation(loaded, devices, asked, able[name])
+    keeps = constrain(stated)
+    if start is not None:
+        stated.start(start)
+    return stated.solve(
+        solver, limits=limits, on_progress=on_progress, keeps=keeps if callable(keeps) else None
+    )
 
 
 def formulation(
@@ -233,6 +286,7 @@ class Formulation(Summarised):
         limits: Limits | None = None,
         on_progress: Callable[[Progress], None] | None = None,
         options: Mapping[str, Any] | None = None,
+        keeps: Keeps | None = None,
     ) -> Result:
         """Solve the model as it is now, from the values of its variables if they have some.
 
@@ -244,15 +298,17 @@ class Formulation(Summarised):
             As in `solve`.
         options
             Of the solver, by its own names.
+        keeps
+            Whether a solution is one that is asked for; others are not taken.
 
         Returns
         -------
         Result
-            Its plan is judged by the verifier, which knows the rules of the problem; constraints
-            that were added are the solver's word, within its tolerance. The bound holds for plans
-            that keep them, and its origin says so. With another objective in the model, status and
-            trace are of that, a note has its value, and the bound of the plan is open. Afterwards
-            the model holds the values of the variables.
+            Its plan is judged by the verifier, which knows the rules of the problem, and `keeps`;
+            constraints that were added are evaluated anew at the solver's values. The bound holds
+            for plans that keep them, and its origin says so. With another objective in the model,
+            status and trace are of that, a note has its value, and the bound of the plan is open.
+            Afterwards the model holds the values of the variables.
 
         Raises
         ------
@@ -262,7 +318,7 @@ class Formulation(Summarised):
         """
         check_solver(solver)
         limits = DEFAULT_LIMITS[self.task.problem.name] if limits is None else checked(limits)
-        model = _Model(self)
+        model = _Model(self, keeps)
         search = SharedSearch(limits, model.judge, on_progress)
         search.method = self.name
 
@@ -386,8 +442,8 @@ def _state_of(model: pyo.ConcreteModel) -> _ModelState:
 class _Model:
     """A formulation's model in one solve."""
 
-    def __init__(self, formulation: Formulation) -> None:
-        self.formulation = formulation
+    def __init__(self, formulation: Formulation, keeps: Keeps | None) -> None:
+        self.formulation, self._keeps = formulation, keeps
         task = formulation.task
         self._verify = Judge(task.workload, task.cluster, task.problem)
         before, now = formulation.as_stated, _state_of(formulation.model)
@@ -403,6 +459,8 @@ class _Model:
                 "minimise the same with the other sign"
             )
         self.changed = before != now
+        stated = set(map(id, before.constraints))
+        self._added = [row for row in now.constraints if id(row) not in stated]
         self.own_objective = self.objective is not before.objectives[0]
         # another objective is counted from its least possible value, so that it is never below 0
         self.least, self.scale = 0.0, formulation.scale
@@ -414,11 +472,31 @@ class _Model:
         """Return the objective of the solution read last; `inf` if it breaks a rule."""
         x, value = self._read
         by_definition = self._verify(solution)
+        if not (self._keeps is None or self._keeps(solution)) or not self._keeps_added(x):
+            return math.inf
         if not self.own_objective or math.isinf(by_definition):
             value = by_definition
         if math.isfinite(value) and (self._best is None or value < self._best[1]):
             self._best = x, value
         return value
+
+    def _keeps_added(self, x: Floats) -> bool:
+        """Whether values keep the constraints that were added."""
+
+        def kept(row: Any) -> bool:
+            linear = generate_standard_repn(row.body)
+            terms = [
+                factor * self._compiled.value(var, x)
+                for factor, var in zip(linear.linear_coefs, linear.linear_vars, strict=True)
+            ]
+            slack = ROW_TOLERANCE * (1.0 + sum(map(abs, terms)))
+            value = linear.constant + sum(terms)
+            lower, upper = row.lb, row.ub
+            return (lower is None or value >= lower - slack) and (
+                upper is None or value <= upper + slack
+            )
+
+        return all(map(kept, self._added))
 
     def program(self) -> IntegerProgram[Solution]:
         """Return the model as arrays."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..formulations.task import Task, pose
 from ..instances import (
@@ -47,6 +48,9 @@ from ..solvers.core.session import run_session
 from .judge import Judge
 from .versions import installed
 
+if TYPE_CHECKING:
+    from .formulation import Formulation
+
 #: Part of the time of a search that looking for a faster plan in pieces may take.
 PIECES_SHARE = 0.05
 
@@ -65,6 +69,7 @@ def solve(
     on_progress: Callable[[Progress], None] | None = None,
     solver: str = "highs",
     workers: Workers | int | None = None,
+    constrain: Callable[[Formulation], Callable[[Solution], bool] | None] | None = None,
 ) -> Result:
     """Plan where the nodes of `workload` run.
 
@@ -97,6 +102,10 @@ def solve(
         How many processes search at a time, and where: see `Workers`. Default: one per core; those
         beside this one start after `START_AFTER_S` seconds, for methods that have something for
         them to do.
+    constrain
+        Adds constraints to the program that ``milp`` states (``joint`` for mappings), which
+        ``auto`` takes then; other methods are refused. What it returns, if anything, tells whether
+        a solution is one that is asked for. The bound holds under these constraints.
 
     Returns
     -------
@@ -116,6 +125,20 @@ def solve(
     >>> result.status
     'feasible'
     """
+    if constrain is not None:
+        from .formulation import solve_constrained  # with Pyomo, which takes a second to import
+
+        return solve_constrained(
+            workload,
+            cluster,
+            problem,
+            constrain,
+            method=method,
+            limits=limits,
+            start=start,
+            on_progress=on_progress,
+            solver=solver,
+        )
     options = {} if solver == "highs" else {"solver": solver}
     return solve_with(
         workload,

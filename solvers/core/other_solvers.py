@@ -290,7 +290,8 @@ def _run_pyomo(
         x = whole(linear, np.array([float(var.value) for var in compiled.columns]))
         objective = float(linear.cost @ x) + linear.offset
     solved = ended in (TerminationCondition.optimal, TerminationCondition.globallyOptimal)
-    bound = _said_bound(results.problem.lower_bound, objective)
+    # glpk's reader gives the objective as its bound, whatever that is
+    bound = -math.inf if name == "glpk" else _said_bound(results.problem.lower_bound, objective)
     if x is not None and (solved or any(words in told for words in WITHIN_GAP)):
         bound = max(bound, objective - asked.gap * abs(objective))
         return Outcome("optimal", "none", x, objective, bound, 0)
@@ -323,10 +324,10 @@ def _cannot_be_unbounded(linear: Linear) -> bool:
 
 
 def _said_bound(said: object, objective: float) -> float:
-    """Return the bound that results tell, `-inf` if none: some readers repeat the objective."""
+    """Return the bound that results tell, `-inf` if none."""
     if not isinstance(said, (int, float)) or not abs(said) < NO_BOUND:
         return -math.inf
-    return float(said) if said < objective - 1e-9 * abs(objective) else -math.inf
+    return min(float(said), objective)
 
 
 def _run_copt(
