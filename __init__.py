@@ -73,12 +73,12 @@ if TYPE_CHECKING:
     from .api.explain.explanation import Explanation as Explanation
     from .api.formulation import Formulation as Formulation
     from .api.formulation import formulation as formulation
+    from .api.formulation import relax as relax
     from .api.pareto import pareto as pareto
     from .api.plan_model import plan as plan
     from .api.planned_model import PlannedModel as PlannedModel
     from .api.rank_schedules import rank_schedules as rank_schedules
     from .api.relax.relax import Relaxation as Relaxation
-    from .api.relax.relax import relax as relax
     from .api.relax.relax_schedule import relax_schedule as relax_schedule
     from .api.run import run as run
     from .api.solve import solve as solve
@@ -222,12 +222,12 @@ _MODULES = {
     "api.estimate": "Estimate estimate",
     "api.explain.explain": "explain",
     "api.explain.explanation": "Explanation",
-    "api.formulation": "Formulation formulation",
+    "api.formulation": "Formulation formulation relax",
     "api.pareto": "pareto",
     "api.plan_model": "plan",
     "api.planned_model": "PlannedModel",
     "api.rank_schedules": "rank_schedules",
-    "api.relax.relax": "Relaxation relax",
+    "api.relax.relax": "Relaxation",
     "api.relax.relax_schedule": "relax_schedule",
     "api.run": "run",
     "api.solve": "solve",

@@ -41,13 +41,12 @@ from ..solvers.core.milp_driver import STATED_OBJECTIVE, IntegerProgram, solve_p
 from ..solvers.core.other_solvers import check_solver
 from ..solvers.core.portfolio.shared_search import SharedSearch
 from ..solvers.core.session import run_alone
+from .asked import chosen, result_of
 from .judge import Judge
-from .solve import chosen, result_of
+from .relax.relax import Relaxation, least_limit, relaxation_of
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from .relax.relax import Relaxation
 
 #: What the origin of a bound says if the model is not as it was stated.
 CHANGED = "under user constraints"
@@ -144,7 +143,7 @@ def formulation(
     >>> import pyomo.environ as pyo
     >>> import stagecut
     >>> f = stagecut.formulation("unet", stagecut.accelerators_and_cpus(2), stagecut.Throughput())
-    >>> f.model.few = pyo.Constraint(expr=f.count("place 0") <= 8)
+    >>> f.model.few = pyo.Constraint(expr=f.count("accelerator 0") <= 8)
     >>> result = f.solve()
     >>> result.status, int((result.plan.placement == 0).sum()) <= 8
     ('optimal', True)
@@ -162,6 +161,53 @@ def formulation(
     with PauseGC(), quiet_pyomo():
         stated = known[name](task if case is None else case.task)
     return Formulation(name, task, stated, case, _state_of(stated.model))
+
+
+def relax(
+    workload: Workload | str,
+    cluster: Cluster | None = None,
+    problem: Problem | None = None,
+    name: str | None = None,
+) -> Relaxation:
+    """State an integer program of a problem and solve it without whole numbers.
+
+    Parameters
+    ----------
+    workload, cluster, problem
+        As in `solve`.
+    name
+        As in `formulation`; the sets of ``set-partitioning`` have at most the load that is proved,
+        those of ``all-sets`` any.
+
+    Returns
+    -------
+    Relaxation
+        Bound, size, and the solution in parts. The bound is that of floating-point numbers, and no
+        certificate; `solve` gives those.
+
+    Raises
+    ------
+    InputError
+        If there is no such formulation, or it is too large.
+    InfeasibleError
+        If nothing fits, even in parts.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> cluster = stagecut.accelerators_and_cpus(2, cpus=0)
+    >>> weak = stagecut.relax("gpt2-xl", cluster, stagecut.Throughput("noncontiguous"), "compact")
+    >>> best = stagecut.solve("gpt2-xl", cluster, stagecut.Throughput("contiguous"), method="dp")
+    >>> weak.bound < best.objective, weak.fractional > 0.9  # nearly all lies on both devices
+    (True, True)
+    """
+    begin = time.monotonic()
+    f = formulation(workload, cluster, problem, name)
+    if f.name == "set-partitioning":
+        assert f.case is not None  # throughput knows rules
+        with PauseGC(), quiet_pyomo():
+            return least_limit(f.case.task, begin)
+    return relaxation_of(f.name, f.stated, f.task.workload.name, begin)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -185,8 +231,8 @@ class Formulation(Summarised):
     --------
     >>> import stagecut
     >>> f = stagecut.formulation("unet", stagecut.accelerators_and_cpus(2), stagecut.Throughput())
-    >>> f.model.max_load.expr is not None, f.scale
-    (True, 0.1)
+    >>> f.places, f.describe().loc["placed_once", "equation"]
+    (('accelerator 0', 'accelerator 1'), '(1) Σ_d x_{v,d} = 1 for all units v.')
     """
 
     name: str
@@ -337,8 +383,6 @@ class Formulation(Summarised):
         InfeasibleError
             If nothing fits, even in parts.
         """
-        from .relax.relax import relaxation_of
-
         return relaxation_of(self.name, self.stated, self.task.workload.name, time.monotonic())
 
     def write(self, path: str | Path) -> None:

@@ -19,18 +19,12 @@ from ..instances import (
     Plan,
     Planned,
     Problem,
-    Sharding,
     Solution,
-    Throughput,
-    Training,
     Workload,
-    accelerators_and_cpus,
     gap_between,
     plan_of,
 )
 from ..instances.common.quantities import show_percent
-from ..instances.formats.files import load
-from ..instances.model.problem import suggested_cluster
 from ..instances.model.solution import on_cluster
 from ..solvers import (
     DEFAULT_LIMITS,
@@ -45,8 +39,8 @@ from ..solvers.core.limits import checked
 from ..solvers.core.portfolio.shared_search import SharedSearch
 from ..solvers.core.portfolio.workers import Workers
 from ..solvers.core.session import run_session
+from .asked import chosen, result_of
 from .judge import Judge
-from .versions import installed
 
 if TYPE_CHECKING:
     from .formulation import Formulation
@@ -207,29 +201,6 @@ def solve_with(
     return result_of(workload, cluster, problem, search)
 
 
-def chosen(
-    workload: Workload | str | Path, cluster: Cluster | None, problem: Problem | None
-) -> tuple[Workload, Cluster, Problem]:
-    """Return what is planned where: what is not given, by default.
-
-    Raises
-    ------
-    InputError
-        If the workload cannot be read, or no cluster is known.
-    """
-    if not isinstance(workload, Workload):
-        workload = load(workload)
-    if cluster is None and isinstance(problem, DeviceMapping):
-        cluster = accelerators_and_cpus(problem.topology.size)
-    if cluster is None and isinstance(problem, Sharding):
-        cluster = accelerators_and_cpus(problem.mesh.size)
-    problem = problem or (Throughput() if workload.layers is None else Training())
-    cluster = cluster or suggested_cluster(workload, problem.name)
-    if cluster is None:
-        raise InputError(f"{workload.name}: it suggests no cluster; give one")
-    return workload, cluster, problem
-
-
 def _on(start: Plan, cluster: Cluster) -> Plan:
     """Return a start for a cluster that has its devices, with other numbers or memories perhaps."""
     if start.cluster == cluster:
@@ -258,39 +229,3 @@ def _say_pieces(task: Task[Problem], problem: Iteration, search: Search[Solution
     change = gap_between(search.objective, Judge(task.workload, task.cluster, like)(found))
     if change > WORTH_SAYING:
         search.note(f"in pieces: {show_percent(-change, signed=True)} (--split noncontiguous)")
-
-
-def result_of(
-    workload: Workload, cluster: Cluster, problem: Problem, search: Search[Solution]
-) -> Result:
-    """Return what a search for a problem ended with."""
-    versions = {"stagecut": installed("stagecut"), "highspy": installed("highspy")}
-    plan = None
-    if search.best is not None:
-        plan = Plan(
-            workload_name=workload.name,
-            workload_fingerprint=workload.fingerprint,
-            cluster=cluster,
-            problem=problem,
-            solution=search.best,
-            objective=search.objective,
-            bound=search.bound,
-            method=search.method,
-            time_unit=workload.time_unit,
-            certificate={"origin": search.bound_origin, **search.certificate},
-            provenance={**versions, "seed": search.limits.seed},
-        )
-    return Result(
-        status=search.status,
-        limit=search.hit,
-        plan=plan,
-        bound=search.bound,
-        bound_origin=search.bound_origin,
-        method=search.method,
-        seconds=search.seconds,
-        trace=tuple(search.trace),
-        phases=dict(search.phases),
-        versions=versions,
-        notes=tuple(search.notes),
-        reason=search.infeasible_because or "",
-    )

@@ -13,13 +13,12 @@ from pyomo.common.gc_manager import PauseGC
 from ...formulations.program import quiet_pyomo
 from ...formulations.stated import Stated, set_partitioning, sets_of
 from ...formulations.task import Task
-from ...instances import Cluster, InfeasibleError, Problem, Workload
+from ...instances import InfeasibleError, Problem
 from ...instances.common.arrays import Floats
 from ...instances.common.quantities import show_percent
 from ...instances.model.summary import Summarised
 from ...solvers.core.compiled_model import Compiled, compile_model
 from ...solvers.core.proofs.relaxation import relax as solve_linear
-from ..formulation import formulation as state
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,54 +94,7 @@ class Relaxation(Summarised):
         }
 
 
-def relax(
-    workload: Workload | str,
-    cluster: Cluster | None = None,
-    problem: Problem | None = None,
-    formulation: str | None = None,
-) -> Relaxation:
-    """State an integer program of a problem and solve it without whole numbers.
-
-    Parameters
-    ----------
-    workload, cluster, problem
-        As in `solve`.
-    formulation
-        As in `formulation`; the sets of ``set-partitioning`` have at most the load that is proved,
-        those of ``all-sets`` any.
-
-    Returns
-    -------
-    Relaxation
-        Bound, size, and the solution in parts. The bound is that of floating-point numbers, and no
-        certificate; `solve` gives those.
-
-    Raises
-    ------
-    InputError
-        If there is no such formulation, or it is too large.
-    InfeasibleError
-        If nothing fits, even in parts.
-
-    Examples
-    --------
-    >>> import stagecut
-    >>> cluster = stagecut.accelerators_and_cpus(2, cpus=0)
-    >>> weak = stagecut.relax("gpt2-xl", cluster, stagecut.Throughput("noncontiguous"), "compact")
-    >>> best = stagecut.solve("gpt2-xl", cluster, stagecut.Throughput("contiguous"), method="dp")
-    >>> weak.bound < best.objective, weak.fractional > 0.9  # nearly all lies on both devices
-    (True, True)
-    """
-    begin = time.monotonic()
-    stated = state(workload, cluster, problem, formulation)
-    if stated.name == "set-partitioning":
-        assert stated.case is not None  # throughput knows rules
-        with PauseGC(), quiet_pyomo():
-            return _least_limit(stated.case.task, begin)
-    return relaxation_of(stated.name, stated.stated, stated.task.workload.name, begin)
-
-
-def _least_limit(task: Task[Problem], begin: float) -> Relaxation:
+def least_limit(task: Task[Problem], begin: float) -> Relaxation:
     """Return the relaxation over the sets of the least limit that leaves a solution.
 
     T is a bound if sets of a load of at most T do not do, not even in parts.

@@ -89,7 +89,7 @@ def test_relaxations_of_shardings_are_bounds_in_their_order(seed: int) -> None:
     best = stagecut.solve(workload, problem=problem, method="elimination").objective
     assert best is not None
     compact, flows = (
-        stagecut.relax(workload, problem=problem, formulation=name) for name in ("compact", "flows")
+        stagecut.relax(workload, problem=problem, name=name) for name in ("compact", "flows")
     )
     assert compact.bound <= flows.bound * (1 + 1e-6) + 1e-12
     assert flows.bound <= best * (1 + 1e-6) + 1e-12
