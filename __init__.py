@@ -5,7 +5,7 @@ used, so that ``import stagecut`` costs nothing.
 
 =================  ================================================================================
 workloads, files   `Workload`, `load`, `save`, `dumps`, `from_networkx`, `from_pandas`,
-                   `training_layers`, `tied_as`; of a model `profile`,
+                   `training_layers`, `tied_as`, `published_folder`; of a model `profile`,
                    `counted_by_torch`, `layers_by_degree`
 devices            `Cluster`, `DeviceKind`, `Link`, `PairLink`, `accelerators_and_cpus`,
                    `cluster_from_pandas`, `load_cluster`; `Topology`, `topology`; measured:
@@ -151,6 +151,7 @@ if TYPE_CHECKING:
     from .instances.formats.files import load_split as load_split
     from .instances.formats.files import save as save
     from .instances.formats.rules_files import load_rules as load_rules
+    from .instances.generate.published import published_folder as published_folder
     from .instances.model.tied_weights import tied_as as tied_as
     from .instances.model.training_layers import training_layers as training_layers
     from .instances.pytorch.counts import counted_by_torch as counted_by_torch
@@ -252,6 +253,7 @@ _MODULES = {
     "instances.formats.conversions": "cluster_from_pandas from_networkx from_pandas",
     "instances.formats.files": "dumps load load_cluster load_plan load_split save",
     "instances.formats.rules_files": "load_rules",
+    "instances.generate.published": "published_folder",
     "instances.model.tied_weights": "tied_as",
     "instances.model.training_layers": "training_layers",
     "instances.pytorch.counts": "counted_by_torch",

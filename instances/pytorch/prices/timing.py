@@ -21,7 +21,6 @@ from torch import fx, nn
 
 from ...common.errors import InputError
 from ...formats.writing import write_whole
-from ...generate.published import default_folder
 from ..recording.watch import Clock, Watch
 from ..tracing.leaves import loss_of, tensors
 from ..tracing.traced import Traced
@@ -103,7 +102,9 @@ class Cache:
 
 def cache_folder() -> Path:
     """Return where measurements are kept by default."""
-    return default_folder().parent / "kernels"
+    import pooch
+
+    return Path(pooch.os_cache("stagecut")) / "kernels"
 
 
 def machine_name(device: str) -> str:
