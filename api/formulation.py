@@ -36,10 +36,12 @@ from ..instances.common.arrays import Floats
 from ..instances.model.summary import Summarised
 from ..solvers import DEFAULT_LIMITS, Limits, Progress, Result
 from ..solvers.core.compiled_model import Compiled, compile_model, write_model
+from ..solvers.core.highs import run_highs
 from ..solvers.core.limits import checked
 from ..solvers.core.milp_driver import STATED_OBJECTIVE, IntegerProgram, solve_program
 from ..solvers.core.other_solvers import check_solver
 from ..solvers.core.portfolio.shared_search import SharedSearch
+from ..solvers.core.search import Search
 from ..solvers.core.session import run_alone
 from .asked import chosen, result_of
 from .judge import Judge
@@ -374,6 +376,98 @@ class Formulation(Summarised):
         run_alone(run, self.task, search)
         task = self.task
         return model.concluded(result_of(task.workload, task.cluster, task.problem, search))
+
+    def alternatives(
+        self,
+        count: int,
+        *,
+        within: float = 0.01,
+        solver: str = "highs",
+        limits: Limits | None = None,
+    ) -> list[Plan]:
+        """Return different plans whose objective in the model is near the best, best first.
+
+        They are found one after the other, by a row each that excludes the last one; no solver's
+        own pool is asked. Plans that differ only in names of devices are different.
+
+        Parameters
+        ----------
+        count
+            How many at most.
+        within
+            How much worse they may be, relatively.
+        solver, limits
+            As in `solve`, for each of them.
+
+        Raises
+        ------
+        InputError
+            As `solve`.
+        """
+        m = self.model
+        found: list[Plan] = []
+        m.near_best, m.others = pyo.ConstraintList(), pyo.ConstraintList()
+        try:
+            while len(found) < count:
+                plan = self.solve(solver, limits=limits).plan
+                if plan is None:
+                    break
+                found.append(plan)
+                if len(found) == 1:
+                    best = next(m.component_data_objects(pyo.Objective, active=True)).expr
+                    value = pyo.value(best)
+                    m.near_best.add(best <= value + within * abs(value))
+                taken = [there for there in self.stated.places.values() if pyo.value(there) > 0.5]
+                m.others.add(sum(taken) <= len(taken) - 1)
+        finally:
+            m.del_component(m.near_best)
+            m.del_component(m.others)
+        return found
+
+    def conflict(self, *, seconds: float = 60.0) -> tuple[str, ...]:
+        """Return the names of constraints that contradict each other; none if there is a solution.
+
+        Without any one of them there is a solution, or HiGHS does not say within the time that
+        there is none. Bounds of variables, and that they are whole numbers, stay throughout.
+
+        Parameters
+        ----------
+        seconds
+            Limit in all, after which the set may be larger than it need be.
+        """
+        rows = list(self.model.component_data_objects(pyo.Constraint, active=True))
+        search: Search[Solution] = Search(Limits(seconds=seconds), lambda _: math.inf)
+
+        def contradict(kept: list[Any]) -> bool:
+            if search.should_stop():
+                return False
+            for row in rows:
+                row.deactivate()
+            for row in kept:
+                row.activate()
+            with PauseGC():
+                linear = compile_model(self.model).linear
+            if linear is None:
+                return True
+            linear = replace(linear, cost=np.zeros(len(linear.cost)))
+            return run_highs(linear, search).status == "infeasible"
+
+        try:
+            if not contradict(rows):
+                return ()
+            kept = rows
+            for size in (2**k for k in reversed(range(len(rows).bit_length()))):
+                at = 0
+                while at < len(kept):
+                    without = kept[:at] + kept[at + size :]
+                    if contradict(without):
+                        kept = without
+                    else:
+                        at += size
+        finally:
+            for row in rows:
+                row.activate()
+        return tuple(row.name for row in kept)
 
     def relax(self) -> Relaxation:
         """Solve the model as it is now without whole numbers; as `stagecut.relax`.

@@ -12,6 +12,7 @@ import pyomo.environ as pyo
 import pytest
 from brute_sharding import random_problem, random_program
 from constrained_cases import EXACT, MAKERS, check_against_brute_force
+from rules_cases import solutions
 from training_cases import best_objective, random_training_case
 
 import stagecut
@@ -198,6 +199,9 @@ def test_what_cannot_be_solved_is_said() -> None:
     result = f.solve()
     assert (result.status, result.plan) == ("infeasible", None)
     assert result.reason == "nothing keeps all constraints of the model"
+    assert f.conflict() == ("all", "no")
+    m.no.deactivate()
+    assert f.conflict() == ()
     with pytest.raises(InputError, match="no 'nonsense' for throughput; use one of compact"):
         unet("nonsense")
 
@@ -271,3 +275,36 @@ def test_values_that_miss_an_added_constraint_are_not_taken(
     monkeypatch.setattr(formulation_module, "compile_model", without)
     result = f.solve(limits=Limits(gap=0.3, seconds=5))
     assert result.plan is None or int((result.plan.placement == 0).sum()) <= 1
+
+
+def test_alternatives_are_the_best_solutions_of_brute_force() -> None:
+    found = 0
+    for seed in range(6):
+        workload, cluster, problem, name, _ = MAKERS["throughput"](seed)
+        values = sorted(
+            report.objective
+            for solution in solutions(workload, cluster, problem)
+            if not (report := stagecut.evaluate(workload, cluster, problem, solution)).violations
+        )
+        if not 0 < min(values, default=0):
+            continue
+        found += 1
+        near = [value for value in values if value <= 1.25 * values[0] * (1 + 1e-9)]
+        f = stagecut.formulation(workload, cluster, problem, name)
+        plans = f.alternatives(4, within=0.25, limits=EXACT)
+        assert [plan.objective for plan in plans] == pytest.approx(near[:4], rel=1e-6), seed
+        assert len({tuple(plan.placement.tolist()) for plan in plans}) == len(plans)
+        assert "model=as stated" in repr(f)
+    assert found >= 2
+
+
+def test_rows_that_contradict_each_other_are_a_least_set() -> None:
+    f = unet("by-device")
+    m = f.model
+    m.half = pyo.Constraint(expr=f.count("accelerator 0") >= 12)
+    m.rest = pyo.Constraint(expr=f.count("accelerator 1") + f.count("accelerator 2") >= 12)
+    found = f.conflict()
+    assert {"half", "rest"} <= set(found)
+    # each of the 23 nodes is somewhere once: at most 23 in all
+    assert sum(name.startswith("placed_once") for name in found) == 23
+    assert len(found) == 25
