@@ -308,3 +308,8 @@ def test_rows_that_contradict_each_other_are_a_least_set() -> None:
     # each of the 23 nodes is somewhere once: at most 23 in all
     assert sum(name.startswith("placed_once") for name in found) == 23
     assert len(found) == 25
+
+
+def test_highs_is_asked_again_where_its_solution_misses_a_tolerance_by_a_hair() -> None:
+    """It ended so without a start, and knew no bound any more; without presolve it does."""
+    assert check_against_brute_force("latency", 68)
