@@ -17,7 +17,7 @@ from pyomo.repn import generate_standard_repn
 from ..formulations.linear import Linear
 from ..formulations.program import quiet_pyomo
 from ..formulations.rules.cases import RuleCase
-from ..formulations.rules.reduce import only_case
+from ..formulations.rules.reduce import only_rule_case
 from ..formulations.stated import FORMULATIONS, Stated
 from ..formulations.task import Task, pose
 from ..instances import (
@@ -91,7 +91,9 @@ def solve_constrained(
     """
     loaded, devices, asked = chosen(workload, cluster, problem)
     able = STATED_BY[asked.name]
-    name = next(iter(able)) if method == "auto" else method
+    name, _, behind = method.partition(":")
+    solver = behind or solver
+    name = next(iter(able)) if name == "auto" else name
     if name not in able:
         raise InputError(
             f"constrain: method {name} states no program that could be constrained; use "
@@ -159,7 +161,7 @@ def formulation(
             f"formulation: no {name!r} for {asked.name}; use one of {', '.join(known)}"
         )
     # mappings and shardings know no placement rules
-    case = None if isinstance(asked, (DeviceMapping, Sharding)) else only_case(task)
+    case = None if isinstance(asked, (DeviceMapping, Sharding)) else only_rule_case(task)
     with PauseGC(), quiet_pyomo():
         stated = known[name](task if case is None else case.task)
     return Formulation(name, task, stated, case, _state_of(stated.model))

@@ -105,9 +105,9 @@ def export_model(
     if isinstance(problem, Iteration):
         from ..solvers.iteration.milp import export_model as write_iteration
 
-        write_iteration(only_case(pose(loaded, devices, problem)).task, output)
+        write_iteration(only_case(pose(loaded, devices, problem)), output)
     elif isinstance(problem, Throughput):
         from ..solvers.throughput.milp import export_model as write_throughput
 
-        write_throughput(only_case(pose(loaded, devices, problem)).task, output)
+        write_throughput(only_case(pose(loaded, devices, problem)), output)
     tell_written(output)

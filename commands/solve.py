@@ -111,8 +111,8 @@ def solve(
         str | None,
         typer.Option(
             autocompletion=names.SOLVER,
-            help="For milp, auto of throughput, and joint: gurobi, cplex, scip, cbc, glpk, copt, "
-            "xpress or another that Pyomo knows; default: highs.",
+            help="For auto and milp: a MILP solver that Pyomo knows, such as glpk, cbc, scip or "
+            "gurobi; default: highs.",
         ),
     ] = None,
     policy: Annotated[
