@@ -255,6 +255,8 @@ def test_solve_takes_constraints_and_a_check_of_solutions() -> None:
 def test_methods_that_state_no_program_refuse_constraints_by_name(method: str) -> None:
     with pytest.raises(InputError, match=f"constrain: method {method} states no program"):
         stagecut.solve("unet", method=method, problem=Throughput(), constrain=print)
+    with pytest.raises(InputError, match="knows no 'nonesuch'"):
+        stagecut.solve("unet", method="milp:nonesuch", problem=Throughput(), constrain=print)
 
 
 def test_values_that_miss_an_added_constraint_are_not_taken(
@@ -286,7 +288,7 @@ def test_alternatives_are_the_best_solutions_of_brute_force() -> None:
             for solution in solutions(workload, cluster, problem)
             if not (report := stagecut.evaluate(workload, cluster, problem, solution)).violations
         )
-        if not 0 < min(values, default=0):
+        if not min(values, default=0) > 0:
             continue
         found += 1
         near = [value for value in values if value <= 1.25 * values[0] * (1 + 1e-9)]
