@@ -41,6 +41,11 @@ def published_folder() -> Path:
     -------
     Path
         What the environment variable ``STAGECUT_BENCHMARKS`` says, else one in the user's cache.
+
+    Examples
+    --------
+    >>> published_folder().is_absolute() or "STAGECUT_BENCHMARKS" in os.environ
+    True
     """
     import pooch
 
