@@ -10,11 +10,13 @@ devices            `Cluster`, `DeviceKind`, `Link`, `accelerators_and_cpus`, `lo
                    `topology`; measured: `measure`
 problems           `Throughput`, `Iteration`, `Latency`, `Training`, `DeviceMapping`; of the first
                    four `PlacementRules`; `Sharding` over a `DeviceMesh`
-jobs               of training: `estimate`, of a `Layout`, of the model of a `model_description`
-                   (by name, or a config.json), on a `training_cluster`
+jobs               of training: `TrainingJob` for `solve`, which gives a `JobPlan`,
+                   `load_job_plan`; `estimate`, of a `Layout`, of the model of a
+                   `model_description` (by name, or a config.json), on a `training_cluster`
 models             of PyTorch: `plan` makes a planned model with its stages
 solving            `solve`, `Limits`, `Workers`, `METHODS`, `Result`; `compare`, `pareto`,
-                   `rank_schedules`; `explain`; a formulation without whole numbers: `relax`
+                   `rank_schedules`; `explain`; models to read, change and solve:
+                   `formulation`; without whole numbers: `relax`
 plans              `Plan`, `load_plan`; `verify`, `evaluate`, `check_bound`
 simulating         `simulate`; schedules: `make_schedule`, `best_schedule`
 pictures           `draw_loads`, `draw_gantt`, `draw_graph`, `draw_mapping`, `draw_comparison`,
@@ -47,10 +49,11 @@ if TYPE_CHECKING:
     from .api.compare import compare as compare
     from .api.estimate import estimate as estimate
     from .api.explain.explain import explain as explain
+    from .api.formulation import formulation as formulation
+    from .api.formulation import relax as relax
     from .api.pareto import pareto as pareto
     from .api.plan_model import plan as plan
     from .api.rank_schedules import rank_schedules as rank_schedules
-    from .api.relax.relax import relax as relax
     from .api.run import run as run
     from .api.solve import solve as solve
     from .instances import Cluster as Cluster
@@ -81,6 +84,7 @@ if TYPE_CHECKING:
     from .instances.formats.files import load_cluster as load_cluster
     from .instances.formats.files import load_plan as load_plan
     from .instances.formats.files import save as save
+    from .instances.generate.published import published_folder as published_folder
     from .instances.job.plan import JobPlan as JobPlan
     from .instances.job.plan import load_job_plan as load_job_plan
     from .instances.job.problem import TrainingJob as TrainingJob
@@ -117,10 +121,10 @@ _MODULES = {
     "api.compare": "compare",
     "api.estimate": "estimate",
     "api.explain.explain": "explain",
+    "api.formulation": "formulation relax",
     "api.pareto": "pareto",
     "api.plan_model": "plan",
     "api.rank_schedules": "rank_schedules",
-    "api.relax.relax": "relax",
     "api.run": "run",
     "api.solve": "solve",
     "instances": (
@@ -130,6 +134,7 @@ _MODULES = {
     ),
     "instances.costs.clusters": "training_cluster",
     "instances.costs.layout": "Layout",
+    "instances.generate.published": "published_folder",
     "instances.job.plan": "JobPlan load_job_plan",
     "instances.job.problem": "TrainingJob",
     "instances.costs.models": "model_description",

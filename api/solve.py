@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 from ..formulations.task import Task, pose
 from ..instances import (
@@ -19,21 +19,15 @@ from ..instances import (
     Plan,
     Planned,
     Problem,
-    Sharding,
     Solution,
-    Throughput,
-    Training,
     Workload,
-    accelerators_and_cpus,
     gap_between,
     plan_of,
 )
 from ..instances.common.quantities import show_percent
 from ..instances.costs.description import ModelDescription
 from ..instances.costs.hardware import TrainingCluster
-from ..instances.formats.files import load
 from ..instances.job.problem import TrainingJob
-from ..instances.model.problem import suggested_cluster
 from ..instances.model.solution import on_cluster
 from ..solvers import (
     DEFAULT_LIMITS,
@@ -46,9 +40,12 @@ from ..solvers import (
 )
 from ..solvers.core.limits import Workers, checked
 from ..solvers.core.session import run_session
+from .asked import chosen, result_of
 from .job import JobResult, solve_job
 from .judge import Judge
-from .versions import installed
+
+if TYPE_CHECKING:
+    from .formulation import Formulation
 
 #: Part of the time of a search that looking for a faster plan in pieces may take.
 PIECES_SHARE = 0.05
@@ -78,6 +75,7 @@ def solve(
     start: Plan | Planned | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     workers: Workers | int | None = None,
+    constrain: Callable[[Formulation], Callable[[Solution], bool] | None] | None = None,
 ) -> Result: ...
 
 
@@ -91,6 +89,7 @@ def solve(
     start: Plan | Planned | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     workers: Workers | int | None = None,
+    constrain: Callable[[Formulation], Callable[[Solution], bool] | None] | None = None,
 ) -> Result | JobResult:
     """Plan where the nodes of `workload` run.
 
@@ -123,6 +122,10 @@ def solve(
         How many processes search at a time, and where: see `Workers`. Default: one per core; those
         beside this one start after `START_AFTER_S` seconds, for methods that have something for
         them to do.
+    constrain
+        Adds constraints to the program that ``milp`` states (``joint`` for mappings), which
+        ``auto`` takes then; other methods are refused. What it returns, if anything, tells whether
+        a solution is one that is asked for. The bound holds under these constraints.
 
     Returns
     -------
@@ -151,6 +154,19 @@ def solve(
         return solve_job(workload, cluster, problem, limits=limits)
     if isinstance(workload, ModelDescription) or isinstance(cluster, str | Path | TrainingCluster):
         raise InputError("problem: of a model description it is TrainingJob(global_batch=…)")
+    if constrain is not None:
+        from .formulation import solve_constrained  # with Pyomo, which takes a second to import
+
+        return solve_constrained(
+            workload,
+            cluster,
+            problem,
+            constrain,
+            method=method,
+            limits=limits,
+            start=start,
+            on_progress=on_progress,
+        )
     workload, cluster, problem = chosen(workload, cluster, problem)
     limits = DEFAULT_LIMITS[problem.name] if limits is None else checked(limits)
     if start is not None:
@@ -168,30 +184,7 @@ def solve(
     run_session(task, chosen_method, search, start, workers)
     if name == "auto" and isinstance(problem, Iteration):
         _say_pieces(task, problem, search)
-    return _result(workload, cluster, problem, search)
-
-
-def chosen(
-    workload: Workload | str | Path, cluster: Cluster | None, problem: Problem | None
-) -> tuple[Workload, Cluster, Problem]:
-    """Return workload, cluster and problem, defaults filled in.
-
-    Raises
-    ------
-    InputError
-        If the workload cannot be read, or no cluster is known.
-    """
-    if not isinstance(workload, Workload):
-        workload = load(workload)
-    if cluster is None and isinstance(problem, DeviceMapping):
-        cluster = accelerators_and_cpus(problem.topology.size)
-    if cluster is None and isinstance(problem, Sharding):
-        cluster = accelerators_and_cpus(problem.mesh.size)
-    problem = problem or (Throughput() if workload.layers is None else Training())
-    cluster = cluster or suggested_cluster(workload, problem.name)
-    if cluster is None:
-        raise InputError(f"{workload.name}: it suggests no cluster; give one")
-    return workload, cluster, problem
+    return result_of(workload, cluster, problem, search)
 
 
 def _on(start: Plan, cluster: Cluster) -> Plan:
@@ -222,38 +215,3 @@ def _say_pieces(task: Task[Problem], problem: Iteration, search: Search[Solution
     change = gap_between(search.objective, Judge(task.workload, task.cluster, like)(found))
     if change > WORTH_SAYING:
         search.note(f"in pieces: {show_percent(-change, signed=True)} (split noncontiguous)")
-
-
-def _result(
-    workload: Workload, cluster: Cluster, problem: Problem, search: Search[Solution]
-) -> Result:
-    versions = {"stagecut": installed("stagecut"), "highspy": installed("highspy")}
-    plan = None
-    if search.best is not None:
-        plan = Plan(
-            workload_name=workload.name,
-            workload_fingerprint=workload.fingerprint,
-            cluster=cluster,
-            problem=problem,
-            solution=search.best,
-            objective=search.objective,
-            bound=search.bound,
-            method=search.method,
-            time_unit=workload.time_unit,
-            certificate={"origin": search.bound_origin, **search.certificate},
-            provenance={**versions, "seed": search.limits.seed},
-        )
-    return Result(
-        status=search.status,
-        limit=search.hit,
-        plan=plan,
-        bound=search.bound,
-        bound_origin=search.bound_origin,
-        method=search.method,
-        seconds=search.seconds,
-        trace=tuple(search.trace),
-        phases=dict(search.phases),
-        versions=versions,
-        notes=tuple(search.notes),
-        reason=search.infeasible_because or "",
-    )

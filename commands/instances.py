@@ -11,7 +11,7 @@ from rich.table import Table
 from ..instances import Tied
 from ..instances.formats.files import load, save
 from ..instances.generate.catalogue import CATALOGUE, LARGE
-from ..instances.generate.published import SERVER, default_folder
+from ..instances.generate.published import SERVER, published_folder
 from ..instances.generate.published import fetch as fetch_files
 from ..instances.model.tied_weights import tied_as
 from ..instances.model.training_layers import training_layers
@@ -111,7 +111,7 @@ def fetch(
     mirror: Annotated[str, typer.Option(help="Server that has the same paths.")] = SERVER,
 ) -> None:
     """Download the published suites, each file checked by its SHA-256."""
-    folder = to or default_folder()
+    folder = to or published_folder()
     with ERR.status("fetching …") as status:
         paths = fetch_files(
             folder, below=suite, server=mirror, on_file=lambda file: status.update(file.path)

@@ -14,7 +14,7 @@ from ...formulations.stated import passes
 from ...instances import InfeasibleError
 from ...runtime.simulate.stages import StageGraph
 from ..best_schedule import schedule_instance, usual_orders
-from .relax import Relaxation, relaxation_of, solved
+from .relax import Relaxation, read_relaxation, solved
 
 
 def relax_schedule(
@@ -67,7 +67,7 @@ def relax_schedule(
         found = solved(stated)
     if found is None:
         raise InfeasibleError("schedule: the memory is too small for any order, even in parts")
-    relaxation = relaxation_of("order of passes", stated, *found, begin=begin)
+    relaxation = read_relaxation("order of passes", stated, *found, begin)
     compiled, x = found
     begins = [compiled.value(stated.model.s[i], x) * stated.scale for i in range(len(operations))]
     table = pd.DataFrame(

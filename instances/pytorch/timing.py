@@ -21,7 +21,6 @@ from torch import fx, nn
 
 from ..common.errors import InputError
 from ..formats.writing import write_whole
-from ..generate.published import default_folder
 from .record import Clock, Watch
 from .tracing.leaves import loss_of, tensors
 from .tracing.traced import Traced
@@ -104,7 +103,9 @@ class Cache:
 
 def cache_folder() -> Path:
     """Return the default folder of measurements."""
-    return default_folder().parent / "kernels"
+    import pooch
+
+    return Path(pooch.os_cache("stagecut")) / "kernels"
 
 
 def machine_name(device: str) -> str:

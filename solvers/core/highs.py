@@ -236,8 +236,10 @@ def run_highs(
     unbounded = not (np.isfinite(linear.column_lower) & np.isfinite(linear.column_upper)).all()
     if outcome.status == "infeasible" and unbounded and settings.get(PRESOLVE) != "off":
         again = {**(options or {}), PRESOLVE: "off"}
-    elif finished and first is not None and _blemished(highs):
+    elif finished and _blemished(highs) and first is not None:
         again = dict(options or {})
+    elif finished and _blemished(highs) and settings.get(PRESOLVE) != "off":
+        again = {**(options or {}), PRESOLVE: "off"}
     if again is not None:
         left = seconds - (time.monotonic() - begin)
         second = run_highs(

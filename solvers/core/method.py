@@ -18,6 +18,10 @@ Solver = Callable[[Task[P], Search[Solution]], None]
 Refusal = Callable[[str, Task[P]], str | None]
 
 
+#: Of `Method`: that it reads the name of a solver of integer programs.
+READS_SOLVER: dict[str, tuple[str, ...]] = {"solver": ()}
+
+
 @dataclass(frozen=True)
 class SolverName:
     """A solver by the name of its module and function; the module is imported when it first runs.

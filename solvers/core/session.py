@@ -56,6 +56,14 @@ def run_session(
         search.note(f"compiling takes its time in every process: {NOT_KEPT}")
 
 
+def run_alone(run: Callable[[], None], task: Task[Problem], search: Search) -> None:
+    """Run something that knows its search, without workers and first bounds, as `run_session`."""
+    idle: Method[Problem] = Method(lambda _task, _search: None)
+    with interrupts(search):
+        _run_beside(run, search, _portfolio(task, idle, search, 1))
+    search.say_gap()
+
+
 def solve_in_session(run: Solver[Problem], task: Task[Problem], search: Search[Solution]) -> None:
     """Raise the bounds that take linear time, then run the method.
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ...formulations.task import Task
 from ...instances import Iteration, PlacementRules, Solution
 from ...instances.common.errors import quote
-from ..core.method import Method, SolverName, Strategy
+from ..core.method import READS_SOLVER, Method, SolverName, Strategy
 from ..core.search import Search
 from ..learned.options import LEARNED_OPTIONS, no_policy
 from .turns import ANNEALING
@@ -119,7 +119,11 @@ RULES = (
 METHODS: dict[str, Method[Iteration]] = {
     "auto": Method(SolverName("stagecut.solvers.iteration.auto.auto"), beside=_beside),
     "dp": Method(SolverName("stagecut.solvers.iteration.exact.chain_search")),
-    "milp": Method(SolverName("stagecut.solvers.iteration.milp.milp"), refuses=(_one_kind, _small)),
+    "milp": Method(
+        SolverName("stagecut.solvers.iteration.milp.milp"),
+        READS_SOLVER,
+        refuses=(_one_kind, _small),
+    ),
     "learned": Method(_learned, LEARNED_OPTIONS, refuses=(_chains_alone, no_policy)),
     **{
         name: Method(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...formulations.task import Task
 from ...instances import PlacementRules, Training
-from ..core.method import Method, SolverName
+from ..core.method import READS_SOLVER, Method, SolverName
 
 
 def _links(_method: str, task: Task[Training]) -> str | None:
@@ -25,7 +25,9 @@ METHODS: dict[str, Method[Training]] = {
     "auto": Method(SolverName("stagecut.solvers.training.auto.auto"), refuses=(_links,)),
     "dp": Method(SolverName("stagecut.solvers.training.dp.training_dp"), refuses=(_links,)),
     "milp": Method(
-        SolverName("stagecut.solvers.training.milp.milp"), {"start": ("none",)}, refuses=(_links,)
+        SolverName("stagecut.solvers.training.milp.milp"),
+        {"start": ("none",), **READS_SOLVER},
+        refuses=(_links,),
     ),
     "piper": Method(SolverName("stagecut.solvers.training.dp.piper"), refuses=(_links,)),
     "equal-stages": Method(

@@ -60,7 +60,7 @@ def test_relaxations_are_below_plans(problem: stagecut.Problem, formulation: str
     found = stagecut.relax(name, cluster, problem, formulation)
     plan = stagecut.solve(name, cluster, problem, limits=Limits(gap=0.5))
     assert plan.objective is not None
-    assert 0 <= found.bound <= plan.objective
+    assert 0 <= found.bound <= plan.objective * (1 + 1e-9)
     assert found.shares.sum(axis=1).to_numpy() == pytest.approx(np.ones(len(found.shares)))
 
 
@@ -89,7 +89,7 @@ def test_relaxations_of_shardings_are_bounds_in_their_order(seed: int) -> None:
     best = stagecut.solve(workload, problem=problem, method="elimination").objective
     assert best is not None
     compact, flows = (
-        stagecut.relax(workload, problem=problem, formulation=name) for name in ("compact", "flows")
+        stagecut.relax(workload, problem=problem, name=name) for name in ("compact", "flows")
     )
     assert compact.bound <= flows.bound * (1 + 1e-6) + 1e-12
     assert flows.bound <= best * (1 + 1e-6) + 1e-12
@@ -99,7 +99,7 @@ def test_relaxations_of_shardings_are_bounds_in_their_order(seed: int) -> None:
 
 def test_what_cannot_be_relaxed_is_said() -> None:
     problem = Throughput("noncontiguous")
-    with pytest.raises(InputError, match="use one of compact, set-partitioning, all-sets"):
+    with pytest.raises(InputError, match="use one of compact, by-device, set"):
         stagecut.relax("gpt2-xl", None, problem, "nonsense")
     with pytest.raises(InputError, match="too many sets to list"):
         stagecut.relax("gpt2-xl", None, problem, "set-partitioning")

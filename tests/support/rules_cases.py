@@ -57,14 +57,14 @@ def random_rules(
 def best_under_rules(workload: Workload, cluster: Cluster, problem: Any) -> float:
     """Return the least objective of all placements that keep all rules; `inf` if none does."""
     best = math.inf
-    for solution in _solutions(workload, cluster, problem):
+    for solution in solutions(workload, cluster, problem):
         report = evaluate(workload, cluster, problem, solution)
         if not report.violations:
             best = min(best, report.objective)
     return best
 
 
-def _solutions(workload: Workload, cluster: Cluster, problem: Any) -> Iterator[Solution]:
+def solutions(workload: Workload, cluster: Cluster, problem: Any) -> Iterator[Solution]:
     n, size = workload.n, cluster.size
     if isinstance(problem, Iteration):
         yield from placements(workload, cluster, problem, named=True)

@@ -165,7 +165,8 @@ class LicenceError(Exception):
 @pytest.mark.parametrize("text", ["Model too large for size-limited license; visit us\nmore", ""])
 def test_what_an_interface_raises_is_one_line(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     result = pretended(monkeypatch, LicenceError(text))
-    told = text.splitlines()[0] if text else "LicenceError"
+    of_licence = "its licence does not cover this program: "
+    told = of_licence + text.splitlines()[0] if text else "LicenceError"
     assert any(note.endswith(f"solver scip: {told}") for note in result.notes), result.notes
 
 
