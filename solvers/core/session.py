@@ -56,7 +56,7 @@ def run_session(
         search.note(f"compiling takes its time in every process: {NOT_KEPT}")
 
 
-def run_alone(run: Callable[[], None], task: Task[Problem], search: Search) -> None:
+def run_alone(run: Callable[[], None], task: Task[Problem], search: Search[Solution]) -> None:
     """Run something that knows its search, without workers and first bounds, as `run_session`."""
     idle: Method[Problem] = Method(lambda _task, _search: None)
     with interrupts(search):
