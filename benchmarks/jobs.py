@@ -1,21 +1,20 @@
 """Training jobs of published models at 8 to 16,384 GPUs: time, gap, and how points were ruled out.
 
-    python benchmarks/jobs.py [--only NAME] [--launcher megatron] [-o results/jobs.csv]
+    python benchmarks/jobs.py [--only NAME] [--launcher megatron]
 
-One row per model, cluster and launcher, with the seconds of the search, processes' peak memory, the
-plan, its gap over the declared space, and the numbers of outer points by reason.
+Writes `results/jobs.csv`: a row per model, cluster and launcher, with the seconds of the search, the
+process's peak memory so far, the plan, its gap over the declared space, and the numbers of outer
+points by reason.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import platform
 import resource
-import subprocess
 import sys
 import time
-from pathlib import Path
+
+import results
 
 import stagecut
 from stagecut.api.job import describe, solve_job
@@ -57,42 +56,37 @@ def main() -> None:
     parser.add_argument("--only")
     parser.add_argument("--launcher", default="megatron")
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("-o", "--out", default=str(Path(__file__).parent / "results/jobs.csv"))
     asked = parser.parse_args()
-    revision = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
-    with Path(asked.out).open("w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file)
-        table.writerow(
-            ["model", "cluster", "launcher", "global_batch", "sequence", "status", "iteration_s",
-             "gap", "tokens_per_s_per_gpu", "mfu", "wall_s", "cpu_s", "peak_mib", *REASONS,
-             "relaxed", "solved", "layout", "revision", "machine", "python"]
-        )  # fmt: skip
-        for model, spec, batch, sequence in cases(asked.only):
-            job = TrainingJob(global_batch=batch, sequence=sequence, launcher=asked.launcher)
-            wall, cpu = time.perf_counter(), time.process_time()
-            found = solve_job(
-                model, training_cluster(spec), job, limits=Limits(seconds=asked.seconds, gap=1e-3)
-            )
-            wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-            head = [model, spec, asked.launcher, batch, sequence, found.status]
-            if found.plan is None:
-                row = [*head, "", "", "", "", f"{wall:.2f}", f"{cpu:.2f}", f"{peak:.0f}"]
-                row += [""] * (len(REASONS) + 2) + [found.reason]
-            else:
-                plan, counts = found.plan, found.plan.certificate.points
-                row = [
-                    *head, f"{plan.seconds:.4f}", f"{plan.gap:.5f}", f"{plan.tokens_per_s:.1f}",
-                    f"{found.estimate.mfu:.3f}", f"{wall:.2f}", f"{cpu:.2f}", f"{peak:.0f}",
-                    *(counts.get(reason, 0) for reason in REASONS), *found.programs,
-                    describe(plan.layout),
-                ]  # fmt: skip
-            table.writerow([*row, revision, platform.processor() or platform.machine(),
-                            platform.python_version()])  # fmt: skip
-            file.flush()
-            print(*row, file=sys.stderr)
+    rows = []
+    for model, spec, batch, sequence in cases(asked.only):
+        job = TrainingJob(global_batch=batch, sequence=sequence, launcher=asked.launcher)
+        wall, cpu = time.perf_counter(), time.process_time()
+        found = solve_job(
+            model, training_cluster(spec), job, limits=Limits(seconds=asked.seconds, gap=1e-3)
+        )
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        row: dict[str, object] = {
+            "model": model, "cluster": spec, "launcher": asked.launcher, "global_batch": batch,
+            "sequence": sequence, "status": found.status, "wall_s": f"{wall:.2f}",
+            "cpu_s": f"{cpu:.2f}",
+            "peak_mib": f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f}",
+        }  # fmt: skip
+        counts, plan = {}, found.plan
+        if plan is not None:
+            counts = plan.certificate.points
+            row |= {
+                "iteration_s": f"{plan.seconds:.4f}", "gap": f"{plan.gap:.5f}",
+                "tokens_per_s_per_gpu": f"{plan.tokens_per_s:.1f}",
+                "mfu": f"{found.estimate.mfu:.3f}", "layout": describe(plan.layout),
+            }  # fmt: skip
+        else:
+            row |= dict.fromkeys(("iteration_s", "gap", "tokens_per_s_per_gpu", "mfu"), "")
+            row["layout"] = found.reason
+        row |= {reason: counts.get(reason, 0) for reason in REASONS}
+        row |= dict(zip(("relaxed", "solved"), found.programs, strict=True))
+        rows.append({name: str(value) for name, value in row.items()})
+        print(*row.values(), file=sys.stderr)
+    results.write("jobs", rows, "")
 
 
 if __name__ == "__main__":
