@@ -2,9 +2,9 @@
 
     python benchmarks/jobs.py [--only NAME] [--launcher megatron]
 
-Writes `results/jobs.csv`: a row per model, cluster and launcher, with the seconds of the search, the
-process's peak memory so far, the plan, its gap over the declared space, and the numbers of outer
-points by reason.
+Writes `results/jobs.csv`: a row per model, cluster and launcher, with the seconds of the search,
+the process's peak memory so far, the plan, its gap over the declared space, and the numbers of
+outer points by reason.
 """
 
 from __future__ import annotations

@@ -30,6 +30,10 @@ class Section:
     show: Callable[[], list[str]]
 
 
+#: Reasons for which an outer point of a training job is ruled out.
+REASONS = ("capacity", "work", "relaxation", "program", "exhausted", "open")
+
+
 def number(value: str) -> float:
     """Return a value as a number, infinity where there is none."""
     return float(value) if value else float("inf")
@@ -486,6 +490,70 @@ def certificates() -> list[str]:
     ]
 
 
+def jobs() -> list[str]:
+    """Return the tables of training jobs: gaps by model, choices among measured layouts, peers."""
+    rows = read("jobs")
+    lines = []
+    for (model,), cases in grouped(rows, "model").items():
+        planned = [row for row in cases if row["gap"]]
+        gaps = [number(row["gap"]) for row in planned]
+        points = [sum(number(row[name]) for name in REASONS) for row in planned]
+        lines.append(
+            [
+                model,
+                str(len(cases)),
+                f"{len(cases) - len(planned)}",
+                percent(100 * max(gaps)),
+                f"{min(points):,.0f} to {max(points):,.0f}",
+                f"{max(number(row['solved']) for row in planned):.0f}",
+                f"{max(number(row['cpu_s']) for row in cases):.1f}",
+                f"{max(number(row['wall_s']) for row in cases):.1f}",
+            ]
+        )
+    header = (
+        "model|clusters|nothing fits|largest gap|outer points|programs at most"
+        "|CPU s at most|seconds at most"
+    )
+    found = table(header, lines)
+    sweeps = [row for row in read("job_sweeps") if row["regret"]]
+    regrets = sorted(100 * number(row["regret"]) for row in sweeps)
+    within = sum(regret <= 3 for regret in regrets)
+    found += [
+        f"Among the measured layouts of {len(sweeps)} sweeps (one model, cluster, batch, precision "
+        f"and software each) the estimate's choice is {percent(median(regrets))} slower than the "
+        f"best measured in the median, {percent(regrets[-1])} at most, and within 3 % in {within}.",
+    ]
+    peers = [
+        [
+            row["model"],
+            row["devices"],
+            row["calculon_layout"],
+            f"{number(row['calculon_here_s']):.2f}",
+            row["calculon_cpu_s"],
+            f"{number(row['best_s']):.2f}",
+            row["cpu_s_here"],
+        ]
+        for row in read("calculon")
+    ]
+    header = "model|A100s|Calculon's best|s here|its CPU s|best here (s)|CPU s here"
+    return [*found, *table(header, peers)]
+
+
+def solvers() -> list[str]:
+    """Return six programs by solver and form, and random cases against brute force."""
+    lines = [
+        [row["problem"], row["instance"], row["form"], row["solver"], row["seconds"], row["gap"],
+         row["end"]]
+        for row in read("solvers")
+    ]  # fmt: skip
+    found = table("problem|instance|form|solver|seconds|gap|end", lines)
+    cases = [
+        [row["problem"], row["solver"], row["cases"], row["with a solution"], row["wrong"]]
+        for row in read("solvers_random")
+    ]
+    return [*found, *table("problem|solver|random cases|with a solution|wrong", cases)]
+
+
 def ablations() -> list[str]:
     tables = sorted(RESULTS.glob("ablation-*.csv"))
     if not tables:
@@ -597,6 +665,23 @@ SECTIONS = (
         "`run_overhead.py`.",
         ("import", "simulator_speed", "simulator_load", "schedules", "run_planned", "run_overhead"),
         runtime,
+    ),
+    Section(
+        "Training jobs",
+        "Published models on 8 to 16,384 A100s, H100s and B200s under a launcher (`jobs.py`): the "
+        "best layout of the declared space, to a gap of 0.1 %, at most 60 s. Choices among "
+        "measured layouts (`job_sweeps.py`), and Calculon's exhaustive search "
+        "(`peers_calculon.py`) over its own space, both priced here. See "
+        "[training jobs](job.md).",
+        ("jobs", "job_sweeps", "calculon"),
+        jobs,
+    ),
+    Section(
+        "Solvers",
+        "Programs of `stagecut.formulation` by solver, 10 s each (`solvers.py`); see "
+        "[formulations](formulations.md).",
+        ("solvers", "solvers_random"),
+        solvers,
     ),
     Section(
         "Cold start",
