@@ -475,9 +475,11 @@ def describe(layout: Layout) -> str:
     some: Any = counts
     if layout.recompute and (counts is None or (np.asarray(some) > 0).any()):
         names_of = " + ".join(sorted(layout.recompute))
-        if isinstance(counts, tuple) or counts:
-            layers = int(np.sum(np.asarray(some)))
-            parts.append(f"{layers} layers recomputed")
+        if isinstance(counts, tuple):
+            parts.append(f"{sum(counts)} layers recomputed")
+        elif counts:
+            each = " of each stage" if layout.stages > 1 else ""
+            parts.append(f"{counts} layers{each} recomputed")
         else:
             parts.append(f"{names_of} recomputed")
     return ", ".join(parts)

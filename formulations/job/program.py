@@ -162,13 +162,15 @@ class PointProgram:
     linear: Linear
     layers: Ints
     again: Ints | None
+    by_stage: bool
 
     def plan(self, layout: Layout, x: Floats) -> Layout:
         """Return the layout that a solution states."""
         counts = np.rint(x[self.layers].sum(axis=1)).astype(int)
-        again = None
+        again: int | tuple[int, ...] | None = layout.recompute_layers
         if self.again is not None:
             again = tuple(np.rint(x[self.again].sum(axis=1)).astype(int).tolist())
+            again = again if self.by_stage else again[0]
         return replace(layout, stage_layers=tuple(counts.tolist()), recompute_layers=again)
 
 
@@ -202,8 +204,9 @@ class ProgramBuilder:
         self.i = int(space.setting[point])
         self.stages, self.ranks = self.layout.stages, self.layout.pipeline
         self.kinds = len(rates.count)
-        self.recomputes = space.job.counts_layers(self.layout.recompute)
+        self.recomputes = space.job.counts_layers(self.layout)
         self.sharded = self.layout.zero == 3 and not stays_gathered(self.layout)
+        self.by_stage = space.job.settings.recompute_by_stage
         self.build = LinearBuilder()
         most = np.broadcast_to(rates.count, (self.stages, self.kinds))
         self.n = self.build.columns((self.stages, self.kinds), most)
@@ -222,6 +225,7 @@ class ProgramBuilder:
             self.ends_weights[1, 0] += model.vocabulary * model.hidden / self.layout.tensor
 
         self.layers()
+        self.one_number()
         self.order_of_types()
         self.memory()
         self.waits()
@@ -240,7 +244,8 @@ class ProgramBuilder:
         upper[ends] = cutoff - self.costs.constant
         # One of the three may take all of it; their sum is cut off by the row.
         linear = replace(linear, cost=cost, column_upper=upper, offset=self.costs.constant)
-        return PointProgram(with_row(linear, ends, cutoff - self.costs.constant), self.n, self.r)
+        within = with_row(linear, ends, cutoff - self.costs.constant)
+        return PointProgram(within, self.n, self.r, self.by_stage)
 
     def seconds(self, x: Floats) -> Floats:
         """Return the passes of every stage in a solution, shape (stages, 3)."""
@@ -281,6 +286,15 @@ class ProgramBuilder:
                     self.build.row(f"recomputed[{s},{k}]", one, [1.0, -1.0], -np.inf, 0.0)
                     two = [self.r[s, k], self.y[s % self.ranks]]
                     self.build.row(f"recomputes[{s},{k}]", two, [1.0, -most], -np.inf, 0.0)
+
+    def one_number(self) -> None:
+        """All stages recompute equally many layers, where the launcher has one number for all."""
+        if self.r is None or self.by_stage:
+            return
+        for s in range(1, self.stages):
+            columns = np.concatenate([self.r[s], self.r[0]])
+            factors = np.repeat([1.0, -1.0], self.kinds)
+            self.build.row(f"one_number[{s}]", columns, factors, 0.0, 0.0)
 
     def order_of_types(self) -> None:
         """A stage with layers of the second type is followed by none with the first."""

@@ -89,7 +89,7 @@ def rates(space: JobSpace, prices: LayerPrices) -> Rates:
         np.zeros((s, 2, 2)), np.zeros((s, 2, 2)), np.zeros((s, 2)), np.zeros(s),
     )  # fmt: skip
     for i, setting in enumerate(settings):
-        by_layer = space.job.counts_layers(setting.recompute)
+        by_layer = space.job.counts_layers(setting)
         _time(out, i, setting, prices, further, by_layer)
         _memory(out, i, setting, prices, further, by_layer)
     return out

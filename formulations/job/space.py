@@ -86,6 +86,9 @@ class JobSpace:
         )
 
 
+FULL = frozenset({Recompute.FULL})
+
+
 def job_space(model: ModelDescription, cluster: TrainingCluster, job: TrainingJob) -> JobSpace:
     """Return all outer points of a job.
 
@@ -194,16 +197,20 @@ def _settings(model: ModelDescription, job: TrainingJob, degrees: Layout) -> Ite
         for modes in (frozenset[Recompute](), *job.modes):
             if modes <= modules:
                 seen.add(modes)
-        if any(job.counts_layers(modes) for modes in seen):
-            seen.discard(frozenset())  # that recomputes none of its layers
         for found in sorted(seen, key=sorted):
-            yield replace(degrees, microbatch=b, recompute=found)
+            setting = replace(degrees, microbatch=b, recompute=found)
+            some = replace(setting, recompute_layers=0)  # how many is open, none among them
+            counted = [some] if job.counts_layers(some) else []
+            none_counted = FULL in seen and job.counts_layers(replace(some, recompute=FULL))
+            if found or not none_counted:
+                yield setting
+            yield from counted
 
 
 def _modules(model: ModelDescription) -> frozenset[Recompute]:
     """Return the modules that layers of the model have, of those that can be recomputed."""
     if any(block.profiled is not None for block in model.layer_types):
-        return frozenset({Recompute.FULL})
+        return FULL
     found = {Recompute.FULL, Recompute.LAYERNORM, Recompute.OPERATORS}
     for block in model.layer_types:
         if block.attention is not None and block.attention.latent:
@@ -264,7 +271,11 @@ def _runnable(
     """Return the rows of the points that the launcher can run, asking once for those alike."""
     alike: dict[tuple[object, ...], bool] = {}
     kinds = [
-        (one.tensor > 1, one.context > 1, one.expert > 1, one.expert_tensor > 1, one.recompute)
+        (
+            *(degree > 1 for degree in (one.tensor, one.context, one.expert, one.expert_tensor)),
+            one.recompute,
+            one.recompute_layers,
+        )
         for one in settings
     ]
     keep = np.zeros(len(table), bool)

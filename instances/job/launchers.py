@@ -49,8 +49,9 @@ class LauncherSettings:
         whose other matrices are divided.
     recompute
         Modules that it can compute again.
-    recompute_some
-        Whether full recomputation can be of some of a stage's layers.
+    recompute_some, recompute_by_stage
+        Whether full recomputation can be of some of a stage's layers, and of another number in each
+        stage.
     offload
         Fields of `Layout` whose fractions it can keep in host memory.
     """
@@ -70,6 +71,7 @@ class LauncherSettings:
     expert_beside_tensor: bool = True
     recompute: frozenset[Recompute] = _FULL
     recompute_some: bool = False
+    recompute_by_stage: bool = False
     offload: frozenset[str] = frozenset()
 
 
@@ -164,6 +166,7 @@ _ANY = replace(
     _MEGATRON,
     schedules=frozenset(JobSchedule),
     zero_in_pipeline=frozenset({0, 1, 2}),
+    recompute_by_stage=True,
 )
 
 #: Launchers by name.
@@ -268,6 +271,9 @@ def _kept(known: LauncherSettings, layout: Layout) -> _Refusal:
     some = layout.recompute and layout.recompute_layers is not None
     if some and not (known.recompute_some and Recompute.FULL in layout.recompute):
         return f"recompute_layers: {layout.recompute_layers}", "all layers"
+    counts = layout.recompute_layers
+    if isinstance(counts, tuple) and len(set(counts)) > 1 and not known.recompute_by_stage:
+        return f"recompute_layers: {list(counts)}", "one number for all stages"
     for name in ("offload_activations", "offload_weights", "offload_optimizer"):
         if getattr(layout, name) and name not in known.offload:
             return f"{name}: {getattr(layout, name):g}", "none of it in host memory"

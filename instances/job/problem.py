@@ -142,9 +142,10 @@ class TrainingJob:
             software=known.software,
         )
 
-    def counts_layers(self, recompute: frozenset[Recompute]) -> bool:
-        """Whether each stage chooses in how many of its layers these modules are recomputed."""
-        return recompute == _FULL and self.settings.recompute_some
+    def counts_layers(self, layout: Layout) -> bool:
+        """Whether a layout leaves open how many layers of its stages are recomputed."""
+        some = layout.recompute == _FULL and self.settings.recompute_some
+        return some and layout.recompute_layers is not None
 
     def zero_stages(self, pipeline: int) -> tuple[int, ...]:
         """Return the ZeRO stages that launcher and job allow with so many pipeline ranks."""

@@ -188,7 +188,7 @@ def even_plan(space: JobSpace, table: Rates, point: int) -> Layout:
     types = np.array(space.model.types_of_layers[: space.model.layers])
     counts = _even_stages(space, table, i, layout)
     layout = replace(layout, stage_layers=counts)
-    if not space.job.counts_layers(layout.recompute):
+    if not space.job.counts_layers(layout):
         return layout
     rows = memory_rows(space, table, point)
     edges = np.cumsum([0, *counts])
@@ -197,7 +197,9 @@ def even_plan(space: JobSpace, table: Rates, point: int) -> Layout:
         own = layout.rank_stages(k)
         for rank, count in _recomputed(rows, k, [types[edges[s] : edges[s + 1]] for s in own]):
             again[own[rank]] = count
-    return replace(layout, recompute_layers=tuple(again))
+    if space.job.settings.recompute_by_stage:
+        return replace(layout, recompute_layers=tuple(again))
+    return replace(layout, recompute_layers=min(max(again), min(counts)))
 
 
 def _even_stages(space: JobSpace, table: Rates, i: int, layout: Layout) -> tuple[int, ...]:
@@ -349,7 +351,7 @@ class _Points:
         number which fits is the best; it is found by halving.
         """
         layout = self.search.space.layout(point)
-        if not self.search.space.job.counts_layers(layout.recompute):
+        if not self.search.space.job.counts_layers(layout):
             return float(self.search.consider([layout])[0])
         fewest, most = -1, self.search.space.model.layers  # the first does not fit
         best = np.inf

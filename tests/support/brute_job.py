@@ -70,9 +70,7 @@ def all_layouts(
                 chunks=v, schedule=schedule, zero=z, recompute=mode,
                 sequence_parallel=job.settings.sequence_parallel and t > 1,
             )  # fmt: skip
-            if not job.allows(layout) and mode:
-                continue
-            if not job.allows(replace(layout, recompute=frozenset())):
+            if not job.allows(layout):
                 continue
             try:
                 check_layout(model, layout, cluster)
@@ -101,11 +99,20 @@ def with_stages(model: ModelDescription, job: TrainingJob, layout: Layout) -> It
             if not inner:
                 continue
         one = replace(layout, stage_layers=tuple(counts))
-        if not job.counts_layers(layout.recompute):
-            yield one
+        yield one
+        if not job.counts_layers(replace(layout, recompute_layers=0)):
+            continue
+        if not job.settings.recompute_by_stage:
+            yield from (replace(one, recompute_layers=k) for k in range(min(counts) + 1))
             continue
         for again in itertools.product(*(range(count + 1) for count in counts)):
             yield replace(one, recompute_layers=again)
+
+
+def point_of(layout: Layout) -> Layout:
+    """Return the outer point of a plan; 0 recomputed layers stand for an open number."""
+    counted = None if layout.recompute_layers is None else 0
+    return replace(layout, stage_layers=(), recompute_layers=counted)
 
 
 def best_of_all(
@@ -119,6 +126,6 @@ def best_of_all(
     best: dict[Layout, float] = {}
     for layout, time in zip(layouts, iteration_times(layouts, prices), strict=True):
         if peak_memory(model, layout).needed <= limit:
-            point = replace(layout, stage_layers=(), recompute_layers=None)
+            point = point_of(layout)
             best[point] = min(best.get(point, np.inf), time.seconds)
     return min(best.values(), default=np.inf), best

@@ -44,6 +44,7 @@ from ....instances.job.problem import TrainingJob
 from ...estimate import iteration_times, schedule_steps
 from ..layouts import verify_job_plan
 
+_FULL = frozenset({Recompute.FULL})
 #: Programs of one point at most, each with the longest paths of the solution before.
 ROUNDS = 60
 #: Layers of each type in a probed stage, and relative margin below the bound.
@@ -150,10 +151,16 @@ def outer_points(plan: JobPlan) -> Iterator[Layout]:
 
 def _runnable(plan: JobPlan, passes: Layout, modes: list[frozenset[Recompute]]) -> Iterator[Layout]:
     """Yield a point with every set of recomputed modules that the launcher can run there."""
+    some = replace(passes, recompute=_FULL, recompute_layers=0)
+    counted = _FULL in modes and plan.job.counts_layers(some)
     for mode in modes:
+        if counted and not mode:
+            continue  # of those that count, none counted
         one = replace(passes, recompute=mode)
         if runs(plan.job.launcher, one) is None:
             yield one
+    if counted and runs(plan.job.launcher, some) is None:
+        yield some
 
 
 def _modes(plan: JobPlan) -> list[frozenset[Recompute]]:
@@ -173,8 +180,7 @@ def _modes(plan: JobPlan) -> list[frozenset[Recompute]]:
             if block.experts.shared is not None:
                 there.add(Recompute.SHARED_EXPERTS)
     kept = {mode for mode in found if mode <= there}
-    by_layer = any(plan.job.counts_layers(mode) for mode in kept)
-    return sorted(kept - {frozenset()} if by_layer else kept, key=sorted)
+    return sorted(kept, key=sorted)
 
 
 def _passes(plan: JobPlan, one: Layout) -> Iterator[Layout]:
@@ -226,7 +232,7 @@ def _check_counts(plan: JobPlan, points: list[Layout]) -> None:
 def _work(job: TrainingJob, layout: Layout, prices: LayerPrices) -> float:
     """Return the whole model's work for all microbatches over a point's pipeline ranks."""
     times = prices.times(layout)
-    blocks = times.blocks if job.counts_layers(layout.recompute) else times.recomputed
+    blocks = times.blocks if job.counts_layers(layout) else times.recomputed
     once = sum(blocks[kind].forward + blocks[kind].backward for kind in prices.kinds)
     once += sum(part.forward + part.backward for part in (times.embedding, times.head))
     m, p = layout.microbatches, layout.pipeline
@@ -239,7 +245,7 @@ def _work(job: TrainingJob, layout: Layout, prices: LayerPrices) -> float:
 def _without_pipeline(plan: JobPlan, layout: Layout, prices: LayerPrices) -> float:
     """Return the least seconds over all numbers of recomputed layers that fit."""
     limit = _limit(plan)
-    if plan.job.counts_layers(layout.recompute):
+    if plan.job.counts_layers(layout):
         plans = [replace(layout, recompute_layers=k) for k in range(plan.model.layers + 1)]
     else:
         plans = [layout]
@@ -286,7 +292,7 @@ class _PointProof:
         self.count = np.array([types.count(kind) for kind in self.types], dtype=float)
         self.order = types
         self.stages, self.ranks = layout.stages, layout.pipeline
-        self.recomputes = plan.job.counts_layers(layout.recompute)
+        self.recomputes = plan.job.counts_layers(layout)
         k = len(self.types)
         size = self.stages * k
         self.n = np.arange(size).reshape(self.stages, k)
@@ -305,9 +311,7 @@ class _PointProof:
         ]
         self.sent = message_time(layout, prices)
         self.middle: _Plane | None = None
-        self.divided = RankStages.of(
-            plan.model, replace(layout, recompute_layers=0 if self.recomputes else None)
-        )
+        self.divided = RankStages.of(plan.model, layout)
 
     # Probes.
 
@@ -424,6 +428,10 @@ class _PointProof:
                 self.add({int(self.r[s, j]): 1.0, int(self.n[s, j]): -1.0}, -np.inf, 0.0)
                 pair = {int(self.r[s, j]): 1.0, int(self.y[s % self.ranks]): -float(most)}
                 self.add(pair, -np.inf, 0.0)
+        if self.recomputes and not self.plan.job.settings.recompute_by_stage:
+            for s in range(1, self.stages):
+                row = {int(x): 1.0 for x in self.r[s]} | {int(x): -1.0 for x in self.r[0]}
+                self.add(row, 0.0, 0.0)
         self._order_of_types()
         sharded = layout.zero == 3 and not stay
         for rank in range(self.ranks):
