@@ -25,7 +25,15 @@ from ...instances.common.arrays import Ints
 from ...instances.common.errors import InputError
 from ...instances.costs.description import ModelDescription
 from ...instances.costs.hardware import TrainingCluster
-from ...instances.costs.layout import JobSchedule, Layout, Recompute, check_experts, check_heads
+from ...instances.costs.layout import (
+    JobSchedule,
+    Layout,
+    Recompute,
+    check_experts,
+    check_heads,
+    check_precision,
+    check_profiled,
+)
 from ...instances.job.launchers import runs
 from ...instances.job.problem import TrainingJob
 
@@ -92,9 +100,21 @@ def job_space(model: ModelDescription, cluster: TrainingCluster, job: TrainingJo
     Raises
     ------
     InputError
-        If none keeps what is given.
+        If none keeps what is given, or there are several kinds of nodes.
     """
+    if len(cluster.nodes) > 1:
+        raise InputError(
+            f"cluster: {len(cluster.nodes)} kinds of nodes, and jobs are planned for one; take a "
+            "cluster of one kind, or price a layout with estimate"
+        )
+    check_precision(job.template, cluster)
+    if _profiled(model) and job.sequence != 1:
+        raise InputError(
+            f"sequence: {job.sequence}; the batch that {model.name} was profiled with counts as a "
+            "microbatch of 1 sequence of 1 token; take sequence 1"
+        )
     devices = cluster.devices
+    experts = any(block.experts is not None for block in model.layer_types)
     settings: list[Layout] = []
     rows: list[Ints] = []
     schedules = _orders(job)
@@ -112,6 +132,8 @@ def job_space(model: ModelDescription, cluster: TrainingCluster, job: TrainingJo
                 continue
             if (per_rank * data) % (degrees.expert * degrees.expert_tensor):
                 continue
+            cut = replace(degrees, pipeline=pipeline, data=data)
+            divides = cut.replicas > 1 or (experts and cut.expert_data > 1)
             for k, setting in enumerate(own, len(settings)):
                 once = setting.microbatch * data
                 if job.global_batch % once:
@@ -119,7 +141,7 @@ def job_space(model: ModelDescription, cluster: TrainingCluster, job: TrainingJo
                 m = job.global_batch // once
                 if pipeline > 1 and m > MOST_MICROBATCHES:
                     continue
-                kinds = _pipelines(model, job, schedules, pipeline, m, data * degrees.context)
+                kinds = _pipelines(model, job, schedules, pipeline, m, divides)
                 if len(kinds):
                     fixed = np.array([k, pipeline, data, m])
                     rows.append(np.hstack([np.tile(fixed, (len(kinds), 1)), kinds]))
@@ -159,7 +181,7 @@ def _degrees(
         if devices % (t * c):
             continue
         one = replace(template, tensor=t, context=c, sequence_parallel=parallel and t > 1)
-        if not _keeps(check_heads, model, one):
+        if not (_keeps(check_heads, model, one) and _keeps(check_profiled, model, one)):
             continue
         folded = [1] if experts == 1 else _values(job, "expert_tensor", [1])
         for e, e_t in product([1] if experts == 1 else _values(job, "expert", shares), folded):
@@ -184,7 +206,7 @@ def _keeps(check: object, model: ModelDescription, layout: Layout) -> bool:
 def _settings(model: ModelDescription, job: TrainingJob, degrees: Layout) -> Iterator[Layout]:
     """Yield the degrees with every microbatch and every set of recomputed modules."""
     powers = [1 << k for k in range(MOST_MICROBATCH.bit_length())]
-    if any(block.profiled is not None for block in model.layer_types):
+    if _profiled(model):
         powers = [1]
     modules = _modules(model)
     for b in _values(job, "microbatch", powers):
@@ -194,15 +216,20 @@ def _settings(model: ModelDescription, job: TrainingJob, degrees: Layout) -> Ite
         for modes in (frozenset[Recompute](), *job.modes):
             if modes <= modules:
                 seen.add(modes)
-        if any(job.counts_layers(modes) for modes in seen):
-            seen.discard(frozenset())  # that recomputes none of its layers
+        if any(job.counts_layers(modes) for modes in seen) and not model.mtp:
+            seen.discard(frozenset())  # that recomputes no layer; those of predictions always
         for found in sorted(seen, key=sorted):
             yield replace(degrees, microbatch=b, recompute=found)
 
 
+def _profiled(model: ModelDescription) -> bool:
+    """Whether the model was profiled, so that only what was measured is known of it."""
+    return any(block.profiled is not None for block in model.layer_types)
+
+
 def _modules(model: ModelDescription) -> frozenset[Recompute]:
     """Return the modules that layers of the model have, of those that can be recomputed."""
-    if any(block.profiled is not None for block in model.layer_types):
+    if _profiled(model):
         return frozenset({Recompute.FULL})
     found = {Recompute.FULL, Recompute.LAYERNORM, Recompute.OPERATORS}
     for block in model.layer_types:
@@ -231,7 +258,7 @@ def _pipelines(
     schedules: tuple[JobSchedule, ...],
     pipeline: int,
     microbatches: int,
-    replicas: int,
+    divides: bool,
 ) -> Ints:
     """Return schedule, chunks and ZeRO stage of all points with so many pipeline ranks.
 
@@ -253,8 +280,8 @@ def _pipelines(
         elif 1 in chunks:
             kinds.append((k, 1))
     stages = job.zero_stages(pipeline)
-    if replicas == 1:
-        stages = stages[:1]  # nothing is divided
+    if not divides:
+        stages = stages[:1]  # there are no copies
     return np.array([(k, v, z) for k, v in kinds for z in stages], dtype=np.int64).reshape(-1, 3)
 
 
@@ -264,7 +291,7 @@ def _runnable(
     """Return the rows of the points that the launcher can run, asking once for those alike."""
     alike: dict[tuple[object, ...], bool] = {}
     kinds = [
-        (one.tensor > 1, one.context > 1, one.expert > 1, one.expert_tensor > 1, one.recompute)
+        (one.tensor, one.context, one.expert > 1, one.expert_tensor > 1, one.recompute)
         for one in settings
     ]
     keep = np.zeros(len(table), bool)

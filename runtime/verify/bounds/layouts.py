@@ -173,14 +173,17 @@ def _modes(plan: JobPlan) -> list[frozenset[Recompute]]:
             if block.experts.shared is not None:
                 there.add(Recompute.SHARED_EXPERTS)
     kept = {mode for mode in found if mode <= there}
-    by_layer = any(plan.job.counts_layers(mode) for mode in kept)
+    by_layer = any(plan.job.counts_layers(mode) for mode in kept) and not model.mtp
     return sorted(kept - {frozenset()} if by_layer else kept, key=sorted)
 
 
 def _passes(plan: JobPlan, one: Layout) -> Iterator[Layout]:
     """Yield a division with every schedule, number of chunks and ZeRO stage."""
     job: TrainingJob = plan.job
-    stages = job.zero_stages(one.pipeline)[: 1 if one.replicas == 1 else None]
+    copies = one.replicas
+    if any(block.experts is not None for block in plan.model.layer_types):
+        copies = max(copies, one.expert_data)  # tensor-parallel ranks may hold whole experts
+    stages = job.zero_stages(one.pipeline)[: 1 if copies == 1 else None]
     chunks = job.allowed("chunks") or range(1, 13)
     orders = [JobSchedule.ONE_F_ONE_B] if one.pipeline == 1 else job.orders
     for schedule, v, z in itertools.product(orders, chunks, stages):

@@ -23,6 +23,7 @@ RUN = {
         tensor=4, pipeline=2, data=4, zero=1, recompute={"full"}, recipe="deepspeed-bf16",
         offload_optimizer=1.0,
     ),
+    "any": Layout(pipeline=2, data=2, zero=2, schedule="zb-h2", recompute={"mlp"}),
     "stagecut": Layout(
         pipeline=3, chunks=2, data=2, schedule="interleaved", recompute={"full"}, recipe="fp32"
     ),
