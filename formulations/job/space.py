@@ -281,7 +281,8 @@ def _pipelines(
             kinds.append((k, 1))
     stages = job.zero_stages(pipeline)
     if not divides:
-        stages = stages[:1]  # there are no copies
+        # There are no copies. ZeRO 3 still frees activations layer by layer.
+        stages = tuple(z for z in stages if z in (stages[0], 3))
     return np.array([(k, v, z) for k, v in kinds for z in stages], dtype=np.int64).reshape(-1, 3)
 
 

@@ -16,7 +16,7 @@ from stagecut.instances.costs.description import Block, Measured, ModelDescripti
 from stagecut.instances.costs.hardware import TrainingCluster
 from stagecut.instances.costs.layers import LayerPrices
 from stagecut.instances.costs.layout import JobSchedule, Layout, Recompute, check_layout
-from stagecut.instances.costs.memory import peak_memory
+from stagecut.instances.costs.memory import rank_memory
 from stagecut.instances.costs.models import shipped_model
 from stagecut.instances.job.problem import TrainingJob
 from stagecut.runtime.estimate import iteration_times
@@ -153,6 +153,11 @@ def with_stages(model: ModelDescription, job: TrainingJob, layout: Layout) -> It
             yield replace(one, recompute_layers=again)
 
 
+def bytes_needed(model: ModelDescription, layout: Layout) -> float:
+    """Return the bytes of the fullest pipeline rank, each looked at."""
+    return max(rank_memory(model, layout, rank).needed for rank in range(layout.pipeline))
+
+
 def best_of_all(
     model: ModelDescription, cluster: TrainingCluster, job: TrainingJob, limit: float
 ) -> tuple[float, dict[Layout, float]]:
@@ -163,7 +168,7 @@ def best_of_all(
     )
     best: dict[Layout, float] = {}
     for layout, time in zip(layouts, iteration_times(layouts, prices), strict=True):
-        if peak_memory(model, layout).needed <= limit:
+        if bytes_needed(model, layout) <= limit:
             point = replace(layout, stage_layers=(), recompute_layers=None)
             best[point] = min(best.get(point, np.inf), time.seconds)
     return min(best.values(), default=np.inf), best

@@ -183,7 +183,9 @@ def _passes(plan: JobPlan, one: Layout) -> Iterator[Layout]:
     copies = one.replicas
     if any(block.experts is not None for block in plan.model.layer_types):
         copies = max(copies, one.expert_data)  # tensor-parallel ranks may hold whole experts
-    stages = job.zero_stages(one.pipeline)[: 1 if copies == 1 else None]
+    stages = job.zero_stages(one.pipeline)
+    if copies == 1:  # nothing is divided; ZeRO 3 frees activations layer by layer
+        stages = tuple(z for z in stages if z in (min(stages), 3))
     chunks = job.allowed("chunks") or range(1, 13)
     orders = [JobSchedule.ONE_F_ONE_B] if one.pipeline == 1 else job.orders
     for schedule, v, z in itertools.product(orders, chunks, stages):

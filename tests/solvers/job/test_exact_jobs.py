@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from brute_job import all_layouts, best_of_all, odd_job, profiled_job, small_job
+from brute_job import all_layouts, best_of_all, bytes_needed, odd_job, profiled_job, small_job
 
 from stagecut.formulations.job.bounds import first_bounds
 from stagecut.formulations.job.rates import rates
@@ -19,7 +19,6 @@ from stagecut.instances import InputError
 from stagecut.instances.costs.calibration import calibration
 from stagecut.instances.costs.layers import LayerPrices
 from stagecut.instances.costs.layout import Layout
-from stagecut.instances.costs.memory import peak_memory
 from stagecut.runtime.estimate import iteration_times
 from stagecut.solvers.job.search import Reason, search_job
 
@@ -36,15 +35,15 @@ def check(seed: int, job_of: Callable[[random.Random], Any] = small_job) -> str:
         with pytest.raises(InputError, match="no layout of"):
             job_space(model, cluster, job)
         return "empty"
-    bytes_needed = [peak_memory(model, draw.choice(every)).needed for _ in range(40)]
-    limit = min(float(np.quantile(bytes_needed, draw.choice((0.02, 0.2, 0.6, 1.0)))), 79e9)
+    sizes = [bytes_needed(model, draw.choice(every)) for _ in range(40)]
+    limit = min(float(np.quantile(sizes, draw.choice((0.02, 0.2, 0.6, 1.0)))), 79e9)
     job = replace(job, memory_bytes=limit)
     least, by_point = best_of_all(model, cluster, job, limit)
     space = job_space(model, cluster, job)
 
     def judge(layouts: list[Layout]) -> np.ndarray:
         seconds = np.array([one.seconds for one in iteration_times(layouts, prices)])
-        fits = [peak_memory(model, layout).needed <= limit for layout in layouts]
+        fits = [bytes_needed(model, layout) <= limit for layout in layouts]
         return np.where(fits, seconds, np.inf)
 
     found = search_job(space, prices, judge, gap=1e-6, deadline=time.monotonic() + 60)
