@@ -50,7 +50,7 @@ _ODD = ("t5-3b", "gpt2", "deepseek-v3", "gemma3-1b", "llama4-scout", "qwen2.5-0.
 
 
 def odd_job(draw: random.Random) -> tuple[ModelDescription, TrainingCluster, TrainingJob]:
-    """Return a job that is unlike `small_job`'s: odd batches, one layer, several nodes, encoders."""
+    """Return a job that is unlike `small_job`'s: odd batches, nodes, encoders."""
     base = shipped_model(draw.choice(_ODD))
     layers = draw.randint(1, 4)
     encoder = base.encoder[: draw.randint(1, 2)]

@@ -15,6 +15,7 @@ from stagecut.api.job import JobResult, job_costs, solve_job
 from stagecut.formulations.job.space import job_space
 from stagecut.instances import InputError, Status, VerificationError
 from stagecut.instances.costs.description import ModelDescription
+from stagecut.instances.costs.memory import peak_memory
 from stagecut.instances.costs.models import shipped_model
 from stagecut.instances.job.plan import CertificateRow, JobPlan, is_job_plan, load_job_plan
 from stagecut.instances.job.problem import TrainingJob
@@ -120,6 +121,18 @@ def test_changed_plans_are_refused() -> None:
             verify_job_plan(changed)
 
 
+def test_plans_that_do_not_fit_are_refused() -> None:
+    """The best plan with all memory, where there is a little less of it."""
+    best = plan_of(pipeline=2)
+    most = peak_memory(best.model, best.layout).needed
+    tight = plan_of(pipeline=2, memory_bytes=0.98 * most)
+    assert tight.layout != best.layout
+    assert tight.seconds > best.seconds
+    verify_job_plan(tight)
+    with pytest.raises(VerificationError, match="memory: pipeline rank . needs"):
+        verify_job_plan(replace(tight, layout=best.layout, seconds=best.seconds))
+
+
 def _lower(plan: JobPlan) -> tuple[CertificateRow, ...]:
     rows = plan.certificate.rows
     return tuple(replace(row, bound=row.bound and 0.5 * row.bound) for row in rows)
@@ -196,7 +209,8 @@ def test_sequences_that_only_some_degrees_divide() -> None:
     with pytest.raises(InputError, match="no layout of 8"):
         solve_job(model, "h100:8", replace(job, tensor=8))
     found = solve_job(model, "h100:8", replace(job, tensor=(4, 8)))
-    assert found.plan is not None and found.plan.layout.tensor == 4
+    assert found.plan is not None
+    assert found.plan.layout.tensor == 4
     assert all(row.tensor == 4 for row in found.plan.certificate.rows)
     check_job_bound(found.plan)
 
@@ -205,12 +219,15 @@ def test_what_does_not_fit_says_what_would() -> None:
     """Infeasible, with bytes from which on something fits."""
     job = replace(PIPED, memory_bytes=1e9)
     found = solve_job(small(), "h100:2", job)
-    assert found.status is Status.INFEASIBLE and found.plan is None
-    assert found.least_memory is not None and found.least_memory > 1e9
+    assert found.status is Status.INFEASIBLE
+    assert found.plan is None
+    assert found.least_memory is not None
+    assert found.least_memory > 1e9
     assert "GiB per device in any layout" in found.reason
     short = solve_job(small(), "h100:2", replace(job, memory_bytes=found.least_memory * 0.98))
     enough = solve_job(small(), "h100:2", replace(job, memory_bytes=found.least_memory * 1.25))
-    assert short.plan is None and enough.plan is not None
+    assert short.plan is None
+    assert enough.plan is not None
     only_just = solve_job(small(), "h100:2", replace(job, memory_bytes=found.least_memory * 1.01))
     assert only_just.plan is not None or "more than" in only_just.reason
 
@@ -225,12 +242,14 @@ def test_a_deadline_leaves_a_true_bound() -> None:
     search = search_job(space, costs.prices, costs.judge, gap=0.0, deadline=late)
     assert 0.5 * best.seconds < search.least_bound <= best.seconds * (1 + 1e-9)
     found = solve_job(small(), "h100:2", job, limits=Limits(seconds=1e-9, gap=0.0))
-    assert found.plan is None and found.status is Status.NO_SOLUTION
+    assert found.plan is None
+    assert found.status is Status.NO_SOLUTION
 
 
 def test_one_device() -> None:
     """There is nothing to divide; microbatch and recomputation remain."""
     found = solve_job(small(1), "h100:1", TrainingJob(global_batch=4, sequence=512))
-    assert found.plan is not None and found.plan.layout.devices == 1
+    assert found.plan is not None
+    assert found.plan.layout.devices == 1
     assert found.status is Status.OPTIMAL
     check_job_bound(found.plan)
