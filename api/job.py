@@ -126,7 +126,7 @@ class JobResult:
     reason
         Where nothing fits: what is missing.
     least_memory
-        Where nothing fits: bytes of a device with which something does.
+        Where nothing fits: bytes of a device with fewer than which nothing does.
     programs
         Points whose relaxation, and whose program, was solved.
     """
@@ -435,12 +435,15 @@ def _without_plan(costs: JobCosts, space: JobSpace, search: JobSearch, seconds: 
         wider = replace(space, cluster=cluster, job=replace(costs.job, memory_bytes=None))
         return bool(first_bounds(wider, table, costs.prices).fits.any())
 
+    device = costs.cluster.accelerator.name
+    if some_fit(high):  # by the bounds of all points; programs have ruled them out
+        reason = f"{costs.model.name} needs more than the {high / 2**30:.1f} GiB of {device}"
+        return JobResult(None, Status.INFEASIBLE, seconds, reason=reason, least_memory=high)
     while not some_fit(high):
         high *= 2
     while high / low > 1.005:
         middle = (low * high) ** 0.5
         low, high = (low, middle) if some_fit(middle) else (middle, high)
-    device = costs.cluster.accelerator.name
     reason = (
         f"{costs.model.name} needs at least {high / 2**30:.1f} GiB per device in any layout, and "
         f"{device} has {memory_limit(space) / 2**30:.1f}"

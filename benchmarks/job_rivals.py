@@ -1,35 +1,41 @@
 """What a planner of training jobs must not be behind: published layouts and the usual choices.
 
-    python benchmarks/job_rivals.py [--csv OUT] [--only NAME]
+    python benchmarks/job_rivals.py [--csv OUT] [--only NAME] [--seconds S]
 
 `jobs` returns each job with its rivals: for every published recipe of NVIDIA's (model, devices and
 precision) the layout that was published, with its measured seconds, and what the usual rules choose
 there; and the same rules for models from 8B to 671B on 8 to 16,384 devices. All layouts of a job
-have one recipe, software, overlap and graphs, and are priced by one evaluator. Printed of each job
-are the rivals' seconds, or why there is none.
+have one recipe, software, overlap and graphs, and are priced by one evaluator, the planner's among
+them. Printed of each job are the seconds of all, how far they are behind the planner's, and why
+there is none; `--seconds` is what the planner has for each.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from job_sweeps import in_short, provenance
 
+from stagecut.api.job import JobCosts
+from stagecut.formulations.job.space import job_space
 from stagecut.instances.costs.calibration import calibration
 from stagecut.instances.costs.clusters import training_cluster
 from stagecut.instances.costs.description import ModelDescription
 from stagecut.instances.costs.hardware import TrainingCluster
 from stagecut.instances.costs.layers import LayerPrices
-from stagecut.instances.costs.layout import Layout
+from stagecut.instances.costs.layout import JobSchedule, Layout
 from stagecut.instances.costs.memory import peak_memory
 from stagecut.instances.costs.models import shipped_model
+from stagecut.instances.job.problem import TrainingJob
 from stagecut.instances.job.recipes import published_recipes
 from stagecut.instances.job.usual_layouts import UsualLayout, usual_layouts
 from stagecut.runtime.estimate import iteration_times
+from stagecut.solvers.job.search import JobSearch, search_job
 
 #: Model, cluster, global batch and sequence of the jobs that nobody published.
 OTHERS = (
@@ -46,8 +52,31 @@ OTHERS = (
     ("deepseek-v3", "h100:8x256", 4096, 4096),
     ("gpt3-175b", "a100:8x128", 1536, 2048),
 )
-#: What the published layout is called among a job's rivals.
-PUBLISHED = "as published"
+#: What the published layout is called among a job's rivals, and the planner's.
+PUBLISHED, PLANNED = "as published", "planned"
+
+
+@dataclass(frozen=True)
+class SameJob(TrainingJob):
+    """A training job with the recipe, software, overlap and graphs of a layout.
+
+    Parameters
+    ----------
+    base
+        That layout.
+    """
+
+    base: Layout = field(default_factory=Layout)
+
+    @property
+    def template(self) -> Layout:
+        """The layout on one device."""
+        return replace(
+            self.base, tensor=1, sequence_parallel=False, context=1, pipeline=1, chunks=1, data=1,
+            expert=1, expert_tensor=1, zero=0, shard_group=0, microbatch=1, stage_layers=(),
+            schedule=JobSchedule.ONE_F_ONE_B, recompute=frozenset(), recompute_layers=None,
+            mtp_stage=-1, offload_activations=0.0, offload_weights=0.0, offload_optimizer=0.0,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -97,46 +126,65 @@ def jobs(only: str = "") -> Iterator[Job]:
             yield Job(name, model, cluster, base, usual_layouts(model, cluster, base))
 
 
-def rows_of(job: Job) -> list[dict[str, object]]:
-    """Return a row for each rival of a job."""
-    prices, rows = job.prices(), []
-    for rival in job.rivals:
-        row: dict[str, object] = {"job": job.name, "rival": rival.name}
-        layout = rival.layout
-        if layout is None:
-            row |= {"layout": "", "seconds": "", "measured_s": "", "needed_gib": "", "fits": ""}
-        else:
-            needed = peak_memory(job.model, layout).needed
+def planned(job: Job, seconds: float) -> JobSearch:
+    """Return what the planner finds in so many seconds, within a thousandth."""
+    base = job.base
+    asked = SameJob(global_batch=base.global_batch, sequence=base.sequence, base=base)
+    costs = JobCosts(job.model, job.cluster, asked, job.prices())
+    space = job_space(job.model, job.cluster, asked)
+    deadline = time.monotonic() + seconds
+    return search_job(space, costs.prices, costs.judge, gap=1e-3, deadline=deadline)
+
+
+def rows_of(job: Job, limit: float) -> list[dict[str, object]]:
+    """Return a row for the planner, and one for each rival of a job."""
+    prices, began = job.prices(), time.process_time()
+    found = planned(job, limit)
+    spent = time.process_time() - began
+    plan = UsualLayout(PLANNED, found.best, "" if found.best else "no plan")
+    rows = []
+    for rival in (plan, *job.rivals):
+        row: dict[str, object] = {"job": job.name, "rival": rival.name, "layout": ""}
+        row |= dict.fromkeys(("seconds", "behind", "measured_s", "needed_gib", "fits"), "")
+        if rival.layout is not None:
+            needed = peak_memory(job.model, rival.layout).needed
+            seconds = iteration_times([rival.layout], prices)[0].seconds
             published = rival.name == PUBLISHED and job.measured is not None
             row |= {
-                "layout": in_short(layout),
-                "seconds": f"{iteration_times([layout], prices)[0].seconds:.4g}",
+                "layout": in_short(rival.layout),
+                "seconds": f"{seconds:.4g}",
+                "behind": f"{seconds / found.seconds - 1:.4f}",
                 "measured_s": f"{job.measured:.4g}" if published else "",
                 "needed_gib": f"{needed / 2**30:.1f}",
                 "fits": int(needed <= job.cluster.accelerator.memory_bytes),
             }
-        rows.append(row | {"reason": rival.reason})
+        own = rival.name == PLANNED
+        row |= {"bound": f"{found.least_bound:.4g}" if own else ""}
+        row |= {"cpu_s": f"{spent:.1f}" if own else "", "reason": rival.reason}
+        rows.append(row)
     return rows
 
 
 def main() -> None:
-    """Print the rivals of each job and write them."""
+    """Print plans and rivals of each job and write them."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--only", default="")
+    parser.add_argument("--seconds", type=float, default=60.0)
     options = parser.parse_args()
-    rows = []
+    rows: list[dict[str, object]] = []
     for job in jobs(options.only):
-        print(job.name)
-        for row in rows_of(job):
+        print(job.name, flush=True)
+        for row in rows_of(job, options.seconds):
             rows.append(row | provenance())
             words = (row["rival"], row["layout"], row["reason"])
-            print(f"{row['seconds']!s:>10}{row['measured_s']!s:>8} {' | '.join(map(str, words))}")
-    if options.csv and rows:
-        with options.csv.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+            numbers = f"{row['seconds']!s:>10}{row['behind']!s:>9}{row['measured_s']!s:>8}"
+            print(f"{numbers} {' | '.join(map(str, words))}")
+        if options.csv:
+            with options.csv.open("w", encoding="utf-8", newline="") as file:
+                writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(rows)
 
 
 if __name__ == "__main__":

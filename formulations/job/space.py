@@ -25,7 +25,15 @@ from ...instances.common.arrays import Ints
 from ...instances.common.errors import InputError
 from ...instances.costs.description import ModelDescription
 from ...instances.costs.hardware import TrainingCluster
-from ...instances.costs.layout import JobSchedule, Layout, Recompute, check_experts, check_heads
+from ...instances.costs.layout import (
+    JobSchedule,
+    Layout,
+    Recompute,
+    check_experts,
+    check_heads,
+    check_precision,
+    check_profiled,
+)
 from ...instances.job.launchers import runs
 from ...instances.job.problem import TrainingJob
 
@@ -95,9 +103,21 @@ def job_space(model: ModelDescription, cluster: TrainingCluster, job: TrainingJo
     Raises
     ------
     InputError
-        If none keeps what is given.
+        If none keeps what is given, or there are several kinds of nodes.
     """
+    if len(cluster.nodes) > 1:
+        raise InputError(
+            f"cluster: {len(cluster.nodes)} kinds of nodes, and jobs are planned for one; take a "
+            "cluster of one kind, or price a layout with estimate"
+        )
+    check_precision(job.template, cluster)
+    if _profiled(model) and job.sequence != 1:
+        raise InputError(
+            f"sequence: {job.sequence}; the batch that {model.name} was profiled with counts as a "
+            "microbatch of 1 sequence of 1 token; take sequence 1"
+        )
     devices = cluster.devices
+    experts = any(block.experts is not None for block in model.layer_types)
     settings: list[Layout] = []
     rows: list[Ints] = []
     schedules = _orders(job)
@@ -115,6 +135,8 @@ def job_space(model: ModelDescription, cluster: TrainingCluster, job: TrainingJo
                 continue
             if (per_rank * data) % (degrees.expert * degrees.expert_tensor):
                 continue
+            cut = replace(degrees, pipeline=pipeline, data=data)
+            divides = cut.replicas > 1 or (experts and cut.expert_data > 1)
             for k, setting in enumerate(own, len(settings)):
                 once = setting.microbatch * data
                 if job.global_batch % once:
@@ -122,7 +144,7 @@ def job_space(model: ModelDescription, cluster: TrainingCluster, job: TrainingJo
                 m = job.global_batch // once
                 if pipeline > 1 and m > MOST_MICROBATCHES:
                     continue
-                kinds = _pipelines(model, job, schedules, pipeline, m, data * degrees.context)
+                kinds = _pipelines(model, job, schedules, pipeline, m, divides)
                 if len(kinds):
                     fixed = np.array([k, pipeline, data, m])
                     rows.append(np.hstack([np.tile(fixed, (len(kinds), 1)), kinds]))
@@ -162,7 +184,7 @@ def _degrees(
         if devices % (t * c):
             continue
         one = replace(template, tensor=t, context=c, sequence_parallel=parallel and t > 1)
-        if not _keeps(check_heads, model, one):
+        if not (_keeps(check_heads, model, one) and _keeps(check_profiled, model, one)):
             continue
         folded = [1] if experts == 1 else _values(job, "expert_tensor", [1])
         for e, e_t in product([1] if experts == 1 else _values(job, "expert", shares), folded):
@@ -187,7 +209,7 @@ def _keeps(check: object, model: ModelDescription, layout: Layout) -> bool:
 def _settings(model: ModelDescription, job: TrainingJob, degrees: Layout) -> Iterator[Layout]:
     """Yield the degrees with every microbatch and every set of recomputed modules."""
     powers = [1 << k for k in range(MOST_MICROBATCH.bit_length())]
-    if any(block.profiled is not None for block in model.layer_types):
+    if _profiled(model):
         powers = [1]
     modules = _modules(model)
     for b in _values(job, "microbatch", powers):
@@ -202,14 +224,19 @@ def _settings(model: ModelDescription, job: TrainingJob, degrees: Layout) -> Ite
             some = replace(setting, recompute_layers=0)  # how many is open, none among them
             counted = [some] if job.counts_layers(some) else []
             none_counted = FULL in seen and job.counts_layers(replace(some, recompute=FULL))
-            if found or not none_counted:
+            if found or not none_counted or model.mtp:  # which predictions do not count
                 yield setting
             yield from counted
 
 
+def _profiled(model: ModelDescription) -> bool:
+    """Whether the model was profiled, so that only what was measured is known of it."""
+    return any(block.profiled is not None for block in model.layer_types)
+
+
 def _modules(model: ModelDescription) -> frozenset[Recompute]:
     """Return the modules that layers of the model have, of those that can be recomputed."""
-    if any(block.profiled is not None for block in model.layer_types):
+    if _profiled(model):
         return FULL
     found = {Recompute.FULL, Recompute.LAYERNORM, Recompute.OPERATORS}
     for block in model.layer_types:
@@ -238,7 +265,7 @@ def _pipelines(
     schedules: tuple[JobSchedule, ...],
     pipeline: int,
     microbatches: int,
-    replicas: int,
+    divides: bool,
 ) -> Ints:
     """Return schedule, chunks and ZeRO stage of all points with so many pipeline ranks.
 
@@ -260,8 +287,9 @@ def _pipelines(
         elif 1 in chunks:
             kinds.append((k, 1))
     stages = job.zero_stages(pipeline)
-    if replicas == 1:
-        stages = stages[:1]  # nothing is divided
+    if not divides:
+        # There are no copies. ZeRO 3 still frees activations layer by layer.
+        stages = tuple(z for z in stages if z in (stages[0], 3))
     return np.array([(k, v, z) for k, v in kinds for z in stages], dtype=np.int64).reshape(-1, 3)
 
 
@@ -272,7 +300,10 @@ def _runnable(
     alike: dict[tuple[object, ...], bool] = {}
     kinds = [
         (
-            *(degree > 1 for degree in (one.tensor, one.context, one.expert, one.expert_tensor)),
+            one.tensor,
+            one.context,
+            one.expert > 1,
+            one.expert_tensor > 1,
             one.recompute,
             one.recompute_layers,
         )

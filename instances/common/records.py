@@ -128,7 +128,10 @@ def _read_record(kind: type, plain: Any, where: str) -> Any:
         if name not in plain and _default(field) is dataclasses.MISSING:
             raise InputError(f"{where}.{name}: it is missing")
     values = {name: _read(hints[name], one, f"{where}.{name}") for name, one in plain.items()}
-    return kind(**values)
+    try:
+        return kind(**values)
+    except InputError as error:
+        raise InputError(f"{where}.{error}") from None
 
 
 def _read_scalar(kind: Any, plain: Any, where: str) -> Any:

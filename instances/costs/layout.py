@@ -396,7 +396,7 @@ def check_layout(model: ModelDescription, layout: Layout, cluster: TrainingClust
     _check_counts(layout)
     _check_devices(layout, cluster)
     check_heads(model, layout)
-    _check_profiled(model, layout)
+    check_profiled(model, layout)
     check_experts(model, layout)
     check_stages(model, layout)
     _check_batch(layout)
@@ -495,7 +495,7 @@ def check_heads(model: ModelDescription, layout: Layout) -> None:
         )
 
 
-def _check_profiled(model: ModelDescription, layout: Layout) -> None:
+def check_profiled(model: ModelDescription, layout: Layout) -> None:
     """Refuse what a profile of a model does not say: other degrees, batches, or modules."""
     layers = [block.profiled for block in model.layer_types if block.profiled is not None]
     for layer in layers:

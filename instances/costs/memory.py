@@ -502,15 +502,18 @@ def backward_moments(
 def peak_memory(model: ModelDescription, layout: Layout) -> RankMemory:
     """Bytes of the pipeline rank that needs most.
 
-    Of ranks with the same layers and neither embedding, head nor multi-token prediction the first
-    keeps the most passes in flight: the others are left out.
+    Of ranks with the same layers, as many of them recomputed, and neither embedding, head nor
+    multi-token prediction the first keeps the most passes in flight: the others are left out.
     """
     stages = RankStages.of(model, layout)
     special = {0, layout.stages - 1} | ({layout.mtp_stage % layout.stages} if model.mtp else set())
     ranks, seen = [], set()
     for rank in range(layout.pipeline):
         own = layout.rank_stages(rank)
-        kinds = tuple(stages.stages[stage] for stage in own)
+        kinds = tuple(
+            (stages.stages[stage], layout.recomputed_layers(stage, len(stages.stages[stage])))
+            for stage in own
+        )
         if special & set(own):
             ranks.append(rank)
         elif kinds not in seen:

@@ -12,11 +12,11 @@ import numpy as np
 from stagecut.instances import InputError
 from stagecut.instances.costs.calibration import calibration
 from stagecut.instances.costs.clusters import training_cluster
-from stagecut.instances.costs.description import ModelDescription
+from stagecut.instances.costs.description import Block, Measured, ModelDescription, ProfiledLayer
 from stagecut.instances.costs.hardware import TrainingCluster
 from stagecut.instances.costs.layers import LayerPrices
 from stagecut.instances.costs.layout import JobSchedule, Layout, Recompute, check_layout
-from stagecut.instances.costs.memory import peak_memory
+from stagecut.instances.costs.memory import rank_memory
 from stagecut.instances.costs.models import shipped_model
 from stagecut.instances.job.problem import TrainingJob
 from stagecut.runtime.estimate import iteration_times
@@ -45,6 +45,51 @@ def small_job(draw: random.Random) -> tuple[ModelDescription, TrainingCluster, T
     return model, cluster, job
 
 
+#: Models with an encoder, tied embeddings, further predictions, alternating types, wide experts.
+_ODD = ("t5-3b", "gpt2", "deepseek-v3", "gemma3-1b", "llama4-scout", "qwen2.5-0.5b", "gpt-oss-20b")
+
+
+def odd_job(draw: random.Random) -> tuple[ModelDescription, TrainingCluster, TrainingJob]:
+    """Return a job that is unlike `small_job`'s: odd batches, nodes, encoders."""
+    base = shipped_model(draw.choice(_ODD))
+    layers = draw.randint(1, 4)
+    encoder = base.encoder[: draw.randint(1, 2)]
+    blocks = tuple(draw.choice((base.blocks[0], base.blocks[-1])) for _ in range(layers))
+    if draw.random() < 0.5:
+        blocks = base.blocks[:layers]
+    model = replace(base, name="odd", blocks=blocks, encoder=encoder)
+    devices = draw.choice(("1", "2", "3", "4", "2x2", "1x2", "1x3"))
+    cluster = training_cluster(f"{draw.choice(('h100', 'a100'))}:{devices}")
+    launcher = draw.choice(("stagecut", "stagecut", "megatron", "any", "torchtitan", "deepspeed"))
+    job = TrainingJob(
+        global_batch=draw.choice((1, 3, 5, 6, 7, 9)),
+        sequence=draw.choice((512, 1500, 2050, 3072)),
+        launcher=launcher,
+        microbatch=draw.choice(((1,), (1, 3), (2, 1))),
+        zero=draw.choice((None, 0, (1, 3))) if launcher != "deepspeed" else None,
+        recompute=draw.choice((None, None, (), (frozenset({Recompute.FULL}),))),
+    )
+    return model, cluster, job
+
+
+def profiled_job(draw: random.Random) -> tuple[ModelDescription, TrainingCluster, TrainingJob]:
+    """Return a job of a model that was measured layer by layer, for tensor degrees 1 and 2."""
+    types = []
+    for _ in range(2):
+        forward, kept = draw.uniform(1e-3, 4e-3), draw.uniform(1e8, 1e9)
+        measured = tuple(
+            Measured(t, forward / t**0.6, 2.1 * forward / t**0.6, 1 / t, kept / t, kept / (6 * t))
+            for t in (1, 2)
+        )
+        types.append(Block(profiled=ProfiledLayer(draw.randint(1, 4) * 10**6, 3e9, measured)))
+    blocks = tuple(draw.choice(types) for _ in range(draw.randint(1, 4)))
+    base = shipped_model("gpt2")
+    model = replace(base, name="profiled", blocks=blocks, vocabulary=0, head=False, tied=False)
+    launcher = draw.choice(("stagecut", "megatron", "torchtitan"))
+    job = TrainingJob(global_batch=draw.choice((2, 3, 8)), sequence=1, launcher=launcher)
+    return model, training_cluster(f"h100:{draw.choice((1, 2, 4))}"), job
+
+
 def all_layouts(
     model: ModelDescription, cluster: TrainingCluster, job: TrainingJob
 ) -> Iterator[Layout]:
@@ -56,7 +101,7 @@ def all_layouts(
         degrees, degrees, degrees, degrees, degrees, job.allowed("microbatch") or (1,),
         range(1, 1 + model.layers),
     ):  # fmt: skip
-        if t * c * p * d != n or (c > 1 and c > job.sequence // 1024):
+        if t * c * p * d != n or (c > 1 and c > job.sequence // 1024) or t > cluster.per_node:
             continue
         for schedule, z, mode in itertools.product(job.orders, (0, 1, 2, 3), modes):
             if (p == 1 or v > 1) and (schedule is not JobSchedule.INTERLEAVED) and v > 1:
@@ -115,6 +160,11 @@ def point_of(layout: Layout) -> Layout:
     return replace(layout, stage_layers=(), recompute_layers=counted)
 
 
+def bytes_needed(model: ModelDescription, layout: Layout) -> float:
+    """Return the bytes of the fullest pipeline rank, each looked at."""
+    return max(rank_memory(model, layout, rank).needed for rank in range(layout.pipeline))
+
+
 def best_of_all(
     model: ModelDescription, cluster: TrainingCluster, job: TrainingJob, limit: float
 ) -> tuple[float, dict[Layout, float]]:
@@ -125,7 +175,7 @@ def best_of_all(
     )
     best: dict[Layout, float] = {}
     for layout, time in zip(layouts, iteration_times(layouts, prices), strict=True):
-        if peak_memory(model, layout).needed <= limit:
+        if bytes_needed(model, layout) <= limit:
             point = point_of(layout)
             best[point] = min(best.get(point, np.inf), time.seconds)
     return min(best.values(), default=np.inf), best

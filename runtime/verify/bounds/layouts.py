@@ -154,8 +154,8 @@ def _runnable(plan: JobPlan, passes: Layout, modes: list[frozenset[Recompute]]) 
     some = replace(passes, recompute=_FULL, recompute_layers=0)
     counted = _FULL in modes and plan.job.counts_layers(some)
     for mode in modes:
-        if counted and not mode:
-            continue  # of those that count, none counted
+        if counted and not mode and not plan.model.mtp:
+            continue  # of those that count, none counted; predictions are not among them
         one = replace(passes, recompute=mode)
         if runs(plan.job.launcher, one) is None:
             yield one
@@ -186,7 +186,12 @@ def _modes(plan: JobPlan) -> list[frozenset[Recompute]]:
 def _passes(plan: JobPlan, one: Layout) -> Iterator[Layout]:
     """Yield a division with every schedule, number of chunks and ZeRO stage."""
     job: TrainingJob = plan.job
-    stages = job.zero_stages(one.pipeline)[: 1 if one.replicas == 1 else None]
+    copies = one.replicas
+    if any(block.experts is not None for block in plan.model.layer_types):
+        copies = max(copies, one.expert_data)  # tensor-parallel ranks may hold whole experts
+    stages = job.zero_stages(one.pipeline)
+    if copies == 1:  # nothing is divided; ZeRO 3 frees activations layer by layer
+        stages = tuple(z for z in stages if z in (min(stages), 3))
     chunks = job.allowed("chunks") or range(1, 13)
     orders = [JobSchedule.ONE_F_ONE_B] if one.pipeline == 1 else job.orders
     for schedule, v, z in itertools.product(orders, chunks, stages):

@@ -193,7 +193,9 @@ def test_no_rank_needs_more_than_the_peak() -> None:
             sequence=1024,
             schedule=schedule,
             recompute=frozenset(random.sample(list(Recompute), random.randrange(3))),
-            recompute_layers=random.choice([None, 1]),
+            recompute_layers=random.choice(
+                [None, 1, tuple(random.randrange(3) for _ in range(p * chunks))]
+            ),
             software=random.choice(list(Software)),
             fused_attention=random.random() < 0.7,
         )

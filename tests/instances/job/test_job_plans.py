@@ -1,0 +1,255 @@
+"""Plans of training jobs: files, forged claims, and what no layout can do."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stagecut.api.job import JobResult, job_costs, solve_job
+from stagecut.formulations.job.space import job_space
+from stagecut.instances import InputError, Status, VerificationError
+from stagecut.instances.costs.description import ModelDescription
+from stagecut.instances.costs.memory import peak_memory
+from stagecut.instances.costs.models import shipped_model
+from stagecut.instances.job.plan import CertificateRow, JobPlan, is_job_plan, load_job_plan
+from stagecut.instances.job.problem import TrainingJob
+from stagecut.runtime.verify.bounds.layouts import check_job_bound
+from stagecut.runtime.verify.layouts import verify_job_plan
+from stagecut.solvers import Limits
+from stagecut.solvers.job.search import search_job
+
+#: A job whose best plan has a pipeline: one sequence at a time, and two devices that share it.
+PIPED = TrainingJob(
+    global_batch=4, sequence=1024, microbatch=1, tensor=1, context=1, pipeline=(1, 2), chunks=1
+)
+
+
+def small(layers: int = 4, name: str = "gpt2") -> ModelDescription:
+    """Return a model of few layers."""
+    model = shipped_model(name)
+    return replace(model, name="small", blocks=model.blocks[:layers])
+
+
+@cache
+def solved(devices: int = 2, **fixed: Any) -> JobResult:
+    """Return the plan of `PIPED` with other fields, on so many devices."""
+    limits = Limits(seconds=60.0, gap=1e-4)
+    return solve_job(small(), f"h100:{devices}", replace(PIPED, **fixed), limits=limits)
+
+
+def plan_of(**fixed: Any) -> JobPlan:
+    """Return a plan that there is."""
+    plan = solved(**fixed).plan
+    assert plan is not None
+    return plan
+
+
+@pytest.mark.parametrize("fixed", [{}, {"pipeline": 2}, {"launcher": "any", "recipe": "fp32"}])
+def test_a_file_holds_the_whole_plan(tmp_path: Path, fixed: dict[str, Any]) -> None:
+    """Model, cluster, job, layout and certificate come back, and verify as they did."""
+    plan = plan_of(**fixed)
+    path = tmp_path / "job.json"
+    plan.save(path)
+    again = load_job_plan(path)
+    assert is_job_plan(path)
+    assert again == plan
+    verify_job_plan(again)
+
+
+BROKEN = [
+    ("{", "no JSON"),
+    ("[]", "no plan of a training job"),
+    ({"version": 2}, "version 2"),
+    ({"layout": None}, "layout: null|layout: None"),
+    ({"layout": {"tensr": 2}}, "layout.tensr: no such field"),
+    ({"layout": {"tensor": "two"}}, "layout.tensor"),
+    ({"layout": {"schedule": "2f2b"}}, "schedule"),
+    ({"seconds": 0}, "seconds: 0"),
+    ({"bound": -1.0}, "bound: -1"),
+    ({"seconds": float("nan")}, "seconds: nan"),
+    ({"model": "gpt5"}, "gpt5"),
+    ({"job": {"global_batch": 0}}, "global_batch"),
+    ({"certificate": {"costs": "", "calibration": "h"}}, "certificate.rows: it is missing"),
+    ("without cluster", "cluster: it is missing"),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), BROKEN)
+def test_broken_files_are_refused_in_one_line(tmp_path: Path, change: Any, said: str) -> None:
+    """The file and the field are named."""
+    plain = plan_of().as_dict()
+    if change == "without cluster":
+        del plain["cluster"]
+        text = json.dumps(plain)
+    else:
+        text = change if isinstance(change, str) else json.dumps({**plain, **change})
+    path = tmp_path / "job.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=said) as told:
+        load_job_plan(path)
+    assert str(told.value).startswith(str(path)) or "gpt5" in said
+    assert "\n" not in str(told.value)
+
+
+def test_changed_plans_are_refused() -> None:
+    """Other seconds, another layout, batch, certificate or memory than the plan claims."""
+    plan = plan_of(pipeline=2)
+    layout = plan.layout
+    swapped = tuple(reversed(layout.stage_layers))
+    uneven = swapped if swapped != layout.stage_layers else (1, 3)
+    changes: list[tuple[str, JobPlan]] = [
+        ("seconds", replace(plan, seconds=plan.seconds * 0.99)),
+        ("seconds", replace(plan, layout=replace(layout, stage_layers=uneven))),
+        ("layout", replace(plan, layout=replace(layout, pipeline=1, data=2, stage_layers=()))),
+        ("layout", replace(plan, layout=replace(layout, tensor=2))),
+        ("layout", replace(plan, layout=replace(layout, offload_optimizer=0.5))),
+        ("global_batch", replace(plan, layout=replace(layout, global_batch=8))),
+        ("costs", replace(plan, job=replace(plan.job, memory_bytes=1e9))),
+        ("costs", replace(plan, certificate=replace(plan.certificate, costs="0" * 32))),
+        ("bound", replace(plan, bound=plan.seconds * 1.01)),
+        ("certificate", replace(plan, certificate=replace(plan.certificate, rows=_lower(plan)))),
+    ]
+    verify_job_plan(plan)
+    for said, changed in changes:
+        with pytest.raises(VerificationError, match=said):
+            verify_job_plan(changed)
+
+
+def test_plans_that_do_not_fit_are_refused() -> None:
+    """The best plan with all memory, where there is a little less of it."""
+    best = plan_of(pipeline=2)
+    most = peak_memory(best.model, best.layout).needed
+    tight = plan_of(pipeline=2, memory_bytes=0.98 * most)
+    assert tight.layout != best.layout
+    assert tight.seconds > best.seconds
+    verify_job_plan(tight)
+    with pytest.raises(VerificationError, match=r"memory: pipeline rank . needs"):
+        verify_job_plan(replace(tight, layout=best.layout, seconds=best.seconds))
+
+
+def _lower(plan: JobPlan) -> tuple[CertificateRow, ...]:
+    rows = plan.certificate.rows
+    return tuple(replace(row, bound=row.bound and 0.5 * row.bound) for row in rows)
+
+
+def _rows(plan: JobPlan, **changed: Any) -> JobPlan:
+    """Return a plan whose certificate's first row is another."""
+    first, *others = plan.certificate.rows
+    certificate = replace(plan.certificate, rows=(replace(first, **changed), *others))
+    return replace(plan, certificate=certificate)
+
+
+@pytest.mark.parametrize("fixed", [{}, {"pipeline": 2}, {"launcher": "any", "pipeline": 2}])
+def test_bounds_are_proved_again(fixed: dict[str, Any]) -> None:
+    """A plan within its gap is proved, and its certificate counts what there is."""
+    plan = plan_of(**fixed)
+    checked = check_job_bound(plan)
+    assert checked.points == sum(plan.certificate.points.values())
+
+
+def test_forged_bounds_are_refused() -> None:
+    """A plan that is not the best, claimed to be; points that the certificate leaves out."""
+    best = plan_of(pipeline=2)
+    counts = (1, 3) if best.layout.stage_layers != (1, 3) else (3, 1)
+    worse = replace(best.layout, stage_layers=counts)
+    seconds = float(job_costs(best.model, best.cluster, best.job).judge([worse])[0])
+    assert seconds > best.seconds * 1.001
+    rows = tuple(replace(row, bound=seconds) for row in best.certificate.rows)
+    forged = replace(
+        best, layout=worse, seconds=seconds, bound=seconds,
+        certificate=replace(best.certificate, rows=rows),
+    )  # fmt: skip
+    verify_job_plan(forged)  # is what it claims, but for its bound
+    with pytest.raises(VerificationError, match="is not proved at TP 1"):
+        check_job_bound(forged)
+    row = best.certificate.rows[0]
+    reason, count = next(iter(row.points.items()))
+    with pytest.raises(VerificationError, match=f"counts {sum(row.points.values()) + 1} points"):
+        check_job_bound(_rows(best, points={**row.points, reason: count + 1}))
+    with pytest.raises(VerificationError, match="it counts"):
+        check_job_bound(_rows(best, tensor=2))
+
+
+CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"pipeline": 3}, "pipeline 3"),
+    ({"microbatch": 3}, "microbatch 3"),
+    ({"tensor": 5}, "tensor 5"),
+    ({"data": 2, "pipeline": 2}, "data 2"),
+    ({"launcher": "deepspeed", "pipeline": 2, "zero": 3}, "zero 3"),
+    ({"recipe": "megatron-fp8"}, "recipe"),
+]
+
+
+@pytest.mark.parametrize(("fixed", "said"), CONTRADICTIONS)
+def test_contradictions_are_told_in_one_line(fixed: dict[str, Any], said: str) -> None:
+    """Degrees that do not go together, with devices, batch, launcher, or the device's products."""
+    with pytest.raises(InputError, match=said) as told:
+        solve_job(small(), "a100:2", replace(PIPED, **fixed))
+    assert "\n" not in str(told.value)
+
+
+def test_several_kinds_of_nodes_are_refused() -> None:
+    """A bound for the one kind would not hold for the other."""
+    cluster = "h100:2x1+a100:2x1,network=25GB/s,latency=8us"
+    with pytest.raises(InputError, match="2 kinds of nodes"):
+        solve_job(small(), cluster, PIPED)
+
+
+def test_sequences_that_only_some_degrees_divide() -> None:
+    """Of 4,100 tokens four tensor-parallel ranks take a part each, and eight do not."""
+    job = TrainingJob(global_batch=2, sequence=4100, context=1, microbatch=1)
+    model = shipped_model("llama3-8b")
+    model = replace(model, blocks=model.blocks[:2])
+    with pytest.raises(InputError, match="no layout of 8"):
+        solve_job(model, "h100:8", replace(job, tensor=8))
+    found = solve_job(model, "h100:8", replace(job, tensor=(4, 8)))
+    assert found.plan is not None
+    assert found.plan.layout.tensor == 4
+    assert all(row.tensor == 4 for row in found.plan.certificate.rows)
+    check_job_bound(found.plan)
+
+
+def test_what_does_not_fit_says_what_would() -> None:
+    """Infeasible, with bytes from which on something fits."""
+    job = replace(PIPED, memory_bytes=1e9)
+    found = solve_job(small(), "h100:2", job)
+    assert found.status is Status.INFEASIBLE
+    assert found.plan is None
+    assert found.least_memory is not None
+    assert found.least_memory > 1e9
+    assert "GiB per device in any layout" in found.reason
+    short = solve_job(small(), "h100:2", replace(job, memory_bytes=found.least_memory * 0.98))
+    enough = solve_job(small(), "h100:2", replace(job, memory_bytes=found.least_memory * 1.25))
+    assert short.plan is None
+    assert enough.plan is not None
+    only_just = solve_job(small(), "h100:2", replace(job, memory_bytes=found.least_memory * 1.01))
+    assert only_just.plan is not None or "more than" in only_just.reason
+
+
+def test_a_deadline_leaves_a_true_bound() -> None:
+    """No time for programs: the best so far, and a bound that the whole search confirms."""
+    job = replace(PIPED, pipeline=2, launcher="any")
+    best = plan_of(pipeline=2, launcher="any")
+    costs = job_costs(best.model, best.cluster, job)
+    space = job_space(costs.model, costs.cluster, job)
+    late = time.monotonic()
+    search = search_job(space, costs.prices, costs.judge, gap=0.0, deadline=late)
+    assert 0.5 * best.seconds < search.least_bound <= best.seconds * (1 + 1e-9)
+    found = solve_job(small(), "h100:2", job, limits=Limits(seconds=1e-9, gap=0.0))
+    assert found.plan is None
+    assert found.status is Status.NO_SOLUTION
+
+
+def test_one_device() -> None:
+    """There is nothing to divide; microbatch and recomputation remain."""
+    found = solve_job(small(1), "h100:1", TrainingJob(global_batch=4, sequence=512))
+    assert found.plan is not None
+    assert found.plan.layout.devices == 1
+    assert found.status is Status.OPTIMAL
+    check_job_bound(found.plan)
