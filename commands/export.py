@@ -38,7 +38,10 @@ def export(
             "placements of a sharding, as .py or .json.",
         ),
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.")],
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", help="The file to write; of a training job a folder."),
+    ],
     workload: Annotated[
         str | None,
         typer.Option(help="What the plan was made for; all but python need it."),
@@ -66,7 +69,15 @@ def export(
     The integer program that plans solve is written by export-model.
     """
     from ..instances.formats.files import load, load_plan_with_form
+    from ..instances.job.plan import is_job_plan
 
+    if is_job_plan(plan):
+        from .job import export_job
+
+        _check_options(to, {"--schedule": schedule, "--microbatches": microbatches}, ())
+        _check_options(to, {"--model": model, "--batch": batch, "--workload": workload}, ())
+        export_job(Path(plan), to.value, output)
+        return
     _check_options(to, {"--schedule": schedule, "--microbatches": microbatches}, ("python", "csv"))
     _check_options(to, {"--model": model, "--batch": batch}, ("python",))
     inputs = [plan, workload, None if model is None else file_of(model)]
@@ -96,7 +107,10 @@ def export(
 def _check_options(to: To, given: dict[str, object], takers: tuple[str, ...]) -> None:
     for option, value in given.items():
         if value is not None and to.value not in takers:
-            raise InputError(f"{option}: only --to {' and '.join(takers)} take it; leave it out")
+            only = (
+                f"only --to {' and '.join(takers)} take it" if takers else "not of a training job"
+            )
+            raise InputError(f"{option}: {only}; leave it out")
 
 
 def _write_launcher(workload: Workload, plan: Plan, to: To, output: Path) -> list[str]:

@@ -139,6 +139,22 @@ def verify_job(model: str, path: Path, *, bound: bool, as_json: bool) -> None:
     )
 
 
+def export_job(path: Path, launcher: str, folder: Path) -> None:
+    """Write the files that make a launcher train under a plan into a folder."""
+    from ..instances.formats.writing import write_whole
+    from ..instances.job.plan import load_job_plan
+    from ..runtime.export.job import job_files
+
+    plan = load_job_plan(path)
+    files = job_files(launcher, plan.model, plan.layout)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: it is no folder; name one for the files of {launcher}")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        write_whole(folder / name, text)
+        OUT.print(f"written: {folder / name}", highlight=False, soft_wrap=True)
+
+
 def as_dict(found: JobResult) -> dict[str, Any]:
     """Return what `--json` prints."""
     answer: dict[str, Any] = {

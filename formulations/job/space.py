@@ -178,7 +178,7 @@ def _degrees(
     )
     within = [n for n in divisors if n <= min(cluster.domain, cluster.per_node)]
     rings = [n for n in divisors if n == 1 or n <= job.sequence // LEAST_CONTEXT_TOKENS]
-    shares = [n for n in divisors if experts % n == 0]
+    shares = [n for n in divisors if experts % n == 0]  # of a dense model 1 alone
     parallel = job.settings.sequence_parallel
     for t, c in product(_values(job, "tensor", within), _values(job, "context", rings)):
         if devices % (t * c):
@@ -186,8 +186,8 @@ def _degrees(
         one = replace(template, tensor=t, context=c, sequence_parallel=parallel and t > 1)
         if not (_keeps(check_heads, model, one) and _keeps(check_profiled, model, one)):
             continue
-        folded = [1] if experts == 1 else _values(job, "expert_tensor", [1])
-        for e, e_t in product([1] if experts == 1 else _values(job, "expert", shares), folded):
+        folded = _values(job, "expert_tensor", [1])
+        for e, e_t in product(_values(job, "expert", shares), folded):
             # All of a rank's devices are there to be divided; how many depends on the pipeline.
             both = replace(one, expert=e, expert_tensor=e_t)
             if e * e_t <= devices and _keeps(
