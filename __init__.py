@@ -10,13 +10,13 @@ workloads, files   `Workload`, `load`, `save`, `dumps`, `from_networkx`, `from_p
 devices            `Cluster`, `DeviceKind`, `Link`, `PairLink`, `accelerators_and_cpus`,
                    `cluster_from_pandas`, `load_cluster`; `Topology`, `topology`; measured:
                    `measure`, `to_cluster`
-problems           `Throughput`, `Iteration`, `Latency`, `Training` with `LayerRule`,
+problems           `Throughput`, `Latency`, `TrainingJob` with `LayerRule`,
                    `DeviceMapping`; of the first four `PlacementRules`, `load_rules`;
                    `Sharding` over a `DeviceMesh`, of a `TensorProgram` of
                    `Operator` with `Signature` and `Tensor`, from `tensor_program` (a model),
                    as a workload by `program_workload`
 choices            of problems `Split`, `CpuSplit`, `Pipeline`, `PipelineSchedule`;
-                   `TrainingObjective`, `TrainingSchedule`, `Recomputation`, `Optimizer`,
+                   `InFlight`, `Recomputation`, `Optimizer`,
                    `Precision`;
                    `MappingObjective`, `MappingMode`, `Collective`; `ShardingObjective`;
                    of topologies `Routing`; of results `Status`, `Limit`; of profiles `Tied`; of
@@ -89,8 +89,8 @@ if TYPE_CHECKING:
     from .instances import DeviceMapping as DeviceMapping
     from .instances import DeviceMesh as DeviceMesh
     from .instances import InfeasibleError as InfeasibleError
+    from .instances import InFlight as InFlight
     from .instances import InputError as InputError
-    from .instances import Iteration as Iteration
     from .instances import Latency as Latency
     from .instances import LayerRule as LayerRule
     from .instances import Limit as Limit
@@ -125,9 +125,7 @@ if TYPE_CHECKING:
     from .instances import Throughput as Throughput
     from .instances import Tied as Tied
     from .instances import Topology as Topology
-    from .instances import Training as Training
-    from .instances import TrainingObjective as TrainingObjective
-    from .instances import TrainingSchedule as TrainingSchedule
+    from .instances import TrainingJob as TrainingJob
     from .instances import VerificationError as VerificationError
     from .instances import Workload as Workload
     from .instances import accelerators_and_cpus as accelerators_and_cpus
@@ -231,13 +229,13 @@ _MODULES = {
     "api.tensor_degrees": "layers_by_degree",
     "instances": (
         "CallPlacement Cluster Collective CpuSplit DeviceKind DeviceMapping DeviceMesh "
-        "InfeasibleError InputError Iteration Latency LayerRule Limit Link MappingMode "
+        "InFlight InfeasibleError InputError Latency LayerRule Limit Link MappingMode "
         "MappingObjective Operator Optimizer PairLink Pipeline PipelinePlacement PipelineSchedule "
         "Placement PlacementRules Plan Precision "
         "Recomputation ReplicaPlacement Routing Sharding ShardingObjective Signature Split Stage "
         "StageCosts StagePlacement StagecutError Status Tensor TensorProgram TensorSharding "
-        "Throughput Tied Topology Training TrainingObjective "
-        "TrainingSchedule VerificationError Workload accelerators_and_cpus program_workload "
+        "Throughput Tied Topology TrainingJob "
+        "VerificationError Workload accelerators_and_cpus program_workload "
         "topology"
     ),
     "instances.costs.clusters": "training_cluster",

@@ -15,7 +15,7 @@ from ..instances import (
     Problem,
     StagecutError,
     Throughput,
-    Training,
+    TrainingJob,
     Workload,
 )
 from ..instances.common.quantities import show_percent
@@ -152,7 +152,7 @@ def _by_name(pairs: Sequence[tuple[str, Named]], what: str) -> dict[str, Named]:
 
 
 def _own_problem(workload: Workload) -> dict[str, Problem]:
-    problem = Throughput() if workload.layers is None else Training()
+    problem = Throughput() if workload.layers is None else TrainingJob()
     return {problem.name: problem}
 
 

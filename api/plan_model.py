@@ -17,12 +17,13 @@ from ..instances import (
     Cluster,
     InfeasibleError,
     InputError,
-    Iteration,
     Problem,
     StagecutError,
     Throughput,
-    Training,
+    TrainingJob,
     Workload,
+    is_iteration,
+    is_stream,
 )
 from ..instances.common.choices import Limit, Status, Tied
 from ..instances.formats.files import load, load_plan, save
@@ -74,7 +75,7 @@ def plan(
         Whether to plan the backward pass too; default: whether the model is in training mode, as
         `model.train()` and `model.eval()` set it.
     problem
-        What to minimise; default: in training `Iteration(microbatches)`, 1F1B on a chain of
+        What to minimise; default: in training `TrainingJob(microbatches)`, 1F1B on a chain of
         stages; else `Throughput` with contiguous stages. `Latency()` is the time of one request.
     memory_bytes
         Of each device; default: what the GPU that the model is on, or that of `estimate`, has. On
@@ -125,9 +126,11 @@ def plan(
         raise InputError("inputs: give those of one microbatch, such as a tensor")
     made = make(model) if isinstance(model, str) else made_of(model, inputs)
     training = made.model.training if training is None else training
-    problem = problem or (Iteration(microbatches) if training else Throughput("contiguous"))
-    if isinstance(problem, Training) and not training:
-        raise InputError("problem: a Training plan has a backward pass; set training to True")
+    problem = problem or (TrainingJob(microbatches) if training else Throughput("contiguous"))
+    if isinstance(problem, TrainingJob) and problem.schedule is None:
+        problem = replace(problem, schedule=problem.schedule_name)
+    if is_stream(problem) and not training:
+        raise InputError("problem: a stream has a backward pass; set training to True")
     ask = _Ask(made, training, problem, devices, memory_bytes, estimate, depth, limits, runnable)
     search = ask.planned if keep is None else partial(_kept_or_planned, ask, Path(keep))
     if not (dist.is_available() and dist.is_initialized()):
@@ -152,7 +155,7 @@ class _Ask:
     def planned(self) -> PlannedModel:
         """Profile the model and search."""
         made, problem = self.made, self.problem
-        staged = isinstance(problem, Training)
+        staged = is_stream(problem)
         depth = "auto" if staged and self.depth is None else self.depth
         devices = self.devices.size if isinstance(self.devices, Cluster) else self.devices
         with _threads_of_each(devices):
@@ -161,8 +164,8 @@ class _Ask:
                 training=self.training, estimate=self.estimate, depth=depth,
             )  # fmt: skip
         workload = training_layers(done.workload) if staged else done.workload
-        if isinstance(problem, Iteration):
-            workload = tied_as(workload, Tied.COPIES, problem.microbatches)
+        if is_iteration(problem):
+            workload = tied_as(workload, Tied.COPIES, problem.batch)
         cluster = self.cluster(workload)
         if self.runnable and not done.traced.runs and cluster.size > 1:
             raise InputError(f"{workload.name}: {said_of(done.traced)}; runnable=False plans it")

@@ -11,7 +11,6 @@ from ..instances import (
     Cluster,
     DeviceMapping,
     InputError,
-    Iteration,
     Limit,
     PipelinePlacement,
     PlacementRules,
@@ -21,10 +20,11 @@ from ..instances import (
     Sharding,
     Solution,
     Throughput,
-    Training,
+    TrainingJob,
     Workload,
     accelerators_and_cpus,
     gap_between,
+    is_iteration,
     plan_of,
 )
 from ..instances.common.quantities import show_percent
@@ -76,7 +76,7 @@ def solve(
         Where it can run; default: for a mapping the devices of its topology, else the cluster
         that the workload's file suggests, for an iteration without its CPUs.
     problem
-        What to minimise, and which splits are allowed; default: `Training()` for a
+        What to minimise, and which splits are allowed; default: `TrainingJob()` for a
         workload with layer configurations, else `Throughput()`.
     method
         ``auto`` chooses and says what it chose; others: `stagecut.METHODS`. What some read
@@ -179,7 +179,7 @@ def solve_with(
     search = SharedSearch(limits, judge, on_progress, started, ties)
     search.method = name
     run_session(task, chosen_method, search, start, workers)
-    if name == "auto" and isinstance(problem, Iteration):
+    if name == "auto" and is_iteration(problem):
         _say_pieces(task, problem, search)
     return _result(workload, cluster, problem, search)
 
@@ -200,7 +200,9 @@ def chosen(
         cluster = accelerators_and_cpus(problem.topology.size)
     if cluster is None and isinstance(problem, Sharding):
         cluster = accelerators_and_cpus(problem.mesh.size)
-    problem = problem or (Throughput() if workload.layers is None else Training())
+    problem = problem or (Throughput() if workload.layers is None else TrainingJob())
+    if isinstance(problem, TrainingJob):
+        problem = problem.for_workload(workload)
     cluster = cluster or suggested_cluster(workload, problem.name)
     if cluster is None:
         raise InputError(f"{workload.name}: it suggests no cluster; give one")
@@ -218,7 +220,7 @@ def _on(start: Plan, cluster: Cluster) -> Plan:
     return replace(start, cluster=cluster, solution=solution)
 
 
-def _say_pieces(task: Task[Problem], problem: Iteration, search: Search[Solution]) -> None:
+def _say_pieces(task: Task[Problem], problem: TrainingJob, search: Search[Solution]) -> None:
     """Note that a plan in pieces is faster than the chain found, where a short look shows one."""
     chain, seconds = search.best, PIECES_SHARE * search.seconds
     plain = problem.chunks_per_device == 1 and not (problem.order or problem.relayed)

@@ -36,7 +36,7 @@ def one(options: argparse.Namespace, workers: int) -> None:
     elif options.objective == "latency":
         problem = stagecut.Latency()
     elif options.objective == "iteration":
-        problem = stagecut.Iteration(options.microbatches)
+        problem = stagecut.TrainingJob(options.microbatches)
     workload = stagecut.load(options.workloads[0])
     result = solve_with(
         workload,

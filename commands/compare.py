@@ -23,14 +23,14 @@ from ..instances.formats.files import load
 from ..instances.formats.source import read_source
 from ..solvers import METHODS
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
-from ..solvers.iteration.methods import RULES
+from ..solvers.job.methods import RULES
 from .common import names, options
 from .common.console import ERR, OUT, check_outputs, parse_bytes, show_gap, tell_written
 from .common.mesh_cases import USUAL, sharding_cases
 from .common.pose import (
+    check_schedule_file,
     choose_cluster,
     choose_objective,
-    for_iteration,
     pose_problem,
     read_schedule,
     with_rules,
@@ -54,7 +54,8 @@ def compare(
         typer.Option(
             autocompletion=names.complete_methods,
             help="Methods, separated by commas; default: of auto, dp, milp, greedy and "
-            "local-search those that the objective has, of iteration auto and what frameworks do. "
+            "local-search those that the objective has, of jobs without layer configurations auto "
+            "and what frameworks do. "
             + names.methods_help(*names.SOLVED)
             + ". deepspeed-type:REGEX counts the modules whose name matches.",
         ),
@@ -63,15 +64,13 @@ def compare(
         str | None,
         typer.Option(
             autocompletion=names.OBJECTIVE,
-            help="throughput, iteration, latency or training; default: as for solve.",
+            help="throughput, job or latency; default: as for solve.",
         ),
     ] = None,
     microbatches: options.Microbatches = None,
     schedule: Annotated[
         str | None,
-        typer.Option(
-            autocompletion=names.SCHEDULE, help=f"{options.SCHEDULES}. Training: as for solve."
-        ),
+        typer.Option(autocompletion=names.SCHEDULE, help=options.SCHEDULES),
     ] = None,
     chunks: options.Chunks = None,
     calls: options.Calls = None,
@@ -137,14 +136,15 @@ def compare(
         _finish(todo, loaded, output, jobs or 1, scheduler, plot)
         return
     objective = _objective_of(loaded, objective, asked.microbatches)
-    for_iteration(asked, objective)
+    check_schedule_file(asked, objective)
     batch = {"microbatches": microbatches, "schedule": schedule}
     placing = {"split": split, "overlap": overlap, "relayed": relayed}
     problem = pose_problem(
         objective,
         {
             "throughput": placing,
-            "iteration": {
+            "latency": {"calls": calls},
+            "job": {
                 **placing,
                 **batch,
                 "microbatches": asked.microbatches,
@@ -152,8 +152,6 @@ def compare(
                 "actions": asked.actions,
                 "chunks": chunks,
             },
-            "latency": {"calls": calls},
-            "training": batch,
         },
     )
     limits_for(problem.name, time_limit, gap, seed=seed)  # raises here, not in every case
@@ -174,7 +172,8 @@ def compare(
         typed += [word for text in texts or () for word in (f"--{option}", text)]
     typed += _typed({"max_stages": max_stages, "fixed": fixed})
     typed += _typed({"accelerators": accelerators, "cpus": cpus, "memory": memory})
-    usual = ("auto", *RULES) if problem.name == "iteration" else DEFAULT_METHODS
+    layered = any(known.layers is not None for known in loaded.values())
+    usual = ("auto", *RULES) if problem.name == "job" and not layered else DEFAULT_METHODS
     names = _listed(methods, [method for method in usual if method in METHODS[problem.name]])
     todo = cases(
         workloads,

@@ -75,8 +75,8 @@ def explain(
         )
         asked = choose_objective(loaded, objective, microbatches)
         batch = {"microbatches": microbatches}
-        problem = pose_problem(asked, {"throughput": {}, "iteration": batch, "latency": {},
-                                       "training": batch})  # fmt: skip
+        options = {"throughput": {}, "latency": {}, "job": batch}
+        problem = pose_problem(asked, options, loaded)
         found = explain_plan(
             loaded, cluster=devices, problem=problem, node=node, seconds=time_limit, most=most
         )

@@ -9,14 +9,14 @@ import typer
 
 from ..instances import (
     InputError,
-    Iteration,
     Throughput,
+    is_iteration,
 )
 from .common import names, options
 from .common.console import check_outputs, parse_bytes, tell_written
 from .common.pose import (
+    check_schedule_file,
     choose_cluster,
-    for_iteration,
     pose_problem,
     read_schedule,
     with_rules,
@@ -33,8 +33,8 @@ def export_model(
     objective: Annotated[
         str | None,
         typer.Option(
-            autocompletion=names.one_of("throughput", "iteration"),
-            help="throughput, or iteration (default with --microbatches).",
+            autocompletion=names.one_of("throughput", "job"),
+            help="throughput, or job (default with --microbatches).",
         ),
     ] = None,
     split: options.PipelineSplit = None,
@@ -53,7 +53,7 @@ def export_model(
     fixed: options.Fixed = None,
     max_stages: options.MaxStages = None,
 ) -> None:
-    """Write the integer program of a throughput or iteration problem as MPS or LP file.
+    """Write the integer program of a throughput problem or training job as MPS or LP file.
 
     For plans see export.
     """
@@ -65,10 +65,10 @@ def export_model(
     asked = read_schedule(schedule, microbatches)
     check_outputs(output, inputs=[workload, cluster, asked.file, fixed])
     loaded = load(workload)
-    chosen = objective or ("throughput" if asked.microbatches is None else "iteration")
-    if chosen not in ("throughput", "iteration"):
-        raise InputError(f"--objective: {chosen!r} is not throughput or iteration")
-    for_iteration(asked, chosen)
+    chosen = objective or ("throughput" if asked.microbatches is None else "job")
+    if chosen not in ("throughput", "job"):
+        raise InputError(f"--objective: {chosen!r} is not throughput or job")
+    check_schedule_file(asked, chosen)
     limit = parse_bytes(memory, "--memory")
     devices = choose_cluster(loaded, cluster, accelerators, cpus, limit, chosen)
     problem = pose_problem(
@@ -80,7 +80,7 @@ def export_model(
                 "pipeline": pipeline,
                 "overlap": overlap,
             },
-            "iteration": {
+            "job": {
                 "split": split,
                 "overlap": overlap,
                 "relayed": relayed,
@@ -90,6 +90,7 @@ def export_model(
                 "chunks": chunks,
             },
         },
+        loaded,
     )
     problem = with_rules(
         problem,
@@ -102,7 +103,7 @@ def export_model(
     )
     method_of(problem.name, "milp").check("milp", pose(loaded, devices, problem))
     # Pyomo takes a second to import
-    if isinstance(problem, Iteration):
+    if is_iteration(problem):
         from ..solvers.iteration.milp import export_model as write_iteration
 
         write_iteration(only_case(pose(loaded, devices, problem)), output)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from ..instances import InputError, Iteration, Latency, Split, Throughput
+from ..instances import InputError, Latency, Split, Throughput, TrainingJob
 from ..instances.common.errors import quote
 from ..instances.formats.writing import write_whole
 from .common import options
@@ -43,9 +43,7 @@ def learn(
     workloads: Annotated[
         str | None, typer.Option(help="Files or shipped workloads to train on, instead.")
     ] = None,
-    objective: Annotated[
-        str, typer.Option(help="throughput, iteration or latency.")
-    ] = "throughput",
+    objective: Annotated[str, typer.Option(help="throughput, job or latency.")] = "throughput",
     split: Annotated[
         Split | None, typer.Option(help="Throughput; default: contiguous and noncontiguous.")
     ] = None,
@@ -121,19 +119,19 @@ def _families(text: str) -> list[str]:
 
 def _problems(
     objective: str, split: Split | None, microbatches: int | None
-) -> tuple[Throughput | Iteration | Latency, ...]:
+) -> tuple[Throughput | TrainingJob | Latency, ...]:
     if objective == "latency":
         if split is not None or microbatches is not None:
             raise InputError("--objective latency: has no --split and no --microbatches; leave out")
         return (Latency(),)
-    if objective == "iteration":
+    if objective == "job":
         if split not in (None, "contiguous"):
-            raise InputError("--split: plans for iterations are learned contiguous alone")
-        return (Iteration(8 if microbatches is None else microbatches),)
+            raise InputError("--split: plans for training jobs are learned contiguous alone")
+        return (TrainingJob(8 if microbatches is None else microbatches),)
     if objective != "throughput":
-        raise InputError(f"--objective: {quote(objective)}; use throughput, iteration or latency")
+        raise InputError(f"--objective: {quote(objective)}; use throughput, job or latency")
     if microbatches is not None:
-        raise InputError("--microbatches: only for --objective iteration; leave it out")
+        raise InputError("--microbatches: only for --objective job; leave it out")
     splits = [Split.CONTIGUOUS, Split.NONCONTIGUOUS] if split is None else [split]
     return tuple(Throughput(split=one) for one in splits)
 

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..instances import (
+    InFlight,
     InputError,
-    Iteration,
     Optimizer,
     Precision,
     Problem,
     Recomputation,
     Workload,
+    is_iteration,
 )
 from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
 from .common import names, options
 from .common.console import (
-    ERR,
     check_outputs,
     end_with,
     parse_bytes,
@@ -28,10 +28,10 @@ from .common.console import (
     tell_written,
 )
 from .common.pose import (
+    check_schedule_file,
     choose_cluster,
     choose_objective,
     choose_ties,
-    for_iteration,
     parse_degrees,
     pose_problem,
     read_schedule,
@@ -56,9 +56,9 @@ def solve(
         str | None,
         typer.Option(
             autocompletion=names.OBJECTIVE,
-            help="throughput, iteration (of --microbatches, fill and drain counted), latency or "
-            "training. Default: training for files with layer configurations; else iteration for "
-            "training workloads with --microbatches, and throughput.",
+            help="throughput, job (training: a stream, or an iteration of --microbatches with fill "
+            "and drain) or latency. Default: job for files with layer configurations and for "
+            "training workloads with --microbatches, else throughput.",
         ),
     ] = None,
     split: options.PipelineSplit = None,
@@ -72,29 +72,32 @@ def solve(
     microbatches: options.Microbatches = None,
     chunks: options.Chunks = None,
     bandwidth: Annotated[
-        str | None, typer.Option(help="Training: of each device, such as 25GiB.")
+        str | None, typer.Option(help="Job, stream: of each device, such as 25GiB.")
     ] = None,
     replicas: Annotated[
-        str | None, typer.Option(help="Training: allowed data-parallel degrees, such as 1,2,4.")
+        str | None, typer.Option(help="Job, stream: allowed data-parallel degrees, such as 1,2,4.")
     ] = None,
     degrees: Annotated[
-        str | None, typer.Option(help="Training: allowed tensor-parallel degrees.")
+        str | None, typer.Option(help="Job, stream: allowed tensor-parallel degrees.")
     ] = None,
     recomputation: Annotated[
-        Recomputation | None, typer.Option(help="Training; default: free.")
+        Recomputation | None, typer.Option(help="Job, stream; default: free.")
     ] = None,
     schedule: Annotated[
         str | None,
         typer.Option(
             autocompletion=names.SCHEDULE,
-            help=f"{options.SCHEDULES}; or all, for a table. Training: 1f1b (default), gpipe, "
-            "pipedream or 2bw.",
+            help=f"{options.SCHEDULES}; or all, for a table.",
         ),
     ] = None,
-    optimizer: Annotated[
-        Optimizer | None, typer.Option(help="Training; default: as-given.")
+    in_flight: Annotated[
+        InFlight | None,
+        typer.Option(help="Job, stream: the schedule that says what is kept; default: 1f1b."),
     ] = None,
-    precision: Annotated[Precision | None, typer.Option(help="Training; default: fp32.")] = None,
+    optimizer: Annotated[
+        Optimizer | None, typer.Option(help="Job, stream; default: as-given.")
+    ] = None,
+    precision: Annotated[Precision | None, typer.Option(help="Job, stream; default: fp32.")] = None,
     pin: options.Pin = None,
     together: options.Together = None,
     apart: options.Apart = None,
@@ -157,29 +160,27 @@ def solve(
     asked = read_schedule(schedule, microbatches)
     schedule, microbatches = asked.schedule, asked.microbatches
     chosen = choose_objective(loaded, objective, microbatches)
-    for_iteration(asked, chosen)
+    check_schedule_file(asked, chosen)
     levels = {"replicas": replicas, "degrees": degrees, "recomputation": recomputation}
     to_fit = Fitted(split, cpus, tied, together, schedule, levels)
     split, cpus, tied, together, *_ = fitted(launcher, chosen, loaded, to_fit)
     limit = parse_bytes(memory, "--memory")
     devices = choose_cluster(loaded, cluster, accelerators, cpus, limit, chosen)
     loaded = choose_ties(loaded, tied, chosen, microbatches)
-    ranked = chosen == "iteration" and schedule == "all"
+    ranked = chosen == "job" and loaded.layers is None and schedule == "all"
     placing = {"split": split, "overlap": overlap, "relayed": relayed}
     batch = {"microbatches": microbatches, "schedule": None if ranked else schedule}
     problem = pose_problem(
         chosen,
         {
             "throughput": {**placing, "cpu_split": cpu_split, "pipeline": pipeline},
-            "iteration": {
+            "latency": {"calls": calls},
+            "job": {
                 **placing,
                 **batch,
                 "actions": asked.actions,
                 "chunks": None if ranked else chunks,
-            },
-            "latency": {"calls": calls},
-            "training": {
-                **batch,
+                "in_flight": in_flight,
                 "bandwidth": parse_bytes(bandwidth, "--bandwidth"),
                 "replicas": parse_degrees(replicas, "--replicas"),
                 "degrees": parse_degrees(degrees, "--degrees"),
@@ -188,6 +189,7 @@ def solve(
                 "precision": precision,
             },
         },
+        loaded,
     )
     about = {"pin": pin, "together": together, "apart": apart}
     problem = with_rules(
@@ -198,7 +200,7 @@ def solve(
     )
     limits = limits_for(problem.name, time_limit, gap, nodes=node_limit, seed=seed)
     read = _given({"solver": solver, "policy": policy, "fine-tune": fine_tune})
-    if ranked and isinstance(problem, Iteration):
+    if ranked and is_iteration(problem):
         alone = {"workers": workers, "deterministic": deterministic, "scheduler": scheduler}
         _refuse_for_all_schedules({"start": start, "trace": trace, "plot": plot, **alone, **read})
         rank(loaded, devices, problem, chunks, method, limits, output, as_json=as_json)
@@ -218,8 +220,6 @@ def solve(
         from ..runtime.pictures.charts import draw_loads
 
         draw_loads(report, result.plan, plot)
-    if objective == "training-batch":
-        ERR.print("objective training-batch is now called iteration; the old name will go")
     shown = {"objective_given": objective is not None, "as_json": as_json, "trace": trace}
     _show(loaded, problem, result, report, launcher, **shown)
     if report is not None and not as_json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..instances import Problem
+from ..instances import Problem, TrainingJob, is_stream
 from .iteration.cheap_bounds import iteration_cheap_bounds
 from .latency.cheap_bounds import latency_cheap_bounds
 from .mapping.bound import mapping_cheap_bounds
@@ -14,12 +14,18 @@ from .task import Task
 from .throughput.cheap_bounds import throughput_cheap_bounds
 from .training.cheap_bounds import training_cheap_bounds
 
+
+def _job_cheap_bounds(task: Task[TrainingJob]) -> Iterator[tuple[float, str]]:
+    """Return the bounds of a training job by whether it ends."""
+    found = training_cheap_bounds if is_stream(task.problem) else iteration_cheap_bounds
+    return found(task)
+
+
 #: Problem → its bounds.
 _BOUNDS: dict[str, Callable[[Task[Any]], Iterator[tuple[float, str]]]] = {
     "throughput": throughput_cheap_bounds,
-    "iteration": iteration_cheap_bounds,
     "latency": latency_cheap_bounds,
-    "training": training_cheap_bounds,
+    "job": _job_cheap_bounds,
     "mapping": mapping_cheap_bounds,
     "sharding": sharding_cheap_bounds,
 }

@@ -227,12 +227,11 @@ FORMULATIONS: dict[str, dict[str, Callable[[Task[Any]], Stated]]] = {
         "set-partitioning": set_partitioning,
         "all-sets": set_partitioning,
     },
-    "iteration": {"actions": _actions},
     "latency": {
         "big-m": lambda task: _calls(task, potentials=False),
         "potentials": lambda task: _calls(task, potentials=True),
     },
-    "training": {"slots": _slots},
+    "job": {"actions": _actions, "slots": _slots},
     "mapping": {"joint": _joint},
     "sharding": {
         "compact": lambda task: _sharding(task, strong=False),

@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from ..instances import (
     Cluster,
     Costs,
     DeviceMapping,
-    Iteration,
     Latency,
     Plan,
     Problem,
     Sharding,
+    TrainingJob,
     Workload,
     price,
     program_of,
     without_links,
 )
 from ..instances.common.arrays import Ints
-from ..instances.model.iteration import check_two_passes
 from ..instances.model.stage_costs import check_weights
 
 P = TypeVar("P", bound=Problem)
@@ -88,8 +87,8 @@ def pose(
     """
     if isinstance(problem, DeviceMapping):
         check_weights(workload, problem)
-    if isinstance(problem, Iteration):
-        check_two_passes(workload, problem)
+    if isinstance(problem, TrainingJob):
+        problem = cast("P", problem.for_workload(workload))
     if isinstance(problem, Sharding):
         program_of(workload)
     return Task(workload, cluster, problem, start, options or {})

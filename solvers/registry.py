@@ -8,19 +8,17 @@ from ..formulations.task import Task
 from ..instances import InputError, Problem
 from ..instances.common.errors import quote
 from .core.method import Method
-from .iteration import methods as iteration
+from .job import methods as job
 from .latency import methods as latency
 from .mapping import methods as mapping
 from .sharding import methods as sharding
 from .throughput import methods as throughput
-from .training import methods as training
 
 #: Problem → name → method.
 METHODS: dict[str, dict[str, Method[Any]]] = {
     "throughput": throughput.METHODS,
-    "iteration": iteration.METHODS,
     "mapping": mapping.METHODS,
-    "training": training.METHODS,
+    "job": job.METHODS,
     "latency": latency.METHODS,
     "sharding": sharding.METHODS,
 }
@@ -48,7 +46,7 @@ def split_argument(problem: str, method: str) -> tuple[str, dict[str, str]]:
 
     Examples
     --------
-    >>> split_argument("iteration", "deepspeed-type:conv|linear")
+    >>> split_argument("job", "deepspeed-type:conv|linear")
     ('deepspeed-type', {'type': 'conv|linear'})
     """
     name, colon, value = method.partition(":")

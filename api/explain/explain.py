@@ -13,7 +13,7 @@ from ...instances import (
     Problem,
     Sharding,
     Throughput,
-    Training,
+    TrainingJob,
     Workload,
     plan_of,
 )
@@ -148,4 +148,4 @@ def _searched(
 
 def _usual(workload: Workload) -> Problem:
     """Return the problem that `solve` takes where none is given."""
-    return Throughput() if workload.layers is None else Training()
+    return Throughput() if workload.layers is None else TrainingJob().for_workload(workload)

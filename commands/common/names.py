@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ...instances.common.choices import NAMED_SCHEDULES, TrainingSchedule
+from ...instances.common.choices import NAMED_SCHEDULES, PipelineSchedule
 
 Complete = Callable[[str], list[str]]
 
@@ -18,15 +18,13 @@ METHODS = {
         "auto", "dp", "linear-dp", "multilevel", "pipedream", "milp", "column-generation",
         "greedy", "local-search", "random", "learned", "single", "metis",
     ),
-    "iteration": (
-        "auto", "dp", "milp", "learned", "megatron", "vllm", "torchtitan", "deepspeed-uniform",
-        "deepspeed-parameters", "deepspeed-type", "accelerate-balanced", "block-dp",
+    "job": (
+        "auto", "dp", "milp", "piper", "equal-stages", "data-parallel", "pipedream", "learned",
+        "megatron", "vllm", "torchtitan", "deepspeed-uniform", "deepspeed-parameters",
+        "deepspeed-type", "accelerate-balanced", "block-dp",
     ),
     "latency": (
         "auto", "dp", "milp", "milp-big-m", "lns", "linear", "greedy", "max-load", "learned",
-    ),
-    "training": (
-        "auto", "dp", "milp", "piper", "equal-stages", "data-parallel", "pipedream",
     ),
     "mapping": ("auto", "layouts", "milp", "joint"),
     "sharding": (
@@ -37,7 +35,7 @@ METHODS = {
 #: What `export` writes placements for.
 LAUNCHERS = ("python", "csv", "torchtitan", "megatron", "deepspeed", "vllm", "accelerate")
 #: Problems of `solve` and `compare`.
-SOLVED = ("throughput", "iteration", "latency", "training")
+SOLVED = ("throughput", "job", "latency")
 #: Schedules of `simulate`.
 SIMULATED = (
     "gpipe", "1f1b", "interleaved", "pipedream", "2bw", "zb-h1", "zb-h2", "single", "inference",
@@ -112,7 +110,7 @@ METHOD = one_of(*_once(METHODS[problem] for problem in SOLVED))
 MAPPING_METHOD = one_of(*METHODS["mapping"])
 SHARDING_METHOD = one_of(*METHODS["sharding"])
 SIMULATED_SCHEDULE = one_of(*SIMULATED)
-SCHEDULE = one_of(*_once((NAMED_SCHEDULES, TrainingSchedule, ["all"])))
+SCHEDULE = one_of(*NAMED_SCHEDULES, PipelineSchedule.STREAM, "all")
 RUN_SCHEDULE = one_of(*NAMED_SCHEDULES, "pipedream", "2bw")
 BATCH_SCHEDULE = one_of(*NAMED_SCHEDULES)
 SOLVER = one_of("highs", "glpk", "cbc", "scip", "gurobi", "cplex")

@@ -27,7 +27,7 @@ PlanArgument = Annotated[Path, typer.Argument(help="A plan file.")]
 Accelerators = Annotated[int | None, typer.Option(help="Number of accelerators.")]
 Cpus = Annotated[
     int | None,
-    typer.Option(help="Number of CPU cores; default: the file's, for an iteration none."),
+    typer.Option(help="Number of CPU cores; default: the file's, for a training job none."),
 ]
 Memory = Annotated[str | None, typer.Option(help="Memory of each accelerator, such as 16GiB.")]
 ClusterFile = Annotated[Path | None, typer.Option(help="A cluster file, instead.")]
@@ -35,7 +35,7 @@ ClusterFile = Annotated[Path | None, typer.Option(help="A cluster file, instead.
 # The problem
 PipelineSplit = Annotated[
     Split | None,
-    typer.Option(help="Default: contiguous for an iteration, noncontiguous for throughput."),
+    typer.Option(help="Default: contiguous for a job, noncontiguous for throughput."),
 ]
 CpuCoreSplit = Annotated[
     CpuSplit | None,
@@ -73,9 +73,9 @@ For = Annotated[
     ),
 ]
 Calls = Annotated[int | None, typer.Option(help="Latency: calls per accelerator.")]
-Microbatches = Annotated[int | None, typer.Option(help="Iteration, training: in a batch.")]
+Microbatches = Annotated[int | None, typer.Option(help="Job: in a batch.")]
 Chunks = Annotated[
-    int | None, typer.Option(help="Iteration: stages per device, if interleaved; default: 2.")
+    int | None, typer.Option(help="Job: stages per device, if interleaved; default: 2.")
 ]
 
 # Placement rules
@@ -107,8 +107,8 @@ Fixed = Annotated[
 
 #: What names and files `--schedule` takes.
 SCHEDULES = (
-    "Iteration: 1f1b (default), gpipe, interleaved, zb-h1, zb-h2; a CSV file with a row of "
-    "passes such as 0F0,0B0 for each device"
+    "Job: stream (default with layer configurations), 1f1b (default without), gpipe, interleaved, "
+    "zb-h1, zb-h2; a CSV file with a row of passes such as 0F0,0B0 for each device"
 )
 
 # The search

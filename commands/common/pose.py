@@ -12,7 +12,6 @@ from ...instances import (
     Cluster,
     DeviceMapping,
     InputError,
-    Iteration,
     Latency,
     Link,
     PipelineSchedule,
@@ -20,8 +19,7 @@ from ...instances import (
     Problem,
     Sharding,
     Throughput,
-    Training,
-    TrainingObjective,
+    TrainingJob,
     Workload,
     accelerators_and_cpus,
 )
@@ -43,8 +41,7 @@ if TYPE_CHECKING:
 #: Below, a unit was forgotten.
 LEAST_MEMORY = 2**20
 
-#: The last one is the old name of ``iteration`` for workloads with layer configurations.
-OBJECTIVES = ("throughput", "iteration", "latency", "training", "training-batch")
+OBJECTIVES = ("throughput", "job", "latency")
 NETWORKS = ("host", "p2p", "bus", "topology")
 
 
@@ -90,22 +87,22 @@ def parse_degrees(text: str | None, option: str) -> tuple[int, ...] | None:
 def choose_objective(workload: Workload, asked: str | None, microbatches: int | None) -> str:
     """Return the objective that is asked for, or what a user of such a workload wants.
 
-    A training workload that is given a number of microbatches is planned for the time of an
-    iteration. With layer configurations, an iteration is a batch of `Training`.
+    A workload with layer configurations, and one with a backward pass that is given a number of
+    microbatches, is planned as a training job.
 
     Raises
     ------
     InputError
         If microbatches of a workload for inference are given, and not what for.
     """
-    if workload.layers is not None:
-        return "training-batch" if asked == "iteration" else asked or "training"
+    if asked is None and workload.layers is not None:
+        return "job"
     if asked is None and microbatches is not None:
         if workload.backward.any():
-            return "iteration"
+            return "job"
         raise InputError(
             f"--microbatches: {workload.name} has no backward pass, so it is planned for a stream "
-            "without end; give --objective iteration for forward passes of a batch, or a workload "
+            "without end; give --objective job for forward passes of a batch, or a workload "
             "for training (profile --train)"
         )
     return asked or "throughput"
@@ -129,49 +126,50 @@ def choose_ties(
         ERR.print(
             f"--tied: {workload.name} names no tied weights{kept}", style="dim", highlight=False
         )
-    iteration = objective == "iteration"
+    iteration = objective == "job" and workload.layers is None
     if tied is None and not (iteration and are_copied(workload)):
         return workload
     return tied_as(workload, tied or Tied.COPIES, microbatches or 1 if iteration else 1)
 
 
-def pose_problem(objective: str, options: Mapping[str, Mapping[str, object]]) -> Problem:
+def pose_problem(
+    objective: str,
+    options: Mapping[str, Mapping[str, object]],
+    workload: Workload | None = None,
+) -> Problem:
     """Return the problem that the options ask for.
 
     Parameters
     ----------
     options
         By the problems they belong to; None where an option is not given.
+    workload
+        Whose usual schedule a training job has if none is given.
 
     Raises
     ------
     InputError
-        If the objective does not exist, or an option belongs to others.
+        If the objective does not exist, an option belongs to others, or options contradict each
+        other.
     """
     if objective not in OBJECTIVES:
         raise InputError(f"--objective: {objective!r} is not one of {', '.join(OBJECTIVES)}")
-    mine = objective.removesuffix("-batch")
-    own = options.get(mine, {})
+    own = options.get(objective, {})
     for values in options.values():
         for name, value in values.items():
             if value is not None and name not in own:
                 takers = " or ".join(problem for problem in options if name in options[problem])
                 raise InputError(
                     f"--{name.replace('_', '-')}: it belongs to --objective {takers}, "
-                    f"and the objective is {mine}; leave it out"
+                    f"and the objective is {objective}; leave it out"
                 )
     given = {name: value for name, value in own.items() if value is not None}
-    if mine == "throughput":
+    if objective == "throughput":
         return Throughput(**given)  # type: ignore[arg-type]  # the problem checks its fields
-    if mine == "latency":
+    if objective == "latency":
         return Latency(**given)  # type: ignore[arg-type]
-    if mine == "iteration":
-        if "microbatches" not in given:
-            raise InputError("--microbatches: say how many an iteration has")
-        return Iteration(**given)  # type: ignore[arg-type]
-    if objective == "training-batch":
-        given["objective"] = TrainingObjective.BATCH
-    return Training(**given)  # type: ignore[arg-type]
+    job = TrainingJob(**given)  # type: ignore[arg-type]
+    return job if workload is None else job.for_workload(workload)
 
 
 def choose_network(
@@ -303,7 +301,7 @@ def names_file(schedule: str) -> bool:
     return schedule.lower().endswith(".csv")
 
 
-def for_iteration(asked: Asked, objective: str) -> None:
-    """Raise InputError if a file is given for another objective than an iteration."""
-    if asked.actions is not None and objective != "iteration":
-        raise InputError(f"--schedule: a file is for --objective iteration, not {objective}")
+def check_schedule_file(asked: Asked, objective: str) -> None:
+    """Raise InputError if a file is given for another objective than a training job."""
+    if asked.actions is not None and objective != "job":
+        raise InputError(f"--schedule: a file is for --objective job, not {objective}")

@@ -123,17 +123,18 @@ def fitted(target: str | None, objective: str, workload: Workload, given: Fitted
     if target not in names.LAUNCHERS:
         raise InputError(f"{option}: it must be one of {', '.join(names.LAUNCHERS)}")
     if objective == "latency":
-        raise InputError(f"{option}: it runs pipelines; plan with --objective iteration")
-    if target == "python" and objective == "training":
-        raise InputError(f"{option}: it runs placements; plan with --objective iteration")
+        raise InputError(f"{option}: it runs pipelines; plan with --objective job")
+    staged = objective == "job" and workload.layers is not None
+    if target == "python" and staged:
+        raise InputError(f"{option}: it runs placements; profile without --layers")
     launcher = LAUNCHERS.get(target)
     fit, said = given, []
     if target == "python" and workload.ties and given.tied is None:
         fit = fit._replace(tied=Tied.COLOUR)
         said.append("--tied colour")
     if launcher is not None:
-        _check_levels(option, objective, given.levels)
-        if launcher.schedules and given.schedule not in (None, *launcher.schedules):
+        _check_levels(option, given.levels, staged=staged)
+        if launcher.schedules and given.schedule not in (None, "stream", *launcher.schedules):
             runs = " and ".join(launcher.schedules)
             raise InputError(f"{option}: it runs {runs}; leave --schedule {given.schedule} out")
         groups = kept_whole(workload, target)
@@ -147,7 +148,7 @@ def fitted(target: str | None, objective: str, workload: Workload, given: Fitted
             said.append("--cpus 0")
         if given.split not in (None, "contiguous"):
             raise InputError(f"{option}: it runs chains; leave --split {given.split} out")
-        if objective != "training" and given.split is None:
+        if not staged and given.split is None:
             fit = fit._replace(split=Split.CONTIGUOUS)
             said.append("--split contiguous")
     if said:
@@ -155,8 +156,8 @@ def fitted(target: str | None, objective: str, workload: Workload, given: Fitted
     return fit
 
 
-def _check_levels(option: str, objective: str, levels: Mapping[str, str | None]) -> None:
-    """Check that all stages of a training plan will have the same degrees.
+def _check_levels(option: str, levels: Mapping[str, str | None], *, staged: bool) -> None:
+    """Check that all stages with replicas will have the same degrees.
 
     Raises
     ------
@@ -166,7 +167,7 @@ def _check_levels(option: str, objective: str, levels: Mapping[str, str | None])
     loose = [
         f"--{name}"
         for name, value in levels.items()
-        if objective == "training" and (value is None or "," in value or value == "free")
+        if staged and (value is None or "," in value or value == "free")
     ]
     if loose:
         raise InputError(

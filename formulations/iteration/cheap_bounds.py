@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...instances import Iteration, Split, Throughput
+from ...instances import Split, Throughput, TrainingJob
 from ...instances.common.compiling import NotCompiled, compiled_only_if
 from ...instances.model.kept_bytes import kept_bytes
 from ..task import Task, pose
@@ -26,29 +26,29 @@ from .line import numbers_of_stages
 MOST_PASSES = 1_500
 
 
-def iteration_cheap_bounds(task: Task[Iteration]) -> Iterator[tuple[float, str]]:
+def iteration_cheap_bounds(task: Task[TrainingJob]) -> Iterator[tuple[float, str]]:
     """Yield bounds with their origins, the quickest first."""
     problem = task.problem
     inner = max_load_task(task)
     graph = hypergraph(inner, units_of_split(inner))
     for bound, origin in compute_bounds(inner, graph):
-        yield problem.microbatches * bound, origin
+        yield problem.batch * bound, origin
     if problem.split == Split.CONTIGUOUS:
         with suppress(NotCompiled), compiled_only_if(lambda: False):
             yield from _divisible(task, graph)
 
 
-def _divisible(task: Task[Iteration], graph: Hypergraph) -> Iterator[tuple[float, str]]:
+def _divisible(task: Task[TrainingJob], graph: Hypergraph) -> Iterator[tuple[float, str]]:
     """Yield the bound by divisible work, if no schedule has many passes."""
     kinds = np.flatnonzero(task.costs.count)
     work = graph.compute[kinds].min(axis=0).sum(axis=1)
     sizes = numbers_of_stages(task.problem, task.cluster.size, graph.size)
-    most = 2 * task.problem.microbatches * max(sizes, default=0)
+    most = 2 * task.problem.batch * max(sizes, default=0)
     if sizes and most <= MOST_PASSES and np.isfinite(work).all():
         yield divisible_bound(task.problem, sizes, work), DIVISIBLE
 
 
-def max_load_task(task: Task[Iteration]) -> Task[Throughput]:
+def max_load_task(task: Task[TrainingJob]) -> Task[Throughput]:
     """Return the task whose objective, times M, is below every plan's makespan.
 
     Every plan of the iteration is one of it. Stages of a chain that share a device, and the stage

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...instances import Iteration
+from ...instances import TrainingJob
 from ...instances.common.arrays import Floats
 from ..throughput.certificate import PROOF_MARGIN
 from .chain import Chain
@@ -51,7 +51,7 @@ class Divided:
     prices: Floats
 
 
-def divisible_bound(problem: Iteration, sizes: Sequence[int], work: Floats) -> float:
+def divisible_bound(problem: TrainingJob, sizes: Sequence[int], work: Floats) -> float:
     """Return the least makespan of work divided at will: no chain of stages is faster.
 
     Parameters
@@ -65,7 +65,7 @@ def divisible_bound(problem: Iteration, sizes: Sequence[int], work: Floats) -> f
     least = np.inf
     for size in sorted(sizes, reverse=True):  # what is faster tends to come first
         devices = max(problem.devices_of(size)) + 1
-        if problem.microbatches * (forward + compute) / devices < least:
+        if problem.batch * (forward + compute) / devices < least:
             chain = Chain(order_of(problem, size, compute > 0), problem.weight_share)
             least = min(least, divide(chain, forward, compute, enough=least).bound)
     return least * (1 - PROOF_MARGIN)

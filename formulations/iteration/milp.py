@@ -67,7 +67,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyomo.environ as pyo
 
-from ...instances import Iteration, PipelinePlacement
+from ...instances import PipelinePlacement, TrainingJob
 from ..program import Start
 from ..program import Value as ValueOf
 from ..task import Task
@@ -121,7 +121,7 @@ class IterationModel:
 
 
 def iteration_model(
-    task: Task[Iteration], *, reference: float | None = None, floor: float = 0.0
+    task: Task[TrainingJob], *, reference: float | None = None, floor: float = 0.0
 ) -> IterationModel:
     """State the program.
 

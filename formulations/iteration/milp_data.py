@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ...instances import InfeasibleError, Iteration
+from ...instances import InfeasibleError, TrainingJob
 from ...instances.common.arrays import Floats, Ints
 from ..task import Task
 from ..throughput.infeasible import why_infeasible
@@ -70,7 +70,7 @@ class IterationData:
     floor: float
 
     @property
-    def problem(self) -> Iteration:
+    def problem(self) -> TrainingJob:
         """As asked."""
         return self.line.problem
 
@@ -159,7 +159,7 @@ class IterationData:
 
 
 def iteration_data(
-    task: Task[Iteration], reference: float | None, floor: float = 0.0
+    task: Task[TrainingJob], reference: float | None, floor: float = 0.0
 ) -> IterationData:
     """Return the data of the program.
 
@@ -190,7 +190,7 @@ def iteration_data(
     return IterationData(stated, edges, _values(task, stated), orders, scale, floor / scale)
 
 
-def _values(task: Task[Iteration], stated: Line) -> dict[MovedOutput, float]:
+def _values(task: Task[TrainingJob], stated: Line) -> dict[MovedOutput, float]:
     """Return what other units need, and the time to move it between a device and host memory."""
     workload, unit = task.workload, stated.graph.unit_of.tolist()
     transfer = task.costs.transfer[stated.kinds[0]].tolist()

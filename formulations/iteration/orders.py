@@ -26,7 +26,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ...instances import Iteration
+from ...instances import TrainingJob
 from ...instances.common.arrays import Ints
 from ...instances.model.schedule import check_size
 
@@ -92,7 +92,7 @@ class ScheduleOrder:
         return kept
 
 
-def order_of(problem: Iteration, stages: int, trains: bool) -> ScheduleOrder:
+def order_of(problem: TrainingJob, stages: int, trains: bool) -> ScheduleOrder:
     """Return the order of a chain of so many stages.
 
     Parameters
@@ -105,7 +105,7 @@ def order_of(problem: Iteration, stages: int, trains: bool) -> ScheduleOrder:
     InputError
         If it has too many actions.
     """
-    chunks, m = problem.chunks_per_device, problem.microbatches
+    chunks, m = problem.chunks_per_device, problem.batch
     check_size(stages, m)
     if problem.order:
         rows = tuple(np.array(row, np.int64).reshape(-1, 3) for row in problem.order.rows)
@@ -124,12 +124,12 @@ def order_of(problem: Iteration, stages: int, trains: bool) -> ScheduleOrder:
     return ScheduleOrder(stages, m, np.arange(stages), tuple(tables))
 
 
-def _backward_rounds(problem: Iteration, stages: int, s: int) -> dict[int, int]:
+def _backward_rounds(problem: TrainingJob, stages: int, s: int) -> dict[int, int]:
     behind = stages - s - 1
     if problem.schedule in ("zb-h1", "zb-h2"):
         factor = 1 if problem.schedule == "zb-h1" else 2
         return {INPUT: factor * behind, WEIGHT: factor * (stages - 1)}
-    return {BACKWARD: problem.microbatches if problem.schedule == "gpipe" else behind}
+    return {BACKWARD: problem.batch if problem.schedule == "gpipe" else behind}
 
 
 def _interleaved(stages: int, size: int, m: int) -> ScheduleOrder:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from ...instances import InfeasibleError, InputError, Training
+from ...instances import InfeasibleError, InputError, is_stream
 from ...instances.model.problem import names_stages
 from ..task import Task
 from .cases import RuleCase, cases, colours_of, relaxed
@@ -41,7 +41,7 @@ def stage_task(task: Task[Any]) -> Task[Any]:
     InfeasibleError
         If nodes must be both together and apart.
     """
-    coloured = not isinstance(task.problem, Training)
+    coloured = not is_stream(task.problem)
     groups = groups_of(task.workload, task.problem.placement_rules, coloured=coloured)
     if not coloured:
         return task

@@ -9,8 +9,7 @@ TPS_i means, for every plan and schedule:
             max over λ ≥ 0 of Σ_v min_c t_c (p_c + λ size_c) − λ Σ_k n_k M_k:
             where memory is short, some layers must take configurations that need less
 
-with size_c for the fewest microbatches in flight. The objective ``batch``, Σ TPS_i + (N − 1) max
-TPS_i, is at least N times the largest TPS_i.
+with size_c for the fewest microbatches in flight.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...instances import Training
+from ...instances import TrainingJob
 from ...instances.common.arrays import Floats, Ints
 from ..task import Task
 from .staging import Staging, state_staging
@@ -30,14 +29,13 @@ SLACK = 1e-11
 ROUNDS = 80
 
 
-def training_cheap_bounds(task: Task[Training]) -> Iterator[tuple[float, str]]:
+def training_cheap_bounds(task: Task[TrainingJob]) -> Iterator[tuple[float, str]]:
     """Yield bounds on the objective with their origins; none where a layer fits on no device."""
     staging = state_staging(task)
-    times = staging.microbatches if staging.problem.objective == "batch" else 1
     longest = _heaviest(staging) * (1 - SLACK)
     if np.isfinite(longest):
-        yield longest * times, "longest layer"
-        yield _share(staging) * times, "total work over all devices"
+        yield longest, "longest layer"
+        yield _share(staging), "total work over all devices"
 
 
 def least_stage_time(staging: Staging) -> float:

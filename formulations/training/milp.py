@@ -129,7 +129,7 @@ def training_milp(staging: Staging, scale: float) -> Slots:
     _devices(m, data)
     _times(m, data)
     _rules(m, data)
-    _objective(m, data)
+    m.objective = pyo.Objective(expr=m.T)
     return Slots(data, m)
 
 
@@ -247,7 +247,7 @@ def _devices(m: pyo.ConcreteModel, data: StageOptions) -> None:
         return pyo.quicksum(replicas) <= staging.most_replicas
 
     m.fits = pyo.Constraint(slots, options, rule=fits)
-    if staging.problem.schedule != "gpipe":
+    if staging.problem.in_flight != "gpipe":
         m.in_flight = pyo.Constraint(slots, rule=in_flight)
     m.enough_devices = pyo.Constraint(range(len(staging.kinds)), rule=enough_devices)
     m.enough_microbatches = pyo.Constraint(rule=enough_microbatches)
@@ -319,10 +319,3 @@ def _rules(m: pyo.ConcreteModel, data: StageOptions) -> None:
         [(v, t, i, side) for v, t in pins if t < 0 for i in slots for side in (0, 1)],
         rule=last_in_use,
     )
-
-
-def _objective(m: pyo.ConcreteModel, data: StageOptions) -> None:
-    objective = m.T
-    if data.staging.problem.objective == "batch":
-        objective = pyo.quicksum(m.time.values()) + (data.staging.microbatches - 1) * m.T
-    m.objective = pyo.Objective(expr=objective)

@@ -41,7 +41,7 @@ class StageOptions:
     def options(self) -> tuple[Option, ...]:
         """All options of a slot, with every number of microbatches in flight up to the most."""
         staging = self.staging
-        gpipe = staging.problem.schedule == "gpipe"
+        gpipe = staging.problem.in_flight == "gpipe"
         most = min(staging.most_replicas, int(staging.count.sum()))
         return tuple(
             Option(k, t, p, y)

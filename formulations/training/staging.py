@@ -10,7 +10,7 @@ degree t_i, and one configuration c of degree t_i for each node. A stage's time 
 
 and it needs Σ_v (a_c y_i + b_c) ≤ M bytes with y_i = ⌈(d_i + … + d_r)/d_i⌉ microbatches in flight.
 So for given S, t, d and y the configurations form a multiple-choice knapsack: least Σ cost within
-M. The objective is max TPS_i, or Σ TPS_i + (N − 1) max TPS_i.
+M. The objective is max TPS_i.
 
 Units here are the nodes, numbered against the direction of the edges: pipelines are built from
 their end, because y depends on the replicas behind.
@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...instances import TIME_UNITS, InputError, Layers, Stage, Training, Workload, layers_of
+from ...instances import TIME_UNITS, InputError, Layers, Stage, TrainingJob, Workload, layers_of
 from ...instances.common.arrays import Bools, Floats, Ints, frozen
 from ..rules.stages import StageRules, stage_rules
 from ..task import Task
@@ -87,7 +87,7 @@ class Staging:
 
     workload: Workload
     layers: Layers
-    problem: Training
+    problem: TrainingJob
     microbatches: int
     bandwidth: float
     server_bandwidth: float
@@ -156,17 +156,17 @@ class Staging:
         devices = replicas * int(self.degrees[t])
         in_server = devices <= (self.problem.server_devices or 0)
         across = self.server_bandwidth if in_server else self.bandwidth
-        accumulated = replicas if self.problem.schedule == "pipedream" else self.microbatches
+        accumulated = replicas if self.problem.in_flight == "pipedream" else self.microbatches
         return 4 * (replicas - 1) / (accumulated * across)
 
     def in_flight(self, replicas: int, behind: int) -> int:
         """Return y for a stage with `replicas` and those of all stages `behind` it."""
-        if self.problem.schedule == "gpipe":
+        if self.problem.in_flight == "gpipe":
             return -(-self.microbatches // replicas)
         return -(-(behind + replicas) // replicas)
 
 
-def state_staging(task: Task[Training]) -> Staging:
+def state_staging(task: Task[TrainingJob]) -> Staging:
     """Return the arrays of a training task.
 
     Raises
@@ -179,9 +179,9 @@ def state_staging(task: Task[Training]) -> Staging:
     workload, problem = task.workload, task.problem
     layers = layers_of(workload)
     microbatches = problem.microbatches or layers.microbatches
-    rounds = problem.schedule == "pipedream"
+    rounds = problem.in_flight == "pipedream"
     if microbatches is None:
-        if not rounds or problem.objective == "batch":
+        if not rounds:
             raise InputError(f"{workload.name}: microbatches in a batch are not known; give them")
         microbatches = 1  # no batches: nothing depends on it
     second = 1 / TIME_UNITS.get(workload.time_unit, 1.0)  # in the workload's unit
@@ -206,10 +206,10 @@ def state_staging(task: Task[Training]) -> Staging:
     weight = layers.weight_bytes[chosen]
     state = STATE_PER_WEIGHT[problem.precision][problem.optimizer]
     a, b = layers.bytes_per_microbatch[chosen], layers.fixed_bytes[chosen] + state * weight
-    if problem.schedule == "pipedream":
+    if problem.in_flight == "pipedream":
         a = a + weight
         b = b - weight  # y versions in all, of which b holds one
-    elif problem.schedule == "2bw":
+    elif problem.in_flight == "2bw":
         b = b + weight
     sync = [sorted(layers.sync_bytes[c].items()) for c in chosen.tolist()]
     devices = sum(task.cluster.kinds[k].count for k in kinds)
@@ -260,7 +260,7 @@ def _rule_nodes(workload: Workload, nodes: Iterable[int | str], what: str) -> li
     return found
 
 
-def _uncut(workload: Workload, problem: Training, unit_of: Ints) -> Ints:
+def _uncut(workload: Workload, problem: TrainingJob, unit_of: Ints) -> Ints:
     ends = [_rule_nodes(workload, pair, "uncut") for pair in problem.uncut]
     return frozen(unit_of[np.array(ends, np.int64).reshape(-1, 2)], np.int64)
 
@@ -274,7 +274,7 @@ def _joined(rules: StageRules) -> Ints:
     return frozen(np.array(pairs, np.int64).reshape(-1, 2), np.int64)
 
 
-def _allowed_configurations(workload: Workload, layers: Layers, problem: Training) -> Ints:
+def _allowed_configurations(workload: Workload, layers: Layers, problem: TrainingJob) -> Ints:
     """Return the configurations that switches and rules leave, by number in `layers`."""
     wanted = np.full(workload.n, problem.recomputation, dtype="U8")
     keep = np.ones(layers.size, np.bool_)
@@ -307,13 +307,13 @@ def _allowed_configurations(workload: Workload, layers: Layers, problem: Trainin
 
 
 def _allowed_replicas(
-    workload: Workload, problem: Training, microbatches: int, devices: int, node_of: Ints
+    workload: Workload, problem: TrainingJob, microbatches: int, devices: int, node_of: Ints
 ) -> tuple[Ints, Bools]:
     """Return the possible d, and which of them each unit's stage may have."""
     divisors = [
         d
         for d in range(1, devices + 1)
-        if (problem.schedule == "pipedream" or microbatches % d == 0)
+        if (problem.in_flight == "pipedream" or microbatches % d == 0)
         and (problem.replicas is None or d in problem.replicas)
     ]
     if not divisors:

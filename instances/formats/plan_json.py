@@ -17,12 +17,11 @@ import msgspec
 from ..common.errors import InputError, prefix_errors, quote
 from ..common.json_values import read_mapping, to_json
 from ..model.cluster import Cluster
-from ..model.iteration import Iteration
 from ..model.plan import Plan
 from ..model.problem import DeviceMapping, Latency, Problem, Throughput
 from ..model.sharding.problem import Sharding
 from ..model.solution import Solution
-from ..model.training import Training
+from ..model.training_job import TrainingJob, is_stream
 from ..model.workload import Workload
 from ..topologies import write_topology
 from ..topologies.topology_json import TopologyFile, make_topology
@@ -88,7 +87,7 @@ class PlanFile(Record):
     """A plan file; problem and solution have a shape per problem."""
 
     format: Literal["stagecut-plan"]
-    version: Literal[3]
+    version: Literal[4]
     workload: WorkloadRecord
     problem: dict[str, Any]
     objective: float
@@ -138,7 +137,7 @@ def write_plan(plan: Plan, workload: Workload) -> dict[str, object]:
     plan.check_made_for(workload)
     if not math.isfinite(plan.objective):
         raise InputError(f"plan: its objective is {plan.objective!r}; only finite ones are saved")
-    record = CODECS[plan.problem.name].encode(plan.solution, workload, plan.cluster)
+    record = codec_of(plan.problem).encode(plan.solution, workload, plan.cluster)
     return {
         "format": PLAN,
         "version": NEWEST[PLAN],
@@ -286,7 +285,13 @@ def read_problem(source: Source, values: dict[str, Any]) -> tuple[Problem, Codec
             return DeviceMapping(**{**given, "topology": make_topology(file)}), codec
     if codec.problem is Sharding:
         return convert(source, options, ShardingRecord, "problem").problem(), codec
-    return convert(source, options, codec.problem, "problem"), codec
+    problem = convert(source, options, codec.problem, "problem")
+    return problem, codec_of(problem)
+
+
+def codec_of(problem: Problem) -> Codec:
+    """Return how the solutions of a problem are written and read."""
+    return STREAM if is_stream(problem) else CODECS[problem.name]
 
 
 def convert(source: Source, values: object, kind: type[Any], where: str) -> Any:
@@ -297,12 +302,14 @@ def convert(source: Source, values: object, kind: type[Any], where: str) -> Any:
         source.fail(f"{where}: {explain(str(error), values, kind)}")
 
 
-#: Problem → how its solutions are written and read.
+#: Of training jobs without end, whose stages have replicas and configurations.
+STREAM = Codec(TrainingJob, StagesRecord, encode_stages, decode_stages)
+
+#: Problem → how its solutions are written and read; of training jobs those of an iteration.
 CODECS: dict[str, Codec] = {
     "throughput": Codec(Throughput, PlacementRecord, encode_placement, decode_placement),
-    "iteration": Codec(Iteration, PipelineRecord, encode_pipeline, decode_pipeline),
     "mapping": Codec(DeviceMapping, MappedRecord, encode_mapped, decode_mapped, MappingRecord),
-    "training": Codec(Training, StagesRecord, encode_stages, decode_stages),
+    "job": Codec(TrainingJob, PipelineRecord, encode_pipeline, decode_pipeline),
     "latency": Codec(Latency, CallsRecord, encode_calls, decode_calls),
     "sharding": Codec(
         Sharding, ShardedOperatorsRecord, encode_sharding, decode_sharding, ShardingRecord

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...instances import Cluster, Iteration, PipelinePlacement, Workload
+from ...instances import Cluster, PipelinePlacement, TrainingJob, Workload
 from ..schedules.actions import Action, Schedule, schedule_of
 from .pieces import Passes, cut, price_stages
 from .relay import line_of, relay_line
@@ -17,7 +17,7 @@ from .stages import StageGraph
 def stages_of_iteration(
     workload: Workload,
     cluster: Cluster,
-    problem: Iteration,
+    problem: TrainingJob,
     solution: PipelinePlacement,
     *,
     weight_share: float | None = None,
@@ -45,11 +45,11 @@ def stages_of_iteration(
         stages = passes_of(workload, solution)
         waits, present, rank = line_of(len(stages), bool(workload.backward.any()))
         graph = price_stages(workload, cluster, device, stages, present, rank, share, waits)
-    return replace(graph, batch=problem.microbatches)
+    return replace(graph, batch=problem.batch)
 
 
 def iteration_schedule(
-    problem: Iteration, solution: PipelinePlacement, devices: int
+    problem: TrainingJob, solution: PipelinePlacement, devices: int
 ) -> str | Schedule:
     """Return the schedule by its name; if it is given, its rows on the devices of their stages.
 
@@ -59,11 +59,11 @@ def iteration_schedule(
         Of the cluster.
     """
     if problem.order is None:
-        return problem.schedule
+        return problem.schedule_name
     rows: list[Sequence[Action]] = [()] * devices
     for row in problem.order.rows:
         rows[solution.devices[row[0].stage]] = row
-    return schedule_of(rows, name=problem.schedule, microbatches=problem.microbatches)
+    return schedule_of(rows, name=problem.schedule_name, microbatches=problem.batch)
 
 
 def passes_of(workload: Workload, solution: PipelinePlacement) -> list[Passes]:

@@ -50,7 +50,6 @@ from ...instances import (
     Cluster,
     DeviceMapping,
     InputError,
-    Iteration,
     Latency,
     Layers,
     PipelinePlacement,
@@ -60,8 +59,10 @@ from ...instances import (
     StagePlacement,
     TensorSharding,
     Throughput,
-    Training,
+    TrainingJob,
     Workload,
+    is_iteration,
+    is_stream,
     layers_of,
     price,
     stage_costs,
@@ -121,11 +122,11 @@ def stages_of(
     match plan.problem, plan.solution:
         case Latency(), CallPlacement(device, call):
             return stages_of_calls(workload, plan.cluster, device, call)
-        case Training() as problem, StagePlacement() as solution:
+        case TrainingJob() as problem, StagePlacement() as solution:
             return stages_of_training(workload, plan, problem, solution, weight_share=weight_share)
         case DeviceMapping() as problem, ReplicaPlacement() as solution:
             return stages_of_mapping(workload, plan, problem, solution, weight_share=weight_share)
-        case Iteration() as problem, PipelinePlacement() as solution:
+        case TrainingJob() as problem, PipelinePlacement() as solution:
             return stages_of_iteration(
                 workload, plan.cluster, problem, solution, weight_share=weight_share
             )
@@ -142,15 +143,17 @@ def stages_of(
 
 def usual_schedule(plan: Plan) -> str | Schedule:
     """Return the schedule that a plan is simulated with unless another is asked for."""
-    if isinstance(plan.problem, Training | Iteration):
-        return named_schedule(plan, plan.problem.schedule)
+    if is_stream(plan.problem):
+        return plan.problem.in_flight
+    if is_iteration(plan.problem):
+        return named_schedule(plan, plan.problem.schedule_name)
     return "single" if isinstance(plan.problem, Latency) else "1f1b"
 
 
 def named_schedule(plan: Plan, name: str) -> str | Schedule:
     """Return a schedule by its name; of ``given``, the plan's own rows on its devices."""
     problem, solution = plan.problem, plan.solution
-    if isinstance(problem, Iteration) and isinstance(solution, PipelinePlacement):
+    if is_iteration(problem) and isinstance(solution, PipelinePlacement):
         own = iteration_schedule(problem, solution, plan.cluster.size)
         return own if name == problem.schedule else name
     return name
@@ -166,9 +169,9 @@ def schedule_to_run(plan: Plan, schedule: str | None, microbatches: int | None) 
     InputError
         If something else is asked for than the plan was made for.
     """
-    if not isinstance(plan.problem, Iteration):
+    if not is_iteration(plan.problem):
         return schedule or "1f1b", microbatches or DEFAULT_MICROBATCHES
-    planned = plan.problem.schedule, plan.problem.microbatches
+    planned = plan.problem.schedule_name, plan.problem.batch
     for what, asked, own in zip(
         ("schedule", "microbatches"), (schedule, microbatches), planned, strict=True
     ):
@@ -188,7 +191,10 @@ def usual_network(plan: Plan) -> Network:
     """
     if isinstance(plan.problem, DeviceMapping) and isinstance(plan.solution, ReplicaPlacement):
         return topology_links(plan.problem, plan.solution)
-    return HostMemory(isinstance(plan.problem, Throughput | Iteration) and plan.problem.overlap)
+    return HostMemory(
+        (isinstance(plan.problem, Throughput) or is_iteration(plan.problem))
+        and plan.problem.overlap
+    )
 
 
 def stages_of_mapping(
@@ -316,7 +322,7 @@ def _of_side(nodes: Ints, side: Ints, which: int) -> tuple[int, ...]:
 def stages_of_training(
     workload: Workload,
     plan: Plan,
-    problem: Training,
+    problem: TrainingJob,
     solution: StagePlacement,
     *,
     weight_share: float = 0.5,
@@ -371,7 +377,7 @@ def stages_of_training(
     pairs = sorted(edges)
     rank = np.zeros(2 * count, np.int64)
     rank[0::2], rank[1::2] = np.arange(count), 2 * count - 1 - np.arange(count)
-    per_batch = [r.replicas if problem.schedule == "pipedream" else microbatches for r in reports]
+    per_batch = [r.replicas if problem.in_flight == "pipedream" else microbatches for r in reports]
     configurations = [list(stage.configuration) for stage in solution.stages]
     return StageGraph(
         devices=tuple(names),
@@ -399,7 +405,7 @@ def stages_of_training(
         all_reduce=frozen(
             [r.synchronise * n for r, n in zip(reports, per_batch, strict=True)], np.float64
         ),
-        batch=None if problem.schedule == "pipedream" else microbatches,
+        batch=None if problem.in_flight == "pipedream" else microbatches,
     )
 
 

@@ -9,10 +9,10 @@ from ...instances import (
     Cluster,
     Costs,
     InputError,
-    Iteration,
     NodeId,
     PipelinePlacement,
     Throughput,
+    TrainingJob,
     Workload,
 )
 from ..simulate.iteration_stages import iteration_schedule, stages_of_iteration
@@ -28,7 +28,7 @@ def check(
     workload: Workload,
     cluster: Cluster,
     costs: Costs,
-    problem: Iteration,
+    problem: TrainingJob,
     solution: PipelinePlacement,
 ) -> Report:
     """Simulate the plan and list the rules it breaks.
@@ -47,7 +47,7 @@ def check(
         stages = stages_of_iteration(workload, cluster, problem, solution)
         schedule = iteration_schedule(problem, solution, cluster.size)
         simulation = simulate_stages(
-            stages, schedule, problem.microbatches, network=HostMemory(problem.overlap)
+            stages, schedule, problem.batch, network=HostMemory(problem.overlap)
         )
     except InputError as error:
         return Report(math.inf, (), (str(error),))
@@ -87,7 +87,7 @@ def check(
 
 
 def _not_a_pipeline(
-    workload: Workload, cluster: Cluster, problem: Iteration, solution: PipelinePlacement
+    workload: Workload, cluster: Cluster, problem: TrainingJob, solution: PipelinePlacement
 ) -> list[str]:
     """Return why the stages cannot be executed under the schedule."""
     count, devices = len(solution.devices), solution.devices
@@ -100,7 +100,7 @@ def _not_a_pipeline(
     return _against_the_line(workload, cluster, solution)
 
 
-def _not_of_schedule(problem: Iteration, devices: Sequence[int]) -> list[str]:
+def _not_of_schedule(problem: TrainingJob, devices: Sequence[int]) -> list[str]:
     """Return why devices are not those of the schedule's stages."""
     count = len(devices)
     if problem.order:
@@ -120,9 +120,9 @@ def _not_of_schedule(problem: Iteration, devices: Sequence[int]) -> list[str]:
         ]
     if len(set(devices[:size])) < size:
         return ["two stages are on one device"]
-    if problem.chunks_per_device > 1 and problem.microbatches % size:
+    if problem.chunks_per_device > 1 and problem.batch % size:
         return [
-            f"{problem.schedule}: {problem.microbatches} microbatches are no multiple of the "
+            f"{problem.schedule}: {problem.batch} microbatches are no multiple of the "
             f"{size} devices"
         ]
     return []
@@ -150,7 +150,7 @@ def _not_convex(
     workload: Workload,
     cluster: Cluster,
     costs: Costs,
-    problem: Iteration,
+    problem: TrainingJob,
     solution: PipelinePlacement,
 ) -> list[str]:
     """Return messages of convexity that a split per device breaks."""

@@ -15,7 +15,7 @@ from ...instances import (
     Layers,
     Stage,
     StagePlacement,
-    Training,
+    TrainingJob,
     Workload,
     layers_of,
 )
@@ -37,7 +37,7 @@ STATE: Mapping[tuple[str, str], float] = {
 
 
 def check(
-    workload: Workload, cluster: Cluster, problem: Training, solution: StagePlacement
+    workload: Workload, cluster: Cluster, problem: TrainingJob, solution: StagePlacement
 ) -> Report:
     """Evaluate a plan and list the rules it breaks."""
     layers = layers_of(workload)
@@ -52,19 +52,17 @@ def check(
     ]
     times = [report.time for report in reports]
     objective = max(times, default=0.0)
-    if problem.objective == "batch":
-        objective = sum(times) + (microbatches - 1) * objective
     violations = [
         *_structure(workload, problem, stages),
         *_devices(cluster, stages),
-        *(_replicas(stages, microbatches) if problem.schedule != "pipedream" else ()),
+        *(_replicas(stages, microbatches) if problem.in_flight != "pipedream" else ()),
         *_configurations(workload, layers, problem, stages),
         *_over_memory(reports),
     ]
     return Report(objective, (), tuple(violations), stages=tuple(reports))
 
 
-def microbatches_and_bandwidth(workload: Workload, problem: Training) -> tuple[int, float]:
+def microbatches_and_bandwidth(workload: Workload, problem: TrainingJob) -> tuple[int, float]:
     """Return N and B, in bytes per time unit of the workload: the problem's, else the workload's.
 
     Raises
@@ -78,9 +76,7 @@ def microbatches_and_bandwidth(workload: Workload, problem: Training) -> tuple[i
     bandwidth = layers.bandwidth
     if problem.bandwidth is not None:
         bandwidth = problem.bandwidth / units_per_second
-    if microbatches is None and problem.schedule == "pipedream":
-        if problem.objective == "batch":
-            raise InputError(f"{workload.name}: microbatches in a batch are not known; give them")
+    if microbatches is None and problem.in_flight == "pipedream":
         microbatches = 1
     if microbatches is None:
         raise InputError(f"{workload.name}: it does not say how many microbatches; give a number")
@@ -93,7 +89,7 @@ def _stage(
     workload: Workload,
     layers: Layers,
     cluster: Cluster,
-    problem: Training,
+    problem: TrainingJob,
     stages: Sequence[Stage],
     number: int,
     microbatches: int,
@@ -117,15 +113,15 @@ def _stage(
     if in_server and problem.server_bandwidth is not None:
         across = problem.server_bandwidth * TIME_UNITS.get(workload.time_unit, 1.0)
     weights = sum(float(layers.weight_bytes[c]) for c in inside.values())
-    accumulated = d if problem.schedule == "pipedream" else microbatches
+    accumulated = d if problem.in_flight == "pipedream" else microbatches
     synchronise = 4 * (d - 1) * weights / (d * accumulated) / across
 
     in_flight = math.ceil(behind / d)
-    if problem.schedule == "gpipe":
+    if problem.in_flight == "gpipe":
         in_flight = math.ceil(microbatches / d)
     activations = in_flight * sum(float(layers.bytes_per_microbatch[c]) for c in inside.values())
     fixed = sum(float(layers.fixed_bytes[c]) for c in inside.values())
-    copies = {"pipedream": in_flight - 1, "2bw": 1}.get(problem.schedule, 0)
+    copies = {"pipedream": in_flight - 1, "2bw": 1}.get(problem.in_flight, 0)
     return StageReport(
         number=number,
         kind=kind.name,
@@ -168,7 +164,7 @@ def _malformed(
     return broken
 
 
-def _structure(workload: Workload, problem: Training, stages: tuple[Stage, ...]) -> list[str]:
+def _structure(workload: Workload, problem: TrainingJob, stages: tuple[Stage, ...]) -> list[str]:
     """Return messages on stages that are empty, share nodes or break the order."""
     ids = workload.ids
     stage_of: dict[int, int] = {}
@@ -223,7 +219,7 @@ def _replicas(stages: tuple[Stage, ...], microbatches: int) -> list[str]:
 
 
 def _configurations(
-    workload: Workload, layers: Layers, problem: Training, stages: tuple[Stage, ...]
+    workload: Workload, layers: Layers, problem: TrainingJob, stages: tuple[Stage, ...]
 ) -> list[str]:
     """Return messages on configurations that belong elsewhere or break a rule."""
     rules = {workload.index[rule.node]: rule for rule in problem.rules}

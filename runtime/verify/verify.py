@@ -9,7 +9,6 @@ from ...instances import (
     CallPlacement,
     Cluster,
     DeviceMapping,
-    Iteration,
     Latency,
     PipelinePlacement,
     Placement,
@@ -22,9 +21,11 @@ from ...instances import (
     StagePlacement,
     TensorSharding,
     Throughput,
-    Training,
+    TrainingJob,
     VerificationError,
     Workload,
+    is_iteration,
+    is_stream,
     plan_of,
     price,
 )
@@ -45,8 +46,8 @@ def evaluate(workload: Workload, cluster: Cluster, problem: Problem, solution: S
         What the solution is for.
     solution
         Of the problem's type: `Placement` for `Throughput`, `CallPlacement` for `Latency`,
-        `StagePlacement` for `Training`, `ReplicaPlacement` for `DeviceMapping`,
-        `TensorSharding` for `Sharding`.
+        `StagePlacement` or `PipelinePlacement` for a `TrainingJob` that is a stream or an
+        iteration, `ReplicaPlacement` for `DeviceMapping`, `TensorSharding` for `Sharding`.
 
     Returns
     -------
@@ -68,6 +69,8 @@ def evaluate(workload: Workload, cluster: Cluster, problem: Problem, solution: S
     >>> evaluate(workload, cluster, plan.problem, plan.solution).violations
     ()
     """
+    if isinstance(problem, TrainingJob):
+        problem = problem.for_workload(workload)
     report = _of_problem(workload, cluster, problem, solution)
     if math.isinf(report.objective):
         return report
@@ -83,10 +86,10 @@ def _of_problem(
         case Throughput(), Placement():
             costs = price(workload, cluster)
             return throughput.check(workload, cluster, costs, problem, solution)
-        case Iteration(), PipelinePlacement():
+        case TrainingJob(), PipelinePlacement() if is_iteration(problem):
             costs = price(workload, cluster)
             return iteration.check(workload, cluster, costs, problem, solution)
-        case Training(), StagePlacement():
+        case TrainingJob(), StagePlacement() if is_stream(problem):
             return training.check(workload, cluster, problem, solution)
         case Latency(), CallPlacement():
             costs = price(workload, cluster)

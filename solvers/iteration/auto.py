@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from ...formulations.task import Task
-from ...instances import Iteration, Solution
+from ...instances import Solution, TrainingJob
 from ..core.search import Search
 from .exact import chain_search
 from .frameworks import offer_defaults
 from .pieces import pieces_search
 
 
-def auto(task: Task[Iteration], search: Search[Solution]) -> None:
+def auto(task: Task[TrainingJob], search: Search[Solution]) -> None:
     """Search over chains of stages, which is exact for contiguous splits; then over other plans."""
     offer_defaults(task, search)
     if task.problem.split == "contiguous":

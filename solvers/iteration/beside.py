@@ -6,7 +6,7 @@ from itertools import chain, count, islice
 
 from ...formulations.iteration.line import line
 from ...formulations.task import Task
-from ...instances import Iteration, Solution
+from ...instances import Solution, TrainingJob
 from ..core.lattice import list_ideals
 from ..core.search import Search
 from .annealing.restarts import ANNEALINGS, LONG_STEPS, Best, restarts, sizes_of
@@ -19,7 +19,7 @@ ENOUGH = 50
 APART = 1 << 20
 
 
-def annealing(task: Task[Iteration], search: Search[Solution]) -> None:
+def annealing(task: Task[TrainingJob], search: Search[Solution]) -> None:
     """Anneal chains of stages from other random numbers than `auto`; `limits.nodes` counts them.
 
     No stages are listed.

@@ -19,7 +19,7 @@ from ...formulations.iteration.divisible import divisible_bound
 from ...formulations.iteration.line import Line, line
 from ...formulations.task import Task
 from ...formulations.throughput.infeasible import why_infeasible
-from ...instances import Iteration, Solution
+from ...instances import Solution, TrainingJob
 from ..core.lattice import chain, list_ideals
 from ..core.search import Search, Share
 from .annealing.restarts import ANNEALINGS, Best, restarts, sizes_of
@@ -38,7 +38,7 @@ SHARE = 0.2
 WORK = (2.0, 4.0, np.inf)
 
 
-def chain_search(task: Task[Iteration], search: Search[Solution]) -> None:
+def chain_search(task: Task[TrainingJob], search: Search[Solution]) -> None:
     """Find the chain of stages with the least makespan, and prove it for contiguous splits.
 
     Where the lattice of ideals, or the list of stages, is too large, that is said, and the plan is
@@ -90,7 +90,7 @@ def chain_search(task: Task[Iteration], search: Search[Solution]) -> None:
                 _anneal(task, statement, search)
 
 
-def _anneal(task: Task[Iteration], statement: Line, search: Search[Solution]) -> None:
+def _anneal(task: Task[TrainingJob], statement: Line, search: Search[Solution]) -> None:
     """Anneal the boundaries of chains of topological orders, where there is no list of stages."""
     if statement.rules or task.problem.order:
         return  # annealing does not keep them

@@ -7,7 +7,7 @@ import numpy as np
 from ...formulations.iteration.line import Line
 from ...formulations.iteration.orders import order_of
 from ...formulations.task import Task
-from ...instances import Cluster, Iteration, PipelinePlacement, Solution
+from ...instances import Cluster, PipelinePlacement, Solution, TrainingJob
 from ...instances.common.arrays import Ints
 from ..core.search import Search
 
@@ -15,7 +15,7 @@ from ..core.search import Search
 HALVINGS = 30
 
 
-def first_plans(task: Task[Iteration], statement: Line, search: Search[Solution]) -> None:
+def first_plans(task: Task[TrainingJob], statement: Line, search: Search[Solution]) -> None:
     """Offer equal parts of a topological order, on all devices and on one.
 
     These are parts of the compute; where none fits, parts of the bytes.

@@ -41,7 +41,7 @@ import numpy as np
 from ...formulations.iteration.line import Line, line
 from ...formulations.iteration.modules import Modules, block_of, modules
 from ...formulations.task import Task
-from ...instances import Iteration, PipelinePlacement, Solution
+from ...instances import PipelinePlacement, Solution, TrainingJob
 from ...instances.common.arrays import Floats, Ints
 from ..core.search import Search, Share
 from .first_plans import accelerators, first_plans
@@ -196,7 +196,7 @@ def _around(found: Modules, blocks: list[int]) -> list[int]:
     return counts
 
 
-def splits(rule: Rule, task: Task[Iteration], statement: Line) -> Iterator[PipelinePlacement]:
+def splits(rule: Rule, task: Task[TrainingJob], statement: Line) -> Iterator[PipelinePlacement]:
     """Yield what a rule gives, whether or not it keeps to the memory.
 
     Raises
@@ -214,7 +214,7 @@ def splits(rule: Rule, task: Task[Iteration], statement: Line) -> Iterator[Pipel
         yield PipelinePlacement(stage, tuple(devices[p] for p in where))
 
 
-def default_split(name: str, task: Task[Iteration], search: Search[Solution]) -> None:
+def default_split(name: str, task: Task[TrainingJob], search: Search[Solution]) -> None:
     """Offer the split of the rule `name`, or note in one line why it gives none."""
     try:
         with search.phase("build"):
@@ -226,7 +226,7 @@ def default_split(name: str, task: Task[Iteration], search: Search[Solution]) ->
         search.note(f"{search.method}: {reason}")
 
 
-def offer_defaults(task: Task[Iteration], search: Search[Solution]) -> None:
+def offer_defaults(task: Task[TrainingJob], search: Search[Solution]) -> None:
     """Offer equal parts, then what all rules give, so that no plan of the search is behind them."""
     statement = line(task)
     first_plans(task, statement, search)
@@ -239,7 +239,7 @@ def offer_defaults(task: Task[Iteration], search: Search[Solution]) -> None:
                 search.offer(placement)
 
 
-def _devices(task: Task[Iteration]) -> list[int]:
+def _devices(task: Task[TrainingJob]) -> list[int]:
     """Return as many devices as a chain may have: accelerators if there are any, in order."""
     able, problem = accelerators(task.cluster), task.problem
     if problem.order:
@@ -254,10 +254,10 @@ def _devices(task: Task[Iteration]) -> list[int]:
     return able
 
 
-def _allowed(task: Task[Iteration], stages: int) -> int:
+def _allowed(task: Task[TrainingJob], stages: int) -> int:
     """Return the number of stages, if the schedule can have so many."""
     problem = task.problem
-    chunks, microbatches = problem.chunks_per_device, problem.microbatches
+    chunks, microbatches = problem.chunks_per_device, problem.batch
     if problem.order:
         if stages != len(problem.order.device):
             raise Refused(f"the schedule is of {len(problem.order.device)} stages, not of {stages}")
@@ -273,7 +273,7 @@ def _allowed(task: Task[Iteration], stages: int) -> int:
     return stages
 
 
-def _modules(task: Task[Iteration], statement: Line, stages: int) -> Modules:
+def _modules(task: Task[TrainingJob], statement: Line, stages: int) -> Modules:
     workload = task.workload
     found = modules(workload, statement, stages)
     if found is None:
@@ -308,7 +308,7 @@ def _stages(statement: Line, found: Modules, counts: Sequence[int]) -> Ints:
     return graph.expand(stage)
 
 
-def _why_not(task: Task[Iteration], placement: PipelinePlacement) -> str:
+def _why_not(task: Task[TrainingJob], placement: PipelinePlacement) -> str:
     kind = task.costs.kind_of[placement.device]
     unable = np.flatnonzero(np.isinf(task.costs.compute[kind, np.arange(task.workload.n)]))
     if len(unable):

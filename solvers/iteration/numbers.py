@@ -84,4 +84,4 @@ def try_candidates(run: Run, plans: Sized, until: Stoppable) -> None:
 
 def most_work(run: Run) -> float:
     """Return the work of a stage beyond which no plan is better than the incumbent."""
-    return run.search.objective / run.line.problem.microbatches
+    return run.search.objective / run.line.problem.batch

@@ -18,11 +18,11 @@ from ...formulations.throughput.hypergraph import colour_units, hypergraph
 from ...instances import (
     Cluster,
     DeviceKind,
-    Iteration,
     PipelinePlacement,
     Placement,
     Solution,
     Throughput,
+    TrainingJob,
 )
 from ...instances.common.arrays import Ints
 from ...instances.model.costs import times_column
@@ -42,7 +42,7 @@ SHARE = 0.6
 MOVES = 100
 
 
-def pieces_search(task: Task[Iteration], search: Search[Solution]) -> None:
+def pieces_search(task: Task[TrainingJob], search: Search[Solution]) -> None:
     """Find a plan that need not be a chain, and a bound for all plans."""
     with search.phase("max-load"):
         _from_max_load(task, search)
@@ -54,7 +54,7 @@ def pieces_search(task: Task[Iteration], search: Search[Solution]) -> None:
 
 
 def pieces_from_chain(
-    task: Task[Iteration], chain: PipelinePlacement, seconds: float
+    task: Task[TrainingJob], chain: PipelinePlacement, seconds: float
 ) -> PipelinePlacement:
     """Return a chain's nodes divided anew into pieces of small max-load, in so many seconds.
 
@@ -85,7 +85,7 @@ def as_pieces(device: Ints) -> PipelinePlacement:
     return PipelinePlacement(stage.ravel(), tuple(used.tolist()))
 
 
-def _from_max_load(task: Task[Iteration], search: Search[Solution]) -> None:
+def _from_max_load(task: Task[TrainingJob], search: Search[Solution]) -> None:
     like = max_load_task(task)
 
     def judge(solution: Solution) -> float:
@@ -98,12 +98,12 @@ def _from_max_load(task: Task[Iteration], search: Search[Solution]) -> None:
     THROUGHPUT_METHODS["auto"].solve(like, inner)
     if np.isfinite(inner.bound):
         origin = f"microbatches × max-load: {inner.bound_origin}"
-        search.raise_bound(task.problem.microbatches * inner.bound, origin)
+        search.raise_bound(task.problem.batch * inner.bound, origin)
 
 
-def _divide_memory(task: Task[Iteration], search: Search[Solution]) -> None:
+def _divide_memory(task: Task[TrainingJob], search: Search[Solution]) -> None:
     """Offer placements that divide the bytes evenly, with ever more microbatches in flight."""
-    for in_flight in range(1, min(task.problem.microbatches, task.cluster.size) + 1):
+    for in_flight in range(1, min(task.problem.batch, task.cluster.size) + 1):
         like = _memory_task(task, in_flight)
 
         def judge(solution: Solution, like: Task[Throughput] = like) -> float:
@@ -116,7 +116,7 @@ def _divide_memory(task: Task[Iteration], search: Search[Solution]) -> None:
             return
 
 
-def _memory_task(task: Task[Iteration], in_flight: int) -> Task[Throughput]:
+def _memory_task(task: Task[TrainingJob], in_flight: int) -> Task[Throughput]:
     """Return the task whose objective is the largest part of its memory that a device needs.
 
     It holds the activations of `in_flight` microbatches at once, and moving data costs nothing.
@@ -134,7 +134,7 @@ def _memory_task(task: Task[Iteration], in_flight: int) -> Task[Throughput]:
     return pose(alike, Cluster(tuple(kinds)), Throughput(split=task.problem.split))
 
 
-def _move(task: Task[Iteration], search: Search[Solution]) -> None:
+def _move(task: Task[TrainingJob], search: Search[Solution]) -> None:
     """Move units between devices, in random order, while that shortens the makespan."""
     rng = np.random.default_rng(search.limits.seed)
     units = colour_units(task)

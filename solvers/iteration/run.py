@@ -9,7 +9,7 @@ import numpy as np
 
 from ...formulations.iteration.line import Line
 from ...formulations.task import Task
-from ...instances import Iteration, PipelinePlacement, Solution
+from ...instances import PipelinePlacement, Solution, TrainingJob
 from ...instances.common.arrays import Ints
 from ..core.lattice import Lattice
 from ..core.search import Search
@@ -23,7 +23,7 @@ from .stage_paths import StagePaths
 class Run:
     """A search for chains on a lattice of ideals."""
 
-    task: Task[Iteration]
+    task: Task[TrainingJob]
     line: Line
     search: Search[Solution]
     lattice: Lattice

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ...formulations.task import Task
-from ...instances import Solution, Training
+from ...instances import Solution, TrainingJob
 from ..core.search import Search
 from .dp import training_dp
 from .equal_stages import first_plan
 
 
-def auto(task: Task[Training], search: Search[Solution]) -> None:
+def auto(task: Task[TrainingJob], search: Search[Solution]) -> None:
     """Choose the DP, whatever the devices.
 
     A first plan, for which nothing is compiled, is the first of data parallelism and equal stages.

@@ -16,7 +16,6 @@ knapsack is solved exactly instead of by a rule. Several kinds of devices are ou
 
 from __future__ import annotations
 
-import heapq
 import math
 
 import numpy as np
@@ -24,7 +23,7 @@ import numpy as np
 from ...formulations.task import Task
 from ...formulations.training.cheap_bounds import least_stage_time
 from ...formulations.training.staging import state_staging
-from ...instances import Solution, Training
+from ...instances import Solution, TrainingJob
 from ...instances.common.quantities import show_bytes
 from ..core.lattice import chain, list_ideals
 from ..core.search import Search
@@ -40,17 +39,17 @@ FEW_IDEALS = 2_000
 ORIGIN = "dynamic program over ideals"
 
 
-def training_dp(task: Task[Training], search: Search[Solution]) -> None:
+def training_dp(task: Task[TrainingJob], search: Search[Solution]) -> None:
     """Find the best training plan, and prove it."""
     _run(task, search, greedy=False)
 
 
-def piper(task: Task[Training], search: Search[Solution]) -> None:
+def piper(task: Task[TrainingJob], search: Search[Solution]) -> None:
     """Plan with the authors' rule for configurations instead of the exact knapsack: a baseline."""
     _run(task, search, greedy=True)
 
 
-def _run(task: Task[Training], search: Search[Solution], greedy: bool) -> None:
+def _run(task: Task[TrainingJob], search: Search[Solution], greedy: bool) -> None:
     staging = state_staging(task)
     if (reason := staging.why_no_size()) is not None:
         search.prove_infeasible(reason)
@@ -85,19 +84,14 @@ def _run(task: Task[Training], search: Search[Solution], greedy: bool) -> None:
 
 
 def _minimise(planner: Planner, search: Search[Solution], exact: bool) -> None:
-    """Minimise the problem's objective; raise bounds only if `exact`."""
+    """Bracket the least cap; every plan found pulls the upper end down to its own maximum.
+
+    Bounds are raised only if `exact`.
+    """
     if float(np.max(np.min(planner.data.light, axis=0))) > planner.staging.capacity.max():
         return  # one layer alone does not fit
     if math.isinf(least_stage_time(planner.staging)):
         return  # or fits on no device that could take it
-    if planner.staging.problem.objective == "batch":
-        _minimise_batch(planner, search, exact)
-    else:
-        _bisect(planner, search, exact)
-
-
-def _bisect(planner: Planner, search: Search[Solution], exact: bool) -> None:
-    """Bracket the least cap; every plan found pulls the upper end down to its own maximum."""
     low = least_stage_time(planner.staging)
     high = search.objective
     if math.isinf(high):
@@ -127,40 +121,6 @@ def _offer(planner: Planner, chosen: tuple[StageChoice, ...], search: Search[Sol
     solution, times = planner.configured(chosen)
     search.offer(solution)
     return max(times)
-
-
-def _minimise_batch(planner: Planner, search: Search[Solution], exact: bool) -> None:
-    """Minimise Σ TPS + (N − 1) max TPS: brackets of the maximum, most promising first.
-
-    Within max TPS ∈ (low, high], Σ TPS is at least its least value under the cap `high`, which
-    the DP yields together with a plan; no plan of the bracket with a maximum above that plan's
-    is better, so the bracket shrinks to below it and is halved.
-    """
-    more = planner.staging.microbatches - 1
-    floor = least_stage_time(planner.staging)
-    heap = [(more * floor, floor, math.inf)]
-    while heap and not search.should_stop():
-        bound, low, high = heapq.heappop(heap)
-        if exact and not planner.gave_up:
-            search.raise_bound(min(bound, search.objective), ORIGIN)
-        if bound >= search.objective * (1 - CLOSE):
-            return
-        most = search.objective - more * low
-        chosen = planner.plan(high, search, sums=True, most_total=most)
-        if chosen is None:
-            continue
-        solution, times = planner.configured(chosen)
-        search.offer(solution)
-        high = max(times) * (1 - CLOSE)
-        middle = (low + high) / 2
-        for a, b in ((low, middle), (middle, high)):
-            bound = sum(times) + more * a
-            if a < b and bound < search.objective * (1 - CLOSE):
-                heapq.heappush(heap, (bound, a, b))
-    if search.best is None or heap or search.should_stop():
-        return
-    if exact and not planner.gave_up:
-        search.raise_bound(search.objective * (1 - CLOSE), ORIGIN)
 
 
 def _why_infeasible(planner: Planner, search: Search[Solution]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...formulations.task import Task
 from ...formulations.training.staging import Staging, state_staging
-from ...instances import Solution, Training, in_stages
+from ...instances import Solution, TrainingJob, in_stages
 from ...instances.common.arrays import Ints
 from ..core.search import Search, Share
 
@@ -18,7 +18,7 @@ POOR, FIRST_SHARE = 0.5, 0.1
 
 
 def equal_stages(
-    task: Task[Training], search: Search[Solution], enough: Callable[[], bool] = lambda: False
+    task: Task[TrainingJob], search: Search[Solution], enough: Callable[[], bool] = lambda: False
 ) -> None:
     """Give every stage the same number of layers, and all stages one d and t.
 
@@ -47,7 +47,7 @@ def equal_stages(
     _found(search, "equal stages")
 
 
-def data_parallel(task: Task[Training], search: Search[Solution]) -> None:
+def data_parallel(task: Task[TrainingJob], search: Search[Solution]) -> None:
     """Make one stage of everything, with as many replicas as there are devices for."""
     staging = state_staging(task)
     for t in range(len(staging.degrees)):
@@ -97,7 +97,7 @@ def _repeated(staging: Staging) -> Ints:
     return np.array([own == sizes for own in alike])
 
 
-def first_plan(task: Task[Training], search: Search[Solution]) -> None:
+def first_plan(task: Task[TrainingJob], search: Search[Solution]) -> None:
     """Offer data parallelism; if it is poor or breaks a rule, equal stages until one is not."""
     share = Share(search, FIRST_SHARE)
     if search.best is None:
@@ -126,7 +126,7 @@ def _options(staging: Staging, t: int, again: bool) -> Ints | None:
 
 
 def _offer(
-    task: Task[Training],
+    task: Task[TrainingJob],
     staging: Staging,
     search: Search[Solution],
     t: int,

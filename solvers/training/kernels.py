@@ -61,8 +61,7 @@ class TrainingData(NamedTuple):
 
 
 class Query(NamedTuple):
-    """Which plans are wanted: a cap T on TPS, memories, a cap on stages (0: none), and whether
-    Σ TPS shall be least.
+    """Which plans are wanted: a cap T on TPS, memories, and a cap on stages (0: none).
 
     `at` says, by number of stages, which ideals can be the last so many; no rows without pins.
     `rest` has for each ideal the speed (Σ 1 / slowdown) of the devices that the units outside it
@@ -72,8 +71,6 @@ class Query(NamedTuple):
     within: float
     capacity: NDArray[np.float64]
     most_stages: int
-    sums: bool
-    most_total: float
     rest: NDArray[np.float64]
     at: NDArray[np.bool_]
 
@@ -117,7 +114,7 @@ def extend_plans(low, high, data, query, labels, halt):
     devices = np.zeros(kinds, np.int64)
     within = query.within * (1 + ROUNDING)
     rounding = ROUNDING * data.edge_time.sum()
-    plain = not query.sums and query.most_stages == 0
+    plain = query.most_stages == 0
     inside = np.zeros(size, np.bool_)
     units = np.zeros(size, np.int64)
     at_ideal = np.zeros(size + 1, np.int64)
@@ -253,31 +250,24 @@ def extend_plans(low, high, data, query, labels, halt):
                             if quick[p, 0] == np.inf or quick[p, 0] > limit:  # `limit` may be inf
                                 continue
                             y = in_flight(data, d, labels.replicas[label])
-                            found = quick[p, 0]
                             if quick[p, 1] * y + quick[p, 2] > query.capacity[k]:
                                 if y >= fails_from[p]:
                                     continue
                                 if item[depth] == depth:
                                     continue  # there is nothing to choose
-                                if y > fits_to[p] or query.sums:
+                                if y > fits_to[p]:
                                     found = configure(
                                         data, options, depth, data.kappa[t, p], y,
-                                        query.capacity[k], limit, not query.sums, choice,
+                                        query.capacity[k], limit, True, choice,
                                         labels.tally[1:],
                                     )  # fmt: skip
                                     if found == np.inf:
                                         fails_from[p] = y
                                         continue
                                     fits_to[p] = y
-                            total = labels.total[label]
-                            if query.sums:
-                                total += (found + transfer) / d
-                                if total > query.most_total:
-                                    continue
                             stages = count if query.most_stages > 0 else labels.stages[label]
                             labels = push(
-                                labels, reached, devices, replicas, stages, total, label, k, t, p
+                                labels, reached, devices, replicas, stages, label, k, t, p
                             )
-                            if not query.sums:
-                                break  # more replicas would only cost more
+                            break  # more replicas would only cost more
     return labels

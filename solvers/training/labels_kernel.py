@@ -1,6 +1,6 @@
 """Labels of the training DP: partial plans, of which only undominated ones are kept.
 
-A label has the devices used of each kind, the replicas used, the stages, and Σ TPS. Fewer replicas
+A label has the devices used of each kind, the replicas used, and the stages. Fewer replicas
 behind never hurt, because they leave fewer microbatches in flight.
 """
 
@@ -29,7 +29,6 @@ class Labels(NamedTuple):
     devices: NDArray[np.int64]
     replicas: NDArray[np.int64]
     stages: NDArray[np.int64]
-    total: NDArray[np.float64]
     parent: NDArray[np.int64]
     kind: NDArray[np.int64]
     degree: NDArray[np.int64]
@@ -59,7 +58,7 @@ def dominated(labels, ideal, devices, replicas):
 
 
 @inner
-def push(labels, ideal, devices, replicas, stages, total, parent, kind, degree, divisor):
+def push(labels, ideal, devices, replicas, stages, parent, kind, degree, divisor):
     """Add a label unless another one is at least as good; drop those it is better than."""
     before, other = -1, labels.head[ideal]
     while other >= 0:
@@ -68,14 +67,12 @@ def push(labels, ideal, devices, replicas, stages, total, parent, kind, degree, 
         elif (
             labels.replicas[other] <= replicas
             and labels.stages[other] <= stages
-            and labels.total[other] <= total
             and no_more(labels.devices[other], devices)
         ):
             return labels
         elif (
             labels.replicas[other] >= replicas
             and labels.stages[other] >= stages
-            and labels.total[other] >= total
             and no_more(devices, labels.devices[other])
         ):
             if before < 0:
@@ -92,7 +89,6 @@ def push(labels, ideal, devices, replicas, stages, total, parent, kind, degree, 
     labels.devices[new] = devices
     labels.replicas[new] = replicas
     labels.stages[new] = stages
-    labels.total[new] = total
     labels.parent[new] = parent
     labels.kind[new] = kind
     labels.degree[new] = degree
@@ -113,7 +109,6 @@ def _longer(labels):
         np.concatenate((labels.devices, np.zeros_like(labels.devices))),
         np.append(labels.replicas, more),
         np.append(labels.stages, more),
-        np.append(labels.total, np.zeros(len(more))),
         np.append(labels.parent, more),
         np.append(labels.kind, more),
         np.append(labels.degree, more),
@@ -141,7 +136,6 @@ def no_labels(ideals: int, kinds: int, *, by_stages: bool) -> Labels:
         devices=np.zeros((1024, kinds), np.int64),
         replicas=room(),
         stages=room(),
-        total=np.zeros(1024),
         parent=room(),
         kind=room(),
         degree=room(),

@@ -10,7 +10,7 @@ from ...formulations.task import Task
 from ...formulations.training.cheap_bounds import least_stage_time
 from ...formulations.training.milp import training_milp
 from ...formulations.training.staging import Staging, state_staging
-from ...instances import Solution, StagePlacement, Training, in_stages
+from ...instances import Solution, StagePlacement, TrainingJob, in_stages
 from ...instances.common.arrays import Floats
 from ..core.compiled_model import compile_model
 from ..core.milp_driver import IntegerProgram, solve_program
@@ -21,7 +21,7 @@ from .dp import training_dp
 TIME_SCALE = 1000.0
 
 
-def milp(task: Task[Training], search: Search[Solution]) -> None:
+def milp(task: Task[TrainingJob], search: Search[Solution]) -> None:
     """Solve the integer program, from the DP's plan.
 
     ``task.options["start"]`` set to ``none`` leaves the DP out.
@@ -35,13 +35,13 @@ def milp(task: Task[Training], search: Search[Solution]) -> None:
     solve_slots(task, staging, search)
 
 
-def solve_slots(task: Task[Training], staging: Staging, search: Search[Solution]) -> None:
+def solve_slots(task: Task[TrainingJob], staging: Staging, search: Search[Solution]) -> None:
     """Solve the integer program from the best solution known."""
     solve_program(lambda: _program(task, staging, search), search)
 
 
 def _program(
-    task: Task[Training], staging: Staging, search: Search[Solution]
+    task: Task[TrainingJob], staging: Staging, search: Search[Solution]
 ) -> IntegerProgram[Solution]:
     """State the program for the best solution known."""
     scale = search.objective if math.isfinite(search.objective) else least_stage_time(staging)

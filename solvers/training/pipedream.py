@@ -20,7 +20,7 @@ import numpy as np
 
 from ...formulations.task import Task
 from ...formulations.training.staging import Staging, state_staging
-from ...instances import Solution, Stage, Training, in_stages
+from ...instances import Solution, Stage, TrainingJob, in_stages
 from ...instances.common.arrays import Floats
 from ..core.lattice import Lattice, chain, list_ideals
 from ..core.lattice_kernel import ideal_sums
@@ -31,7 +31,7 @@ from .pipedream_kernel import divide_level
 MOST_STATES = 700
 
 
-def pipedream(task: Task[Training], search: Search[Solution]) -> None:
+def pipedream(task: Task[TrainingJob], search: Search[Solution]) -> None:
     """Plan as PipeDream does, for `server_devices` per server if the problem says.
 
     Where devices differ, on those of one kind. It knows no tensor degrees, and fills servers.

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...formulations.task import Task
 from ...formulations.training.staging import STATE_PER_WEIGHT, Staging
-from ...instances import Solution, Training, in_stages
+from ...instances import Solution, TrainingJob, in_stages
 from ...instances.common.arrays import Bools, Floats, Ints
 from ..core.lattice import Lattice
 from ..core.lattice_kernel import ideal_sums
@@ -54,7 +54,7 @@ class Planner:
     """
 
     def __init__(
-        self, task: Task[Training], staging: Staging, lattice: Lattice, greedy: bool
+        self, task: Task[TrainingJob], staging: Staging, lattice: Lattice, greedy: bool
     ) -> None:
         self.task = task
         self.staging = staging
@@ -82,32 +82,26 @@ class Planner:
         within: float,
         search: Search[Solution],
         *,
-        sums: bool = False,
-        most_total: float = math.inf,
         capacity: Floats | None = None,
     ) -> tuple[StageChoice, ...] | None:
         """Return a plan with all TPS_i ≤ `within`, None if there is none or the search must stop.
 
         Parameters
         ----------
-        sums
-            Return one of least Σ TPS_i, which is at most `most_total`.
         capacity
             Memory of a device of each kind; default: the cluster's.
         """
-        rules, best = self.staging.rules, None
+        rules = self.staging.rules
         sizes = [size for size in self.staging.sizes() if rules.why_not(size) is None]
         limit = self.staging.problem.placement_rules.max_stages or 0
         for size in sizes if rules.pins else [0]:
             at = self._pinned(size) if size else np.zeros((0, 0), np.bool_)
-            found = self._best(within, search, sums, most_total, capacity, size or limit, at)
+            found = self._best(within, search, capacity, size or limit, at)
             if found is None:
                 return None
-            if found[1] and (best is None or found[0] < best[0]):
-                best = found
-            if best is not None and not sums:
-                break
-        return None if best is None else best[1]
+            if found:
+                return found
+        return None
 
     def _pinned(self, size: int) -> Bools:
         """Return, shape (size + 1, N), which ideals can be the last so many of `size` stages."""
@@ -121,13 +115,11 @@ class Planner:
         self,
         within: float,
         search: Search[Solution],
-        sums: bool,
-        most_total: float,
         capacity: Floats | None,
         most_stages: int,
         at: Bools,
-    ) -> tuple[tuple[float, ...], tuple[StageChoice, ...]] | None:
-        """Return the best plan and what it is compared by; () if there is none.
+    ) -> tuple[StageChoice, ...] | None:
+        """Return the plan of fewest devices; () if there is none.
 
         Parameters
         ----------
@@ -152,8 +144,6 @@ class Planner:
             within=within,
             capacity=self.staging.capacity if capacity is None else capacity,
             most_stages=most_stages,
-            sums=sums,
-            most_total=most_total,
             rest=rest,
             at=at,
         )
@@ -169,11 +159,10 @@ class Planner:
             ends.append(label)
             label = int(labels.following[label])
         if not ends:
-            return (), ()
+            return ()
         used = labels.devices.sum(axis=1)
-        worth = {x: (float(labels.total[x]), int(used[x]), int(labels.replicas[x])) for x in ends}
-        best = min(ends, key=worth.__getitem__)
-        return worth[best], self._trace(labels, best)
+        best = min(ends, key=lambda x: (int(used[x]), int(labels.replicas[x])))
+        return self._trace(labels, best)
 
     def _trace(self, labels: Labels, label: int) -> tuple[StageChoice, ...]:
         """Return the stages that led to a label, first stage of the pipeline first."""
@@ -327,6 +316,6 @@ def training_data(staging: Staging, lattice: Lattice, greedy: bool) -> TrainingD
         apart=apart,
         microbatches=staging.microbatches,
         most_replicas=staging.most_replicas,
-        gpipe=staging.problem.schedule == "gpipe",
+        gpipe=staging.problem.in_flight == "gpipe",
         greedy=greedy,
     )

@@ -29,7 +29,7 @@ def test_its_stages_one_after_the_other_are_the_model(model: str, training: bool
     made, example = MODELS[model]()
     made.train(training)
     planned = stagecut.plan(made, example, devices=free(2), microbatches=4, estimate="h100")
-    assert planned.plan.problem.name == ("iteration" if training else "throughput")
+    assert planned.plan.problem.name == ("job" if training else "throughput")
     stages = planned.stages(made)
     assert [stage.number for stage in stages] == list(range(len(stages))) == [0, 1]
     values = example
@@ -143,7 +143,7 @@ def test_what_cannot_run_is_refused_before_the_search(monkeypatch: pytest.Monkey
 
 def test_training_plans_and_requests() -> None:
     model, inputs = MODELS["gpt"]()
-    problem = stagecut.Training(microbatches=4, bandwidth=1e12, degrees=(1,))
+    problem = stagecut.TrainingJob(microbatches=4, bandwidth=1e12, degrees=(1,))
     staged = stagecut.plan(
         model, inputs, devices=2, problem=problem, estimate="h100", limits=stagecut.Limits(nodes=50)
     )
@@ -179,7 +179,7 @@ def test_it_refuses_in_one_line() -> None:
     with pytest.raises(InputError, match="no such file"):
         stagecut.plan("nowhere.py:make", devices=2)
     with pytest.raises(StagecutError, match="set training to True"):
-        stagecut.plan(model, inputs, devices=2, training=False, problem=stagecut.Training())
+        stagecut.plan(model, inputs, devices=2, training=False, problem=stagecut.TrainingJob())
     planned = stagecut.plan(model, inputs, devices=1, estimate="h100")
     with pytest.raises(InputError):
         planned.stages(nn.Linear(32, 32))

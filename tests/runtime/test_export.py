@@ -23,7 +23,7 @@ from stagecut import (
     DeviceKind,
     InputError,
     Plan,
-    Training,
+    TrainingJob,
     Workload,
     load,
     load_plan,
@@ -263,7 +263,7 @@ def layered(degrees: list[tuple[int, int]], recompute: list[bool]) -> tuple[Work
         for s, (d, t) in enumerate(degrees)
     ]
     return workload, Plan(
-        workload.name, workload.fingerprint, cluster, Training(), in_stages(stages, cluster),
+        workload.name, workload.fingerprint, cluster, TrainingJob(), in_stages(stages, cluster),
         1.0, 0.0, "test", workload.time_unit,
     )  # fmt: skip
 
@@ -545,7 +545,7 @@ def test_a_plan_for_a_launcher_is_taken_by_it(name: str, seed: int, tmp_path: Pa
         ({"backward": True}, ["--for", "vllm"], "plan its inference"),
         ({}, ["--for", "mpi"], "must be one of python, csv"),
         ({}, ["--for", "deepspeed", "--split", "noncontiguous"], "leave --split noncontiguous out"),
-        ({}, ["--for", "torchtitan", "--objective", "latency"], "plan with --objective iteration"),
+        ({}, ["--for", "torchtitan", "--objective", "latency"], "plan with --objective job"),
         (
             {"backward": True},
             ["--for", "megatron", "--microbatches", "4", "--schedule", "zb-h1"],
@@ -569,7 +569,7 @@ def test_what_a_launcher_cannot_take_is_said_before_the_search(
 
 
 def test_a_training_plan_for_a_launcher_has_one_value_of_each_degree() -> None:
-    asked = ["solve", "unet-training", "--objective", "training", "--bandwidth", "25GB"]
+    asked = ["solve", "unet-training", "--objective", "job", "--bandwidth", "25GB"]
     asked += ["--microbatches", "8", "--accelerators", "4", "--for", "megatron"]
     done = CliRunner().invoke(app, asked)
     assert isinstance(done.exception, InputError)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from brute import best_max_load
 from brute_latency import least_latency
-from conformance import EXACT
+from conformance import EXACT, METHODS_OF
 from hypothesis import given
 from strategies import examples, latencies, placed, throughputs, trained
 from training_cases import best_objective
@@ -21,7 +21,7 @@ from stagecut import (
     Limits,
     Split,
     Throughput,
-    Training,
+    TrainingJob,
     Workload,
     solve,
     verify,
@@ -93,11 +93,11 @@ def test_latency(method: str) -> None:
     check()
 
 
-@pytest.mark.parametrize("method", METHODS["training"])
+@pytest.mark.parametrize("method", METHODS_OF["stream"])
 def test_training(method: str) -> None:
     @examples(15)
     @given(trained())
-    def check(case: tuple[Workload, Cluster, Training]) -> None:
+    def check(case: tuple[Workload, Cluster, TrainingJob]) -> None:
         agree(*case, method, best_objective(*case))
 
     check()

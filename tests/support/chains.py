@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from brute_iteration import SCHEDULES
 
-from stagecut import Iteration
+from stagecut import TrainingJob
 from stagecut.formulations.iteration.chain import Chain
 from stagecut.formulations.iteration.orders import ScheduleOrder, order_of
 from stagecut.instances.common.arrays import Floats
@@ -31,7 +31,7 @@ class Line:
         Shape (P,): bytes for each microbatch in flight.
     """
 
-    problem: Iteration
+    problem: TrainingJob
     devices: int
     forward: Floats
     backward: Floats | None
@@ -74,7 +74,7 @@ def random_line(seed: int) -> Line:
     if schedule == "interleaved":
         chunks = int(rng.integers(2, 4))
         microbatches = devices * int(rng.integers(1, 4))
-    problem = Iteration(
+    problem = TrainingJob(
         microbatches,
         schedule,
         chunks=chunks,

@@ -9,17 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 from conformance import task
 
 from stagecut import (
-    Iteration,
     Latency,
     Limits,
     Sharding,
     Throughput,
+    TrainingJob,
     accelerators_and_cpus,
     load,
     solve,
@@ -40,8 +41,8 @@ def _shipped(name: str, problem: Problem, devices: int, gib: float = math.inf) -
 
 def _layers(microbatches: int, room: float) -> Task[Problem]:
     """Forty layers on six devices, whose memory may not hold them all."""
-    of = task("training", np.random.default_rng(0).uniform(1, 3, 40).tolist(), room=room)
-    problem = type(of.problem)(microbatches)
+    of = task("stream", np.random.default_rng(0).uniform(1, 3, 40).tolist(), room=room)
+    problem = replace(of.problem, microbatches=microbatches)
     return pose(of.workload, accelerators_and_cpus(6, memory_bytes=room), problem)
 
 
@@ -67,12 +68,12 @@ CASES = {
     "latency, inference": partial(_shipped, "t5-large", Latency(), 4),
     "throughput, training": partial(_shipped, "gpt2-xl-training", Throughput(), 4, 20.0),
     "throughput, noncontiguous": partial(_shipped, "unet-training", Throughput("noncontiguous"), 4),
-    "iteration": partial(_shipped, "unet-training", Iteration(8), 4),
+    "iteration": partial(_shipped, "unet-training", TrainingJob(8), 4),
     "iteration, noncontiguous": partial(
-        _shipped, "unet-training", Iteration(8, split="noncontiguous"), 4
+        _shipped, "unet-training", TrainingJob(8, split="noncontiguous"), 4
     ),
-    "training": partial(_layers, 64, math.inf),
-    "training in little memory": partial(_layers, 24, 40.0),
+    "stream": partial(_layers, 64, math.inf),
+    "stream in little memory": partial(_layers, 24, 40.0),
     "mapping": _mapping,
     "sharding": _sharding,
 }

@@ -14,7 +14,6 @@ from brute_iteration import placements
 from stagecut import (
     CallPlacement,
     Cluster,
-    Iteration,
     Latency,
     Placement,
     PlacementRules,
@@ -22,7 +21,7 @@ from stagecut import (
     Workload,
     evaluate,
 )
-from stagecut.instances import Solution
+from stagecut.instances import Solution, is_iteration
 from stagecut.instances.model.problem import names_stages
 
 
@@ -76,7 +75,7 @@ def best_under_rules(workload: Workload, cluster: Cluster, problem: Any) -> floa
 
 def _solutions(workload: Workload, cluster: Cluster, problem: Any) -> Iterator[Solution]:
     n, size = workload.n, cluster.size
-    if isinstance(problem, Iteration):
+    if is_iteration(problem):
         yield from placements(workload, cluster, problem, named=True)
     elif isinstance(problem, Throughput):
         for where in product(range(size), repeat=n):

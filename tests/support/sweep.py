@@ -30,13 +30,13 @@ from wide_cases import Where, seldom_wide, wide_case, widened, widened_program
 from stagecut import (
     Cluster,
     InputError,
-    Iteration,
     Latency,
     Limits,
     PlacementRules,
     Result,
     Split,
     Throughput,
+    TrainingJob,
     VerificationError,
     Workload,
     accelerators_and_cpus,
@@ -179,7 +179,7 @@ def _iteration(
     if schedule == "given":
         device = random_devices(rng, cluster.size, int(rng.integers(1, 5)))
         rows = random_rows(rng, device, microbatches, bool(workload.backward.any()))
-    problem = Iteration(
+    problem = TrainingJob(
         microbatches,
         schedule,
         split,

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ....instances import Cluster, Costs, Iteration, Throughput, VerificationError, Workload
+from ....instances import Cluster, Costs, Throughput, TrainingJob, VerificationError, Workload
 from ....instances.common.arrays import Floats, Ints
 from ....instances.model.schedule import Kind
 from ...schedules import make_schedule, schedule_of
@@ -164,7 +164,7 @@ class _ChainSubset:
 
 
 def no_iteration_below(
-    workload: Workload, cluster: Cluster, problem: Iteration, target: float
+    workload: Workload, cluster: Cluster, problem: TrainingJob, target: float
 ) -> bool:
     """Prove that every chain of stages takes `target` or longer; False if one is shorter.
 
@@ -359,7 +359,7 @@ def _path_weights(costs: Floats) -> Floats:
     return np.asarray(weights / max(1.0, float(weights.sum()) * (1 + 1e-12)), np.float64)
 
 
-def paths_of(problem: Iteration, stages: int, *, trains: bool) -> SchedulePaths:
+def paths_of(problem: TrainingJob, stages: int, *, trains: bool) -> SchedulePaths:
     """Return the actions of a schedule with so many stages.
 
     Parameters
@@ -369,11 +369,11 @@ def paths_of(problem: Iteration, stages: int, *, trains: bool) -> SchedulePaths:
     """
     if problem.order:
         rows = sorted(problem.order.rows, key=lambda row: row[0].stage)
-        schedule = schedule_of(rows, microbatches=problem.microbatches)
+        schedule = schedule_of(rows, microbatches=problem.batch)
     else:
         where = problem.devices_of(stages)
         equal = chain([1.0] * stages, [1.0] * stages if trains else None, device=where)
-        schedule = make_schedule(problem.schedule, equal, problem.microbatches)
+        schedule = make_schedule(problem.schedule_name, equal, problem.batch)
     queues = [
         [(s, k, j) for s, k, j in table.tolist() if k <= Kind.W] for table in schedule.actions
     ]
@@ -420,7 +420,7 @@ def _most_in_flight(queue: list[tuple[int, int, int]], trains: bool) -> int:
 
 
 def divided_work_bound(
-    workload: Workload, costs: Costs, problem: Iteration, target: float
+    workload: Workload, costs: Costs, problem: TrainingJob, target: float
 ) -> float:
     """Return a lower bound on the makespan of every chain of stages, the target at most.
 
@@ -438,7 +438,7 @@ def divided_work_bound(
         return 0.0
     trains, least, left = bool(workload.backward.any()), np.inf, ACTIONS
     for size in _sizes(problem, int(costs.count.sum()), time.shape[2]):
-        busy = problem.microbatches * float(work.sum()) / (max(problem.devices_of(size)) + 1)
+        busy = problem.batch * float(work.sum()) / (max(problem.devices_of(size)) + 1)
         if busy >= min(target, least):
             continue
         paths = paths_of(problem, size, trains=trains)
@@ -449,14 +449,14 @@ def divided_work_bound(
     return min(target, least) * (1 - ROUNDING)
 
 
-def _sizes(problem: Iteration, devices: int, blocks: int) -> list[int]:
+def _sizes(problem: TrainingJob, devices: int, blocks: int) -> list[int]:
     """Return the numbers of stages that a chain can have, the largest first."""
     if problem.order:
         return [len(problem.order.device)]
     chunks = problem.chunks_per_device
     most = min(devices * chunks, blocks)
     most = min(most, problem.placement_rules.max_stages or most)
-    able = (d for d in range(most // chunks, 0, -1) if chunks == 1 or problem.microbatches % d == 0)
+    able = (d for d in range(most // chunks, 0, -1) if chunks == 1 or problem.batch % d == 0)
     return [chunks * d for d in able]
 
 

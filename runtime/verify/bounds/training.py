@@ -7,7 +7,7 @@ is the time of a layer's configuration. So if T bounds all stages,
 2. T Σ_k n_k / slowdown_k ≥ Σ_v min_c t_c (p_c + λ size_c) − λ Σ_k n_k M_k   for any λ ≥ 0,
 
 with the bytes of the fewest microbatches in flight. What the user's rules forbid is left aside,
-which cannot make a bound too high. The time of a batch of N microbatches is at least N T.
+which cannot make a bound too high.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import math
 
 import numpy as np
 
-from ....instances import TIME_UNITS, Cluster, Layers, Training, Workload, layers_of
+from ....instances import TIME_UNITS, Cluster, Layers, TrainingJob, Workload, layers_of
 from ....instances.common.arrays import Floats
 from ..rules import RELATIVE_SLACK, allowed
 from ..training import STATE, microbatches_and_bandwidth
@@ -28,14 +28,14 @@ ROUNDING = 1e-11
 ROUNDS = 100
 
 
-def training_bound(workload: Workload, cluster: Cluster, problem: Training) -> float:
+def training_bound(workload: Workload, cluster: Cluster, problem: TrainingJob) -> float:
     """Return the best lower bound on the problem's objective, in the time unit."""
     layers = layers_of(workload)
     microbatches, bandwidth = microbatches_and_bandwidth(workload, problem)
     kinds = [kind for kind in cluster.kinds if kind.count and not kind.host]
     devices = sum(kind.count for kind in kinds)
-    replicas = devices if problem.schedule == "pipedream" else min(devices, microbatches)
-    least = 1 if problem.schedule != "gpipe" else math.ceil(microbatches / replicas)
+    replicas = devices if problem.in_flight == "pipedream" else min(devices, microbatches)
+    least = 1 if problem.in_flight != "gpipe" else math.ceil(microbatches / replicas)
     size = _bytes(layers, problem, least)
     longest = np.full(workload.n, np.inf)
     second = TIME_UNITS.get(workload.time_unit, 1.0)
@@ -43,10 +43,10 @@ def training_bound(workload: Workload, cluster: Cluster, problem: Training) -> f
     if problem.server_bandwidth is not None:
         in_server = problem.server_bandwidth * second
     for d in range(1, replicas + 1):
-        if microbatches % d and problem.schedule != "pipedream":
+        if microbatches % d and problem.in_flight != "pipedream":
             continue
         near = d * layers.degree <= (problem.server_devices or 0)
-        accumulated = d if problem.schedule == "pipedream" else microbatches
+        accumulated = d if problem.in_flight == "pipedream" else microbatches
         weight = 4 * (d - 1) / accumulated * layers.weight_bytes
         synchronise = weight / np.where(near, in_server, bandwidth)
         for kind in kinds:
@@ -59,14 +59,13 @@ def training_bound(workload: Workload, cluster: Cluster, problem: Training) -> f
     room = math.fsum(kind.count * kind.memory_bytes for kind in kinds)
     speed = math.fsum(kind.count / kind.slowdown for kind in kinds)
     work = _work(layers, workload.n, size, room * (1 + RELATIVE_SLACK))
-    times = microbatches if problem.objective == "batch" else 1
-    return max(float(longest.max()), work / speed) * times * (1 - ROUNDING)
+    return max(float(longest.max()), work / speed) * (1 - ROUNDING)
 
 
-def _bytes(layers: Layers, problem: Training, in_flight: int) -> Floats:
+def _bytes(layers: Layers, problem: TrainingJob, in_flight: int) -> Floats:
     """Return the bytes of each configuration on one device."""
     state = STATE[problem.optimizer, problem.precision]
-    copies = {"pipedream": in_flight - 1, "2bw": 1}.get(problem.schedule, 0)
+    copies = {"pipedream": in_flight - 1, "2bw": 1}.get(problem.in_flight, 0)
     fixed = layers.fixed_bytes + (state + copies) * layers.weight_bytes
     size: Floats = layers.bytes_per_microbatch * in_flight + fixed
     return size

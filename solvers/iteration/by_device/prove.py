@@ -101,7 +101,7 @@ def next_step(took: float, left: float) -> float:
 
 def _sources(run: Run, numbers: list[Sized]) -> Iterator[ChainSource]:
     """Yield the chains of each number of stages that can be below the incumbent."""
-    most_work = run.search.objective / run.line.problem.microbatches
+    most_work = run.search.objective / run.line.problem.batch
     listed: StageList | None = None
     for plans in numbers:
         if plans.bound >= run.aim():
@@ -132,4 +132,4 @@ def _longest(line: Line) -> float:
     """Return a time in which any plan is through, if all its actions wait for each other."""
     finite = np.where(np.isfinite(line.compute), line.compute, 0.0)
     once = finite.max(axis=0).sum() + line.weight.max(axis=0).sum() * line.most_stages
-    return float(once) * line.problem.microbatches * (1 + SLACK) + 1.0
+    return float(once) * line.problem.batch * (1 + SLACK) + 1.0

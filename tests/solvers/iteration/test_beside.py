@@ -11,9 +11,9 @@ from brute_iteration import least_makespan, training_case
 
 from stagecut import (
     Cluster,
-    Iteration,
     Limits,
     PlacementRules,
+    TrainingJob,
     Workers,
     Workload,
     solve,
@@ -31,7 +31,7 @@ from stagecut.solvers.iteration.turns import ANNEALING, take_turns
 #: Ends what hangs; no test waits for it.
 SECONDS = 120.0
 ROUNDING = 1 + 1e-9
-INTERLEAVED = Iteration(4, "interleaved")
+INTERLEAVED = TrainingJob(4, "interleaved")
 PINNED = PlacementRules(pins=(("1", 0),))
 
 
@@ -39,7 +39,9 @@ def case(seed: int, *, tight: bool = False, kinds: int = 1) -> tuple[Workload, C
     return training_case(np.random.default_rng(seed), tight=tight, kinds=kinds)
 
 
-def annealed(workload: Workload, cluster: Cluster, problem: Iteration, nodes: int | None) -> float:
+def annealed(
+    workload: Workload, cluster: Cluster, problem: TrainingJob, nodes: int | None
+) -> float:
     judge = Judge(workload, cluster, problem)
     search: Search[Solution] = Search(Limits(seconds=None, nodes=nodes, seed=1), judge)
     annealing(pose(workload, cluster, problem), search)
@@ -49,7 +51,7 @@ def annealed(workload: Workload, cluster: Cluster, problem: Iteration, nodes: in
 def test_annealing_finds_most_optima_and_no_better_ones() -> None:
     seen = same = 0
     for seed in range(16):
-        problem = INTERLEAVED if seed % 2 else Iteration(3, "1f1b")
+        problem = INTERLEAVED if seed % 2 else TrainingJob(3, "1f1b")
         workload, cluster = case(seed, tight=seed % 3 == 0, kinds=2)
         best = least_makespan(workload, cluster, problem)
         found = annealed(workload, cluster, problem, 2)
@@ -71,9 +73,9 @@ def test_annealing_alone_ends_without_a_deadline_and_the_same_each_time(
 
 def test_what_annealing_cannot_keep_it_is_not_started_for() -> None:
     workload, cluster = case(4)
-    strategies = METHODS["iteration"]["auto"].beside
+    strategies = METHODS["job"]["auto"].beside
 
-    def names(problem: Iteration) -> list[str]:
+    def names(problem: TrainingJob) -> list[str]:
         return [strategy.name for strategy in strategies(pose(workload, cluster, problem))]
 
     assert names(INTERLEAVED)[0] == ANNEALING

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from brute_iteration import placements, training_case
 
-from stagecut import Cluster, InputError, Iteration, Limits, PipelinePlacement, Workload, evaluate
+from stagecut import Cluster, InputError, Limits, PipelinePlacement, TrainingJob, Workload, evaluate
 from stagecut.formulations.iteration.chain import Chain
 from stagecut.formulations.iteration.divisible import divide
 from stagecut.formulations.iteration.line import line, most_between
@@ -38,13 +38,13 @@ def never() -> Search[object]:
     return Search(Limits(), lambda _: math.inf)
 
 
-def cases(seeds: range) -> Iterator[tuple[str, Workload, Cluster, Iteration, Pairs]]:
+def cases(seeds: range) -> Iterator[tuple[str, Workload, Cluster, TrainingJob, Pairs]]:
     """Small tasks with two stages on each device, for each number of devices."""
     for seed in seeds:
         rng = np.random.default_rng(seed)
         workload, cluster = training_case(rng, tight=seed % 3 == 0, kinds=1)
         relayed = bool(rng.random() < 0.3)
-        problem = Iteration(int(rng.choice([2, 4])), "interleaved", relayed=relayed)
+        problem = TrainingJob(int(rng.choice([2, 4])), "interleaved", relayed=relayed)
         try:
             statement = line(pose(workload, cluster, problem))
         except InputError:
@@ -67,7 +67,7 @@ def cases(seeds: range) -> Iterator[tuple[str, Workload, Cluster, Iteration, Pai
             yield f"seed {seed}, {size} stages", workload, cluster, problem, pairs
 
 
-def best_of(workload: Workload, cluster: Cluster, problem: Iteration, stages: int) -> float:
+def best_of(workload: Workload, cluster: Cluster, problem: TrainingJob, stages: int) -> float:
     """Return the least makespan of plans with so many stages, by trying all."""
     best = math.inf
     for plan in placements(workload, cluster, problem):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from chains import random_line
 
-from stagecut import Iteration
+from stagecut import TrainingJob
 from stagecut.formulations.iteration.chain import Chain
 from stagecut.formulations.iteration.orders import order_of
 from stagecut.instances.common.arrays import Floats
@@ -58,7 +58,7 @@ def test_known_paths_refuse_chains_that_are_too_long_and_no_others() -> None:
 def makespan(schedule: str, microbatches: int, forward: Floats, backward: Floats,
              chunks: int = 1) -> float:  # fmt: skip
     """Return the makespan of stages under a schedule."""
-    problem = Iteration(microbatches, schedule, chunks=chunks)
+    problem = TrainingJob(microbatches, schedule, chunks=chunks)
     chain = Chain(order_of(problem, len(forward), True), problem.weight_share)
     return chain.makespan(chain.durations(forward, backward, backward))
 

@@ -27,9 +27,9 @@ def noted(of, drawn, search):
     offer(of, drawn, search)
 
 method._offer = noted
-for problem in (Throughput(), Throughput("contiguous"), Iteration(4), Latency()):
+for problem in (Throughput(), Throughput("contiguous"), TrainingJob(4), Latency()):
     graphs = (family_graph("branches", seed) for seed in range(20))
-    trains = isinstance(problem, Iteration)
+    trains = is_iteration(problem)
     workload = next(graph for graph in graphs if graph.backward.any() == trains)
     found = solve_with(
         workload, problem=problem, method="learned", limits=Limits(nodes=200, seed=3),
