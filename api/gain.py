@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..formulations.iteration.line import chain_edges
+from ..formulations.job.line import chain_edges
 from ..formulations.sharding.costs import is_divided, sharding_costs
 from ..formulations.task import Task, pose
 from ..formulations.throughput.hypergraph import colour_units, merge_cycles, pipeline_units

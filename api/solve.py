@@ -229,7 +229,7 @@ def _say_pieces(task: Task[Problem], problem: TrainingJob, search: Search[Soluti
         return
     if search.hit != Limit.NONE or search.seconds_left < 2 * seconds:
         return
-    from ..solvers.iteration.pieces import pieces_from_chain  # only here: chains do without it
+    from ..solvers.job.iteration.pieces import pieces_from_chain
 
     like = replace(problem, split="noncontiguous")
     asked = pose(task.workload, task.cluster, like)

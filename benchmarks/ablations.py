@@ -119,8 +119,9 @@ def _suggested(name: str, problem: Throughput) -> Case:
 
 def iteration() -> tuple[dict[str, Cell], dict[str, Part]]:
     """Shipped training workloads of six families, under four schedules."""
-    from stagecut.solvers.iteration import exact, prove
-    from stagecut.solvers.iteration.by_device import prove as by_device
+    from stagecut.solvers.job.iteration import exact as exact
+    from stagecut.solvers.job.iteration import exact as prove
+    from stagecut.solvers.job.iteration.by_device import prove as by_device
 
     cells = {
         f"{name} K={devices} M={microbatches} {schedule}": _shipped(

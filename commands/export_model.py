@@ -104,7 +104,7 @@ def export_model(
     method_of(problem.name, "milp").check("milp", pose(loaded, devices, problem))
     # Pyomo takes a second to import
     if is_iteration(problem):
-        from ..solvers.iteration.milp import export_model as write_iteration
+        from ..solvers.job.iteration.milp import export_model as write_iteration
 
         write_iteration(only_case(pose(loaded, devices, problem)), output)
     elif isinstance(problem, Throughput):

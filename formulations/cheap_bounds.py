@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..instances import Problem, TrainingJob, is_stream
-from .iteration.cheap_bounds import iteration_cheap_bounds
+from .job.iteration_bounds import iteration_cheap_bounds
+from .job.stream_bounds import training_cheap_bounds
 from .latency.cheap_bounds import latency_cheap_bounds
 from .mapping.bound import mapping_cheap_bounds
 from .sharding.bounds import sharding_cheap_bounds
 from .task import Task
 from .throughput.cheap_bounds import throughput_cheap_bounds
-from .training.cheap_bounds import training_cheap_bounds
 
 
 def _job_cheap_bounds(task: Task[TrainingJob]) -> Iterator[tuple[float, str]]:

@@ -108,7 +108,7 @@ def sets_of(task: Task[Any]) -> tuple[Hypergraph, list[Column]]:
 
 
 def _actions(task: Task[Any]) -> Stated:
-    from .iteration.milp import iteration_model
+    from .job.iteration_milp import iteration_model
 
     stated = iteration_model(task)
 
@@ -142,8 +142,8 @@ def _calls(task: Task[Any], *, potentials: bool) -> Stated:
 
 
 def _slots(task: Task[Any]) -> Stated:
-    from .training.milp import training_milp
-    from .training.staging import state_staging
+    from .job.stream import state_staging
+    from .job.stream_milp import training_milp
 
     staging = state_staging(task)
     stated = training_milp(staging, 1.0)

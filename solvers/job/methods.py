@@ -14,8 +14,10 @@ from ...instances.common.errors import quote
 from ..core.method import Method, SolverName
 from ..core.portfolio.strategy import Strategy
 from ..core.search import Search
-from ..iteration.turns import ANNEALING
 from ..learned.options import LEARNED_OPTIONS, no_policy
+
+#: Strategy that runs beside others.
+ANNEALING = "annealing"
 
 #: Actions of all numbers of stages together, that the program has variables for.
 MOST_ACTIONS = 50_000
@@ -29,45 +31,30 @@ def _beside(task: Task[TrainingJob]) -> Sequence[Strategy]:
     if problem.split != "contiguous":
         return (
             Strategy(
-                "pieces", SolverName("stagecut.solvers.iteration.pieces.pieces_search"), seeded=True
+                "pieces",
+                SolverName("stagecut.solvers.job.iteration.pieces.pieces_search"),
+                seeded=True,
             ),
         )
     fits = METHODS["milp"].refuses
     small = all(refusal("milp", task) is None for refusal in fits)
-    program = (
-        (Strategy("milp", SolverName("stagecut.solvers.iteration.milp.milp")),) if small else ()
-    )
+    program = (Strategy("milp", SolverName("stagecut.solvers.job.auto.milp")),) if small else ()
     if problem.order or _rules_beyond_number(problem):
         return program  # annealing does not keep them
     return (
-        Strategy(ANNEALING, SolverName("stagecut.solvers.iteration.beside.annealing"), seeded=True),
+        Strategy(
+            ANNEALING, SolverName("stagecut.solvers.job.iteration.exact.annealing"), seeded=True
+        ),
         *program,
     )
 
 
 def _learned(task: Task[TrainingJob], search: Search[Solution]) -> None:
-    from ..iteration.frameworks import offer_defaults
     from ..learned.method import learned
+    from .iteration.frameworks import offer_defaults
 
     offer_defaults(task, search)
     learned(task, search)
-
-
-def _auto(task: Task[TrainingJob], search: Search[Solution]) -> None:
-    _of_kind(task, "training.auto.auto", "iteration.auto.auto")(task, search)
-
-
-def _dp(task: Task[TrainingJob], search: Search[Solution]) -> None:
-    _of_kind(task, "training.dp.training_dp", "iteration.exact.chain_search")(task, search)
-
-
-def _milp(task: Task[TrainingJob], search: Search[Solution]) -> None:
-    _of_kind(task, "training.milp.milp", "iteration.milp.milp")(task, search)
-
-
-def _of_kind(task: Task[TrainingJob], stream: str, iteration: str) -> SolverName:
-    """Return the solver of a job by whether it is a stream."""
-    return SolverName(f"stagecut.solvers.{stream if is_stream(task.problem) else iteration}")
 
 
 def _streams_alone(name: str, task: Task[TrainingJob]) -> str | None:
@@ -171,23 +158,25 @@ RULES = (
 
 #: By name.
 METHODS: dict[str, Method[TrainingJob]] = {
-    "auto": Method(_auto, refuses=(_links,), beside=_beside),
-    "dp": Method(_dp, refuses=(_links,)),
+    "auto": Method(SolverName("stagecut.solvers.job.auto.auto"), refuses=(_links,), beside=_beside),
+    "dp": Method(SolverName("stagecut.solvers.job.auto.dp"), refuses=(_links,)),
     "milp": Method(
-        _milp, {"start": ("none",)}, refuses=(_links, _option_of_streams, _one_kind, _small)
+        SolverName("stagecut.solvers.job.auto.milp"),
+        {"start": ("none",)},
+        refuses=(_links, _option_of_streams, _one_kind, _small),
     ),
     "piper": Method(
-        SolverName("stagecut.solvers.training.dp.piper"), refuses=(_streams_alone, _links)
+        SolverName("stagecut.solvers.job.stream.dp.piper"), refuses=(_streams_alone, _links)
     ),
     **{
         name: Method(
-            SolverName(f"stagecut.solvers.training.{module}"),
+            SolverName(f"stagecut.solvers.job.stream.baselines.{function}"),
             refuses=(_streams_alone, _links, _no_rules),
         )
-        for name, module in (
-            ("equal-stages", "equal_stages.equal_stages"),
-            ("data-parallel", "equal_stages.data_parallel"),
-            ("pipedream", "pipedream.pipedream"),
+        for name, function in (
+            ("equal-stages", "equal_stages"),
+            ("data-parallel", "data_parallel"),
+            ("pipedream", "pipedream"),
         )
     },
     "learned": Method(
@@ -195,13 +184,13 @@ METHODS: dict[str, Method[TrainingJob]] = {
     ),
     **{
         name: Method(
-            SolverName("stagecut.solvers.iteration.frameworks.default_split", (name,)),
+            SolverName("stagecut.solvers.job.iteration.frameworks.default_split", (name,)),
             refuses=(_iterations_alone, _no_rules),
         )
         for name in RULES
     },
     "deepspeed-type": Method(
-        SolverName("stagecut.solvers.iteration.frameworks.default_split", ("deepspeed-type",)),
+        SolverName("stagecut.solvers.job.iteration.frameworks.default_split", ("deepspeed-type",)),
         {"type": ()},
         refuses=(_iterations_alone, _no_regex, _no_rules),
         argument="type",

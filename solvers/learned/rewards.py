@@ -15,9 +15,8 @@ from functools import cache
 
 import numpy as np
 
-from ...formulations.iteration.chain import Chain
-from ...formulations.iteration.line import Line, line
-from ...formulations.iteration.orders import order_of
+from ...formulations.job.line import Line, line
+from ...formulations.job.orders import Chain, order_of
 from ...formulations.latency.execute_kernel import execute, flatten, slots_of
 from ...formulations.latency.graph import LatencyGraph, latency_graph
 from ...formulations.task import Task

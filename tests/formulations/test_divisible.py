@@ -11,7 +11,7 @@ from sweep import ORDINARY, WIDE
 import stagecut
 from stagecut import Limits, TrainingJob
 from stagecut.formulations.cheap_bounds import cheap_bounds
-from stagecut.formulations.iteration.divisible import ORIGIN, divisible_bound
+from stagecut.formulations.job.iteration_bounds import ORIGIN, divisible_bound
 from stagecut.formulations.task import pose
 from stagecut.instances import is_iteration, price
 from stagecut.runtime.verify.bounds.check import CLAIM_TOLERANCE, check_bound

@@ -27,7 +27,9 @@ from stagecut import (
     TrainingJob,
     accelerators_and_cpus,
 )
-from stagecut.formulations.iteration import milp as iteration_milp
+from stagecut.formulations.job import iteration_milp as iteration_milp
+from stagecut.formulations.job import stream_milp as training_milp
+from stagecut.formulations.job.stream import state_staging
 from stagecut.formulations.latency import milp
 from stagecut.formulations.latency import milp as links
 from stagecut.formulations.latency import milp as potentials
@@ -50,8 +52,6 @@ from stagecut.formulations.throughput import compact as compact_module
 from stagecut.formulations.throughput import compact_data, set_partitioning
 from stagecut.formulations.throughput.compact import compact
 from stagecut.formulations.throughput.hypergraph import hypergraph
-from stagecut.formulations.training import milp as training_milp
-from stagecut.formulations.training.staging import state_staging
 from stagecut.instances import DeviceMapping, stage_costs, topology
 from stagecut.instances.common.arrays import Floats
 from stagecut.solvers.core.compiled_model import compile_model

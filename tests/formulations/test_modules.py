@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from stagecut import TrainingJob, Workload, accelerators_and_cpus, load
-from stagecut.formulations.iteration.line import line
-from stagecut.formulations.iteration.modules import Modules, block_of, modules
+from stagecut.formulations.job.line import line
+from stagecut.formulations.job.modules import Modules, block_of, modules
 from stagecut.formulations.task import pose
 
 Edges = Sequence[tuple[str, str]]

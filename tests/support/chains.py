@@ -8,8 +8,7 @@ import numpy as np
 from brute_iteration import SCHEDULES
 
 from stagecut import TrainingJob
-from stagecut.formulations.iteration.chain import Chain
-from stagecut.formulations.iteration.orders import ScheduleOrder, order_of
+from stagecut.formulations.job.orders import Chain, ScheduleOrder, order_of
 from stagecut.instances.common.arrays import Floats
 from stagecut.runtime.simulate.simulator import Simulation, simulate_stages
 from stagecut.runtime.simulate.stages import chain

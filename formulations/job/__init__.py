@@ -1,0 +1,1 @@
+"""Training jobs: streams of microbatches, and iterations under a schedule."""
