@@ -29,7 +29,7 @@ from ...instances import (
     plan_of,
     price,
 )
-from . import iteration, latency, mapping, sharding, throughput, training
+from . import job, latency, mapping, sharding, throughput
 from .report import Report
 from .rules import broken_rules
 
@@ -88,9 +88,9 @@ def _of_problem(
             return throughput.check(workload, cluster, costs, problem, solution)
         case TrainingJob(), PipelinePlacement() if is_iteration(problem):
             costs = price(workload, cluster)
-            return iteration.check(workload, cluster, costs, problem, solution)
+            return job.check_iteration(workload, cluster, costs, problem, solution)
         case TrainingJob(), StagePlacement() if is_stream(problem):
-            return training.check(workload, cluster, problem, solution)
+            return job.check_stream(workload, cluster, problem, solution)
         case Latency(), CallPlacement():
             costs = price(workload, cluster)
             return latency.check(workload, cluster, costs, problem, solution)

@@ -14,7 +14,7 @@ from training_cases import random_training_case
 import stagecut
 from stagecut import Plan, Workload, evaluate, explain, solve
 from stagecut.instances import StagePlacement, layers_of
-from stagecut.runtime.verify.training import microbatches_and_bandwidth
+from stagecut.runtime.verify.job import microbatches_and_bandwidth
 
 
 @cache

@@ -18,8 +18,8 @@ import numpy as np
 
 from ....instances import TIME_UNITS, Cluster, Layers, TrainingJob, Workload, layers_of
 from ....instances.common.arrays import Floats
+from ...simulate.job_stages import STATE, microbatches_and_bandwidth
 from ..rules import RELATIVE_SLACK, allowed
-from ..training import STATE, microbatches_and_bandwidth
 
 #: Relative rounding allowance.
 ROUNDING = 1e-11
