@@ -15,7 +15,7 @@ from stagecut.formulations.job.iteration_bounds import ORIGIN, divisible_bound
 from stagecut.formulations.task import pose
 from stagecut.instances import is_iteration, price
 from stagecut.runtime.verify.bounds.check import CLAIM_TOLERANCE, check_bound
-from stagecut.runtime.verify.bounds.iteration import divided_work_bound
+from stagecut.runtime.verify.bounds.job import divided_work_bound
 
 VARIANTS = {
     name: case for name, case in (ORDINARY | WIDE).items() if "iteration" in name.split()[:2]

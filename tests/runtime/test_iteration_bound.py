@@ -18,7 +18,7 @@ from stagecut.runtime.simulate.simulator import simulate_stages
 from stagecut.runtime.simulate.stages import chain
 from stagecut.runtime.verify.bounds import stage_chains as stage_list
 from stagecut.runtime.verify.bounds.check import check_bound
-from stagecut.runtime.verify.bounds.iteration import no_iteration_below, paths_of
+from stagecut.runtime.verify.bounds.job import no_iteration_below, paths_of
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1", "zb-h2"])

@@ -2,8 +2,8 @@
 
 A certificate is checked by its evidence: prices (`prices`), hubs and multipliers (`max_load`),
 potentials (`sharding`). Any other bound is compared with bounds that follow from the workload alone
-(`max_load`, `latency`, `training`, `iteration`), and for contiguous splits with all chains of
-stages (`stage_chains`, `iteration`): whatever found it, it is proved if that is as much.
+(`max_load`, `latency`, `job`), and for contiguous splits with all chains of stages
+(`stage_chains`, `job`): whatever found it, it is proved if that is as much.
 """
 
 from __future__ import annotations
@@ -41,13 +41,12 @@ from ....instances.formats.certificate import (
 from ....instances.model.kept_bytes import kept_bytes
 from ....instances.model.stage_costs import accelerator_seconds
 from .bound_check import BoundCheck, check_target
-from .iteration import divided_work_bound, no_iteration_below
+from .job import divided_work_bound, no_iteration_below, stream_bound
 from .latency import latency_bound
 from .max_load import check_hubs, keeps_order, max_load_bound, proved_by
 from .prices import check_prices
 from .sharding import check_sharding_bound
 from .stage_chains import no_chain_below
-from .training import training_bound
 
 #: How far a bound may be above what is computed anew, relatively: rounding of sums.
 CLAIM_TOLERANCE = 1e-9
@@ -163,7 +162,7 @@ def bound_without_certificate(workload: Workload, plan: Plan) -> float:
             costs = without_links(price(workload, cluster), returning=True)
             return latency_bound(workload, costs, problem.calls, plan.bound)
         case TrainingJob():
-            return training_bound(workload, cluster, problem)
+            return stream_bound(workload, cluster, problem)
         case DeviceMapping() if problem.objective == "stage-time":
             return _stage_time(workload, problem)
     return 0.0
