@@ -1,9 +1,7 @@
 """Bounds on an iteration that cost next to nothing.
 
 *M times max-load*: the busiest device does its work M times. *Divisible work*: a chain of stages is
-a division of the work, and none is faster than the best one (`divisible`).
-
-The best makespan of work that can be divided at will: a bound for every plan, and its prices.
+a division of the work, and none is faster than the best one, which has prices besides.
 
 Let F and C be the compute of all forward and all backward nodes on the fastest kind of device. For
 a number of stages P, and any set of paths (equation 1 of `line`),
@@ -14,8 +12,6 @@ a number of stages P, and any set of paths (equation 1 of `line`),
 is below the makespan of every plan with P stages. Paths are added until the makespan of the
 solution, executed, is its T. The duals of the path rows, which add up to 1, price actions: with
 α = Σ_π y_π n_π, every plan has a makespan of at least Σ_s α_s · (its durations).
-
-The linear program over paths: the mixture of candidates whose longest path is least.
 """
 
 from __future__ import annotations

@@ -51,17 +51,13 @@ over lengths P, stages s of their devices d, units v, edges (u, v), and values e
 A value enters a device once, with the first pass there that needs it, (9) and (10), and leaves it
 once, in the pass that makes it, (11). Relayed, it crosses every boundary between its maker and its
 users, and both sides pay if they are on different devices: (12) and (13) take the place of (9) to
-(11). These five are stated in `milp_transfers`. The edges of (4) are those of `line.chain_edges`.
+(11). The edges of (4) are those of `line.chain_edges`.
 Only schedules that split backward passes have (8). A unit that is pinned to a stage
 has x = 0 for all others.
 
 References
 ----------
 The orders: see `orders`. The program is ours.
-
-The data of the integer program of an iteration: lengths of chains, units, values, times.
-
-How values move in the integer program of an iteration: (9) to (13) of `milp`.
 """
 
 from __future__ import annotations

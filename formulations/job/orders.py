@@ -1,5 +1,7 @@
 """The order in which the devices of a chain work, and the microbatches in memory at once.
 
+`Chain` is a chain executed in that order: its makespan, and the path that decides it.
+
 Stage s (0-based) of P has height h_s = P − s: the stages from it to the end. Action τ of microbatch
 j is in *round* j + k_τ of its device, which works round by round:
 
@@ -17,8 +19,6 @@ References
 ----------
 Narayanan et al., SC 2021, section 2.2 (1F1B, interleaved); Qi et al., ICLR 2024, section 2 (ZB-H1,
 ZB-H2); Huang et al., NeurIPS 2019 (GPipe).
-
-A chain executed in the order of its schedule: its makespan, and the path that decides it.
 """
 
 from __future__ import annotations

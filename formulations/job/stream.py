@@ -1,4 +1,4 @@
-"""Training plans: the statement that planners compute with.
+"""A stream of microbatches: the statement that planners compute with.
 
 A plan cuts the DAG into stages S_1 … S_r, all edges leading forward, with d_i replicas of tensor
 degree t_i, and one configuration c of degree t_i for each node. A stage's time per microbatch is

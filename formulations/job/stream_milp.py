@@ -1,4 +1,4 @@
-"""Training plans as an integer program: slots for stages, and one option for each slot.
+"""Streams as an integer program: slots for stages, and one option for each slot.
 
 Slots i = 0 … R−1 are the stages in pipeline order; a slot takes at most one *option* o: a kind of
 device, a tensor degree t_o, replicas d_o, and microbatches in flight y_o. For given options all is
@@ -18,7 +18,7 @@ DP cannot take.
     M_k, n_k    memory of a device of kind k, and their number
     D           most replicas in all
 
-    minimise  T,  or, for the time of a batch of N microbatches,  Σ_i τ_i + (N − 1) T     (0)
+    minimise  T                                                                           (0)
 
     Σ_i x_{v,i} = 1                                                                       (1)
     Σ_o u_{i,o} ≤ 1                                                                       (2)
@@ -41,8 +41,6 @@ DP cannot take.
 
 (16) is for units that must be apart, (17) and (18) for units that are pinned; with (18), to the
 m-th stage from the end.
-
-What stage slots of the integer program for training plans can be, and what that costs.
 """
 
 from __future__ import annotations

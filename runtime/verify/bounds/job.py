@@ -27,8 +27,9 @@ SciPy proposes y by a linear program over the paths at hand, and a division of t
 longest there is the next path. Whatever y it says, this is a bound of all chains of P stages, and
 the least over P one of the problem.
 
-*The longest layer, and work over all devices*, of a stream. Every stage i on a kind k has d_i t_i devices and takes at least Σ_v p_v slowdown_k / d_i, where p
-is the time of a layer's configuration. So if T bounds all stages,
+*The longest layer, and work over all devices*, of a stream. Every stage i on a kind k
+has d_i t_i devices and takes at least Σ_v p_v slowdown_k / d_i, where p is the time of a layer's
+configuration. So if T bounds all stages,
 
 1. T ≥ (p_c slowdown_k + synchronising c) / d, for each layer by some c, k and d with room for it,
 2. T Σ_k n_k / slowdown_k ≥ Σ_v min_c t_c (p_c + λ size_c) − λ Σ_k n_k M_k   for any λ ≥ 0,

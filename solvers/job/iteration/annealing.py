@@ -1,8 +1,7 @@
-"""Annealing again and again: of equal parts, and of the best chain of so many stages so far.
+"""Annealing of the boundaries of a chain of stages, each chain executed; local search (`climb`).
 
-Simulated annealing of the boundaries of a chain of stages, each chain executed.
-
-Local search over a chain: units move between neighbouring stages, one ideal at a time.
+Annealing begins with equal parts, and again with the best chain of so many stages so far. The local
+search moves units between neighbouring stages, one ideal at a time.
 """
 
 from __future__ import annotations

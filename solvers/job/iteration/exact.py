@@ -1,25 +1,13 @@
 """Chains of stages for an iteration: candidates first, then bounds until both meet.
 
 For each number of stages P: what divisible work says (`divisible`); the least worst stage, and
-candidates from it, improved by moving boundaries (`climb`); the game of paths against chains
-(`sized`); then searches that take turns (`prove`). The bound of the problem is the least over P.
+candidates from it, improved by moving boundaries (`annealing.climb`); the game of paths against
+chains (`sized`); then searches that take turns: annealing, branch and bound from the last stage
+(`branch`), and best first over chains by device (`by_device`). The one that suits a case best comes
+to its end in a small multiple of the time that it would take alone. They share the incumbent, and
+what is proved of each number of stages. The bound of the problem is the least over P.
 First all this runs without proofs on chains of a few topological orders, then on the lattice of all
-ideals.
-
-The numbers of stages that plans can have, and first chains of each.
-
-The search on the lattice of all ideals: bounds and plans of all numbers of stages.
-
-What is quick comes first: candidates, and the game of paths against chains. Then annealing, branch
-and bound from the last stage (`branch`), and best first over chains by device (`by_device`) take
-turns (`turns`). They share the incumbent, and what is proved of each number of stages.
-
-Searches that take turns, in steps: who is next, and how each one's time counts.
-
-The one that suits a case best comes to its end in a small multiple of the time that it would take
-alone.
-
-What can run beside `auto` for contiguous splits, in processes of their own.
+ideals. `annealing` at the end runs beside `auto`, in processes of its own.
 """
 
 from __future__ import annotations

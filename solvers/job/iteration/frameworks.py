@@ -1,4 +1,4 @@
-"""The splits that frameworks make by default, judged like every other plan.
+"""Plans that cost next to nothing: the splits that frameworks make by default, and equal parts.
 
 Each rule cuts the modules of a workload (`formulations/job/modules.py`) into P stages, as
 many as the problem has devices, times chunks, for; stage s is on accelerator s mod D. A rule sees
@@ -28,8 +28,6 @@ account_for_loss_in_pipeline_split. vLLM, pull request 13839. torchtitan, pull r
 1416. DeepSpeed, tutorial "Pipeline Parallelism", load balancing. Accelerate, "Big model inference",
 designing a device map; pull requests 534 and 583. Min-max over blocks: PipeDream (SOSP 2019) and
 the planners after it, here without replicas and transfers.
-
-Plans that cost next to nothing, so that a search has one whatever its deadline.
 """
 
 from __future__ import annotations

@@ -1,25 +1,22 @@
 """Plans with P stages: candidates, and a bound, by prices of paths.
 
 With a target below which a plan is asked for, a stage that alone brings every plan to the target is
-left out (`stage_paths`). Over the chains of the stages that are left, the game
+left out (`stage_list.StagePaths`). Over the chains of the stages that are left, the game
 
     max over mixtures of paths  min over chains  Σ_s (mixture of the paths' counts)_s · durations_s
 
 is a bound for plans below the target: each mixture prices the actions, and the cheapest chain at
-these prices (`chain_dp`) costs no more than any plan's makespan. The mixture is found by adding, in
+these prices (below) costs no more than any plan's makespan. The mixture is found by adding, in
 turn, the cheapest chain and the longest path of the best mixture of chains so far.
 
-The cheapest chain of P stages where each stage has a price of its own at each position.
-
-With price_s,κ(I', I) of the stage I ∖ I' as stage s on a device of kind κ, and s_κ devices of each
+The cheapest chain, where each stage has a price of its own at each position, is that of a dynamic
+program: with price_s,κ(I', I) of the stage I ∖ I' as stage s on a device of kind κ, and s_κ devices of each
 kind used,
 
     dp[0][∅] = 0,   dp[(s_1, …, s_K)][I] = min over κ with s_κ ≥ 1 and stages (I', I) of
                                            dp[… s_κ − 1 …][I'] + price_s,κ(I', I),  s = Σ s_κ − 1;
 
 or, for the least largest price, with the maximum of the two in place of their sum.
-
-A search for chains of stages on a lattice of ideals: from chains to plans.
 """
 
 from __future__ import annotations

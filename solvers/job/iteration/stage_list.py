@@ -1,8 +1,7 @@
 """All stages that a plan may have: pairs of ideals, with their times and bytes.
 
-Which stages keep the rules that a user gave for them.
-
-What a stage costs every plan that has it: the paths that stay on one stage.
+Stages that break the user's rules are left out. `StagePaths` says what a stage costs every plan
+that has it, by the paths that stay on it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Training plans by dynamic programming over the lattice of ideals, exact.
+"""Streams by dynamic programming over the lattice of ideals, exact.
 
 For a cap T on the time of every stage, a run over the lattice answers whether a plan exists;
 bisection over T brackets the least one. Since the states are only (ideal, devices of each kind,
@@ -12,8 +12,6 @@ References
 ----------
 The recurrence of Piper (NeurIPS 2021, section 4.1), decided for one cap at a time; its inner
 knapsack is solved exactly instead of by a rule. Several kinds of devices are ours.
-
-Which training plans keep a cap on the time of every stage: one run over a lattice of ideals.
 """
 
 from __future__ import annotations

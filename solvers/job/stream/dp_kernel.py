@@ -1,13 +1,8 @@
-"""Inner loops of the training DP: from every ideal on, all stages that can come next.
+"""Inner loops of the DP of streams: from every ideal on, all stages that can come next.
 
-The question is always the same: which plans have all TPS_i ≤ T?
-
-Labels of the training DP: partial plans, of which only undominated ones are kept.
-
-A label has the devices used of each kind, the replicas used, and the stages. Fewer replicas
+The question is always the same: which plans have all TPS_i ≤ T? Partial plans are labels, of which
+only undominated ones are kept. A label has the devices used of each kind, the replicas used, and the stages. Fewer replicas
 behind never hurt, because they leave fewer microbatches in flight.
-
-Inner loops over the configurations of a stage's units.
 """
 
 from __future__ import annotations

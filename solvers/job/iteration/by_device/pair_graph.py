@@ -2,8 +2,6 @@
 
 First the stages that each device may have in each half, with the least that a path that stays on
 the device costs with each; then the pairs of them (`pair_kernel`).
-
-Chains of two stages on each device that pass a meeting ideal: by stages first, then by pairs.
 """
 
 from __future__ import annotations

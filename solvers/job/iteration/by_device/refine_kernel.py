@@ -1,7 +1,4 @@
-"""The inner loop of the search by device: prices against chains.
-
-The inner loop of matrix games: mixtures of rows against mixtures of columns.
-"""
+"""The inner loops of the search by device: prices against chains, as a matrix game."""
 
 from __future__ import annotations
 

@@ -1,13 +1,11 @@
 """Best first over chains of all numbers of devices: plans, and the bound that is left.
 
 A *root* stands for the chains of a source: those of a number of stages (`singles`), or those that
-pass a meeting ideal (`pairs`). It becomes a tree (`tree`) once its bound is the least of all. Where
+pass a meeting ideal (`pairs`). It becomes a tree once its bound is the least of all. Where
 the chains below the incumbent have too many options, the tree is that of the chains below a lower
 target, and the root stays, with that target as its bound.
 
-Branch and bound over graphs of options, the least bound first.
-
-A node is a set of options of a graph. Prices bound it (`kernels.refine`) and rule options out; then
+A node of a tree is a set of options of a graph. Prices bound it (`kernels.refine`) and rule options out; then
 the options of one device are divided into those with a long and with a short time of one stage.
 """
 
