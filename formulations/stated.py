@@ -119,7 +119,7 @@ def _actions(task: Task[Any]) -> Stated:
                 found[_node(task, v), f"stage {stage}"] += value(var)
         return found
 
-    return Stated(stated.model, stated.scale, "iteration.milp", shares)
+    return Stated(stated.model, stated.scale, "job.iteration_milp", shares)
 
 
 def _calls(task: Task[Any], *, potentials: bool) -> Stated:
@@ -158,7 +158,7 @@ def _slots(task: Task[Any]) -> Stated:
                 )
         return found
 
-    return Stated(stated.model, data.scale, "training.milp", shares)
+    return Stated(stated.model, data.scale, "job.stream_milp", shares)
 
 
 def _joint(task: Task[Any]) -> Stated:

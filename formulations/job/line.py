@@ -19,11 +19,12 @@ makespan, and the largest such bound over all paths is the makespan.
 Data that only backward nodes of another device need is received in its backward pass. Nets with
 such a pin are left out here (`exact` is False then): all times are lower bounds.
 
-Units that can change places have an order among them, without loss. Units are twins if they have the same units before and behind them, cost the same on every kind of
-device, take the same memory, and every net holds one of them alone, as part of nets that are equal
-but for that, or all of them. Exchanging the stages of two twins changes neither times nor memory of
-any stage. So some best plan has them in the order of their numbers, and an edge from each to the
-next loses nothing. The experts of a layer are twins: 2^8 ideals become 9.
+Units that can change places have an order among them, without loss. Units are twins if they have
+the same units before and behind them, cost the same on every kind of device, take the same memory,
+and every net holds one of them alone, as part of nets that are equal but for that, or all of them.
+Exchanging the stages of two twins changes neither times nor memory of any stage. So some best plan
+has them in the order of their numbers, and an edge from each to the next loses nothing. The experts
+of a layer are twins: 2^8 ideals become 9.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ these prices (below) costs no more than any plan's makespan. The mixture is foun
 turn, the cheapest chain and the longest path of the best mixture of chains so far.
 
 The cheapest chain, where each stage has a price of its own at each position, is that of a dynamic
-program: with price_s,κ(I', I) of the stage I ∖ I' as stage s on a device of kind κ, and s_κ devices of each
-kind used,
+program: with price_s,κ(I', I) of the stage I ∖ I' as stage s on a device of kind κ, and s_κ devices
+of each kind used,
 
     dp[0][∅] = 0,   dp[(s_1, …, s_K)][I] = min over κ with s_κ ≥ 1 and stages (I', I) of
                                            dp[… s_κ − 1 …][I'] + price_s,κ(I', I),  s = Σ s_κ − 1;

@@ -1,7 +1,8 @@
 """Baselines for streams: equal stages, data parallelism, and PipeDream's optimizer.
 
 Equal stages are what is done by hand, and data parallelism is their simplest case. PipeDream
-chooses stages and replicas level by level of a hierarchy: on a level of n workers with bandwidth B, for sets of layers between two states i ⊂ j:
+chooses stages and replicas level by level of a hierarchy: on a level of n workers with bandwidth B,
+for sets of layers between two states i ⊂ j:
 
     A[i][j][m] = min over states i ⊂ k ⊂ j and m' of max(A[i][k][m − m'], stage(k, j, m'))
     stage(k, j, m') = (T(k, j) + 4 (m' − 1) w(k, j) / (B m')) / m'

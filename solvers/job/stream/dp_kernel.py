@@ -1,8 +1,8 @@
 """Inner loops of the DP of streams: from every ideal on, all stages that can come next.
 
 The question is always the same: which plans have all TPS_i ≤ T? Partial plans are labels, of which
-only undominated ones are kept. A label has the devices used of each kind, the replicas used, and the stages. Fewer replicas
-behind never hurt, because they leave fewer microbatches in flight.
+only undominated ones are kept. A label has the devices used of each kind, the replicas used, and
+the stages. Fewer replicas behind never hurt, because they leave fewer microbatches in flight.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def makespan(schedule: str, microbatches: int, forward: Floats, backward: Floats
 
 
 def test_the_closed_forms_of_the_documentation() -> None:
-    """docs/iteration.md, equations 3 to 6, and that 1F1B is never slower than GPipe."""
+    """docs/job.md, equations 3 to 6, and that 1F1B is never slower than GPipe."""
     rng = np.random.default_rng(5)
     for case in range(300):
         p, m = int(rng.integers(1, 7)), int(rng.integers(1, 14))

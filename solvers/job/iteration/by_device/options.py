@@ -5,16 +5,16 @@ The choices are a graph with a layer for each device. Device d of D holds the st
 device d leads from a state to a state of the next layer, and says how long the actions of its
 stages take. A path from the first state to the last is a chain.
 
-*Pairs.* For a chain of 2D stages that passes the ideals I_0 = ∅, …, I_D = J_0, …, J_D = V, device d holds
-I_{d+1} ∖ I_d and J_{d+1} ∖ J_d. With J_0, the *meeting ideal*, given, a state is (I_d, J_d), and a
-pair is an option of device d. Data that both stages use is paid for once, so that the
-times are those of the definition.
+*Pairs.* For a chain of 2D stages that passes the ideals I_0 = ∅, …, I_D = J_0, …, J_D = V, device d
+holds I_{d+1} ∖ I_d and J_{d+1} ∖ J_d. With J_0, the *meeting ideal*, given, a state is (I_d, J_d),
+and a pair is an option of device d. Data that both stages use is paid for once, so that the times
+are those of the definition.
 
 A pair is left out if paths that stay on its device show that no chain below the target has it; if,
 at given prices, the cheapest stages before and behind it do; or if it does not fit into memory.
 
-*Paths that stay on a device.* A path π on which the stages of device d have the counts c_s, and all stages at least o_F forward
-and o_B backward passes, shows that a plan takes at least
+*Paths that stay on a device.* A path π on which the stages of device d have the counts c_s, and all
+stages at least o_F forward and o_B backward passes, shows that a plan takes at least
 
     o_F F + o_B C + Σ_{s on d} (c_s − o) · durations_s,     F, C the compute of all nodes,
 

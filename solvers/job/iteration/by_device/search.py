@@ -5,8 +5,9 @@ pass a meeting ideal (`pairs`). It becomes a tree once its bound is the least of
 the chains below the incumbent have too many options, the tree is that of the chains below a lower
 target, and the root stays, with that target as its bound.
 
-A node of a tree is a set of options of a graph. Prices bound it (`kernels.refine`) and rule options out; then
-the options of one device are divided into those with a long and with a short time of one stage.
+A node of a tree is a set of options of a graph. Prices bound it (`kernels.refine`) and rule options
+out; then the options of one device are divided into those with a long and with a short time of one
+stage.
 """
 
 from __future__ import annotations
