@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..instances import InputError
+from ..instances import InputError, Problem, is_stream
 from ..instances.common.units import TIME_UNITS
 from .program import Value
 from .task import Task
@@ -220,7 +220,7 @@ def _horizon(task: Task[Any]) -> float:
     return 2 * float(least[np.isfinite(least)].sum())
 
 
-#: Problem → name → the program of a task.
+#: Problem, of training jobs that are streams ``stream`` → name → the program of a task.
 FORMULATIONS: dict[str, dict[str, Callable[[Task[Any]], Stated]]] = {
     "throughput": {
         "compact": _compact,
@@ -231,10 +231,16 @@ FORMULATIONS: dict[str, dict[str, Callable[[Task[Any]], Stated]]] = {
         "big-m": lambda task: _calls(task, potentials=False),
         "potentials": lambda task: _calls(task, potentials=True),
     },
-    "job": {"actions": _actions, "slots": _slots},
+    "job": {"actions": _actions},
+    "stream": {"slots": _slots},
     "mapping": {"joint": _joint},
     "sharding": {
         "compact": lambda task: _sharding(task, strong=False),
         "flows": lambda task: _sharding(task, strong=True),
     },
 }
+
+
+def formulations_of(problem: Problem) -> dict[str, Callable[[Task[Any]], Stated]]:
+    """Return the programs that a problem has, by name."""
+    return FORMULATIONS["stream" if is_stream(problem) else problem.name]

@@ -12,7 +12,7 @@ from pyomo.common.gc_manager import PauseGC
 
 from ...formulations.program import quiet_pyomo
 from ...formulations.rules.reduce import only_case
-from ...formulations.stated import FORMULATIONS, Stated, set_partitioning, sets_of
+from ...formulations.stated import Stated, formulations_of, set_partitioning, sets_of
 from ...formulations.task import Task, pose
 from ...instances import (
     Cluster,
@@ -118,9 +118,9 @@ def relax(
         As in `solve`.
     formulation
         Throughput: ``compact`` or, for up to 14 units, ``set-partitioning``, whose sets have at
-        most the load that is proved, or ``all-sets``, of any load. Iteration: ``actions``.
-        Latency: ``big-m`` or ``potentials``. Training: ``slots``. Mapping: ``joint``. Sharding:
-        ``compact`` or ``flows``. Default: the first.
+        most the load that is proved, or ``all-sets``, of any load. Training jobs:
+        ``actions``, of streams ``slots``. Latency: ``big-m`` or ``potentials``. Mapping: ``joint``.
+        Sharding: ``compact`` or ``flows``. Default: the first.
 
     Returns
     -------
@@ -149,7 +149,7 @@ def relax(
     task = pose(loaded, devices, asked)
     if not isinstance(asked, (DeviceMapping, Sharding)):  # which know no placement rules
         task = only_case(task)
-    known = FORMULATIONS[asked.name]
+    known = formulations_of(asked)
     name = formulation or next(iter(known))
     if name not in known:
         raise InputError(

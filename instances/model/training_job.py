@@ -341,12 +341,44 @@ class TrainingJob(ByFields):
 
 
 def is_stream(problem: object) -> TypeGuard[TrainingJob]:
-    """Whether a problem is a training job without end."""
+    """Return whether a problem is a training job without end.
+
+    Parameters
+    ----------
+    problem
+        Of any kind.
+
+    Returns
+    -------
+    bool
+        False while the job's schedule is open, too.
+
+    Examples
+    --------
+    >>> is_stream(TrainingJob(schedule="stream")), is_stream(TrainingJob(4, "1f1b"))
+    (True, False)
+    """
     return isinstance(problem, TrainingJob) and problem.schedule == PipelineSchedule.STREAM
 
 
 def is_iteration(problem: object) -> TypeGuard[TrainingJob]:
-    """Whether a problem is a training job of M microbatches under a schedule."""
+    """Return whether a problem is a training job of M microbatches under a schedule.
+
+    Parameters
+    ----------
+    problem
+        Of any kind.
+
+    Returns
+    -------
+    bool
+        False while the job's schedule is open, too.
+
+    Examples
+    --------
+    >>> is_iteration(TrainingJob(4, "1f1b")), is_iteration(TrainingJob(4))
+    (True, False)
+    """
     return isinstance(problem, TrainingJob) and problem.schedule not in (
         None,
         PipelineSchedule.STREAM,

@@ -47,7 +47,7 @@ from .pieces import Passes, cut, price_stages
 from .relay import line_of, relay_line
 from .stages import BACKWARD, FORWARD, StageGraph
 
-#: The forward's share of a layer's time where the file does not say it.
+#: The forward's share of a layer's time where the file does not say it: a guess.
 FORWARD_SHARE = 1 / 3
 
 #: Optimizer state per byte of weights.
