@@ -26,7 +26,6 @@ from stagecut import (
 from stagecut.instances import StagePlacement
 from stagecut.instances.formats.piper_json import read_piper
 from stagecut.instances.formats.source import parse
-from stagecut.runtime import evaluate
 
 GIB = 2.0**30
 #: Memory in GiB, devices, switches, what the authors' program gives (recomputed).
@@ -219,32 +218,12 @@ def pipedream(folder: Path) -> None:
             )  # fmt: skip
 
 
-def batch(folder: Path) -> None:
-    """Print where counting fill and drain changes the plan."""
-    workload = load(folder / "piper" / "bert32a100.json")
-    print("| K | microbatches | steady plan's batch time | best batch time | gap | s | stages |")
-    print("|---|---|---|---|---|---|---|")
-    for devices, microbatches in ((8, 8), (16, 16), (32, 32), (32, 64)):
-        steady = TrainingJob(bandwidth=25 * GIB, microbatches=microbatches)
-        whole = TrainingJob(bandwidth=25 * GIB, microbatches=microbatches, objective="batch")
-        first, _ = timed(workload, devices, 8 * GIB, steady, "dp")
-        best, used = timed(workload, devices, 8 * GIB, whole, "dp", seconds=120, gap=1e-6)
-        again = None
-        if first.plan is not None:
-            again = evaluate(workload, first.plan.cluster, whole, first.plan.solution).objective
-        print(
-            f"| {devices} | {microbatches} | {number(again)} | {number(best.objective)} | "
-            f"{best.gap:.1e} | {used:.1f} | {shape(best)} |"
-        )
-
-
 PARTS: dict[str, Callable[[Path], None]] = {
     "piper": piper,
     "knapsack": knapsack,
     "growth": growth,
     "gnmt": gnmt,
     "pipedream": pipedream,
-    "batch": batch,
 }
 
 
