@@ -7,7 +7,7 @@ from typing import Any
 
 from ..instances import Problem, TrainingJob, is_stream
 from .job.iteration_bounds import iteration_cheap_bounds
-from .job.stream_bounds import training_cheap_bounds
+from .job.stream_bounds import stream_cheap_bounds
 from .latency.cheap_bounds import latency_cheap_bounds
 from .mapping.bound import mapping_cheap_bounds
 from .sharding.bounds import sharding_cheap_bounds
@@ -17,7 +17,7 @@ from .throughput.cheap_bounds import throughput_cheap_bounds
 
 def _job_cheap_bounds(task: Task[TrainingJob]) -> Iterator[tuple[float, str]]:
     """Return the bounds of a training job by whether it ends."""
-    found = training_cheap_bounds if is_stream(task.problem) else iteration_cheap_bounds
+    found = stream_cheap_bounds if is_stream(task.problem) else iteration_cheap_bounds
     return found(task)
 
 

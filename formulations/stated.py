@@ -143,10 +143,10 @@ def _calls(task: Task[Any], *, potentials: bool) -> Stated:
 
 def _slots(task: Task[Any]) -> Stated:
     from .job.stream import state_staging
-    from .job.stream_milp import training_milp
+    from .job.stream_milp import stream_model
 
     staging = state_staging(task)
-    stated = training_milp(staging, 1.0)
+    stated = stream_model(staging, 1.0)
     data = stated.data
 
     def shares(value: Value) -> Shares:

@@ -31,7 +31,7 @@ SLACK = 1e-11
 ROUNDS = 80
 
 
-def training_cheap_bounds(task: Task[TrainingJob]) -> Iterator[tuple[float, str]]:
+def stream_cheap_bounds(task: Task[TrainingJob]) -> Iterator[tuple[float, str]]:
     """Yield bounds on the objective with their origins; none where a layer fits on no device."""
     staging = state_staging(task)
     longest = _heaviest(staging) * (1 - SLACK)

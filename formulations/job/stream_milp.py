@@ -210,7 +210,7 @@ class Slots:
         return values + [(var, float(key in taken)) for key, var in model.z.items()]
 
 
-def training_milp(staging: Staging, scale: float) -> Slots:
+def stream_model(staging: Staging, scale: float) -> Slots:
     """State the program.
 
     Parameters

@@ -109,7 +109,7 @@ def stated_models() -> Iterator[tuple[str, tuple[ModuleType, ...], pyo.ConcreteM
         parts = random_training_case(seed, max_nodes=4, max_devices=4, kinds=1 + seed % 2)
         with suppress(InfeasibleError):
             staging = state_staging(pose(*parts))
-            stated_training = training_milp.training_milp(staging, 1.0)
+            stated_training = training_milp.stream_model(staging, 1.0)
             yield f"training {seed}", (training_milp,), stated_training.model
         workload, cluster = training_case(np.random.default_rng(seed), kinds=1)
         schedule = SCHEDULES[seed % len(SCHEDULES)]

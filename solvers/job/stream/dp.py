@@ -36,7 +36,7 @@ from ...core.search import Search
 from .dp_kernel import (
     Labels,
     Query,
-    TrainingData,
+    StreamData,
     UnitOptions,
     configure,
     extend_plans,
@@ -79,7 +79,7 @@ class Planner:
         self.task = task
         self.staging = staging
         self.lattice = lattice
-        self.data = training_data(staging, lattice, greedy)
+        self.data = stream_data(staging, lattice, greedy)
         work = np.min(self.data.fast * staging.degrees[:, None], axis=0)
         below = self._sums(work)
         #: Least device-time of the units outside each ideal, on devices without slowdown.
@@ -427,7 +427,7 @@ def halted(search: Search[Solution]) -> Iterator[Ints]:
         watcher.join()
 
 
-def training_data(staging: Staging, lattice: Lattice, greedy: bool) -> TrainingData:
+def stream_data(staging: Staging, lattice: Lattice, greedy: bool) -> StreamData:
     """Return the arrays that the kernels read."""
     size, degrees = staging.size, len(staging.degrees)
     incident: list[list[tuple[int, int]]] = [[] for _ in range(size)]
@@ -448,7 +448,7 @@ def training_data(staging: Staging, lattice: Lattice, greedy: bool) -> TrainingD
     for a, b in pairs:
         apart[a, b] = apart[b, a] = True
     kappa = [[staging.kappa(t, d) for d in staging.divisors.tolist()] for t in range(degrees)]
-    return TrainingData(
+    return StreamData(
         start=lattice.start,
         unit=lattice.unit,
         to=lattice.to,

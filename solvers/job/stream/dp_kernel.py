@@ -57,7 +57,7 @@ class Labels(NamedTuple):
 UNKNOWN = 2**62
 
 
-class TrainingData(NamedTuple):
+class StreamData(NamedTuple):
     """The task as arrays, the same for every T; see also `Lattice` and `Staging`.
 
     `devices` (how many) and `slowdown` are by kind. `incident` lists the edges at each unit from

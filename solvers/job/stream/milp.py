@@ -8,7 +8,7 @@ from pyomo.common.gc_manager import PauseGC
 
 from ....formulations.job.stream import Staging, state_staging
 from ....formulations.job.stream_bounds import least_stage_time
-from ....formulations.job.stream_milp import training_milp
+from ....formulations.job.stream_milp import stream_model
 from ....formulations.task import Task
 from ....instances import Solution, StagePlacement, TrainingJob, in_stages
 from ....instances.common.arrays import Floats
@@ -46,7 +46,7 @@ def _program(
     """State the program for the best solution known."""
     scale = search.objective if math.isfinite(search.objective) else least_stage_time(staging)
     with PauseGC():
-        stated = training_milp(staging, scale / TIME_SCALE if 0 < scale < math.inf else 1.0)
+        stated = stream_model(staging, scale / TIME_SCALE if 0 < scale < math.inf else 1.0)
         compiled = compile_model(stated.model)
     start = None
     if isinstance(search.best, StagePlacement):

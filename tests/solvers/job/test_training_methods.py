@@ -11,7 +11,7 @@ import pytest
 from training_cases import best_objective, random_training_case
 
 from stagecut import TrainingJob, accelerators_and_cpus, load, solve
-from stagecut.formulations.job.stream_bounds import training_cheap_bounds
+from stagecut.formulations.job.stream_bounds import stream_cheap_bounds
 from stagecut.formulations.task import Task
 from stagecut.instances import Cluster, DeviceKind, StagePlacement
 from stagecut.runtime import evaluate
@@ -46,7 +46,7 @@ def test_no_method_fails_or_proves_what_is_not_so(seed: int) -> None:
 def test_the_first_bounds_hold(seed: int) -> None:
     workload, cluster, problem = random_training_case(seed, max_nodes=3, max_devices=3, kinds=2)
     best = best_objective(workload, cluster, problem)
-    found = list(training_cheap_bounds(Task(workload, cluster, problem)))
+    found = list(stream_cheap_bounds(Task(workload, cluster, problem)))
     assert found or math.isinf(best)
     for bound, origin in found:
         assert bound <= best, origin
@@ -59,7 +59,7 @@ def test_short_memory_raises_the_bound_by_work() -> None:
         workload, cluster, problem = random_training_case(seed)
         roomy = Cluster(tuple(replace(k, memory_bytes=math.inf) for k in cluster.kinds))
         short, free = (
-            {y: x for x, y in training_cheap_bounds(Task(workload, where, problem))}
+            {y: x for x, y in stream_cheap_bounds(Task(workload, where, problem))}
             for where in (cluster, roomy)
         )
         for origin, bound in short.items():
