@@ -17,8 +17,8 @@ from ..instances import (
     Latency,
     Plan,
     Problem,
+    TrainingJob,
     Workload,
-    is_iteration,
 )
 from ..instances.common.arrays import Ints
 from ..instances.formats.files import load
@@ -155,7 +155,7 @@ def _fits(workload: Workload, problem: Problem) -> bool:
     """Say whether iterations have a backward pass, and requests none."""
     if isinstance(problem, Latency):
         return not workload.backward.any()
-    return not is_iteration(problem) or bool(workload.backward.any())
+    return not isinstance(problem, TrainingJob) or bool(workload.backward.any())
 
 
 def learn(

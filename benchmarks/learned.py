@@ -55,7 +55,7 @@ from stagecut.solvers.learned.train import FineTuning, Settings, new_training, t
 PROBLEMS: dict[str, Problem] = {
     "contiguous": Throughput("contiguous"),
     "noncontiguous": Throughput(),
-    "iteration": TrainingJob(8),
+    "iteration": TrainingJob(8, "1f1b"),
     "latency": Latency(),
 }
 #: Each arm: method by problem (absent: none), options, whether seeds make a difference.

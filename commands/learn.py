@@ -127,7 +127,7 @@ def _problems(
     if objective == "job":
         if split not in (None, "contiguous"):
             raise InputError("--split: plans for training jobs are learned contiguous alone")
-        return (TrainingJob(8 if microbatches is None else microbatches),)
+        return (TrainingJob(8 if microbatches is None else microbatches, "1f1b"),)
     if objective != "throughput":
         raise InputError(f"--objective: {quote(objective)}; use throughput, job or latency")
     if microbatches is not None:

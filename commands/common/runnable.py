@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from glob import escape
 from typing import NamedTuple
 
-from ...instances import InputError, Plan, Split, Workload
+from ...instances import InputError, PipelineSchedule, Plan, Split, Workload
 from ...instances.common.choices import Tied
 from ...instances.common.units import ON_NUMBERS, TO_RUN
 from . import names
@@ -124,7 +124,9 @@ def fitted(target: str | None, objective: str, workload: Workload, given: Fitted
         raise InputError(f"{option}: it must be one of {', '.join(names.LAUNCHERS)}")
     if objective == "latency":
         raise InputError(f"{option}: it runs pipelines; plan with --objective job")
-    staged = objective == "job" and workload.layers is not None
+    staged = objective == "job" and (
+        workload.layers is not None or given.schedule == PipelineSchedule.STREAM
+    )
     if target == "python" and staged:
         raise InputError(f"{option}: it runs placements; profile without --layers")
     launcher = LAUNCHERS.get(target)
@@ -134,7 +136,11 @@ def fitted(target: str | None, objective: str, workload: Workload, given: Fitted
         said.append("--tied colour")
     if launcher is not None:
         _check_levels(option, given.levels, staged=staged)
-        if launcher.schedules and given.schedule not in (None, "stream", *launcher.schedules):
+        if launcher.schedules and given.schedule not in (
+            None,
+            PipelineSchedule.STREAM,
+            *launcher.schedules,
+        ):
             runs = " and ".join(launcher.schedules)
             raise InputError(f"{option}: it runs {runs}; leave --schedule {given.schedule} out")
         groups = kept_whole(workload, target)

@@ -25,7 +25,7 @@ from .network.topology import Topology
 from .placement_rules import NO_RULES, PlacementRules
 from .sharding.problem import Sharding
 from .summary import ByFields
-from .training_job import TrainingJob, is_iteration, is_stream
+from .training_job import TrainingJob
 from .workload import Workload
 
 #: Calls per accelerator; no workload has use for more.
@@ -274,4 +274,4 @@ def objective_unit(problem: Problem, time_unit: str) -> str:
 
 def names_stages(problem: Problem) -> bool:
     """Whether the numbers of a problem's placement rules are stages, and not devices."""
-    return is_stream(problem) or (is_iteration(problem) and problem.split == "contiguous")
+    return isinstance(problem, TrainingJob) and problem.split == Split.CONTIGUOUS

@@ -110,7 +110,7 @@ def test_a_move_in_a_chain_takes_along_what_lies_behind() -> None:
     assert move.objective == 4.0
 
 
-@pytest.mark.parametrize("problem", [Throughput("contiguous"), TrainingJob(4), Latency()])
+@pytest.mark.parametrize("problem", [Throughput("contiguous"), TrainingJob(4, "1f1b"), Latency()])
 def test_what_would_help_is_what_solving_anew_gives(problem) -> None:
     workload = chain([3.0, 1.0, 2.0, 2.0, 1.0])
     plan = planned(workload, 2, problem, memory=3.0)
@@ -157,7 +157,7 @@ def test_no_device_ever_holds_more_than_is_said(seed: int) -> None:
         assert all(device.memory_bytes <= most for device in report.devices), problem
 
 
-@pytest.mark.parametrize("problem", [Throughput("contiguous"), TrainingJob(4), Latency()])
+@pytest.mark.parametrize("problem", [Throughput("contiguous"), TrainingJob(4, "1f1b"), Latency()])
 def test_more_memory_is_tried_only_where_it_can_run_out(problem) -> None:
     workload = replace(chain([3.0, 1.0, 2.0]), extra={"activation_bytes": np.full(3, 0.5)})
     most = 7.5 if is_iteration(problem) else 3.0

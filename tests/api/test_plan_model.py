@@ -143,7 +143,7 @@ def test_what_cannot_run_is_refused_before_the_search(monkeypatch: pytest.Monkey
 
 def test_training_plans_and_requests() -> None:
     model, inputs = MODELS["gpt"]()
-    problem = stagecut.TrainingJob(microbatches=4, bandwidth=1e12, degrees=(1,))
+    problem = stagecut.TrainingJob(4, "stream", bandwidth=1e12, degrees=(1,))
     staged = stagecut.plan(
         model, inputs, devices=2, problem=problem, estimate="h100", limits=stagecut.Limits(nodes=50)
     )
@@ -179,7 +179,13 @@ def test_it_refuses_in_one_line() -> None:
     with pytest.raises(InputError, match="no such file"):
         stagecut.plan("nowhere.py:make", devices=2)
     with pytest.raises(StagecutError, match="set training to True"):
-        stagecut.plan(model, inputs, devices=2, training=False, problem=stagecut.TrainingJob())
+        stagecut.plan(
+            model,
+            inputs,
+            devices=2,
+            training=False,
+            problem=stagecut.TrainingJob(schedule="stream"),
+        )
     planned = stagecut.plan(model, inputs, devices=1, estimate="h100")
     with pytest.raises(InputError):
         planned.stages(nn.Linear(32, 32))

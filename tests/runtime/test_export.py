@@ -571,6 +571,7 @@ def test_what_a_launcher_cannot_take_is_said_before_the_search(
 def test_a_training_plan_for_a_launcher_has_one_value_of_each_degree() -> None:
     asked = ["solve", "unet-training", "--objective", "job", "--bandwidth", "25GB"]
     asked += ["--microbatches", "8", "--accelerators", "4", "--for", "megatron"]
+    asked += ["--schedule", "stream"]
     done = CliRunner().invoke(app, asked)
     assert isinstance(done.exception, InputError)
     assert "the same value of --replicas, --degrees, --recomputation" in str(done.exception)

@@ -11,7 +11,7 @@ from stagecut.instances import is_iteration
 
 @pytest.mark.parametrize(
     ("problem", "column"),
-    [(Throughput(), "load"), (Latency(), "start"), (TrainingJob(2), "load")],
+    [(Throughput(), "load"), (Latency(), "start"), (TrainingJob(2, "1f1b"), "load")],
 )
 def test_devices_and_calls(problem: stagecut.Problem, column: str) -> None:
     name = "unet-training" if is_iteration(problem) else "unet"

@@ -26,7 +26,7 @@ from stagecut import (
 )
 from stagecut.formulations.rules.reduce import only_case, without_rules
 from stagecut.formulations.task import pose
-from stagecut.instances import Layers
+from stagecut.instances import Layers, is_stream
 
 EXACT = Limits(seconds=60.0)
 
@@ -114,23 +114,23 @@ CONTIGUOUS = Throughput(split="contiguous")
             'pin "a=0", pin "A=1" and colour 0 contradict each other',
         ),
         (
-            trained(), TrainingJob(2), {"pins": (("a", 1), ("b", 0))},
+            trained(), TrainingJob(2, "1f1b"), {"pins": (("a", 1), ("b", 0))},
             'a feeds b, so pin "a=1" and pin "b=0" cannot hold',
         ),
         (
-            trained(), TrainingJob(2), {"pins": (("a", 0), ("b", 0)), "apart": (("a", "b"),)},
+            trained(), TrainingJob(2, "1f1b"), {"pins": (("a", 0), ("b", 0)), "apart": (("a", "b"),)},
             'pin "a=0", pin "b=0" and apart "a b" contradict each other',
         ),
         (
-            trained(), TrainingJob(2), {"pins": (("d", 7),)},
+            trained(), TrainingJob(2, "1f1b"), {"pins": (("d", 7),)},
             'pin "d=7": there can be only 2 stages; take another, or fewer rules',
         ),
         (
-            layered(), TrainingJob(), {"pins": (("b", 0), ("a", 1))},
+            layered(), TrainingJob(schedule="stream"), {"pins": (("b", 0), ("a", 1))},
             'a feeds b, so pin "a=1" and pin "b=0" cannot hold',
         ),
         (
-            layered(), TrainingJob(), {"together": (("a", "b"),), "apart": (("b", "a"),)},
+            layered(), TrainingJob(schedule="stream"), {"together": (("a", "b"),), "apart": (("b", "a"),)},
             'apart "b a" and together "a b" contradict each other',
         ),
     ],
@@ -144,10 +144,11 @@ def test_rules_that_contradict_each_other_are_named(
 
 
 @pytest.mark.parametrize(
-    "problem", [Throughput(), CONTIGUOUS, Latency(), TrainingJob(2), TrainingJob()]
+    "problem",
+    [Throughput(), CONTIGUOUS, Latency(), TrainingJob(2, "1f1b"), TrainingJob(schedule="stream")],
 )
 def test_rules_that_name_nothing_are_refused(problem: Any) -> None:
-    workload = layered() if problem.name == "training" else trained()
+    workload = layered() if is_stream(problem) else trained()
     for rule in ({"pins": (("x*", 0),)}, {"together": (("x",),)}, {"apart": (("a", "x"),)}):
         with pytest.raises(InputError, match=r"no node of a chain has an id or name that matches"):
             planned(workload, problem, **rule)
@@ -176,10 +177,10 @@ def test_pinned_devices_are_no_longer_alike() -> None:
 
 
 def test_numbers_from_the_end_are_of_the_plan_that_is_made() -> None:
-    result = planned(trained(), TrainingJob(4), 3, pins=(("d", -1), ("a", 0)), max_stages=2)
+    result = planned(trained(), TrainingJob(4, "1f1b"), 3, pins=(("d", -1), ("a", 0)), max_stages=2)
     assert result.plan is not None
     assert result.plan.solution.stage.tolist() == [0, 0, 1, 1] * 2  # type: ignore[union-attr]
-    alone = planned(layered(), TrainingJob(), 4, pins=(("d", -2), ("c", -2)))
+    alone = planned(layered(), TrainingJob(schedule="stream"), 4, pins=(("d", -2), ("c", -2)))
     assert alone.reason.endswith("cannot hold") or alone.plan is None
 
 
@@ -240,8 +241,8 @@ def test_devices_that_differ_are_cases_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("workload", "problem", "methods"),
     [
-        (trained(), TrainingJob(2), ("megatron", "vllm", "torchtitan", "block-dp")),
-        (layered(), TrainingJob(), ("equal-stages", "data-parallel", "pipedream")),
+        (trained(), TrainingJob(2, "1f1b"), ("megatron", "vllm", "torchtitan", "block-dp")),
+        (layered(), TrainingJob(schedule="stream"), ("equal-stages", "data-parallel", "pipedream")),
     ],
 )
 def test_methods_with_rules_of_their_own_refuse_in_one_line(

@@ -25,7 +25,7 @@ from stagecut.runtime.execution.prepare import split_model  # noqa: E402
 def planned(name: str) -> tuple[Workload, Plan]:
     """Return the best plan on three devices; with at most two replicas a stage, so two stages."""
     workload = training_layers(profiled(name).workload)
-    problem = TrainingJob(microbatches=MICROBATCHES, replicas=(1, 2))
+    problem = TrainingJob(microbatches=MICROBATCHES, schedule="stream", replicas=(1, 2))
     result = stagecut.solve(workload, stagecut.accelerators_and_cpus(3), problem)
     assert result.plan is not None
     return workload, result.plan
