@@ -118,7 +118,8 @@ CONTIGUOUS = Throughput(split="contiguous")
             'a feeds b, so pin "a=1" and pin "b=0" cannot hold',
         ),
         (
-            trained(), TrainingJob(2, "1f1b"), {"pins": (("a", 0), ("b", 0)), "apart": (("a", "b"),)},
+            trained(), TrainingJob(2, "1f1b"),
+            {"pins": (("a", 0), ("b", 0)), "apart": (("a", "b"),)},
             'pin "a=0", pin "b=0" and apart "a b" contradict each other',
         ),
         (
@@ -130,7 +131,8 @@ CONTIGUOUS = Throughput(split="contiguous")
             'a feeds b, so pin "a=1" and pin "b=0" cannot hold',
         ),
         (
-            layered(), TrainingJob(schedule="stream"), {"together": (("a", "b"),), "apart": (("b", "a"),)},
+            layered(), TrainingJob(schedule="stream"),
+            {"together": (("a", "b"),), "apart": (("b", "a"),)},
             'apart "b a" and together "a b" contradict each other',
         ),
     ],
