@@ -17,7 +17,7 @@ from rich.text import Text
 from ..api.case_record import RECORD
 from ..api.cases import ComparisonCase, cases, run_cases
 from ..api.compare import Row, summaries, tabulate
-from ..instances import InputError, Throughput, Workload
+from ..instances import InputError, Throughput, TrainingJob, Workload
 from ..instances.common.escape import plain
 from ..instances.formats.files import load
 from ..instances.formats.source import read_source
@@ -166,6 +166,8 @@ def compare(
     for known in loaded.values():
         if runnable:
             kept_together(known)  # raises
+        if isinstance(problem, TrainingJob):
+            problem.for_workload(known)  # raises
         devices = choose_cluster(known, cluster, accelerators, cpus, size, objective)
         with_rules(problem, devices, **about, max_stages=max_stages, fixed=fixed, file=cluster)
     for option, texts in about.items():
