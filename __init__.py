@@ -10,7 +10,7 @@ workloads, files   `Workload`, `load`, `save`, `dumps`, `from_networkx`, `from_p
 devices            `Cluster`, `DeviceKind`, `Link`, `PairLink`, `accelerators_and_cpus`,
                    `cluster_from_pandas`, `load_cluster`; `Topology`, `topology`; measured:
                    `measure`, `to_cluster`
-problems           `Throughput`, `Latency`, `TrainingJob` with `LayerRule`,
+problems           `Throughput`, `Latency`, `PipelineJob` with `LayerRule`,
                    `DeviceMapping`; of the first four `PlacementRules`, `load_rules`;
                    `Sharding` over a `DeviceMesh`, of a `TensorProgram` of
                    `Operator` with `Signature` and `Tensor`, from `tensor_program` (a model),
@@ -101,6 +101,7 @@ if TYPE_CHECKING:
     from .instances import Optimizer as Optimizer
     from .instances import PairLink as PairLink
     from .instances import Pipeline as Pipeline
+    from .instances import PipelineJob as PipelineJob
     from .instances import PipelinePlacement as PipelinePlacement
     from .instances import PipelineSchedule as PipelineSchedule
     from .instances import Placement as Placement
@@ -125,7 +126,6 @@ if TYPE_CHECKING:
     from .instances import Throughput as Throughput
     from .instances import Tied as Tied
     from .instances import Topology as Topology
-    from .instances import TrainingJob as TrainingJob
     from .instances import VerificationError as VerificationError
     from .instances import Workload as Workload
     from .instances import accelerators_and_cpus as accelerators_and_cpus
@@ -234,7 +234,7 @@ _MODULES = {
         "Placement PlacementRules Plan Precision "
         "Recomputation ReplicaPlacement Routing Sharding ShardingObjective Signature Split Stage "
         "StageCosts StagePlacement StagecutError Status Tensor TensorProgram TensorSharding "
-        "Throughput Tied Topology TrainingJob "
+        "Throughput Tied Topology PipelineJob "
         "VerificationError Workload accelerators_and_cpus program_workload "
         "topology"
     ),

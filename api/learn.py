@@ -15,9 +15,9 @@ from ..instances import (
     CallPlacement,
     InputError,
     Latency,
+    PipelineJob,
     Plan,
     Problem,
-    TrainingJob,
     Workload,
 )
 from ..instances.common.arrays import Ints
@@ -155,7 +155,7 @@ def _fits(workload: Workload, problem: Problem) -> bool:
     """Say whether iterations have a backward pass, and requests none."""
     if isinstance(problem, Latency):
         return not workload.backward.any()
-    return not isinstance(problem, TrainingJob) or bool(workload.backward.any())
+    return not isinstance(problem, PipelineJob) or bool(workload.backward.any())
 
 
 def learn(

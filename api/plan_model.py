@@ -17,10 +17,10 @@ from ..instances import (
     Cluster,
     InfeasibleError,
     InputError,
+    PipelineJob,
     Problem,
     StagecutError,
     Throughput,
-    TrainingJob,
     Workload,
     is_iteration,
     is_stream,
@@ -75,7 +75,7 @@ def plan(
         Whether to plan the backward pass too; default: whether the model is in training mode, as
         `model.train()` and `model.eval()` set it.
     problem
-        What to minimise; default: in training `TrainingJob(microbatches)`, 1F1B on a chain of
+        What to minimise; default: in training `PipelineJob(microbatches)`, 1F1B on a chain of
         stages; else `Throughput` with contiguous stages. `Latency()` is the time of one request.
     memory_bytes
         Of each device; default: what the GPU that the model is on, or that of `estimate`, has. On
@@ -126,8 +126,8 @@ def plan(
         raise InputError("inputs: give those of one microbatch, such as a tensor")
     made = make(model) if isinstance(model, str) else made_of(model, inputs)
     training = made.model.training if training is None else training
-    problem = problem or (TrainingJob(microbatches) if training else Throughput("contiguous"))
-    if isinstance(problem, TrainingJob) and problem.schedule is None:
+    problem = problem or (PipelineJob(microbatches) if training else Throughput("contiguous"))
+    if isinstance(problem, PipelineJob) and problem.schedule is None:
         problem = replace(problem, schedule=problem.schedule_name)
     if is_stream(problem) and not training:
         raise InputError("problem: a stream has a backward pass; set training to True")

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from ..instances import (
     Cluster,
     InputError,
+    PipelineJob,
     PipelineSchedule,
     Plan,
     Split,
-    TrainingJob,
     Workload,
 )
 from ..instances.common.choices import NAMED_SCHEDULES
@@ -35,7 +35,7 @@ COLUMNS = ("schedule", "chunks", "makespan", "bound", "gap", "bubble", "peak_byt
 def rank_schedules(
     workload: Workload | str | Path,
     cluster: Cluster | None = None,
-    problem: TrainingJob | None = None,
+    problem: PipelineJob | None = None,
     *,
     microbatches: int | None = None,
     schedules: Sequence[PipelineSchedule | str] | None = None,
@@ -54,7 +54,7 @@ def rank_schedules(
     problem
         What is asked for besides the schedule.
     microbatches
-        In place of a problem: `TrainingJob(microbatches)`.
+        In place of a problem: `PipelineJob(microbatches)`.
     schedules
         Default: all that the problem can have.
     chunks
@@ -96,13 +96,13 @@ def rank_schedules(
 
     if not isinstance(workload, Workload):
         workload = load(workload)
-    cluster = cluster or suggested_cluster(workload, "job")
+    cluster = cluster or suggested_cluster(workload, "pipeline")
     if cluster is None:
         raise InputError(f"{workload.name}: it suggests no cluster; give one")
     if problem is None:
         if microbatches is None:
             raise InputError("schedules: give a problem, or microbatches")
-        problem = TrainingJob(microbatches)
+        problem = PipelineJob(microbatches)
     if not workload.backward.any():
         raise InputError(
             f"{workload.name}: it has no backward pass, without which schedules do not differ"
@@ -127,8 +127,8 @@ def rank_schedules(
 
 
 def _problems(
-    problem: TrainingJob, schedules: Sequence[PipelineSchedule | str], chunks: int | None
-) -> list[TrainingJob]:
+    problem: PipelineJob, schedules: Sequence[PipelineSchedule | str], chunks: int | None
+) -> list[PipelineJob]:
     """Return the problem under each schedule that it can have."""
     chain = problem.split is Split.CONTIGUOUS and not problem.relayed
     return [
@@ -146,7 +146,7 @@ def _problems(
 def _row(
     workload: Workload,
     cluster: Cluster,
-    problem: TrainingJob,
+    problem: PipelineJob,
     result: Result,
     limits: Limits,
     method: str,

@@ -12,6 +12,7 @@ from ..instances import (
     DeviceMapping,
     InputError,
     Limit,
+    PipelineJob,
     PipelinePlacement,
     PlacementRules,
     Plan,
@@ -20,7 +21,6 @@ from ..instances import (
     Sharding,
     Solution,
     Throughput,
-    TrainingJob,
     Workload,
     accelerators_and_cpus,
     gap_between,
@@ -76,7 +76,7 @@ def solve(
         Where it can run; default: for a mapping the devices of its topology, else the cluster
         that the workload's file suggests, for an iteration without its CPUs.
     problem
-        What to minimise, and which splits are allowed; default: `TrainingJob()` for a
+        What to minimise, and which splits are allowed; default: `PipelineJob()` for a
         workload with layer configurations, else `Throughput()`.
     method
         ``auto`` chooses and says what it chose; others: `stagecut.METHODS`. What some read
@@ -200,8 +200,8 @@ def chosen(
         cluster = accelerators_and_cpus(problem.topology.size)
     if cluster is None and isinstance(problem, Sharding):
         cluster = accelerators_and_cpus(problem.mesh.size)
-    problem = problem or (Throughput() if workload.layers is None else TrainingJob())
-    if isinstance(problem, TrainingJob):
+    problem = problem or (Throughput() if workload.layers is None else PipelineJob())
+    if isinstance(problem, PipelineJob):
         problem = problem.for_workload(workload)
     cluster = cluster or suggested_cluster(workload, problem.name)
     if cluster is None:
@@ -220,7 +220,7 @@ def _on(start: Plan, cluster: Cluster) -> Plan:
     return replace(start, cluster=cluster, solution=solution)
 
 
-def _say_pieces(task: Task[Problem], problem: TrainingJob, search: Search[Solution]) -> None:
+def _say_pieces(task: Task[Problem], problem: PipelineJob, search: Search[Solution]) -> None:
     """Note that a plan in pieces is faster than the chain found, where a short look shows one."""
     chain, seconds = search.best, PIECES_SHARE * search.seconds
     plain = problem.chunks_per_device == 1 and not (problem.order or problem.relayed)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from stagecut import Cluster, Throughput, TrainingJob, Workload, accelerators_and_cpus, load
+from stagecut import Cluster, PipelineJob, Throughput, Workload, accelerators_and_cpus, load
 
 PUBLISHED = Path(os.environ.get("STAGECUT_BENCHMARKS", "../shared/benchmarks")) / "placement"
 Case = tuple[Workload, Cluster | None, Any]
@@ -125,7 +125,7 @@ def iteration() -> tuple[dict[str, Cell], dict[str, Part]]:
 
     cells = {
         f"{name} K={devices} M={microbatches} {schedule}": _shipped(
-            f"{name}-training", devices, TrainingJob(microbatches, schedule)
+            f"{name}-training", devices, PipelineJob(microbatches, schedule)
         )
         for name, devices, microbatches, schedule in (
             ("semantic-fpn", 8, 8, "1f1b"),

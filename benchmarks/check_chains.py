@@ -16,7 +16,7 @@ from itertools import product
 from pathlib import Path
 
 import stagecut
-from stagecut import Cluster, InputError, Limits, Throughput, TrainingJob, VerificationError
+from stagecut import Cluster, InputError, Limits, PipelineJob, Throughput, VerificationError
 from stagecut.instances import Problem, is_iteration
 from stagecut.runtime.verify.bounds.check import check_bound
 
@@ -44,7 +44,7 @@ def cases(args: argparse.Namespace) -> Iterator[tuple[Cluster | None, Problem]]:
         yield None, Throughput(split="contiguous")
     for schedule, microbatches in product(args.schedules, args.microbatches):
         cluster = stagecut.accelerators_and_cpus(args.accelerators, memory_bytes=80 * 2**30)
-        yield cluster, TrainingJob(microbatches, schedule)
+        yield cluster, PipelineJob(microbatches, schedule)
 
 
 def row(name: str, cluster: Cluster | None, problem: Problem, seconds: float) -> str:

@@ -30,10 +30,10 @@ import pandas as pd
 from stagecut import (
     Cluster,
     Limits,
+    PipelineJob,
     PipelinePlacement,
     Plan,
     Throughput,
-    TrainingJob,
     Workload,
     evaluate,
     load,
@@ -66,7 +66,7 @@ def run(cell: Cell, limits: Limits, split: Split, workers: int | None) -> dict[s
     workload = load(f"{name}-training")
     assert workload.cluster is not None
     cluster = workload.cluster.with_counts(accelerators, 0)
-    problem = TrainingJob(microbatches, schedule)
+    problem = PipelineJob(microbatches, schedule)
     keys = ("workload", "accelerators", "microbatches", "schedule")
     row: dict[str, Any] = dict(zip(keys, cell, strict=True)) | {"unit": workload.time_unit}
     begun, cpu = time.monotonic(), time.process_time()
@@ -108,14 +108,14 @@ def max_load(name: str, cluster: Cluster, split: Split, limits: Limits) -> Plan 
 
 
 def simulated(
-    workload: Workload, cluster: Cluster, problem: TrainingJob, plan: Plan | None
+    workload: Workload, cluster: Cluster, problem: PipelineJob, plan: Plan | None
 ) -> float | None:
     """Return the makespan of a plan for the max-load, None if it cannot run or does not fit."""
     if plan is None:
         return None
     assert isinstance(plan.solution, Placement)
     device = plan.solution.device
-    free = TrainingJob(problem.microbatches, problem.schedule, "noncontiguous")
+    free = PipelineJob(problem.microbatches, problem.schedule, "noncontiguous")
     objectives = []
     for asked, order in ((problem, in_order(workload, device)), (free, np.unique(device))):
         if order is not None:

@@ -17,7 +17,7 @@ from rich.text import Text
 from ..api.case_record import RECORD
 from ..api.cases import ComparisonCase, cases, run_cases
 from ..api.compare import Row, summaries, tabulate
-from ..instances import InputError, Throughput, TrainingJob, Workload
+from ..instances import InputError, PipelineJob, Throughput, Workload
 from ..instances.common.escape import plain
 from ..instances.formats.files import load
 from ..instances.formats.source import read_source
@@ -144,7 +144,7 @@ def compare(
         {
             "throughput": placing,
             "latency": {"calls": calls},
-            "job": {
+            "pipeline": {
                 **placing,
                 **batch,
                 "microbatches": asked.microbatches,
@@ -166,7 +166,7 @@ def compare(
     for known in loaded.values():
         if runnable:
             kept_together(known)  # raises
-        if isinstance(problem, TrainingJob):
+        if isinstance(problem, PipelineJob):
             problem.for_workload(known)  # raises
         devices = choose_cluster(known, cluster, accelerators, cpus, size, objective)
         with_rules(problem, devices, **about, max_stages=max_stages, fixed=fixed, file=cluster)
@@ -175,7 +175,7 @@ def compare(
     typed += _typed({"max_stages": max_stages, "fixed": fixed})
     typed += _typed({"accelerators": accelerators, "cpus": cpus, "memory": memory})
     layered = any(known.layers is not None for known in loaded.values())
-    usual = ("auto", *RULES) if problem.name == "job" and not layered else DEFAULT_METHODS
+    usual = ("auto", *RULES) if problem.name == "pipeline" and not layered else DEFAULT_METHODS
     names = _listed(methods, [method for method in usual if method in METHODS[problem.name]])
     todo = cases(
         workloads,

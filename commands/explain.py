@@ -75,7 +75,7 @@ def explain(
         )
         asked = choose_objective(loaded, objective, microbatches)
         batch = {"microbatches": microbatches}
-        options = {"throughput": {}, "latency": {}, "job": batch}
+        options = {"throughput": {}, "latency": {}, "pipeline": batch}
         problem = pose_problem(asked, options, loaded)
         found = explain_plan(
             loaded, cluster=devices, problem=problem, node=node, seconds=time_limit, most=most

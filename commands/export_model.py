@@ -33,7 +33,7 @@ def export_model(
     objective: Annotated[
         str | None,
         typer.Option(
-            autocompletion=names.one_of("throughput", "job"),
+            autocompletion=names.one_of("throughput", "pipeline"),
             help="throughput, or job (default with --microbatches).",
         ),
     ] = None,
@@ -65,8 +65,8 @@ def export_model(
     asked = read_schedule(schedule, microbatches)
     check_outputs(output, inputs=[workload, cluster, asked.file, fixed])
     loaded = load(workload)
-    chosen = objective or ("throughput" if asked.microbatches is None else "job")
-    if chosen not in ("throughput", "job"):
+    chosen = objective or ("throughput" if asked.microbatches is None else "pipeline")
+    if chosen not in ("throughput", "pipeline"):
         raise InputError(f"--objective: {chosen!r} is not throughput or job")
     check_schedule_file(asked, chosen)
     limit = parse_bytes(memory, "--memory")
@@ -80,7 +80,7 @@ def export_model(
                 "pipeline": pipeline,
                 "overlap": overlap,
             },
-            "job": {
+            "pipeline": {
                 "split": split,
                 "overlap": overlap,
                 "relayed": relayed,

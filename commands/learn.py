@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from ..instances import InputError, Latency, Split, Throughput, TrainingJob
+from ..instances import InputError, Latency, PipelineJob, Split, Throughput
 from ..instances.common.errors import quote
 from ..instances.formats.writing import write_whole
 from .common import options
@@ -119,15 +119,15 @@ def _families(text: str) -> list[str]:
 
 def _problems(
     objective: str, split: Split | None, microbatches: int | None
-) -> tuple[Throughput | TrainingJob | Latency, ...]:
+) -> tuple[Throughput | PipelineJob | Latency, ...]:
     if objective == "latency":
         if split is not None or microbatches is not None:
             raise InputError("--objective latency: has no --split and no --microbatches; leave out")
         return (Latency(),)
-    if objective == "job":
+    if objective == "pipeline":
         if split not in (None, "contiguous"):
             raise InputError("--split: plans for training jobs are learned contiguous alone")
-        return (TrainingJob(8 if microbatches is None else microbatches, "1f1b"),)
+        return (PipelineJob(8 if microbatches is None else microbatches, "1f1b"),)
     if objective != "throughput":
         raise InputError(f"--objective: {quote(objective)}; use throughput, job or latency")
     if microbatches is not None:

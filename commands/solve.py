@@ -167,7 +167,7 @@ def solve(
     limit = parse_bytes(memory, "--memory")
     devices = choose_cluster(loaded, cluster, accelerators, cpus, limit, chosen)
     loaded = choose_ties(loaded, tied, chosen, microbatches)
-    ranked = chosen == "job" and loaded.layers is None and schedule == "all"
+    ranked = chosen == "pipeline" and loaded.layers is None and schedule == "all"
     placing = {"split": split, "overlap": overlap, "relayed": relayed}
     batch = {"microbatches": microbatches, "schedule": None if ranked else schedule}
     problem = pose_problem(
@@ -175,7 +175,7 @@ def solve(
         {
             "throughput": {**placing, "cpu_split": cpu_split, "pipeline": pipeline},
             "latency": {"calls": calls},
-            "job": {
+            "pipeline": {
                 **placing,
                 **batch,
                 "actions": asked.actions,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..instances import Problem, TrainingJob, is_stream
+from ..instances import PipelineJob, Problem, is_stream
 from .job.iteration_bounds import iteration_cheap_bounds
 from .job.stream_bounds import stream_cheap_bounds
 from .latency.cheap_bounds import latency_cheap_bounds
@@ -15,7 +15,7 @@ from .task import Task
 from .throughput.cheap_bounds import throughput_cheap_bounds
 
 
-def _job_cheap_bounds(task: Task[TrainingJob]) -> Iterator[tuple[float, str]]:
+def _job_cheap_bounds(task: Task[PipelineJob]) -> Iterator[tuple[float, str]]:
     """Return the bounds of a training job by whether it ends."""
     found = stream_cheap_bounds if is_stream(task.problem) else iteration_cheap_bounds
     return found(task)
@@ -25,7 +25,7 @@ def _job_cheap_bounds(task: Task[TrainingJob]) -> Iterator[tuple[float, str]]:
 _BOUNDS: dict[str, Callable[[Task[Any]], Iterator[tuple[float, str]]]] = {
     "throughput": throughput_cheap_bounds,
     "latency": latency_cheap_bounds,
-    "job": _job_cheap_bounds,
+    "pipeline": _job_cheap_bounds,
     "mapping": mapping_cheap_bounds,
     "sharding": sharding_cheap_bounds,
 }

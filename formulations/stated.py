@@ -231,7 +231,7 @@ FORMULATIONS: dict[str, dict[str, Callable[[Task[Any]], Stated]]] = {
         "big-m": lambda task: _calls(task, potentials=False),
         "potentials": lambda task: _calls(task, potentials=True),
     },
-    "job": {"actions": _actions},
+    "pipeline": {"actions": _actions},
     "stream": {"slots": _slots},
     "mapping": {"joint": _joint},
     "sharding": {

@@ -12,10 +12,10 @@ from ..instances import (
     Costs,
     DeviceMapping,
     Latency,
+    PipelineJob,
     Plan,
     Problem,
     Sharding,
-    TrainingJob,
     Workload,
     price,
     program_of,
@@ -87,7 +87,7 @@ def pose(
     """
     if isinstance(problem, DeviceMapping):
         check_weights(workload, problem)
-    if isinstance(problem, TrainingJob):
+    if isinstance(problem, PipelineJob):
         problem = cast("P", problem.for_workload(workload))
     if isinstance(problem, Sharding):
         program_of(workload)

@@ -25,6 +25,7 @@ from .model.cluster import ACCELERATOR, CPU, Cluster, Device, DeviceKind, accele
 from .model.costs import Costs, price, without_links
 from .model.layers import Layers
 from .model.network.links import Link, PairLink
+from .model.pipeline_job import LayerRule, PipelineJob, is_iteration, is_stream
 from .model.placement_rules import PlacementRules
 from .model.plan import Plan, gap_between
 from .model.planned import Planned, plan_of
@@ -44,7 +45,6 @@ from .model.solution import (
     in_stages,
 )
 from .model.stage_costs import StageCosts, stage_costs
-from .model.training_job import LayerRule, TrainingJob, is_iteration, is_stream
 from .model.training_layers import layers_of
 from .model.workload import Workload
 from .topologies import Topology, topology
@@ -105,7 +105,7 @@ __all__ = [
     "Throughput",
     "Tied",
     "Topology",
-    "TrainingJob",
+    "PipelineJob",
     "VerificationError",
     "Workload",
     "accelerators_and_cpus",

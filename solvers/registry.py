@@ -18,7 +18,7 @@ from .throughput import methods as throughput
 METHODS: dict[str, dict[str, Method[Any]]] = {
     "throughput": throughput.METHODS,
     "mapping": mapping.METHODS,
-    "job": job.METHODS,
+    "pipeline": job.METHODS,
     "latency": latency.METHODS,
     "sharding": sharding.METHODS,
 }
@@ -46,7 +46,7 @@ def split_argument(problem: str, method: str) -> tuple[str, dict[str, str]]:
 
     Examples
     --------
-    >>> split_argument("job", "deepspeed-type:conv|linear")
+    >>> split_argument("pipeline", "deepspeed-type:conv|linear")
     ('deepspeed-type', {'type': 'conv|linear'})
     """
     name, colon, value = method.partition(":")

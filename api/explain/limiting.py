@@ -10,10 +10,10 @@ import numpy as np
 from ...formulations.task import Task, pose
 from ...instances import (
     Latency,
+    PipelineJob,
     Plan,
     Problem,
     Throughput,
-    TrainingJob,
     Workload,
     is_iteration,
     is_stream,
@@ -141,7 +141,7 @@ def _pool(plan: Plan, load: Load) -> list[str]:
     ]
 
 
-def _waiting(load: Load, report: Report, problem: TrainingJob, unit: str) -> Iterator[str]:
+def _waiting(load: Load, report: Report, problem: PipelineJob, unit: str) -> Iterator[str]:
     waits = report.objective - load.busy
     if waits > 1e-9 * report.objective:
         yield (
@@ -189,7 +189,7 @@ def _evenness(plan: Plan, loads: tuple[Load, ...], unit: str) -> Iterator[str]:
         yield f"Without any work: {', '.join(idle)}."
 
 
-def _long_first(problem: TrainingJob, loads: tuple[Load, ...]) -> Iterator[str]:
+def _long_first(problem: PipelineJob, loads: tuple[Load, ...]) -> Iterator[str]:
     """Say why the first stage of a chain is much the longest, where microbatches are few."""
     used = [load for load in loads if load.nodes]
     few = problem.batch <= FEW * len(used)

@@ -16,6 +16,7 @@ from ...instances import (
     Latency,
     Link,
     PairLink,
+    PipelineJob,
     PipelineSchedule,
     Plan,
     Problem,
@@ -23,7 +24,6 @@ from ...instances import (
     Split,
     Throughput,
     Tied,
-    TrainingJob,
     Workload,
     is_iteration,
     is_stream,
@@ -206,7 +206,7 @@ def _freed(workload: Workload, cluster: Cluster, problem: Problem) -> Iterator[_
 
 def _without_rules(problem: Problem) -> Iterator[tuple[str, Problem]]:
     """Yield the problem without one of the user's rules each: what pins and others cost."""
-    if not isinstance(problem, Throughput | Latency | TrainingJob):
+    if not isinstance(problem, Throughput | Latency | PipelineJob):
         return
     rules = problem.placement_rules
     left = [

@@ -18,7 +18,7 @@ METHODS = {
         "auto", "dp", "linear-dp", "multilevel", "pipedream", "milp", "column-generation",
         "greedy", "local-search", "random", "learned", "single", "metis",
     ),
-    "job": (
+    "pipeline": (
         "auto", "dp", "milp", "piper", "equal-stages", "data-parallel", "pipedream", "learned",
         "megatron", "vllm", "torchtitan", "deepspeed-uniform", "deepspeed-parameters",
         "deepspeed-type", "accelerate-balanced", "block-dp",
@@ -35,7 +35,7 @@ METHODS = {
 #: What `export` writes placements for.
 LAUNCHERS = ("python", "csv", "torchtitan", "megatron", "deepspeed", "vllm", "accelerate")
 #: Problems of `solve` and `compare`.
-SOLVED = ("throughput", "job", "latency")
+SOLVED = ("throughput", "pipeline", "latency")
 #: Schedules of `simulate`.
 SIMULATED = (
     "gpipe", "1f1b", "interleaved", "pipedream", "2bw", "zb-h1", "zb-h2", "single", "inference",

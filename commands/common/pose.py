@@ -14,12 +14,12 @@ from ...instances import (
     InputError,
     Latency,
     Link,
+    PipelineJob,
     PipelineSchedule,
     Plan,
     Problem,
     Sharding,
     Throughput,
-    TrainingJob,
     Workload,
     accelerators_and_cpus,
 )
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 #: Below, a unit was forgotten.
 LEAST_MEMORY = 2**20
 
-OBJECTIVES = ("throughput", "job", "latency")
+OBJECTIVES = ("throughput", "pipeline", "latency")
 NETWORKS = ("host", "p2p", "bus", "topology")
 
 
@@ -96,10 +96,10 @@ def choose_objective(workload: Workload, asked: str | None, microbatches: int | 
         If microbatches of a workload for inference are given, and not what for.
     """
     if asked is None and workload.layers is not None:
-        return "job"
+        return "pipeline"
     if asked is None and microbatches is not None:
         if workload.backward.any():
-            return "job"
+            return "pipeline"
         raise InputError(
             f"--microbatches: {workload.name} has no backward pass, so it is planned for a stream "
             "without end; give --objective job for forward passes of a batch, or a workload "
@@ -126,7 +126,7 @@ def choose_ties(
         ERR.print(
             f"--tied: {workload.name} names no tied weights{kept}", style="dim", highlight=False
         )
-    iteration = objective == "job" and workload.layers is None
+    iteration = objective == "pipeline" and workload.layers is None
     if tied is None and not (iteration and are_copied(workload)):
         return workload
     return tied_as(workload, tied or Tied.COPIES, microbatches or 1 if iteration else 1)
@@ -168,7 +168,7 @@ def pose_problem(
         return Throughput(**given)  # type: ignore[arg-type]  # the problem checks its fields
     if objective == "latency":
         return Latency(**given)  # type: ignore[arg-type]
-    job = TrainingJob(**given)  # type: ignore[arg-type]
+    job = PipelineJob(**given)  # type: ignore[arg-type]
     return job if workload is None else job.for_workload(workload)
 
 
@@ -303,5 +303,5 @@ def names_file(schedule: str) -> bool:
 
 def check_schedule_file(asked: Asked, objective: str) -> None:
     """Raise InputError if a file is given for another objective than a training job."""
-    if asked.actions is not None and objective != "job":
+    if asked.actions is not None and objective != "pipeline":
         raise InputError(f"--schedule: a file is for --objective job, not {objective}")

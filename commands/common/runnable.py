@@ -124,7 +124,7 @@ def fitted(target: str | None, objective: str, workload: Workload, given: Fitted
         raise InputError(f"{option}: it must be one of {', '.join(names.LAUNCHERS)}")
     if objective == "latency":
         raise InputError(f"{option}: it runs pipelines; plan with --objective job")
-    staged = objective == "job" and (
+    staged = objective == "pipeline" and (
         workload.layers is not None or given.schedule == PipelineSchedule.STREAM
     )
     if target == "python" and staged:

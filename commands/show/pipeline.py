@@ -10,7 +10,7 @@ from rich.table import Table
 
 from ...api.break_even import MAX_MICROBATCHES, BreakEven, break_even
 from ...api.gain import Gain, gain
-from ...instances import PipelinePlacement, TrainingJob, Workload, is_iteration
+from ...instances import PipelineJob, PipelinePlacement, Workload, is_iteration
 from ...runtime import Report
 from ...runtime.simulate.simulator import simulate
 from ...solvers import Result
@@ -125,7 +125,7 @@ def _right_for(right: BreakEven | None) -> str:
 
 
 def iteration_table(
-    report: Report, problem: TrainingJob, solution: PipelinePlacement, title: str, of_unit: str
+    report: Report, problem: PipelineJob, solution: PipelinePlacement, title: str, of_unit: str
 ) -> Table:
     """Return the table of devices in the order of their first stages; times per microbatch."""
     numbers: dict[int, list[int]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...instances import Cluster, TrainingJob, Workload
+from ...instances import Cluster, PipelineJob, Workload
 from ..common.clock import STARTED
 from ..common.console import INFEASIBLE, NO_PLAN, OUT, end, print_json, progress
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def rank(
     workload: Workload,
     cluster: Cluster,
-    problem: TrainingJob,
+    problem: PipelineJob,
     chunks: int | None,
     method: str,
     limits: Limits,

@@ -13,7 +13,7 @@ from blocks import HEAD, indented, is_mathematics, rules_of, sentences, typeset
 ROOT = Path(__file__).resolve().parents[2]
 PROBLEMS = {
     "throughput": "Throughput",
-    "job": "Training jobs",
+    "pipeline": "Training jobs",
     "latency": "Latency",
     "mapping": "Mapping",
     "sharding": "Sharding",

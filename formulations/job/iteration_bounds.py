@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...instances import Split, Throughput, TrainingJob
+from ...instances import PipelineJob, Split, Throughput
 from ...instances.common.arrays import Floats
 from ...instances.common.compiling import NotCompiled, compiled_only_if
 from ...instances.model.kept_bytes import kept_bytes
@@ -86,7 +86,7 @@ class Divided:
 MOST_PASSES = 1_500
 
 
-def iteration_cheap_bounds(task: Task[TrainingJob]) -> Iterator[tuple[float, str]]:
+def iteration_cheap_bounds(task: Task[PipelineJob]) -> Iterator[tuple[float, str]]:
     """Yield bounds with their origins, the quickest first."""
     problem = task.problem
     inner = max_load_task(task)
@@ -98,7 +98,7 @@ def iteration_cheap_bounds(task: Task[TrainingJob]) -> Iterator[tuple[float, str
             yield from _divisible(task, graph)
 
 
-def _divisible(task: Task[TrainingJob], graph: Hypergraph) -> Iterator[tuple[float, str]]:
+def _divisible(task: Task[PipelineJob], graph: Hypergraph) -> Iterator[tuple[float, str]]:
     """Yield the bound by divisible work, if no schedule has many passes."""
     kinds = np.flatnonzero(task.costs.count)
     work = graph.compute[kinds].min(axis=0).sum(axis=1)
@@ -108,7 +108,7 @@ def _divisible(task: Task[TrainingJob], graph: Hypergraph) -> Iterator[tuple[flo
         yield divisible_bound(task.problem, sizes, work), ORIGIN
 
 
-def max_load_task(task: Task[TrainingJob]) -> Task[Throughput]:
+def max_load_task(task: Task[PipelineJob]) -> Task[Throughput]:
     """Return the task whose objective, times M, is below every plan's makespan.
 
     Every plan of the iteration is one of it. Stages of a chain that share a device, and the stage
@@ -125,7 +125,7 @@ def max_load_task(task: Task[TrainingJob]) -> Task[Throughput]:
     return pose(workload, task.cluster, Throughput(split=split, overlap=problem.overlap))
 
 
-def divisible_bound(problem: TrainingJob, sizes: Sequence[int], work: Floats) -> float:
+def divisible_bound(problem: PipelineJob, sizes: Sequence[int], work: Floats) -> float:
     """Return the least makespan of work divided at will: no chain of stages is faster.
 
     Parameters

@@ -69,7 +69,7 @@ from itertools import pairwise
 import numpy as np
 import pyomo.environ as pyo
 
-from ...instances import InfeasibleError, PipelinePlacement, TrainingJob
+from ...instances import InfeasibleError, PipelineJob, PipelinePlacement
 from ...instances.common.arrays import Floats, Ints
 from ..program import Start
 from ..program import Value as ValueOf
@@ -134,7 +134,7 @@ class IterationData:
     floor: float
 
     @property
-    def problem(self) -> TrainingJob:
+    def problem(self) -> PipelineJob:
         """As asked."""
         return self.line.problem
 
@@ -268,7 +268,7 @@ class IterationModel:
 
 
 def iteration_model(
-    task: Task[TrainingJob], *, reference: float | None = None, floor: float = 0.0
+    task: Task[PipelineJob], *, reference: float | None = None, floor: float = 0.0
 ) -> IterationModel:
     """State the program.
 
@@ -482,7 +482,7 @@ def _objective(m: pyo.ConcreteModel, data: IterationData) -> None:
 
 
 def iteration_data(
-    task: Task[TrainingJob], reference: float | None, floor: float = 0.0
+    task: Task[PipelineJob], reference: float | None, floor: float = 0.0
 ) -> IterationData:
     """Return the data of the program.
 
@@ -513,7 +513,7 @@ def iteration_data(
     return IterationData(stated, edges, _values(task, stated), orders, scale, floor / scale)
 
 
-def _values(task: Task[TrainingJob], stated: Line) -> dict[MovedOutput, float]:
+def _values(task: Task[PipelineJob], stated: Line) -> dict[MovedOutput, float]:
     """Return what other units need, and the time to move it between a device and host memory."""
     workload, unit = task.workload, stated.graph.unit_of.tolist()
     transfer = task.costs.transfer[stated.kinds[0]].tolist()

@@ -35,7 +35,7 @@ from itertools import pairwise, permutations
 
 import numpy as np
 
-from ...instances import Throughput, TrainingJob, Workload
+from ...instances import PipelineJob, Throughput, Workload
 from ...instances.common.arrays import Bools, Floats, Ints, frozen
 from ...instances.model.kept_bytes import kept_bytes
 from ...instances.model.placement_rules import NO_RULES
@@ -81,7 +81,7 @@ class Line:
     """
 
     graph: Hypergraph
-    problem: TrainingJob
+    problem: PipelineJob
     kinds: Ints
     count: Ints
     compute: Floats
@@ -128,7 +128,7 @@ class Line:
         return numbers_of_stages(self.problem, int(self.count.sum()), self.graph.size)
 
 
-def numbers_of_stages(problem: TrainingJob, devices: int, units: int) -> list[int]:
+def numbers_of_stages(problem: PipelineJob, devices: int, units: int) -> list[int]:
     """Return the numbers of stages that a schedule allows, in increasing order.
 
     Parameters
@@ -145,12 +145,12 @@ def numbers_of_stages(problem: TrainingJob, devices: int, units: int) -> list[in
     return [s for s in sizes if chunks == 1 or problem.batch % (s // chunks) == 0]
 
 
-def _most_stages(problem: TrainingJob, devices: int, units: int) -> int:
+def _most_stages(problem: PipelineJob, devices: int, units: int) -> int:
     most = min(devices * problem.chunks_per_device, units)
     return min(most, problem.placement_rules.max_stages or most)
 
 
-def line(task: Task[TrainingJob]) -> Line:
+def line(task: Task[PipelineJob]) -> Line:
     """Return the task as a chain of ideals."""
     workload, costs, problem = task.workload, task.costs, task.problem
     like = pose(
@@ -244,7 +244,7 @@ def chain_edges(workload: Workload) -> list[tuple[int, int]]:
     ]
 
 
-def _late_nets(task: Task[TrainingJob], graph: Hypergraph) -> Bools:
+def _late_nets(task: Task[PipelineJob], graph: Hypergraph) -> Bools:
     """Return which nets have a forward node that some other unit needs in its backward pass only.
 
     Relayed data is received in the pass that sends it.

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...instances import TrainingJob
+from ...instances import PipelineJob
 from ...instances.common.arrays import Floats, Ints
 from ...instances.model.schedule import check_size
 from . import chain_kernel as chain_kernel
@@ -156,7 +156,7 @@ class ScheduleOrder:
         return kept
 
 
-def order_of(problem: TrainingJob, stages: int, trains: bool) -> ScheduleOrder:
+def order_of(problem: PipelineJob, stages: int, trains: bool) -> ScheduleOrder:
     """Return the order of a chain of so many stages.
 
     Parameters
@@ -188,7 +188,7 @@ def order_of(problem: TrainingJob, stages: int, trains: bool) -> ScheduleOrder:
     return ScheduleOrder(stages, m, np.arange(stages), tuple(tables))
 
 
-def _backward_rounds(problem: TrainingJob, stages: int, s: int) -> dict[int, int]:
+def _backward_rounds(problem: PipelineJob, stages: int, s: int) -> dict[int, int]:
     behind = stages - s - 1
     if problem.schedule in ("zb-h1", "zb-h2"):
         factor = 1 if problem.schedule == "zb-h1" else 2

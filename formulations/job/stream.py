@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...instances import TIME_UNITS, InputError, Layers, Stage, TrainingJob, Workload, layers_of
+from ...instances import TIME_UNITS, InputError, Layers, PipelineJob, Stage, Workload, layers_of
 from ...instances.common.arrays import Bools, Floats, Ints, frozen
 from ..rules.stages import StageRules, stage_rules
 from ..task import Task
@@ -87,7 +87,7 @@ class Staging:
 
     workload: Workload
     layers: Layers
-    problem: TrainingJob
+    problem: PipelineJob
     microbatches: int
     bandwidth: float
     server_bandwidth: float
@@ -166,7 +166,7 @@ class Staging:
         return -(-(behind + replicas) // replicas)
 
 
-def state_staging(task: Task[TrainingJob]) -> Staging:
+def state_staging(task: Task[PipelineJob]) -> Staging:
     """Return the arrays of a training task.
 
     Raises
@@ -260,7 +260,7 @@ def _rule_nodes(workload: Workload, nodes: Iterable[int | str], what: str) -> li
     return found
 
 
-def _uncut(workload: Workload, problem: TrainingJob, unit_of: Ints) -> Ints:
+def _uncut(workload: Workload, problem: PipelineJob, unit_of: Ints) -> Ints:
     ends = [_rule_nodes(workload, pair, "uncut") for pair in problem.uncut]
     return frozen(unit_of[np.array(ends, np.int64).reshape(-1, 2)], np.int64)
 
@@ -274,7 +274,7 @@ def _joined(rules: StageRules) -> Ints:
     return frozen(np.array(pairs, np.int64).reshape(-1, 2), np.int64)
 
 
-def _allowed_configurations(workload: Workload, layers: Layers, problem: TrainingJob) -> Ints:
+def _allowed_configurations(workload: Workload, layers: Layers, problem: PipelineJob) -> Ints:
     """Return the configurations that switches and rules leave, by number in `layers`."""
     wanted = np.full(workload.n, problem.recomputation, dtype="U8")
     keep = np.ones(layers.size, np.bool_)
@@ -307,7 +307,7 @@ def _allowed_configurations(workload: Workload, layers: Layers, problem: Trainin
 
 
 def _allowed_replicas(
-    workload: Workload, problem: TrainingJob, microbatches: int, devices: int, node_of: Ints
+    workload: Workload, problem: PipelineJob, microbatches: int, devices: int, node_of: Ints
 ) -> tuple[Ints, Bools]:
     """Return the possible d, and which of them each unit's stage may have."""
     divisors = [

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...instances import TrainingJob
+from ...instances import PipelineJob
 from ...instances.common.arrays import Floats, Ints
 from ..task import Task
 from .stream import Staging, state_staging
@@ -31,7 +31,7 @@ SLACK = 1e-11
 ROUNDS = 80
 
 
-def stream_cheap_bounds(task: Task[TrainingJob]) -> Iterator[tuple[float, str]]:
+def stream_cheap_bounds(task: Task[PipelineJob]) -> Iterator[tuple[float, str]]:
     """Yield bounds on the objective with their origins; none where a layer fits on no device."""
     staging = state_staging(task)
     longest = _heaviest(staging) * (1 - SLACK)

@@ -113,12 +113,12 @@ class Pipeline(Choice):
 
 
 class PipelineSchedule(Choice):
-    """In which order a pipeline's devices work, or that it never ends; see `TrainingJob`.
+    """In which order a pipeline's devices work, or that it never ends; see `PipelineJob`.
 
     Examples
     --------
     >>> import stagecut
-    >>> stagecut.TrainingJob(8, schedule="zb-h1").schedule is PipelineSchedule.ZB_H1
+    >>> stagecut.PipelineJob(8, schedule="zb-h1").schedule is PipelineSchedule.ZB_H1
     True
     """
 
@@ -140,12 +140,12 @@ NAMED_SCHEDULES = tuple(
 
 
 class Recomputation(Choice):
-    """Whether layers compute activations again in the backward pass; see `TrainingJob`.
+    """Whether layers compute activations again in the backward pass; see `PipelineJob`.
 
     Examples
     --------
     >>> import stagecut
-    >>> stagecut.TrainingJob(recomputation="off").recomputation is Recomputation.OFF
+    >>> stagecut.PipelineJob(recomputation="off").recomputation is Recomputation.OFF
     True
     """
 
@@ -155,12 +155,12 @@ class Recomputation(Choice):
 
 
 class InFlight(Choice):
-    """What a stream of microbatches keeps in memory, by its schedule; see `TrainingJob`.
+    """What a stream of microbatches keeps in memory, by its schedule; see `PipelineJob`.
 
     Examples
     --------
     >>> import stagecut
-    >>> stagecut.TrainingJob(schedule="stream", in_flight="2bw").in_flight is InFlight.TWO_BW
+    >>> stagecut.PipelineJob(schedule="stream", in_flight="2bw").in_flight is InFlight.TWO_BW
     True
     """
 
@@ -171,12 +171,12 @@ class InFlight(Choice):
 
 
 class Optimizer(Choice):
-    """Whose state a training job keeps per weight; see `TrainingJob`.
+    """Whose state a training job keeps per weight; see `PipelineJob`.
 
     Examples
     --------
     >>> import stagecut
-    >>> stagecut.TrainingJob(optimizer="adam").optimizer is Optimizer.ADAM
+    >>> stagecut.PipelineJob(optimizer="adam").optimizer is Optimizer.ADAM
     True
     """
 
@@ -187,12 +187,12 @@ class Optimizer(Choice):
 
 
 class Precision(Choice):
-    """Of weights, gradients and optimizer state of a training job; see `TrainingJob`.
+    """Of weights, gradients and optimizer state of a training job; see `PipelineJob`.
 
     Examples
     --------
     >>> import stagecut
-    >>> stagecut.TrainingJob(precision="mixed").precision is Precision.MIXED
+    >>> stagecut.PipelineJob(precision="mixed").precision is Precision.MIXED
     True
     """
 

@@ -11,11 +11,11 @@ import msgspec
 
 from ..common.errors import prefix_errors, quote
 from ..common.units import NodeId
+from ..model.pipeline_job import is_stream
 from ..model.plan import Plan, gap_between
 from ..model.planned import Planned, plan_of
 from ..model.problem import DeviceMapping, Problem, names_stages, objective_unit
 from ..model.sharding.problem import Sharding
-from ..model.training_job import is_stream
 from ..model.workload import Workload
 from .plan_json import PlanFile, convert, read_problem, write_plan
 from .source import Source, read_source

@@ -17,11 +17,11 @@ import msgspec
 from ..common.errors import InputError, prefix_errors, quote
 from ..common.json_values import read_mapping, to_json
 from ..model.cluster import Cluster
+from ..model.pipeline_job import PipelineJob, is_stream
 from ..model.plan import Plan
 from ..model.problem import DeviceMapping, Latency, Problem, Throughput
 from ..model.sharding.problem import Sharding
 from ..model.solution import Solution
-from ..model.training_job import TrainingJob, is_stream
 from ..model.workload import Workload
 from ..topologies import write_topology
 from ..topologies.topology_json import TopologyFile, make_topology
@@ -303,13 +303,13 @@ def convert(source: Source, values: object, kind: type[Any], where: str) -> Any:
 
 
 #: Of training jobs without end, whose stages have replicas and configurations.
-STREAM = Codec(TrainingJob, StagesRecord, encode_stages, decode_stages)
+STREAM = Codec(PipelineJob, StagesRecord, encode_stages, decode_stages)
 
 #: Problem → how its solutions are written and read; of training jobs those of an iteration.
 CODECS: dict[str, Codec] = {
     "throughput": Codec(Throughput, PlacementRecord, encode_placement, decode_placement),
     "mapping": Codec(DeviceMapping, MappedRecord, encode_mapped, decode_mapped, MappingRecord),
-    "job": Codec(TrainingJob, PipelineRecord, encode_pipeline, decode_pipeline),
+    "pipeline": Codec(PipelineJob, PipelineRecord, encode_pipeline, decode_pipeline),
     "latency": Codec(Latency, CallsRecord, encode_calls, decode_calls),
     "sharding": Codec(
         Sharding, ShardedOperatorsRecord, encode_sharding, decode_sharding, ShardingRecord

@@ -58,7 +58,7 @@ def _schema(*kinds: type[Any]) -> dict[str, Any]:
 
 def _plan_schema() -> dict[str, Any]:
     """Return the schema of plans: what problem and solution look like goes by the problem."""
-    codecs = [*CODECS.items(), ("job", STREAM)]
+    codecs = [*CODECS.items(), ("pipeline", STREAM)]
     stated = {name: codec.statement or codec.problem for name, codec in codecs}
     used = [kind for name, codec in codecs for kind in (stated[name], codec.record)]
     checked = (

@@ -11,7 +11,7 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
 
-from ..model.training_job import TrainingJob
+from ..model.pipeline_job import PipelineJob
 
 WORKLOAD = "stagecut-workload"
 CLUSTER = "stagecut-cluster"
@@ -61,12 +61,12 @@ def upgraded(data: dict[str, Any], version: int) -> dict[str, Any]:
 def _job(problem: dict[str, Any]) -> dict[str, Any]:
     """Return a problem of a version before 4, in which streams and iterations were two problems."""
     own = {key: value for key, value in problem.items() if key not in ("name", "objective")}
-    defaults = {item.name: item.default for item in fields(TrainingJob)}
+    defaults = {item.name: item.default for item in fields(PipelineJob)}
     if problem.get("name") == "iteration":
-        return {"name": "job", **defaults, **own}
+        return {"name": "pipeline", **defaults, **own}
     if problem.get("name") == "training" and problem.get("objective") == "time-per-sample":
         kept = {"schedule": "stream", "in_flight": problem.get("schedule")}
-        return {"name": "job", **defaults, **own, **kept}
+        return {"name": "pipeline", **defaults, **own, **kept}
     return problem
 
 

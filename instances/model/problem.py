@@ -22,10 +22,10 @@ from ..common.options import check_count
 from .cluster import Cluster
 from .costs import price
 from .network.topology import Topology
+from .pipeline_job import PipelineJob
 from .placement_rules import NO_RULES, PlacementRules
 from .sharding.problem import Sharding
 from .summary import ByFields
-from .training_job import TrainingJob
 from .workload import Workload
 
 #: Calls per accelerator; no workload has use for more.
@@ -247,7 +247,7 @@ class DeviceMapping(ByFields):
         return "mapping"
 
 
-Problem = Throughput | TrainingJob | Latency | DeviceMapping | Sharding
+Problem = Throughput | PipelineJob | Latency | DeviceMapping | Sharding
 
 
 def suggested_cluster(workload: Workload, problem: str) -> Cluster | None:
@@ -258,7 +258,7 @@ def suggested_cluster(workload: Workload, problem: str) -> Cluster | None:
     not what a user of a pipeline means; who does, asks for CPUs.
     """
     cluster = workload.cluster
-    if cluster is None or problem != "job" or cluster.without_hosts() == cluster:
+    if cluster is None or problem != "pipeline" or cluster.without_hosts() == cluster:
         return cluster
     compute = price(workload, cluster.without_hosts()).compute
     able = [i for i, kind in enumerate(cluster.kinds) if not kind.host and kind.count]
@@ -274,4 +274,4 @@ def objective_unit(problem: Problem, time_unit: str) -> str:
 
 def names_stages(problem: Problem) -> bool:
     """Whether the numbers of a problem's placement rules are stages, and not devices."""
-    return isinstance(problem, TrainingJob) and problem.split == Split.CONTIGUOUS
+    return isinstance(problem, PipelineJob) and problem.split == Split.CONTIGUOUS

@@ -338,7 +338,7 @@ def plot_front(front: pd.DataFrame, time_unit: str = "unspecified") -> Figure:
     >>> import stagecut
     >>> workload = stagecut.training_layers(stagecut.load("gpt2-xl-training"))
     >>> cluster = stagecut.accelerators_and_cpus(4, memory_bytes=80e9)
-    >>> problem = stagecut.TrainingJob(microbatches=8, bandwidth=1e8)
+    >>> problem = stagecut.PipelineJob(microbatches=8, bandwidth=1e8)
     >>> front = stagecut.pareto(workload, cluster, problem, devices=(2, 4), method="equal-stages")
     >>> len(stagecut.plot_front(front, workload.time_unit).axes)
     1

@@ -32,11 +32,11 @@ from ...instances import (
     Cluster,
     InputError,
     Layers,
+    PipelineJob,
     PipelinePlacement,
     Plan,
     Stage,
     StagePlacement,
-    TrainingJob,
     Workload,
     layers_of,
 )
@@ -66,7 +66,7 @@ STATE: Mapping[tuple[str, str], float] = {
 def stages_of_iteration(
     workload: Workload,
     cluster: Cluster,
-    problem: TrainingJob,
+    problem: PipelineJob,
     solution: PipelinePlacement,
     *,
     weight_share: float | None = None,
@@ -98,7 +98,7 @@ def stages_of_iteration(
 
 
 def iteration_schedule(
-    problem: TrainingJob, solution: PipelinePlacement, devices: int
+    problem: PipelineJob, solution: PipelinePlacement, devices: int
 ) -> str | Schedule:
     """Return the schedule by its name; if it is given, its rows on the devices of their stages.
 
@@ -129,7 +129,7 @@ def passes_of(workload: Workload, solution: PipelinePlacement) -> list[Passes]:
 def stages_of_stream(
     workload: Workload,
     plan: Plan,
-    problem: TrainingJob,
+    problem: PipelineJob,
     solution: StagePlacement,
     *,
     weight_share: float = 0.5,
@@ -244,7 +244,7 @@ def _group_name(names: list[str]) -> str:
 
 
 def stage_reports(
-    workload: Workload, cluster: Cluster, problem: TrainingJob, stages: Sequence[Stage]
+    workload: Workload, cluster: Cluster, problem: PipelineJob, stages: Sequence[Stage]
 ) -> tuple[StageReport, ...]:
     """Return time and memory of each stage of a stream, from the definition."""
     layers = layers_of(workload)
@@ -259,7 +259,7 @@ def _stage_report(
     workload: Workload,
     layers: Layers,
     cluster: Cluster,
-    problem: TrainingJob,
+    problem: PipelineJob,
     stages: Sequence[Stage],
     number: int,
     microbatches: int,
@@ -315,7 +315,7 @@ def _stage_report(
     )
 
 
-def microbatches_and_bandwidth(workload: Workload, problem: TrainingJob) -> tuple[int, float]:
+def microbatches_and_bandwidth(workload: Workload, problem: PipelineJob) -> tuple[int, float]:
     """Return N and B, in bytes per time unit of the workload: the problem's, else the workload's.
 
     Raises

@@ -34,6 +34,7 @@ from ...instances import (
     DeviceMapping,
     InputError,
     Latency,
+    PipelineJob,
     PipelinePlacement,
     Placement,
     Plan,
@@ -41,7 +42,6 @@ from ...instances import (
     StagePlacement,
     TensorSharding,
     Throughput,
-    TrainingJob,
     Workload,
     is_iteration,
     is_stream,
@@ -98,11 +98,11 @@ def stages_of(
     match plan.problem, plan.solution:
         case Latency(), CallPlacement(device, call):
             return stages_of_calls(workload, plan.cluster, device, call)
-        case TrainingJob() as problem, StagePlacement() as solution:
+        case PipelineJob() as problem, StagePlacement() as solution:
             return stages_of_stream(workload, plan, problem, solution, weight_share=weight_share)
         case DeviceMapping() as problem, ReplicaPlacement() as solution:
             return stages_of_mapping(workload, plan, problem, solution, weight_share=weight_share)
-        case TrainingJob() as problem, PipelinePlacement() as solution:
+        case PipelineJob() as problem, PipelinePlacement() as solution:
             return stages_of_iteration(
                 workload, plan.cluster, problem, solution, weight_share=weight_share
             )

@@ -14,11 +14,11 @@ from ...instances import (
     InputError,
     Layers,
     NodeId,
+    PipelineJob,
     PipelinePlacement,
     Stage,
     StagePlacement,
     Throughput,
-    TrainingJob,
     Workload,
     layers_of,
 )
@@ -41,7 +41,7 @@ def check_iteration(
     workload: Workload,
     cluster: Cluster,
     costs: Costs,
-    problem: TrainingJob,
+    problem: PipelineJob,
     solution: PipelinePlacement,
 ) -> Report:
     """Simulate the plan and list the rules it breaks.
@@ -100,7 +100,7 @@ def check_iteration(
 
 
 def _not_a_pipeline(
-    workload: Workload, cluster: Cluster, problem: TrainingJob, solution: PipelinePlacement
+    workload: Workload, cluster: Cluster, problem: PipelineJob, solution: PipelinePlacement
 ) -> list[str]:
     """Return why the stages cannot be executed under the schedule."""
     count, devices = len(solution.devices), solution.devices
@@ -113,7 +113,7 @@ def _not_a_pipeline(
     return _against_the_line(workload, cluster, solution)
 
 
-def _not_of_schedule(problem: TrainingJob, devices: Sequence[int]) -> list[str]:
+def _not_of_schedule(problem: PipelineJob, devices: Sequence[int]) -> list[str]:
     """Return why devices are not those of the schedule's stages."""
     count = len(devices)
     if problem.order:
@@ -163,7 +163,7 @@ def _not_convex(
     workload: Workload,
     cluster: Cluster,
     costs: Costs,
-    problem: TrainingJob,
+    problem: PipelineJob,
     solution: PipelinePlacement,
 ) -> list[str]:
     """Return messages of convexity that a split per device breaks."""
@@ -173,7 +173,7 @@ def _not_convex(
 
 
 def check_stream(
-    workload: Workload, cluster: Cluster, problem: TrainingJob, solution: StagePlacement
+    workload: Workload, cluster: Cluster, problem: PipelineJob, solution: StagePlacement
 ) -> Report:
     """Evaluate a plan for a stream and list the rules it breaks.
 
@@ -218,7 +218,7 @@ def _malformed(
     return broken
 
 
-def _structure(workload: Workload, problem: TrainingJob, stages: tuple[Stage, ...]) -> list[str]:
+def _structure(workload: Workload, problem: PipelineJob, stages: tuple[Stage, ...]) -> list[str]:
     """Return messages on stages that are empty, share nodes or break the order."""
     ids = workload.ids
     stage_of: dict[int, int] = {}
@@ -273,7 +273,7 @@ def _replicas(stages: tuple[Stage, ...], microbatches: int) -> list[str]:
 
 
 def _configurations(
-    workload: Workload, layers: Layers, problem: TrainingJob, stages: tuple[Stage, ...]
+    workload: Workload, layers: Layers, problem: PipelineJob, stages: tuple[Stage, ...]
 ) -> list[str]:
     """Return messages on configurations that belong elsewhere or break a rule."""
     rules = {workload.index[rule.node]: rule for rule in problem.rules}

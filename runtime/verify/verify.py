@@ -10,6 +10,7 @@ from ...instances import (
     Cluster,
     DeviceMapping,
     Latency,
+    PipelineJob,
     PipelinePlacement,
     Placement,
     Plan,
@@ -21,7 +22,6 @@ from ...instances import (
     StagePlacement,
     TensorSharding,
     Throughput,
-    TrainingJob,
     VerificationError,
     Workload,
     is_iteration,
@@ -46,7 +46,7 @@ def evaluate(workload: Workload, cluster: Cluster, problem: Problem, solution: S
         What the solution is for.
     solution
         Of the problem's type: `Placement` for `Throughput`, `CallPlacement` for `Latency`,
-        `StagePlacement` or `PipelinePlacement` for a `TrainingJob` that is a stream or an
+        `StagePlacement` or `PipelinePlacement` for a `PipelineJob` that is a stream or an
         iteration, `ReplicaPlacement` for `DeviceMapping`, `TensorSharding` for `Sharding`.
 
     Returns
@@ -69,7 +69,7 @@ def evaluate(workload: Workload, cluster: Cluster, problem: Problem, solution: S
     >>> evaluate(workload, cluster, plan.problem, plan.solution).violations
     ()
     """
-    if isinstance(problem, TrainingJob):
+    if isinstance(problem, PipelineJob):
         problem = problem.for_workload(workload)
     report = _of_problem(workload, cluster, problem, solution)
     if math.isinf(report.objective):
@@ -86,10 +86,10 @@ def _of_problem(
         case Throughput(), Placement():
             costs = price(workload, cluster)
             return throughput.check(workload, cluster, costs, problem, solution)
-        case TrainingJob(), PipelinePlacement() if is_iteration(problem):
+        case PipelineJob(), PipelinePlacement() if is_iteration(problem):
             costs = price(workload, cluster)
             return job.check_iteration(workload, cluster, costs, problem, solution)
-        case TrainingJob(), StagePlacement() if is_stream(problem):
+        case PipelineJob(), StagePlacement() if is_stream(problem):
             return job.check_stream(workload, cluster, problem, solution)
         case Latency(), CallPlacement():
             costs = price(workload, cluster)

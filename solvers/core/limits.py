@@ -109,7 +109,7 @@ _BY_GAP = Limits(DEFAULT_SECONDS, DEFAULT_GAP, cheap_gap=DEFAULT_CHEAP_GAP)
 DEFAULT_LIMITS: dict[str, Limits] = {
     "throughput": _BY_GAP,
     "latency": _BY_GAP,
-    "job": _BY_GAP,
+    "pipeline": _BY_GAP,
     "mapping": Limits(DEFAULT_SECONDS, MAPPING_GAP),
     "sharding": _BY_GAP,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...formulations.task import Task
-from ...instances import Solution, TrainingJob, is_stream
+from ...instances import PipelineJob, Solution, is_stream
 from ..core.search import Search
 from .iteration.exact import chain_search
 from .iteration.frameworks import offer_defaults
@@ -12,7 +12,7 @@ from .stream.baselines import first_plan
 from .stream.dp import stream_dp
 
 
-def auto(task: Task[TrainingJob], search: Search[Solution]) -> None:
+def auto(task: Task[PipelineJob], search: Search[Solution]) -> None:
     """Plan a stream by its DP; an iteration by chains of stages, and if asked by pieces.
 
     The DP of a stream is exact, whatever the devices. A first plan, for which nothing is compiled,
@@ -38,12 +38,12 @@ def auto(task: Task[TrainingJob], search: Search[Solution]) -> None:
         pieces_search(task, search)
 
 
-def dp(task: Task[TrainingJob], search: Search[Solution]) -> None:
+def dp(task: Task[PipelineJob], search: Search[Solution]) -> None:
     """Find the best plan by dynamic programming over ideals, and prove it."""
     (stream_dp if is_stream(task.problem) else chain_search)(task, search)
 
 
-def milp(task: Task[TrainingJob], search: Search[Solution]) -> None:
+def milp(task: Task[PipelineJob], search: Search[Solution]) -> None:
     """Solve the integer program, from the best plan known."""
     from .iteration.milp import iteration_milp  # with Pyomo, which takes a second to import
     from .stream.milp import stream_milp

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from ...formulations.task import Task
-from ...instances import PlacementRules, Solution, TrainingJob, is_stream
+from ...instances import PipelineJob, PlacementRules, Solution, is_stream
 from ...instances.common.errors import quote
 from ..core.method import Method, SolverName
 from ..core.portfolio.strategy import Strategy
@@ -23,7 +23,7 @@ ANNEALING = "annealing"
 MOST_ACTIONS = 50_000
 
 
-def _beside(task: Task[TrainingJob]) -> Sequence[Strategy]:
+def _beside(task: Task[PipelineJob]) -> Sequence[Strategy]:
     """Return what runs beside `auto`: what is no chain; annealing, and the program where small."""
     problem = task.problem
     if is_stream(problem):
@@ -49,7 +49,7 @@ def _beside(task: Task[TrainingJob]) -> Sequence[Strategy]:
     )
 
 
-def _learned(task: Task[TrainingJob], search: Search[Solution]) -> None:
+def _learned(task: Task[PipelineJob], search: Search[Solution]) -> None:
     from ..learned.method import learned
     from .iteration.frameworks import offer_defaults
 
@@ -57,37 +57,37 @@ def _learned(task: Task[TrainingJob], search: Search[Solution]) -> None:
     learned(task, search)
 
 
-def _streams_alone(name: str, task: Task[TrainingJob]) -> str | None:
+def _streams_alone(name: str, task: Task[PipelineJob]) -> str | None:
     if is_stream(task.problem):
         return None
     return f"method: {name} is for the schedule stream; use auto"
 
 
-def _iterations_alone(name: str, task: Task[TrainingJob]) -> str | None:
+def _iterations_alone(name: str, task: Task[PipelineJob]) -> str | None:
     if not is_stream(task.problem):
         return None
     return f"method: {name} is for schedules of M microbatches, not for a stream; use auto"
 
 
-def _links(_method: str, task: Task[TrainingJob]) -> str | None:
+def _links(_method: str, task: Task[PipelineJob]) -> str | None:
     if not is_stream(task.problem) or not task.cluster.links:
         return None
     return "cluster: the schedule stream takes no links between devices; remove them"
 
 
-def _option_of_streams(name: str, task: Task[TrainingJob]) -> str | None:
+def _option_of_streams(name: str, task: Task[PipelineJob]) -> str | None:
     if is_stream(task.problem) or "start" not in task.options:
         return None
     return f"start: {name} reads it for the schedule stream alone; leave it out"
 
 
-def _chains_alone(name: str, task: Task[TrainingJob]) -> str | None:
+def _chains_alone(name: str, task: Task[PipelineJob]) -> str | None:
     if task.problem.split != "contiguous":
         return f"method: {name} is for contiguous splits; use auto, or split contiguous"
     return None
 
 
-def _one_kind(name: str, task: Task[TrainingJob]) -> str | None:
+def _one_kind(name: str, task: Task[PipelineJob]) -> str | None:
     problem = task.problem
     if is_stream(problem):
         return None
@@ -103,7 +103,7 @@ def _one_kind(name: str, task: Task[TrainingJob]) -> str | None:
     return None
 
 
-def _small(name: str, task: Task[TrainingJob]) -> str | None:
+def _small(name: str, task: Task[PipelineJob]) -> str | None:
     if is_stream(task.problem):
         return None
     problem, chunks = task.problem, task.problem.chunks_per_device
@@ -121,7 +121,7 @@ def _small(name: str, task: Task[TrainingJob]) -> str | None:
     return None
 
 
-def _no_regex(method: str, task: Task[TrainingJob]) -> str | None:
+def _no_regex(method: str, task: Task[PipelineJob]) -> str | None:
     try:
         re.compile(task.options.get("type", ""))
     except re.error as error:
@@ -129,13 +129,13 @@ def _no_regex(method: str, task: Task[TrainingJob]) -> str | None:
     return None
 
 
-def _rules_beyond_number(problem: TrainingJob) -> bool:
+def _rules_beyond_number(problem: PipelineJob) -> bool:
     """Whether there are rules besides that for the number of stages."""
     rules = problem.placement_rules
     return rules != PlacementRules(max_stages=rules.max_stages)
 
 
-def _no_rules(name: str, task: Task[TrainingJob]) -> str | None:
+def _no_rules(name: str, task: Task[PipelineJob]) -> str | None:
     if not _rules_beyond_number(task.problem):
         return None
     return (
@@ -157,7 +157,7 @@ RULES = (
 )
 
 #: By name.
-METHODS: dict[str, Method[TrainingJob]] = {
+METHODS: dict[str, Method[PipelineJob]] = {
     "auto": Method(SolverName("stagecut.solvers.job.auto.auto"), refuses=(_links,), beside=_beside),
     "dp": Method(SolverName("stagecut.solvers.job.auto.dp"), refuses=(_links,)),
     "milp": Method(

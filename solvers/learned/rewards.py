@@ -30,11 +30,11 @@ from ...formulations.throughput.hypergraph import (
 from ...instances import (
     CallPlacement,
     Latency,
+    PipelineJob,
     PipelinePlacement,
     Placement,
     Problem,
     Throughput,
-    TrainingJob,
     is_iteration,
 )
 from ...instances.common.arrays import Floats, Ints
@@ -47,7 +47,7 @@ class _Makespans:
     """Makespans of chains of stages, one by one, by the order of their schedule."""
 
     def __init__(
-        self, task: Task[TrainingJob], of: Line, seen: Scene, devices: Callable[[Ints, Ints], Ints]
+        self, task: Task[PipelineJob], of: Line, seen: Scene, devices: Callable[[Ints, Ints], Ints]
     ) -> None:
         self.task, self.line, self.seen, self.devices = task, of, seen, devices
         self._chain = cache(self._chain_of)
@@ -134,7 +134,7 @@ def max_loads(task: Task[Throughput], of: Scene, where: Ints) -> Floats:
     return with_penalty(value / of.even_load, over + lacking, len(kind))
 
 
-def _iteration(task: Task[TrainingJob]) -> Subject:
+def _iteration(task: Task[PipelineJob]) -> Subject:
     of = line(task)
     seen = scene(task, of.graph)
     chunks = task.problem.chunks_per_device
@@ -154,7 +154,7 @@ def _iteration(task: Task[TrainingJob]) -> Subject:
 
 
 def _devices_of_stages(
-    problem: TrainingJob, of: Scene, *, given: bool
+    problem: PipelineJob, of: Scene, *, given: bool
 ) -> Callable[[Ints, Ints], Ints]:
     """Return what gives the devices of the stages in use; accelerators, if the schedule says."""
     by_host = np.argsort(of.host[of.kind_of], kind="stable")

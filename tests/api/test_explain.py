@@ -16,12 +16,12 @@ from stagecut import (
     InputError,
     Latency,
     Limits,
+    PipelineJob,
     PipelinePlacement,
     Placement,
     PlacementRules,
     Plan,
     Throughput,
-    TrainingJob,
     Workload,
     accelerators_and_cpus,
     evaluate,
@@ -110,7 +110,7 @@ def test_a_move_in_a_chain_takes_along_what_lies_behind() -> None:
     assert move.objective == 4.0
 
 
-@pytest.mark.parametrize("problem", [Throughput("contiguous"), TrainingJob(4, "1f1b"), Latency()])
+@pytest.mark.parametrize("problem", [Throughput("contiguous"), PipelineJob(4, "1f1b"), Latency()])
 def test_what_would_help_is_what_solving_anew_gives(problem) -> None:
     workload = chain([3.0, 1.0, 2.0, 2.0, 1.0])
     plan = planned(workload, 2, problem, memory=3.0)
@@ -150,14 +150,14 @@ def test_no_device_ever_holds_more_than_is_said(seed: int) -> None:
     stages = PipelinePlacement(stage, tuple(devices))
     for problem, solution in (
         (Throughput(), plan.solution),
-        *((TrainingJob(3, s, split="noncontiguous"), stages) for s in ("1f1b", "gpipe", "zb-h2")),
+        *((PipelineJob(3, s, split="noncontiguous"), stages) for s in ("1f1b", "gpipe", "zb-h2")),
     ):
         report = evaluate(workload, plan.cluster, problem, solution)
         most = most_bytes(workload, problem) * (1 + 1e-9)
         assert all(device.memory_bytes <= most for device in report.devices), problem
 
 
-@pytest.mark.parametrize("problem", [Throughput("contiguous"), TrainingJob(4, "1f1b"), Latency()])
+@pytest.mark.parametrize("problem", [Throughput("contiguous"), PipelineJob(4, "1f1b"), Latency()])
 def test_more_memory_is_tried_only_where_it_can_run_out(problem) -> None:
     workload = replace(chain([3.0, 1.0, 2.0]), extra={"activation_bytes": np.full(3, 0.5)})
     most = 7.5 if is_iteration(problem) else 3.0
@@ -181,7 +181,7 @@ def test_tied_weights_and_colours() -> None:
     workload = stagecut.tied_as(stagecut.load("bert-large-training"), "colour")
     assert workload.cluster is not None
     cluster = workload.cluster.with_counts(2, 0)
-    plan = solve(workload, cluster, TrainingJob(4), limits=Limits(gap=0.01)).plan
+    plan = solve(workload, cluster, PipelineJob(4), limits=Limits(gap=0.01)).plan
     said = explain(workload, plan, seconds=30)
     tied = next(r for r in said.remedies if r.change.startswith("tied weights in copies"))
     assert tied.objective is not None
@@ -211,7 +211,7 @@ def test_other_schedules_and_options_are_tried() -> None:
     workload = stagecut.load("bert-large-training")
     assert workload.cluster is not None
     cluster = workload.cluster.with_counts(2, 0)
-    plan = solve(workload, cluster, TrainingJob(4), limits=Limits(gap=0.05)).plan
+    plan = solve(workload, cluster, PipelineJob(4), limits=Limits(gap=0.05)).plan
     changes = {r.change for r in explain(workload, plan, seconds=0.01).remedies}
     assert {"schedule interleaved", "schedule zb-h1", "schedule zb-h2"} <= changes
     assert not {"schedule 1f1b", "schedule gpipe"} & changes

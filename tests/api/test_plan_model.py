@@ -29,7 +29,7 @@ def test_its_stages_one_after_the_other_are_the_model(model: str, training: bool
     made, example = MODELS[model]()
     made.train(training)
     planned = stagecut.plan(made, example, devices=free(2), microbatches=4, estimate="h100")
-    assert planned.plan.problem.name == ("job" if training else "throughput")
+    assert planned.plan.problem.name == ("pipeline" if training else "throughput")
     stages = planned.stages(made)
     assert [stage.number for stage in stages] == list(range(len(stages))) == [0, 1]
     values = example
@@ -143,7 +143,7 @@ def test_what_cannot_run_is_refused_before_the_search(monkeypatch: pytest.Monkey
 
 def test_training_plans_and_requests() -> None:
     model, inputs = MODELS["gpt"]()
-    problem = stagecut.TrainingJob(4, "stream", bandwidth=1e12, degrees=(1,))
+    problem = stagecut.PipelineJob(4, "stream", bandwidth=1e12, degrees=(1,))
     staged = stagecut.plan(
         model, inputs, devices=2, problem=problem, estimate="h100", limits=stagecut.Limits(nodes=50)
     )
@@ -184,7 +184,7 @@ def test_it_refuses_in_one_line() -> None:
             inputs,
             devices=2,
             training=False,
-            problem=stagecut.TrainingJob(schedule="stream"),
+            problem=stagecut.PipelineJob(schedule="stream"),
         )
     planned = stagecut.plan(model, inputs, devices=1, estimate="h100")
     with pytest.raises(InputError):

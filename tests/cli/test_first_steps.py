@@ -34,7 +34,7 @@ def test_loads_are_drawn_for_every_problem(
 ) -> None:
     start = ["solve", "gpt2-xl", "--accelerators", "2", "--cpus", "0"]
     for options in (
-        ["--objective", "job", "--microbatches", "4"],
+        ["--objective", "pipeline", "--microbatches", "4"],
         ["--objective", "latency"],
     ):
         picture = tmp_path / f"{options[-1]}.png"

@@ -19,7 +19,7 @@ from stagecut.commands.common.console import check_outputs, file_of
 from stagecut.commands.compare import compare
 from stagecut.commands.map import map_stages
 from stagecut.commands.solve import solve
-from stagecut.instances import Latency, Layers, TrainingJob, topology
+from stagecut.instances import Latency, Layers, PipelineJob, topology
 from stagecut.instances.formats.files import save
 from stagecut.runtime.schedules import make_schedule
 from stagecut.runtime.simulate.stages import chain
@@ -79,8 +79,8 @@ def test_numbers_that_would_overflow_are_refused_by_field(huge: float) -> None:
         (lambda: Link(huge, 1.0), "latency_s"),
         (lambda: Link(0.0, huge), "bytes_per_s"),
         (lambda: Link(0.0, 1 / huge), "bytes_per_s"),
-        (lambda: TrainingJob(bandwidth=huge), "bandwidth"),
-        (lambda: TrainingJob(microbatches=10**10), "microbatches"),
+        (lambda: PipelineJob(bandwidth=huge), "bandwidth"),
+        (lambda: PipelineJob(microbatches=10**10), "microbatches"),
         (lambda: Latency(calls=10**4), "calls"),
         (lambda: _layers(time=huge), "time"),
         (lambda: _layers(bandwidth=huge), "bandwidth"),
@@ -190,7 +190,7 @@ def test_wrong_usage_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_command_line_has_the_limits_of_python(default_limits: dict[str, Limits]) -> None:
-    commands = {"throughput": (solve, compare), "latency": (solve,), "job": (solve, compare),
+    commands = {"throughput": (solve, compare), "latency": (solve,), "pipeline": (solve, compare),
                 "mapping": (map_stages,)}  # fmt: skip
     for problem, limits in default_limits.items():
         for command in commands.get(problem, ()):

@@ -94,7 +94,7 @@ def test_a_plan_of_stages_fixes_stages_alone(
     code, plan = solved(tmp_path)
     assert code == 0
     part = plan.rename(tmp_path / "part.json")
-    iteration = ["--objective", "job", "--microbatches", "2"]
+    iteration = ["--objective", "pipeline", "--microbatches", "2"]
     assert solved(tmp_path, *iteration, "--fixed", str(part))[0] == 2
     assert "it is a plan for throughput, whose parts are no stages" in capsys.readouterr().err
     code, plan = solved(tmp_path, *iteration, "--pin", "2=1")
@@ -131,7 +131,7 @@ def test_plans_carry_the_rules_and_older_plans_their_number_of_stages(tmp_path: 
     del document["problem"]["placement_rules"]
     path.write_text(json.dumps({**document, "version": 2}))
     assert not load_plan(path, workload).problem.placement_rules  # type: ignore[union-attr]
-    words = ["--objective", "job", "--microbatches", "2", "--max-stages", "2"]
+    words = ["--objective", "pipeline", "--microbatches", "2", "--max-stages", "2"]
     code, path = solved(tmp_path, *words)
     assert code == 0
     document = json.loads(path.read_text())

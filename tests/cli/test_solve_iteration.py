@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from stagecut import (
     InputError,
     Limits,
+    PipelineJob,
     PlacementRules,
     Throughput,
-    TrainingJob,
     Workload,
     accelerators_and_cpus,
     load_plan,
@@ -97,7 +97,7 @@ def test_what_was_planned_is_what_all_others_take(file: Path, tmp_path: Path) ->
     plan = tmp_path / "plan.json"
     answer = json.loads(_run("solve", file, "--microbatches", 4,
                              "-o", plan, "--json"))  # fmt: skip
-    assert answer["problem"] == "job"
+    assert answer["problem"] == "pipeline"
     assert (answer["schedule"], answer["microbatches"]) == ("1f1b", 4)
     assert answer["per_microbatch"] == answer["objective"] / 4
     assert answer["one_device"] == pytest.approx(4 * 3 * TIMES.sum())
@@ -185,7 +185,7 @@ def test_a_fixed_part_is_kept_by_compare_and_export_model(file: Path, tmp_path: 
     asked = ("--microbatches", 4, "--accelerators", 2)
     pinned = json.loads(_run("solve", file, *asked, "--pin", "layers.1=1", "-o", plan, "--json"))
     fixed = (*asked, "--fixed", plan)
-    _run("compare", file, "--objective", "job", "--methods", "dp,milp", *fixed, "-o", table)
+    _run("compare", file, "--objective", "pipeline", "--methods", "dp,milp", *fixed, "-o", table)
     objectives = pd.read_csv(table)["objective"].tolist()
     assert objectives == pytest.approx([pinned["objective"]] * 2)
     _run("export-model", file, *asked, "-o", model)
@@ -199,12 +199,12 @@ def test_an_iteration_leaves_out_the_cpus_that_a_file_suggests(tmp_path: Path) -
     times = {"accelerator": np.concatenate((TIMES, 2 * TIMES)), "cpu": np.full(12, 1e3)}
     suggested = accelerators_and_cpus(3, 1)
     workload = trained(times=times, cluster=suggested)
-    for problem, known in (("job", (3, 0)), ("throughput", (3, 1))):
+    for problem, known in (("pipeline", (3, 0)), ("throughput", (3, 1))):
         found = suggested_cluster(workload, problem)
         assert found is not None
         assert tuple(kind.count for kind in found.kinds) == known
     lacks = {**times, "accelerator": np.where(np.arange(12) == 2, np.inf, times["accelerator"])}
-    assert suggested_cluster(trained(times=lacks, cluster=suggested), "job") == suggested
+    assert suggested_cluster(trained(times=lacks, cluster=suggested), "pipeline") == suggested
     save(workload, tmp_path / "w.json")
     short = ("solve", tmp_path / "w.json", "--microbatches", 4, "--memory", "15B")
     _run(*short, code=3)
@@ -246,22 +246,22 @@ def test_the_objective_follows_the_user() -> None:
     for words in ("net has no backward pass", "--objective job", "profile --train"):
         with pytest.raises(InputError, match=words):
             choose_objective(inference, None, 8)
-    assert choose_objective(inference, "job", 8) == "job"
+    assert choose_objective(inference, "pipeline", 8) == "pipeline"
     assert choose_objective(inference, None, None) == "throughput"
-    assert choose_objective(workload, None, 8) == "job"
+    assert choose_objective(workload, None, 8) == "pipeline"
     assert choose_objective(workload, None, None) == "throughput"
     assert choose_objective(workload, "throughput", 8) == "throughput"
     layered, _, _ = random_training_case(22, max_devices=6)
-    assert choose_objective(layered, None, 8) == "job"
-    options = {"job": {"microbatches": 8}}
-    assert pose_problem("job", options, layered) == TrainingJob(8, "stream")
-    assert pose_problem("job", options, workload) == TrainingJob(8, "1f1b")
+    assert choose_objective(layered, None, 8) == "pipeline"
+    options = {"pipeline": {"microbatches": 8}}
+    assert pose_problem("pipeline", options, layered) == PipelineJob(8, "stream")
+    assert pose_problem("pipeline", options, workload) == PipelineJob(8, "1f1b")
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--objective", "job"], "microbatches: say how many"),
+        (["--objective", "pipeline"], "microbatches: say how many"),
         (["--schedule", "gpipe"], "--schedule: it belongs to --objective job"),
         (["--microbatches", "4", "--cpu-split", "free"], "belongs to --objective throughput"),
         (["--microbatches", "4", "--chunks", "2"], "only the schedule interleaved"),
@@ -310,7 +310,7 @@ def test_a_plan_of_least_max_load_says_from_when_it_is_right(
     assert result.plan is not None
     ahead = []
     for microbatches in (1 << k for k in range(11)):
-        best = solve(workload, problem=TrainingJob(microbatches), limits=Limits())
+        best = solve(workload, problem=PipelineJob(microbatches), limits=Limits())
         assert best.plan is not None
         makespan = simulate_plan(workload, result.plan, "1f1b", microbatches).makespan
         if makespan <= best.plan.objective * (1 + 1e-9):
@@ -330,9 +330,9 @@ WHOLE = PlacementRules(together=(("*",),))
 @pytest.mark.parametrize(
     ("changes", "problem", "devices", "reason"),
     [
-        ({}, TrainingJob(1), 3, "give more --microbatches"),
-        ({}, TrainingJob(8), 1, "there is one device"),
-        ({"colours": np.zeros(12, int)}, TrainingJob(8), 3, "12 nodes of colour 0 share a device"),
+        ({}, PipelineJob(1), 3, "give more --microbatches"),
+        ({}, PipelineJob(8), 1, "there is one device"),
+        ({"colours": np.zeros(12, int)}, PipelineJob(8), 3, "12 nodes of colour 0 share a device"),
         (
             {"colours": np.tile([0, 1, 2, 3, 4, 0], 2)},
             Throughput(split="contiguous"),
@@ -340,11 +340,11 @@ WHOLE = PlacementRules(together=(("*",),))
             "because of colour.* and the contiguous split",
         ),
         ({"transfer": 100.0}, Throughput(), 3, "costs more in transfers and waiting"),
-        ({}, TrainingJob(8, placement_rules=WHOLE), 3, "keeps the placement rules"),
+        ({}, PipelineJob(8, placement_rules=WHOLE), 3, "keeps the placement rules"),
     ],
 )
 def test_no_gain_has_a_reason(
-    changes: dict[str, object], problem: TrainingJob | Throughput, devices: int, reason: str
+    changes: dict[str, object], problem: PipelineJob | Throughput, devices: int, reason: str
 ) -> None:
     import re
 
@@ -370,7 +370,7 @@ def test_launchers_are_told_schedule_and_microbatches() -> None:
     workload = trained()
     texts = {}
     for schedule in ("1f1b", "gpipe", "interleaved", "zb-h1"):
-        plan = solve(workload, problem=TrainingJob(6, schedule), limits=Limits(gap=0.05)).plan  # type: ignore[arg-type]
+        plan = solve(workload, problem=PipelineJob(6, schedule), limits=Limits(gap=0.05)).plan  # type: ignore[arg-type]
         assert plan is not None
         for name in ("torchtitan", "megatron", "deepspeed"):
             try:

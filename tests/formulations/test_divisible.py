@@ -9,7 +9,7 @@ import pytest
 from sweep import ORDINARY, WIDE
 
 import stagecut
-from stagecut import Limits, TrainingJob
+from stagecut import Limits, PipelineJob
 from stagecut.formulations.cheap_bounds import cheap_bounds
 from stagecut.formulations.job.iteration_bounds import ORIGIN, divisible_bound
 from stagecut.formulations.task import pose
@@ -43,7 +43,7 @@ def test_no_first_bound_is_above_the_optimum(variant: str) -> None:
 @pytest.mark.parametrize("microbatches", [1, 8, 96])
 def test_equal_stages_under_gpipe_are_the_best_division(stages: int, microbatches: int) -> None:
     """GPipe: Σ w + (M − 1) (max f + max b), equation (3), which equal stages make least."""
-    problem = TrainingJob(microbatches, "gpipe")
+    problem = PipelineJob(microbatches, "gpipe")
     bound = divisible_bound(problem, range(1, stages + 1), np.array([1.0, 2.0]))
     assert bound == pytest.approx(3 + 3 * (microbatches - 1) / stages, rel=1e-3)
 
@@ -52,7 +52,7 @@ def test_every_method_of_a_large_graph_begins_with_it() -> None:
     """Fill and drain are counted although the graph has too many ideals, and it is checked."""
     workload = stagecut.load("bert-large-operators-training")
     cluster = stagecut.accelerators_and_cpus(4)
-    problem = TrainingJob(8)
+    problem = PipelineJob(8)
     result = stagecut.solve(workload, cluster, problem, method="deepspeed-uniform")
     assert result.plan is not None
     assert result.bound_origin == ORIGIN
@@ -63,8 +63,8 @@ def test_every_method_of_a_large_graph_begins_with_it() -> None:
 def test_schedules_of_many_passes_leave_it_to_the_search() -> None:
     workload = stagecut.load("gpt2-xl-training")
     cluster = stagecut.accelerators_and_cpus(16)
-    first = [origin for _, origin in cheap_bounds(pose(workload, cluster, TrainingJob(96)))]
+    first = [origin for _, origin in cheap_bounds(pose(workload, cluster, PipelineJob(96)))]
     assert ORIGIN not in first
-    result = stagecut.solve(workload, cluster, TrainingJob(96), limits=Limits(seconds=60, gap=0.2))
+    result = stagecut.solve(workload, cluster, PipelineJob(96), limits=Limits(seconds=60, gap=0.2))
     assert result.bound_origin == ORIGIN
     assert math.isfinite(result.bound)

@@ -23,8 +23,8 @@ from stagecut import (
     InfeasibleError,
     Latency,
     Limits,
+    PipelineJob,
     Throughput,
-    TrainingJob,
     accelerators_and_cpus,
 )
 from stagecut.formulations.job import iteration_milp as iteration_milp
@@ -113,7 +113,7 @@ def stated_models() -> Iterator[tuple[str, tuple[ModuleType, ...], pyo.ConcreteM
             yield f"training {seed}", (training_milp,), stated_training.model
         workload, cluster = training_case(np.random.default_rng(seed), kinds=1)
         schedule = SCHEDULES[seed % len(SCHEDULES)]
-        ordered = TrainingJob(2 + seed % 3, schedule, relayed=seed % 4 == 0)
+        ordered = PipelineJob(2 + seed % 3, schedule, relayed=seed % 4 == 0)
         with suppress(InfeasibleError):
             stated_chains = iteration_milp.iteration_model(
                 pose(workload, cluster, ordered), floor=0.1

@@ -17,15 +17,15 @@ from stagecut import (
     Cluster,
     DeviceKind,
     InputError,
+    PipelineJob,
     Plan,
     Throughput,
-    TrainingJob,
     Workload,
     solve,
 )
 from stagecut.instances.formats.files import load_plan, save
 from stagecut.instances.formats.plan_json import write_plan
-from stagecut.instances.model.training_job import OF_STREAMS
+from stagecut.instances.model.pipeline_job import OF_STREAMS
 from stagecut.runtime.verify.bounds.check import check_bound
 from stagecut.solvers import Limits
 
@@ -59,7 +59,7 @@ def test_a_field_of_the_version_may_not_be_missing(where: str, field: str, tmp_p
 
 def test_older_plans_for_iterations_have_no_actions(tmp_path: Path) -> None:
     workload, cluster = training_case(np.random.default_rng(1))
-    problem = TrainingJob(2, "1f1b")
+    problem = PipelineJob(2, "1f1b")
     plan = solve(workload, cluster, problem).plan
     assert plan is not None
     document = write_plan(plan, workload)

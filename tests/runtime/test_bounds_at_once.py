@@ -22,8 +22,8 @@ from stagecut import (
     InputError,
     Latency,
     Limits,
+    PipelineJob,
     Plan,
-    TrainingJob,
     Workload,
 )
 from stagecut.formulations.cheap_bounds import cheap_bounds
@@ -40,7 +40,7 @@ HIGH = 1e9
 
 
 def quick_plan(workload: Workload, cluster: Cluster | None, problem: Problem) -> Plan | None:
-    quick = {"mapping": "layouts", "job": "deepspeed-uniform"}
+    quick = {"mapping": "layouts", "pipeline": "deepspeed-uniform"}
     method = quick.get(problem.name, "greedy")
     limits = Limits(nodes=1)
     return stagecut.solve(workload, cluster, problem, method=method, limits=limits).plan
@@ -112,8 +112,8 @@ def test_of_iterations_and_mappings() -> None:
     workload = stagecut.load("gpt2-xl-training")
     cluster = stagecut.accelerators_and_cpus(4)
     problems: list[tuple[Cluster | None, Problem]] = [
-        (cluster, TrainingJob(8)),
-        (cluster, TrainingJob(8, schedule="interleaved")),
+        (cluster, PipelineJob(8)),
+        (cluster, PipelineJob(8, schedule="interleaved")),
         (None, DeviceMapping(topology("ring:4"), 2, 2)),
     ]
     for where, problem in problems:

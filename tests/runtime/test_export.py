@@ -22,8 +22,8 @@ from stagecut import (
     Cluster,
     DeviceKind,
     InputError,
+    PipelineJob,
     Plan,
-    TrainingJob,
     Workload,
     load,
     load_plan,
@@ -263,7 +263,7 @@ def layered(degrees: list[tuple[int, int]], recompute: list[bool]) -> tuple[Work
         for s, (d, t) in enumerate(degrees)
     ]
     return workload, Plan(
-        workload.name, workload.fingerprint, cluster, TrainingJob(), in_stages(stages, cluster),
+        workload.name, workload.fingerprint, cluster, PipelineJob(), in_stages(stages, cluster),
         1.0, 0.0, "test", workload.time_unit,
     )  # fmt: skip
 
@@ -569,7 +569,7 @@ def test_what_a_launcher_cannot_take_is_said_before_the_search(
 
 
 def test_a_training_plan_for_a_launcher_has_one_value_of_each_degree() -> None:
-    asked = ["solve", "unet-training", "--objective", "job", "--bandwidth", "25GB"]
+    asked = ["solve", "unet-training", "--objective", "pipeline", "--bandwidth", "25GB"]
     asked += ["--microbatches", "8", "--accelerators", "4", "--for", "megatron"]
     asked += ["--schedule", "stream"]
     done = CliRunner().invoke(app, asked)

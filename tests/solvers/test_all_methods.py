@@ -18,10 +18,10 @@ from stagecut import (
     InputError,
     Latency,
     Limits,
+    PipelineJob,
     Plan,
     Result,
     Throughput,
-    TrainingJob,
     Workload,
     accelerators_and_cpus,
     solve,
@@ -367,7 +367,7 @@ def test_exact_methods_count_whole_bytes(problem: str) -> None:
     problems = {
         "throughput": Throughput(),
         "latency": Latency(),
-        "iteration": TrainingJob(1, "1f1b"),
+        "iteration": PipelineJob(1, "1f1b"),
     }
     sizes = np.full(2, 6e9 + 5)
     workload = chain([1.0, 1.0], memory_bytes=sizes, transfer=np.array([50.0, 0.0]))

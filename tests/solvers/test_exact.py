@@ -19,9 +19,9 @@ from stagecut import (
     InputError,
     Latency,
     Limits,
+    PipelineJob,
     Split,
     Throughput,
-    TrainingJob,
     Workload,
     solve,
     verify,
@@ -97,7 +97,7 @@ def test_latency(method: str) -> None:
 def test_training(method: str) -> None:
     @examples(15)
     @given(trained())
-    def check(case: tuple[Workload, Cluster, TrainingJob]) -> None:
+    def check(case: tuple[Workload, Cluster, PipelineJob]) -> None:
         agree(*case, method, best_objective(*case))
 
     check()

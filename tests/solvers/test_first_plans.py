@@ -12,7 +12,7 @@ from cold import CASES
 from conformance import chain, task
 from project import ROOT
 
-from stagecut import Limits, Throughput, TrainingJob, accelerators_and_cpus, solve, verify
+from stagecut import Limits, PipelineJob, Throughput, accelerators_and_cpus, solve, verify
 from stagecut.instances import DeviceMapping, Problem, topology
 from stagecut.solvers.throughput import auto
 
@@ -74,9 +74,9 @@ def test_relayed_data_has_a_first_plan_too() -> None:
         Throughput("contiguous", relayed=True),
         Throughput("noncontiguous"),
         Throughput("noncontiguous", pipeline="gpipe"),
-        TrainingJob(4),
-        TrainingJob(4, schedule="gpipe"),
-        TrainingJob(4, split="noncontiguous"),
+        PipelineJob(4),
+        PipelineJob(4, schedule="gpipe"),
+        PipelineJob(4, split="noncontiguous"),
     ],
     ids=lambda problem: f"{problem.name}-{problem.split}",
 )

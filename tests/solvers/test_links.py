@@ -23,8 +23,8 @@ from stagecut import (
     Limits,
     Link,
     PairLink,
+    PipelineJob,
     Throughput,
-    TrainingJob,
     Workload,
     accelerators_and_cpus,
 )
@@ -271,7 +271,7 @@ def test_workloads_and_problems_that_take_no_links_say_so() -> None:
         stagecut.solve(
             stagecut.load("gpt2-xl"),
             replace(accelerators_and_cpus(2), links=(PairLink(("accelerator",) * 2, Link(0, 1)),)),
-            TrainingJob(microbatches=8, bandwidth=1e9),
+            PipelineJob(microbatches=8, bandwidth=1e9),
         )
 
 

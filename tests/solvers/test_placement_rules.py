@@ -16,10 +16,10 @@ from stagecut import (
     InputError,
     Latency,
     Limits,
+    PipelineJob,
     PlacementRules,
     Result,
     Throughput,
-    TrainingJob,
     Workload,
     accelerators_and_cpus,
     solve,
@@ -114,24 +114,24 @@ CONTIGUOUS = Throughput(split="contiguous")
             'pin "a=0", pin "A=1" and colour 0 contradict each other',
         ),
         (
-            trained(), TrainingJob(2, "1f1b"), {"pins": (("a", 1), ("b", 0))},
+            trained(), PipelineJob(2, "1f1b"), {"pins": (("a", 1), ("b", 0))},
             'a feeds b, so pin "a=1" and pin "b=0" cannot hold',
         ),
         (
-            trained(), TrainingJob(2, "1f1b"),
+            trained(), PipelineJob(2, "1f1b"),
             {"pins": (("a", 0), ("b", 0)), "apart": (("a", "b"),)},
             'pin "a=0", pin "b=0" and apart "a b" contradict each other',
         ),
         (
-            trained(), TrainingJob(2, "1f1b"), {"pins": (("d", 7),)},
+            trained(), PipelineJob(2, "1f1b"), {"pins": (("d", 7),)},
             'pin "d=7": there can be only 2 stages; take another, or fewer rules',
         ),
         (
-            layered(), TrainingJob(schedule="stream"), {"pins": (("b", 0), ("a", 1))},
+            layered(), PipelineJob(schedule="stream"), {"pins": (("b", 0), ("a", 1))},
             'a feeds b, so pin "a=1" and pin "b=0" cannot hold',
         ),
         (
-            layered(), TrainingJob(schedule="stream"),
+            layered(), PipelineJob(schedule="stream"),
             {"together": (("a", "b"),), "apart": (("b", "a"),)},
             'apart "b a" and together "a b" contradict each other',
         ),
@@ -147,7 +147,7 @@ def test_rules_that_contradict_each_other_are_named(
 
 @pytest.mark.parametrize(
     "problem",
-    [Throughput(), CONTIGUOUS, Latency(), TrainingJob(2, "1f1b"), TrainingJob(schedule="stream")],
+    [Throughput(), CONTIGUOUS, Latency(), PipelineJob(2, "1f1b"), PipelineJob(schedule="stream")],
 )
 def test_rules_that_name_nothing_are_refused(problem: Any) -> None:
     workload = layered() if is_stream(problem) else trained()
@@ -179,16 +179,16 @@ def test_pinned_devices_are_no_longer_alike() -> None:
 
 
 def test_numbers_from_the_end_are_of_the_plan_that_is_made() -> None:
-    result = planned(trained(), TrainingJob(4, "1f1b"), 3, pins=(("d", -1), ("a", 0)), max_stages=2)
+    result = planned(trained(), PipelineJob(4, "1f1b"), 3, pins=(("d", -1), ("a", 0)), max_stages=2)
     assert result.plan is not None
     assert result.plan.solution.stage.tolist() == [0, 0, 1, 1] * 2  # type: ignore[union-attr]
-    alone = planned(layered(), TrainingJob(schedule="stream"), 4, pins=(("d", -2), ("c", -2)))
+    alone = planned(layered(), PipelineJob(schedule="stream"), 4, pins=(("d", -2), ("c", -2)))
     assert alone.reason.endswith("cannot hold") or alone.plan is None
 
 
 def test_chunks_of_one_device_are_not_apart() -> None:
     """Of stages 0 to 3, on devices 0, 1, 0, 1, the first and the third share one."""
-    problem = TrainingJob(4, "interleaved")
+    problem = PipelineJob(4, "interleaved")
     four = planned(trained(4), problem, 2, apart=(("a", "c"),))
     assert four.reason.startswith("no contiguous split that keeps the placement rules fits")
     six = planned(trained(6), problem, 2, apart=(("a", "c"),))
@@ -200,7 +200,7 @@ def test_chunks_of_one_device_are_not_apart() -> None:
 def test_what_is_apart_under_a_given_schedule_follows_its_rows() -> None:
     """In a V of four stages on two devices, stages 0 and 3 share one, and 0 and 2 do not."""
     rows = ("0F0,3F0,3B0,0B0", "1F0,2F0,2B0,1B0")
-    problem = TrainingJob(1, "given", actions=rows)
+    problem = PipelineJob(1, "given", actions=rows)
     for other, pin in (("c", 2), ("d", 3)):
         rules = {"pins": (("a", 0), (other, pin)), "apart": (("a", other),)}
         result = planned(trained(4), problem, 2, **rules)
@@ -243,8 +243,8 @@ def test_devices_that_differ_are_cases_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("workload", "problem", "methods"),
     [
-        (trained(), TrainingJob(2, "1f1b"), ("megatron", "vllm", "torchtitan", "block-dp")),
-        (layered(), TrainingJob(schedule="stream"), ("equal-stages", "data-parallel", "pipedream")),
+        (trained(), PipelineJob(2, "1f1b"), ("megatron", "vllm", "torchtitan", "block-dp")),
+        (layered(), PipelineJob(schedule="stream"), ("equal-stages", "data-parallel", "pipedream")),
     ],
 )
 def test_methods_with_rules_of_their_own_refuse_in_one_line(

@@ -12,7 +12,7 @@ from brute_latency import least_latency
 from cases import random_case
 from training_cases import best_objective, random_training_case
 
-from stagecut import Latency, Throughput, TrainingJob, Workload, solve
+from stagecut import Latency, PipelineJob, Throughput, Workload, solve
 from stagecut.instances import Problem
 from stagecut.solvers import Result
 
@@ -30,8 +30,8 @@ def _scaled(workload: Workload, time: float, transfer: float) -> Workload:
 
 
 def _training_scaled(
-    workload: Workload, problem: TrainingJob, time: float
-) -> tuple[Workload, TrainingJob]:
+    workload: Workload, problem: PipelineJob, time: float
+) -> tuple[Workload, PipelineJob]:
     layers = workload.layers
     assert layers is not None
     assert layers.bandwidth is not None

@@ -11,8 +11,8 @@ import numpy as np
 
 from stagecut import (
     Cluster,
+    PipelineJob,
     PipelinePlacement,
-    TrainingJob,
     Workload,
     accelerators_and_cpus,
     evaluate,
@@ -22,7 +22,7 @@ from stagecut import (
 SCHEDULES = ("1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2")
 
 
-def least_makespan(workload: Workload, cluster: Cluster, problem: TrainingJob) -> float:
+def least_makespan(workload: Workload, cluster: Cluster, problem: PipelineJob) -> float:
     """Return the least makespan, `inf` if no placement keeps the rules.
 
     Of chains that differ by the names of devices of one kind one is tried. Other splits are list
@@ -37,7 +37,7 @@ def least_makespan(workload: Workload, cluster: Cluster, problem: TrainingJob) -
 
 
 def placements(
-    workload: Workload, cluster: Cluster, problem: TrainingJob, *, named: bool = False
+    workload: Workload, cluster: Cluster, problem: PipelineJob, *, named: bool = False
 ) -> Iterator[PipelinePlacement]:
     """Yield the placements of all units on all devices that may keep the rules.
 

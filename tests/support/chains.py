@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from brute_iteration import SCHEDULES
 
-from stagecut import TrainingJob
+from stagecut import PipelineJob
 from stagecut.formulations.job.orders import Chain, ScheduleOrder, order_of
 from stagecut.instances.common.arrays import Floats
 from stagecut.runtime.simulate.simulator import Simulation, simulate_stages
@@ -30,7 +30,7 @@ class Line:
         Shape (P,): bytes for each microbatch in flight.
     """
 
-    problem: TrainingJob
+    problem: PipelineJob
     devices: int
     forward: Floats
     backward: Floats | None
@@ -73,7 +73,7 @@ def random_line(seed: int) -> Line:
     if schedule == "interleaved":
         chunks = int(rng.integers(2, 4))
         microbatches = devices * int(rng.integers(1, 4))
-    problem = TrainingJob(
+    problem = PipelineJob(
         microbatches,
         schedule,
         chunks=chunks,

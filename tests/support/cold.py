@@ -18,9 +18,9 @@ from conformance import task
 from stagecut import (
     Latency,
     Limits,
+    PipelineJob,
     Sharding,
     Throughput,
-    TrainingJob,
     accelerators_and_cpus,
     load,
     solve,
@@ -68,9 +68,9 @@ CASES = {
     "latency, inference": partial(_shipped, "t5-large", Latency(), 4),
     "throughput, training": partial(_shipped, "gpt2-xl-training", Throughput(), 4, 20.0),
     "throughput, noncontiguous": partial(_shipped, "unet-training", Throughput("noncontiguous"), 4),
-    "iteration": partial(_shipped, "unet-training", TrainingJob(8), 4),
+    "iteration": partial(_shipped, "unet-training", PipelineJob(8), 4),
     "iteration, noncontiguous": partial(
-        _shipped, "unet-training", TrainingJob(8, split="noncontiguous"), 4
+        _shipped, "unet-training", PipelineJob(8, split="noncontiguous"), 4
     ),
     "stream": partial(_layers, 64, math.inf),
     "stream in little memory": partial(_layers, 24, 40.0),

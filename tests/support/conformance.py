@@ -11,9 +11,9 @@ from stagecut import (
     Cluster,
     DeviceKind,
     Latency,
+    PipelineJob,
     Plan,
     Throughput,
-    TrainingJob,
     Workload,
     accelerators_and_cpus,
 )
@@ -89,7 +89,7 @@ def _iterated(seconds: Sequence[float], edges: Edges, scale: float, room: float)
         backward=np.arange(2 * n) >= n,
         names=tuple(f"layers.{v}.mlp{side}" for side in ("", ".backward") for v in range(n)),
     )
-    return Task(workload, accelerators_and_cpus(2, memory_bytes=room), TrainingJob(4, "1f1b"))
+    return Task(workload, accelerators_and_cpus(2, memory_bytes=room), PipelineJob(4, "1f1b"))
 
 
 def _trained(seconds: Sequence[float], edges: Edges, scale: float, room: float) -> Task:
@@ -111,7 +111,7 @@ def _trained(seconds: Sequence[float], edges: Edges, scale: float, room: float) 
     workload = chain(
         list(scale * np.array(seconds)), edges=np.array(edges).reshape(-1, 2), layers=layers
     )
-    problem = TrainingJob(schedule="stream")
+    problem = PipelineJob(schedule="stream")
     return Task(workload, Cluster((DeviceKind("accelerator", 2, room),)), problem)
 
 
@@ -158,7 +158,7 @@ def _sharded(seconds: Sequence[float], edges: Edges, scale: float, room: float) 
 #: `dp` for contiguous splits alone.
 EXACT = {
     "throughput": ("auto", "milp"),
-    **dict.fromkeys(("job", "iteration", "stream"), ("auto", "dp", "milp")),
+    **dict.fromkeys(("pipeline", "iteration", "stream"), ("auto", "dp", "milp")),
     "latency": ("auto", "dp", "milp", "milp-big-m"),
     "mapping": ("auto", "milp", "joint"),
     "sharding": ("auto", "elimination", "messages", "milp", "milp-compact"),
@@ -182,8 +182,8 @@ OF_STREAMS = ("piper", "equal-stages", "data-parallel", "pipedream")
 
 #: Problem, of jobs the kind → its methods.
 METHODS_OF = {
-    **{problem: list(methods) for problem, methods in METHODS.items() if problem != "job"},
-    "iteration": [name for name in METHODS["job"] if name not in OF_STREAMS],
+    **{problem: list(methods) for problem, methods in METHODS.items() if problem != "pipeline"},
+    "iteration": [name for name in METHODS["pipeline"] if name not in OF_STREAMS],
     "stream": [*EXACT["stream"], *OF_STREAMS],
 }
 

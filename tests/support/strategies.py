@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from training_cases import random_training_case
 
-from stagecut import Cluster, DeviceKind, Latency, Split, Throughput, TrainingJob, Workload
+from stagecut import Cluster, DeviceKind, Latency, PipelineJob, Split, Throughput, Workload
 
 #: Small whole numbers, which make ties, or others of about their size.
 AMOUNTS = st.one_of(st.integers(0, 5).map(float), st.floats(0.01, 5.0))
@@ -110,7 +110,7 @@ def placed(draw: st.DrawFn, max_nodes: int = 6) -> tuple[Workload, Cluster]:
     return workload, draw(clusters(workload))
 
 
-def trained(max_nodes: int = 4) -> st.SearchStrategy[tuple[Workload, Cluster, TrainingJob]]:
+def trained(max_nodes: int = 4) -> st.SearchStrategy[tuple[Workload, Cluster, PipelineJob]]:
     """Training cases; they shrink in their sizes, and are drawn by seed otherwise."""
     return st.builds(
         random_training_case,

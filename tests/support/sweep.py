@@ -32,11 +32,11 @@ from stagecut import (
     InputError,
     Latency,
     Limits,
+    PipelineJob,
     PlacementRules,
     Result,
     Split,
     Throughput,
-    TrainingJob,
     VerificationError,
     Workload,
     accelerators_and_cpus,
@@ -179,7 +179,7 @@ def _iteration(
     if schedule == "given":
         device = random_devices(rng, cluster.size, int(rng.integers(1, 5)))
         rows = random_rows(rng, device, microbatches, bool(workload.backward.any()))
-    problem = TrainingJob(
+    problem = PipelineJob(
         microbatches,
         schedule,
         split,

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from stagecut import Cluster, DeviceKind, LayerRule, PlacementRules, TrainingJob, Workload
+from stagecut import Cluster, DeviceKind, LayerRule, PipelineJob, PlacementRules, Workload
 from stagecut.instances import Layers
 
 
 def random_training_case(
     seed: int, *, max_nodes: int = 5, max_devices: int = 5, kinds: int = 1
-) -> tuple[Workload, Cluster, TrainingJob]:
+) -> tuple[Workload, Cluster, PipelineJob]:
     """Return random layers, a cluster and a problem; the same for the same seed.
 
     Parameters
@@ -95,7 +95,7 @@ def random_training_case(
     return workload, Cluster(tuple(made)), _varied(rng, workload)
 
 
-def _varied(rng: np.random.Generator, workload: Workload) -> TrainingJob:
+def _varied(rng: np.random.Generator, workload: Workload) -> PipelineJob:
     def maybe(chance: float) -> bool:
         return bool(rng.random() < chance)
 
@@ -114,7 +114,7 @@ def _varied(rng: np.random.Generator, workload: Workload) -> TrainingJob:
         u, v = workload.edges[int(rng.integers(len(workload.edges)))].tolist()
         uncut = ((workload.ids[u], workload.ids[v]),)
     server = maybe(0.2)
-    return TrainingJob(
+    return PipelineJob(
         schedule="stream",
         degrees=(1,) if maybe(0.15) else None,
         replicas=(1,) if maybe(0.15) else None,
@@ -130,7 +130,7 @@ def _varied(rng: np.random.Generator, workload: Workload) -> TrainingJob:
     )
 
 
-def best_objective(workload: Workload, cluster: Cluster, problem: TrainingJob) -> float:
+def best_objective(workload: Workload, cluster: Cluster, problem: PipelineJob) -> float:
     """Return the least objective over all plans, `inf` if none keeps the rules."""
     layers = workload.layers
     assert layers is not None
@@ -197,7 +197,7 @@ def _torn(workload: Workload, stages: tuple[frozenset[int], ...], pair: tuple[ob
 
 def _best_stage(
     workload: Workload,
-    problem: TrainingJob,
+    problem: PipelineJob,
     kind: DeviceKind,
     stage: frozenset[int],
     d: int,

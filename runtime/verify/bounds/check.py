@@ -15,12 +15,12 @@ from ....instances import (
     DeviceMapping,
     InputError,
     Latency,
+    PipelineJob,
     Plan,
     Planned,
     Sharding,
     Split,
     Throughput,
-    TrainingJob,
     VerificationError,
     Workload,
     is_iteration,
@@ -148,7 +148,7 @@ def bound_without_certificate(workload: Workload, plan: Plan) -> float:
     match problem:
         case Throughput():
             return max_load_bound(workload, price(workload, cluster), problem)
-        case TrainingJob() if is_iteration(problem):
+        case PipelineJob() if is_iteration(problem):
             # a device that does the work of a microbatch in time L is busy for M L
             one = _of_microbatch(workload, problem)
             split = Split.NONCONTIGUOUS if problem.chunks_per_device > 1 else problem.split
@@ -161,14 +161,14 @@ def bound_without_certificate(workload: Workload, plan: Plan) -> float:
         case Latency():
             costs = without_links(price(workload, cluster), returning=True)
             return latency_bound(workload, costs, problem.calls, plan.bound)
-        case TrainingJob():
+        case PipelineJob():
             return stream_bound(workload, cluster, problem)
         case DeviceMapping() if problem.objective == "stage-time":
             return _stage_time(workload, problem)
     return 0.0
 
 
-def _of_microbatch(workload: Workload, problem: TrainingJob) -> Workload:
+def _of_microbatch(workload: Workload, problem: PipelineJob) -> Workload:
     """Return the workload with only the bytes that a device holds in any order of work.
 
     The stage of a device, and with a backward pass the stages of a chain that share one, hold the

@@ -52,8 +52,8 @@ from ....instances import (
     Cluster,
     Costs,
     Layers,
+    PipelineJob,
     Throughput,
-    TrainingJob,
     VerificationError,
     Workload,
     layers_of,
@@ -196,7 +196,7 @@ class _ChainSubset:
 
 
 def no_iteration_below(
-    workload: Workload, cluster: Cluster, problem: TrainingJob, target: float
+    workload: Workload, cluster: Cluster, problem: PipelineJob, target: float
 ) -> bool:
     """Prove that every chain of stages takes `target` or longer; False if one is shorter.
 
@@ -391,7 +391,7 @@ def _path_weights(costs: Floats) -> Floats:
     return np.asarray(weights / max(1.0, float(weights.sum()) * (1 + 1e-12)), np.float64)
 
 
-def paths_of(problem: TrainingJob, stages: int, *, trains: bool) -> SchedulePaths:
+def paths_of(problem: PipelineJob, stages: int, *, trains: bool) -> SchedulePaths:
     """Return the actions of a schedule with so many stages.
 
     Parameters
@@ -452,7 +452,7 @@ def _most_in_flight(queue: list[tuple[int, int, int]], trains: bool) -> int:
 
 
 def divided_work_bound(
-    workload: Workload, costs: Costs, problem: TrainingJob, target: float
+    workload: Workload, costs: Costs, problem: PipelineJob, target: float
 ) -> float:
     """Return a lower bound on the makespan of every chain of stages, the target at most.
 
@@ -481,7 +481,7 @@ def divided_work_bound(
     return min(target, least) * (1 - ROUNDING)
 
 
-def _sizes(problem: TrainingJob, devices: int, blocks: int) -> list[int]:
+def _sizes(problem: PipelineJob, devices: int, blocks: int) -> list[int]:
     """Return the numbers of stages that a chain can have, the largest first."""
     if problem.order:
         return [len(problem.order.device)]
@@ -538,7 +538,7 @@ def _row(paths: SchedulePaths, division: Floats, share: float) -> tuple[float, F
     return makespan, np.array([n[:, 0], n[:, 1] + (1 - share) * n[:, 2] + share * n[:, 3]])
 
 
-def stream_bound(workload: Workload, cluster: Cluster, problem: TrainingJob) -> float:
+def stream_bound(workload: Workload, cluster: Cluster, problem: PipelineJob) -> float:
     """Return the best lower bound on the problem's objective, in the time unit."""
     layers = layers_of(workload)
     microbatches, bandwidth = microbatches_and_bandwidth(workload, problem)
@@ -572,7 +572,7 @@ def stream_bound(workload: Workload, cluster: Cluster, problem: TrainingJob) -> 
     return max(float(longest.max()), work / speed) * (1 - STREAM_ROUNDING)
 
 
-def _bytes(layers: Layers, problem: TrainingJob, in_flight: int) -> Floats:
+def _bytes(layers: Layers, problem: PipelineJob, in_flight: int) -> Floats:
     """Return the bytes of each configuration on one device."""
     state = STATE[problem.optimizer, problem.precision]
     copies = {"pipedream": in_flight - 1, "2bw": 1}.get(problem.in_flight, 0)

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ....instances import Cluster, Costs, Throughput, TrainingJob, Workload, price, without_links
+from ....instances import Cluster, Costs, PipelineJob, Throughput, Workload, price, without_links
 from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.model.contiguity import pipeline_edges
 from ....instances.model.kept_bytes import kept_bytes
@@ -392,7 +392,7 @@ def _bits(mask: int) -> Iterable[int]:
 
 
 def list_stages(
-    workload: Workload, cluster: Cluster, problem: TrainingJob, target: float
+    workload: Workload, cluster: Cluster, problem: PipelineJob, target: float
 ) -> ListedStages:
     """Return the stages of an iteration below a target.
 
@@ -463,7 +463,7 @@ def list_stages(
 
 
 def _times(
-    stages: Stages, kind: int, ideal: int, ends: Ints, problem: TrainingJob, nodes: int
+    stages: Stages, kind: int, ideal: int, ends: Ints, problem: PipelineJob, nodes: int
 ) -> Floats:
     """Return the times of F, B, I and W on a kind of device; `inf` beyond the target."""
     compute = [stages.time(number, kind, ideal, ends) for number in (0, 1)]

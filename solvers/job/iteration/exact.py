@@ -26,7 +26,7 @@ from ....formulations.job.line import Line, line, most_between
 from ....formulations.job.orders import Chain, order_of
 from ....formulations.task import Task
 from ....formulations.throughput.infeasible import why_infeasible
-from ....instances import Solution, TrainingJob
+from ....instances import PipelineJob, Solution
 from ...core.lattice import chain, list_ideals
 from ...core.search import Search, Share, Stoppable
 from ..methods import ANNEALING
@@ -122,7 +122,7 @@ SHARE = 0.2
 WORK = (2.0, 4.0, np.inf)
 
 
-def chain_search(task: Task[TrainingJob], search: Search[Solution]) -> None:
+def chain_search(task: Task[PipelineJob], search: Search[Solution]) -> None:
     """Find the chain of stages with the least makespan, and prove it for contiguous splits.
 
     Where the lattice of ideals, or the list of stages, is too large, that is said, and the plan is
@@ -174,7 +174,7 @@ def chain_search(task: Task[TrainingJob], search: Search[Solution]) -> None:
                 _anneal(task, statement, search)
 
 
-def _anneal(task: Task[TrainingJob], statement: Line, search: Search[Solution]) -> None:
+def _anneal(task: Task[PipelineJob], statement: Line, search: Search[Solution]) -> None:
     """Anneal the boundaries of chains of topological orders, where there is no list of stages."""
     if statement.rules or task.problem.order:
         return  # annealing does not keep them
@@ -400,7 +400,7 @@ def take_turns(
                 del left[name]
 
 
-def annealing(task: Task[TrainingJob], search: Search[Solution]) -> None:
+def annealing(task: Task[PipelineJob], search: Search[Solution]) -> None:
     """Anneal chains of stages from other random numbers than `auto`; `limits.nodes` counts them.
 
     No stages are listed.

@@ -42,7 +42,7 @@ from ....formulations.job.line import Line, line
 from ....formulations.job.modules import Modules, block_of, modules
 from ....formulations.job.orders import order_of
 from ....formulations.task import Task
-from ....instances import Cluster, PipelinePlacement, Solution, TrainingJob
+from ....instances import Cluster, PipelineJob, PipelinePlacement, Solution
 from ....instances.common.arrays import Floats, Ints
 from ...core.search import Search, Share
 
@@ -202,7 +202,7 @@ def _around(found: Modules, blocks: list[int]) -> list[int]:
     return counts
 
 
-def splits(rule: Rule, task: Task[TrainingJob], statement: Line) -> Iterator[PipelinePlacement]:
+def splits(rule: Rule, task: Task[PipelineJob], statement: Line) -> Iterator[PipelinePlacement]:
     """Yield what a rule gives, whether or not it keeps to the memory.
 
     Raises
@@ -220,7 +220,7 @@ def splits(rule: Rule, task: Task[TrainingJob], statement: Line) -> Iterator[Pip
         yield PipelinePlacement(stage, tuple(devices[p] for p in where))
 
 
-def default_split(name: str, task: Task[TrainingJob], search: Search[Solution]) -> None:
+def default_split(name: str, task: Task[PipelineJob], search: Search[Solution]) -> None:
     """Offer the split of the rule `name`, or note in one line why it gives none."""
     try:
         with search.phase("build"):
@@ -232,7 +232,7 @@ def default_split(name: str, task: Task[TrainingJob], search: Search[Solution]) 
         search.note(f"{search.method}: {reason}")
 
 
-def offer_defaults(task: Task[TrainingJob], search: Search[Solution]) -> None:
+def offer_defaults(task: Task[PipelineJob], search: Search[Solution]) -> None:
     """Offer equal parts, then what all rules give, so that no plan of the search is behind them."""
     statement = line(task)
     first_plans(task, statement, search)
@@ -245,7 +245,7 @@ def offer_defaults(task: Task[TrainingJob], search: Search[Solution]) -> None:
                 search.offer(placement)
 
 
-def _devices(task: Task[TrainingJob]) -> list[int]:
+def _devices(task: Task[PipelineJob]) -> list[int]:
     """Return as many devices as a chain may have: accelerators if there are any, in order."""
     able, problem = accelerators(task.cluster), task.problem
     if problem.order:
@@ -260,7 +260,7 @@ def _devices(task: Task[TrainingJob]) -> list[int]:
     return able
 
 
-def _allowed(task: Task[TrainingJob], stages: int) -> int:
+def _allowed(task: Task[PipelineJob], stages: int) -> int:
     """Return the number of stages, if the schedule can have so many."""
     problem = task.problem
     chunks, microbatches = problem.chunks_per_device, problem.batch
@@ -279,7 +279,7 @@ def _allowed(task: Task[TrainingJob], stages: int) -> int:
     return stages
 
 
-def _modules(task: Task[TrainingJob], statement: Line, stages: int) -> Modules:
+def _modules(task: Task[PipelineJob], statement: Line, stages: int) -> Modules:
     workload = task.workload
     found = modules(workload, statement, stages)
     if found is None:
@@ -314,7 +314,7 @@ def _stages(statement: Line, found: Modules, counts: Sequence[int]) -> Ints:
     return graph.expand(stage)
 
 
-def _why_not(task: Task[TrainingJob], placement: PipelinePlacement) -> str:
+def _why_not(task: Task[PipelineJob], placement: PipelinePlacement) -> str:
     kind = task.costs.kind_of[placement.device]
     unable = np.flatnonzero(np.isinf(task.costs.compute[kind, np.arange(task.workload.n)]))
     if len(unable):
@@ -322,7 +322,7 @@ def _why_not(task: Task[TrainingJob], placement: PipelinePlacement) -> str:
     return "its plan does not fit into memory under this schedule"
 
 
-def first_plans(task: Task[TrainingJob], statement: Line, search: Search[Solution]) -> None:
+def first_plans(task: Task[PipelineJob], statement: Line, search: Search[Solution]) -> None:
     """Offer equal parts of a topological order, on all devices and on one.
 
     These are parts of the compute; where none fits, parts of the bytes.

@@ -11,20 +11,20 @@ from pyomo.common.gc_manager import PauseGC
 from ....formulations.job.iteration_milp import iteration_model
 from ....formulations.job.line import line
 from ....formulations.task import Task
-from ....instances import PipelinePlacement, Solution, TrainingJob
+from ....instances import PipelineJob, PipelinePlacement, Solution
 from ...core.compiled_model import compile_model, write_model
 from ...core.milp_driver import IntegerProgram, solve_program
 from ...core.search import Search
 from .frameworks import first_plans
 
 
-def iteration_milp(task: Task[TrainingJob], search: Search[Solution]) -> None:
+def iteration_milp(task: Task[PipelineJob], search: Search[Solution]) -> None:
     """Solve the integer program, from the best plan known or from equal parts."""
     first_plans(task, line(task), search)
     solve_program(lambda: _program(task, search), search)
 
 
-def export_model(task: Task[TrainingJob], path: str | Path) -> None:
+def export_model(task: Task[PipelineJob], path: str | Path) -> None:
     """Write the program, in the workload's time unit, as `write_model` does.
 
     Raises
@@ -37,7 +37,7 @@ def export_model(task: Task[TrainingJob], path: str | Path) -> None:
     write_model(lambda: iteration_model(task).model, path)
 
 
-def _program(task: Task[TrainingJob], search: Search[Solution]) -> IntegerProgram[Solution]:
+def _program(task: Task[PipelineJob], search: Search[Solution]) -> IntegerProgram[Solution]:
     """State the program for the best solution known."""
     known = math.isfinite(search.objective)
     with PauseGC():
@@ -61,7 +61,7 @@ def _program(task: Task[TrainingJob], search: Search[Solution]) -> IntegerProgra
     )
 
 
-def _one_by_one(task: Task[TrainingJob]) -> float:
+def _one_by_one(task: Task[PipelineJob]) -> float:
     """Time of all passes one after the other: a scale for the objective where no plan is known."""
     least = task.costs.compute[task.costs.count > 0].min(axis=0)
     return task.problem.batch * float(least[np.isfinite(least)].sum())

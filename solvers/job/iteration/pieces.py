@@ -18,11 +18,11 @@ from ....formulations.throughput.hypergraph import colour_units, hypergraph
 from ....instances import (
     Cluster,
     DeviceKind,
+    PipelineJob,
     PipelinePlacement,
     Placement,
     Solution,
     Throughput,
-    TrainingJob,
 )
 from ....instances.common.arrays import Ints
 from ....instances.model.costs import times_column
@@ -43,7 +43,7 @@ SHARE = 0.6
 MOVES = 100
 
 
-def pieces_search(task: Task[TrainingJob], search: Search[Solution]) -> None:
+def pieces_search(task: Task[PipelineJob], search: Search[Solution]) -> None:
     """Find a plan that need not be a chain, and a bound for all plans."""
     with search.phase("max-load"):
         _from_max_load(task, search)
@@ -55,7 +55,7 @@ def pieces_search(task: Task[TrainingJob], search: Search[Solution]) -> None:
 
 
 def pieces_from_chain(
-    task: Task[TrainingJob], chain: PipelinePlacement, seconds: float
+    task: Task[PipelineJob], chain: PipelinePlacement, seconds: float
 ) -> PipelinePlacement:
     """Return a chain's nodes divided anew into pieces of small max-load, in so many seconds.
 
@@ -86,7 +86,7 @@ def as_pieces(device: Ints) -> PipelinePlacement:
     return PipelinePlacement(stage.ravel(), tuple(used.tolist()))
 
 
-def _from_max_load(task: Task[TrainingJob], search: Search[Solution]) -> None:
+def _from_max_load(task: Task[PipelineJob], search: Search[Solution]) -> None:
     like = max_load_task(task)
 
     def judge(solution: Solution) -> float:
@@ -102,7 +102,7 @@ def _from_max_load(task: Task[TrainingJob], search: Search[Solution]) -> None:
         search.raise_bound(task.problem.batch * inner.bound, origin)
 
 
-def _divide_memory(task: Task[TrainingJob], search: Search[Solution]) -> None:
+def _divide_memory(task: Task[PipelineJob], search: Search[Solution]) -> None:
     """Offer placements that divide the bytes evenly, with ever more microbatches in flight."""
     for in_flight in range(1, min(task.problem.batch, task.cluster.size) + 1):
         like = _memory_task(task, in_flight)
@@ -117,7 +117,7 @@ def _divide_memory(task: Task[TrainingJob], search: Search[Solution]) -> None:
             return
 
 
-def _memory_task(task: Task[TrainingJob], in_flight: int) -> Task[Throughput]:
+def _memory_task(task: Task[PipelineJob], in_flight: int) -> Task[Throughput]:
     """Return the task whose objective is the largest part of its memory that a device needs.
 
     It holds the activations of `in_flight` microbatches at once, and moving data costs nothing.
@@ -135,7 +135,7 @@ def _memory_task(task: Task[TrainingJob], in_flight: int) -> Task[Throughput]:
     return pose(alike, Cluster(tuple(kinds)), Throughput(split=task.problem.split))
 
 
-def _move(task: Task[TrainingJob], search: Search[Solution]) -> None:
+def _move(task: Task[PipelineJob], search: Search[Solution]) -> None:
     """Move units between devices, in random order, while that shortens the makespan."""
     rng = np.random.default_rng(search.limits.seed)
     units = colour_units(task)

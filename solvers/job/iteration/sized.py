@@ -31,7 +31,7 @@ from ....formulations.job.iteration_bounds import divide, mix
 from ....formulations.job.line import Line
 from ....formulations.job.orders import Chain
 from ....formulations.task import Task
-from ....instances import PipelinePlacement, Solution, TrainingJob
+from ....instances import PipelineJob, PipelinePlacement, Solution
 from ....instances.common.arrays import Bools, Floats, Ints
 from ...core.lattice import Lattice
 from ...core.search import Search, Stoppable
@@ -42,7 +42,7 @@ from .stage_list import StageList, StagePaths
 class Run:
     """A search for chains on a lattice of ideals."""
 
-    task: Task[TrainingJob]
+    task: Task[PipelineJob]
     line: Line
     search: Search[Solution]
     lattice: Lattice

@@ -25,7 +25,7 @@ import numpy as np
 
 from ....formulations.job.stream import Staging, state_staging
 from ....formulations.task import Task
-from ....instances import Solution, Stage, TrainingJob, in_stages
+from ....instances import PipelineJob, Solution, Stage, in_stages
 from ....instances.common.arrays import Floats, Ints
 from ...core.lattice import Lattice, chain, list_ideals
 from ...core.lattice_kernel import ideal_sums
@@ -41,7 +41,7 @@ POOR, FIRST_SHARE = 0.5, 0.1
 
 
 def equal_stages(
-    task: Task[TrainingJob], search: Search[Solution], enough: Callable[[], bool] = lambda: False
+    task: Task[PipelineJob], search: Search[Solution], enough: Callable[[], bool] = lambda: False
 ) -> None:
     """Give every stage the same number of layers, and all stages one d and t.
 
@@ -70,7 +70,7 @@ def equal_stages(
     _found(search, "equal stages")
 
 
-def data_parallel(task: Task[TrainingJob], search: Search[Solution]) -> None:
+def data_parallel(task: Task[PipelineJob], search: Search[Solution]) -> None:
     """Make one stage of everything, with as many replicas as there are devices for."""
     staging = state_staging(task)
     for t in range(len(staging.degrees)):
@@ -120,7 +120,7 @@ def _repeated(staging: Staging) -> Ints:
     return np.array([own == sizes for own in alike])
 
 
-def first_plan(task: Task[TrainingJob], search: Search[Solution]) -> None:
+def first_plan(task: Task[PipelineJob], search: Search[Solution]) -> None:
     """Offer data parallelism; if it is poor or breaks a rule, equal stages until one is not."""
     share = Share(search, FIRST_SHARE)
     if search.best is None:
@@ -149,7 +149,7 @@ def _options(staging: Staging, t: int, again: bool) -> Ints | None:
 
 
 def _offer(
-    task: Task[TrainingJob],
+    task: Task[PipelineJob],
     staging: Staging,
     search: Search[Solution],
     t: int,
@@ -180,7 +180,7 @@ def _offer(
             least = value
 
 
-def pipedream(task: Task[TrainingJob], search: Search[Solution]) -> None:
+def pipedream(task: Task[PipelineJob], search: Search[Solution]) -> None:
     """Plan as PipeDream does, for `server_devices` per server if the problem says.
 
     Where devices differ, on those of one kind. It knows no tensor degrees, and fills servers.

@@ -27,7 +27,7 @@ import numpy as np
 from ....formulations.job.stream import STATE_PER_WEIGHT, Staging, state_staging
 from ....formulations.job.stream_bounds import least_stage_time
 from ....formulations.task import Task
-from ....instances import Solution, TrainingJob, in_stages
+from ....instances import PipelineJob, Solution, in_stages
 from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.common.quantities import show_bytes
 from ...core.lattice import Lattice, chain, list_ideals
@@ -74,7 +74,7 @@ class Planner:
     """
 
     def __init__(
-        self, task: Task[TrainingJob], staging: Staging, lattice: Lattice, greedy: bool
+        self, task: Task[PipelineJob], staging: Staging, lattice: Lattice, greedy: bool
     ) -> None:
         self.task = task
         self.staging = staging
@@ -277,17 +277,17 @@ FEW_IDEALS = 2_000
 ORIGIN = "dynamic program over ideals"
 
 
-def stream_dp(task: Task[TrainingJob], search: Search[Solution]) -> None:
+def stream_dp(task: Task[PipelineJob], search: Search[Solution]) -> None:
     """Find the best training plan, and prove it."""
     _run(task, search, greedy=False)
 
 
-def piper(task: Task[TrainingJob], search: Search[Solution]) -> None:
+def piper(task: Task[PipelineJob], search: Search[Solution]) -> None:
     """Plan with the authors' rule for configurations instead of the exact knapsack: a baseline."""
     _run(task, search, greedy=True)
 
 
-def _run(task: Task[TrainingJob], search: Search[Solution], greedy: bool) -> None:
+def _run(task: Task[PipelineJob], search: Search[Solution], greedy: bool) -> None:
     staging = state_staging(task)
     if (reason := staging.why_no_size()) is not None:
         search.prove_infeasible(reason)

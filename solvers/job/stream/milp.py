@@ -10,7 +10,7 @@ from ....formulations.job.stream import Staging, state_staging
 from ....formulations.job.stream_bounds import least_stage_time
 from ....formulations.job.stream_milp import stream_model
 from ....formulations.task import Task
-from ....instances import Solution, StagePlacement, TrainingJob, in_stages
+from ....instances import PipelineJob, Solution, StagePlacement, in_stages
 from ....instances.common.arrays import Floats
 from ...core.compiled_model import compile_model
 from ...core.milp_driver import IntegerProgram, solve_program
@@ -21,7 +21,7 @@ from .dp import stream_dp
 TIME_SCALE = 1000.0
 
 
-def stream_milp(task: Task[TrainingJob], search: Search[Solution]) -> None:
+def stream_milp(task: Task[PipelineJob], search: Search[Solution]) -> None:
     """Solve the integer program, from the DP's plan.
 
     ``task.options["start"]`` set to ``none`` leaves the DP out.
@@ -35,13 +35,13 @@ def stream_milp(task: Task[TrainingJob], search: Search[Solution]) -> None:
     solve_slots(task, staging, search)
 
 
-def solve_slots(task: Task[TrainingJob], staging: Staging, search: Search[Solution]) -> None:
+def solve_slots(task: Task[PipelineJob], staging: Staging, search: Search[Solution]) -> None:
     """Solve the integer program from the best solution known."""
     solve_program(lambda: _program(task, staging, search), search)
 
 
 def _program(
-    task: Task[TrainingJob], staging: Staging, search: Search[Solution]
+    task: Task[PipelineJob], staging: Staging, search: Search[Solution]
 ) -> IntegerProgram[Solution]:
     """State the program for the best solution known."""
     scale = search.objective if math.isfinite(search.objective) else least_stage_time(staging)

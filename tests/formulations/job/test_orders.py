@@ -7,7 +7,7 @@ import pytest
 from brute_iteration import SCHEDULES
 from chains import random_line
 
-from stagecut import TrainingJob
+from stagecut import PipelineJob
 from stagecut.formulations.job.orders import order_of
 
 
@@ -36,7 +36,7 @@ def test_activations_in_flight_are_those_of_the_simulator(part: int) -> None:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_no_vector_in_flight_is_within_another(schedule: str) -> None:
-    problem = TrainingJob(8, schedule)  # type: ignore[arg-type]
+    problem = PipelineJob(8, schedule)  # type: ignore[arg-type]
     for vectors in order_of(problem, 4, True).in_flight:
         below = (vectors[:, None] <= vectors[None]).all(axis=2)
         assert below.sum() == len(vectors)
@@ -44,9 +44,9 @@ def test_no_vector_in_flight_is_within_another(schedule: str) -> None:
 
 def test_the_rounds_of_the_text() -> None:
     """1F1B: a stage has done h − 1 forward passes before its first backward pass."""
-    for s, table in enumerate(order_of(TrainingJob(6), 4, True).tables):
+    for s, table in enumerate(order_of(PipelineJob(6), 4, True).tables):
         assert (table[:, 1] == 1).argmax() == 4 - s
     (vectors,) = {
-        tuple(v.ravel().tolist()) for v in order_of(TrainingJob(6), 4, True).in_flight[:1]
+        tuple(v.ravel().tolist()) for v in order_of(PipelineJob(6), 4, True).in_flight[:1]
     }
     assert vectors == (4,)

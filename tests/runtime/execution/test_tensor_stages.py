@@ -14,7 +14,7 @@ from stagecut import (
     DeviceKind,
     InputError,
     Link,
-    TrainingJob,
+    PipelineJob,
     layers_by_degree,
     solve,
 )
@@ -122,7 +122,7 @@ def test_planned_shardings_are_those_of_the_layers_that_run() -> None:
     done, link = profiled("language"), Link(1e-9, 1e12)
     workload = layers_by_degree(done, (1, 2), estimate="h100", link=link)
     cluster = Cluster((DeviceKind("gpu", 4, 1e12, link=link),))
-    problem = TrainingJob(microbatches=4, bandwidth=1e12, degrees=(2,), replicas=(1,))
+    problem = PipelineJob(microbatches=4, bandwidth=1e12, degrees=(2,), replicas=(1,))
     plan = solve(workload, cluster, problem).plan
     assert plan is not None
     cut, place = training_pieces(done, workload, plan), Place((2,), (0,), ("",))

@@ -12,8 +12,8 @@ from brute_iteration import least_makespan, training_case
 from stagecut import (
     Cluster,
     Limits,
+    PipelineJob,
     PlacementRules,
-    TrainingJob,
     Workers,
     Workload,
     solve,
@@ -31,7 +31,7 @@ from stagecut.solvers.job.methods import ANNEALING
 #: Ends what hangs; no test waits for it.
 SECONDS = 120.0
 ROUNDING = 1 + 1e-9
-INTERLEAVED = TrainingJob(4, "interleaved")
+INTERLEAVED = PipelineJob(4, "interleaved")
 PINNED = PlacementRules(pins=(("1", 0),))
 
 
@@ -40,7 +40,7 @@ def case(seed: int, *, tight: bool = False, kinds: int = 1) -> tuple[Workload, C
 
 
 def annealed(
-    workload: Workload, cluster: Cluster, problem: TrainingJob, nodes: int | None
+    workload: Workload, cluster: Cluster, problem: PipelineJob, nodes: int | None
 ) -> float:
     judge = Judge(workload, cluster, problem)
     search: Search[Solution] = Search(Limits(seconds=None, nodes=nodes, seed=1), judge)
@@ -51,7 +51,7 @@ def annealed(
 def test_annealing_finds_most_optima_and_no_better_ones() -> None:
     seen = same = 0
     for seed in range(16):
-        problem = INTERLEAVED if seed % 2 else TrainingJob(3, "1f1b")
+        problem = INTERLEAVED if seed % 2 else PipelineJob(3, "1f1b")
         workload, cluster = case(seed, tight=seed % 3 == 0, kinds=2)
         best = least_makespan(workload, cluster, problem)
         found = annealed(workload, cluster, problem, 2)
@@ -73,9 +73,9 @@ def test_annealing_alone_ends_without_a_deadline_and_the_same_each_time(
 
 def test_what_annealing_cannot_keep_it_is_not_started_for() -> None:
     workload, cluster = case(4)
-    strategies = METHODS["job"]["auto"].beside
+    strategies = METHODS["pipeline"]["auto"].beside
 
-    def names(problem: TrainingJob) -> list[str]:
+    def names(problem: PipelineJob) -> list[str]:
         return [strategy.name for strategy in strategies(pose(workload, cluster, problem))]
 
     assert names(INTERLEAVED)[0] == ANNEALING

@@ -12,7 +12,7 @@ from brute_iteration import SCHEDULES, training_case
 from chains import random_line
 
 import stagecut
-from stagecut import InputError, Limits, TrainingJob
+from stagecut import InputError, Limits, PipelineJob
 from stagecut.formulations.job.iteration_bounds import divide
 from stagecut.formulations.job.line import line
 from stagecut.formulations.job.orders import Chain, order_of
@@ -44,7 +44,7 @@ def cases(part: int, most: int) -> Iterator[tuple[str, StagePaths]]:
         workload, cluster = training_case(rng, tight=seed % 3 == 0)
         if schedule == "interleaved":  # stages on one device would exchange data for nothing
             workload = replace(workload, transfer=np.zeros(workload.n))
-        problem = TrainingJob(
+        problem = PipelineJob(
             int(rng.integers(1, 6)),
             schedule,
             relayed=bool(rng.random() < 0.3),
@@ -246,9 +246,9 @@ def test_boundaries_are_annealed_where_ideals_are_too_many(monkeypatch: pytest.M
     """No list of stages is needed for that, and the plan is near the optimum."""
     workload = stagecut.load("unet-training")
     cluster = stagecut.accelerators_and_cpus(4)
-    best = stagecut.solve(workload, cluster, TrainingJob(8), limits=Limits(gap=0.01)).objective
+    best = stagecut.solve(workload, cluster, PipelineJob(8), limits=Limits(gap=0.01)).objective
     monkeypatch.setattr(exact, "IDEALS", 10)
-    result = stagecut.solve(workload, cluster, TrainingJob(8), limits=Limits(nodes=1), workers=1)
+    result = stagecut.solve(workload, cluster, PipelineJob(8), limits=Limits(nodes=1), workers=1)
     assert result.phases["annealing"] > 0
     assert result.objective <= 1.02 * best
     assert result.limit == "none"  # it ends by itself

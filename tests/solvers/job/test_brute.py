@@ -14,7 +14,7 @@ import pytest
 from brute_iteration import SCHEDULES, least_makespan
 from sweep import DEFECTS, Case, case_of, judged
 
-from stagecut import InputError, Limits, TrainingJob, Workload, accelerators_and_cpus, solve
+from stagecut import InputError, Limits, PipelineJob, Workload, accelerators_and_cpus, solve
 
 LIMITS = Limits(seconds=120)
 
@@ -62,7 +62,7 @@ def late(seconds: float) -> Workload:
 
 def test_the_program_knows_data_that_moves_in_the_backward_pass() -> None:
     for seconds, stages in ((0.25, 2), (40.0, 1)):
-        workload, cluster, problem = late(seconds), accelerators_and_cpus(2), TrainingJob(4)
+        workload, cluster, problem = late(seconds), accelerators_and_cpus(2), PipelineJob(4)
         best = least_makespan(workload, cluster, problem)
         result = solve(workload, cluster, problem, method="milp", limits=LIMITS)
         assert result.plan is not None

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from brute_iteration import placements, training_case
 
-from stagecut import Cluster, InputError, Limits, PipelinePlacement, TrainingJob, Workload, evaluate
+from stagecut import Cluster, InputError, Limits, PipelineJob, PipelinePlacement, Workload, evaluate
 from stagecut.formulations.job.iteration_bounds import divide
 from stagecut.formulations.job.line import line, most_between
 from stagecut.formulations.job.orders import Chain, order_of
@@ -35,13 +35,13 @@ def never() -> Search[object]:
     return Search(Limits(), lambda _: math.inf)
 
 
-def cases(seeds: range) -> Iterator[tuple[str, Workload, Cluster, TrainingJob, Pairs]]:
+def cases(seeds: range) -> Iterator[tuple[str, Workload, Cluster, PipelineJob, Pairs]]:
     """Small tasks with two stages on each device, for each number of devices."""
     for seed in seeds:
         rng = np.random.default_rng(seed)
         workload, cluster = training_case(rng, tight=seed % 3 == 0, kinds=1)
         relayed = bool(rng.random() < 0.3)
-        problem = TrainingJob(int(rng.choice([2, 4])), "interleaved", relayed=relayed)
+        problem = PipelineJob(int(rng.choice([2, 4])), "interleaved", relayed=relayed)
         try:
             statement = line(pose(workload, cluster, problem))
         except InputError:
@@ -64,7 +64,7 @@ def cases(seeds: range) -> Iterator[tuple[str, Workload, Cluster, TrainingJob, P
             yield f"seed {seed}, {size} stages", workload, cluster, problem, pairs
 
 
-def best_of(workload: Workload, cluster: Cluster, problem: TrainingJob, stages: int) -> float:
+def best_of(workload: Workload, cluster: Cluster, problem: PipelineJob, stages: int) -> float:
     """Return the least makespan of plans with so many stages, by trying all."""
     best = math.inf
     for plan in placements(workload, cluster, problem):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from chains import random_line
 
-from stagecut import TrainingJob
+from stagecut import PipelineJob
 from stagecut.formulations.job.orders import Chain, order_of
 from stagecut.instances.common.arrays import Floats
 from stagecut.solvers.job.iteration.annealing_kernel import too_long
@@ -57,7 +57,7 @@ def test_known_paths_refuse_chains_that_are_too_long_and_no_others() -> None:
 def makespan(schedule: str, microbatches: int, forward: Floats, backward: Floats,
              chunks: int = 1) -> float:  # fmt: skip
     """Return the makespan of stages under a schedule."""
-    problem = TrainingJob(microbatches, schedule, chunks=chunks)
+    problem = PipelineJob(microbatches, schedule, chunks=chunks)
     chain = Chain(order_of(problem, len(forward), True), problem.weight_share)
     return chain.makespan(chain.durations(forward, backward, backward))
 

@@ -11,10 +11,10 @@ from conformance import chain
 
 from stagecut import (
     InputError,
+    PipelineJob,
     PipelinePlacement,
     PlacementRules,
     Result,
-    TrainingJob,
     Workload,
     accelerators_and_cpus,
     load,
@@ -111,7 +111,7 @@ def named(n: int, **changes: object) -> Workload:
 
 def split(workload: Workload, rule: str, devices: int = 4, **problem: object) -> Result:
     """What a rule says of a workload."""
-    asked = TrainingJob(**{"microbatches": 4, **problem})  # type: ignore[arg-type]
+    asked = PipelineJob(**{"microbatches": 4, **problem})  # type: ignore[arg-type]
     return solve(workload, accelerators_and_cpus(devices, 1), asked, method=rule)
 
 
@@ -163,11 +163,11 @@ def test_a_sequence_has_numbered_blocks() -> None:
 
 def test_what_does_not_fit_into_memory_is_said() -> None:
     cluster = accelerators_and_cpus(2, memory_bytes=3.0)
-    result = solve(named(8), cluster, TrainingJob(4), method="vllm")
+    result = solve(named(8), cluster, PipelineJob(4), method="vllm")
     assert result.plan is None
     assert "memory" in f"{result.notes} {result.reason}"
     few = replace(named(4), memory_bytes=np.array([1.0, 1.0, 2.0, 2.0]))
-    result = solve(few, cluster, TrainingJob(4), method="vllm")  # 1 and 3 would fit
+    result = solve(few, cluster, PipelineJob(4), method="vllm")  # 1 and 3 would fit
     assert result.status == "no solution"
     assert result.notes[-1] == "vllm: its plan does not fit into memory under this schedule"
 
@@ -216,12 +216,12 @@ def test_the_operators_of_a_module_belong_together() -> None:
 def test_the_regular_expression_is_an_option() -> None:
     workload, cluster = named(8), accelerators_and_cpus(2)
     for pattern, first in (("", 4), ("layers.[0-1]", 1)):
-        result = solve_with(workload, cluster, TrainingJob(4), method="deepspeed-type",
+        result = solve_with(workload, cluster, PipelineJob(4), method="deepspeed-type",
                             options={"type": pattern} if pattern else {})  # fmt: skip
         assert result.plan is not None
         assert isinstance(result.plan.solution, PipelinePlacement)
         assert int((result.plan.solution.stage == 0).sum()) == first
-        again = solve(workload, cluster, TrainingJob(4), method=f"deepspeed-type:{pattern}")
+        again = solve(workload, cluster, PipelineJob(4), method=f"deepspeed-type:{pattern}")
         assert again.plan is not None
         assert again.method == "deepspeed-type"
         assert again.plan.objective == result.plan.objective
@@ -230,10 +230,10 @@ def test_the_regular_expression_is_an_option() -> None:
         ("deepspeed-type:(", "is no regular expression for deepspeed-type"),
     ):
         with pytest.raises(InputError, match=message):
-            solve(workload, cluster, TrainingJob(4), method=method)
+            solve(workload, cluster, PipelineJob(4), method=method)
     with pytest.raises(InputError, match="is no regular expression for deepspeed-type"):
         solve_with(
-            workload, cluster, TrainingJob(4), method="deepspeed-type", options={"type": "("}
+            workload, cluster, PipelineJob(4), method="deepspeed-type", options={"type": "("}
         )
     with pytest.raises(InputError, match="only deepspeed-type do"):
-        solve_with(workload, cluster, TrainingJob(4), method="vllm", options={"type": "x"})
+        solve_with(workload, cluster, PipelineJob(4), method="vllm", options={"type": "x"})

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sweep import case_of
 
-from stagecut import Cluster, DeviceKind, Limits, TrainingJob, Workload, load, solve
+from stagecut import Cluster, DeviceKind, Limits, PipelineJob, Workload, load, solve
 from stagecut.formulations.job.line import line
 from stagecut.formulations.task import pose
 from stagecut.instances import accelerators_and_cpus
@@ -33,7 +33,7 @@ def test_pieces_of_a_device_need_not_hold_their_activations_at_once(split: str) 
     """Inference frees those of the first piece before the second begins: 6 bytes, and not 12."""
     cluster = Cluster((DeviceKind("outer", 1, memory_bytes=8.0), DeviceKind("inner", 1)))
     found = solve(
-        there_and_back(6.0), cluster, TrainingJob(1, split=split), limits=Limits(seconds=5)
+        there_and_back(6.0), cluster, PipelineJob(1, split=split), limits=Limits(seconds=5)
     )
     if split == "per-device":  # a path leaves the device and comes back
         assert found.plan is None
@@ -63,8 +63,8 @@ def test_a_plan_is_found_where_memory_is_short(variant: str, seed: int) -> None:
 
 def test_an_order_of_units_that_are_alike_only_where_nothing_is_left_out() -> None:
     workload, cluster = load("mixtral-8x7b-training"), accelerators_and_cpus(8)
-    exact = line(pose(workload, cluster, TrainingJob(8)))
-    relaxed = line(pose(workload, cluster, TrainingJob(8, overlap=True)))
+    exact = line(pose(workload, cluster, PipelineJob(8)))
+    relaxed = line(pose(workload, cluster, PipelineJob(8, overlap=True)))
     assert exact.exact
     assert not relaxed.exact
     assert len(exact.graph.edges) > len(relaxed.graph.edges)
@@ -82,6 +82,6 @@ def test_more_chunks_than_units_are_infeasible_with_the_reason() -> None:
         backward=forward,
         colours=np.zeros(2, np.int64),
     )
-    found = solve(workload, accelerators_and_cpus(2), TrainingJob(8, "interleaved"))
+    found = solve(workload, accelerators_and_cpus(2), PipelineJob(8, "interleaved"))
     assert found.status == "infeasible"
     assert "a device takes 2 stages, and there can be 1 at most" in found.reason

@@ -14,7 +14,7 @@ from stagecut import (
     InputError,
     LayerRule,
     Limits,
-    TrainingJob,
+    PipelineJob,
     VerificationError,
     accelerators_and_cpus,
     load,
@@ -104,7 +104,7 @@ def test_the_published_programs_values_are_met(
 ) -> None:  # fmt: skip
     workload = load(benchmarks / "piper" / "bert32a100.json")
     cluster = accelerators_and_cpus(devices, 0, memory * GIB)
-    problem = TrainingJob(bandwidth=25 * GIB, **switches)  # type: ignore[arg-type]
+    problem = PipelineJob(bandwidth=25 * GIB, **switches)  # type: ignore[arg-type]
     result = solve(workload, cluster, problem, method=method)
     assert result.plan is not None
     assert result.plan.objective == pytest.approx(value, rel=3e-6)
@@ -114,7 +114,7 @@ def test_the_published_programs_values_are_met(
 
 def test_equal_stages_are_the_published_ones(benchmarks: Path) -> None:
     workload = load(benchmarks / "piper" / "bert32a100.json")
-    problem = TrainingJob(bandwidth=25 * GIB)
+    problem = PipelineJob(bandwidth=25 * GIB)
     result = solve(workload, accelerators_and_cpus(64, 0, 8 * GIB), problem, method="equal-stages")
     assert result.objective == pytest.approx(0.0257245, rel=3e-6)
 
@@ -130,7 +130,7 @@ def test_gnmt_of_18_thousand_ideals_is_proved(benchmarks: Path) -> None:
 def test_no_worse_than_pipedreams_optimizer(benchmarks: Path, name: str) -> None:
     workload = load(benchmarks / "pipedream" / f"{name}.txt")
     cluster = accelerators_and_cpus(4, 0, 64 * GIB)
-    problem = TrainingJob(bandwidth=1.25e9, in_flight="pipedream")
+    problem = PipelineJob(bandwidth=1.25e9, in_flight="pipedream")
     plans = [
         solve(workload, cluster, problem, method=method, limits=Limits(gap=0.05))
         for method in ("dp", "pipedream", "data-parallel")
@@ -146,14 +146,14 @@ def test_no_worse_than_pipedreams_optimizer(benchmarks: Path, name: str) -> None
 def test_what_is_missing_is_said_in_bytes(benchmarks: Path) -> None:
     workload = load(benchmarks / "piper" / "bert32a100.json")
     cluster = accelerators_and_cpus(64, 0, 1e8)
-    result = solve(workload, cluster, TrainingJob(bandwidth=25 * GIB))
+    result = solve(workload, cluster, PipelineJob(bandwidth=25 * GIB))
     assert result.status == "infeasible"
     need, unit = result.reason.split(" needs ")[1].split(",")[0].split()
     assert unit == "GiB"
     enough = accelerators_and_cpus(64, 0, (float(need) + 0.005) * GIB)  # it is rounded
-    assert solve(workload, enough, TrainingJob(bandwidth=25 * GIB)).plan is not None
+    assert solve(workload, enough, PipelineJob(bandwidth=25 * GIB)).plan is not None
     short = accelerators_and_cpus(64, 0, (float(need) - 0.005) * GIB)
-    assert solve(workload, short, TrainingJob(bandwidth=25 * GIB)).status == "infeasible"
+    assert solve(workload, short, PipelineJob(bandwidth=25 * GIB)).status == "infeasible"
 
 
 def test_what_is_missing_is_that_of_a_plan_which_keeps_the_rules() -> None:
@@ -168,7 +168,7 @@ def test_what_is_missing_is_that_of_a_plan_which_keeps_the_rules() -> None:
 def test_memory_terms_add_up(benchmarks: Path) -> None:
     workload = load(benchmarks / "piper" / "bert32a100.json")
     cluster = accelerators_and_cpus(32, 0, 16 * GIB)
-    problem = TrainingJob(bandwidth=25 * GIB, optimizer="adam", in_flight="2bw")
+    problem = PipelineJob(bandwidth=25 * GIB, optimizer="adam", in_flight="2bw")
     plan = solve(workload, cluster, problem).plan
     assert plan is not None
     for stage in evaluate(workload, cluster, problem, plan.solution).stages:
@@ -196,7 +196,7 @@ def test_memory_terms_add_up(benchmarks: Path) -> None:
 def test_the_verifier_finds_what_is_wrong(benchmarks: Path, change: object, words: str) -> None:
     workload = load(benchmarks / "piper" / "bert32a100.json")
     cluster = accelerators_and_cpus(8, 0, 8 * GIB)
-    problem = TrainingJob(bandwidth=25 * GIB, degrees=(1,))
+    problem = PipelineJob(bandwidth=25 * GIB, degrees=(1,))
     plan = solve(workload, cluster, problem).plan
     assert plan is not None
     assert isinstance(plan.solution, StagePlacement)
@@ -211,15 +211,15 @@ def test_the_verifier_finds_what_is_wrong(benchmarks: Path, change: object, word
 @pytest.mark.parametrize(
     ("problem", "words"),
     [
-        (lambda: TrainingJob(bandwidth=-1), "bandwidth"),
-        (lambda: TrainingJob(degrees=()), "degrees"),
-        (lambda: TrainingJob(replicas=(0,)), "replicas"),
-        (lambda: TrainingJob(recomputation="maybe"), "recomputation"),  # type: ignore[arg-type]
-        (lambda: TrainingJob(server_devices=4), "server"),
-        (lambda: TrainingJob(rules=(LayerRule(99, degrees=(1,)),)), "99"),
-        (lambda: TrainingJob(rules=(LayerRule(3, degrees=(3,)),)), "node 3"),
-        (lambda: TrainingJob(replicas=(7,)), "divides"),
-        (lambda: TrainingJob(uncut=((3, 99),)), "99"),
+        (lambda: PipelineJob(bandwidth=-1), "bandwidth"),
+        (lambda: PipelineJob(degrees=()), "degrees"),
+        (lambda: PipelineJob(replicas=(0,)), "replicas"),
+        (lambda: PipelineJob(recomputation="maybe"), "recomputation"),  # type: ignore[arg-type]
+        (lambda: PipelineJob(server_devices=4), "server"),
+        (lambda: PipelineJob(rules=(LayerRule(99, degrees=(1,)),)), "99"),
+        (lambda: PipelineJob(rules=(LayerRule(3, degrees=(3,)),)), "node 3"),
+        (lambda: PipelineJob(replicas=(7,)), "divides"),
+        (lambda: PipelineJob(uncut=((3, 99),)), "99"),
     ],
 )
 def test_wrong_problems_are_named(benchmarks: Path, problem: object, words: str) -> None:

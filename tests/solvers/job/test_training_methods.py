@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from training_cases import best_objective, random_training_case
 
-from stagecut import TrainingJob, accelerators_and_cpus, load, solve
+from stagecut import PipelineJob, accelerators_and_cpus, load, solve
 from stagecut.formulations.job.stream_bounds import stream_cheap_bounds
 from stagecut.formulations.task import Task
 from stagecut.instances import Cluster, DeviceKind, StagePlacement
@@ -76,7 +76,7 @@ def test_unequal_devices_are_all_used(benchmarks: Path) -> None:
             DeviceKind("slow", 4, 16 * GIB, slowdown=2.0),
         )
     )
-    result = solve(workload, cluster, TrainingJob(bandwidth=25 * GIB))
+    result = solve(workload, cluster, PipelineJob(bandwidth=25 * GIB))
     assert result.status == "optimal"
     assert result.plan is not None
     assert isinstance(result.plan.solution, StagePlacement)
@@ -101,7 +101,7 @@ def test_equal_stages_are_those_of_pipers_authors(
     """Values of the authors' program with tensor parallelism and ends apart."""
     workload = load(benchmarks / "piper" / "bert32a100.json")
     cluster = accelerators_and_cpus(devices, 0, memory * GIB)
-    result = solve(workload, cluster, TrainingJob(bandwidth=25 * GIB), method="equal-stages")
+    result = solve(workload, cluster, PipelineJob(bandwidth=25 * GIB), method="equal-stages")
     assert result.objective == pytest.approx(value, rel=1e-8)
 
 

@@ -14,8 +14,8 @@ from stagecut import (  # noqa: E402
     DeviceKind,
     Latency,
     Limits,
+    PipelineJob,
     Throughput,
-    TrainingJob,
     Workload,
     accelerators_and_cpus,
     load,
@@ -51,8 +51,8 @@ PROBLEMS = [
     Throughput("contiguous"),
     Throughput("contiguous", overlap=True),
     Throughput(pipeline="gpipe"),
-    TrainingJob(8),
-    TrainingJob(8, schedule="gpipe"),
+    PipelineJob(8),
+    PipelineJob(8, schedule="gpipe"),
     Latency(),
     Latency(2),
 ]
@@ -200,7 +200,7 @@ def test_training_improves_on_its_own_first_mean() -> None:
 
 
 @pytest.mark.parametrize(
-    "problem", [Throughput(), Throughput("contiguous"), TrainingJob(4)], ids=str
+    "problem", [Throughput(), Throughput("contiguous"), PipelineJob(4)], ids=str
 )
 def test_fine_tuning_offers_what_it_draws(problem: Problem) -> None:
     from stagecut.api.solve import solve_with
@@ -253,7 +253,7 @@ def test_never_behind_what_frameworks_do(options: dict[str, str]) -> None:
         method: solve_with(
             load("bert-large-training"),
             accelerators_and_cpus(4),
-            TrainingJob(8),
+            PipelineJob(8),
             method=method,
             limits=Limits(nodes=1),
             options=options if method == "learned" else {},

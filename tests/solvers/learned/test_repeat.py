@@ -27,7 +27,7 @@ def noted(of, drawn, search):
     offer(of, drawn, search)
 
 method._offer = noted
-for problem in (Throughput(), Throughput("contiguous"), TrainingJob(4, "1f1b"), Latency()):
+for problem in (Throughput(), Throughput("contiguous"), PipelineJob(4, "1f1b"), Latency()):
     graphs = (family_graph("branches", seed) for seed in range(20))
     trains = is_iteration(problem)
     workload = next(graph for graph in graphs if graph.backward.any() == trains)

@@ -34,7 +34,7 @@ def planned_with_torch(rank: int, model: str, schedule: str) -> None:
         made,
         example,
         devices=stagecut.Cluster((kind,)),
-        problem=stagecut.TrainingJob(MICROBATCHES, schedule),
+        problem=stagecut.PipelineJob(MICROBATCHES, schedule),
         estimate="h100",
         limits=stagecut.Limits(nodes=1000),
     )

@@ -61,7 +61,7 @@ class LayerRule:
     --------
     >>> import stagecut
     >>> rule = stagecut.LayerRule("embedding", degrees=(1,), recomputation="off")
-    >>> stagecut.TrainingJob(rules=(rule,)).rules[0].recomputation
+    >>> stagecut.PipelineJob(rules=(rule,)).rules[0].recomputation
     'off'
     """
 
@@ -79,7 +79,7 @@ class LayerRule:
 
 
 @dataclass(frozen=True)
-class TrainingJob(ByFields):
+class PipelineJob(ByFields):
     """Cut a model into the stages of a pipeline and minimise the time of its training.
 
     A `stream` is without end (M → ∞). Its stages S_1 … S_r are contiguous; stage i has d_i
@@ -174,12 +174,12 @@ class TrainingJob(ByFields):
 
     Examples
     --------
-    >>> TrainingJob(16, schedule="interleaved").chunks
+    >>> PipelineJob(16, schedule="interleaved").chunks
     2
     >>> rows = ["0F0,0F1,0B0,0B1", "1F0,1B0,1F1,1B1"]
-    >>> TrainingJob(2, schedule="given", actions=tuple(rows)).devices_of(2)
+    >>> PipelineJob(2, schedule="given", actions=tuple(rows)).devices_of(2)
     (0, 1)
-    >>> TrainingJob(schedule="stream", in_flight="2bw", optimizer="adam").precision
+    >>> PipelineJob(schedule="stream", in_flight="2bw", optimizer="adam").precision
     'fp32'
     """
 
@@ -279,7 +279,7 @@ class TrainingJob(ByFields):
     @property
     def name(self) -> str:
         """What the problem is called in files and tables."""
-        return "job"
+        return "pipeline"
 
     def summary(self) -> dict[str, object]:
         """Return the fields of its schedule, of the actions how many there are."""
@@ -319,7 +319,7 @@ class TrainingJob(ByFields):
         size = stages // self.chunks_per_device
         return tuple(s % size for s in range(stages))
 
-    def for_workload(self, workload: Workload) -> TrainingJob:
+    def for_workload(self, workload: Workload) -> PipelineJob:
         """Return the job with the workload's usual schedule, if it has none.
 
         Raises
@@ -340,7 +340,7 @@ class TrainingJob(ByFields):
         return job
 
 
-def is_stream(problem: object) -> TypeGuard[TrainingJob]:
+def is_stream(problem: object) -> TypeGuard[PipelineJob]:
     """Return whether a problem is a training job without end.
 
     Parameters
@@ -355,13 +355,13 @@ def is_stream(problem: object) -> TypeGuard[TrainingJob]:
 
     Examples
     --------
-    >>> is_stream(TrainingJob(schedule="stream")), is_stream(TrainingJob(4, "1f1b"))
+    >>> is_stream(PipelineJob(schedule="stream")), is_stream(PipelineJob(4, "1f1b"))
     (True, False)
     """
-    return isinstance(problem, TrainingJob) and problem.schedule == PipelineSchedule.STREAM
+    return isinstance(problem, PipelineJob) and problem.schedule == PipelineSchedule.STREAM
 
 
-def is_iteration(problem: object) -> TypeGuard[TrainingJob]:
+def is_iteration(problem: object) -> TypeGuard[PipelineJob]:
     """Return whether a problem is a training job of M microbatches under a schedule.
 
     Parameters
@@ -376,16 +376,16 @@ def is_iteration(problem: object) -> TypeGuard[TrainingJob]:
 
     Examples
     --------
-    >>> is_iteration(TrainingJob(4, "1f1b")), is_iteration(TrainingJob(4))
+    >>> is_iteration(PipelineJob(4, "1f1b")), is_iteration(PipelineJob(4))
     (True, False)
     """
-    return isinstance(problem, TrainingJob) and problem.schedule not in (
+    return isinstance(problem, PipelineJob) and problem.schedule not in (
         None,
         PipelineSchedule.STREAM,
     )
 
 
-def check_two_passes(workload: Workload, problem: TrainingJob) -> None:
+def check_two_passes(workload: Workload, problem: PipelineJob) -> None:
     """Raise InputError unless the workload is a forward and a backward pass, or a forward one."""
     back_to_front = workload.backward[workload.edges] @ [2, -1] == 2
     if back_to_front.any():
