@@ -7,10 +7,13 @@ comma := ,
 PYTEST := $(BIN)/pytest -n 2 --dist worksteal --durations=25
 PIP := $(BIN)/pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test test-all static part everything coverage docs docs-serve clean
+.PHONY: demo test test-all static part everything coverage docs docs-serve benchmarks-page clean
 
-# Plan a shipped workload; writes plan.json and plan.png.
+# Plan a training job and a shipped workload; writes job.json, job.png, plan.json and plan.png.
 demo: .venv/demo
+	$(BIN)/stagecut solve llama3-70b --cluster h100:8x8 --global-batch 512 --sequence 8192 \
+	    --output job.json --plot job.png
+	$(BIN)/stagecut verify llama3-70b job.json
 	$(BIN)/stagecut solve gpt2-xl --time-limit 20 --output plan.json --plot plan.png
 	$(BIN)/stagecut verify gpt2-xl plan.json --bound
 
@@ -43,6 +46,10 @@ docs: .venv/test
 
 docs-serve: .venv/test
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+# The page of benchmarks, from the tables in benchmarks/results.
+benchmarks-page: .venv/test .dev/stagecut
+	PYTHONPATH=.dev $(BIN)/python benchmarks/page.py
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed"'

@@ -48,16 +48,6 @@ _COMMANDS = {
         "diff",
         "Show two plans side by side: objectives, devices, and the nodes that moved.",
     ),
-    "map": (
-        "map",
-        "map_stages",
-        "Cut WORKLOAD into stages and map their replicas to the devices of a topology.",
-    ),
-    "shard": (
-        "shard",
-        "shard",
-        "Choose for every operator of WORKLOAD how its tensors lie on the devices, at least cost.",
-    ),
     "estimate": (
         "estimate",
         "estimate",

@@ -1,1 +1,19 @@
-"""The front door in Python: solve, simulate, run and compare, a module for each."""
+"""Python interface: solve, simulate, run and compare, a module for each."""
+
+from __future__ import annotations
+
+from ..instances.common.lazy import loader, names_of
+
+#: Module → the names that it gives.
+_MODULES = {
+    "best_schedule": "BestSchedule",
+    "estimate": "Estimate",
+    "explain.explanation": "Explanation",
+    "planned_model": "PlannedModel",
+    "relax.relax": "Relaxation",
+    "relax.relax_schedule": "relax_schedule",
+    "splits": "plan_from_split",
+    "tensor_degrees": "layers_by_degree",
+}
+__getattr__ = loader(__name__, _MODULES)
+__all__ = names_of(_MODULES)  # noqa: PLE0605, RUF100

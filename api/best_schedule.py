@@ -43,7 +43,8 @@ class BestSchedule(Summarised):
     Examples
     --------
     >>> import stagecut
-    >>> best = stagecut.best_schedule(stagecut.chain([1.0, 1.0], [1.0, 1.0]), microbatches=2)
+    >>> from stagecut.runtime.simulate import chain
+    >>> best = stagecut.best_schedule(chain([1.0, 1.0], [1.0, 1.0]), microbatches=2)
     >>> best.status, best.gap, sorted(best.heuristics)
     ('optimal', 0.0, ['1f1b', 'gpipe', 'zb-h1', 'zb-h2'])
     """
@@ -120,7 +121,7 @@ def best_schedule(
     Examples
     --------
     >>> import stagecut
-    >>> stages = stagecut.chain([1.0, 1.0], [2.0, 2.0])
+    >>> stages = stagecut.runtime.simulate.chain([1.0, 1.0], [2.0, 2.0])
     >>> stagecut.best_schedule(stages, microbatches=2, split=False).simulation.makespan
     9.0
     """
@@ -159,7 +160,7 @@ def schedule_instance(
     *,
     split: bool,
 ) -> tuple[ScheduleInstance, list[Action]]:
-    """Return what is to be ordered, and the action that each operation is; as `best_schedule`.
+    """Return the scheduling instance of `best_schedule`, and each operation's action.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""For how many microbatches a plan of least max-load is the right one."""
+"""Break-even number of microbatches between plans of least max-load and of least makespan."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import time
 from dataclasses import dataclass, replace
 
 from ..instances import PipelineJob, Plan, Throughput, Workload
-from ..instances.common.compiling import NotCompiled, compiled_only_if
+from ..instances.common.kernel import NotCompiled, compiled_only_if
 from ..runtime import evaluate
 from ..runtime.simulate.simulator import simulate
 from ..solvers import Limits
-from .solve import solve_with
+from .solve import solve
 
 #: Microbatches looked at: the powers of two up to this one.
 MAX_MICROBATCHES = 1024
@@ -90,7 +90,7 @@ def _break_even(workload: Workload, plan: Plan, seconds: float) -> BreakEven | N
         if left <= 0:
             return None
         limits = Limits(seconds=left, gap=GAP)
-        found = solve_with(workload, plan.cluster, problem, limits=limits).plan
+        found = solve(workload, plan.cluster, problem, limits=limits).plan
         if found is None:
             return None
         others.append(found)

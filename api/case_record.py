@@ -1,4 +1,4 @@
-"""The record of a comparison: a line for each finished case, with a check of what it says."""
+"""Record files of comparisons: a line for each finished case, with a checksum."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def line(entry: tuple[str, Row]) -> str:
 
 
 def _check(key: str, row: Row) -> str:
-    """Return what shows whether a line is as it was written."""
+    """Return the checksum of a line."""
     stated = msgspec.to_builtins(msgspec.convert(row, RowRecord))  # 1 is 1.0 when read back
     text = json.dumps([key, stated], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def cut_off(record: Path) -> bool:
-    """Whether the last line has no end, so that the next one would continue it."""
+    """Whether the last line lacks its newline."""
     return record.exists() and record.read_bytes()[-1:] not in (b"", b"\n")
 
 
 class RowRecord(Record, omit_defaults=True):
-    """A row of the record: what a case came to; of a crash the status and its error alone."""
+    """Row of the record: the outcome of a case; of a crash the status and error alone."""
 
     workload: str
     method: str

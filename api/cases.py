@@ -1,4 +1,4 @@
-"""Methods against each other on many workloads: every case in a process of its own.
+"""Cases of a comparison of methods: each in a process of its own.
 
 A case that crashes, or is killed, is a row of the table like any other. Each finished case is
 appended to a record beside the table, so that a comparison resumes where it stopped.
@@ -10,26 +10,25 @@ import hashlib
 import json
 import os
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ..instances import InputError
 from ..instances.common.escape import csv
-from ..instances.formats.files import load, load_cluster
+from ..instances.formats.files import load
 from ..instances.formats.writing import write_whole
 from ..solvers import method_of
-from ..solvers.core.portfolio.executor import executor_of
-from ..solvers.core.portfolio.processes import python_process
+from ..solvers.core.portfolio import executor_of
+from ..solvers.core.processes import python_process
 from .case_record import DAMAGED, RECORD, cut_off, line, read_record
 from .compare import Row, tabulate, why_no_plan
 
 if TYPE_CHECKING:
     import pandas as pd
-
-OBJECTIVE, MESH = "--objective", "--mesh"
 
 #: How a process refuses bad input: its exit code, and how the line that says why begins.
 BAD_INPUT, ERROR = 2, "error: "
@@ -39,7 +38,7 @@ GRACE_S = 30.0
 
 @dataclass(frozen=True)
 class ComparisonCase:
-    """One workload, one method, one set of options of `stagecut solve`, with a mesh of `shard`.
+    """One workload, one problem, one method, and the options of `stagecut solve`.
 
     Parameters
     ----------
@@ -48,8 +47,10 @@ class ComparisonCase:
     workload
         A file, or the name of a shipped workload.
     fingerprint
-        Of the workload, and of files of cluster and schedule if they are given, so that a changed
-        file is solved again.
+        Of the workload, and of all that options and files say of problem and devices, so that a
+        changed file is solved again.
+    problem
+        What the table calls the problem.
     method
         Of `stagecut solve`.
     options
@@ -61,23 +62,15 @@ class ComparisonCase:
     name: str
     workload: str
     fingerprint: str
+    problem: str
     method: str
     options: tuple[str, ...]
     time_limit: float
 
     @property
     def key(self) -> str:
-        """What tells the case from others, as text."""
+        """Identifying text of the case."""
         return json.dumps(asdict(self), sort_keys=True)
-
-    @property
-    def problem(self) -> str:
-        """The objective that its options name, of a sharding its mesh."""
-        if MESH in self.options:
-            return f"sharding, mesh={self.options[self.options.index(MESH) + 1]}"
-        if OBJECTIVE not in self.options:
-            return "throughput"
-        return self.options[self.options.index(OBJECTIVE) + 1]
 
 
 def cases(
@@ -86,9 +79,9 @@ def cases(
     options: Sequence[str],
     time_limit: float,
     *,
-    objective: str = "throughput",
-    cluster: Path | None = None,
-    given: str = "",
+    problem: str = "throughput",
+    label: str = "",
+    given: Mapping[str, str] = MappingProxyType({}),
 ) -> list[ComparisonCase]:
     """Return every workload with every method.
 
@@ -98,33 +91,37 @@ def cases(
         What to compare.
     options, time_limit
         Of every case.
-    objective
-        Of `stagecut solve`, of every case; ``sharding`` with a mesh among the options.
-    cluster
-        A cluster file for all; default: what each workload suggests.
+    problem, label
+        Name of the problem, and what the table calls it; default: its name.
     given
-        What a file that an option names holds, so that it is solved again when that has changed.
+        By workload, what options and files say of problem and devices, so that a workload is
+        solved again when that has changed.
 
     Raises
     ------
     InputError
-        If a workload or the cluster cannot be loaded, a method does not exist, or nothing is to be
-        compared.
+        If a workload cannot be loaded, a method does not exist, or nothing is to be compared.
     """
     if not workloads or not methods:
         raise InputError("compare: give at least one workload and one method")
     for method in methods:
-        method_of(objective.removesuffix("-batch"), method)  # raises if there is none
-    if objective not in ("throughput", "sharding"):
-        options = [*options, OBJECTIVE, objective]
-    devices = f" under {hashlib.sha256(given.encode()).hexdigest()}" if given else ""
-    if cluster is not None:
-        devices += f" on {load_cluster(cluster).fingerprint}"
-        options = [*options, "--cluster", str(cluster)]
-    prints = {name: load(name).fingerprint + devices for name in workloads}
+        method_of(problem, method)  # raises if there is none
+    prints = {}
+    for name in workloads:
+        under = hashlib.sha256(given[name].encode()).hexdigest() if name in given else ""
+        prints[name] = f"{load(name).fingerprint} under {under}"
     called = unique_names(list(prints))
+    words = ("--problem", problem) if "--problem" not in options else ()
     return [
-        ComparisonCase(called[name], name, prints[name], method, tuple(options), time_limit)
+        ComparisonCase(
+            called[name],
+            name,
+            prints[name],
+            label or problem,
+            method,
+            (*words, *options),
+            time_limit,
+        )
         for name in prints
         for method in methods
     ]
@@ -152,12 +149,9 @@ def unique_names(workloads: Sequence[str]) -> dict[str, str]:
 
 def run_case(case: ComparisonCase) -> Row:
     """Run one case in a process of its own and return its row; a refusal or a crash is one, too."""
-    verb = "shard" if MESH in case.options else "solve"
-    command, environment = python_process(
-        "-m", "stagecut", verb, case.workload, "--json", "--trace"
-    )
+    command, environment = python_process("-m", "stagecut", "solve", case.workload, "--json")
     command += ["--method", case.method, "--time-limit", str(case.time_limit), *case.options]
-    command += ["--workers", "1"]  # methods are compared, and cases run beside each other
+    command += ["--set", "workers.count=1"]  # methods are compared, and cases run beside each other
     row: Row = {"workload": case.name, "method": case.method}
     try:
         done = subprocess.run(

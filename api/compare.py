@@ -1,4 +1,4 @@
-"""Methods against each other: every workload, problem and method as a row of a table."""
+"""Comparison of methods: every workload, problem and method as a row of a table."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def _own_problem(workload: Workload) -> dict[str, Problem]:
 
 
 def _described(problem: Problem) -> str:
-    """Return a problem's name and what it says in numbers and words, defaults left out."""
+    """Return a problem's name with its options that differ from the defaults."""
     words = [problem.name]
     for field in fields(problem):
         value = getattr(problem, field.name)
@@ -188,7 +188,7 @@ def _row(workload: Workload, problem: Problem, result: Result) -> Row:
 
 
 def why_no_plan(found: bool, reason: str, notes: Sequence[str]) -> Row:
-    """Return the column that says why there is no plan: what is infeasible, or the last remark."""
+    """Return the column ``error``: the reason for no plan, or the last note."""
     because = reason or "".join(notes[-1:])
     return {} if found or not because else {"error": because}
 

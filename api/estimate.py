@@ -1,4 +1,4 @@
-"""What an iteration of a training job takes, from shapes and devices alone: time and memory."""
+"""Estimates of a training job's iteration from shapes and devices: seconds and bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What one iteration takes: seconds by term, bytes by term and pipeline rank.
+    """Estimate of one iteration: seconds by term, bytes by term and pipeline rank.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class Estimate:
 
     @property
     def flops_per_s(self) -> float:
-        """The model's operations per second and device; see `forward_flops` for what is counted.
+        """Model FLOP/s per device, counted as in `forward_flops`.
 
         Three times those of a forward pass: recomputation does not count, and attention counts
         whole, whatever its mask hides.
@@ -85,11 +85,11 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
-        """Whether every rank's bytes are there."""
+        """Whether every rank's bytes fit its device."""
         return max(rank.needed for rank in self.memory) <= self.memory_limit
 
     def collectives(self, rank: int = 0) -> tuple[CollectiveTraffic, ...]:
-        """Return count and bytes of what crosses process groups in an iteration, by axis and kind.
+        """Return count and bytes of an iteration's collectives, by axis and kind.
 
         Parameters
         ----------

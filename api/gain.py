@@ -1,4 +1,4 @@
-"""What a plan gains over one device, and why nothing if it gains nothing."""
+"""Speed-up of a plan over one device, and the reason if there is none."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOTHING = 0.005
 
 @dataclass(frozen=True)
 class Gain:
-    """What a plan gains.
+    """Speed-up of a plan over one device.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class Gain:
 
 
 def gain(workload: Workload, result: Result) -> Gain | None:
-    """Return what the plan of a result gains over one device.
+    """Return the speed-up of a result's plan over one device.
 
     Returns
     -------
@@ -87,7 +87,7 @@ def gain(workload: Workload, result: Result) -> Gain | None:
 
 
 def _over(alone: float, result: Result, reason: Callable[[], str]) -> Gain:
-    """Return what the plan of a result gains over the time `alone` on one device."""
+    """Return the speed-up of a result's plan over the time `alone` on one device."""
     objective = result.objective
     assert objective is not None
     if not 0 < objective < math.inf:
@@ -97,7 +97,7 @@ def _over(alone: float, result: Result, reason: Callable[[], str]) -> Gain:
 
 
 def _reason_of_sharding(workload: Workload, result: Result, alone: float) -> str:
-    """Say why a sharding gains nothing."""
+    """Return the reason why a sharding is no faster than one device."""
     assert result.plan is not None
     assert isinstance(result.plan.problem, Sharding)
     problem = result.plan.problem
@@ -116,7 +116,7 @@ def _reason_of_sharding(workload: Workload, result: Result, alone: float) -> str
 
 
 def _proved(result: Result, alone: float) -> bool:
-    """Whether no plan gains anything; or none gains more, where this one is optimal."""
+    """Whether this plan is proved optimal, or that no plan is faster than one device."""
     return result.status == "optimal" or alone <= result.bound * (1 + NOTHING)
 
 
@@ -125,7 +125,7 @@ def _open(result: Result, alone: float) -> str:
 
 
 def _reason(task: Task[Problem], result: Result, alone: float, fastest: int) -> str:
-    """Say why there is no gain; `alone` is the time on one device of the kind `fastest`."""
+    """Return the reason for no speed-up; `alone` is the time on one device of kind `fastest`."""
     if task.cluster.size == 1:
         return "there is one device"
     if is_iteration(task.problem) and task.problem.batch == 1:
@@ -156,7 +156,7 @@ def _reason(task: Task[Problem], result: Result, alone: float, fastest: int) -> 
 
 
 def _largest_part(task: Task[Problem]) -> str:
-    """Say which part that cannot be cut holds all the work, if one does."""
+    """Return the indivisible part with all of the work as text; empty if there is none."""
     workload, units = task.workload, units_of(task)
     time = task.costs.compute[task.costs.count > 0].min(axis=0)
     work = np.bincount(units, time)
@@ -178,7 +178,7 @@ def _largest_part(task: Task[Problem]) -> str:
 
 
 def units_of(task: Task[Problem]) -> Ints:
-    """Return what must share a device, shape (n,)."""
+    """Return the group of each node that must share a device, shape (n,)."""
     problem = task.problem
     if (isinstance(problem, Throughput) or is_iteration(problem)) and problem.split == "contiguous":
         if is_iteration(problem):

@@ -1,4 +1,4 @@
-"""The verifier as a search's judge: a value, so that it can go to other processes."""
+"""Judge of a search: the verifier as a value that can be sent to other processes."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ class Judge:
         return math.inf if report.violations else report.objective
 
     def tie(self, solution: Solution) -> float:
-        """Return what decides between solutions of one objective."""
+        """Return the tie-breaking key between solutions of one objective."""
         return evaluate(self.workload, self.cluster, self.problem, solution).tie

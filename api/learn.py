@@ -1,4 +1,4 @@
-"""Train a policy that places graphs: on graphs of families, or on workloads. Needs torch."""
+"""Training of a placement policy on random graphs or on workloads. Needs torch."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ class TrainingSet:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """Of the workloads, by name."""
+        """Fingerprints of the workloads, by name."""
         return {workload.name: workload.fingerprint for workload in self.workloads}
 
 
 @dataclass(frozen=True)
 class LearnOptions:
-    """How to train.
+    """Options of training.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class LearnOptions:
 
 @dataclass(frozen=True)
 class Update:
-    """What one update saw: means and bests are relative to an even load; loss of imitation."""
+    """Statistics of an update: mean and best costs relative to an even load, imitation loss."""
 
     step: int
     phase: str
@@ -152,7 +152,7 @@ def workload_set(names: Sequence[str]) -> tuple[Workload, ...]:
 
 
 def _fits(workload: Workload, problem: Problem) -> bool:
-    """Say whether iterations have a backward pass, and requests none."""
+    """Whether the workload has a backward pass for iterations, and none for requests."""
     if isinstance(problem, Latency):
         return not workload.backward.any()
     return not isinstance(problem, PipelineJob) or bool(workload.backward.any())

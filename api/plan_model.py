@@ -1,4 +1,4 @@
-"""The front door for PyTorch users: a model becomes a planned pipeline in one call."""
+"""Planning of PyTorch models in one call."""
 
 from __future__ import annotations
 
@@ -31,12 +31,15 @@ from ..instances.model.tied_weights import tied_as
 from ..instances.model.training_layers import training_layers
 from ..instances.pytorch.factory import Made, made_of, make
 from ..instances.pytorch.profile import profile
-from ..instances.pytorch.tracing.traced import said_of
+from ..instances.pytorch.tracing.traced import export_failure
 from ..runtime.execution.steps import threads_per_process
 from ..solvers import Limits, Result
 from ..solvers.core.search import OPTIMAL_GAP
 from .planned_model import PlannedModel
 from .solve import solve
+
+#: Of an iteration, unless a problem is given.
+MICROBATCHES = 8
 
 
 def plan(
@@ -44,14 +47,10 @@ def plan(
     inputs: Any = None,
     *,
     devices: int | Cluster,
-    microbatches: int = 8,
-    training: bool | None = None,
     problem: Problem | None = None,
-    memory_bytes: float | None = None,
     estimate: str | None = None,
     depth: int | Literal["auto"] | None = None,
     limits: Limits | None = None,
-    runnable: bool = True,
     keep: str | Path | None = None,
 ) -> PlannedModel:
     """Profile a model, and plan where its operators run.
@@ -68,18 +67,14 @@ def plan(
         Of one microbatch: a tensor, a tuple of positional ones or a dictionary of named ones.
         None if the factory gives them.
     devices
-        How many, all like the one that the model is on; or a cluster, links and memories included.
-    microbatches
-        Of an iteration, when training.
-    training
-        Whether to plan the backward pass too; default: whether the model is in training mode, as
-        `model.train()` and `model.eval()` set it.
+        How many, all like the one that the model is on, with the memory of its GPU, or of the one
+        that `estimate` names; on CPUs without a limit, and the report says so. Or a cluster, links
+        and memories included.
     problem
-        What to minimise; default: in training `PipelineJob(microbatches)`, 1F1B on a chain of
-        stages; else `Throughput` with contiguous stages. `Latency()` is the time of one request.
-    memory_bytes
-        Of each device; default: what the GPU that the model is on, or that of `estimate`, has. On
-        CPUs there is no limit, and the report says so.
+        What to minimise; default: `PipelineJob(8)`, 1F1B on a chain of stages, for a model in
+        training mode (as `model.train()` and `model.eval()` set it), whose backward pass is
+        planned too; else `Throughput` with contiguous stages. `Latency()` is the time of one
+        request.
     estimate
         Name of an accelerator, such as ``h100``: times are its roofline's, nothing is run.
         Default: operators are measured where the model is; on CPUs with the threads that each
@@ -89,9 +84,6 @@ def plan(
         None: operators are placed; d or ``auto``: modules so many calls deep, as for `profile`.
     limits
         Of the search, as for `solve`; default: 60 s and a gap of 1 %.
-    runnable
-        Refuse a model that can be planned but not cut, before the search. False plans it all the
-        same; its `stages` are refused then. On one device every model runs.
     keep
         Folder of the plan and of the workload that it was made for. Where it holds them they are
         read, and nothing is measured or searched: a script that is started again cuts the model
@@ -105,8 +97,9 @@ def plan(
     Raises
     ------
     InputError
-        If the model cannot be traced or, unless `runnable` is False, not cut; if what is kept was
-        made for other devices or another problem; or if an argument is wrong.
+        If the model cannot be traced or, for several devices, not cut (what `profile` and `solve`
+        plan all the same); if what is kept was made for other devices or another problem; or if an
+        argument is wrong.
     InfeasibleError
         If there is no plan: the reason, and a remedy.
     StagecutError
@@ -125,13 +118,13 @@ def plan(
     if isinstance(model, nn.Module) and inputs is None:
         raise InputError("inputs: give those of one microbatch, such as a tensor")
     made = make(model) if isinstance(model, str) else made_of(model, inputs)
-    training = made.model.training if training is None else training
-    problem = problem or (PipelineJob(microbatches) if training else Throughput("contiguous"))
+    training = made.model.training
+    problem = problem or (PipelineJob(MICROBATCHES) if training else Throughput("contiguous"))
     if isinstance(problem, PipelineJob) and problem.schedule is None:
         problem = replace(problem, schedule=problem.schedule_name)
     if is_stream(problem) and not training:
-        raise InputError("problem: a stream has a backward pass; set training to True")
-    ask = _Ask(made, training, problem, devices, memory_bytes, estimate, depth, limits, runnable)
+        raise InputError("problem: a stream has a backward pass; call model.train()")
+    ask = _Ask(made, training, problem, devices, estimate, depth, limits)
     search = ask.planned if keep is None else partial(_kept_or_planned, ask, Path(keep))
     if not (dist.is_available() and dist.is_initialized()):
         return search()
@@ -140,17 +133,15 @@ def plan(
 
 @dataclass(frozen=True)
 class _Ask:
-    """What `plan` was asked, with its defaults filled in."""
+    """Arguments of `plan`, with defaults filled in."""
 
     made: Made
     training: bool
     problem: Problem
     devices: int | Cluster
-    memory_bytes: float | None
     estimate: str | None
     depth: int | Literal["auto"] | None
     limits: Limits | None
-    runnable: bool
 
     def planned(self) -> PlannedModel:
         """Profile the model and search."""
@@ -167,8 +158,8 @@ class _Ask:
         if is_iteration(problem):
             workload = tied_as(workload, Tied.COPIES, problem.batch)
         cluster = self.cluster(workload)
-        if self.runnable and not done.traced.runs and cluster.size > 1:
-            raise InputError(f"{workload.name}: {said_of(done.traced)}; runnable=False plans it")
+        if not done.traced.runs and cluster.size > 1:
+            raise InputError(f"{workload.name}: {export_failure(done.traced)}")
         result = solve(workload, cluster, problem, limits=self.limits)
         if result.plan is None:
             if result.status == "infeasible":
@@ -180,13 +171,11 @@ class _Ask:
 
     def cluster(self, workload: Workload) -> Cluster:
         """Return the devices that are asked for."""
-        memory = self.memory_bytes
         if isinstance(self.devices, Cluster):
-            return self.devices.with_counts(memory_bytes=memory)
+            return self.devices
         assert workload.cluster is not None  # a profile suggests one
         accelerators = Cluster(tuple(kind for kind in workload.cluster.kinds if not kind.host))
-        if memory is None and self.estimate is None:
-            memory = _memory_of(self.made.model)
+        memory = None if self.estimate is not None else _memory_of(self.made.model)
         return accelerators.with_counts(self.devices, memory_bytes=memory)
 
 
@@ -236,7 +225,7 @@ def _kept_or_planned(ask: _Ask, folder: Path) -> PlannedModel:
 
 @contextmanager
 def _threads_of_each(devices: int) -> Iterator[None]:
-    """Let torch have the CPU threads that each process of a plan will have."""
+    """Set torch's CPU threads to those of each process of a plan."""
     before = torch.get_num_threads()
     running = dist.is_available() and dist.is_initialized()  # this is one of the processes
     torch.set_num_threads(before if running else threads_per_process(max(1, devices)))
@@ -255,7 +244,7 @@ def _memory_of(model: nn.Module) -> float | None:
 
 
 def _from_rank_0(search: Callable[[], PlannedModel]) -> PlannedModel:
-    """Return what rank 0 finds, or raise what it raises, on all ranks."""
+    """Return rank 0's result, or raise its error, on all ranks."""
     box: list[PlannedModel | StagecutError | None] = [None]
     if dist.get_rank() == 0:
         try:

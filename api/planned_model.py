@@ -1,4 +1,4 @@
-"""A planned model: what `stagecut.plan` returns."""
+"""Planned models, the result of `stagecut.plan`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class PlannedModel(Summarised):
 
     @property
     def plan(self) -> Plan:
-        """Which operator runs where."""
+        """Plan of the model's operators."""
         assert self.result.plan is not None
         return self.result.plan
 
@@ -99,7 +99,7 @@ class PlannedModel(Summarised):
         return stage_modules(prepared, device)
 
     def report(self) -> str:
-        """Return what the plan comes to: a table of devices, and a few lines."""
+        """Return the plan as text: a table of devices, and a few lines."""
         unit, stages = self.workload.time_unit, self._stage_numbers()
         loads = loads_of(self.plan.problem, self.checked)
         rows = [
@@ -141,7 +141,7 @@ class PlannedModel(Summarised):
         return Path(path)
 
     def explain(self, seconds: float = 20.0) -> Explanation:
-        """Say what limits the plan, and what would help; see `stagecut.explain`."""
+        """Explain the plan; see `stagecut.explain`."""
         return explain(self.workload, self.plan, seconds=seconds)
 
     def save(self, path: str | Path) -> None:

@@ -1,4 +1,4 @@
-"""Schedules against each other: the best plan under each, and what it needs."""
+"""Ranking of schedules by the best plan under each, with its memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..instances.formats.files import load
 from ..instances.model.problem import suggested_cluster
 from ..runtime.simulate.simulator import simulate
 from ..solvers import DEFAULT_LIMITS, Limits, Progress, Result
-from .solve import solve_with
+from .solve import solve
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,7 +43,6 @@ def rank_schedules(
     method: str = "auto",
     limits: Limits | None = None,
     on_progress: Callable[[Progress], None] | None = None,
-    started: float | None = None,
 ) -> pd.DataFrame:
     """Plan an iteration under every schedule, at the memory that there is.
 
@@ -61,8 +60,6 @@ def rank_schedules(
         Stages per device of ``interleaved``; default: 2.
     limits
         For all schedules together; what one leaves of the time is the others'.
-    started
-        `time.monotonic()` from which the deadline counts; default: now.
 
     Returns
     -------
@@ -109,16 +106,14 @@ def rank_schedules(
         )
     limits = limits or DEFAULT_LIMITS[problem.name]
     asked = _problems(problem, schedules or NAMED_SCHEDULES, chunks)
-    begun = time.monotonic() if started is None else started
+    begun = time.monotonic() if limits.since is None else limits.since
     rows = []
     for i, one in enumerate(asked):
         part = limits
         if limits.seconds is not None:
             left = limits.seconds - (time.monotonic() - begun)
-            part = replace(limits, seconds=max(left / (len(asked) - i), 0.1))
-        result = solve_with(
-            workload, cluster, one, method=method, limits=part, on_progress=on_progress
-        )
+            part = replace(limits, seconds=max(left / (len(asked) - i), 0.1), since=None)
+        result = solve(workload, cluster, one, method=method, limits=part, on_progress=on_progress)
         rows.append(_row(workload, cluster, one, result, part, method))
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     table["late"] = ~table["fits"]
@@ -168,7 +163,7 @@ def _row(
     if shown is None:
         kinds = tuple(replace(kind, memory_bytes=math.inf) for kind in cluster.kinds)
         roomy = replace(cluster, kinds=kinds)
-        shown = solve_with(workload, roomy, problem, method=method, limits=limits).plan
+        shown = solve(workload, roomy, problem, method=method, limits=limits).plan
     if shown is not None:
         row |= {"makespan": shown.objective, **_simulated(workload, shown, cluster)}
     return row

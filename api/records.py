@@ -1,4 +1,4 @@
-"""Records: the best plan and the best bound that are known of each published instance, as files.
+"""Records of published instances: files of the best known plan and bound.
 
 A folder of records holds `records.csv`, a row per record, and the plan files that it names. Nothing
 in it is believed: `check_record` reads the instance and the plans and computes everything anew.
@@ -28,7 +28,7 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class InstanceRecord:
-    """What is known of one instance.
+    """Record of one instance.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ def submit_record(
     asked: str = "",
     command: str = "",
 ) -> tuple[InstanceRecord, str]:
-    """Take a plan into the records if it verifies and is better than what they have.
+    """Add a plan to the records if it verifies and improves them.
 
     Parameters
     ----------
@@ -241,7 +241,7 @@ def _record(path: str, asked: str, plan: Plan, proved: bool, command: str) -> In
 def _improved(
     old: InstanceRecord, plan: Plan, proved: bool, command: str
 ) -> tuple[InstanceRecord, str]:
-    """Return a record with what is better in the plan, and what that is.
+    """Return a record improved by the plan, and the improvements.
 
     A bound that is only a search's word does not take the place of one that was checked, unless
     it is the better plan's own.
@@ -280,7 +280,7 @@ def _find(
 
 
 def _answers(record: InstanceRecord, plan: Plan, folder: str | Path, instances: str | Path) -> bool:
-    """Whether a plan answers the question of a record."""
+    """Whether a plan is for the problem of a record."""
     return _same_question(_load(record.plan, record, folder, instances)[1], plan)
 
 

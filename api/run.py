@@ -1,4 +1,4 @@
-"""The front door to running plans; its code, and torch, are loaded when it is first used."""
+"""Execution of plans; torch is imported on first use."""
 
 from __future__ import annotations
 

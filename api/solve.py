@@ -1,10 +1,11 @@
-"""The front door in Python: solve a workload, get a verified plan."""
+"""Solving of problems: from a workload to a verified plan."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, overload
 
 from ..formulations.task import Task, pose
 from ..instances import (
@@ -18,18 +19,16 @@ from ..instances import (
     Plan,
     Planned,
     Problem,
-    Sharding,
     Solution,
-    Throughput,
     Workload,
-    accelerators_and_cpus,
     gap_between,
     is_iteration,
     plan_of,
 )
 from ..instances.common.quantities import show_percent
-from ..instances.formats.files import load
-from ..instances.model.problem import suggested_cluster
+from ..instances.costs.description import ModelDescription
+from ..instances.costs.hardware import TrainingCluster
+from ..instances.job.problem import TrainingJob
 from ..instances.model.solution import on_cluster
 from ..solvers import (
     DEFAULT_LIMITS,
@@ -40,12 +39,14 @@ from ..solvers import (
     split_argument,
     supported_method,
 )
-from ..solvers.core.limits import checked
-from ..solvers.core.portfolio.shared_search import SharedSearch
-from ..solvers.core.portfolio.workers import Workers
+from ..solvers.core.limits import Workers, checked
 from ..solvers.core.session import run_session
+from .asked import chosen, result_of
+from .job import JobResult, solve_job
 from .judge import Judge
-from .versions import installed
+
+if TYPE_CHECKING:
+    from .formulation import Formulation
 
 #: Part of the time of a search that looking for a faster plan in pieces may take.
 PIECES_SHARE = 0.05
@@ -54,6 +55,17 @@ PIECES_SHARE = 0.05
 WORTH_SAYING = 1e-3
 
 
+@overload
+def solve(
+    workload: str | Path | ModelDescription,
+    cluster: str | Path | TrainingCluster,
+    problem: TrainingJob,
+    *,
+    limits: Limits | None = None,
+) -> JobResult: ...
+
+
+@overload
 def solve(
     workload: Workload | str | Path,
     cluster: Cluster | None = None,
@@ -63,24 +75,41 @@ def solve(
     limits: Limits | None = None,
     start: Plan | Planned | None = None,
     on_progress: Callable[[Progress], None] | None = None,
-    solver: str = "highs",
     workers: Workers | int | None = None,
-) -> Result:
+    constrain: Callable[[Formulation], Callable[[Solution], bool] | None] | None = None,
+) -> Result: ...
+
+
+def solve(
+    workload: Workload | str | Path | ModelDescription,
+    cluster: Cluster | str | Path | TrainingCluster | None = None,
+    problem: Problem | TrainingJob | None = None,
+    *,
+    method: str = "auto",
+    limits: Limits | None = None,
+    start: Plan | Planned | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    workers: Workers | int | None = None,
+    constrain: Callable[[Formulation], Callable[[Solution], bool] | None] | None = None,
+) -> Result | JobResult:
     """Plan where the nodes of `workload` run.
 
     Parameters
     ----------
     workload
-        What runs; or its file, or the name of a shipped workload, as for `load`.
+        What runs; or its file, or the name of a shipped workload, as for `load`. Of a training job
+        a model, as for `estimate`.
     cluster
-        Where it can run; default: for a mapping the devices of its topology, else the cluster
-        that the workload's file suggests, for an iteration without its CPUs.
+        Where it can run, of a training job as for `estimate`; default: for a mapping the devices of
+        its topology, else the cluster that the workload's file suggests, for an iteration without
+        its CPUs.
     problem
-        What to minimise, and which splits are allowed; default: `PipelineJob()` for a
-        workload with layer configurations, else `Throughput()`.
+        What to minimise, and which splits are allowed, or the `TrainingJob`; default:
+        `PipelineJob()` for a workload with layer configurations, else `Throughput()`.
     method
         ``auto`` chooses and says what it chose; others: `stagecut.METHODS`. What some read
-        follows a colon: ``deepspeed-type:REGEX``.
+        follows a colon: ``milp:gurobi`` (a solver that Pyomo knows, in place of HiGHS),
+        ``deepspeed-type:REGEX``, ``learned:FILE`` (a policy), ``learned:fine-tune=SECONDS``.
     limits
         How long and how well; default: 60 s and a gap of 1 %, or of 0.01 % while that is cheap
         (`Limits.patience`), for mappings of 0, as `stagecut.solvers.DEFAULT_LIMITS` says.
@@ -90,19 +119,21 @@ def solve(
         devices in use this one has.
     on_progress
         Called with every better incumbent or bound.
-    solver
-        Solver of integer programs: ``highs``, or one that Pyomo knows, for the methods that
-        state their program in Pyomo, as `stagecut.METHODS` says.
     workers
         How many processes search at a time, and where: see `Workers`. Default: one per core; those
         beside this one start after `START_AFTER_S` seconds, for methods that have something for
         them to do.
+    constrain
+        Adds constraints to the program that ``milp`` states (``joint`` for mappings), which
+        ``auto`` takes then; other methods are refused. What it returns, if anything, tells whether
+        a solution is one that is asked for. The bound holds under these constraints.
 
     Returns
     -------
     Result
         With the plan, if there is one, evaluated from its definition. Running out of time or
-        Ctrl-C end the search with what it has.
+        Ctrl-C end the search with what it has. Of a training job a `JobResult`: see `solve_job`,
+        which takes more.
 
     Raises
     ------
@@ -116,97 +147,45 @@ def solve(
     >>> result.status
     'feasible'
     """
-    options = {} if solver == "highs" else {"solver": solver}
-    return solve_with(
-        workload,
-        cluster,
-        problem,
-        method=method,
-        limits=limits,
-        start=start,
-        on_progress=on_progress,
-        options=options,
-        workers=workers,
-    )
+    if isinstance(problem, TrainingJob):
+        if isinstance(workload, Workload) or isinstance(cluster, Cluster) or cluster is None:
+            raise InputError(
+                "job: it takes a model such as llama3-70b and a cluster such as h100:8x8"
+            )
+        return solve_job(workload, cluster, problem, limits=limits)
+    if isinstance(workload, ModelDescription) or isinstance(cluster, str | Path | TrainingCluster):
+        raise InputError("problem: of a model description it is TrainingJob(global_batch=…)")
+    if constrain is not None:
+        from .formulation import solve_constrained  # with Pyomo, which takes a second to import
 
-
-def solve_with(
-    workload: Workload | str | Path,
-    cluster: Cluster | None = None,
-    problem: Problem | None = None,
-    *,
-    method: str = "auto",
-    limits: Limits | None = None,
-    start: Plan | Planned | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
-    options: Mapping[str, str] | None = None,
-    started: float | None = None,
-    workers: Workers | int | None = None,
-) -> Result:
-    """Solve, with what only the command line and comparisons of methods give.
-
-    Parameters
-    ----------
-    workload, cluster, problem, method, limits, start, on_progress, workers
-        As in `solve`.
-    options
-        What only some methods read, as `stagecut.METHODS` says, which must read it then.
-    started
-        `time.monotonic()` from which the deadline counts; default: now.
-
-    Returns
-    -------
-    Result
-        As of `solve`.
-
-    Raises
-    ------
-    InputError
-        As `solve`, and for an option that the method does not read.
-    """
+        return solve_constrained(
+            workload,
+            cluster,
+            problem,
+            constrain,
+            method=method,
+            limits=limits,
+            start=start,
+            on_progress=on_progress,
+        )
     workload, cluster, problem = chosen(workload, cluster, problem)
     limits = DEFAULT_LIMITS[problem.name] if limits is None else checked(limits)
     if start is not None:
         start = plan_of(start)
         start.check_made_for(workload)
         start = _on(start, cluster)
-    name, argument = split_argument(problem.name, method)
-    task = pose(workload, cluster, problem, start, {**(options or {}), **argument})
+    name, options = split_argument(problem.name, method)
+    task = pose(workload, cluster, problem, start, options)
     chosen_method = supported_method(task, name)
 
     judge = Judge(workload, cluster, problem)
     ties = judge.tie if isinstance(problem, DeviceMapping) else None
-    search = SharedSearch(limits, judge, on_progress, started, ties)
+    search = Search(limits, judge, on_progress, limits.since, ties)
     search.method = name
     run_session(task, chosen_method, search, start, workers)
     if name == "auto" and is_iteration(problem):
         _say_pieces(task, problem, search)
-    return _result(workload, cluster, problem, search)
-
-
-def chosen(
-    workload: Workload | str | Path, cluster: Cluster | None, problem: Problem | None
-) -> tuple[Workload, Cluster, Problem]:
-    """Return what is planned where: what is not given, by default.
-
-    Raises
-    ------
-    InputError
-        If the workload cannot be read, or no cluster is known.
-    """
-    if not isinstance(workload, Workload):
-        workload = load(workload)
-    if cluster is None and isinstance(problem, DeviceMapping):
-        cluster = accelerators_and_cpus(problem.topology.size)
-    if cluster is None and isinstance(problem, Sharding):
-        cluster = accelerators_and_cpus(problem.mesh.size)
-    problem = problem or (Throughput() if workload.layers is None else PipelineJob())
-    if isinstance(problem, PipelineJob):
-        problem = problem.for_workload(workload)
-    cluster = cluster or suggested_cluster(workload, problem.name)
-    if cluster is None:
-        raise InputError(f"{workload.name}: it suggests no cluster; give one")
-    return workload, cluster, problem
+    return result_of(workload, cluster, problem, search)
 
 
 def _on(start: Plan, cluster: Cluster) -> Plan:
@@ -221,7 +200,7 @@ def _on(start: Plan, cluster: Cluster) -> Plan:
 
 
 def _say_pieces(task: Task[Problem], problem: PipelineJob, search: Search[Solution]) -> None:
-    """Note that a plan in pieces is faster than the chain found, where a short look shows one."""
+    """Add a note on a faster plan in pieces, if a short search finds one."""
     chain, seconds = search.best, PIECES_SHARE * search.seconds
     plain = problem.chunks_per_device == 1 and not (problem.order or problem.relayed)
     free = problem.placement_rules == PlacementRules() and problem.split == "contiguous"
@@ -236,39 +215,4 @@ def _say_pieces(task: Task[Problem], problem: PipelineJob, search: Search[Soluti
     found = pieces_from_chain(asked, chain, seconds)
     change = gap_between(search.objective, Judge(task.workload, task.cluster, like)(found))
     if change > WORTH_SAYING:
-        search.note(f"in pieces: {show_percent(-change, signed=True)} (--split noncontiguous)")
-
-
-def _result(
-    workload: Workload, cluster: Cluster, problem: Problem, search: Search[Solution]
-) -> Result:
-    versions = {"stagecut": installed("stagecut"), "highspy": installed("highspy")}
-    plan = None
-    if search.best is not None:
-        plan = Plan(
-            workload_name=workload.name,
-            workload_fingerprint=workload.fingerprint,
-            cluster=cluster,
-            problem=problem,
-            solution=search.best,
-            objective=search.objective,
-            bound=search.bound,
-            method=search.method,
-            time_unit=workload.time_unit,
-            certificate={"origin": search.bound_origin, **search.certificate},
-            provenance={**versions, "seed": search.limits.seed},
-        )
-    return Result(
-        status=search.status,
-        limit=search.hit,
-        plan=plan,
-        bound=search.bound,
-        bound_origin=search.bound_origin,
-        method=search.method,
-        seconds=search.seconds,
-        trace=tuple(search.trace),
-        phases=dict(search.phases),
-        versions=versions,
-        notes=tuple(search.notes),
-        reason=search.infeasible_because or "",
-    )
+        search.note(f"in pieces: {show_percent(-change, signed=True)} (split noncontiguous)")

@@ -1,4 +1,4 @@
-"""Splits made elsewhere as plans: evaluated from the definition, with no bound."""
+"""Plans from splits made elsewhere: verified objectives, no bounds."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def plan_from_split(
     >>> workload = stagecut.load("gpt2-xl")
     >>> parts = [{"nodes": list(workload.ids[:20])}, {"nodes": list(workload.ids[20:])}]
     >>> _ = Path("split.json").write_text(json.dumps({"fpgas": parts}))
-    >>> stagecut.plan_from_split("split.json", workload).method
+    >>> stagecut.api.plan_from_split("split.json", workload).method
     'split file'
     """
     cluster = cluster or workload.cluster

@@ -1,4 +1,4 @@
-"""Layers that can be computed by several devices each: configurations per tensor degree.
+"""Layer configurations per tensor degree, from shardings of each layer.
 
 Every layer of a profiled model is cut out, and its operators sharded over t devices at least cost,
 with whole tensors at its ends; layers alike are sharded once. What `PipelineJob` then chooses from:
@@ -33,7 +33,7 @@ from ..instances import (
     program_of,
     program_workload,
 )
-from ..instances.common.options import check_counts
+from ..instances.common.quantities import check_counts
 from ..instances.common.units import TIME_UNITS
 from ..instances.generate.roofline import CPU_CORE, machine
 from ..instances.model.sharding.program import TensorProgram
@@ -61,7 +61,7 @@ LIMITS = Limits(seconds=30.0)
 
 @dataclass(frozen=True)
 class _Split:
-    """A layer on several devices: its time, and parts of what one device would have.
+    """Layer on several devices: its time, and its shares of one device's bytes.
 
     `sharding` is as in `Layers`.
     """
@@ -113,7 +113,7 @@ def layers_by_degree(
     >>> done = stagecut.profile(
     ...     model, (torch.zeros(4096, 1024),), training=True, estimate="h100", depth=1
     ... )
-    >>> layers = stagecut.layers_by_degree(done, (1, 2), estimate="h100").layers
+    >>> layers = stagecut.api.layers_by_degree(done, (1, 2), estimate="h100").layers
     >>> sorted(set(layers.degree.tolist()))
     [1, 2]
     """
@@ -178,7 +178,7 @@ def _scaled(program: TensorProgram, time: float) -> TensorProgram:
 
 
 def _structure(program: TensorProgram) -> object:
-    """Return what is the same for programs that differ in names alone."""
+    """Return the structure of a program without names, to recognise equal layers."""
     return (
         tuple((t.shape, t.dtype) for t in program.tensors),
         tuple(replace(o, name="") for o in program.operators),

@@ -1,4 +1,4 @@
-"""Versions of installed packages, as results and plans name them."""
+"""Versions of installed packages, for provenance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compile kernels ahead of need: small cases are solved with nothing interpreted."""
+"""Compilation of kernels ahead of need, by solving small cases."""
 
 from __future__ import annotations
 
@@ -8,16 +8,25 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from ..instances import StagecutError
 from ..instances.common.kernel import NOT_KEPT
-from ..solvers.core.portfolio.processes import python_process
-from ..solvers.core.portfolio.workers import usual_count
+from ..solvers.core.limits import usual_count
+from ..solvers.core.processes import python_process
 
 #: Commands that between them call the kernels of each problem.
 CASES: tuple[tuple[str, ...], ...] = (
     ("solve", "bert-large-operators", "--split", "noncontiguous", "--time-limit", "120"),
-    ("solve", "resnet50", "--objective", "latency", "--time-limit", "120"),
+    ("solve", "resnet50", "--problem", "latency", "--time-limit", "120"),
     ("solve", "gpt2-xl-training", "--microbatches", "8", "--time-limit", "120"),
     ("solve", "semantic-fpn", "--split", "contiguous", "--time-limit", "120"),
-    ("map", "gpt2-xl-training", "--topology", "mesh2d:2x4", "--stages", "4", "--replicas", "2"),
+    (
+        "solve",
+        "gpt2-xl-training",
+        "--problem",
+        "mapping",
+        "--cluster",
+        "mesh2d:2x4",
+        "--set",
+        "stages=4,replicas=2",
+    ),
 )
 
 #: Exit code of a case that was solved, but whose kernels could not be kept.

@@ -6,9 +6,9 @@
 
 Cells and parts of each problem stand in `ablations.py`. Each run is a process of its own. Limits
 count its CPU seconds instead of the clock's, inside HiGHS too, so that other load changes little;
-a run of each cell that is not measured compiles the kernels. The whole strategy runs with three
-seeds, which says what is noise; a part is left out only in cells where the whole strategy reaches
-it. A row has the revision that it was measured with.
+with `--compile` a run of each cell that is not measured compiles the kernels. The whole strategy
+runs with three seeds, which says what is noise; a part is left out only in cells where the whole
+strategy reaches it. A row has the revision that it was measured with.
 
 A part stays if the gap without it is worse by more than the noise, or the time to 1 % by a tenth,
 on two workloads of different families.
@@ -19,6 +19,8 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import os
+import platform
 import subprocess
 import sys
 import time
@@ -31,9 +33,18 @@ import pandas as pd
 from ablations import PROBLEMS, Cell, Part, nothing
 
 RESULTS = Path(__file__).parent / "results"
-COLUMNS = ("cell", "part", "seed", "seconds", "objective", "bound", "gap", "to_1", "reached",
-           "revision")  # fmt: skip
+COLUMNS = ("workload", "strategy", "seed", "gap", "seconds", "to_1", "objective", "bound",
+           "reached", "revision", "machine")  # fmt: skip
 WHOLE = "whole strategy"
+
+
+def machine() -> str:
+    """Return the processor and its cores."""
+    names = [
+        x for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")
+    ]
+    name = names[0].split(":")[1].strip() if names else platform.processor()
+    return f"{os.cpu_count()} x {name}"
 
 
 def counted(stack: ExitStack, part: Part) -> list[int]:
@@ -67,7 +78,7 @@ def without_clock(option: Callable[..., None]) -> Callable[..., None]:
 def solve_cell(cell: Cell, part: str, parts: dict[str, Part], seed: int, seconds: float) -> dict:
     """Solve a cell, without a part if it is one, and return the row."""
     from stagecut import Limits
-    from stagecut.api.solve import solve_with
+    from stagecut.api.solve import solve
     from stagecut.solvers.core import highs
 
     workload, cluster, problem = cell.make()
@@ -82,10 +93,8 @@ def solve_cell(cell: Cell, part: str, parts: dict[str, Part], seed: int, seconds
                 stack.enter_context(patch.object(module, name, parts[part].instead))
         else:
             calls = {name: counted(stack, each) for name, each in parts.items()}
-        limits = Limits(seconds=seconds, seed=seed, gap=0.0)
-        result = solve_with(
-            workload, cluster, problem, limits=limits, started=time.process_time(), workers=1
-        )
+        limits = Limits(seconds=seconds, seed=seed, gap=0.0, since=time.process_time())
+        result = solve(workload, cluster, problem, limits=limits, workers=1)
     return {
         "seconds": round(result.seconds, 3),
         "objective": result.objective,
@@ -100,9 +109,9 @@ def run(args: argparse.Namespace, table: Path) -> None:
     """Run what the table does not have."""
     cells, parts = PROBLEMS[args.problem]()
     known = pd.read_csv(table) if table.exists() else pd.DataFrame(columns=list(COLUMNS))
-    done = {tuple(row) for row in known[["cell", "part", "seed"]].itertuples(index=False)}
-    first = known[known["part"].eq(WHOLE) & known["seed"].eq(0)]
-    reached = {row.cell: str(row.reached).split("; ") for row in first.itertuples()}
+    done = {tuple(row) for row in known[["workload", "strategy", "seed"]].itertuples(index=False)}
+    first = known[known["strategy"].eq(WHOLE) & known["seed"].eq(0)]
+    reached = {row.workload: str(row.reached).split("; ") for row in first.itertuples()}
     revision = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
     ).stdout.strip()
@@ -113,19 +122,19 @@ def run(args: argparse.Namespace, table: Path) -> None:
             writer.writeheader()
 
         def measure(cell: str, part: str, seed: int) -> None:
-            if (cell, part, seed) in done or args.only not in cell:
+            if (cell, part, seed) in done or not any(name in f"{cell}$" for name in args.only):
                 return
             command = [sys.executable, __file__, args.problem, "--one", cell, part, str(seed)]
             command += ["--seconds", str(args.seconds)]
-            for _ in range(1 + (part == WHOLE and seed == 0)):
+            for _ in range(1 + (args.compile and part == WHOLE and seed == 0)):
                 output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
             row = {
-                "cell": cell,
-                "part": part,
+                "workload": cell,
+                "strategy": part,
                 "seed": seed,
                 **json.loads(output.stdout.splitlines()[-1]),
             }
-            writer.writerow(row | {"revision": revision})
+            writer.writerow(row | {"revision": revision, "machine": machine()})
             file.flush()
             print(*row.values(), sep=", ", flush=True)
             if part == WHOLE and seed == 0:
@@ -143,7 +152,7 @@ def run(args: argparse.Namespace, table: Path) -> None:
 def report(table: Path) -> str:
     """Return the table as Markdown: a row per part, with the cells where leaving it out shows."""
     found = pd.read_csv(table)
-    whole = found[found["part"].eq(WHOLE)].groupby("cell")
+    whole = found[found["strategy"].eq(WHOLE)].groupby("workload")
     noise = pd.DataFrame(
         {
             "gap": whole["gap"].median(),
@@ -153,14 +162,14 @@ def report(table: Path) -> str:
         }
     )
     lines = ["| left out | cells | worse without it: gap, s to 1 % (with it) |", "|---|---|---|"]
-    for part, rows in found[~found["part"].eq(WHOLE)].groupby("part", sort=False):
+    for part, rows in found[~found["strategy"].eq(WHOLE)].groupby("strategy", sort=False):
         told = []
         for row in rows.itertuples():
-            of = noise.loc[row.cell]
+            of = noise.loc[row.workload]
             if row.gap > 1.05 * of.worst + 1e-4:
-                told.append(f"{row.cell}: {100 * row.gap:.2g} % ({100 * of.gap:.2g} %)")
+                told.append(f"{row.workload}: {100 * row.gap:.2g} % ({100 * of.gap:.2g} %)")
             elif of.slowest == of.slowest and not row.to_1 <= 1.1 * of.slowest + 0.1:
-                told.append(f"{row.cell}: {row.to_1:.1f} s ({of.to_1:.1f} s)")
+                told.append(f"{row.workload}: {row.to_1:.1f} s ({of.to_1:.1f} s)")
         lines.append(f"| {part} | {len(rows)} | {'; '.join(told) or 'none'} |")
     return "\n".join(lines)
 
@@ -174,7 +183,10 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, help="default: results/ablation-PROBLEM.csv")
     parser.add_argument("--seconds", type=float, default=20.0, help="CPU seconds of a run")
     parser.add_argument("--seeds", type=int, default=3, help="of the whole strategy")
-    parser.add_argument("--only", default="", help="cells whose name contains this")
+    parser.add_argument(
+        "--only", nargs="*", default=[""], help="parts of names of cells; $ ends one"
+    )
+    parser.add_argument("--compile", action="store_true", help="run each cell once before")
     parser.add_argument("--parts", nargs="*", help="to leave out; default: each in turn")
     parser.add_argument("--report", action="store_true", help="print the table")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
@@ -185,7 +197,8 @@ def main() -> None:
     elif args.one:
         cells, parts = PROBLEMS[args.problem]()
         name, part, seed = args.one
-        print(json.dumps(solve_cell(cells[name], part, parts, int(seed), args.seconds)))
+        print(json.dumps(solve_cell(cells[name], part, parts, int(seed), args.seconds)), flush=True)
+        os._exit(0)  # a thread of HiGHS may go on
     else:
         run(args, table)
 

@@ -60,7 +60,7 @@ def _shipped(name: str, devices: int, problem: Any) -> Cell:
 
 def throughput() -> tuple[dict[str, Cell], dict[str, Part]]:
     """Published graphs, and large ones of five families, in both splits."""
-    from stagecut.solvers.core.proofs import check_program
+    from stagecut.solvers.core import proofs
     from stagecut.solvers.throughput import auto, milp, set_partitioning
     from stagecut.solvers.throughput.column_generation import column_generation
     from stagecut.solvers.throughput.dp import dp
@@ -90,14 +90,13 @@ def throughput() -> tuple[dict[str, Cell], dict[str, Part]]:
         ("gpt2-xl-operators-training@deeper=7", anyhow),
     ):
         cells[f"{name} {split.split}"] = Cell(partial(_suggested, name, split))
-    bounds = ((multilevel, "raise_by_hubs"), (multilevel, "raise_by_critical_path"))
+    hubs = ((multilevel, "raise_by_hubs"),)
     least = ((multilevel, "raise_by_least_load"), (set_partitioning, "raise_by_least_load"))
     parts = {
         "series DP": Part(((multilevel, "series_dp"), (dp, "series_dp")), nothing),
-        "hubs": Part(bounds[:1], nothing),
-        "critical path": Part(bounds[1:], nothing),
+        "hubs": Part(hubs, nothing),
         "least load": Part(least, nothing),
-        "hubs, critical path, least load": Part((*bounds, *least), nothing),
+        "hubs, least load": Part((*hubs, *least), nothing),
         "pairs of devices": Part(((multilevel, "_pairs"),), nothing),
         "annealing": Part(((Neighbourhood, "anneal"),), false),
         "linear DP first": Part(((auto, "linearised_dp"),), nothing),
@@ -108,7 +107,7 @@ def throughput() -> tuple[dict[str, Cell], dict[str, Part]]:
             -1.0,
             ((column_generation, "best_sets_by_value"),),
         ),
-        "bounds proved by an exact basis": Part(((check_program, "evaluate"),), nothing),
+        "bounds proved by an exact basis": Part(((proofs, "evaluate"),), nothing),
     }
     return cells, parts
 
@@ -177,11 +176,11 @@ def latency() -> tuple[dict[str, Cell], dict[str, Part]]:
         "t5-large-operators-training",
         "stable-diffusion-unet-operators",
         "gpt2-xl-operators-training",
+        "gpt2-xl-operators-training@deeper=2",
         "mixtral-8x7b-operators",
     ):
         cells[name] = Cell(partial(_suggested, name, Latency()))
     parts = {
-        "regions": Part(((auto, "solve_by_series"), (prove, "solve_by_series")), nothing),
         "path bound of large graphs": Part(((auto, "raise_path_bound"),), nothing),
         "linear DP": Part(((auto, "linear"), (prove, "linear")), nothing),
         "split for throughput": Part(((auto, "_split"),), nothing),
@@ -236,7 +235,6 @@ NETWORK = "semantic-fpn-operators-training"
 
 def mapping() -> tuple[dict[str, Cell], dict[str, Part]]:
     """Semantic FPN's operators cut into S stages of R replicas, on six kinds of topologies."""
-    from stagecut.formulations.mapping.bound import Verdict
     from stagecut.solvers.mapping import auto, bottleneck_stages, exact, state
     from stagecut.solvers.mapping.annealing import targets
     from stagecut.solvers.mapping.parameters import EARLY_ROUNDS, EXACT_ROUNDS
@@ -303,7 +301,6 @@ def mapping() -> tuple[dict[str, Cell], dict[str, Part]]:
         "layouts": Part(((state, "layouts"),), none_of),
         "segments": Part(((state.MappingState, "bound_segments"),), nothing),
         "thresholds": Part(((state.MappingState, "bound_thresholds"),), nothing),
-        "counts (bound)": Part(((state, "count_test"),), lambda *_: lambda *_: Verdict.UNKNOWN),
         "rings": Part(((bottleneck_stages, "ring_programs"),), nothing, counts=one_kind("rings")),
         "messages": Part(
             ((bottleneck_stages, "message_programs"),), nothing, counts=one_kind("messages")
@@ -320,7 +317,6 @@ def mapping() -> tuple[dict[str, Cell], dict[str, Part]]:
         "start: count model": start("_from_count_model"),
         "start: on from the last": start("_continue"),
         "start: incumbent": start("_from_incumbent"),
-        "packed segments": Part(((state.SegmentTest, "pack"),), nothing),
         "weights of counts": Part(((targets, "update_weights"),), nothing),
         "descents": Part(((targets, "_descent"),), nothing),
         "descents of orders": Part(((state, "descend"),), as_they_are),

@@ -20,7 +20,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-LATENCY = ["--objective", "latency"]
+LATENCY = ["--problem", "latency"]
 GNMT = "{latency}/LayerGraphs/gnmt_inference.json"
 
 #: Cases: name, arguments of the command line.
@@ -32,13 +32,14 @@ CASES = {
     "latency": ["solve", "gpt2-xl", *LATENCY],
     "latency, 71 nodes": ["solve", "resnet50", *LATENCY],
     "label DP, 96 nodes": ["solve", GNMT, *LATENCY],
-    "label DP, two calls": ["solve", GNMT, *LATENCY, "--calls", "2"],
+    "label DP, two calls": ["solve", GNMT, *LATENCY, "--set", "calls=2"],
     "label DP, 783 nodes": ["solve", "{latency}/OperatorGraphs/bert_l-12_inference.json", *LATENCY],
     "training": ["solve", "{benchmarks}/piper/bert32a100.json"],
     "latency, 348 nodes": ["solve", "bert-large-operators", *LATENCY],
     "iteration": ["solve", "llama3-8b-training", "--microbatches", "8"],
     "mapping": [
-        "map", "gpt2-xl-training", "--topology", "mesh2d:2x4", "--stages", "4", "--replicas", "2",
+        "solve", "gpt2-xl-training", "--problem", "mapping", "--cluster", "mesh2d:2x4",
+        "--set", "stages=4,replicas=2",
     ],
     "`--help`": ["--help"],
     "wrong option": ["solve", "--nope"],
@@ -70,7 +71,7 @@ def main() -> None:
 def cpu_seconds(arguments: list[str], cache: str) -> float:
     """Return user and system seconds of one command, with kernels cached in a folder."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    run = ["-m", "stagecut", *arguments, "--time-limit", "120", "--workers", "1"]
+    run = ["-m", "stagecut", *arguments, "--time-limit", "120", "--set", "workers.count=1"]
     done = subprocess.run(
         [sys.executable, *(run if arguments else ["-c", "import stagecut"])],
         check=False,

@@ -30,7 +30,7 @@ from torch.utils._pytree import tree_leaves
 
 import stagecut
 from stagecut import InputError
-from stagecut.instances.pytorch.counts import counted_by_torch
+from stagecut.instances.pytorch.flops import counted_by_torch
 from stagecut.instances.pytorch.profile import Profile, profile
 from stagecut.instances.pytorch.tensors.program import tensor_program
 
@@ -272,7 +272,7 @@ def keep(build: Callable[[], Made]) -> None:
     unchanged = same(before, state_of(model, inputs))
     nodes, parameters, time_ms = here, "", ""
     if not isinstance(here, str):
-        once = stagecut.tied_as(here, "colour")
+        once = stagecut.instances.tied_as(here, "colour")
         own, found = sum(p.numel() for p in model.parameters()), once.extra["parameters"].sum()
         unused = int(here.provenance.get("unused_parameters", 0))
         nodes, time_ms = here.n, f"{here.times['accelerator'].sum():.5g}"

@@ -27,19 +27,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from stagecut import (
-    Cluster,
-    Limits,
-    PipelineJob,
-    PipelinePlacement,
-    Plan,
-    Throughput,
-    Workload,
-    evaluate,
-    load,
-    solve,
-)
-from stagecut.instances import PipelineSchedule, Placement
+from stagecut import Cluster, Limits, PipelineJob, Plan, Throughput, Workload, evaluate, load, solve
+from stagecut.instances import PipelinePlacement, PipelineSchedule, Placement
 from stagecut.instances.model.problem import Split
 from stagecut.solvers.job.methods import RULES
 

@@ -34,7 +34,7 @@ def profiled(name: str, degrees: tuple[int, ...]) -> tuple[Workload, float]:
     model, inputs = MADE[name]()
     began = time.process_time()
     done = stagecut.profile(model, inputs, training=True, estimate="h100", depth="auto", name=name)
-    layers = stagecut.layers_by_degree(done, degrees, estimate="h100")
+    layers = stagecut.api.layers_by_degree(done, degrees, estimate="h100")
     return layers, time.process_time() - began
 
 

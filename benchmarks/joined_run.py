@@ -87,7 +87,7 @@ if __name__ == "__main__":
     link = on_ranks(2, link_here)
     print(f"collectives: {1e6 * link.latency_s:.0f} µs, {link.bytes_per_s / 1e9:.2f} GB/s\n")
     done = stagecut.profile(model, inputs, training=True, depth="auto", name="gpt")
-    layers = stagecut.layers_by_degree(done, (1, 2, 4), link=link)
+    layers = stagecut.api.layers_by_degree(done, (1, 2, 4), link=link)
     cluster = Cluster((DeviceKind("process", DEVICES, link=link),))
     columns = ["plan", "layers (replicas, degree)", "predicted ms", "busiest process, CPU ms",
                "all, CPU ms", "least on the clock, ms", "loss"]  # fmt: skip

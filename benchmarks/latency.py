@@ -76,7 +76,7 @@ def solved(what: str, calls: int, method: str, seconds: float) -> list[str]:
         asked = len(json.loads(split.read_text())["fpgas"])
         limit = cluster.kinds[0].count
         cluster = cluster.with_counts(accelerators=max(asked, limit))
-        device = stagecut.load_split(split, workload, cluster).device
+        device = stagecut.instances.formats.load_split(split, workload, cluster).device
         host = [cluster.kinds[d.kind].host for d in cluster.devices]
         call = [-1 if host[d] else 0 for d in device.tolist()]
         report = evaluate(workload, cluster, Latency(calls), CallPlacement(device, call))

@@ -6,17 +6,20 @@ a launcher that is missing is named. Nothing is compiled, and no accelerator is 
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import tomllib
 from collections.abc import Callable
 from importlib.metadata import version
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import multiprocessing, nn
 
 import stagecut
+from stagecut.runtime.export.job import job_files
 from stagecut.runtime.export.registry import launcher_file
 
 WIDTH, LAYERS, MICROBATCHES = 16, 6, 4
@@ -100,6 +103,29 @@ def torchtitan() -> str:
     return f"ParallelismConfig takes the table, of {len(parts)} parts"
 
 
+def job_configuration() -> str:
+    """Have torchtitan and DeepSpeed read layouts of training jobs."""
+    from deepspeed.runtime.config import DeepSpeedConfig
+    from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
+
+    model = stagecut.model_description("llama-3-8b")
+    for layout in (
+        stagecut.Layout(tensor=2, pipeline=2, data=4, zero=3, global_batch=64, recompute="op"),
+        stagecut.Layout(pipeline=2, schedule="zb-h1", global_batch=8, recompute="full"),
+        stagecut.Layout(data=4, zero=2, microbatch=2, global_batch=16),
+    ):
+        scope: dict[str, Any] = {}
+        exec(job_files("torchtitan", model, layout)["planned.py"], scope)
+        config = SimpleNamespace(
+            parallelism=ParallelismConfig(), training=TrainingConfig(), compile=CompileConfig()
+        )
+        assert scope["planned"](config).parallelism.pipeline_parallel_degree == layout.pipeline
+    layout = stagecut.Layout(zero=3, microbatch=2, global_batch=8, offload_optimizer=0.25)
+    read = DeepSpeedConfig(json.loads(job_files("deepspeed", model, layout)["deepspeed.json"]))
+    assert (read.zero_optimization_stage, read.gradient_accumulation_steps) == (3, 4)
+    return "torchtitan's configuration and DeepSpeed's take layouts"
+
+
 def vllm() -> str:
     """Ask it for the layers of each rank."""
     (line,) = (x for x in planned("vllm").splitlines() if "PARTITION=" in x)
@@ -115,11 +141,12 @@ def vllm() -> str:
 
 def main() -> None:
     """Print a line per launcher."""
-    tries: tuple[Callable[[], str], ...] = (torchtitan, vllm, deepspeed)
+    tries: tuple[Callable[[], str], ...] = (torchtitan, job_configuration, vllm, deepspeed)
     for attempt in tries:
         name = attempt.__name__
         try:
-            print(f"{name} {version(name)}: {attempt()}", flush=True)
+            known = "" if attempt is job_configuration else f" {version(name)}"
+            print(f"{name}{known}: {attempt()}", flush=True)
         except ImportError as missing:  # also a package that one of them imports
             print(f"{name}: not tried: {missing}", flush=True)
 

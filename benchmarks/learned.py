@@ -39,7 +39,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from stagecut import Latency, Limits, PipelineJob, Throughput, Workload, evaluate, load
-from stagecut.api.solve import solve_with
+from stagecut.api.solve import solve
 from stagecut.formulations.task import pose
 from stagecut.instances import Problem
 from stagecut.instances.generate.graph_family import family_graph
@@ -120,14 +120,19 @@ def main() -> None:
                 stream.write(json.dumps(record) + "\n")
 
 
+def _with(method: str, options: dict[str, str]) -> str:
+    """Return a method with its options behind colons."""
+    return ":".join([method, *(f"{name}={value}" for name, value in options.items())])
+
+
 def _warm(kind: str, arms: Sequence[str]) -> None:
     """Run the method of every arm once, so that what it imports and compiles first is there."""
     graphs = (family_graph("residual", seed) for seed in range(20))
     small = next(graph for graph in graphs if graph.backward.any() == (kind == "iteration"))
     for methods, options, _ in map(ARMS.__getitem__, arms):
         if methods.get(kind) in METHODS[PROBLEMS[kind].name]:
-            solve_with(
-                small, problem=PROBLEMS[kind], method=methods[kind], options=options,
+            solve(
+                small, problem=PROBLEMS[kind], method=_with(methods[kind], options),
                 limits=Limits(seconds=2.0, nodes=200),
             )  # fmt: skip
 
@@ -149,8 +154,8 @@ def measured(
                 trace = from_scratch(workload, problem, most, seed)
             else:
                 with patch.object(fine_tune, "STEPS", STEPS.get(arm, fine_tune.STEPS)):
-                    result = solve_with(
-                        workload, problem=problem, method=methods[kind], options=options,
+                    result = solve(
+                        workload, problem=problem, method=_with(methods[kind], options),
                         limits=Limits(seconds=most, seed=seed, gap=1e-4),
                     )  # fmt: skip
                 bound = result.bound

@@ -3,7 +3,7 @@
     python benchmarks/mapping.py                              every cell, 60 s each, five seeds
     python benchmarks/mapping.py --seconds 10 --seeds 1 --budget 1500      the same in 25 minutes
     python benchmarks/mapping.py --seconds 600 --open         longer, what is not proven yet
-    python benchmarks/mapping.py --report docs/benchmarks.md  the table, into a page
+    python benchmarks/mapping.py --report                     the tables of what the file has
 
 Cells go to a CSV file (--csv) and are not run again: stop whenever you like, and go on later.
 The network is our Semantic FPN on a ResNet-50 backbone, cut once per number of stages by
@@ -24,7 +24,6 @@ import numpy as np
 import pandas as pd
 
 from stagecut import Limits, Result, Workload, load, solve
-from stagecut.api.solve import solve_with
 from stagecut.instances import DeviceMapping, StageCosts
 from stagecut.instances.common.kernel import compile_at_once
 from stagecut.instances.topologies import SIDES_2D, SIDES_3D, topology
@@ -37,7 +36,6 @@ RANDOM = ("random_blk_1", "random_blk_2", "uniform_dist")
 MODES = ("p2p", "allr", "both")
 KEYS = ["kappa", "limit", "topology", "S", "R", "mode", "seed"]
 COLUMNS = [*KEYS, "objective_ms", "bound_ms", "gap", "seconds", "proven", "origin"]
-BEGIN, END = "<!-- mapping: made by benchmarks/mapping.py -->", "<!-- mapping: end -->"
 
 
 def place(kind: str, devices: int, seed: int) -> str | None:
@@ -130,8 +128,8 @@ def solved(workload: Workload, cell: dict[str, object], workers: int | None) -> 
         gradients=False,
         collective="ring",
     )
-    limits = Limits(seconds=float(str(cell["limit"])), seed=int(str(cell["seed"])))
-    result = solve_with(workload, problem=problem, limits=limits, started=begin, workers=workers)
+    limits = Limits(seconds=float(str(cell["limit"])), seed=int(str(cell["seed"])), since=begin)
+    result = solve(workload, problem=problem, limits=limits, workers=workers)
     assert result.plan is not None
     return {
         "objective_ms": result.objective,
@@ -185,14 +183,6 @@ def _cell(group: pd.DataFrame) -> str:
     return f"{group['objective_ms'].median():.4g}, {gap}, {group['seconds'].max():.1f} s"
 
 
-def put(text: str, page: Path) -> None:
-    """Replace what stands between the marks in a page."""
-    old = page.read_text(encoding="utf-8")
-    head, _, rest = old.partition(BEGIN)
-    tail = rest.partition(END)[2]
-    page.write_text(f"{head}{BEGIN}\n\n{text}\n{END}{tail}", encoding="utf-8")
-
-
 def main() -> None:
     """Run what was asked for."""
     parser = argparse.ArgumentParser(
@@ -211,10 +201,10 @@ def main() -> None:
     )
     parser.add_argument("--open", action="store_true", help="leave out what is proven")
     parser.add_argument("--csv", type=Path, default=Path("mapping.csv"))
-    parser.add_argument("--report", type=Path, help="write the table into this page")
+    parser.add_argument("--report", action="store_true", help="print the tables")
     args = parser.parse_args()
     if args.report:
-        put(report(args), args.report)
+        print(report(args))
     else:
         run(args)
 

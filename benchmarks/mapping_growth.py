@@ -23,7 +23,6 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from stagecut import Limits, Workload, load, solve
-from stagecut.api.solve import solve_with
 from stagecut.instances import DeviceMapping
 from stagecut.instances.common.kernel import compile_at_once
 from stagecut.instances.topologies import topology
@@ -66,9 +65,7 @@ def one(args: argparse.Namespace) -> None:
     begin = time.monotonic()
     found = topology(args.name)
     problem = DeviceMapping(found, STAGES, found.size // STAGES, "both")
-    result = solve_with(
-        workload, problem=problem, limits=Limits(seconds=args.seconds), started=begin
-    )
+    result = solve(workload, problem=problem, limits=Limits(seconds=args.seconds, since=begin))
     assert result.plan is not None
     proven = (p.seconds for p in result.trace if p.gap <= 1e-6)
     print(

@@ -19,15 +19,16 @@ from pathlib import Path
 def one(path: str, gap: float, seconds: float, seed: int, check: bool, begun: float) -> None:
     """Plan one workload and print its row as JSON."""
     import stagecut
-    from stagecut.api.solve import solve_with
+    from stagecut.api.solve import solve
     from stagecut.runtime.verify.bounds.check import check_bound
 
     workload = stagecut.load(path)
-    result = solve_with(
+    result = solve(
         workload,
         method="column-generation",
-        limits=stagecut.Limits(seconds=seconds, gap=gap, seed=seed),
-        started=time.monotonic() - (time.time() - begun),
+        limits=stagecut.Limits(
+            seconds=seconds, gap=gap, seed=seed, since=time.monotonic() - (time.time() - begun)
+        ),
     )
     assert result.plan is not None, result.reason
     stagecut.verify(workload, result.plan)

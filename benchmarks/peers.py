@@ -118,6 +118,17 @@ def calculon_case(case: Any) -> list[Any] | str:
     return [app, exe, SYSTEMS[family]]
 
 
+def gpt(name: str, app: Mapping[str, Any]) -> Any:
+    """Return the description of an application of Calculon's: a GPT with GPT-2's vocabulary."""
+    from stagecut.instances.costs.description import Attention, Block, FeedForward
+    from stagecut.instances.costs.description import ModelDescription as Model
+
+    attention = Attention(app["attn_heads"], app["attn_heads"], app["attn_size"])
+    feed_forward = FeedForward(app["feedforward"], gated=False)
+    block = Block(attention, feed_forward=feed_forward, norm="layer", dropout=True)
+    return Model(name, app["hidden"], 51200, (block,) * app["num_blocks"], tied=True)
+
+
 def run_calculon(cases: Sequence[list[Any]], checkout: Path, python: str) -> list[Any]:
     """Return seconds, bytes of a device and bytes of activations for each case, or its error."""
     asked = [[app, exe, str(checkout / system)] for app, exe, system in cases]
@@ -293,8 +304,6 @@ def times(judged: Sequence[Any], options: argparse.Namespace, head: str) -> None
 
 def figure_1(options: argparse.Namespace, head: str) -> None:
     """Print errors of the bytes in figure 1 of Korthikanti et al., of its own layouts."""
-    from stagecut.instances.costs.description import Attention, Block, FeedForward
-    from stagecut.instances.costs.description import ModelDescription as Model
     from stagecut.instances.costs.layout import RECIPES, Layout
     from stagecut.instances.costs.memory import (
         RankStages,
@@ -313,10 +322,7 @@ def figure_1(options: argparse.Namespace, head: str) -> None:
             exe = json.loads(path.read_text())
             asked.append([app, exe, "systems/a100_80e.json"])
             measured.append(gib)
-            attention = Attention(app["attn_heads"], app["attn_heads"], app["attn_size"])
-            feed_forward = FeedForward(app["feedforward"], gated=False)
-            block = Block(attention, feed_forward=feed_forward, norm="layer", dropout=True)
-            model = Model(name, app["hidden"], 51200, (block,) * app["num_blocks"], tied=True)
+            model = gpt(name, app)
             layout = Layout(
                 tensor=exe["tensor_par"],
                 sequence_parallel=mode == "seqsel",

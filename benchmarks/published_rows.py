@@ -119,11 +119,15 @@ class Case:
 
     @property
     def group(self) -> tuple[object, ...]:
-        """Runs of one group differ in layout alone: same model, devices, tokens and precision."""
+        """Runs of one group differ in layout alone.
+
+        Software, model, devices, tokens per batch and precision are the same.
+        """
         layout = self.layout
         return (
-            self.source, replace(self.description, name="", source=""), self.row["gpu"],
-            layout.devices, layout.global_batch * layout.sequence, layout.recipe.compute,
+            self.source, layout.software, replace(self.description, name="", source=""),
+            self.row["gpu"], layout.devices, layout.global_batch * layout.sequence,
+            layout.recipe.compute,
         )  # fmt: skip
 
 
@@ -609,9 +613,12 @@ def _overlap(row: Row, software: Software, pipeline: int, assumed: list[str]) ->
     """Return what runs beside computation; by software where the row does not say.
 
     Megatron reduced gradients after the backward pass before it had a distributed optimizer, and
-    DeepSpeed does so in a pipeline.
+    DeepSpeed does so in a pipeline. Zero bubble's own schedules step before norms are known and
+    validate afterwards (sail-sg/zero-bubble-pipeline-parallelism@39f2c18, README and
+    examples/pretrain_zero_bubble.sh).
     """
     text = row.get("overlap", "").lower()
+    zero_bubble = "zb" in row.get("schedule", "").lower() and source_of(row) == "zerobubble"
     early = software is Software.MEGATRON or (
         software is Software.MEGATRON_DEEPSPEED and pipeline > 1
     )
@@ -619,7 +626,7 @@ def _overlap(row: Row, software: Software, pipeline: int, assumed: list[str]) ->
     if not text:
         if modern:
             assumed.append("gradients and weights sent beside computation")
-        return Overlap(gradients=modern, parameters=modern)
+        return Overlap(gradients=modern, parameters=modern, iterations=zero_bubble)
     return Overlap(
         gradients=modern or "grad" in text,
         parameters=modern or "param" in text,

@@ -26,17 +26,18 @@ QUESTIONS: dict[str, list[tuple[str, str]]] = {
         ("max-load, contiguous", "--split contiguous"),
         ("max-load, non-contiguous", "--split noncontiguous"),
     ],
-    "placement/latency/": [("latency, one call per device", "--objective latency")],
+    "placement/latency/": [("latency, one call per device", "--problem latency")],
     "pipedream/": [
         (
             "training on 4 devices of 16 GiB, 64 microbatches, 25 GiB/s",
-            "--accelerators 4 --memory 16GiB --microbatches 64 --bandwidth 25GiB",
+            "--accelerators 4 --memory 16GiB --microbatches 64 --set bandwidth=26843545600",
         ),
     ],
     "piper/bert32a100": [
         (
             f"training on {devices} devices of {memory} GiB, 1920 microbatches, 25 GiB/s",
-            f"--accelerators {devices} --memory {memory}GiB --microbatches 1920 --bandwidth 25GiB",
+            f"--accelerators {devices} --memory {memory}GiB --microbatches 1920 "
+            "--set bandwidth=26843545600",
         )
         for devices, memory in (
             *((k, 8) for k in (8, 32, 64, 128, 512)), (64, 2), (512, 2), (512, 80),
@@ -44,7 +45,7 @@ QUESTIONS: dict[str, list[tuple[str, str]]] = {
     ],
     "piper/gnmt": [
         ("training on 8 devices of 8 GiB, 512 microbatches, 25 GiB/s",
-         "--accelerators 8 --memory 8GiB --microbatches 512 --bandwidth 25GiB"),
+         "--accelerators 8 --memory 8GiB --microbatches 512 --set bandwidth=26843545600"),
     ],
 }  # fmt: skip
 

@@ -88,7 +88,7 @@ class Measured:
 def measured_cluster(workload: Workload) -> Cluster:
     """Return two processes of the profile, with the link between them as it is measured now."""
     assert workload.cluster is not None
-    links = stagecut.to_cluster(on_ranks(2, stagecut.measure))
+    links = stagecut.runtime.measure.to_cluster(on_ranks(2, stagecut.measure))
     return Cluster((replace(workload.cluster.kinds[0], count=2, link=links.kinds[0].link),))
 
 

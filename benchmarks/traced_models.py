@@ -56,7 +56,7 @@ def plan_one(
         time.monotonic = time.process_time
 
     import stagecut
-    from stagecut.api.solve import solve_with
+    from stagecut.api.solve import solve
 
     workload = stagecut.load(path)
     assert workload.cluster is not None
@@ -65,12 +65,15 @@ def plan_one(
     iteration = split == "iteration"
     problem = stagecut.PipelineJob(MICROBATCHES) if iteration else stagecut.Throughput(split=split)
     times = MICROBATCHES if iteration else 1
-    result = solve_with(
+    result = solve(
         workload,
         cluster,
         problem,
-        limits=stagecut.Limits(seconds=seconds, gap=0.01),
-        started=0.0 if cpu_clock else time.monotonic() - (time.time() - begun),
+        limits=stagecut.Limits(
+            seconds=seconds,
+            gap=0.01,
+            since=0.0 if cpu_clock else time.monotonic() - (time.time() - begun),
+        ),
     )
     spent = time.process_time()
     assert result.plan is not None, result.reason

@@ -27,7 +27,7 @@ from typing import Any
 def one(options: argparse.Namespace, workers: int) -> None:
     """Solve one workload and print what came of it as JSON."""
     import stagecut
-    from stagecut.api.solve import solve_with
+    from stagecut.api.solve import solve
     from stagecut.instances.topologies import topology
 
     problem: Any = stagecut.Throughput(split="noncontiguous")
@@ -38,11 +38,15 @@ def one(options: argparse.Namespace, workers: int) -> None:
     elif options.objective == "pipeline":
         problem = stagecut.PipelineJob(options.microbatches)
     workload = stagecut.load(options.workloads[0])
-    result = solve_with(
+    result = solve(
         workload,
         problem=problem,
-        limits=stagecut.Limits(seconds=options.time_limit, gap=options.gap, seed=options.seed),
-        started=time.monotonic() - (time.time() - options.begun),
+        limits=stagecut.Limits(
+            seconds=options.time_limit,
+            gap=options.gap,
+            seed=options.seed,
+            since=time.monotonic() - (time.time() - options.begun),
+        ),
         workers=workers,
     )
     assert result.plan is not None, result.reason

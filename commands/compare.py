@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,30 +19,23 @@ from rich.text import Text
 from ..api.case_record import RECORD
 from ..api.cases import ComparisonCase, cases, run_cases
 from ..api.compare import Row, summaries, tabulate
-from ..instances import InputError, PipelineJob, Throughput, Workload
+from ..instances import InputError, Workload, is_stream
 from ..instances.common.escape import plain
 from ..instances.formats.files import load
-from ..instances.formats.source import read_source
-from ..solvers import METHODS
-from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
-from ..solvers.job.methods import RULES
+from ..instances.formats.plan_json import problem_values
+from ..solvers import METHODS, method_of
+from ..solvers.core.limits import DEFAULT_SECONDS
+from ..solvers.job import methods as pipeline
+from ..solvers.sharding import methods as sharding
 from .common import names, options
-from .common.console import ERR, OUT, check_outputs, parse_bytes, show_gap, tell_written
-from .common.mesh_cases import USUAL, sharding_cases
-from .common.pose import (
-    check_schedule_file,
-    choose_cluster,
-    choose_objective,
-    pose_problem,
-    read_schedule,
-    with_rules,
-)
-from .common.runnable import kept_together
+from .common.console import ERR, OUT, check_outputs, show_gap, tell_written
+from .common.pose import LIMITS, WORKERS, Asked, build, limits_of, state
+from .common.runnable import Fitted, fitted
 
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Methods to compare unless told otherwise, where the objective has them.
+#: Methods to compare unless told otherwise, where the problem has them.
 DEFAULT_METHODS = ("auto", "dp", "milp", "greedy", "local-search")
 
 
@@ -53,53 +48,31 @@ def compare(
         str | None,
         typer.Option(
             autocompletion=names.complete_methods,
-            help="Methods, separated by commas; default: of auto, dp, milp, greedy and "
-            "local-search those that the objective has, of jobs without layer configurations auto "
-            "and what frameworks do. "
-            + names.methods_help(*names.SOLVED)
-            + ". deepspeed-type:REGEX counts the modules whose name matches.",
+            help="Separated by commas; default: auto, and what frameworks do or baselines are.",
         ),
     ] = None,
-    objective: Annotated[
-        str | None,
+    problems: Annotated[
+        list[str] | None,
         typer.Option(
-            autocompletion=names.OBJECTIVE,
-            help="throughput, job or latency; default: as for solve.",
+            "--problem",
+            autocompletion=names.PROBLEM,
+            help="A name or a problem file, as for solve; given again: compared on each.",
         ),
     ] = None,
-    microbatches: options.Microbatches = None,
-    schedule: Annotated[
-        str | None,
-        typer.Option(autocompletion=names.SCHEDULE, help=options.SCHEDULES),
-    ] = None,
-    chunks: options.Chunks = None,
-    calls: options.Calls = None,
-    tied: options.TiedWeights = None,
-    overlap: options.Overlap = None,
-    relayed: options.Relayed = None,
-    runnable: options.Runnable = False,
-    pin: options.Pin = None,
-    together: options.Together = None,
-    apart: options.Apart = None,
-    fixed: options.Fixed = None,
-    max_stages: options.MaxStages = None,
-    time_limit: Annotated[float, typer.Option(help="Seconds for each case.")] = DEFAULT_SECONDS,
-    gap: Annotated[
-        float | None, typer.Option(help="A case stops at this gap; default: as for solve.")
-    ] = None,
-    seed: options.Seed = 0,
+    settings: options.Setting = None,
     split: options.PipelineSplit = None,
+    microbatches: options.Microbatches = None,
+    schedule: options.Schedule = None,
+    mesh: options.Mesh = None,
+    cluster: options.ClusterFile = None,
     accelerators: options.Accelerators = None,
     cpus: options.Cpus = None,
     memory: options.Memory = None,
-    cluster: options.ClusterFile = None,
-    mesh: Annotated[
-        str | None,
-        typer.Option(help="Compare shardings over devices: 4, 2x2, or several: 4,2x2,8."),
+    launcher: options.For = None,
+    time_limit: Annotated[
+        float | None, typer.Option(help="Seconds for each case; default: 60.")
     ] = None,
-    links: Annotated[
-        str | None, typer.Option(help="With --mesh: of each axis, or one for all; as for shard.")
-    ] = None,
+    gap: options.Gap = None,
     jobs: Annotated[int | None, typer.Option(help="Cases at a time; default: 1.", min=1)] = None,
     scheduler: Annotated[
         str | None, typer.Option(help="Address of a Dask scheduler that runs the cases.")
@@ -112,94 +85,115 @@ def compare(
     aside, and their cases run again. A case that crashes is a row of the table. Gaps are those to
     the best bound that any method has proved.
     """
-    asked = read_schedule(schedule, microbatches)
     check_outputs(output)
     record = None if output is None else output.with_name(output.name + RECORD)
-    check_outputs(output, record, pictures=[plot], inputs=[*workloads, cluster, asked.file, fixed])
     if scheduler is not None and jobs is not None:
         raise InputError("--jobs: the scheduler's workers run the cases; leave one of the two out")
     loaded = {name: load(name) for name in workloads}
-    if mesh is not None or links is not None:
-        others = {
-            "objective": objective, "microbatches": microbatches, "schedule": schedule,
-            "chunks": chunks, "calls": calls, "tied": tied, "overlap": overlap, "relayed": relayed,
-            "runnable": runnable or None, "pin": pin, "together": together, "apart": apart,
-            "fixed": fixed, "max_stages": max_stages, "split": split, "accelerators": accelerators,
-            "cpus": cpus, "cluster": cluster,
-        }  # fmt: skip
-        _refuse_beside_mesh(mesh, [key for key, value in others.items() if value is not None])
-        typed = ["--seed", str(seed), *_typed({"gap": gap, "memory": memory})]
-        limits_for("sharding", time_limit, gap, seed=seed)
-        todo = sharding_cases(
-            loaded, str(mesh), links, memory, _listed(methods, USUAL), typed, time_limit
+    asked = Asked(
+        None, settings or (), cluster, accelerators, cpus, memory, split, microbatches,
+        schedule, mesh, launcher,
+    )  # fmt: skip
+    named: list[str | None] = [*problems] if problems else [None]
+    posed = [_pose(replace(asked, problem=one), loaded, time_limit, gap) for one in named]
+    read = {file for one in posed for file in one.files}
+    check_outputs(output, record, pictures=[plot], inputs=[*workloads, *read])
+    listed = None if methods is None else [m.strip() for m in methods.split(",") if m.strip()]
+    for method in listed or ():
+        known = [one.name for one in posed if method.partition(":")[0] in METHODS[one.name]]
+        method_of((known or [posed[0].name])[0], method)  # raises if none has it
+    labels = _labels(posed, problems)
+    todo = [
+        case
+        for one, label in zip(posed, labels, strict=True)
+        for case in cases(
+            workloads,
+            _methods(one.name, listed, stream=one.stream),
+            one.words,
+            one.seconds,
+            problem=one.name,
+            label=label,
+            given=one.given,
         )
-        _finish(todo, loaded, output, jobs or 1, scheduler, plot)
-        return
-    objective = _objective_of(loaded, objective, asked.microbatches)
-    check_schedule_file(asked, objective)
-    batch = {"microbatches": microbatches, "schedule": schedule}
-    placing = {"split": split, "overlap": overlap, "relayed": relayed}
-    problem = pose_problem(
-        objective,
-        {
-            "throughput": placing,
-            "latency": {"calls": calls},
-            "pipeline": {
-                **placing,
-                **batch,
-                "microbatches": asked.microbatches,
-                "schedule": asked.schedule,
-                "actions": asked.actions,
-                "chunks": chunks,
-            },
-        },
-    )
-    limits_for(problem.name, time_limit, gap, seed=seed)  # raises here, not in every case
-    typed = ["--seed", str(seed), *_typed({"gap": gap})]
-    if isinstance(problem, Throughput):
-        typed += ["--split", problem.split]
-    else:
-        typed += _typed({"split": split, **batch, "chunks": chunks, "calls": calls})
-    typed += _typed({"tied": tied, "overlap": overlap, "relayed": relayed, "runnable": runnable})
-    about = {"pin": pin, "together": together, "apart": apart}
-    size = parse_bytes(memory, "--memory")
-    for known in loaded.values():
-        if runnable:
-            kept_together(known)  # raises
-        if isinstance(problem, PipelineJob):
-            problem.for_workload(known)  # raises
-        devices = choose_cluster(known, cluster, accelerators, cpus, size, objective)
-        with_rules(problem, devices, **about, max_stages=max_stages, fixed=fixed, file=cluster)
-    for option, texts in about.items():
-        typed += [word for text in texts or () for word in (f"--{option}", text)]
-    typed += _typed({"max_stages": max_stages, "fixed": fixed})
-    typed += _typed({"accelerators": accelerators, "cpus": cpus, "memory": memory})
-    layered = any(known.layers is not None for known in loaded.values())
-    usual = ("auto", *RULES) if problem.name == "pipeline" and not layered else DEFAULT_METHODS
-    names = _listed(methods, [method for method in usual if method in METHODS[problem.name]])
-    todo = cases(
-        workloads,
-        names,
-        typed,
-        time_limit,
-        objective=objective,
-        cluster=cluster,
-        given="\n".join((*(asked.actions or ()), *([read_source(fixed).text] if fixed else []))),
-    )
+    ]
     _finish(todo, loaded, output, jobs or 1, scheduler, plot)
 
 
-def _listed(methods: str | None, usual: Sequence[str]) -> list[str]:
-    """Return the methods that are asked for."""
-    return list(usual) if methods is None else [m.strip() for m in methods.split(",") if m.strip()]
+@dataclass(frozen=True)
+class _Posed:
+    """A problem on all workloads.
+
+    Parameters
+    ----------
+    stream
+        Whether some workload is planned for a stream of microbatches.
+    words
+        The options of `solve` that pose it, as typed.
+    seconds
+        For each case.
+    given
+        By workload, all that is said of problem and devices, as text.
+    files
+        That were read for it.
+    """
+
+    name: str
+    stream: bool
+    words: Sequence[str]
+    seconds: float
+    given: Mapping[str, str]
+    files: Sequence[str]
 
 
-def _refuse_beside_mesh(mesh: str | None, given: Sequence[str]) -> None:
-    if mesh is None:
-        raise InputError("--links: they are those of a mesh; give --mesh, too")
-    for key in given:
-        option = f"--{key.replace('_', '-')}"
-        raise InputError(f"{option}: a sharding over a --mesh has none; leave it out")
+def _pose(
+    asked: Asked, loaded: Mapping[str, Workload], time_limit: float | None, gap: float | None
+) -> _Posed:
+    """Pose a problem on every workload: what is wrong with it is said here, not in every case."""
+    given, known, seconds = {}, set(), 0.0
+    files: list[str] = []
+    stream = False
+    for name, workload in loaded.items():
+        stated = state(asked, workload, (LIMITS,))
+        if WORKERS in stated.others:
+            raise InputError(
+                f"{stated.file}: {WORKERS}: a case has one process; leave the table out"
+            )
+        fit = fitted(asked.launcher, stated.name, workload, Fitted(stated.fields, asked.cpus))
+        stated = replace(stated, fields=fit.fields)
+        problem, devices = build(stated, replace(asked, cpus=fit.cpus), workload)
+        seconds = limits_of(stated, time_limit, gap).seconds or DEFAULT_SECONDS
+        said = {"problem": problem_values(problem), "cluster": devices and devices.fingerprint}
+        given[name] = json.dumps(said, sort_keys=True, default=str)
+        known.add(stated.name)
+        stream = stream or is_stream(problem)
+        files += stated.files
+    if len(known) > 1:
+        raise InputError(
+            f"--problem: for some workloads it is {', for others '.join(sorted(known))}; give it"
+        )
+    words = asked.words() if gap is None else [*asked.words(), "--gap", str(gap)]
+    return _Posed("".join(known) or "throughput", stream, words, seconds, given, files)
+
+
+def _labels(posed: Sequence[_Posed], problems: Sequence[str] | None) -> list[str]:
+    """Return what the table calls each problem: of several files, their names."""
+    if len(posed) == 1:
+        return [posed[0].name]
+    labels = [Path(name).stem for name in problems or ()]
+    if len(set(labels)) < len(labels):
+        raise InputError("--problem: two have one name; give each a file of its own name")
+    return labels
+
+
+def _methods(problem: str, listed: Sequence[str] | None, *, stream: bool) -> list[str]:
+    """Return those methods of a problem that are asked for; or its usual ones."""
+    usual = {
+        "pipeline": DEFAULT_METHODS if stream else ("auto", *pipeline.RULES),
+        "sharding": ("auto", *(r for r in sharding.RULES if r != "communication-only")),
+        "mapping": ("auto", "layouts"),
+    }
+    wanted = usual.get(problem, DEFAULT_METHODS) if listed is None else listed
+    return [method for method in wanted if method.partition(":")[0] in METHODS[problem]]
 
 
 def _finish(
@@ -248,28 +242,6 @@ def _run(
     for notice in notices:
         ERR.print(notice, highlight=False, soft_wrap=True)
     return result
-
-
-def _typed(values: Mapping[str, object]) -> list[str]:
-    """Return options of `solve` as typed, those left out that are not given."""
-    found = []
-    for key, value in values.items():
-        if value is not None and value is not False:
-            found.append(f"--{key.replace('_', '-')}")
-            found += [] if value is True else [str(value)]
-    return found
-
-
-def _objective_of(
-    workloads: Mapping[str, Workload], asked: str | None, microbatches: int | None
-) -> str:
-    """Return what `solve` plans all workloads for."""
-    chosen = {choose_objective(workload, asked, microbatches) for workload in workloads.values()}
-    if len(chosen) > 1:
-        raise InputError(
-            f"--objective: for some workloads it is {', for others '.join(sorted(chosen))}; give it"
-        )
-    return chosen.pop() if chosen else "throughput"
 
 
 def _table(rows: Sequence[Row], cases: int) -> Group:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,24 +11,19 @@ import typer
 from ..instances import InputError
 from ..instances.costs.layout import (
     RECIPES,
-    ContextKind,
-    Dispatcher,
-    Graphs,
     JobSchedule,
     Layout,
-    Overlap,
     Recompute,
     Software,
 )
+from ..instances.formats.problem_toml import Table, make_record, read_setting
 from .common import names, options
 from .common.console import OUT, check_outputs, new_table, print_json, show_bytes, show_percent
+from .common.pose import merged
 
 if TYPE_CHECKING:
     from ..api.estimate import Estimate
     from ..instances.costs.description import ModelDescription
-
-#: What `--overlap` names; see `Overlap`.
-OVERLAPPING = ("gradients", "parameters", "tensor", "experts", "messages")
 
 
 def estimate(
@@ -45,47 +39,33 @@ def estimate(
         str, typer.Option(help="Such as h100:8x16 (16 nodes of 8), or a cluster file.")
     ],
     global_batch: Annotated[int, typer.Option(help="Sequences per iteration.")],
-    tp: Annotated[int, typer.Option(help="Tensor-parallel degree.")] = 1,
-    pp: Annotated[int, typer.Option(help="Pipeline ranks.")] = 1,
-    dp: Annotated[
-        int | None, typer.Option(help="Replicas; default: what the other degrees leave.")
+    tensor: Annotated[int, typer.Option("--tp", help="Tensor-parallel degree.")] = 1,
+    pipeline: Annotated[int, typer.Option("--pp", help="Pipeline ranks.")] = 1,
+    data: Annotated[
+        int | None, typer.Option("--dp", help="Replicas; default: what the other degrees leave.")
     ] = None,
-    cp: Annotated[int, typer.Option(help="Context-parallel degree.")] = 1,
-    ep: Annotated[int, typer.Option(help="Expert-parallel degree.")] = 1,
-    etp: Annotated[int, typer.Option(help="Tensor-parallel degree of experts.")] = 1,
+    context: Annotated[int, typer.Option("--cp", help="Context-parallel degree.")] = 1,
+    expert: Annotated[int, typer.Option("--ep", help="Expert-parallel degree.")] = 1,
     microbatch: Annotated[int, typer.Option(help="Sequences per pass.")] = 1,
     sequence: Annotated[
         int | None,
         typer.Option(help="Tokens per sequence; default: 4096, or the model's learned positions."),
-    ] = None,
-    sp: Annotated[
-        bool | None,
-        typer.Option("--sp/--no-sp", help="Sequence parallelism; default: where --tp is above 1."),
     ] = None,
     chunks: Annotated[int, typer.Option(help="Model stages per pipeline rank.")] = 1,
     schedule: Annotated[
         JobSchedule | None,
         typer.Option(help="Default: 1f1b, with --chunks interleaved."),
     ] = None,
-    stage_layers: Annotated[
-        str | None, typer.Option(help="Layers of each stage, such as 7,8,8,7; default: even.")
-    ] = None,
     zero: Annotated[
         int,
         typer.Option(help="What replicas divide: 0 nothing, 1 optimizer, 2 gradients, 3 weights."),
     ] = 1,
-    shard_group: Annotated[
-        int, typer.Option(help="Ranks that divide it; default 0: all that hold the same weights.")
-    ] = 0,
     recompute: Annotated[
         str,
         typer.Option(
             help="none, full, or modules such as core_attn,layernorm,mlp,moe_act,mla_up_proj,op."
         ),
     ] = "none",
-    recompute_layers: Annotated[
-        int | None, typer.Option(help="Of each stage; default: all.")
-    ] = None,
     recipe: Annotated[
         str | None,
         typer.Option(
@@ -94,38 +74,15 @@ def estimate(
             "fsdp-bf16.",
         ),
     ] = None,
-    software: Annotated[
-        Software | None,
-        typer.Option(help="Whose kernels; default: megatron, with --zero 3 fsdp."),
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="FIELD=VALUE",
+            help="Another field of a Layout: software=fsdp, overlap.tensor=true. May be given "
+            "again.",
+        ),
     ] = None,
-    cp_kind: Annotated[
-        ContextKind, typer.Option(help="How keys and values move; all-to-all is Ulysses.")
-    ] = ContextKind.RING,
-    dispatcher: Annotated[
-        Dispatcher, typer.Option(help="Of tokens to experts; hierarchical: DeepEP, HybridEP.")
-    ] = Dispatcher.ALL_TO_ALL,
-    attention: Annotated[
-        str, typer.Option(help="fused (flash attention), or unfused: scores lie in memory.")
-    ] = "fused",
-    overlap: Annotated[
-        str,
-        typer.Option(help=f"What runs beside computation: none, or of {', '.join(OVERLAPPING)}."),
-    ] = "gradients,parameters,messages",
-    graphs: Annotated[
-        Graphs, typer.Option(help="Kernels that recorded (CUDA) graphs launch, without the host.")
-    ] = Graphs.NONE,
-    compiled: Annotated[
-        bool, typer.Option("--compiled", help="A compiler fuses pointwise operations.")
-    ] = False,
-    offload_activations: Annotated[
-        float, typer.Option(help="Fraction kept in host memory, from 0 to 1.")
-    ] = 0.0,
-    offload_optimizer: Annotated[
-        float, typer.Option(help="Fraction kept in host memory, from 0 to 1.")
-    ] = 0.0,
-    order: Annotated[
-        str, typer.Option(help="Axes from neighbouring ranks to distant ones.")
-    ] = "tensor,context,data,pipeline",
     measured: Annotated[
         Path | None,
         typer.Option(
@@ -149,55 +106,36 @@ def estimate(
 
     check_outputs(pictures=[plot], inputs=[model, cluster, measured])
     described, machines = model_description(model), training_cluster(cluster)
-    for option, degree in (("--tp", tp), ("--pp", pp), ("--cp", cp)):
+    for option, degree in (("--tp", tensor), ("--pp", pipeline), ("--cp", context)):
         if degree < 1:
             raise InputError(f"{option}: {degree}; it must be at least 1")
-    if dp is None:
-        dp, left = divmod(machines.devices, tp * pp * cp)
+    if data is None:
+        data, left = divmod(machines.devices, tensor * pipeline * context)
         if left:
             raise InputError(
-                f"--tp {tp} x --pp {pp} x --cp {cp} does not divide {machines.devices} devices of "
-                f"{cluster}; change a degree, or the cluster"
+                f"--tp {tensor} x --pp {pipeline} x --cp {context} does not divide "
+                f"{machines.devices} devices of {cluster}; change a degree, or the cluster"
             )
-    sharded = zero == 3
     if schedule is None:
         interleaved = JobSchedule.INTERLEAVED
         schedule = interleaved if chunks > 1 else JobSchedule.ONE_F_ONE_B
-    if software is None:
-        software = Software.FSDP if sharded else Software.MEGATRON
-    wanted = ("fsdp-bf16" if sharded else "megatron-bf16") if recipe is None else recipe
+    wanted = ("fsdp-bf16" if zero == 3 else "megatron-bf16") if recipe is None else recipe
     if wanted not in RECIPES:
         raise InputError(f"--recipe: {wanted!r} is not one of {', '.join(RECIPES)}")
-    layout = Layout(
-        tensor=tp,
-        sequence_parallel=tp > 1 if sp is None else sp,
-        context=cp,
-        context_kind=cp_kind,
-        pipeline=pp,
-        chunks=chunks,
-        data=dp,
-        expert=ep,
-        expert_tensor=etp,
-        dispatcher=dispatcher,
-        zero=zero,
-        shard_group=shard_group,
-        microbatch=microbatch,
-        global_batch=global_batch,
-        sequence=_sequence(described) if sequence is None else sequence,
-        schedule=schedule,
-        recompute=_modules(recompute),
-        recompute_layers=recompute_layers,
-        stage_layers=_counts(stage_layers),
-        recipe=RECIPES[wanted],
-        software=software,
-        fused_attention=_fused(attention),
-        overlap=_overlap(overlap),
-        graphs=graphs,
-        compiled=compiled,
-        offload_activations=offload_activations,
-        offload_optimizer=offload_optimizer,
-        order=tuple(axis.strip() for axis in order.split(",")),
-    )
+    said: Table = {
+        "tensor": tensor, "context": context, "pipeline": pipeline, "chunks": chunks,
+        "data": data, "expert": expert, "zero": zero, "microbatch": microbatch,
+        "global_batch": global_batch, "schedule": schedule, "recipe": RECIPES[wanted],
+        "sequence": _sequence(described) if sequence is None else sequence,
+        "recompute": _modules(recompute),
+    }  # fmt: skip
+    usual: Table = {
+        "sequence_parallel": tensor > 1,
+        "software": Software.FSDP if zero == 3 else Software.MEGATRON,
+    }
+    for text in settings or ():
+        said = merged(said, read_setting(text), "--set {}", "the command's options")
+    layout = make_record(Layout, {**usual, **said})
     found = price(described, layout, machines, measured=measured)
     if plot is not None:
         from ..runtime.pictures.style import save_picture
@@ -206,7 +144,7 @@ def estimate(
     if as_json:
         print_json(found.as_dict())
     else:
-        _print(found)
+        print_estimate(found)
         if plot is not None:
             OUT.print(f"written: {plot}", highlight=False, soft_wrap=True)
 
@@ -218,36 +156,14 @@ def _sequence(model: ModelDescription) -> int:
     return model.positions or 4096
 
 
-def _modules(text: str) -> frozenset[Recompute]:
+def _modules(text: str) -> list[Recompute]:
     words = [word for word in re.split(r"[,\s]+", text.strip()) if word]
     if words in ([], ["none"]):
-        return frozenset()
-    return frozenset(Recompute.of("--recompute", word) for word in words)
+        return []
+    return [Recompute.of("--recompute", word) for word in words]
 
 
-def _counts(text: str | None) -> tuple[int, ...]:
-    if text is None:
-        return ()
-    if not re.fullmatch(r"\d{1,6}(,\d{1,6})*", text):
-        raise InputError(f"--stage-layers: {text!r}; write counts such as 7,8,8,7")
-    return tuple(int(count) for count in text.split(","))
-
-
-def _fused(text: str) -> bool:
-    if text not in ("fused", "unfused"):
-        raise InputError(f"--attention: {text!r} is not one of fused, unfused")
-    return text == "fused"
-
-
-def _overlap(text: str) -> Overlap:
-    named = [] if text.strip() == "none" else [word.strip() for word in text.split(",")]
-    wrong = next((word for word in named if word not in OVERLAPPING), None)
-    if wrong is not None:
-        raise InputError(f"--overlap: {wrong!r} is not one of none, {', '.join(OVERLAPPING)}")
-    return replace(Overlap(), **{name: name in named for name in OVERLAPPING})
-
-
-def _print(found: Estimate) -> None:
+def print_estimate(found: Estimate) -> None:
     """Print seconds by term, then bytes by term of the ranks that differ."""
     from ..instances.costs.terms import MEMORY_TERMS, TIME_TERMS
 

@@ -8,17 +8,16 @@ from typing import Annotated
 import typer
 
 from ..instances import InputError
-from .common import names, options
+from .common import options
 from .common.console import (
     INFEASIBLE,
     OUT,
     check_outputs,
     end,
-    parse_bytes,
     print_json,
     tell_written,
 )
-from .common.pose import choose_cluster, choose_objective, pose_problem
+from .common.pose import Asked, build, state
 
 
 def explain(
@@ -34,15 +33,13 @@ def explain(
         float,
         typer.Option(min=0, help="Seconds for all searches of what would help; 0: none."),
     ] = 20.0,
-    accelerators: Annotated[int | None, typer.Option(help="Without PLAN: as for solve.")] = None,
-    cpus: Annotated[int | None, typer.Option(help="Without PLAN: as for solve.")] = None,
-    memory: Annotated[str | None, typer.Option(help="Without PLAN: as for solve.")] = None,
-    cluster: Annotated[Path | None, typer.Option(help="Without PLAN: as for solve.")] = None,
-    objective: Annotated[
-        str | None,
-        typer.Option(autocompletion=names.OBJECTIVE, help="Without PLAN: as for solve."),
-    ] = None,
-    microbatches: Annotated[int | None, typer.Option(help="Without PLAN: as for solve.")] = None,
+    problem: options.ProblemName = None,
+    settings: options.Setting = None,
+    microbatches: options.Microbatches = None,
+    cluster: options.ClusterFile = None,
+    accelerators: options.Accelerators = None,
+    cpus: options.Cpus = None,
+    memory: options.Memory = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw loads and memories: .png, .svg or .pdf.")
     ] = None,
@@ -50,8 +47,8 @@ def explain(
 ) -> None:
     """Say which device limits PLAN, which transfers cost most, what would help.
 
-    Without PLAN, or where there is none, it says why, and how much memory or how many devices
-    would do. Exit codes: 2 bad input, 3 no plan.
+    Without PLAN it is planned first, by the options of solve; where there is none, it says why, and
+    how much memory or how many devices would do. Exit codes: 2 bad input, 3 no plan.
     """
     from ..instances.formats.files import load, load_plan_with_form
 
@@ -59,26 +56,18 @@ def explain(
     loaded = load(workload)
     from ..api.explain.explain import explain as explain_plan  # once the files are there
 
-    given = {
-        "--accelerators": accelerators, "--cpus": cpus, "--memory": memory, "--cluster": cluster,
-        "--objective": objective, "--microbatches": microbatches,
-    }  # fmt: skip
+    asked = Asked(
+        problem, settings or (), cluster, accelerators, cpus, memory, microbatches=microbatches
+    )
     if plan is not None:
-        for option, value in given.items():
-            if value is not None:
-                raise InputError(f"{option}: the plan says it; leave it out")
+        for option in asked.words()[::2]:
+            raise InputError(f"{option}: the plan says it; leave it out")
         loaded, made = load_plan_with_form(plan, loaded)
         found = explain_plan(loaded, made, node=node, seconds=time_limit, most=most)
     else:
-        devices = choose_cluster(
-            loaded, cluster, accelerators, cpus, parse_bytes(memory, "--memory")
-        )
-        asked = choose_objective(loaded, objective, microbatches)
-        batch = {"microbatches": microbatches}
-        options = {"throughput": {}, "latency": {}, "pipeline": batch}
-        problem = pose_problem(asked, options, loaded)
+        posed, devices = build(state(asked, loaded, ()), asked, loaded)
         found = explain_plan(
-            loaded, cluster=devices, problem=problem, node=node, seconds=time_limit, most=most
+            loaded, cluster=devices, problem=posed, node=node, seconds=time_limit, most=most
         )
     if plot is not None and found.plan is not None:
         from ..runtime import evaluate

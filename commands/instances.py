@@ -8,10 +8,12 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from ..instances import Tied
 from ..instances.formats.files import load, save
 from ..instances.generate.catalogue import CATALOGUE, LARGE
-from ..instances.generate.published import SERVER, default_folder
+from ..instances.generate.published import SERVER, published_folder
 from ..instances.generate.published import fetch as fetch_files
+from ..instances.model.tied_weights import tied_as
 from ..instances.model.training_layers import training_layers
 from .common.console import ERR, OUT, check_outputs, print_json, show_bytes
 
@@ -79,10 +81,25 @@ def convert(
     layers: Annotated[
         bool, typer.Option("--layers", help="As layers for training plans: backward nodes merged.")
     ] = False,
+    tied: Annotated[
+        Tied | None,
+        typer.Option(
+            help="Weights used twice: copies, or colour (one device). Default: as they are."
+        ),
+    ] = None,
 ) -> None:
     """Write a workload as Stagecut's own JSON."""
     check_outputs(output, inputs=[workload])
     loaded = load(workload)
+    if tied is not None and not loaded.ties:
+        kept = (
+            "; its colours, which name no weights, stay together"
+            if any(len(nodes) > 1 for nodes in loaded.colour_classes)
+            else ""
+        )
+        text = f"--tied: {loaded.name} names no tied weights{kept}"
+        ERR.print(text, style="dim", highlight=False)
+    loaded = loaded if tied is None else tied_as(loaded, tied)
     save(training_layers(loaded) if layers else loaded, output)
     OUT.print(f"written: {output}", highlight=False)
 
@@ -94,7 +111,7 @@ def fetch(
     mirror: Annotated[str, typer.Option(help="Server that has the same paths.")] = SERVER,
 ) -> None:
     """Download the published suites, each file checked by its SHA-256."""
-    folder = to or default_folder()
+    folder = to or published_folder()
     with ERR.status("fetching …") as status:
         paths = fetch_files(
             folder, below=suite, server=mirror, on_file=lambda file: status.update(file.path)

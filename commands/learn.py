@@ -43,7 +43,7 @@ def learn(
     workloads: Annotated[
         str | None, typer.Option(help="Files or shipped workloads to train on, instead.")
     ] = None,
-    objective: Annotated[str, typer.Option(help="throughput, job or latency.")] = "throughput",
+    problem: Annotated[str, typer.Option(help="throughput, pipeline or latency.")] = "throughput",
     split: Annotated[
         Split | None, typer.Option(help="Throughput; default: contiguous and noncontiguous.")
     ] = None,
@@ -72,7 +72,7 @@ def learn(
 ) -> None:
     """Train a policy that places graphs, by imitation and PPO.
 
-    Then: stagecut solve WORKLOAD --method learned --policy FILE. Training that is resumed
+    Then: stagecut solve WORKLOAD --method learned:FILE. Training that is resumed
     with the same options goes the way of one that was never interrupted.
     """
     need("torch", "learned")
@@ -94,7 +94,7 @@ def learn(
         graphs = family_set(_families(family or ""), count, seed)
     else:
         graphs = workload_set(workloads.split(","))
-    on = TrainingSet(graphs, _problems(objective, split, microbatches))
+    on = TrainingSet(graphs, _problems(problem, split, microbatches))
     settings = Settings(schedules=schedules)
     how = LearnOptions(steps, imitate, seconds, seed, plan_seconds, settings)
     with _curve(log, resume=resume) as told:
@@ -118,20 +118,20 @@ def _families(text: str) -> list[str]:
 
 
 def _problems(
-    objective: str, split: Split | None, microbatches: int | None
+    problem: str, split: Split | None, microbatches: int | None
 ) -> tuple[Throughput | PipelineJob | Latency, ...]:
-    if objective == "latency":
+    if problem == "latency":
         if split is not None or microbatches is not None:
-            raise InputError("--objective latency: has no --split and no --microbatches; leave out")
+            raise InputError("--problem latency: has no --split and no --microbatches; leave out")
         return (Latency(),)
-    if objective == "pipeline":
+    if problem == "pipeline":
         if split not in (None, "contiguous"):
-            raise InputError("--split: plans for training jobs are learned contiguous alone")
+            raise InputError("--split: plans for iterations are learned contiguous alone")
         return (PipelineJob(8 if microbatches is None else microbatches, "1f1b"),)
-    if objective != "throughput":
-        raise InputError(f"--objective: {quote(objective)}; use throughput, job or latency")
+    if problem != "throughput":
+        raise InputError(f"--problem: {quote(problem)}; use throughput, pipeline or latency")
     if microbatches is not None:
-        raise InputError("--microbatches: only for --objective job; leave it out")
+        raise InputError("--microbatches: only for --problem pipeline; leave it out")
     splits = [Split.CONTIGUOUS, Split.NONCONTIGUOUS] if split is None else [split]
     return tuple(Throughput(split=one) for one in splits)
 

@@ -25,7 +25,7 @@ from .common.console import (
     show_percent,
     tell_written,
 )
-from .common.mesh import parse_mesh
+from .common.mesh import parse_shape
 
 if TYPE_CHECKING:
     import torch
@@ -43,7 +43,7 @@ def measure(
     output: Annotated[Path, typer.Option("-o", "--output", help="The cluster file to write.")],
     topology: Annotated[
         Path | None,
-        typer.Option(help="Write every pair's link too, as a topology for stagecut map."),
+        typer.Option(help="Write every pair's link too, as a topology for mappings."),
     ] = None,
     links: Annotated[
         LinkDetail,
@@ -62,7 +62,7 @@ def measure(
         str | None,
         typer.Option(
             help="Time the collectives of shardings too, along each axis of a mesh of all ranks, "
-            "such as 4 or 2x2: links for stagecut shard. On CPUs."
+            "such as 4 or 2x2: links for shardings. On CPUs."
         ),
     ] = None,
     products: Annotated[
@@ -88,7 +88,7 @@ def measure(
     if not seconds > 0:
         raise InputError(f"--seconds: {seconds:g}; it must be above 0")
     most = parse_bytes(largest, "--largest") or 0.0
-    shape = () if mesh is None else parse_mesh(mesh)
+    shape = () if mesh is None else parse_shape(mesh)
     if shape and device == "cuda":
         raise InputError("--mesh: shardings run on CPUs alone; use --device cpu")
     measurement, axes, place = _measure("cpu" if shape else device, seconds, most, shape)
@@ -229,8 +229,7 @@ def _print_axes(axes: tuple[MeasuredAxis, ...]) -> None:
         f"{1e6 * one.link.latency_s:.4g}us:{one.link.bytes_per_s / 1e9:.4g}GB/s" for one in axes
     )
     OUT.print(
-        f"shardings: stagecut shard … --mesh {'x'.join(str(one.devices) for one in axes)} "
-        f"--links {links}",
+        f"shardings: stagecut solve … --mesh {'x'.join(str(one.devices) for one in axes)}@{links}",
         highlight=False,
         soft_wrap=True,
     )

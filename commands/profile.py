@@ -38,7 +38,7 @@ def profile(
     ] = None,
     tensors: Annotated[
         bool,
-        typer.Option("--tensors", help="For shard: every ATen operator, with its tensors."),
+        typer.Option("--tensors", help="For shardings: every ATen operator, with its tensors."),
     ] = False,
     estimate: Annotated[
         str | None,
@@ -133,7 +133,7 @@ def _from_onnx(
     if estimate is None:
         raise InputError(f"{model}: ONNX files are not run; name a device: --estimate h100")
     need("onnx", "onnx")
-    from ..instances.onnx.file import read_onnx
+    from ..instances.onnx_file import read_onnx
 
     return read_onnx(model, estimate, batch=batch, depth=depth, tied=tied, name=name)
 
@@ -172,10 +172,13 @@ def _from_pytorch(
 
 def _by_degree(done: Profile, text: str, estimate: str | None) -> Workload:
     from ..api.tensor_degrees import layers_by_degree
-    from .common.pose import parse_degrees
 
-    wanted = parse_degrees(text, "--degrees")
-    assert wanted is not None
+    try:
+        wanted = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(
+            f"--degrees: {text!r} is no list of whole numbers; write for example 1,2,4"
+        ) from None
     with ERR.status("sharding the layers …"):
         return layers_by_degree(done, wanted, estimate=estimate)
 
@@ -220,7 +223,9 @@ def _depth(text: str | None) -> Depth:
 def _describe(workload: Workload) -> None:
     total = {key: float(values.sum()) for key, values in workload.extra.items()}
     time = float(workload.times["accelerator"].sum())
-    what = "memory" if workload.program is None else "tensors made"  # shard adds optimizer state
+    what = (
+        "memory" if workload.program is None else "tensors made"
+    )  # a sharding adds optimizer state
     OUT.print(
         f"{workload.name}: {workload.n} nodes, {len(workload.edges)} edges, "
         f"{total['parameters']:,.0f} parameters, {total['flops']:.4g} FLOPs, "

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..instances import InputError, Plan, Sharding, Workload
 from ..instances.common.escape import csv as csv_cell
 from ..instances.formats.writing import write_whole
 from .common import names, options
@@ -24,12 +26,12 @@ def report(
     recording: Annotated[Path, typer.Argument(help="What stagecut run --record wrote.")],
     weight_share: options.WeightShare = None,
     network: Annotated[
-        str,
+        str | None,
         typer.Option(
             autocompletion=names.one_of("host", "p2p", "bus"),
             help="Of the simulation: host, p2p or bus.",
         ),
-    ] = "host",
+    ] = None,
     bandwidth: Annotated[str | None, typer.Option(help="Of p2p links or the bus.")] = None,
     latency: Annotated[float, typer.Option(help="Of p2p links or the bus, in seconds.")] = 0.0,
     overlap: Annotated[
@@ -55,7 +57,7 @@ def report(
 ) -> None:
     """Compare a recorded run of PLAN with its simulation: actions, stages, time of a step.
 
-    Errors are predicted / measured − 1.
+    Errors are predicted / measured − 1. Of a sharding, what was sent and when is compared.
     """
     from ..instances.formats.files import load, load_plan_with_form, save
     from ..runtime.accuracy.join import compare_run
@@ -65,8 +67,17 @@ def report(
 
     check_outputs(trace, csv, calibrate, pictures=[plot], inputs=[workload, plan, recording])
     loaded, made = load_plan_with_form(plan, load(workload))
+    if isinstance(made.problem, Sharding):
+        given = {
+            "--weight-share": weight_share, "--network": network, "--bandwidth": bandwidth,
+            "--latency": latency or None, "--overlap": overlap, "--warm-up": warm_up,
+            "--plot": plot, "--trace": trace, "--csv": csv, "--calibrate": calibrate,
+            "--json": as_json or None,
+        }  # fmt: skip
+        _report_sharding(loaded, made, recording, given)
+        return
     stages = stages_of(loaded, made)
-    moves = choose_network(stages, made, network, bandwidth, latency, None, overlap)
+    moves = choose_network(stages, made, network or "host", bandwidth, latency, None, overlap)
     comparison = compare_run(
         loaded,
         made,
@@ -91,13 +102,27 @@ def report(
     tell_written(plot, trace, csv, calibrate)
 
 
+def _report_sharding(
+    workload: Workload, plan: Plan, recording: Path, given: Mapping[str, object]
+) -> None:
+    """Print a recorded run of a sharding beside what was predicted; no option is for it."""
+    from ..runtime.accuracy.sharded import compare_sharded_run
+    from ..runtime.execution.sharded.recording import load_sharded_recording
+    from .show.recorded_run import print_sharded_run
+
+    for option, value in given.items():
+        if value is not None:
+            raise InputError(f"{option}: the report of a sharding has none; leave it out")
+    print_sharded_run(compare_sharded_run(workload, plan, load_sharded_recording(recording)))
+
+
 def _write(comparison: Comparison, plot: Path | None, trace: Path | None, csv: Path | None) -> None:
     if plot is not None:
         from ..runtime.accuracy.chart import draw_comparison
 
         draw_comparison(comparison, plot)
     if trace is not None:
-        from ..runtime.accuracy.trace import comparison_trace
+        from ..runtime.accuracy.chart import comparison_trace
 
         write_whole(trace, json.dumps(comparison_trace(comparison), ensure_ascii=False))
     if csv is not None:

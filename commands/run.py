@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..instances import InputError
-from ..instances.common.errors import quote
 from .common import names, options
 from .common.console import OUT, check_outputs, file_of, need, tell_written
 
 if TYPE_CHECKING:
-    from ..instances import Workload
     from ..instances.pytorch.factory import Made
     from ..runtime.execution.steps import StepResult
 
@@ -60,7 +57,6 @@ def run(
     ] = None,
     dtype: options.ModelType = None,
     shape: options.SampleShape = None,
-    seed: Annotated[int, typer.Option(help="Of torch, before the model is made.")] = 0,
     weights: Annotated[
         Path | None,
         typer.Option(help="state_dict to begin with, as checkpoint merge and torch.save write it."),
@@ -79,9 +75,6 @@ def run(
         float,
         typer.Option(help="Seconds that a rank may keep others waiting, at work or at the start."),
     ] = 120.0,
-    report: Annotated[
-        bool, typer.Option("--report", help="Compare what was recorded with its simulation.")
-    ] = False,
 ) -> None:
     """Run PLAN: train the model, or run it forward if the plan is for inference.
 
@@ -91,10 +84,6 @@ def run(
     from ..instances.formats.files import load
 
     need("torch", "runtime")
-    if report and record is None:
-        raise InputError("--report: it compares what --record writes; give both")
-    if not 0 <= seed < 2**31:
-        raise InputError(f"--seed: {quote(seed)}; it must be from 0 to {2**31 - 1}")
     check_outputs(record, inputs=[plan, workload, weights, file_of(model)])
     import torch
 
@@ -117,7 +106,7 @@ def run(
         every=every,
         resume=resume,
     )
-    torch.manual_seed(seed)
+    torch.manual_seed(0)  # all ranks make the same model; its factory may set another seed
     factory = partial(_make, weights, model, batch=batch, shape=shape, dtype=dtype)
     known = None if workload is None else load(workload)
     done = run_plan(plan, factory, asked, workload=known, on_step=_show)
@@ -128,27 +117,6 @@ def run(
     if len(done) < steps and not resume:
         OUT.print(f"the inputs ended after {len(done)} steps", highlight=False)
     tell_written(record)
-    if report and record is not None and known is not None:
-        _report(plan, known, record)
-
-
-def _report(plan: Path, known: Workload, record: Path) -> None:
-    from ..instances import Sharding
-    from ..instances.formats.files import load_plan_with_form
-
-    known, made = load_plan_with_form(plan, known)
-    if isinstance(made.problem, Sharding):
-        from ..runtime.accuracy.sharded import compare_sharded_run
-        from ..runtime.execution.sharded.recording import load_sharded_recording
-        from .show.sharded_run import print_sharded_run
-
-        print_sharded_run(compare_sharded_run(known, made, load_sharded_recording(record)))
-        return
-    from ..runtime.accuracy.join import compare_run
-    from ..runtime.execution.recording_file import load_recording
-    from .show.recorded_run import print_report
-
-    print_report(compare_run(known, made, load_recording(record)))
 
 
 def _make(weights: Path | None, model: str, **options: Any) -> Made:

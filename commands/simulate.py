@@ -99,7 +99,7 @@ def simulate(
         ):  # fmt: skip
             if given is not None:
                 raise InputError(f"{option}: a sharding has none; leave it out")
-        from .show.sharded_timeline import show_sharded_timeline
+        from .show.simulation import show_sharded_timeline
 
         show_sharded_timeline(loaded, made, trace, plot, graph, as_json=as_json)
         return

@@ -3,263 +3,239 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..instances import (
-    InFlight,
+    DeviceMapping,
     InputError,
-    Optimizer,
-    Precision,
+    Plan,
     Problem,
-    Recomputation,
-    Workload,
+    ReplicaPlacement,
+    Sharding,
     is_iteration,
 )
-from ..solvers.core.limits import DEFAULT_SECONDS, limits_for
+from ..instances.formats.problem_toml import Table
 from .common import names, options
-from .common.console import (
-    check_outputs,
-    end_with,
-    parse_bytes,
-    print_json,
-    tell_written,
-)
+from .common.clock import STARTED
+from .common.console import check_outputs, end_with, print_json, progress, tell_written
 from .common.pose import (
-    check_schedule_file,
-    choose_cluster,
-    choose_objective,
+    WORKERS,
+    Asked,
+    Statement,
+    build,
     choose_ties,
-    parse_degrees,
-    pose_problem,
-    read_schedule,
-    with_rules,
+    limits_of,
+    state,
+    workers_of,
 )
-from .common.runnable import Fitted, choose_runnable, exports_of, fitted
-from .common.solving import solve_and_save
+from .common.runnable import Fitted, exports_of, fitted
 
 if TYPE_CHECKING:
+    from ..instances import Workload
     from ..runtime import Report
     from ..solvers import Result
 
 
 def solve(
     workload: options.WorkloadArgument,
+    problem: options.ProblemName = None,
+    settings: options.Setting = None,
+    split: options.PipelineSplit = None,
+    microbatches: options.Microbatches = None,
+    schedule: options.ScheduleOrAll = None,
+    mesh: options.Mesh = None,
+    cluster: options.ClusterFile = None,
     accelerators: options.Accelerators = None,
     cpus: options.Cpus = None,
     memory: options.Memory = None,
-    cluster: options.ClusterFile = None,
-    tied: options.TiedWeights = None,
-    objective: Annotated[
-        str | None,
-        typer.Option(
-            autocompletion=names.OBJECTIVE,
-            help="throughput, job (training: a stream, or an iteration of --microbatches with fill "
-            "and drain) or latency. Default: job for files with layer configurations and for "
-            "training workloads with --microbatches, else throughput.",
-        ),
-    ] = None,
-    split: options.PipelineSplit = None,
-    cpu_split: options.CpuCoreSplit = None,
-    pipeline: options.PipelineOrder = None,
-    overlap: options.Overlap = None,
-    relayed: options.Relayed = None,
-    runnable: options.Runnable = False,
     launcher: options.For = None,
-    calls: options.Calls = None,
-    microbatches: options.Microbatches = None,
-    chunks: options.Chunks = None,
-    bandwidth: Annotated[
-        str | None, typer.Option(help="Job, stream: of each device, such as 25GiB.")
-    ] = None,
-    replicas: Annotated[
-        str | None, typer.Option(help="Job, stream: allowed data-parallel degrees, such as 1,2,4.")
-    ] = None,
-    degrees: Annotated[
-        str | None, typer.Option(help="Job, stream: allowed tensor-parallel degrees.")
-    ] = None,
-    recomputation: Annotated[
-        Recomputation | None, typer.Option(help="Job, stream; default: free.")
-    ] = None,
-    schedule: Annotated[
-        str | None,
-        typer.Option(
-            autocompletion=names.SCHEDULE,
-            help=f"{options.SCHEDULES}; or all, for a table.",
-        ),
-    ] = None,
-    in_flight: Annotated[
-        InFlight | None,
-        typer.Option(help="Job, stream: the schedule that says what is kept; default: 1f1b."),
-    ] = None,
-    optimizer: Annotated[
-        Optimizer | None, typer.Option(help="Job, stream; default: as-given.")
-    ] = None,
-    precision: Annotated[Precision | None, typer.Option(help="Job, stream; default: fp32.")] = None,
-    pin: options.Pin = None,
-    together: options.Together = None,
-    apart: options.Apart = None,
-    max_stages: options.MaxStages = None,
-    fixed: options.Fixed = None,
     method: Annotated[
         str,
         typer.Option(
             autocompletion=names.METHOD,
-            help="auto chooses and says what it chose. " + names.methods_help(*names.SOLVED),
+            help="auto chooses, and says what it chose; a wrong name is answered with all. Behind "
+            "a colon: milp:gurobi, learned:FILE.",
         ),
     ] = "auto",
-    solver: Annotated[
-        str | None,
-        typer.Option(
-            autocompletion=names.SOLVER,
-            help="For auto and milp: a MILP solver that Pyomo knows, such as glpk, cbc, scip or "
-            "gurobi; default: highs.",
-        ),
-    ] = None,
-    policy: Annotated[
-        Path | None, typer.Option(help="For learned: a policy file; default: the package's.")
-    ] = None,
-    fine_tune: Annotated[
-        float | None,
-        typer.Option(help="For learned: seconds in which the policy learns from its plans."),
-    ] = None,
-    time_limit: options.TimeLimit = DEFAULT_SECONDS,
-    gap: Annotated[
-        float | None,
-        typer.Option(help="Stop at this gap; default: 0.01 (1 %), or 0.0001 while that is cheap."),
-    ] = None,
-    node_limit: Annotated[int | None, typer.Option(help="Stop after so many nodes.")] = None,
-    seed: options.Seed = 0,
-    workers: options.WorkerCount = None,
-    deterministic: options.Deterministic = False,
-    scheduler: options.Scheduler = None,
+    time_limit: options.TimeLimit = None,
+    gap: options.Gap = None,
     start: Annotated[Path | None, typer.Option(help="A plan file to start from.")] = None,
     output: options.PlanOutput = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the plan: .png, .svg or .pdf.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the plan: .png or .svg, for most .pdf.")
+    ] = None,
+    global_batch: Annotated[
+        int | None,
+        typer.Option(help="Of a training job: sequences per iteration; WORKLOAD is a model."),
+    ] = None,
+    sequence: Annotated[
+        int | None, typer.Option(help="Of a training job: tokens per sequence; default: 4096.")
+    ] = None,
     as_json: options.AsJson = False,
-    trace: Annotated[
-        bool, typer.Option("--trace", help="With --json: plan and bound over time too.")
-    ] = False,
 ) -> None:
     """Plan where the nodes of WORKLOAD run, with a bound on how good a plan can be.
 
-    Options override what the file says. Exit codes: 0 a plan, 2 bad input, 3 infeasible, 4 no
-    plan within the limit.
+    With --global-batch, plan how a model trains on a cluster: solve llama3-70b --cluster h100:8x8
+    --global-batch 512. Options override what the file says. What no option says stands in a problem
+    file, or in --set: fields of the problem, limits.seed, limits.nodes, workers.count. Exit codes:
+    0 a plan, 2 bad input, 3 infeasible, 4 no plan within the limit.
     """
-    from ..instances.formats.files import load, load_plan
+    from ..instances.formats.files import load, load_plan, save
 
-    if trace and not as_json:
-        raise InputError("--trace: it is a part of --json; give both")
-    loaded = load(workload)
-    together = choose_runnable(runnable, together, loaded)
-    from ..solvers import Workers
-    from .show.rank import rank
+    asked = Asked(
+        problem, settings or (), cluster, accelerators, cpus, memory, split, microbatches,
+        schedule, mesh, launcher,
+    )  # fmt: skip
+    if global_batch is not None:
+        from .job import plan_job, state_job
 
-    asked = read_schedule(schedule, microbatches)
-    schedule, microbatches = asked.schedule, asked.microbatches
-    chosen = choose_objective(loaded, objective, microbatches)
-    check_schedule_file(asked, chosen)
-    levels = {"replicas": replicas, "degrees": degrees, "recomputation": recomputation}
-    to_fit = Fitted(split, cpus, tied, together, schedule, levels)
-    split, cpus, tied, together, *_ = fitted(launcher, chosen, loaded, to_fit)
-    limit = parse_bytes(memory, "--memory")
-    devices = choose_cluster(loaded, cluster, accelerators, cpus, limit, chosen)
-    loaded = choose_ties(loaded, tied, chosen, microbatches)
-    ranked = chosen == "pipeline" and loaded.layers is None and schedule == "all"
-    placing = {"split": split, "overlap": overlap, "relayed": relayed}
-    batch = {"microbatches": microbatches, "schedule": None if ranked else schedule}
-    problem = pose_problem(
-        chosen,
-        {
-            "throughput": {**placing, "cpu_split": cpu_split, "pipeline": pipeline},
-            "latency": {"calls": calls},
-            "pipeline": {
-                **placing,
-                **batch,
-                "actions": asked.actions,
-                "chunks": None if ranked else chunks,
-                "in_flight": in_flight,
-                "bandwidth": parse_bytes(bandwidth, "--bandwidth"),
-                "replicas": parse_degrees(replicas, "--replicas"),
-                "degrees": parse_degrees(degrees, "--degrees"),
-                "recomputation": recomputation,
-                "optimizer": optimizer,
-                "precision": precision,
-            },
-        },
-        loaded,
-    )
-    about = {"pin": pin, "together": together, "apart": apart}
-    problem = with_rules(
-        problem, devices, **about, max_stages=max_stages, fixed=fixed, file=cluster
-    )
-    check_outputs(
-        output, pictures=[plot], inputs=[workload, cluster, start, fixed, asked.file, policy]
-    )
-    limits = limits_for(problem.name, time_limit, gap, nodes=node_limit, seed=seed)
-    read = _given({"solver": solver, "policy": policy, "fine-tune": fine_tune})
-    if ranked and is_iteration(problem):
-        alone = {"workers": workers, "deterministic": deterministic, "scheduler": scheduler}
-        _refuse_for_all_schedules({"start": start, "trace": trace, "plot": plot, **alone, **read})
-        rank(loaded, devices, problem, chunks, method, limits, output, as_json=as_json)
+        others = {"--start": start, "--method": method}
+        job, where = state_job(asked, global_batch, sequence, others)
+        check_outputs(output, pictures=[plot], inputs=[workload, where])
+        plan_job(workload, where, job, (time_limit, gap), output, plot, as_json=as_json)
         return
-    result, report = solve_and_save(
-        loaded,
-        devices,
-        problem,
-        output,
-        method=method,
-        limits=limits,
-        start=None if start is None else load_plan(start, loaded),
-        options=read,
-        workers=Workers(workers, deterministic, scheduler),
-    )
-    if plot is not None and result.plan is not None and report is not None:
-        from ..runtime.pictures.charts import draw_loads
+    if sequence is not None:
+        raise InputError("--sequence: it is for training jobs; give --global-batch, too")
+    loaded = load(workload)
+    from ..api.solve import solve as solve_workload  # once the files are there
+    from ..instances.model.problem import objective_unit
+    from ..runtime import evaluate
 
-        draw_loads(report, result.plan, plot)
-    shown = {"objective_given": objective is not None, "as_json": as_json, "trace": trace}
-    _show(loaded, problem, result, report, launcher, **shown)
-    if report is not None and not as_json:
-        tell_written(output, plot)
+    stated = state(asked, loaded)
+    fit = fitted(launcher, stated.name, loaded, Fitted(stated.fields, cpus))
+    stated, ranked = _without_all(replace(stated, fields=fit.fields))
+    if stated.name == "mapping" and method in ("milp", "joint"):  # which know rings alone
+        stated = replace(stated, fields={"collective": "ring", **stated.fields})
+    loaded = choose_ties(loaded, fit.tied, stated.name, stated.fields.get("microbatches"))
+    posed, devices = build(stated, replace(asked, cpus=fit.cpus), loaded)
+    check_outputs(output, pictures=[plot], inputs=[workload, start, *stated.files])
+    limits = replace(limits_of(stated, time_limit, gap), since=STARTED)
+    workers = workers_of(stated)
+    if ranked is not None and is_iteration(posed) and devices is not None:
+        from .show.rank import rank
+
+        _refuse_for_all_schedules(
+            {"--start": start, "--plot": plot, "workers": stated.others.get(WORKERS)}
+        )
+        rank(loaded, devices, posed, ranked.get("chunks"), method, limits, output, as_json=as_json)
+        return
+    with progress(objective_unit(posed, loaded.time_unit)) as on_progress:
+        result = solve_workload(
+            loaded,
+            devices,
+            posed,
+            method=method,
+            limits=limits,
+            start=None if start is None else load_plan(start, loaded),
+            on_progress=on_progress,
+            workers=workers,
+        )
+    plan, report = result.plan, None
+    if plan is not None:
+        report = evaluate(loaded, plan.cluster, posed, plan.solution)
+        if output is not None:
+            save(plan, output, loaded)
+        if plot is not None:
+            _draw(loaded, plan, report, plot)
+    if as_json:
+        print_json(_as_json(loaded, posed, result, report, named=problem is not None))
+    else:
+        _print(loaded, posed, result, report, launcher, named=problem is not None)
+        if report is not None:
+            tell_written(output, plot)
     end_with(result)
 
 
-def _given(options: Mapping[str, object]) -> dict[str, str]:
-    """Return the options that are given, as methods read them."""
-    return {name: str(value) for name, value in options.items() if value is not None}
+def _without_all(stated: Statement) -> tuple[Statement, Table | None]:
+    """Return an iteration under ``--schedule all`` without what schedules differ in, and that.
+
+    Of all other problems nothing is left out, and None returned.
+    """
+    if stated.name != "pipeline" or stated.fields.get("schedule") != "all":
+        return stated, None
+    apart = {key: value for key, value in stated.fields.items() if key in ("schedule", "chunks")}
+    kept = {key: value for key, value in stated.fields.items() if key not in apart}
+    return replace(stated, fields=kept), apart
 
 
 def _refuse_for_all_schedules(given: Mapping[str, object]) -> None:
     for option, value in given.items():
         if value:
-            raise InputError(f"--{option}: not with --schedule all; leave it out")
+            raise InputError(f"{option}: not with --schedule all; leave it out")
 
 
-def _show(
+def _as_json(
+    workload: Workload, problem: Problem, result: Result, report: Report | None, *, named: bool
+) -> dict[str, Any]:
+    """Return what `--json` prints: the same keys for all problems, and those of each.
+
+    Parameters
+    ----------
+    named
+        Whether the user named the problem, and need not be told what else there is.
+    """
+    from ..runtime import ShardingReport
+    from .show import mapping, sharding
+    from .show.pipeline import facts_of
+    from .show.plan import as_dict
+
+    if isinstance(problem, DeviceMapping):
+        answer = mapping.answer(workload, problem, result, report)
+    elif isinstance(problem, Sharding):
+        assert report is None or isinstance(report, ShardingReport)
+        facts = facts_of(workload, result, objective_given=True)
+        answer = sharding.answer(workload, problem, result, report, facts)
+    else:
+        facts = facts_of(workload, result, objective_given=named)
+        answer = as_dict(workload, problem, result, report, facts)
+    return {**answer, "trace": [[p.seconds, p.objective, p.bound] for p in result.trace]}
+
+
+def _print(
     workload: Workload,
     problem: Problem,
     result: Result,
     report: Report | None,
     launcher: str | None,
     *,
-    objective_given: bool,
-    as_json: bool,
-    trace: bool,
+    named: bool,
 ) -> None:
-    """Print a result as a table or as JSON."""
+    """Print tables of a result, and what they come to."""
+    from ..runtime import ShardingReport
+    from .show import mapping, sharding
     from .show.pipeline import facts_of
-    from .show.plan import as_dict, print_result
+    from .show.plan import print_result
 
-    facts = facts_of(workload, result, objective_given=objective_given)
-    if not as_json:
-        plan = result.plan
-        exports = "" if plan is None else exports_of(workload, plan, launcher)
+    if isinstance(problem, DeviceMapping):
+        mapping.print_mapping(workload, problem, result, report)
+    elif isinstance(problem, Sharding):
+        assert report is None or isinstance(report, ShardingReport)
+        facts = facts_of(workload, result, objective_given=True)
+        sharding.print_sharding(workload, problem, result, report, facts)
+    else:
+        facts = facts_of(workload, result, objective_given=named)
+        exports = "" if result.plan is None else exports_of(workload, result.plan, launcher)
         print_result(workload, result, report, facts, exports)
-        return
-    answer = as_dict(workload, problem, result, report, facts)
-    if trace:
-        answer["trace"] = [[p.seconds, p.objective, p.bound] for p in result.trace]
-    print_json(answer)
+
+
+def _draw(workload: Workload, plan: Plan, report: Report, path: Path) -> None:
+    """Draw a plan: loads of devices, stages on a topology, or a graph coloured by property."""
+    problem, solution = plan.problem, plan.solution
+    if isinstance(problem, DeviceMapping) and isinstance(solution, ReplicaPlacement):
+        from ..runtime.pictures.topology import draw_mapping
+        from ..runtime.verify.report import MappingReport
+
+        assert isinstance(report, MappingReport)
+        draw_mapping(problem, solution, report, path)
+    elif isinstance(problem, Sharding):
+        from ..runtime.pictures.graph import draw_graph
+
+        draw_graph(workload, plan, path)
+    else:
+        from ..runtime.pictures.charts import draw_loads
+
+        draw_loads(report, plan, path)

@@ -32,7 +32,13 @@ def verify(
     not prove its bound.
     """
     from ..instances.formats.files import load, load_plan_with_form
+    from ..instances.job.plan import is_job_plan
 
+    if is_job_plan(plan):
+        from .job import verify_job
+
+        verify_job(workload, plan, bound=bound, as_json=as_json)
+        return
     loaded = load(workload)
 
     from ..api.splits import plan_from_split  # what a missing file need not wait for

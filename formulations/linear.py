@@ -102,14 +102,13 @@ class LinearBuilder:
         columns: Ints,
         factors: Floats,
         high: float,
-        low: float = -np.inf,
     ) -> None:
-        """Add rows 0 … max(at), entry by entry, all with the same sides."""
+        """Add rows 0 … max(at) of at most `high`, entry by entry."""
         count = int(at.max()) + 1
         self._at.append(at + len(self._low))
         self._column.append(columns)
         self._factor.append(factors)
-        self._low += [low] * count
+        self._low += [-np.inf] * count
         self._high += [high] * count
         self._names += [f"{name}[{k}]" for k in range(count)]
 

@@ -2,8 +2,8 @@
 
 One dialect in all of them: a `…_data` record holds what is given; small functions add variables,
 constraints and the objective to a model; a rule is a named function whose docstring is its equation
-with its number, and its constraint has its name. Each program is a record with `read` (a solution
-from the values of the variables) and, where a solver can begin somewhere, `start` (its inverse).
+with its number, and its constraint has its name. Each program is a record that is a `Program`: with
+`read` (a solution from the values of the variables) and its inverse `start`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import pyomo.environ as pyo
@@ -20,6 +20,24 @@ if TYPE_CHECKING:
 Value = Callable[["pyo.Var"], float]
 #: Values of variables to start from.
 Start = list[tuple["pyo.Var", float]]
+
+
+class Program(Protocol):
+    """An integer program, with what translates between its variables and solutions."""
+
+    @property
+    def model(self) -> pyo.ConcreteModel:
+        """The Pyomo model; its objective times `scale` is that of the problem."""
+
+    @property
+    def scale(self) -> float:
+        """Units of the problem's objective per unit of the model's."""
+
+    def read(self, value: Value, /) -> Any:
+        """Return the solution, given the value of each variable."""
+
+    def start(self, solution: Any, /) -> Start | None:
+        """Return the values of the whole-number variables for a solution; None if it has none."""
 
 
 def at(m: pyo.ConcreteModel, v: int, d: int) -> pyo.Var | float:

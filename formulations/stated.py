@@ -1,96 +1,144 @@
-"""The integer programs of all problems under one roof: stated for a task, with what x says of it.
+"""The integer programs of all problems under one roof: stated for a task, to be read and changed.
 
-For those who look at formulations; solvers state theirs themselves, for the best plan known.
+For those who look at formulations and add to them, so every device stays itself: nothing is left
+out because another solution is as good. Solvers state theirs for the best plan known.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..instances import InputError, Problem, is_stream
-from ..instances.common.units import TIME_UNITS
-from .program import Value
+from ..instances import InputError, Problem, StagePlacement, in_stages, is_stream
+from .program import Program, Start, Value
 from .task import Task
 
 if TYPE_CHECKING:
     import pyomo.environ as pyo
 
+    from ..instances import Workload
     from .schedule.milp import ScheduleInstance
+    from .throughput.compact import Compact
     from .throughput.hypergraph import Hypergraph
     from .throughput.set_partitioning import Column
 
 #: Part of each thing at each place: (thing, place) → 0 … 1.
 Shares = dict[tuple[str, str], float]
 
+#: The objective of a program is between this and ten times as much, if it is what is expected:
+#: far above the solvers' absolute tolerances.
+LEAST_OBJECTIVE = 1000.0
+
 
 @dataclass(frozen=True, eq=False)
 class Stated:
-    """An integer program of a task.
+    """An integer program of a task; a `Program`.
 
     Parameters
     ----------
     model
         The Pyomo model; its objective times `scale` is in the workload's time unit.
+    scale
+        Time units of the workload per unit of the model; a power of ten but for orders of passes.
     module
         Of the formulation: its text has symbols and equations.
-    shares
-        Where each node is, or each device, given the values of the variables.
+    read
+        Returns the solution, given the value of each variable.
+    start
+        Returns the values of the whole-number variables for a solution; None if it has none.
+    places
+        For each thing and place a linear expression that is 1 if the thing is there, else 0.
     """
 
     model: pyo.ConcreteModel
     scale: float
     module: str
-    shares: Callable[[Value], Shares]
+    read: Callable[[Value], Any]
+    start: Callable[[Any], Start | None]
+    places: Mapping[tuple[str, str], pyo.Expression]
 
     @property
     def said(self) -> str:
         """Symbols and equations."""
         return (import_module(f"{__package__}.{self.module}").__doc__ or "").strip()
 
+    def shares(self, value: Value) -> Shares:
+        """Return which part of each thing is where, given the value of each variable."""
+        from pyomo.repn import generate_standard_repn
 
-def _compact(task: Task[Any]) -> Stated:
-    from .throughput.compact import compact
-
-    stated = compact(task)
-
-    def shares(value: Value) -> Shares:
-        found: Shares = defaultdict(float)
-        for (unit, slot), var in stated.model.x.items():
-            for v in stated.graph.members[unit]:
-                found[_node(task, v), f"slot {slot}"] += value(var)
+        found: Shares = {}
+        for key, expression in self.places.items():
+            linear = generate_standard_repn(expression)
+            terms = zip(linear.linear_coefs, linear.linear_vars, strict=True)
+            found[key] = linear.constant + sum(factor * value(var) for factor, var in terms)
         return found
 
-    return Stated(stated.model, stated.scale, "throughput.compact", shares)
+
+def _stated(program: Program, module: str, places: Mapping[tuple[str, str], Any]) -> Stated:
+    return Stated(program.model, program.scale, module, program.read, program.start, places)
+
+
+def _unit(expected: float) -> float:
+    """Return the power of ten that makes a program's objective at least `LEAST_OBJECTIVE`."""
+    if not 0 < expected < math.inf:
+        return 1.0
+    return float(10.0 ** math.floor(math.log10(expected / LEAST_OBJECTIVE)))
+
+
+def _compact(task: Task[Any], *, named: bool) -> Stated:
+    from .throughput.compact import compact
+
+    # `reference` makes an objective 1000
+    program = compact(task, reference=1000.0 * _unit(_even_share(task)), named=named)
+    if not named and hasattr(program.model, "in_order"):  # of CPU cores that are free
+        program.model.del_component(program.model.in_order)
+    nodes, names = node_names(task.workload), _slot_names(task, program)
+    places = {
+        (nodes[v], names[slot]): var
+        for (unit, slot), var in program.model.x.items()
+        for v in program.graph.members[unit]
+    }
+    return _stated(program, "throughput.compact", places)
+
+
+def _slot_names(task: Task[Any], program: Compact) -> list[str]:
+    """Return the names of slots: of devices, or of places in the pipeline."""
+    kinds, names = task.cluster.kinds, []
+    for slot in program.slots:
+        if slot.device is not None:
+            names.append(task.cluster.devices[slot.device].name)
+        else:
+            kind = f", {kinds[slot.kind].name}" if slot.chosen else ""
+            names.append(f"place {slot.position}{kind}")
+    return names
 
 
 def set_partitioning(task: Task[Any], limit: float = math.inf) -> Stated:
     """State the program over the sets of a load of at most `limit`."""
-    from .throughput.set_partitioning import model
+    import pyomo.environ as pyo
+
+    from .throughput.set_partitioning import SetPartitioning, model
 
     graph, every = sets_of(task)
     columns = [column for column in every if column[2] <= limit * (1 + 1e-12)]
-    names = [_node(task, nodes[0]) for nodes in graph.members]
-    stated = model(task, graph, columns)
-
-    def shares(value: Value) -> Shares:
-        found: Shares = defaultdict(float)
-        for s, (members, _, _) in enumerate(columns):
-            part = value(stated.x[s])
-            if part > 1e-9:
-                text = "{" + ", ".join(names[u] for u in sorted(members)) + "}"
-                for unit in members:
-                    for v in graph.members[unit]:
-                        found[_node(task, v), text] += part
-        return found
-
-    return Stated(stated, 1.0, "throughput.set_partitioning", shares)
+    nodes = node_names(task.workload)
+    names = [nodes[members[0]] for members in graph.members]
+    program = SetPartitioning(task, graph, columns, model(task, graph, columns))
+    holding: dict[tuple[str, str], list[pyo.Var]] = {}
+    for s, (members, _, _) in enumerate(columns):
+        text = "{" + ", ".join(names[u] for u in sorted(members)) + "}"
+        for unit in members:
+            for v in graph.members[unit]:
+                holding.setdefault((nodes[v], text), []).append(program.model.x[s])
+    places = {key: pyo.quicksum(variables) for key, variables in holding.items()}
+    return _stated(program, "throughput.set_partitioning", places)
 
 
 def sets_of(task: Task[Any]) -> tuple[Hypergraph, list[Column]]:
@@ -110,67 +158,74 @@ def sets_of(task: Task[Any]) -> tuple[Hypergraph, list[Column]]:
 def _actions(task: Task[Any]) -> Stated:
     from .job.iteration_milp import iteration_model
 
-    stated = iteration_model(task)
-
-    def shares(value: Value) -> Shares:
-        found: Shares = defaultdict(float)
-        for (unit, _, stage), var in stated.model.x.items():
-            for v in stated.data.line.graph.members[unit]:
-                found[_node(task, v), f"stage {stage}"] += value(var)
-        return found
-
-    return Stated(stated.model, stated.scale, "job.iteration_milp", shares)
+    unit = _unit(task.problem.batch * _even_share(task))
+    program = iteration_model(task, reference=1000.0 * unit)
+    nodes = node_names(task.workload)
+    places: dict[tuple[str, str], Any] = {}
+    for (unit, _, stage), var in program.model.x.items():
+        for v in program.data.line.graph.members[unit]:
+            key = nodes[v], f"stage {stage}"
+            places[key] = places.get(key, 0) + var
+    return _stated(program, "job.iteration_milp", places)
 
 
 def _calls(task: Task[Any], *, potentials: bool) -> Stated:
     from .latency.milp import CPUS, latency_model
 
-    stated = latency_model(task, _horizon(task), 0.0, potentials=potentials)
-    data = stated.data
-
-    def shares(value: Value) -> Shares:
-        found: Shares = defaultdict(float)
-        for v, unit in enumerate(data.unit):
-            found[_node(task, v), "CPUs"] += value(stated.model.x[unit, CPUS])
-            for s, (device, number) in enumerate(data.calls):
-                place = task.cluster.devices[device].name
-                place += f", call {number}" if task.problem.calls > 1 else ""
-                found[_node(task, v), place] += value(stated.model.x[unit, s])
-        return found
-
-    return Stated(stated.model, stated.scale, "latency.milp", shares)
+    program = latency_model(
+        task,
+        _one_by_one(task),
+        0.0,
+        potentials=potentials,
+        named=True,
+        reference=1000.0 * _unit(_even_share(task)),
+    )
+    data, x, nodes = program.data, program.model.x, node_names(task.workload)
+    names = {CPUS: "CPUs"}
+    for s, (device, number) in enumerate(data.calls):
+        call = f", call {number}" if task.problem.calls > 1 else ""
+        names[s] = task.cluster.devices[device].name + call
+    places = {
+        (nodes[v], name): x[unit, s]
+        for v, unit in enumerate(data.unit)
+        for s, name in names.items()
+    }
+    return _stated(program, "latency.milp", places)
 
 
 def _slots(task: Task[Any]) -> Stated:
+    import pyomo.environ as pyo
+
     from .job.stream import state_staging
+    from .job.stream_bounds import least_stage_time
     from .job.stream_milp import stream_model
 
     staging = state_staging(task)
-    stated = stream_model(staging, 1.0)
-    data = stated.data
+    program = stream_model(staging, _unit(least_stage_time(staging)))
+    data, z, nodes = program.data, program.model.z, node_names(task.workload)
+    places = {
+        (nodes[v], f"stage {i}"): pyo.quicksum(
+            z[i, o, c] for o, c in data.choices[staging.unit_of[v]]
+        )
+        for v in range(task.workload.n)
+        for i in range(data.slots)
+    }
 
-    def shares(value: Value) -> Shares:
-        found: Shares = defaultdict(float)
-        for v in range(task.workload.n):
-            for i in range(data.slots):
-                found[_node(task, v), f"stage {i}"] += sum(
-                    value(stated.model.z[i, o, c]) for o, c in data.choices[staging.unit_of[v]]
-                )
-        return found
+    def read(value: Value) -> StagePlacement:
+        return in_stages(program.read(value), task.cluster)
 
-    return Stated(stated.model, data.scale, "job.stream_milp", shares)
+    return Stated(program.model, data.scale, "job.stream_milp", read, program.start, places)
 
 
 def _joint(task: Task[Any]) -> Stated:
     from .mapping.joint import joint_data, joint_milp
 
-    stated = joint_milp(joint_data(task.workload), task.problem, 1000.0)
-
-    def shares(value: Value) -> Shares:
-        return {(f"device {d}", f"stage {s}"): value(var) for (d, s), var in stated.model.x.items()}
-
-    scale = 1 / (1000.0 * TIME_UNITS[task.workload.time_unit])
-    return Stated(stated.model, scale, "mapping.joint", shares)
+    data, problem = joint_data(task.workload), task.problem
+    expected = float(data.units.seconds.sum()) / problem.stages * problem.microbatches
+    unit = _unit(expected / data.unit_s)
+    program = joint_milp(data, problem, 1 / (unit * data.unit_s))
+    places = {(f"device {d}", f"stage {s}"): var for (d, s), var in program.model.x.items()}
+    return _stated(program, "mapping.joint", places)
 
 
 def _sharding(task: Task[Any], *, strong: bool) -> Stated:
@@ -179,64 +234,78 @@ def _sharding(task: Task[Any], *, strong: bool) -> Stated:
     from .sharding.milp import sharding_model
 
     costs = sharding_costs(task)
-    stated = sharding_model(costs, 1.0, strong=strong)
-
-    def shares(value: Value) -> Shares:
-        found: Shares = defaultdict(float)
-        for (v, k), var in stated.model.x.items():
-            operator = costs.program.operators[v]
-            made = zip(operator.outputs, costs.choices[v].makes, strict=True)
-            lies = ",".join(property_text(costs.conversions[t].states[a[k]]) for t, a in made)
-            found[operator.name, lies or "makes nothing"] += value(var)
-        return found
-
-    return Stated(stated.model, 1.0, "sharding.milp", shares)
+    dearest = sum(float(choices.cost.max(initial=0.0)) for choices in costs.choices)
+    program = sharding_model(costs, _unit(dearest), strong=strong)
+    places: dict[tuple[str, str], Any] = {}
+    for (v, k), var in program.model.x.items():
+        operator = costs.program.operators[v]
+        made = zip(operator.outputs, costs.choices[v].makes, strict=True)
+        lies = ",".join(property_text(costs.conversions[t].states[a[k]]) for t, a in made)
+        key = operator.name, lies or "makes nothing"
+        places[key] = places.get(key, 0) + var
+    return _stated(program, "sharding.milp", places)
 
 
 def passes(instance: ScheduleInstance, horizon: float) -> Stated:
     """State the order of a pipeline's passes: of each two of a device whose order is open."""
     from .schedule.milp import schedule_model
 
-    stated = schedule_model(instance, horizon)
-
-    def shares(value: Value) -> Shares:
-        found: Shares = {}
-        for (i, j), var in stated.model.y.items():
-            pair = f"{instance.operations[i].name}, {instance.operations[j].name}"
-            found[pair, "in this order"] = value(var)
-            found[pair, "the other way"] = 1 - value(var)
-        return found
-
-    return Stated(stated.model, stated.scale, "schedule.milp", shares)
+    program = schedule_model(instance, horizon)
+    places: dict[tuple[str, str], Any] = {}
+    for (i, j), var in program.model.y.items():
+        pair = f"{instance.operations[i].name}, {instance.operations[j].name}"
+        places[pair, "in this order"] = var
+        places[pair, "the other way"] = 1 - var
+    return _stated(program, "schedule.milp", places)
 
 
-def _node(task: Task[Any], v: int) -> str:
-    return str(task.workload.names[v])
+def node_names(workload: Workload) -> list[str]:
+    """Return what places call the nodes: names, with the id behind those that several have."""
+    several = {name for name, count in Counter(workload.names).items() if count > 1}
+    pairs = zip(workload.names, workload.ids, strict=True)
+    return [f"{name} ({node})" if name in several else name for name, node in pairs]
 
 
-def _horizon(task: Task[Any]) -> float:
-    """Return twice what all nodes take one after the other: about the worst that matters."""
+def _even_share(task: Task[Any]) -> float:
+    """Return the nodes' least times, divided evenly among all devices."""
     least = np.asarray(task.costs.compute[task.costs.count > 0]).min(axis=0)
-    return 2 * float(least[np.isfinite(least)].sum())
+    return float(least[np.isfinite(least)].sum()) / len(task.costs.kind_of)
 
 
-#: Problem, of training jobs that are streams ``stream`` → name → the program of a task.
+def _one_by_one(task: Task[Any]) -> float:
+    """Return a latency that no plan without idle time exceeds, whatever is added to the program.
+
+    All nodes one after the other where they take longest, and every output moved to or from every
+    call there can be, over the slowest link.
+    """
+    costs, linked = task.costs, task.linked_costs
+    times = np.asarray(costs.compute[costs.count > 0])
+    slowest = np.where(np.isfinite(times), times, 0.0).max(axis=0)
+    moved = np.asarray(costs.transfer[costs.count > 0]).max(axis=0)
+    if linked.messages is not None:
+        moved = np.maximum(moved, np.asarray(linked.messages.time).max(axis=0, initial=0.0))
+    calls = task.problem.calls * len(costs.kind_of)
+    return float(slowest.sum() + 2 * calls * moved.sum())
+
+
+#: Problem, of pipelines that are streams ``stream`` → name → the program of a task.
 FORMULATIONS: dict[str, dict[str, Callable[[Task[Any]], Stated]]] = {
     "throughput": {
-        "compact": _compact,
+        "compact": partial(_compact, named=False),
+        "by-device": partial(_compact, named=True),
         "set-partitioning": set_partitioning,
         "all-sets": set_partitioning,
     },
     "latency": {
-        "big-m": lambda task: _calls(task, potentials=False),
-        "potentials": lambda task: _calls(task, potentials=True),
+        "big-m": partial(_calls, potentials=False),
+        "potentials": partial(_calls, potentials=True),
     },
     "pipeline": {"actions": _actions},
     "stream": {"slots": _slots},
     "mapping": {"joint": _joint},
     "sharding": {
-        "compact": lambda task: _sharding(task, strong=False),
-        "flows": lambda task: _sharding(task, strong=True),
+        "compact": partial(_sharding, strong=False),
+        "flows": partial(_sharding, strong=True),
     },
 }
 

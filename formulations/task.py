@@ -52,6 +52,11 @@ class Task(Generic[P_co]):
     options: Mapping[str, str] = field(default_factory=dict)
     joined: Ints | None = None
 
+    @property
+    def solver(self) -> str:
+        """Name of the solver of integer programs."""
+        return self.options.get("solver", "highs")
+
     @cached_property
     def linked_costs(self) -> Costs:
         """The workload priced for the cluster, with messages between linked devices.

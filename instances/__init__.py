@@ -1,4 +1,4 @@
-"""The nouns: workloads, clusters, plans, and the files they come in."""
+"""Data: workloads, clusters, problems and plans, and their file formats."""
 
 from .common.choices import (
     Collective,
@@ -27,8 +27,7 @@ from .model.layers import Layers
 from .model.network.links import Link, PairLink
 from .model.pipeline_job import LayerRule, PipelineJob, is_iteration, is_stream
 from .model.placement_rules import PlacementRules
-from .model.plan import Plan, gap_between
-from .model.planned import Planned, plan_of
+from .model.plan import Plan, Planned, gap_between, plan_of
 from .model.problem import DeviceMapping, Latency, Problem, Throughput
 from .model.sharding.as_workload import program_workload
 from .model.sharding.problem import DeviceMesh, Sharding, program_of
@@ -45,6 +44,7 @@ from .model.solution import (
     in_stages,
 )
 from .model.stage_costs import StageCosts, stage_costs
+from .model.tied_weights import tied_as
 from .model.training_layers import layers_of
 from .model.workload import Workload
 from .topologies import Topology, topology
@@ -77,6 +77,7 @@ __all__ = [
     "Optimizer",
     "PairLink",
     "Pipeline",
+    "PipelineJob",
     "PipelinePlacement",
     "PipelineSchedule",
     "Placement",
@@ -105,7 +106,6 @@ __all__ = [
     "Throughput",
     "Tied",
     "Topology",
-    "PipelineJob",
     "VerificationError",
     "Workload",
     "accelerators_and_cpus",
@@ -119,6 +119,7 @@ __all__ = [
     "program_of",
     "program_workload",
     "stage_costs",
+    "tied_as",
     "topology",
     "without_links",
 ]

@@ -1,10 +1,22 @@
 """What happens when a plan runs: verified, simulated, executed."""
 
+from __future__ import annotations
+
+from ..instances.common.lazy import loader, names_of
 from .verify.report import CallReport, DeviceReport, MappingReport, Report, StageReport
 from .verify.sharding import ShardingReport
 from .verify.verify import evaluate, verify
 
-__all__ = [
+#: Module → the names that it gives when they are first used.
+_MODULES = {
+    "accuracy.calibrate": "calibrate",
+    "accuracy.join": "compare_run",
+    "verify.mapping": "stage_reports",
+}
+__getattr__ = loader(__name__, _MODULES)
+
+__all__ = [  # noqa: PLE0604, RUF100
+    *names_of(_MODULES),
     "CallReport",
     "DeviceReport",
     "MappingReport",

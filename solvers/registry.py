@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from ..formulations.task import Task
@@ -37,55 +38,61 @@ def method_of(problem: str, name: str) -> Method[Any]:
 
 
 def split_argument(problem: str, method: str) -> tuple[str, dict[str, str]]:
-    """Return the name of a method and its option, given as ``NAME`` or ``NAME:OPTION``.
+    """Return the name of a method, and the options behind its colon by name.
+
+    ``NAME:VALUE`` gives the first option that the method reads, ``NAME:OPTION=VALUE`` another one,
+    and further ones follow further colons.
 
     Raises
     ------
     InputError
-        As `method_of`.
+        As `method_of`, and if the method reads no options.
 
     Examples
     --------
     >>> split_argument("pipeline", "deepspeed-type:conv|linear")
     ('deepspeed-type', {'type': 'conv|linear'})
+    >>> split_argument("throughput", "learned:policy=p.npz:fine-tune=2")
+    ('learned', {'policy': 'p.npz', 'fine-tune': '2'})
     """
-    name, colon, value = method.partition(":")
+    name, colon, text = method.partition(":")
     known = METHODS[problem]
     if name not in known:
         raise InputError(f"method: no {name!r} for {problem}; use one of {', '.join(known)}")
     if not colon:
         return name, {}
-    if not known[name].argument:
+    reads = known[name].reads
+    if not reads:
         raise InputError(f"method: {name} takes nothing behind a colon; write {name}")
-    return name, {known[name].argument: value}
+    names = "|".join(map(re.escape, reads))
+    if not re.match(f"(?:{names})=", text):
+        text = f"{next(iter(reads))}={text}"
+    found: dict[str, str] = {}
+    for part in re.split(f":(?=(?:{names})=)", text):
+        option, _, value = part.partition("=")
+        if option in found:
+            raise InputError(f"method: {name} is given {option} twice; leave one of the two out")
+        found[option] = value
+    return name, found
 
 
 def supported_method(task: Task[Problem], method: str) -> Method[Any]:
-    """Return the method of this name, checked to support the task and to read its options.
+    """Return the method of this name, checked to support the task and the values of its options.
 
     Raises
     ------
     InputError
-        If there is none for this problem, it does not support the task, or does not read an
-        option of it; the message names those there are, and those that do.
+        If there is none for this problem, it does not support the task, or an option has a value
+        that it cannot have; the message names those there are.
     """
-    problem = task.problem.name
-    found = method_of(problem, method)
+    found = method_of(task.problem.name, method)
     found.check(method, task)
     for name, value in task.options.items():
-        _check_option(problem, method, name, value)
+        allowed = found.reads[name]
+        if allowed and value not in allowed:
+            raise InputError(f"{name}: {quote(value)} is not one of {', '.join(allowed)}")
+        if name == "solver":
+            from .core.other_solvers import check_solver  # with Pyomo, which takes a second
+
+            check_solver(value)
     return found
-
-
-def _check_option(problem: str, method: str, name: str, value: str) -> None:
-    reads = METHODS[problem][method].reads
-    if name not in reads:
-        others = [other for other, it in METHODS[problem].items() if name in it.reads]
-        who = f"only {' and '.join(others)} do" if others else f"no method for {problem} does"
-        raise InputError(f"{name}: method {method} does not read it; {who}: leave it out")
-    if reads[name] and value not in reads[name]:
-        raise InputError(f"{name}: {quote(value)} is not one of {', '.join(reads[name])}")
-    if name == "solver":
-        from .core.other_solvers import check_solver  # with Pyomo, which takes a second to import
-
-        check_solver(value)

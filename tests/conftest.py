@@ -25,7 +25,7 @@ from project import ROOT
 from stagecut import Limits
 from stagecut.instances.common.kernel import Kernel
 from stagecut.solvers import DEFAULT_LIMITS
-from stagecut.solvers.core.portfolio import portfolio
+from stagecut.solvers.core import portfolio
 
 BENCHMARKS = Path(
     os.environ.get("STAGECUT_BENCHMARKS", ROOT.parent / "shared" / "benchmarks")

@@ -110,7 +110,6 @@ UNSPLIT = "a kernel whose steps have not been measured as functions of their own
 
 #: Functions above 80 lines or 10 parameters, each with its reason.
 LARGE = {
-    "api/plan_model.py: plan": "what a user may say of a model, each in a parameter of its own",
     "runtime/simulate/engine_kernel.py: _execute": "measured: 20 times as slow in steps",
     "solvers/latency/mincut_kernel.py: least_load": UNSPLIT,
     "solvers/throughput/dp/kernel.py: relax": "measured: 5 times as slow in steps, as it says",

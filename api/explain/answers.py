@@ -1,4 +1,4 @@
-"""What the parts of an explanation hold."""
+"""Parts of an explanation: limiting device, transfers, remedies, moves."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Remedy:
-    """What a change of the question would bring, by solving again with the plan as a start.
+    """Effect of one change of the problem, by solving again from the plan.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Remedy:
 
 @dataclass(frozen=True)
 class Move:
-    """What it would cost to have a node on another device, all else the same.
+    """Cost of moving a node to another device.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Which transfers of a plan cost most."""
+"""Transfers of a plan by cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The front door to explanations."""
+"""Explanation of a plan, or of a result without one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def explain(
     seconds: float = 20.0,
     most: int = 10,
 ) -> Explanation:
-    """Say what limits a plan, which transfers cost most, what would help, why a node is there.
+    """Explain a plan: limiting device, costly transfers, remedies, places of nodes.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def explain(
     if isinstance(asked, DeviceMapping):
         raise InputError(
             "explain: it takes plans for throughput, iteration, latency and training; for a "
-            "mapping, stagecut map shows the stages and the busiest link"
+            "mapping, stagecut solve shows the stages and the busiest link"
         )
     if plan is None:
         return _searched(workload, cluster, problem, node, seconds, most)

@@ -1,4 +1,4 @@
-"""What an explanation holds."""
+"""Explanation: its parts, their text and their JSON."""
 
 from __future__ import annotations
 

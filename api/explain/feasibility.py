@@ -1,4 +1,4 @@
-"""What would make a plan possible: how much memory, how many devices."""
+"""Least memory and number of devices that make an infeasible problem feasible."""
 
 from __future__ import annotations
 

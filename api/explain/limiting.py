@@ -1,4 +1,4 @@
-"""Which device limits a plan, and why, in sentences."""
+"""Limiting device of a plan, with the reasons as sentences."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def limiting(workload: Workload, plan: Plan, loads: tuple[Load, ...]) -> str:
 def reasons(
     workload: Workload, plan: Plan, report: Report, loads: tuple[Load, ...], name: str
 ) -> Iterator[str]:
-    """Yield sentences: what limits and cannot be cut, how even the work is, memory, bound."""
+    """Yield sentences on the limiting part, evenness of work, memory, and the bound."""
     yield from (f"It breaks a rule: {line}." for line in report.violations)
     if not math.isfinite(report.objective):
         return
@@ -104,7 +104,7 @@ def _busy(load: Load, report: Report, problem: Problem, unit: str) -> str:
 
 
 def _parts(workload: Workload, plan: Plan, load: Load) -> Iterator[str]:
-    """Say what part of the device's work cannot be cut, if that is most of it."""
+    """Yield a sentence on the indivisible part of the device's work, if it is most of it."""
     if is_stream(plan.problem):
         own = [workload.index[node] for node in load.nodes]
         if len(own) == 1:
@@ -171,7 +171,7 @@ def _path(workload: Workload, plan: Plan, report: Report) -> str:
 
 
 def _evenness(plan: Plan, loads: tuple[Load, ...], unit: str) -> Iterator[str]:
-    """Say how even the compute is spread, where all devices in use are alike."""
+    """Yield a sentence on the evenness of compute, where all devices in use are alike."""
     kinds = {plan.cluster.devices[d].kind for d in plan.placement.tolist()}
     named = {device.name: device.kind for device in plan.cluster.devices}
     loads = tuple(load for load in loads if named[load.name] in kinds)
@@ -190,7 +190,7 @@ def _evenness(plan: Plan, loads: tuple[Load, ...], unit: str) -> Iterator[str]:
 
 
 def _long_first(problem: PipelineJob, loads: tuple[Load, ...]) -> Iterator[str]:
-    """Say why the first stage of a chain is much the longest, where microbatches are few."""
+    """Yield a sentence on a long first stage of a chain with few microbatches."""
     used = [load for load in loads if load.nodes]
     few = problem.batch <= FEW * len(used)
     if len(used) < 2 or problem.split != "contiguous" or problem.chunks_per_device > 1 or not few:

@@ -1,4 +1,4 @@
-"""Why a node is where it is: what every other place would cost, verified."""
+"""Verified objectives of moving a node to each other place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .places import places_of
 
 
 def moves(workload: Workload, plan: Plan, node: object) -> MoveGains:
-    """Return what it costs to move a node, and all that shares its colour, to each other place.
+    """Return the cost of moving a node, with its colour, to each other place.
 
     Where that breaks a rule, all that the node leads to, or all that leads to it, on its device
     moves with it, if that breaks none.

@@ -1,4 +1,4 @@
-"""The places of a plan that a node can be in: devices, stages, calls."""
+"""Places of nodes in plans: devices, stages, calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...instances.common.arrays import Ints
 
 @dataclass(frozen=True)
 class NodePlaces:
-    """Where the nodes of a plan are.
+    """Places of a plan's nodes.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What would help: the problem changed in one thing, solved again with the plan as a start."""
+"""Remedies: the problem with one change, solved again from the plan."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class _Case:
 
 
 def remedies(workload: Workload, plan: Plan, seconds: float) -> tuple[Remedy, ...]:
-    """Return what each change brings.
+    """Return the remedies.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def remedies(workload: Workload, plan: Plan, seconds: float) -> tuple[Remedy, ..
 
 
 def _capped(found: list[Remedy]) -> tuple[Remedy, ...]:
-    """Return remedies of which more memory is bounded by what no limit on memory is, too."""
+    """Return remedies with the bound of unlimited memory applied to more memory."""
     free = [remedy.bound for remedy in found if remedy.change == NO_LIMIT]
     least = max(free, default=-math.inf)
     return tuple(
@@ -127,7 +127,7 @@ def _cases(workload: Workload, plan: Plan) -> Iterator[_Case]:
 
 
 def most_bytes(workload: Workload, problem: Problem) -> float:
-    """Return what no device ever holds more than: what has as much memory needs no more.
+    """Return an upper bound on the bytes of any device.
 
     All nodes, and of an iteration the activations of all its microbatches: a schedule that
     waits for the end of an iteration has one version of the weights.
@@ -180,7 +180,7 @@ def _faster_links(workload: Workload, cluster: Cluster, problem: Problem) -> Ite
 
 
 def _freed(workload: Workload, cluster: Cluster, problem: Problem) -> Iterator[_Case]:
-    """Yield the problem without what keeps nodes together: tied weights, large colours."""
+    """Yield the problem without tied weights, and without large colours."""
     tied = {int(workload.colours[copy.holder]) for tie in workload.ties for copy in tie.copies}
     if workload.ties and not are_copied(workload):
         microbatches = problem.batch if is_iteration(problem) else 1
@@ -205,7 +205,7 @@ def _freed(workload: Workload, cluster: Cluster, problem: Problem) -> Iterator[_
 
 
 def _without_rules(problem: Problem) -> Iterator[tuple[str, Problem]]:
-    """Yield the problem without one of the user's rules each: what pins and others cost."""
+    """Yield the problem without each of the user's placement rules."""
     if not isinstance(problem, Throughput | Latency | PipelineJob):
         return
     rules = problem.placement_rules

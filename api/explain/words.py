@@ -1,4 +1,4 @@
-"""The parts of an explanation in words."""
+"""Text of the parts of an explanation."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _found(remedy: Remedy, old: float | None, unit: str) -> str:
 
 
 def _at_most(remedy: Remedy, old: float | None, unit: str) -> str:
-    """Say what the bound leaves: no plan of the changed problem is better."""
+    """Return the text of the bound of the changed problem."""
     if not math.isfinite(remedy.bound):
         return "unknown"
     if old is None:
@@ -61,7 +61,7 @@ def _change(new: float, old: float) -> str:
 
 
 def moves_text(node: MoveGains, old: float, unit: str) -> str:
-    """Return the table of what moving a node costs."""
+    """Return the table of costs of moving a node."""
     if not node.moves:
         return f"Node {node.node} is in {node.where}; there is no other place in use."
     with_it = ""

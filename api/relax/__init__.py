@@ -1,1 +1,1 @@
-"""Integer programs without whole numbers: of a problem, and of a schedule."""
+"""Linear relaxations of integer programs: of a problem, and of a schedule."""

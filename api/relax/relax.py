@@ -1,4 +1,4 @@
-"""A formulation without whole numbers: what it proves at once, and how far that is from a plan."""
+"""Linear relaxation of a formulation: its bound, and the gap to a plan."""
 
 from __future__ import annotations
 
@@ -11,24 +11,14 @@ import numpy as np
 from pyomo.common.gc_manager import PauseGC
 
 from ...formulations.program import quiet_pyomo
-from ...formulations.rules.reduce import only_case
-from ...formulations.stated import Stated, formulations_of, set_partitioning, sets_of
-from ...formulations.task import Task, pose
-from ...instances import (
-    Cluster,
-    DeviceMapping,
-    InfeasibleError,
-    InputError,
-    Problem,
-    Sharding,
-    Workload,
-)
+from ...formulations.stated import Stated, set_partitioning, sets_of
+from ...formulations.task import Task
+from ...instances import InfeasibleError, Problem
 from ...instances.common.arrays import Floats
 from ...instances.common.quantities import show_percent
 from ...instances.model.summary import Summarised
 from ...solvers.core.compiled_model import Compiled, compile_model
-from ...solvers.core.proofs.relaxation import relax as solve_linear
-from ..solve import chosen
+from ...solvers.core.proofs import relax as solve_linear
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,7 +76,7 @@ class Relaxation(Summarised):
 
     @property
     def fractional(self) -> float:
-        """The part of what is placed that lies in more than one place: 0 for a plan."""
+        """Share of the placed units in more than one place: 0 for a plan."""
         most = self.shares.max(axis=1)
         return float((most < 1 - 1e-6).mean()) if len(most) else 0.0
 
@@ -104,68 +94,7 @@ class Relaxation(Summarised):
         }
 
 
-def relax(
-    workload: Workload | str,
-    cluster: Cluster | None = None,
-    problem: Problem | None = None,
-    formulation: str | None = None,
-) -> Relaxation:
-    """State an integer program of a problem and solve it without whole numbers.
-
-    Parameters
-    ----------
-    workload, cluster, problem
-        As in `solve`.
-    formulation
-        Throughput: ``compact`` or, for up to 14 units, ``set-partitioning``, whose sets have at
-        most the load that is proved, or ``all-sets``, of any load. Training jobs:
-        ``actions``, of streams ``slots``. Latency: ``big-m`` or ``potentials``. Mapping: ``joint``.
-        Sharding: ``compact`` or ``flows``. Default: the first.
-
-    Returns
-    -------
-    Relaxation
-        Bound, size, and the solution in parts. The bound is that of floating-point numbers, and no
-        certificate; `solve` gives those.
-
-    Raises
-    ------
-    InputError
-        If there is no such formulation, or it is too large.
-    InfeasibleError
-        If nothing fits, even in parts.
-
-    Examples
-    --------
-    >>> import stagecut
-    >>> cluster = stagecut.accelerators_and_cpus(2, cpus=0)
-    >>> weak = stagecut.relax("gpt2-xl", cluster, stagecut.Throughput("noncontiguous"), "compact")
-    >>> best = stagecut.solve("gpt2-xl", cluster, stagecut.Throughput("contiguous"), method="dp")
-    >>> weak.bound < best.objective, weak.fractional > 0.9  # nearly all lies on both devices
-    (True, True)
-    """
-    begin = time.monotonic()
-    loaded, devices, asked = chosen(workload, cluster, problem)
-    task = pose(loaded, devices, asked)
-    if not isinstance(asked, (DeviceMapping, Sharding)):  # which know no placement rules
-        task = only_case(task)
-    known = formulations_of(asked)
-    name = formulation or next(iter(known))
-    if name not in known:
-        raise InputError(
-            f"formulation: no {name!r} for {asked.name}; use one of {', '.join(known)}"
-        )
-    with PauseGC(), quiet_pyomo():
-        if name == "set-partitioning":
-            return _least_limit(task, begin)
-        stated = known[name](task)
-        found = solved(stated)
-    if found is None:
-        raise InfeasibleError(f"{loaded.name}: nothing fits, even in parts")
-    return relaxation_of(name, stated, *found, begin=begin)
-
-
-def _least_limit(task: Task[Problem], begin: float) -> Relaxation:
+def least_limit(task: Task[Problem], begin: float) -> Relaxation:
     """Return the relaxation over the sets of the least limit that leaves a solution.
 
     T is a bound if sets of a load of at most T do not do, not even in parts.
@@ -182,8 +111,7 @@ def _least_limit(task: Task[Problem], begin: float) -> Relaxation:
             high, best = middle - 1, (stated, *found)
     if best is None:
         raise InfeasibleError(f"{task.workload.name}: no sets of nodes fit, even in parts")
-    relaxation = relaxation_of("set-partitioning", *best, begin=begin)
-    return replace(relaxation, bound=loads[high + 1])
+    return replace(read_relaxation("set-partitioning", *best, begin), bound=loads[high + 1])
 
 
 def solved(stated: Stated) -> tuple[Compiled, Floats] | None:
@@ -195,10 +123,27 @@ def solved(stated: Stated) -> tuple[Compiled, Floats] | None:
     return None if x is None else (compiled, x)
 
 
-def relaxation_of(
-    name: str, stated: Stated, compiled: Compiled, x: Floats, *, begin: float
+def relaxation_of(name: str, stated: Stated, of: str, begin: float) -> Relaxation:
+    """Solve a program without whole numbers; raise InfeasibleError if nothing fits.
+
+    Parameters
+    ----------
+    of
+        What it is stated for.
+    begin
+        `time.monotonic()` when it was begun.
+    """
+    with PauseGC(), quiet_pyomo():
+        found = solved(stated)
+    if found is None:
+        raise InfeasibleError(f"{of}: nothing fits, even in parts")
+    return read_relaxation(name, stated, *found, begin)
+
+
+def read_relaxation(
+    name: str, stated: Stated, compiled: Compiled, x: Floats, begin: float
 ) -> Relaxation:
-    """Return what the solution of a relaxation says."""
+    """Return a relaxation's bound and fractional placement from its solution."""
     import pandas as pd
 
     linear = compiled.linear
@@ -224,5 +169,5 @@ def relaxation_of(
 
 
 def _as_markdown(said: str) -> str:
-    """Return a module's text as Markdown: what numpydoc calls references becomes a heading."""
+    """Return a module's docstring as Markdown, numpydoc sections as headings."""
     return re.sub(r"^References\n-+$", "**References**\n", said, flags=re.MULTILINE)

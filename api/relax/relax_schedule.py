@@ -1,4 +1,4 @@
-"""The integer program of a pipeline's order without whole numbers."""
+"""Linear relaxation of the integer program of a pipeline's order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...formulations.stated import passes
 from ...instances import InfeasibleError
 from ...runtime.simulate.stages import StageGraph
 from ..best_schedule import schedule_instance, usual_orders
-from .relax import Relaxation, relaxation_of, solved
+from .relax import Relaxation, read_relaxation, solved
 
 
 def relax_schedule(
@@ -47,8 +47,8 @@ def relax_schedule(
     Examples
     --------
     >>> import stagecut
-    >>> stages = stagecut.chain([2.0, 2.0], [4.0, 1.0])
-    >>> weak = stagecut.relax_schedule(stages, microbatches=3)
+    >>> stages = stagecut.runtime.simulate.chain([2.0, 2.0], [4.0, 1.0])
+    >>> weak = stagecut.api.relax_schedule(stages, microbatches=3)
     >>> best = stagecut.best_schedule(stages, microbatches=3)
     >>> weak.bound <= best.simulation.makespan, weak.passes.shape
     (True, (18, 3))
@@ -67,7 +67,7 @@ def relax_schedule(
         found = solved(stated)
     if found is None:
         raise InfeasibleError("schedule: the memory is too small for any order, even in parts")
-    relaxation = relaxation_of("order of passes", stated, *found, begin=begin)
+    relaxation = read_relaxation("order of passes", stated, *found, begin)
     compiled, x = found
     begins = [compiled.value(stated.model.s[i], x) * stated.scale for i in range(len(operations))]
     table = pd.DataFrame(

@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 import re
 
-from ...instances import InputError, Link, Workload
+from ...instances import DeviceMesh, InputError, Link, Workload
 from .console import parse_bytes
 
 _LATENCY = re.compile(r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)(s|ms|us|ns|)")
 _SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
-def parse_mesh(text: str) -> tuple[int, ...]:
+def parse_shape(text: str) -> tuple[int, ...]:
     """Return the devices along each axis that a text such as ``2x4`` means.
 
     Examples
     --------
-    >>> parse_mesh("2x4")
+    >>> parse_shape("2x4")
     (2, 4)
     """
     parts = text.split("x")
@@ -26,33 +26,49 @@ def parse_mesh(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def parse_links(text: str | None, shape: tuple[int, ...], workload: Workload) -> tuple[Link, ...]:
-    """Return the link of each axis; one that is given alone is that of all.
+def parse_mesh(text: str, workload: Workload) -> DeviceMesh:
+    """Return the mesh that a text such as ``2x4@20us:25GB/s,10us:300GB/s`` means.
 
-    A cluster such as ``h100:8x2`` has the links that its collectives are priced by in estimates.
+    Behind ``@`` stands the link of each axis, or one for all, or a cluster such as ``h100:8x2``,
+    whose links are those by which estimates price its collectives; default: the link that the
+    workload's file suggests.
     """
-    axes = len(shape)
-    if text is None:
+    devices, at, links = text.partition("@")
+    shape = parse_shape(devices)
+    if not at:
         kinds = () if workload.cluster is None else workload.cluster.kinds
         known = [kind.link for kind in kinds if kind.link is not None]
         if not known:
-            raise InputError(f"--links: {workload.name} suggests none; give for example 10us:25GB")
-        return (known[0],) * axes
-    if text[:1].isalpha() and ":" in text:
-        return _links_of(text, shape)
-    found = []
-    for part in text.split(","):
-        latency, colon, bandwidth = part.partition(":")
-        match = _LATENCY.fullmatch(latency.strip())
-        speed = parse_bytes(bandwidth, "--links") if colon and match else None
-        if match is None or not speed:
-            raise InputError(f"--links: {part!r} is no link; write for example 10us:25GB/s")
-        found.append(Link(float(match[1]) * _SECONDS[match[2]], speed))
+            raise InputError(
+                f"--mesh: {workload.name} suggests no links; give them: {devices}@10us:25GB/s"
+            )
+        return DeviceMesh(shape, (known[0],) * len(shape))
+    if links[:1].isalpha() and ":" in links:
+        return DeviceMesh(shape, _links_of(links, shape))
+    found = [parse_link(part) for part in links.split(",")]
     if len(found) == 1:
-        found *= axes
-    if len(found) != axes:
-        raise InputError(f"--links: {len(found)} links for {axes} axes of the mesh; give one each")
-    return tuple(found)
+        found *= len(shape)
+    if len(found) != len(shape):
+        raise InputError(
+            f"--mesh: {len(found)} links for {len(shape)} axes of the mesh; give one each"
+        )
+    return DeviceMesh(shape, tuple(found))
+
+
+def parse_link(text: str) -> Link:
+    """Return the link that a text such as ``10us:25GB/s`` means.
+
+    Examples
+    --------
+    >>> parse_link("10us:25GB/s")
+    Link(latency_s=9.999999999999999e-06, bytes_per_s=25000000000.0)
+    """
+    latency, colon, bandwidth = text.partition(":")
+    match = _LATENCY.fullmatch(latency.strip())
+    speed = parse_bytes(bandwidth, "--mesh") if colon and match else None
+    if match is None or not speed:
+        raise InputError(f"--mesh: {text!r} is no link; write for example 10us:25GB/s")
+    return Link(float(match[1]) * _SECONDS[match[2]], speed)
 
 
 def _links_of(text: str, shape: tuple[int, ...]) -> tuple[Link, ...]:
@@ -65,7 +81,7 @@ def _links_of(text: str, shape: tuple[int, ...]) -> tuple[Link, ...]:
     cluster = training_cluster(text)
     if cluster.devices != math.prod(shape):
         raise InputError(
-            f"--links: {text} has {cluster.devices} devices, and the mesh {math.prod(shape)}; "
+            f"--mesh: {text} has {cluster.devices} devices, and the mesh {math.prod(shape)}; "
             "give a cluster of as many"
         )
     table = calibration(cluster.accelerator.family, Software.MEGATRON)

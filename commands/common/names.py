@@ -34,8 +34,6 @@ METHODS = {
 }  # fmt: skip
 #: What `export` writes placements for.
 LAUNCHERS = ("python", "csv", "torchtitan", "megatron", "deepspeed", "vllm", "accelerate")
-#: Problems of `solve` and `compare`.
-SOLVED = ("throughput", "pipeline", "latency")
 #: Schedules of `simulate`.
 SIMULATED = (
     "gpipe", "1f1b", "interleaved", "pipedream", "2bw", "zb-h1", "zb-h2", "single", "inference",
@@ -53,11 +51,6 @@ def one_of(*names: str) -> Complete:
     return lambda incomplete: [name for name in names if name.startswith(incomplete)]
 
 
-def methods_help(*problems: str) -> str:
-    """Return the names of the methods of some problems as a help text lists them."""
-    return "; ".join(f"{problem}: {', '.join(METHODS[problem])}" for problem in problems)
-
-
 def complete_methods(incomplete: str) -> list[str]:
     """Complete the last of methods separated by commas."""
     before, comma, last = incomplete.rpartition(",")
@@ -66,7 +59,7 @@ def complete_methods(incomplete: str) -> list[str]:
 
 def complete_topology(incomplete: str) -> list[str]:
     """Complete the kind of a topology."""
-    from ...instances.topologies.generators import RANDOM, REGULAR
+    from ...instances.topologies.named import RANDOM, REGULAR
 
     return one_of(*(f"{kind}:" for kind in (*REGULAR, *RANDOM, "nvidia")))(incomplete)
 
@@ -104,13 +97,10 @@ def _once(tables: Iterable[Iterable[str]]) -> list[str]:
     return list(dict.fromkeys(name for table in tables for name in table))
 
 
-LAUNCHER = one_of(*LAUNCHERS)
-OBJECTIVE = one_of(*SOLVED)
-METHOD = one_of(*_once(METHODS[problem] for problem in SOLVED))
-MAPPING_METHOD = one_of(*METHODS["mapping"])
-SHARDING_METHOD = one_of(*METHODS["sharding"])
+LAUNCHER = one_of("run", *LAUNCHERS)
+PROBLEM = one_of(*METHODS)
+METHOD = one_of(*_once(METHODS.values()))
 SIMULATED_SCHEDULE = one_of(*SIMULATED)
 SCHEDULE = one_of(*NAMED_SCHEDULES, PipelineSchedule.STREAM, "all")
 RUN_SCHEDULE = one_of(*NAMED_SCHEDULES, "pipedream", "2bw")
 BATCH_SCHEDULE = one_of(*NAMED_SCHEDULES)
-SOLVER = one_of("highs", "glpk", "cbc", "scip", "gurobi", "cplex")

@@ -10,8 +10,7 @@ from typing import Annotated
 
 import typer
 
-from ...instances import CpuSplit, Pipeline, Split
-from ...instances.common.choices import Tied
+from ...instances import Split
 from . import names
 
 # What is read
@@ -23,45 +22,51 @@ WorkloadArgument = Annotated[
 ]
 PlanArgument = Annotated[Path, typer.Argument(help="A plan file.")]
 
-# The cluster
-Accelerators = Annotated[int | None, typer.Option(help="Number of accelerators.")]
-Cpus = Annotated[
-    int | None,
-    typer.Option(help="Number of CPU cores; default: the file's, for a training job none."),
-]
-Memory = Annotated[str | None, typer.Option(help="Memory of each accelerator, such as 16GiB.")]
-ClusterFile = Annotated[Path | None, typer.Option(help="A cluster file, instead.")]
-
 # The problem
+ProblemName = Annotated[
+    str | None,
+    typer.Option(
+        autocompletion=names.PROBLEM,
+        help="throughput, pipeline, latency, mapping, sharding; or a problem file: "
+        "FILE.toml. Default: by WORKLOAD.",
+    ),
+]
+Setting = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        help="A field of the problem, as in its file: overlap=true. May be given again.",
+    ),
+]
 PipelineSplit = Annotated[
     Split | None,
-    typer.Option(help="Default: contiguous for a job, noncontiguous for throughput."),
+    typer.Option(help="Default: contiguous for a pipeline, noncontiguous for throughput."),
 ]
-CpuCoreSplit = Annotated[
-    CpuSplit | None,
-    typer.Option(help="free: a CPU core's nodes lie anywhere. Default: contiguous."),
+Microbatches = Annotated[
+    int | None, typer.Option(help="Per batch and replica; makes pipeline the default problem.")
 ]
-PipelineOrder = Annotated[
-    Pipeline | None, typer.Option(help="pipedream: 1F1B and inference, too; the default.")
-]
-Overlap = Annotated[bool | None, typer.Option("--overlap", help="Transfers run beside compute.")]
-Relayed = Annotated[
-    bool | None,
+Schedule = Annotated[
+    str | None,
     typer.Option(
-        "--relayed", help="Data is passed from stage to stage, as PyTorch does (contiguous)."
+        autocompletion=names.SCHEDULE,
+        help="stream (default with layer configurations), 1f1b (default without), gpipe, "
+        "interleaved, zb-h1, zb-h2, or a CSV file with a row of passes such as 0F0,0B0 per device.",
     ),
 ]
-TiedWeights = Annotated[
-    Tied | None,
+ScheduleOrAll = Annotated[
+    str | None,
     typer.Option(
-        help="Weights used twice: copies, or colour (one device). Default: as the file has it."
+        autocompletion=names.SCHEDULE,
+        help="stream (default with layer configurations), 1f1b (default without), gpipe, "
+        "interleaved, zb-h1, zb-h2, a CSV file with a row of passes such as 0F0,0B0 per device, "
+        "or all for a table.",
     ),
 ]
-Runnable = Annotated[
-    bool,
+Mesh = Annotated[
+    str | None,
     typer.Option(
-        "--runnable",
-        help="Plan only what stagecut run can run: code that depends on numbers is not cut.",
+        help="Of a sharding: 4, or 2x4 in two axes; with links: 2x4@20us:25GB/s,10us:9GB/s."
     ),
 ]
 For = Annotated[
@@ -69,72 +74,34 @@ For = Annotated[
     typer.Option(
         "--for",
         autocompletion=names.LAUNCHER,
-        help="A launcher that export writes for: plan what it can run, or say what to do instead.",
+        help="Plan what `stagecut run` (run) or a launcher that export writes for can run.",
     ),
-]
-Calls = Annotated[int | None, typer.Option(help="Latency: calls per accelerator.")]
-Microbatches = Annotated[int | None, typer.Option(help="Job: in a batch.")]
-Chunks = Annotated[
-    int | None, typer.Option(help="Job: stages per device, if interleaved; default: 2.")
 ]
 
-# Placement rules
-Pin = Annotated[
-    list[str] | None,
+# The devices
+ClusterFile = Annotated[
+    str | None,
     typer.Option(
-        help="PATTERN=NUMBER: nodes whose id or name matches are on device NUMBER, or (chains of "
-        "stages) in stage NUMBER; -1 is the last. May be given again."
+        autocompletion=names.complete_topology,
+        help="A cluster file; for a mapping a topology, such as torus2d:4x8 or FILE.json.",
     ),
 ]
-Together = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="'PATTERN …': all nodes that match share a device (or stage). May be given again."
-    ),
+Accelerators = Annotated[int | None, typer.Option(help="Number of accelerators.")]
+Cpus = Annotated[
+    int | None,
+    typer.Option(help="Number of CPU cores; default: the file's, for a pipeline none."),
 ]
-Apart = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="'PATTERN PATTERN …': nodes of different patterns share no device; of a single "
-        "pattern, no two nodes. May be given again."
-    ),
-]
-MaxStages = Annotated[int | None, typer.Option(help="At most so many stages, or devices in use.")]
-Fixed = Annotated[
-    Path | None,
-    typer.Option(help="A plan or split file: the nodes that it names stay where they are there."),
-]
-
-#: What names and files `--schedule` takes.
-SCHEDULES = (
-    "Job: stream (default with layer configurations), 1f1b (default without), gpipe, interleaved, "
-    "zb-h1, zb-h2; a CSV file with a row of passes such as 0F0,0B0 for each device"
-)
+Memory = Annotated[str | None, typer.Option(help="Memory of each accelerator, such as 16GiB.")]
 
 # The search
-TimeLimit = Annotated[float, typer.Option(help="Seconds.")]
+TimeLimit = Annotated[float | None, typer.Option(help="Seconds; default: 60.")]
+Gap = Annotated[
+    float | None,
+    typer.Option(
+        help="Stop at this gap; default: 0.01 (1 %), or 0.0001 while that is cheap; mappings: 0."
+    ),
+]
 Seed = Annotated[int, typer.Option(help="Of everything random.")]
-
-WorkerCount = Annotated[
-    int | None,
-    typer.Option(
-        "--workers",
-        help="Processes that search at a time; default: one per core, with --scheduler one per "
-        "thread of its workers.",
-        min=1,
-    ),
-]
-Deterministic = Annotated[
-    bool,
-    typer.Option(
-        "--deterministic",
-        help="Exchange finds between processes at the end alone: the same result for a seed, "
-        "--node-limit and --workers.",
-    ),
-]
-Scheduler = Annotated[
-    str | None, typer.Option(help="Address of a Dask scheduler whose workers search too.")
-]
 
 # The simulation
 WeightShare = Annotated[

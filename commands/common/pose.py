@@ -1,57 +1,418 @@
-"""Options become a cluster, a problem, and the network of a simulation."""
+"""Options and problem files become a problem, its devices, and the network of a simulation.
+
+What a problem is, its fields say: those that options do not set are set by a problem file
+(`instances/formats/problem_toml.py`) or by ``--set FIELD=VALUE``. `state` brings the three together
+and refuses what contradicts, `build` checks the fields and chooses the devices.
+"""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from ...instances import (
     Cluster,
     DeviceMapping,
+    DeviceMesh,
     InputError,
-    Latency,
     Link,
     PipelineJob,
     PipelineSchedule,
     Plan,
     Problem,
     Sharding,
-    Throughput,
+    Topology,
     Workload,
     accelerators_and_cpus,
 )
 from ...instances.common.choices import Tied
 from ...instances.common.errors import quote
+from ...instances.formats.problem_toml import (
+    PROBLEMS,
+    FromText,
+    Table,
+    make_record,
+    read_setting,
+    read_tables,
+    required_fields,
+)
 from ...instances.formats.rules_files import load_fixed, load_rules
 from ...instances.formats.source import read_source
 from ...instances.model.placement_rules import NO_RULES, PlacementRules
 from ...instances.model.problem import suggested_cluster
 from ...instances.model.schedule import given_order
-from .console import ERR, parse_bytes, show_bytes
-
-T = TypeVar("T", bound=Problem)
+from .console import ERR, file_of, parse_bytes, show_bytes
+from .mesh import parse_link, parse_mesh
 
 if TYPE_CHECKING:
     from ...runtime.simulate.network import Network, Sharing
     from ...runtime.simulate.stages import StageGraph
+    from ...solvers import Limits, Workers
 
 #: Below, a unit was forgotten.
 LEAST_MEMORY = 2**20
 
-OBJECTIVES = ("throughput", "pipeline", "latency")
 NETWORKS = ("host", "p2p", "bus", "topology")
+
+#: Tables of a problem file beside that of the problem: fields of `Limits` and of `Workers`.
+LIMITS, WORKERS = "limits", "workers"
+
+#: Field of a problem → the option that sets it.
+OPTIONS = {
+    "split": "--split",
+    "microbatches": "--microbatches",
+    "schedule": "--schedule",
+    "mesh": "--mesh",
+    "topology": "--cluster",
+    "memory_bytes": "--memory",
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options that say what is planned, and where; None where one is not given.
+
+    Parameters
+    ----------
+    problem
+        Name of a problem, or a problem file.
+    settings
+        Of each ``--set``.
+    cluster
+        A cluster file; of a mapping its topology.
+    launcher
+        Of ``--for``.
+    """
+
+    problem: str | None = None
+    settings: Sequence[str] = ()
+    cluster: str | None = None
+    accelerators: int | None = None
+    cpus: int | None = None
+    memory: str | None = None
+    split: str | None = None
+    microbatches: int | None = None
+    schedule: str | None = None
+    mesh: str | None = None
+    launcher: str | None = None
+
+    def words(self) -> list[str]:
+        """Return the options as typed."""
+        typed = {"settings": "--set", "launcher": "--for"}
+        found = []
+        for name, value in vars(self).items():
+            option = typed.get(name, f"--{name}")
+            for one in value if name == "settings" else [value]:
+                found += [] if one is None else [option, str(one)]
+        return found
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A problem as options and files state it; its fields are not checked yet.
+
+    Parameters
+    ----------
+    name
+        Of the problem.
+    fields
+        By name.
+    others
+        Fields of the tables beside the problem's, by table.
+    file
+        The problem file; empty for none.
+    files
+        All files that were read.
+    """
+
+    name: str
+    fields: Table
+    others: Mapping[str, Table]
+    file: str = ""
+    files: Sequence[str] = field(default=())
+
+    @property
+    def has_devices(self) -> str:
+        """The field that says the devices, of a problem that has them; else empty."""
+        known = PROBLEMS[self.name].__dataclass_fields__
+        return next((name for name in ("topology", "mesh") if name in known), "")
+
+
+def state(asked: Asked, workload: Workload, others: Sequence[str] = (LIMITS, WORKERS)) -> Statement:
+    """Return the problem that options and files state.
+
+    Parameters
+    ----------
+    others
+        The tables beside the problem's that ``--set`` may name.
+
+    Raises
+    ------
+    InputError
+        If a file is broken, the problem does not exist or has no such field, or two say different
+        things of a field.
+    """
+    is_file = asked.problem is not None and asked.problem.lower().endswith(".toml")
+    file = str(asked.problem) if is_file else ""
+    name = asked.problem
+    tables: dict[str, Table] = {}
+    if file:
+        name, tables = read_tables(file, (LIMITS, WORKERS))
+    elif name is not None and name not in PROBLEMS:
+        raise InputError(
+            f"--problem: {quote(name)} is not one of {', '.join(PROBLEMS)}, and no file FILE.toml"
+        )
+    settings: Table = {}
+    for text in asked.settings:
+        settings = merged(settings, read_setting(text), "--set {}", "--set")
+    apart = {table: settings.pop(table) for table in others if table in settings}
+    name = name or _usual_problem(workload, asked, settings)
+    told = tables.pop(name, {})
+    fields = merged(told, settings, "--set {}", file)
+    for table, values in apart.items():
+        if not isinstance(values, dict):
+            raise InputError(f"--set {table}: it has fields; write {table}.FIELD=VALUE")
+        tables[table] = merged(tables.get(table, {}), values, f"--set {table}.{{}}", file)
+    for key, value in _said(asked, name).items():
+        fields = merged(fields, {key: value}, OPTIONS[key], file if key in told else "--set")
+    files = [path for path in (file, asked.cluster and file_of(asked.cluster)) if path]
+    fields, read = _with_schedule(name, fields)
+    rules = fields.get("placement_rules")
+    placed = rules.get("fixed") if isinstance(rules, dict) else None
+    files += [path for path in (read, placed) if isinstance(path, str)]
+    return Statement(name, fields, tables, file, files)
+
+
+def _usual_problem(workload: Workload, asked: Asked, settings: Table) -> str:
+    """Return what a user of such a workload wants, who names no problem."""
+    if workload.layers is not None:
+        return "pipeline"
+    if workload.program is not None:
+        return "sharding"
+    schedule = asked.schedule or settings.get("schedule")
+    given = isinstance(schedule, str) and names_file(schedule)
+    if asked.microbatches is None and "microbatches" not in settings and not given:
+        return "throughput"
+    if workload.backward.any():
+        return "pipeline"
+    raise InputError(
+        f"--microbatches: {workload.name} has no backward pass, so it is planned for a stream "
+        "without end; give --problem pipeline for forward passes of a batch, or a workload "
+        "for training (profile --train)"
+    )
+
+
+def _said(asked: Asked, name: str) -> Table:
+    """Return the fields of a problem that options set.
+
+    Raises
+    ------
+    InputError
+        If an option belongs to other problems.
+    """
+    known = PROBLEMS[name].__dataclass_fields__
+    said: Table = {
+        key: getattr(asked, key) for key in ("split", "microbatches", "schedule", "mesh")
+    }
+    if "topology" in known:
+        said["topology"] = asked.cluster
+    if "memory_bytes" in known:
+        said["memory_bytes"] = parse_bytes(asked.memory, "--memory")
+    said = {key: value for key, value in said.items() if value is not None}
+    for key in said:
+        if key not in known:
+            takers = [one for one, kind in PROBLEMS.items() if key in kind.__dataclass_fields__]
+            raise InputError(
+                f"{OPTIONS[key]}: it belongs to --problem {' or '.join(takers)}, "
+                f"and the problem is {name}; leave it out"
+            )
+    return said
+
+
+def merged(first: Table, second: Table, what: str, where: str) -> Table:
+    """Return the fields of two tables; what both have must be the same.
+
+    Parameters
+    ----------
+    what, where
+        Option of the second table, ``{}`` in it the field; file or option of the first.
+    """
+    found = dict(first)
+    for key, value in second.items():
+        if key not in found:
+            found[key] = value
+        elif isinstance(found[key], dict) and isinstance(value, dict):
+            found[key] = merged(found[key], value, what.replace("{}", f"{key}.{{}}"), where)
+        elif found[key] != value:
+            raise InputError(
+                f"{what.replace('{}', key)}: {_shown(value)} contradicts {_shown(found[key])} of "
+                f"{where}; leave one of the two out"
+            )
+    return found
+
+
+def _shown(value: object) -> str:
+    """Return a value as a user typed it, if it is short."""
+    return (
+        str(value)
+        if isinstance(value, str | int | float) and len(str(value)) < 60
+        else quote(value)
+    )
+
+
+def _with_schedule(name: str, fields: Table) -> tuple[Table, str | None]:
+    """Return the fields with the order of a schedule's file in place of its name, and that file.
+
+    Raises
+    ------
+    InputError
+        If the file holds no schedule, with row and column, or is of other microbatches.
+    """
+    schedule = fields.get("schedule")
+    if not isinstance(schedule, str):
+        return fields, None
+    if not names_file(schedule):
+        if schedule == PipelineSchedule.GIVEN and "actions" not in fields:
+            raise InputError("--schedule: name the CSV file that gives it, such as my.csv")
+        return fields, None
+    if "actions" not in PROBLEMS[name].__dataclass_fields__:
+        raise InputError(f"--schedule: a file is for --problem pipeline, not {name}")
+    order = given_order(read_source(schedule).text.splitlines(), schedule)
+    asked = fields.get("microbatches", order.microbatches)
+    if asked != order.microbatches:
+        raise InputError(
+            f"--microbatches: {quote(asked)}; {schedule} is of {order.microbatches}: leave it out"
+        )
+    given = {"schedule": PipelineSchedule.GIVEN, "microbatches": order.microbatches}
+    return {**fields, **given, "actions": list(order.texts)}, schedule
+
+
+def names_file(schedule: str) -> bool:
+    """Whether ``--schedule`` names a file."""
+    return schedule.lower().endswith(".csv")
+
+
+def build(statement: Statement, asked: Asked, workload: Workload) -> tuple[Problem, Cluster | None]:
+    """Return the problem that is stated, with its placement rules, and its devices.
+
+    The devices are None for a problem that says them itself.
+
+    Raises
+    ------
+    InputError
+        If a field is missing or wrong, or there are no devices.
+    """
+    kind, fields = PROBLEMS[statement.name], dict(statement.fields)
+    for key in required_fields(kind):
+        if key not in fields:
+            option = OPTIONS.get(key, f"--set {key}=…")
+            raise InputError(f"{option}: {statement.name} needs it; say its {key}")
+    rules, placed = fields.get("placement_rules"), None
+    if isinstance(rules, dict) and isinstance(rules.get("fixed"), str):
+        placed = rules["fixed"]
+        fields["placement_rules"] = {key: rules[key] for key in rules if key != "fixed"}
+    problem = make_record(kind, fields, statement.file, _texts(workload))
+    if isinstance(problem, PipelineJob):
+        problem = problem.for_workload(workload)
+    if statement.has_devices:
+        _refuse_devices(statement, asked)
+        return problem, None
+    cluster = choose_cluster(
+        workload,
+        asked.cluster,
+        asked.accelerators,
+        asked.cpus,
+        parse_bytes(asked.memory, "--memory"),
+        statement.name,
+    )
+    return _with_rules(problem, cluster, asked.cluster, placed), cluster
+
+
+def _texts(workload: Workload) -> FromText:
+    """Return what texts stand for in the fields of problems."""
+
+    def read_topology(text: str) -> object:
+        from ...instances.topologies import topology
+
+        return topology(text)
+
+    return {
+        Topology: read_topology,
+        DeviceMesh: lambda text: parse_mesh(text, workload),
+        Link: parse_link,
+    }
+
+
+def _refuse_devices(statement: Statement, asked: Asked) -> None:
+    """Raise InputError for options of devices where the problem says them."""
+    known = PROBLEMS[statement.name].__dataclass_fields__
+    said: dict[str, object] = {"--accelerators": asked.accelerators, "--cpus": asked.cpus}
+    said |= {} if "topology" in known else {"--cluster": asked.cluster}
+    said |= {} if "memory_bytes" in known else {"--memory": asked.memory}
+    for option, value in said.items():
+        if value is not None:
+            raise InputError(
+                f"{option}: {statement.name} is planned for the devices of its "
+                f"{statement.has_devices}; leave it out"
+            )
+
+
+def _with_rules(
+    problem: Problem, cluster: Cluster, file: str | None, placed: str | None
+) -> Problem:
+    """Return a problem with the rules of a cluster file, and the nodes of a plan file, added."""
+    assert not isinstance(problem, DeviceMapping | Sharding)  # which have no rules
+    mine = problem.placement_rules
+    told = NO_RULES if file is None else load_rules(file)
+    fixed = () if placed is None else load_fixed(placed, problem, cluster)
+    rules = PlacementRules(
+        pins=(*told.pins, *mine.pins),
+        together=(*told.together, *mine.together),
+        apart=(*told.apart, *mine.apart),
+        max_stages=told.max_stages if mine.max_stages is None else mine.max_stages,
+        fixed=(*told.fixed, *mine.fixed, *fixed),
+    )
+    return replace(problem, placement_rules=rules)
+
+
+def limits_of(
+    statement: Statement, seconds: float | None = None, gap: float | None = None
+) -> Limits:
+    """Return the limits of a search: the problem's usual ones, but for what is given.
+
+    Parameters
+    ----------
+    seconds, gap
+        Of ``--time-limit`` and ``--gap``; a gap that is given is where the search stops.
+    """
+    from ...solvers import DEFAULT_LIMITS, Limits
+
+    given = dict(statement.others.get(LIMITS, {}))
+    for option, key, value in (("--time-limit", "seconds", seconds), ("--gap", "gap", gap)):
+        if value is not None:
+            given = merged(given, {key: value}, option, statement.file)
+    exact = {"cheap_gap": None} if "gap" in given else {}
+    usual = {**asdict(DEFAULT_LIMITS[statement.name]), **exact}
+    return make_record(
+        Limits, {**usual, **given}, statement.file if LIMITS in statement.others else ""
+    )
+
+
+def workers_of(statement: Statement) -> Workers:
+    """Return the number and the place of the processes of a search."""
+    from ...solvers import Workers
+
+    return make_record(Workers, dict(statement.others.get(WORKERS, {})), statement.file)
 
 
 def choose_cluster(
     workload: Workload,
-    path: Path | None,
+    path: str | None,
     accelerators: int | None,
     cpus: int | None,
     memory_bytes: float | None,
-    objective: str = "throughput",
+    problem: str = "throughput",
 ) -> Cluster:
     """Return the cluster that file and options give together; options win."""
     from ...instances.formats.files import load_cluster
@@ -59,7 +420,7 @@ def choose_cluster(
     for option, count in (("--accelerators", accelerators), ("--cpus", cpus)):
         if count is not None and count < 0:
             raise InputError(f"{option}: {count}; it must be at least 0")
-    cluster = suggested_cluster(workload, objective) if path is None else load_cluster(path)
+    cluster = suggested_cluster(workload, problem) if path is None else load_cluster(path)
     if cluster is None:
         if accelerators is None and cpus is None:
             raise InputError(
@@ -72,44 +433,8 @@ def choose_cluster(
     return cluster.with_counts(accelerators, cpus, memory_bytes)
 
 
-def parse_degrees(text: str | None, option: str) -> tuple[int, ...] | None:
-    """Return the whole numbers in a text such as ``1,2,4``."""
-    if text is None:
-        return None
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise InputError(
-            f"{option}: {text!r} is no list of whole numbers; write for example 1,2,4"
-        ) from None
-
-
-def choose_objective(workload: Workload, asked: str | None, microbatches: int | None) -> str:
-    """Return the objective that is asked for, or what a user of such a workload wants.
-
-    A workload with layer configurations, and one with a backward pass that is given a number of
-    microbatches, is planned as a training job.
-
-    Raises
-    ------
-    InputError
-        If microbatches of a workload for inference are given, and not what for.
-    """
-    if asked is None and workload.layers is not None:
-        return "pipeline"
-    if asked is None and microbatches is not None:
-        if workload.backward.any():
-            return "pipeline"
-        raise InputError(
-            f"--microbatches: {workload.name} has no backward pass, so it is planned for a stream "
-            "without end; give --objective job for forward passes of a batch, or a workload "
-            "for training (profile --train)"
-        )
-    return asked or "throughput"
-
-
 def choose_ties(
-    workload: Workload, tied: Tied | None, objective: str, microbatches: int | None
+    workload: Workload, tied: Tied | None, problem: str, microbatches: int | None
 ) -> Workload:
     """Return the workload with its tied weights in the form asked for.
 
@@ -117,59 +442,10 @@ def choose_ties(
     """
     from ...instances.model.tied_weights import are_copied, tied_as
 
-    if tied is not None and not workload.ties:
-        kept = (
-            "; its colours, which name no weights, stay together"
-            if any(len(nodes) > 1 for nodes in workload.colour_classes)
-            else ""
-        )
-        ERR.print(
-            f"--tied: {workload.name} names no tied weights{kept}", style="dim", highlight=False
-        )
-    iteration = objective == "pipeline" and workload.layers is None
+    iteration = problem == "pipeline" and workload.layers is None
     if tied is None and not (iteration and are_copied(workload)):
         return workload
     return tied_as(workload, tied or Tied.COPIES, microbatches or 1 if iteration else 1)
-
-
-def pose_problem(
-    objective: str,
-    options: Mapping[str, Mapping[str, object]],
-    workload: Workload | None = None,
-) -> Problem:
-    """Return the problem that the options ask for.
-
-    Parameters
-    ----------
-    options
-        By the problems they belong to; None where an option is not given.
-    workload
-        Whose usual schedule a training job has if none is given.
-
-    Raises
-    ------
-    InputError
-        If the objective does not exist, an option belongs to others, or options contradict each
-        other.
-    """
-    if objective not in OBJECTIVES:
-        raise InputError(f"--objective: {objective!r} is not one of {', '.join(OBJECTIVES)}")
-    own = options.get(objective, {})
-    for values in options.values():
-        for name, value in values.items():
-            if value is not None and name not in own:
-                takers = " or ".join(problem for problem in options if name in options[problem])
-                raise InputError(
-                    f"--{name.replace('_', '-')}: it belongs to --objective {takers}, "
-                    f"and the objective is {objective}; leave it out"
-                )
-    given = {name: value for name, value in own.items() if value is not None}
-    if objective == "throughput":
-        return Throughput(**given)  # type: ignore[arg-type]  # the problem checks its fields
-    if objective == "latency":
-        return Latency(**given)  # type: ignore[arg-type]
-    job = PipelineJob(**given)  # type: ignore[arg-type]
-    return job if workload is None else job.for_workload(workload)
 
 
 def choose_network(
@@ -212,96 +488,3 @@ def choose_network(
     if name == "p2p":
         return point_to_point(len(stages.devices), link, overlap=beside)
     return shared(len(stages.devices), link, sharing=sharing or Sharing.FAIR, overlap=beside)
-
-
-def with_rules(
-    problem: T,
-    cluster: Cluster,
-    *,
-    pin: Sequence[str] | None,
-    together: Sequence[str] | None,
-    apart: Sequence[str] | None,
-    max_stages: int | None,
-    fixed: Path | None = None,
-    file: Path | None = None,
-) -> T:
-    """Return the problem with the rules that options ask for, and those of a cluster file.
-
-    Raises
-    ------
-    InputError
-        If an option cannot be read, or a file is broken.
-    """
-    if isinstance(problem, DeviceMapping | Sharding):
-        return problem
-    told = NO_RULES if file is None else load_rules(file)
-    placed = () if fixed is None else load_fixed(fixed, problem, cluster)
-    rules = PlacementRules(
-        pins=(*told.pins, *(_pin(text) for text in pin or ())),
-        together=(*told.together, *(_patterns(text, "--together") for text in together or ())),
-        apart=(*told.apart, *(_patterns(text, "--apart") for text in apart or ())),
-        max_stages=told.max_stages if max_stages is None else max_stages,
-        fixed=(*told.fixed, *placed),
-    )
-    return replace(problem, placement_rules=rules)
-
-
-def _pin(text: str) -> tuple[str, int]:
-    pattern, _, number = text.rpartition("=")
-    try:
-        where = int(number) if pattern else None
-    except ValueError:
-        where = None
-    if where is None:
-        raise InputError(f"--pin: {quote(text)} is no PATTERN=NUMBER, such as 'embed*=0'")
-    return pattern, where
-
-
-def _patterns(text: str, option: str) -> tuple[str, ...]:
-    try:
-        found = tuple(shlex.split(text))
-    except ValueError as error:
-        raise InputError(f"{option}: {quote(text)}: {error}; quotes come in pairs") from None
-    if not found:
-        raise InputError(f"{option}: it is empty; name patterns, such as 'attention* mlp*'")
-    return found
-
-
-class Asked(NamedTuple):
-    """What `--schedule` and `--microbatches` say, None where they say nothing."""
-
-    schedule: str | None
-    microbatches: int | None
-    actions: tuple[str, ...] | None = None
-    file: str | None = None
-
-
-def read_schedule(schedule: str | None, microbatches: int | None) -> Asked:
-    """Return what the options say; a file also says how many microbatches there are.
-
-    Raises
-    ------
-    InputError
-        If the file holds no schedule, with row and column, or is of other microbatches.
-    """
-    if schedule == PipelineSchedule.GIVEN:
-        raise InputError("--schedule: name the CSV file that gives it, such as my.csv")
-    if schedule is None or not names_file(schedule):
-        return Asked(schedule, microbatches)
-    order = given_order(read_source(schedule).text.splitlines(), schedule)
-    if microbatches not in (None, order.microbatches):
-        raise InputError(
-            f"--microbatches: {microbatches}; {schedule} is of {order.microbatches}: leave it out"
-        )
-    return Asked(PipelineSchedule.GIVEN, order.microbatches, order.texts, schedule)
-
-
-def names_file(schedule: str) -> bool:
-    """Whether `--schedule` names a file."""
-    return schedule.lower().endswith(".csv")
-
-
-def check_schedule_file(asked: Asked, objective: str) -> None:
-    """Raise InputError if a file is given for another objective than a training job."""
-    if asked.actions is not None and objective != "pipeline":
-        raise InputError(f"--schedule: a file is for --objective job, not {objective}")

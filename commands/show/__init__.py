@@ -1,1 +1,1 @@
-"""What commands print: tables for people, JSON objects for programs."""
+"""Output of commands: tables for people, JSON objects for programs."""

@@ -1,4 +1,4 @@
-"""A mapping as people and programs read it: a row per stage, the busiest link, the certificate."""
+"""Output of mappings: a row per stage, the busiest link, the certificate."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMED = 4
 def answer(
     workload: Workload, problem: DeviceMapping, result: Result, report: Report | None
 ) -> dict[str, Any]:
-    """Return what `--json` prints: the keys of solve, the stages, and the busiest link."""
+    """Return the object for `--json`: the keys of solve, the stages, and the busiest link."""
     from ...runtime.verify.report import MappingReport
 
     found = as_dict(workload, problem, result, report)
@@ -55,7 +55,7 @@ def answer(
 
 
 def node_name(topology: Topology, node: int) -> str:
-    """Return what people call a device or switch."""
+    """Return the display name of a device or switch."""
     if node < topology.size:
         return topology.devices[node]
     return f"switch {node - topology.size}"

@@ -1,4 +1,4 @@
-"""What a pipeline gives, as people and programs read it: stages, speed-up, bubble, schedules."""
+"""Output of pipelines: stages, speed-up, bubble, schedules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHARE, LEAST_S, MOST_S, WORTH_S = 0.05, 3.0, 6.0, 1.0
 
 @dataclass(frozen=True)
 class Facts:
-    """What is said of a plan beyond its objective.
+    """Speed-up, bubble and break-even of a plan.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class Facts:
 
 
 def facts_of(workload: Workload, result: Result, *, objective_given: bool) -> Facts | None:
-    """Return what is said of the plan of a result; None for other problems, and without a plan.
+    """Return the facts of a result's plan; None for other problems, and without a plan.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def facts_of(workload: Workload, result: Result, *, objective_given: bool) -> Fa
 
 
 def facts_json(facts: Facts, result: Result) -> dict[str, Any]:
-    """Return what `--json` prints of them."""
+    """Return the facts as an object for `--json`."""
     assert result.plan is not None
     answer: dict[str, Any] = {
         "one_device": facts.gain.one_device,
@@ -173,7 +173,7 @@ def schedule_table(ranked: pd.DataFrame, title: str, of_unit: str) -> Table:
 
 
 def _fold(table: Table) -> None:
-    """Let titles of several words take several lines, so that the table is narrow."""
+    """Break column titles into lines, for narrow tables."""
     for column in table.columns[1:]:
         cells = [str(cell) for cell in column.cells]
         column.no_wrap = False
@@ -181,6 +181,6 @@ def _fold(table: Table) -> None:
 
 
 def schedules_json(ranked: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return what `--json` prints of each schedule."""
+    """Return the objects for `--json` of each schedule."""
     rows = ranked.drop(columns="plan").to_dict("records")
     return [{str(key): value for key, value in row.items()} for row in rows]

@@ -1,4 +1,4 @@
-"""A result as people and programs read it: tables, and the object that `--json` prints."""
+"""Output of results: tables, and the object that `--json` prints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def as_dict(
     report: Report | None,
     facts: Facts | None = None,
 ) -> dict[str, Any]:
-    """Return what `--json` prints; times in the workload's unit, sizes in bytes."""
+    """Return the object for `--json`; times in the workload's unit, sizes in bytes."""
     answer: dict[str, Any] = {
         "workload": workload.name,
         "problem": problem.name,

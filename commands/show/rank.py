@@ -1,7 +1,8 @@
-"""`stagecut solve --schedule all`: schedules against each other."""
+"""Output of `stagecut solve --schedule all`: a ranking of schedules."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,9 +37,8 @@ def rank(
             problem,
             chunks=chunks,
             method=method,
-            limits=limits,
+            limits=replace(limits, since=STARTED),
             on_progress=on_progress,
-            started=STARTED,
         )
     best = ranked.iloc[0]
     if best["fits"] and output is not None:

@@ -1,4 +1,4 @@
-"""A sharding as people and programs read it: how parameters lie, and what is converted."""
+"""Output of shardings: layouts of parameters, and conversions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def answer(
     report: ShardingReport | None,
     facts: Facts | None,
 ) -> dict[str, Any]:
-    """Return what `--json` prints: the keys of solve, properties, conversions, bytes, memory."""
+    """Return the object for `--json`: the keys of solve, properties, conversions, bytes."""
     found = as_dict(workload, problem, result, report, facts)
     program = program_of(workload)
     found["objective_of"] = problem.objective

@@ -13,7 +13,7 @@ from blocks import HEAD, indented, is_mathematics, rules_of, sentences, typeset
 ROOT = Path(__file__).resolve().parents[2]
 PROBLEMS = {
     "throughput": "Throughput",
-    "pipeline": "Training jobs",
+    "job": "Training jobs",
     "latency": "Latency",
     "mapping": "Mapping",
     "sharding": "Sharding",
@@ -106,6 +106,15 @@ def api() -> list[Page]:
             body = "\n\n".join(f"::: stagecut.{homes[name]}" for name in names)
             page = f"# {title[0].upper()}{title[1:]}\n\n{body}\n"
             pages.append(Page(f"api/{title.split(',')[0].replace(' ', '_')}.md", title, page))
+    for room in ROOMS:
+        names = _homes_below(room)
+        body = "\n\n".join(
+            f"::: stagecut.{names[name]}"
+            for name in sorted(names)
+            if name not in homes and not name.isupper()
+        )
+        title = f"stagecut.{room.replace('/', '.')}"
+        pages.append(Page(f"api/{room.replace('/', '_')}.md", title, f"# {title}\n\n{body}\n"))
     if left:
         raise ValueError(f"public names in no group of the package's docstring: {sorted(left)}")
     return pages
@@ -119,6 +128,27 @@ def _homes(source: str) -> dict[str, str]:
             for alias in node.names:
                 if alias.asname == alias.name:
                     homes[alias.name] = f"{node.module}.{alias.name}"
+    return homes
+
+
+#: Packages whose names are public beside those of the package itself.
+ROOMS = (
+    "instances", "instances/formats", "instances/costs", "instances/pytorch", "runtime",
+    "runtime/simulate", "runtime/pictures", "runtime/measure", "runtime/execution", "api",
+)  # fmt: skip
+
+
+def _homes_below(room: str) -> dict[str, str]:
+    """Return where the public names of a package are defined: as imported, or loaded when used."""
+    tree = ast.parse((ROOT / room / "__init__.py").read_text())
+    package, homes = room.replace("/", "."), {}
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.level == 1:
+            for alias in node.names:
+                homes[alias.name] = f"{package}.{node.module}.{alias.name}"
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_MODULES":
+            for module, names in ast.literal_eval(node.value).items():
+                homes |= {name: f"{package}.{module}.{name}" for name in names.split()}
     return homes
 
 

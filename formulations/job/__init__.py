@@ -1,1 +1,1 @@
-"""Training jobs: streams of microbatches, and iterations under a schedule."""
+"""Training jobs: layouts and bounds and programs over them; of a graph, its pipelines."""

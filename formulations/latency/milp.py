@@ -36,7 +36,8 @@ transfers them in, computes, and transfers out. The CPUs are a pool without limi
 
 over nodes v, edges (u, v), calls s, and accelerators d. Nodes of a colour share a device: with one
 call per accelerator they share x; with more, (11) holds for any two. Devices of a kind are
-interchangeable: (12) keeps one order. With links, (6) has other transfers; see (20) to (24) below.
+interchangeable: (12) keeps one order, unless they are named. With links, (6) has other transfers;
+see (20) to (24) below.
 
 Calls that take no time could wait for each other in a circle without the program noticing; that
 never makes its bound wrong, and the verifier refuses such a plan.
@@ -150,6 +151,8 @@ class LatencyData:
         Time units of the workload per time unit of the program.
     horizon, floor
         H, and what no plan ends before, in the program's time unit.
+    named
+        Whether accelerators cannot be exchanged for others of their kind.
     """
 
     task: Task[Latency]
@@ -159,6 +162,7 @@ class LatencyData:
     scale: float
     horizon: float
     floor: float
+    named: bool
 
     @property
     def linked(self) -> bool:
@@ -237,7 +241,7 @@ class LatencyModel:
     def start(self, plan: CallPlacement) -> Start:
         """Return the values of x for a plan; alike accelerators in the order of their starts.
 
-        With links between accelerators they stay what they are.
+        Those that have links or names stay what they are.
         """
         data, costs = self.data, self.data.task.costs
         slot, calls = slots_of(data.task, data.graph, plan)
@@ -245,8 +249,8 @@ class LatencyModel:
         devices = calls.device
         first = {int(d): float(start[devices == d].min()) for d in np.unique(devices)}
         used = [0] * len(data.graph.kinds)
-        where: dict[int, int] = {d: d for d in first} if data.linked else {}
-        for d in () if data.linked else sorted(first, key=lambda d: (first[d], d)):
+        where: dict[int, int] = {d: d for d in first} if data.named else {}
+        for d in () if data.named else sorted(first, key=lambda d: (first[d], d)):
             k = data.graph.kinds.index(int(costs.kind_of[d]))
             alike = np.flatnonzero(costs.kind_of == data.graph.kinds[k])
             where[d] = int(alike[used[k]])
@@ -264,7 +268,13 @@ class LatencyModel:
 
 
 def latency_model(
-    task: Task[Latency], horizon: float, floor: float, *, potentials: bool
+    task: Task[Latency],
+    horizon: float,
+    floor: float,
+    *,
+    potentials: bool,
+    named: bool = False,
+    reference: float | None = None,
 ) -> LatencyModel:
     """State the program.
 
@@ -278,8 +288,12 @@ def latency_model(
         No plan ends earlier.
     potentials
         Whether to state the strong form.
+    named
+        Whether rows may be added that name accelerators: (12) is left out.
+    reference
+        A likely latency: times are scaled to make it 1000. Default: `horizon`.
     """
-    data = latency_data(task, horizon, floor)
+    data = latency_data(task, horizon, floor, named=named, reference=reference)
     m = pyo.ConcreteModel(task.workload.name)
     _variables(m, data)
     links = call_links(task, [d for d, _ in data.calls], data.scale) if data.linked else None
@@ -417,7 +431,7 @@ def _order(m: pyo.ConcreteModel, data: LatencyData) -> None:
 
     def alike(m: pyo.ConcreteModel, d: int) -> object:
         """(12) start_{first call of d} ≤ start_{first call of d+1}  for all d and d + 1 alike."""
-        if d + 1 not in accelerators or kind_of[d] != kind_of[d + 1] or data.linked:
+        if d + 1 not in accelerators or kind_of[d] != kind_of[d + 1] or data.named:
             return pyo.Constraint.Skip
         return m.start[calls.index((d, 0))] <= m.start[calls.index((d + 1, 0))]
 
@@ -431,7 +445,14 @@ def _order(m: pyo.ConcreteModel, data: LatencyData) -> None:
     m.last = pyo.Constraint(nodes, rule=last)
 
 
-def latency_data(task: Task[Latency], horizon: float, floor: float) -> LatencyData:
+def latency_data(
+    task: Task[Latency],
+    horizon: float,
+    floor: float,
+    *,
+    named: bool = False,
+    reference: float | None = None,
+) -> LatencyData:
     """Return the sets and times of the program; the parameters are those of `latency_model`."""
     workload, costs, calls = task.workload, task.costs, task.problem.calls
     accelerators = [d for d, k in enumerate(costs.kind_of.tolist()) if not costs.host[k]]
@@ -440,7 +461,8 @@ def latency_data(task: Task[Latency], horizon: float, floor: float) -> LatencyDa
         for members in workload.colour_classes:
             for v in members:
                 unit[v] = min(members)
-    scale = horizon / 1000.0 if horizon > 0 else 1.0
+    likely = horizon if reference is None else reference
+    scale = likely / 1000.0 if likely > 0 else 1.0
     return LatencyData(
         task=task,
         graph=latency_graph(task, whole_colours=False),
@@ -449,6 +471,7 @@ def latency_data(task: Task[Latency], horizon: float, floor: float) -> LatencyDa
         scale=scale,
         horizon=horizon / scale,
         floor=floor / scale,
+        named=named or bool(task.cluster.links),
     )
 
 

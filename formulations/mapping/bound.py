@@ -13,7 +13,7 @@ time for the rest of stage s. If a necessary condition fails at T, every mapping
 
 The *slack* of a stage is T less its compute. Where it has both terms, each may take what the lower
 bound of the other leaves of the slack. Stronger conditions hold where devices form blocks: see
-`blocks.py`, and `solvers.mapping.threshold_tests`.
+`solvers.mapping.threshold_tests`.
 """
 
 from __future__ import annotations

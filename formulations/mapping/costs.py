@@ -19,6 +19,12 @@ from ...instances import DeviceMapping, ReplicaPlacement, StageCosts
 from ...instances.common.arrays import Floats, Ints, frozen
 from .kernels import ring_stage_times
 
+#: Least ratio of the cheapest route across to the dearest inside.
+MIN_STEP_RATIO = 1.5
+
+#: Levels of the spanning tree that are tried, widest step first.
+MAX_LEVELS = 8
+
 
 @dataclass(frozen=True, eq=False)
 class MappingCosts:
@@ -181,3 +187,34 @@ def stage_times(costs: MappingCosts, slots: Ints, sends_to: Ints) -> Floats:
         costs.latency, costs.inverse, costs.base, costs.boundary, costs.ring, slots, sends_to
     )
     return times
+
+
+def find_blocks(costs: MappingCosts) -> Ints:
+    """Return the number of each device's block, shape (D,); all 0 if there is no structure.
+
+    Every route inside a block is cheaper than every route between two blocks, by what all messages
+    of a batch would cost on them. Single linkage finds all such partitions: the levels of a minimum
+    spanning tree at which no component holds a route as long as the next level. The one with the
+    widest step between inside and across is taken. O(D²) time.
+    """
+    alpha, beta = costs.boundary.sum(axis=0) + costs.ring.sum(axis=0)
+    whole = np.zeros(costs.size, np.int64)
+    if costs.size < 3 or alpha + beta == 0:
+        return whole
+    from scipy.cluster.hierarchy import fcluster, linkage  # takes 0.3 CPU s to import
+    from scipy.spatial.distance import squareform
+
+    cost = alpha * costs.latency + beta * costs.inverse
+    tree = linkage(squareform(np.minimum(cost, cost.T), checks=False), "single")
+    distance = tree[:, 2]
+    step = distance[1:] / np.maximum(distance[:-1], 1e-300)
+    for level in np.argsort(-step, kind="stable")[:MAX_LEVELS].tolist():
+        if step[level] < MIN_STEP_RATIO:
+            return whole
+        label = fcluster(tree, distance[level], "distance")
+        inside = float(cost.max(where=label[:, None] == label[None, :], initial=0.0))
+        if inside * MIN_STEP_RATIO <= distance[level + 1]:
+            _, first, named = np.unique(label, return_index=True, return_inverse=True)
+            block: Ints = np.argsort(np.argsort(first))[named]  # numbered by first device
+            return block
+    return whole

@@ -48,8 +48,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyomo.environ as pyo
 
-from ...instances import DeviceMapping, Workload
+from ...instances import DeviceMapping, ReplicaPlacement, Workload
 from ...instances.common.arrays import Floats, Ints
+from ...instances.common.units import TIME_UNITS
 from ...instances.model.stage_costs import parameter_bytes
 from ..program import Start, Value
 from .milp import Places, add_places
@@ -70,12 +71,15 @@ class JointData:
         Maker, users and bytes of each tensor that another unit needs.
     parameters
         Shape (U,): bytes.
+    unit_s
+        Seconds of the workload's time unit.
     """
 
     unit_of: Ints
     units: Units
     tensors: tuple[tuple[int, tuple[int, ...], float], ...]
     parameters: Floats
+    unit_s: float
 
 
 def joint_data(workload: Workload) -> JointData:
@@ -91,7 +95,8 @@ def joint_data(workload: Workload) -> JointData:
         (int(unit_of[v]), tuple(sorted(needed)), float(workload.output_bytes[v]))
         for v, needed in sorted(users.items())
     )
-    return JointData(unit_of, units, tensors, held.astype(np.float64))
+    unit_s = TIME_UNITS[workload.time_unit]
+    return JointData(unit_of, units, tensors, held.astype(np.float64), unit_s)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,20 +123,30 @@ class JointModel:
         """The Pyomo model."""
         return self.places.model
 
-    def read(self, value: Value) -> tuple[Ints, Ints, Ints]:
-        """Return the stage of each unit, (U,), and slots and sends_to as `Places` reads them."""
+    @property
+    def scale(self) -> float:
+        """Time units of the workload per unit of the model."""
+        return 1 / (self.per_s * self.data.unit_s)
+
+    def read(self, value: Value) -> ReplicaPlacement:
+        """Return the plan, given the value of each variable."""
         last = self.problem.stages - 1
         stage = [
             last - sum(value(self.model.C[v, s]) > 0.5 for s in range(last))
             for v in range(self.data.units.size)
         ]
-        return np.array(stage, np.int64), *self.places.read(value)
+        slots, sends_to = self.places.read(value)
+        of_node = np.array(stage, np.int64)[self.data.unit_of]
+        return ReplicaPlacement(of_node, self.problem.topology.usable[slots], sends_to)
 
-    def start(self, stage: Ints, slots: Ints, sends_to: Ints) -> Start:
-        """Return the values of the whole-number variables for what `read` returns."""
+    def start(self, plan: ReplicaPlacement) -> Start:
+        """Return the values of the whole-number variables for a plan."""
         units, cuts = range(self.data.units.size), range(self.problem.stages - 1)
+        stage = np.zeros(self.data.units.size, np.int64)
+        stage[self.data.unit_of] = plan.stage
+        slots = self.problem.topology.usable_index[plan.slots]
         values = [(self.model.C[v, s], float(stage[v] <= s)) for v in units for s in cuts]
-        return values + self.places.start(slots, sends_to)
+        return values + self.places.start(slots, plan.sends_to)
 
 
 def joint_milp(data: JointData, problem: DeviceMapping, per_s: float) -> JointModel:

@@ -72,6 +72,8 @@ class RuleCase:
 
 
 def _moved(solution: Solution, to: Ints) -> Solution:
+    if np.array_equal(to, np.arange(len(to))):
+        return solution
     if isinstance(solution, Placement):
         return Placement(to[solution.device], tuple(to[list(solution.order)].tolist()))
     if isinstance(solution, CallPlacement):

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+import numpy as np
+
 from ...instances import InfeasibleError, InputError, is_stream
 from ...instances.model.problem import names_stages
 from ..task import Task
@@ -63,7 +65,12 @@ def without_rules(task: Task[Any]) -> RuleCases:
 
 
 def only_case(task: Task[Any]) -> Task[Any]:
-    """Return the task without rules that a task with rules is.
+    """Return the task of `only_rule_case`."""
+    return only_rule_case(task).task
+
+
+def only_rule_case(task: Task[Any]) -> RuleCase:
+    """Return the only case of a task with rules; of one without, and where methods keep rules, it.
 
     Raises
     ------
@@ -72,10 +79,9 @@ def only_case(task: Task[Any]) -> Task[Any]:
     InfeasibleError
         If rules contradict each other.
     """
-    if not task.problem.placement_rules:
-        return task
-    if names_stages(task.problem):
-        return stage_task(task)
+    if not task.problem.placement_rules or names_stages(task.problem):
+        own = stage_task(task) if task.problem.placement_rules else task
+        return RuleCase(own, np.arange(task.cluster.size))
     found = list(islice(without_rules(task).cases, 2))
     if not found:
         raise InfeasibleError(why_no_case(task))
@@ -84,7 +90,7 @@ def only_case(task: Task[Any]) -> Task[Any]:
             "placement rules: they are several programs, one for each way to keep nodes apart or "
             "to choose devices; pin more nodes, or leave out apart or max_stages"
         )
-    return found[0].task
+    return found[0]
 
 
 def why_no_case(task: Task[Any]) -> str:

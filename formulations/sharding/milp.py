@@ -54,7 +54,7 @@ from typing import Any
 import numpy as np
 import pyomo.environ as pyo
 
-from ...instances import Role
+from ...instances import Role, TensorSharding
 from ...instances.common.arrays import Ints
 from ..program import Start, Value
 from .costs import ShardingCosts, Use
@@ -82,16 +82,20 @@ class ShardingModel:
     model: pyo.ConcreteModel
     scale: float
 
-    def read(self, value: Value) -> Ints:
-        """Return the choice of each operator, given the value of each variable."""
+    def read(self, value: Value) -> TensorSharding:
+        """Return the plan, given the value of each variable."""
         taken = [
             [value(self.model.x[v, k]) for k in range(len(choices.cost))]
             for v, choices in enumerate(self.costs.choices)
         ]
-        return np.array([int(np.argmax(values)) for values in taken], np.int64)
+        chosen = np.array([int(np.argmax(values)) for values in taken], np.int64)
+        return TensorSharding(self.costs.signature(chosen))
 
-    def start(self, chosen: Ints) -> Start:
-        """Return the values of x for choices."""
+    def start(self, plan: TensorSharding) -> Start | None:
+        """Return the values of x for a plan; None if it makes a choice that is not allowed."""
+        chosen = self.costs.chosen(plan.signature)
+        if chosen is None:
+            return None
         return [(var, float(chosen[v] == k)) for (v, k), var in self.model.x.items()]
 
 

@@ -71,10 +71,6 @@ HEAVIEST = 8
 WHOLE = float(1 << 30)
 
 
-#: What rounding in sums can make the bound too high by, relatively.
-COUNTING_SLACK = 1e-7
-
-
 #: Units in the largest set tried: what counts is few and heavy.
 MAX_HEAVIEST = 500
 

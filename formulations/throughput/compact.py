@@ -65,8 +65,9 @@ on e; `fetches` where t is on d, and o on no linked device; `stores` where o is 
 linked one. Whatever enters or leaves a device does so in one of these ways: (21) and (22), implied,
 keep the relaxation as strong as without links.
 
-Contiguous pieces can run one after the other in whatever order of devices, with N places. Where
-CPUs are free, each node on one is a piece:
+Where devices are no places in the pipeline, as they have links or names, contiguous pieces can run
+one after the other in whatever order of devices, with N places. Where CPUs are free, each node on
+one is a piece:
 
     rank_v ≤ place_d + N (1 − x_{v,d})                                                      (23)
     rank_v ≥ place_d − N (1 − x_{v,d})                                                      (24)
@@ -89,8 +90,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyomo.environ as pyo
 
-from ...instances import Throughput
-from ...instances.common.arrays import Floats, Ints
+from ...instances import Placement, Throughput
+from ...instances.common.arrays import Floats
 from ...instances.model.contiguity import pipeline_edges
 from ..program import Start, Value, at
 from ..task import Task
@@ -187,8 +188,8 @@ class Compact:
         """Time units of the workload per unit of the model."""
         return self.data.scale
 
-    def read(self, value: Value) -> Ints:
-        """Return the device of each node, given the value of each variable."""
+    def read(self, value: Value) -> Placement:
+        """Return the placement, given the value of each variable."""
         costs, graph = self.data.task.costs, self.graph
         used = [0] * len(costs.count)
         first = np.concatenate([[0], np.cumsum(costs.count)])
@@ -205,18 +206,18 @@ class Compact:
             elif (taken == d).any():
                 device[d] = first[slot.kind] + used[slot.kind]
                 used[slot.kind] += 1
-        return graph.expand(device[taken])
+        return Placement(graph.expand(device[taken]))
 
-    def start(self, placement: Ints) -> Start | None:
-        """Return the values of the whole-number variables for a placement of the nodes.
+    def start(self, solution: Placement) -> Start | None:
+        """Return the values of the whole-number variables for a placement.
 
         None if the program leaves the placement out: it breaks a rule.
         """
-        data, m = self.data, self.model
+        data, m, placement = self.data, self.model, solution.device
         units = data.graph.restrict(placement)
         if not np.array_equal(data.graph.expand(units), placement):
             return None
-        slots = slot_of_device(data.task, data.graph, data.slots, placement)
+        slots = slot_of_device(data, placement)
         if slots is None:
             return None
         slot_of = [slots[int(d)] for d in units]
@@ -233,13 +234,14 @@ def compact(
     cutoff: float = math.inf,
     floor: float = 0.0,
     watch: Callable[[], None] = lambda: None,
+    named: bool = False,
 ) -> Compact:
     """State the program of a task.
 
     U units, E nets of P pins in all, D slots: D·(U + 2E) columns and 2·D·P rows, for contiguous
     splits D times the pipeline's edges more. Every rule of the problem is in it, so an optimal
     solution is an optimal placement; devices of a kind are interchangeable, and of placements that
-    differ only in that the program keeps one.
+    differ only in that the program keeps one, unless devices are `named`.
 
     Parameters
     ----------
@@ -252,13 +254,16 @@ def compact(
         No placement has a lower objective than this.
     watch
         Called every now and then; raise from it to give up.
+    named
+        Whether rows may be added that name devices: each is a slot then and stays itself, and a
+        contiguous split has its pieces in whatever order of devices, (23) to (27).
 
     Raises
     ------
     InfeasibleError
         If some node fits on no device, or the sizes are too large in all.
     """
-    data = compact_data(task, reference, cutoff, floor)
+    data = compact_data(task, reference, cutoff, floor, named=named)
     m = pyo.ConcreteModel(task.workload.name)
     _variables(m, data)
     _placements(m, data)
@@ -269,9 +274,9 @@ def compact(
         add_flows(m, flows)
     _loads(m, data, flows)
     _objective(m, data)
-    if not data.linked:  # else devices of a kind differ by their links
+    if not data.named:
         break_symmetry(m, data)
-    if data.ordered and data.linked:
+    if data.ordered and data.named:
         in_some_order(m, data)
     elif data.ordered:
         in_pipeline_order(m, data)

@@ -91,6 +91,8 @@ class CompactData:
         no longer than `limit` for it.
     gaps
         Whether the pieces have an order, and every node on a CPU is a piece of its own.
+    named
+        Whether the slots are devices that cannot be exchanged for others of their kind.
     """
 
     task: Task[Throughput]
@@ -101,6 +103,7 @@ class CompactData:
     floor: float
     allowed: frozenset[tuple[int, int]]
     gaps: bool
+    named: bool
 
     @property
     def linked(self) -> bool:
@@ -172,7 +175,12 @@ class CompactData:
 
 
 def compact_data(
-    task: Task[Throughput], reference: float | None, cutoff: float, floor: float
+    task: Task[Throughput],
+    reference: float | None,
+    cutoff: float,
+    floor: float,
+    *,
+    named: bool = False,
 ) -> CompactData:
     """Return the data of the program; the parameters are those of `compact.compact`.
 
@@ -182,7 +190,8 @@ def compact_data(
         If some node fits on no device, or the sizes are too large in all.
     """
     problem, costs = task.problem, task.costs
-    slots = slots_of(task)
+    named = named or bool(task.cluster.links)
+    slots = slots_of(task, named=named)
     ordered = problem.split == "contiguous"
     free = problem.cpu_split == "free"
     gaps = ordered and free and any(costs.host[slot.kind] for slot in slots)
@@ -209,17 +218,17 @@ def compact_data(
             f"nodes {nodes} must share a device and wait for others between them, which no "
             "kind of device that takes them allows under a contiguous split"
         )
-    return CompactData(task, graph, slots, scale, limit, floor / scale, allowed, gaps)
+    return CompactData(task, graph, slots, scale, limit, floor / scale, allowed, gaps, named)
 
 
-def slots_of(task: Task[Throughput]) -> tuple[CompactSlot, ...]:
+def slots_of(task: Task[Throughput], *, named: bool) -> tuple[CompactSlot, ...]:
     """Return the slots of a task.
 
-    One per device; for contiguous splits, one per position and kind of device, and one per CPU
-    core where cores are free. With links between devices one per device.
+    One per device; for contiguous splits whose devices need no name, one per position and kind of
+    device, and one per CPU core where cores are free.
     """
     costs, problem = task.costs, task.problem
-    if problem.split != "contiguous" or task.cluster.links:
+    if problem.split != "contiguous" or named:
         return tuple(CompactSlot(int(k), d) for d, k in enumerate(costs.kind_of))
     free = costs.host if problem.cpu_split == "free" else np.zeros_like(costs.host)
     kinds = [k for k in range(len(costs.count)) if costs.count[k] and not free[k]]
@@ -236,18 +245,17 @@ def heaviest_first(graph: Hypergraph) -> Ints:
     return rank
 
 
-def slot_of_device(
-    task: Task[Throughput], graph: Hypergraph, slots: tuple[CompactSlot, ...], placement: Ints
-) -> Mapping[int, int] | None:
+def slot_of_device(data: CompactData, placement: Ints) -> Mapping[int, int] | None:
     """Return the slot that stands for each device in a placement of the nodes.
 
     Devices of a kind are renamed as the program wants them: in the order of their first units,
-    or, in a pipeline, of their pieces; with links between devices they stay what they are. None if
-    the pieces cannot be ordered.
+    or, in a pipeline, of their pieces; those that have names stay what they are. None if the
+    pieces cannot be ordered.
     """
     import networkx as nx
 
-    if task.cluster.links:
+    task, graph, slots = data.task, data.graph, data.slots
+    if data.named:
         return {d: d for d in range(len(slots))}
     costs = task.costs
     by_device = {slot.device: i for i, slot in enumerate(slots) if slot.device is not None}

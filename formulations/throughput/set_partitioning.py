@@ -42,11 +42,13 @@ D. M. Ryan, B. A. Foster, "An integer programming approach to scheduling", 1981 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyomo.environ as pyo
 
-from ...instances import Throughput
+from ...instances import Placement, Throughput
+from ..program import Start, Value
 from ..task import Task
 from .hypergraph import Hypergraph
 from .whole_bytes import room_of
@@ -56,6 +58,46 @@ Column = tuple[frozenset[int], int, float]
 
 #: More units than this have too many sets to list.
 MOST_UNITS = 14
+
+
+@dataclass(frozen=True, eq=False)
+class SetPartitioning:
+    """The program over given sets, with its reader; times are in the workload's unit.
+
+    Parameters
+    ----------
+    task, graph, columns
+        What it is stated over.
+    model
+        The Pyomo model.
+    """
+
+    task: Task[Throughput]
+    graph: Hypergraph
+    columns: Sequence[Column]
+    model: pyo.ConcreteModel
+    scale: float = 1.0
+
+    def read(self, value: Value) -> Placement:
+        """Return the placement, given the value of each variable."""
+        count = self.task.costs.count
+        free = (np.cumsum(count) - count).tolist()
+        device = np.zeros(self.graph.size, np.int64)
+        for s, (members, kind, _) in enumerate(self.columns):
+            if value(self.model.x[s]) > 0.5:
+                device[list(members)] = free[kind]
+                free[kind] += 1
+        return Placement(self.graph.expand(device))
+
+    def start(self, solution: Placement) -> Start:
+        """Return the values of the whole-number variables for a placement."""
+        units, kind_of = self.graph.restrict(solution.device), self.task.costs.kind_of
+        held = {
+            (frozenset(np.flatnonzero(units == d).tolist()), int(kind_of[d]))
+            for d in np.unique(units).tolist()
+        }
+        taken = [float((members, kind) in held) for members, kind, _ in self.columns]
+        return [(self.model.x[s], there) for s, there in enumerate(taken)]
 
 
 def load_of(graph: Hypergraph, kind: int, members: frozenset[int], *, overlap: bool) -> float:

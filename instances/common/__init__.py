@@ -1,1 +1,1 @@
-"""What every room uses: errors, units, named options, escapes, arrays and compiled kernels."""
+"""Shared basics: errors, units, named options, escapes, arrays and compiled kernels."""

@@ -41,7 +41,7 @@ def rebuild(value: Any) -> tuple[type[Any], tuple[object, ...]]:
 def checked(
     values: Iterable[Any] | NDArray[Any], dtype: DTypeLike, what: str, columns: int | None = None
 ) -> NDArray[Any]:
-    """Return `values` as a new read-only array, or say that `what` cannot be one.
+    """Return `values` as a new read-only array, or raise InputError about `what`.
 
     Parameters
     ----------

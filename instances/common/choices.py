@@ -1,4 +1,4 @@
-"""The named options of problems, models and results: an enum each, its values the texts in files.
+"""Named options of problems, models and results: an enum each, with the texts of files as values.
 
 Wherever one is asked for, its text will do: ``Throughput(split="contiguous")`` is
 ``Throughput(split=Split.CONTIGUOUS)``. What the options mean stands with the fields that take them.
@@ -13,7 +13,7 @@ from .errors import InputError, quote
 
 
 class Choice(StrEnum):
-    """One of a few named options; shows itself as its text, and equals it."""
+    """Named option: an enum whose values are, and equal, their texts in files."""
 
     def __repr__(self) -> str:
         return repr(self.value)
@@ -70,7 +70,7 @@ def choose(record: object, **choices: type[Choice]) -> None:
 
 
 class Split(Choice):
-    """What a device's nodes must be like; see `Throughput`.
+    """Contiguity required of each device's nodes; see `Throughput`.
 
     Examples
     --------
@@ -85,7 +85,7 @@ class Split(Choice):
 
 
 class CpuSplit(Choice):
-    """What a CPU core's nodes must be like; see `Throughput`.
+    """Contiguity required of the nodes of CPU cores; see `Throughput`.
 
     Examples
     --------
@@ -99,7 +99,7 @@ class CpuSplit(Choice):
 
 
 class Pipeline(Choice):
-    """How forward and backward passes take turns; see `Throughput`.
+    """Order of forward and backward passes in the steady state; see `Throughput`.
 
     Examples
     --------
@@ -140,7 +140,7 @@ NAMED_SCHEDULES = tuple(
 
 
 class Recomputation(Choice):
-    """Whether layers compute activations again in the backward pass; see `PipelineJob`.
+    """Activation recomputation in the backward pass; see `PipelineJob`.
 
     Examples
     --------
@@ -187,7 +187,7 @@ class Optimizer(Choice):
 
 
 class Precision(Choice):
-    """Of weights, gradients and optimizer state of a training job; see `PipelineJob`.
+    """Number formats of weights, gradients and optimizer state; see `PipelineJob`.
 
     Examples
     --------
@@ -201,7 +201,7 @@ class Precision(Choice):
 
 
 class MappingMode(Choice):
-    """Which messages a mapping counts; see `DeviceMapping`.
+    """Communication that a mapping counts: between stages, within them, or both.
 
     Examples
     --------
@@ -218,7 +218,7 @@ class MappingMode(Choice):
 
 
 class Collective(Choice):
-    """How a mapping's all-reduces are done; see `DeviceMapping`.
+    """Algorithm of a mapping's all-reduces; see `DeviceMapping`.
 
     Examples
     --------
@@ -234,7 +234,7 @@ class Collective(Choice):
 
 
 class MappingObjective(Choice):
-    """What a mapping minimises the maximum of; see `DeviceMapping`.
+    """Objective of a mapping, a maximum; see `DeviceMapping`.
 
     Examples
     --------
@@ -250,7 +250,7 @@ class MappingObjective(Choice):
 
 
 class Role(Choice):
-    """What a node of a tensor program is; see `Operator`.
+    """Role of a node in a tensor program: operator, parameter or input; see `Operator`.
 
     Examples
     --------
@@ -264,7 +264,7 @@ class Role(Choice):
 
 
 class ShardingObjective(Choice):
-    """What a sharding minimises; see `Sharding`.
+    """Objective of a sharding; see `Sharding`.
 
     Examples
     --------
@@ -280,7 +280,7 @@ class ShardingObjective(Choice):
 
 
 class Routing(Choice):
-    """Which routes messages take; see `Topology`.
+    """Routing rule for messages; see `Topology`.
 
     Examples
     --------
@@ -294,7 +294,7 @@ class Routing(Choice):
 
 
 class Tied(Choice):
-    """What weights that several operators use mean; see `profile`.
+    """Treatment of weights that several operators use; see `profile`.
 
     Examples
     --------
@@ -307,7 +307,7 @@ class Tied(Choice):
 
 
 class Status(Choice):
-    """What a search has found; see `Result`.
+    """Outcome of a search; see `Result`.
 
     Examples
     --------
@@ -324,7 +324,7 @@ class Status(Choice):
 
 
 class Limit(Choice):
-    """What ended a search; see `Result`.
+    """Reason why a search ended; see `Result`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The errors a user can act on: one line each, never a traceback."""
+"""Errors that users can act on: one line each, never a traceback."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def quote(value: object, width: int = 40) -> str:
 
 @contextmanager
 def prefix_errors(file: str, name: str) -> Iterator[None]:
-    """Let an InputError about the value `name` name the `file` that the value comes from."""
+    """Prefix InputErrors about the value `name` with its `file`."""
     try:
         yield
     except InputError as error:

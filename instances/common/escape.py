@@ -1,4 +1,4 @@
-"""Text from files on its way elsewhere: one function for each language that we write.
+"""Escaping of text from files: a function for each language that is written.
 
 Names of workloads, nodes, devices and methods come from files, and may hold anything. Nothing that
 stands in a file may become code, markup or a formula where it is written to.

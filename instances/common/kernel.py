@@ -1,10 +1,11 @@
-"""Kernels: functions that are interpreted while they have little to do, and compiled for more.
+"""Kernels: functions over arrays, interpreted for little work and compiled by numba for more.
 
 Compiling takes one to two seconds for every hundred lines, once per machine. Interpreting takes
 some hundred times as long as compiled code, and for a graph of a hundred nodes that is still less.
-So the first turns of their loops are interpreted, up to a small part of the time that compiling
-takes. A call that is interrupted there begins anew, compiled, as all later ones of its kernel. What
-comes out is the same either way.
+So the first iterations of their loops are interpreted, up to a small part of the time that
+compiling takes. A call that is interrupted there begins anew, compiled, as all later ones of its
+kernel. The results are the same either way. A search may forbid compiling for a block, such as
+beyond the gap asked for. Cached machine code counts for the same code, constants and options only.
 
 A kernel has no annotations, as numba infers types; its arguments are arrays, numbers, and named
 tuples of them, and it changes nothing but those arrays. It may call other kernels.
@@ -20,16 +21,22 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cached_property, update_wrapper
 from operator import length_hint
 from pathlib import Path
-from types import FunctionType, MappingProxyType
+from types import CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 import numpy as np
 
-from .compiling import NotCompiled, may_compile
-from .ingredients import ingredients
+#: Conditions for compiling what has not been compiled on this machine, the innermost last.
+_conditions: ContextVar[tuple[Callable[[], bool], ...]] = ContextVar("_conditions", default=())
+
+
+class NotCompiled(Exception):
+    """A kernel has too much to do to be interpreted, and is not to be compiled now."""
+
 
 #: Turns of loops that are interpreted before anything is compiled or loaded: some 0.2 s, half of
 #: what importing numba takes.
@@ -69,35 +76,6 @@ _unkept: set[Kernel] = set()
 
 #: What to tell the user then.
 NOT_KEPT = "what was compiled cannot be kept; set NUMBA_CACHE_DIR to a folder that can be written"
-
-
-def compiling() -> bool:
-    """Return whether a kernel is being compiled, which happens once per machine."""
-    return bool(_compiling)
-
-
-def unkept() -> bool:
-    """Return whether a kernel was compiled that later processes will have to compile again."""
-    return bool(_unkept)
-
-
-def load_numba() -> Any:
-    """Return numba, set by the environment alone.
-
-    Of itself it also follows a file in the working directory, even to a folder of compiled code.
-    """
-    import numba
-
-    if numba.core.config._config_fname:
-        numba.core.config._config_fname = ""
-        numba.core.config.reload_config()
-    return numba
-
-
-def compile_at_once() -> None:
-    """Interpret nothing from now on in this process, so that all that is called gets compiled."""
-    global TURNS, TURNS_PER_BYTE
-    TURNS = TURNS_PER_BYTE = 0
 
 
 class Kernel:
@@ -156,7 +134,7 @@ class Kernel:
         return self.compiled(*arguments)
 
     def _turns_left(self) -> int:
-        """Return how many turns of loops may be interpreted."""
+        """Return the number of loop iterations that may still be interpreted."""
         if DISABLED:
             return sys.maxsize
         if _taken < TURNS:
@@ -167,7 +145,7 @@ class Kernel:
         return min(TURNS_PER_BYTE * size - self.turns, MOST_TURNS - _taken)
 
     def _interpret(self, arguments: tuple[Any, ...], most: int) -> Any:
-        """Call the function as Python; raises StopIteration after so many turns."""
+        """Call the function as Python; raise StopIteration after that many loop iterations."""
         global _taken
         turns = iter(range(most))
         function, spaces = self._interpreted
@@ -183,13 +161,13 @@ class Kernel:
 
     @cached_property
     def _interpreted(self) -> tuple[Callable[..., Any], dict[Kernel, dict[str, Any]]]:
-        """The function as Python that counts turns, and the globals of it and all that it calls."""
+        """The function in Python with counted loop iterations, and the globals it runs in."""
         spaces: dict[Kernel, dict[str, Any]] = {}
         return _counted(self, spaces), spaces
 
     @cached_property
     def compiled(self) -> Any:
-        """The function as numba has it."""
+        """The numba dispatcher of the function."""
         njit = load_numba().njit
         space = dict(self.function.__globals__)
         copy = FunctionType(self.function.__code__, space, self.function.__name__)
@@ -207,7 +185,7 @@ class Kernel:
         return self.compiled
 
     def _compile(self, arguments: tuple[Any, ...]) -> None:
-        """Compile for arguments like these, or load what was compiled before.
+        """Compile for the types of these arguments, or load the cached machine code.
 
         numba raises any error for what it cannot load (damaged, of other versions) or keep (no
         room): files of before are removed; if that does not help, none are used. An error with no
@@ -242,7 +220,7 @@ class Kernel:
 
     @property
     def _files(self) -> list[Path]:
-        """Where numba keeps it: for each kind of arguments one file, and an index."""
+        """Paths of numba's cache: an index, and a file for each signature."""
         if self in _unkept or self.compiled.stats.cache_path is None:
             return []
         code = self.function.__code__
@@ -251,7 +229,7 @@ class Kernel:
 
     @cached_property
     def _cached(self) -> bool:
-        """Whether it was compiled before, on this machine; perhaps for other arguments."""
+        """Whether machine code is cached, perhaps for other signatures."""
         return bool(self._files)
 
     @contextmanager
@@ -265,6 +243,35 @@ class Kernel:
             yield
         finally:
             _compiling.remove(self)
+
+
+def compiling() -> bool:
+    """Return whether a kernel is being compiled, which happens once per machine."""
+    return bool(_compiling)
+
+
+def unkept() -> bool:
+    """Return whether a kernel was compiled that later processes will have to compile again."""
+    return bool(_unkept)
+
+
+def load_numba() -> Any:
+    """Return numba, set by the environment alone.
+
+    Of itself it also follows a file in the working directory, even to a folder of compiled code.
+    """
+    import numba
+
+    if numba.core.config._config_fname:
+        numba.core.config._config_fname = ""
+        numba.core.config.reload_config()
+    return numba
+
+
+def compile_at_once() -> None:
+    """Interpret nothing from now on in this process, so that all that is called gets compiled."""
+    global TURNS, TURNS_PER_BYTE
+    TURNS = TURNS_PER_BYTE = 0
 
 
 @contextmanager
@@ -317,7 +324,7 @@ def _parts(kernel: Kernel) -> dict[Kernel, None]:
 
 
 def _remove_files(kernels: Iterable[Kernel]) -> None:
-    """Remove what numba kept of kernels, as far as that is allowed."""
+    """Remove numba's cache files of kernels, as far as permissions allow."""
     for kernel in kernels:
         for file in kernel._files:
             with suppress(OSError):
@@ -358,3 +365,70 @@ def _arrays(arguments: tuple[Any, ...]) -> Iterator[Any]:
 def _plain(value: Any) -> Any:
     """Return a number of NumPy's as one of Python's, as numba does."""
     return value.item() if isinstance(value, np.generic) else value
+
+
+def may_compile() -> bool:
+    """Return whether all conditions hold; those behind one that does not are not asked."""
+    return all(may() for may in reversed(_conditions.get()))
+
+
+@contextmanager
+def compiled_only_if(may: Callable[[], bool]) -> Iterator[None]:
+    """Raise `NotCompiled` from kernels that need compiling while `may` returns False.
+
+    It counts for this thread; what was compiled on this machine before is used all the same.
+    """
+    token = _conditions.set((*_conditions.get(), may))
+    try:
+        yield
+    finally:
+        _conditions.reset(token)
+
+
+@contextmanager
+def compiled_to_come_near(near: Callable[[], bool]) -> Iterator[None]:
+    """Compile in the body until `near`; end it if compiling goes on beyond."""
+    waited = declined = False
+
+    def worth_it() -> bool:
+        nonlocal waited, declined
+        there = near()
+        declined = waited and there
+        waited = waited or not there
+        return not declined
+
+    try:
+        with compiled_only_if(worth_it):
+            yield
+    except NotCompiled:
+        if not declined:
+            raise
+
+
+def ingredients(function: FunctionType, options: Mapping[str, Any]) -> Iterator[object]:
+    """Yield the code, constants and options that determine a function's results.
+
+    Parameters
+    ----------
+    options
+        That it is compiled with.
+    """
+    yield sorted(options.items())
+    space, codes = function.__globals__, [function.__code__]
+    while codes:
+        code = codes.pop()
+        yield code.co_code, code.co_varnames, code.co_names
+        codes += [item for item in code.co_consts if isinstance(item, CodeType)]
+        yield [item for item in code.co_consts if not isinstance(item, CodeType)]
+        for name in code.co_names:
+            value = space.get(name)
+            if isinstance(value, ModuleType):  # its constants, taken as attributes
+                yield from ((n, vars(value)[n]) for n in code.co_names if _constant(value, n))
+            elif isinstance(value, type):
+                yield name, getattr(value, "_fields", ())
+            elif not callable(value):
+                yield name, value
+
+
+def _constant(module: ModuleType, name: str) -> bool:
+    return isinstance(vars(module).get(name), int | float | tuple)

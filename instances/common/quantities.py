@@ -1,9 +1,12 @@
-"""Times, sizes and tables as people read them."""
+"""Times in units, sizes in bytes, percentages and tables as text; checks of counts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+
+from .errors import InputError, quote
+from .units import MOST_COUNT
 
 
 def show_bytes(size: float) -> str:
@@ -53,7 +56,7 @@ def show_gap(gap: float) -> str:
 
 
 def show_proved(gap: float, status: str) -> str:
-    """Return a gap with what it says of the plan."""
+    """Return a gap as text, with its meaning for the plan."""
     proved = "optimal" if status == "optimal" else "no plan is better by more"
     return f"{show_gap(gap)} ({proved})"
 
@@ -82,3 +85,19 @@ def text_table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: int =
         ).rstrip()
         for line in lines
     )
+
+
+def check_count(option: str, value: object, most: int = MOST_COUNT) -> None:
+    """Raise InputError unless `value` is a whole number from 1 to `most`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{option}: {quote(value)}; it must be a whole number of at least 1")
+    if value > most:
+        raise InputError(f"{option}: {quote(value)}; it must be at most {most}")
+
+
+def check_counts(option: str, values: tuple[int, ...] | None) -> None:
+    """Raise InputError unless `values` is None or holds at least one count."""
+    for value in values or ():
+        check_count(option, value)
+    if values == ():
+        raise InputError(f"{option}: empty; allow at least one, or give None for all")

@@ -1,4 +1,4 @@
-"""Search in graphs."""
+"""Reachability in directed graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Units of time, and what nodes are called by."""
+"""Units of time, limits of numbers, and the type of node ids."""
 
 from __future__ import annotations
 

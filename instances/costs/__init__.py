@@ -6,3 +6,15 @@ divided. From these `layers.py` counts operations, bytes and collectives of each
 `experts.py` has what routed experts compute and send. `activations.py` counts what a layer type
 keeps, `memory.py` adds up what a rank holds, `traffic.py` counts the collectives of an iteration.
 """
+
+from __future__ import annotations
+
+from ..common.lazy import loader, names_of
+
+#: Module → the names that it gives.
+_MODULES = {
+    "description": "ModelDescription",
+    "hardware": "TrainingCluster",
+}
+__getattr__ = loader(__name__, _MODULES)
+__all__ = names_of(_MODULES)  # noqa: PLE0605, RUF100

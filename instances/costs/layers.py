@@ -12,7 +12,7 @@ sequence parallelism, T without.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
@@ -409,7 +409,7 @@ def recomputed(part: LayerPart, layout: Layout) -> float:
     return float(Recompute.MOE in modules and part.module.startswith(("moe", "shared_experts")))
 
 
-def add_up(parts: list[LayerPart], at: Setting) -> LayerTime:
+def add_up(parts: Sequence[LayerPart], at: Setting) -> LayerTime:
     """Return the passes of some parts; the host issues their kernels no faster than it can.
 
     A pass takes (d^q + h^q)^(1/q), d seconds of the device and h of the host: the longer of both
@@ -485,6 +485,14 @@ class LayerTimes:
     further: LayerTime
 
 
+@dataclass(frozen=True)
+class PricedParts:
+    """Parts of every layer type, and the times that they make without recomputation."""
+
+    parts: tuple[tuple[LayerPart, ...], ...]
+    times: LayerTimes
+
+
 #: Fields of a layout that the time of a layer depends on.
 _DECIDES = (
     "tensor", "sequence_parallel", "context", "context_kind", "expert", "expert_tensor",
@@ -511,6 +519,7 @@ class LayerPrices:
             model.layer_types.index(block) for block in (*model.encoder, *model.blocks)
         )
         self._known: dict[tuple[object, ...], LayerTimes] = {}
+        self._parts: dict[tuple[object, ...], PricedParts] = {}
         self._others: dict[tuple[int, Software], LayerPrices] = {}
         self._decides = attrgetter(*_DECIDES)
 
@@ -536,28 +545,35 @@ class LayerPrices:
         return known
 
     def _price(self, layout: Layout) -> LayerTimes:
-        model = self.model
         plain = Setting(replace(layout, recompute=frozenset()), self.cluster, self.calibration)
+        key = self._decides(plain.layout)
+        known = self._parts.get(key)
+        if known is None:
+            known = self._parts[key] = self._price_parts(plain)
+        recomputed = known.times.blocks
+        if layout.recompute:
+            at = Setting(layout, self.cluster, self.calibration)
+            recomputed = tuple(add_up(parts, at) for parts in known.parts)
+        return replace(known.times, recomputed=recomputed)
+
+    def _price_parts(self, plain: Setting) -> PricedParts:
+        """Price every layer type's parts, and all that is not recomputed."""
+        model, layout = self.model, plain.layout
         encoded = (model.encoder_sequence or layout.sequence) if model.encoder else 0
-        parts = {}
+        priced = []
         for block in model.layer_types:
             at = plain
             if block in model.encoder and model.encoder_sequence:
-                shorter = replace(plain.layout, sequence=model.encoder_sequence)
+                shorter = replace(layout, sequence=model.encoder_sequence)
                 at = Setting(shorter, self.cluster, self.calibration)
-            parts[block] = list(block_parts(at, block, model.hidden, encoded))
-        blocks = tuple(add_up(parts[block], plain) for block in model.layer_types)
-        recomputed = blocks
-        if layout.recompute:
-            at = Setting(layout, self.cluster, self.calibration)
-            recomputed = tuple(add_up(parts[block], at) for block in model.layer_types)
+            priced.append(tuple(block_parts(at, block, model.hidden, encoded)))
+        blocks = tuple(add_up(parts, plain) for parts in priced)
         head = add_up(list(head_parts(model, plain)), plain)
         further = add_up(
             [linear(plain, "mtp", model.hidden, 2 * model.hidden), *head_parts(model, plain)], plain
         )
-        return LayerTimes(
-            blocks, recomputed, add_up(list(embedding_parts(model, plain)), plain), head, further
-        )
+        embedding = add_up(list(embedding_parts(model, plain)), plain)
+        return PricedParts(tuple(priced), LayerTimes(blocks, blocks, embedding, head, further))
 
 
 def head_parts(model: ModelDescription, at: Setting) -> Iterator[LayerPart]:

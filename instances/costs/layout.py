@@ -187,6 +187,10 @@ class Overlap:
         Dispatch and combine of experts, beside another microbatch's computation.
     messages
         Pipeline messages, beside the passes of other microbatches.
+    iterations
+        A pipeline rank's next iteration, beside what other ranks have left of this one: no rank
+        waits for a norm of gradients over all of them, or the step is taken first and validated
+        afterwards.
     """
 
     gradients: bool = True
@@ -194,6 +198,7 @@ class Overlap:
     tensor: bool = False
     experts: bool = False
     messages: bool = True
+    iterations: bool = False
 
 
 @dataclass(frozen=True)
@@ -238,7 +243,8 @@ class Layout:
     recompute
         Modules whose activations are computed again.
     recompute_layers
-        Layers of each model stage in which they are; None: all.
+        Layers in which they are, from a stage's first on: of every model stage, or of each; None:
+        all.
     stage_layers
         Layers of each model stage in the model's order (``pipeline · chunks`` counts, which sum to
         the model's layers); empty: even, the first stages taking one more where they do not divide.
@@ -290,7 +296,7 @@ class Layout:
     sequence: int = 2048
     schedule: JobSchedule = JobSchedule.ONE_F_ONE_B
     recompute: frozenset[Recompute] = field(default_factory=frozenset)
-    recompute_layers: int | None = None
+    recompute_layers: int | tuple[int, ...] | None = None
     stage_layers: tuple[int, ...] = ()
     mtp_stage: int = -1
     recipe: Recipe = MEGATRON_BF16
@@ -343,6 +349,16 @@ class Layout:
         each, more = divmod(layers, self.stages)
         return tuple(each + (1 if stage < more else 0) for stage in range(self.stages))
 
+    def recomputed_layers(self, stage: int, layers: int) -> int:
+        """Count the recomputed layers of a model stage that has so many layers."""
+        if not self.recompute:
+            return 0
+        if self.recompute_layers is None:
+            return layers
+        if isinstance(self.recompute_layers, int):
+            return min(layers, self.recompute_layers)
+        return min(layers, self.recompute_layers[stage])
+
     @property
     def expert_data(self) -> int:
         """Replicas of each routed expert."""
@@ -379,9 +395,9 @@ def check_layout(model: ModelDescription, layout: Layout, cluster: TrainingClust
     """
     _check_counts(layout)
     _check_devices(layout, cluster)
-    _check_heads(model, layout)
+    check_heads(model, layout)
     _check_profiled(model, layout)
-    _check_experts(model, layout)
+    check_experts(model, layout)
     check_stages(model, layout)
     _check_batch(layout)
     check_precision(layout, cluster)
@@ -397,10 +413,17 @@ def _check_counts(layout: Layout) -> None:
         value = getattr(layout, name)
         if not isinstance(value, int) or not 1 <= value <= MOST_COUNT:
             raise InputError(f"{name}: {quote(value)}; it must be a whole number of at least 1")
-    for name, none in (("shard_group", 0), ("recompute_layers", None)):
-        value = getattr(layout, name)
-        if value != none and (not isinstance(value, int) or not 0 <= value <= MOST_COUNT):
-            raise InputError(f"{name}: {quote(value)}; it must be a whole number, 0 or above")
+    again = layout.recompute_layers
+    given = () if again is None else (again,) if isinstance(again, int) else tuple(again)
+    for name, values in (("shard_group", (layout.shard_group,)), ("recompute_layers", given)):
+        for value in values:
+            if not isinstance(value, int) or not 0 <= value <= MOST_COUNT:
+                raise InputError(f"{name}: {quote(value)}; it must be a whole number, 0 or above")
+    if isinstance(again, tuple) and len(again) != layout.stages:
+        raise InputError(
+            f"recompute_layers: {len(again)} counts for {layout.stages} stages; give one, or "
+            f"{layout.stages}"
+        )
     if layout.zero not in (0, 1, 2, 3):
         raise InputError(f"zero: {quote(layout.zero)}; it must be 0, 1, 2 or 3")
     for name in ("offload_activations", "offload_weights", "offload_optimizer"):
@@ -433,7 +456,7 @@ def _check_devices(layout: Layout, cluster: TrainingCluster) -> None:
         )
 
 
-def _check_heads(model: ModelDescription, layout: Layout) -> None:
+def check_heads(model: ModelDescription, layout: Layout) -> None:
     """Refuse tensor and context degrees that heads or sequence cannot be divided by."""
     attentions = [
         attention
@@ -493,7 +516,7 @@ def _divisors(number: int) -> str:
     return ", ".join(str(d) for d in range(1, min(number, 64) + 1) if number % d == 0)
 
 
-def _check_experts(model: ModelDescription, layout: Layout) -> None:
+def check_experts(model: ModelDescription, layout: Layout) -> None:
     """Refuse expert degrees that experts or devices cannot be divided by."""
     counts = {block.experts.experts for block in model.layer_types if block.experts is not None}
     if not counts and layout.expert * layout.expert_tensor > 1:

@@ -202,9 +202,20 @@ class Sizes:
 
 @dataclass(frozen=True)
 class RankStages:
-    """A model under a layout: sizes of its layer types, and the types of each model stage."""
+    """A model under a layout: sizes of its layer types, and the types of each model stage.
+
+    Parameters
+    ----------
+    sizes, plain
+        Of each layer type where it is recomputed, and where it is not.
+    stages
+        Layer types of each model stage.
+    mtp
+        Layer types of the prediction of further tokens.
+    """
 
     sizes: tuple[Sizes, ...]
+    plain: tuple[Sizes, ...]
     stages: tuple[tuple[int, ...], ...]
     mtp: tuple[int, ...]
 
@@ -216,12 +227,21 @@ class RankStages:
             stages.append(types[first : first + count])
             first += count
         sizes = tuple(Sizes.of(block, model.hidden, layout) for block in model.layer_types)
-        return cls(sizes, tuple(stages), types[model.layers :])
+        plain = sizes
+        if layout.recompute and layout.recompute_layers is not None:
+            without = replace(layout, recompute=frozenset(), recompute_layers=None)
+            plain = tuple(Sizes.of(block, model.hidden, without) for block in model.layer_types)
+        return cls(sizes, plain, tuple(stages), types[model.layers :])
 
     def of_rank(self, layout: Layout, rank: int) -> list[Sizes]:
         """Sizes of the layers of all model stages on a pipeline rank."""
-        own = layout.rank_stages(rank)
-        return [self.sizes[kind] for stage in own for kind in self.stages[stage]]
+        found = []
+        for stage in layout.rank_stages(rank):
+            kinds = self.stages[stage]
+            again = layout.recomputed_layers(stage, len(kinds))
+            found += [self.sizes[kind] for kind in kinds[:again]]
+            found += [self.plain[kind] for kind in kinds[again:]]
+        return found
 
 
 def stage_held(
@@ -290,7 +310,7 @@ def passes_in_flight(layout: Layout, rank: int) -> Mapping[int, int]:
 def stage_kept(model: ModelDescription, layout: Layout, stage: int, stages: RankStages) -> float:
     """Bytes that a model stage keeps of one microbatch."""
     kinds = stages.stages[stage]
-    again = len(kinds) if layout.recompute_layers is None else layout.recompute_layers
+    again = layout.recomputed_layers(stage, len(kinds))
     amount = sum(stages.sizes[kind].kept for kind in kinds[:again])
     amount += sum(stages.sizes[kind].whole for kind in kinds[again:])
     amount *= 1.0 - layout.offload_activations

@@ -12,10 +12,9 @@ import numpy as np
 from ..common.arrays import Floats
 from ..common.errors import InputError, quote
 from ..common.units import UNSPECIFIED, NodeId
-from ..model.check_workload import RESERVED, plain_ids
 from ..model.cluster import Cluster, DeviceKind
 from ..model.network.links import Link
-from ..model.workload import Workload
+from ..model.workload import RESERVED, Workload, plain_ids
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -1,4 +1,4 @@
-"""Reader of split files: which accelerator or CPU core the published splits give each node."""
+"""Reader of split files: the device of each node in the published splits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _ExpertFile(msgspec.Struct):
 
 
 def is_split(source: Source) -> bool:
-    """Whether the file means to be a split file."""
+    """Whether the content looks like a split file."""
     return bool(source.keys & {"fpgas", "cpus"}) and "nodes" not in source.keys
 
 

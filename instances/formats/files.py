@@ -14,8 +14,7 @@ from ..common.choices import Tied
 from ..common.errors import InputError, quote
 from ..common.units import NodeId
 from ..model.cluster import Cluster
-from ..model.plan import Plan
-from ..model.planned import Planned, plan_of
+from ..model.plan import Plan, Planned, plan_of
 from ..model.problem import Problem
 from ..model.solution import Placement
 from ..model.tied_weights import tied_as
@@ -31,7 +30,7 @@ from . import (
     versions,
 )
 from .source import Source, read_source
-from .tensors.program import is_program, read_program, write_program
+from .tensor_program_json import is_program, read_program, write_program
 from .writing import layout, write_whole
 
 
@@ -186,7 +185,7 @@ def load_plan_with_form(path: str | Path, workload: Workload) -> tuple[Workload,
 def load_plan_for_model(
     path: str | Path, workload_of: Callable[[Problem, tuple[NodeId, ...]], Workload]
 ) -> Plan:
-    """Return the plan in a file for another workload with the same nodes, whatever their costs.
+    """Return the plan in a file for a workload with the same nodes and other costs.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What of a plan can be read without its workload: enough to compare it with another."""
+"""Outlines of plan files: assignment, objective and bound, read without the workload."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import msgspec
 from ..common.errors import prefix_errors, quote
 from ..common.units import NodeId
 from ..model.pipeline_job import is_stream
-from ..model.plan import Plan, gap_between
-from ..model.planned import Planned, plan_of
+from ..model.plan import Plan, Planned, gap_between, plan_of
 from ..model.problem import DeviceMapping, Problem, names_stages, objective_unit
 from ..model.sharding.problem import Sharding
 from ..model.workload import Workload
@@ -25,7 +24,7 @@ from .versions import PLAN
 
 @dataclass(frozen=True)
 class Outline:
-    """What of a plan can be compared without its workload.
+    """Plan without its workload: assignment, objective and bound, for comparisons.
 
     Parameters
     ----------
@@ -115,7 +114,7 @@ def _parts(source: Source, file: PlanFile) -> list[tuple[str, str, frozenset[Nod
 
 
 def _by_property(operators: list[dict[str, Any]]) -> list[tuple[str, str, frozenset[NodeId]]]:
-    """Return the operators of a sharding by how what they make first lies."""
+    """Return the operators of a sharding grouped by the property of their first output."""
     nodes: dict[str, set[NodeId]] = {}
     for part in operators:
         how = "x".join(s.partition("->")[2].split(",")[0] for s in part["signatures"])

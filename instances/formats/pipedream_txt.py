@@ -28,7 +28,7 @@ _NUMBERS = ("forward_compute_time", "backward_compute_time", "activation_size", 
 
 
 def is_pipedream(source: Source) -> bool:
-    """Whether the file means to be a PipeDream graph."""
+    """Whether the content looks like a PipeDream graph."""
     return "forward_compute_time" in source.text and " -- " in source.text and source.data is None
 
 

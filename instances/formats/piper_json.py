@@ -53,7 +53,7 @@ class _PiperFile(msgspec.Struct):
 
 
 def is_piper(source: Source) -> bool:
-    """Whether the file means to be Piper JSON."""
+    """Whether the content looks like Piper JSON."""
     ours = {"maxMemoryPerDevice", "maxDevices", "mbsInBatch", "maxBatchSize"}
     return len(source.keys & ours) >= 2
 

@@ -53,7 +53,7 @@ class _PlacementFile(msgspec.Struct):
 
 
 def is_placement(source: Source) -> bool:
-    """Whether the file means to be placement JSON."""
+    """Whether the content looks like placement JSON."""
     ours = {"maxSizePerFPGA", "maxFPGAs", "maxCPUs"}
     return bool(source.keys & ours) or {"nodes", "edges"} <= source.keys
 

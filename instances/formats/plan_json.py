@@ -1,4 +1,4 @@
-"""Our own JSON for plans: the solution by node id, with all that is needed to judge it.
+"""JSON format of plans: the solution by node id, its objective, bound and certificate.
 
 A plan carries the fingerprints of its workload and cluster and is refused against others. A bound
 or gap that is not known is null. Certificate and provenance hold JSON values of any shape; in them
@@ -8,14 +8,14 @@ the texts "inf", "-inf" and "nan" stand for the numbers that JSON cannot write.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
 
 from ..common.errors import InputError, prefix_errors, quote
-from ..common.json_values import read_mapping, to_json
 from ..model.cluster import Cluster
 from ..model.pipeline_job import PipelineJob, is_stream
 from ..model.plan import Plan
@@ -32,17 +32,28 @@ from .certificate import (
     potential_certificate,
     price_certificate,
 )
-from .mapped_json import MappedRecord, MappingRecord, decode_mapped, encode_mapped
-from .placed_json import (
+from .solutions_json import (
     CallsRecord,
+    MappedRecord,
+    MappingRecord,
     PipelineRecord,
     PlacementRecord,
+    ShardedOperatorsRecord,
+    ShardingRecord,
+    StagesRecord,
     decode_calls,
+    decode_mapped,
     decode_pipeline,
     decode_placement,
+    decode_sharding,
+    decode_stages,
     encode_calls,
+    encode_mapped,
     encode_pipeline,
     encode_placement,
+    encode_sharding,
+    encode_stages,
+    sharding_options,
 )
 from .source import Record, Source, explain, plain_id
 from .stagecut_json import (
@@ -54,29 +65,23 @@ from .stagecut_json import (
     make_cluster,
     read_file,
 )
-from .stages_json import StagesRecord, decode_stages, encode_stages
-from .tensors.sharding import (
-    ShardedOperatorsRecord,
-    ShardingRecord,
-    decode_sharding,
-    encode_sharding,
-    sharding_options,
-)
 from .versions import NEWEST, PLAN
+
+_SPECIAL = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 #: By which part of the objective a bound may exceed it, for rounding.
 BOUND_SLACK = 1e-6
 
 
 class WorkloadRecord(Record):
-    """What the plan was made for."""
+    """Name and fingerprint of the plan's workload."""
 
     name: str
     fingerprint: str
 
 
 class ClusterRecord(Record):
-    """Where it runs."""
+    """Fingerprint, kinds of devices and links of the plan's cluster."""
 
     fingerprint: str
     kinds: list[KindRecord]
@@ -103,7 +108,7 @@ class PlanFile(Record):
 
 @dataclass(frozen=True)
 class Codec:
-    """How the solutions of one problem are written and read.
+    """Writer and reader of one problem's solutions.
 
     Parameters
     ----------
@@ -126,6 +131,21 @@ class Codec:
     statement: type[Any] | None = None
 
 
+#: Of pipelines without end, whose stages have replicas and configurations.
+STREAM = Codec(PipelineJob, StagesRecord, encode_stages, decode_stages)
+
+#: Problem → how its solutions are written and read; of pipelines those of an iteration.
+CODECS: dict[str, Codec] = {
+    "throughput": Codec(Throughput, PlacementRecord, encode_placement, decode_placement),
+    "pipeline": Codec(PipelineJob, PipelineRecord, encode_pipeline, decode_pipeline),
+    "mapping": Codec(DeviceMapping, MappedRecord, encode_mapped, decode_mapped, MappingRecord),
+    "latency": Codec(Latency, CallsRecord, encode_calls, decode_calls),
+    "sharding": Codec(
+        Sharding, ShardedOperatorsRecord, encode_sharding, decode_sharding, ShardingRecord
+    ),
+}
+
+
 def write_plan(plan: Plan, workload: Workload) -> dict[str, object]:
     """Return the file of `plan`, made for `workload`, as JSON values.
 
@@ -142,7 +162,7 @@ def write_plan(plan: Plan, workload: Workload) -> dict[str, object]:
         "format": PLAN,
         "version": NEWEST[PLAN],
         "workload": {"name": plan.workload_name, "fingerprint": plan.workload_fingerprint},
-        "problem": {"name": plan.problem.name, **_options(plan.problem)},
+        "problem": {"name": plan.problem.name, **problem_values(plan.problem)},
         "objective": plan.objective,
         "bound": finite(plan.bound),
         "gap": finite(plan.gap),
@@ -159,7 +179,7 @@ def write_plan(plan: Plan, workload: Workload) -> dict[str, object]:
     }
 
 
-def _options(problem: Problem) -> dict[str, Any]:
+def problem_values(problem: Problem) -> dict[str, Any]:
     """Return a problem's fields as JSON values; a topology as in its own file."""
     if isinstance(problem, DeviceMapping):
         plain = {item.name: getattr(problem, item.name) for item in fields(problem)}
@@ -295,23 +315,43 @@ def codec_of(problem: Problem) -> Codec:
 
 
 def convert(source: Source, values: object, kind: type[Any], where: str) -> Any:
-    """Return JSON values as a record; what does not fit is an error at `where`."""
+    """Return JSON values as a record; values that do not fit raise an error at `where`."""
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
         source.fail(f"{where}: {explain(str(error), values, kind)}")
 
 
-#: Of training jobs without end, whose stages have replicas and configurations.
-STREAM = Codec(PipelineJob, StagesRecord, encode_stages, decode_stages)
+def to_json(value: object) -> object:
+    """Return `value` as JSON values: arrays and tuples as lists, "inf" and the like as texts.
 
-#: Problem → how its solutions are written and read; of training jobs those of an iteration.
-CODECS: dict[str, Codec] = {
-    "throughput": Codec(Throughput, PlacementRecord, encode_placement, decode_placement),
-    "mapping": Codec(DeviceMapping, MappedRecord, encode_mapped, decode_mapped, MappingRecord),
-    "pipeline": Codec(PipelineJob, PipelineRecord, encode_pipeline, decode_pipeline),
-    "latency": Codec(Latency, CallsRecord, encode_calls, decode_calls),
-    "sharding": Codec(
-        Sharding, ShardedOperatorsRecord, encode_sharding, decode_sharding, ShardingRecord
-    ),
-}
+    Raises
+    ------
+    InputError
+        If it holds something else.
+    """
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, Sequence | set | frozenset):
+        items = sorted(value) if isinstance(value, set | frozenset) else value
+        return [to_json(item) for item in items]
+    raise InputError(f"plan: its certificate holds a {type(value).__name__}, which is no JSON")
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, str):
+        return _SPECIAL.get(value, value)
+    if isinstance(value, dict):
+        return {key: _from_json(item) for key, item in value.items()}
+    return [_from_json(item) for item in value] if isinstance(value, list) else value
+
+
+def read_mapping(values: dict[str, Any]) -> dict[str, object]:
+    """Return the values of a JSON object, its texts of infinite numbers converted."""
+    return {key: _from_json(value) for key, value in values.items()}

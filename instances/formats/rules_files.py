@@ -1,4 +1,4 @@
-"""Placement rules from files: those of a cluster file, and parts of plans."""
+"""Readers of placement rules in cluster files, and of fixed nodes in plans."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def load_rules(path: str | Path) -> PlacementRules:
     --------
     >>> import json, stagecut
     >>> from pathlib import Path
-    >>> file = json.loads(stagecut.dumps(stagecut.accelerators_and_cpus(2)))
+    >>> file = json.loads(stagecut.instances.formats.dumps(stagecut.accelerators_and_cpus(2)))
     >>> file["placement_rules"] = {"pins": [["embed*", 0]]}
     >>> _ = Path("cluster.json").write_text(json.dumps(file))
     >>> load_rules("cluster.json").pins
@@ -55,7 +55,7 @@ def load_rules(path: str | Path) -> PlacementRules:
 def load_fixed(
     path: str | Path, problem: Problem, cluster: Cluster
 ) -> tuple[tuple[NodeId, int], ...]:
-    """Return what a plan file, or a split file, says of nodes, as `PlacementRules.fixed`.
+    """Return the devices of nodes in a plan or split file, as `PlacementRules.fixed`.
 
     Nodes may be missing: it is a part of a plan.
 

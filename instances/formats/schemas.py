@@ -21,8 +21,9 @@ from .certificate import (
     PriceCertificate,
 )
 from .plan_json import CODECS, STREAM, PlanFile
+from .problem_toml import PROBLEMS
 from .stagecut_json import ClusterFile, WorkloadFile
-from .tensors.program import ProgramFile
+from .tensor_program_json import ProgramFile
 
 #: Where the published schemas lie.
 FOLDER = Path(__file__).parent / "schemas"
@@ -39,6 +40,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         "cluster.schema.json": _schema(ClusterFile),
         "plan.schema.json": _plan_schema(),
         "program.schema.json": _schema(ProgramFile),
+        "problem.schema.json": _problem_schema(),
     }
 
 
@@ -47,9 +49,41 @@ def dumps_schema(schema: dict[str, Any]) -> str:
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
+def _problem_schema() -> dict[str, Any]:
+    """Return the schema of problem files: a table for one problem, whose fields are its own.
+
+    Where a topology, a mesh or a link is asked for, a text will do; for the nodes that rules leave
+    where they are, the name of a plan file.
+    """
+    definitions = _schema(*PROBLEMS.values())["$defs"]
+    for definition in definitions.values():
+        if definition.get("type") == "object":
+            definition["additionalProperties"] = False
+    text = {"type": "string"}
+    for name in ("DeviceMesh", "Link"):
+        definitions[name] = {"anyOf": [text, definitions[name]]}
+    definitions["Topology"] = text
+    fixed = definitions["PlacementRules"]["properties"]["fixed"]
+    definitions["PlacementRules"]["properties"]["fixed"] = {"anyOf": [text, fixed]}
+    tables = {name: {"$ref": f"#/$defs/{kind.__name__}"} for name, kind in PROBLEMS.items()}
+    others = {name: {"type": "object"} for name in ("limits", "workers")}
+    return {
+        "$schema": _DIALECT,
+        "type": "object",
+        "properties": {**tables, **others},
+        "additionalProperties": False,
+        "oneOf": [{"required": [name]} for name in PROBLEMS],
+        "$defs": definitions,
+    }
+
+
 def _schema(*kinds: type[Any]) -> dict[str, Any]:
     """Return the schema of the first of `kinds`, with definitions of all."""
-    schemas, definitions = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
+    schemas, definitions = msgspec.json.schema_components(
+        kinds,
+        ref_template=_REFERENCE,
+        schema_hook=lambda _: {"type": "array"},  # of NumPy
+    )
     for definition in definitions.values():
         if "description" in definition:  # the docstring, whose examples are of Python
             definition["description"] = _EXAMPLES.split(definition["description"])[0]
@@ -57,7 +91,7 @@ def _schema(*kinds: type[Any]) -> dict[str, Any]:
 
 
 def _plan_schema() -> dict[str, Any]:
-    """Return the schema of plans: what problem and solution look like goes by the problem."""
+    """Return the JSON schema of plans, with a variant for each problem."""
     codecs = [*CODECS.items(), ("pipeline", STREAM)]
     stated = {name: codec.statement or codec.problem for name, codec in codecs}
     used = [kind for name, codec in codecs for kind in (stated[name], codec.record)]

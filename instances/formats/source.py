@@ -1,4 +1,4 @@
-"""What a reader gets: the content of a file, decoded and parsed once, and errors that name it."""
+"""Content of a file for readers: decoded and parsed once, with errors that name it."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def _strings(data: object) -> str:
 
 
 def label(item: object) -> str:
-    """Return what a user calls an item of a file: ``node 7``, ``edge 12 → 7``; or nothing."""
+    """Return a user's name of an item in a file: ``node 7``, ``edge 12 → 7``; or ""."""
     if isinstance(item, dict):
         if type(item.get("id")) in (int, str):
             return f"node {plain_id(item['id'])}"
@@ -282,7 +282,11 @@ def explain(error: str, data: object, kind: type[Any]) -> str:
         return f"{begin}unknown key {quote(match[1])}; remove it or correct its spelling"
     if message.startswith("Invalid enum value") and len(where) == 1:
         hint = get_type_hints(kind)[where[0]]
-        allowed = ", ".join(map(str, hint if isinstance(hint, EnumType) else get_args(hint)))
+        options = [hint] if isinstance(hint, EnumType) else get_args(hint)
+        allowed = ", ".join(
+            str(item) for one in options for item in (one if isinstance(one, EnumType) else [one])
+            if item is not type(None)
+        )  # fmt: skip
         return f"{where[0]} is {quote(value)}; it must be one of {allowed}"
     if match := re.match(r"Expected `([^`]+)`, got", message):
         wanted = _TYPES.get(match[1], match[1])

@@ -1,4 +1,4 @@
-"""Our own JSON for workloads and clusters: versioned, for people to read and edit.
+"""JSON format of workloads and clusters, with layers and ties: versioned, editable by hand.
 
 Numbers that JSON cannot write are null: a time on a kind that does not support the node, a memory
 or bandwidth without limit, an extra number that is not known.
@@ -7,6 +7,7 @@ or bandwidth without limit, an extra number that is not known.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
@@ -17,13 +18,60 @@ from ..common.arrays import Floats
 from ..common.errors import prefix_errors, quote
 from ..common.units import NodeId
 from ..model.cluster import Cluster, DeviceKind
+from ..model.layers import Layers
 from ..model.network.links import Link, PairLink
+from ..model.ties import Copy, Tie
 from ..model.workload import Workload
-from .layers_json import ConfigurationRecord, LayersRecord, read_layers, write_layers
-from .placed_json import RulesRecord
-from .source import Record, Source, plain_id
-from .ties_json import TieRecord, read_tie, write_tie
+from .solutions_json import RulesRecord
+from .source import Record, Source, Whole, plain_id
 from .versions import CLUSTER, NEWEST, WORKLOAD, upgraded
+
+
+class CopyRecord(Record):
+    """A user of a tied weight; nodes by id, deliverer null without one."""
+
+    nodes: list[int | str]
+    holder: int | str
+    deliverer: int | str | None = None
+
+
+class TieRecord(Record):
+    """A weight that several nodes use; bytes and time of one copy, time null if not known."""
+
+    weight: str
+    copies: list[CopyRecord]
+    weight_bytes: float
+    gradient_bytes: float = 0.0
+    optimizer_bytes: float = 0.0
+    exchange_time: float | None = None
+    exchange: list[int | str] = msgspec.field(default_factory=list)
+
+
+class ConfigurationRecord(msgspec.Struct, forbid_unknown_fields=True):
+    """One configuration of a node; `sync` by the id at the other end of an edge, in and out.
+
+    `sharding` has the signatures of the layer's operators, separated by spaces.
+    """
+
+    degree: Whole
+    label: str
+    time: float
+    weight_bytes: float
+    bytes_per_microbatch: float
+    fixed_bytes: float
+    recomputes: bool = False
+    sync_in: list[tuple[int | str, float]] = msgspec.field(default_factory=list)
+    sync_out: list[tuple[int | str, float]] = msgspec.field(default_factory=list)
+    sharding: str = ""
+
+
+class LayersRecord(msgspec.Struct, forbid_unknown_fields=True):
+    """Data shared by all layers; bytes of each edge in the order of the file's edges."""
+
+    edge_bytes: list[float]
+    microbatches: int | None = None
+    bandwidth: float | None = None
+
 
 T = TypeVar("T")
 
@@ -132,7 +180,7 @@ def read_file(source: Source, kind: type[T], wanted: str) -> T:
 
 
 def is_workload(source: Source) -> bool:
-    """Whether the file says that it is one of our workloads."""
+    """Whether the content declares a workload of ours."""
     return format_name(source) == WORKLOAD
 
 
@@ -320,7 +368,7 @@ def _write_link(link: Link) -> dict[str, object]:
 
 
 def finite(value: float) -> float | None:
-    """Return `value`, or None for what JSON cannot write."""
+    """Return `value`, or None for a number that JSON cannot write."""
     return value if math.isfinite(value) else None
 
 
@@ -341,3 +389,129 @@ def _all_or_none(
             "give it for all nodes or for none"
         )
     return np.array(values)
+
+
+def read_layers(
+    source: Source,
+    record: LayersRecord,
+    nodes: Sequence[tuple[NodeId, Sequence[ConfigurationRecord]]],
+    edges: Sequence[tuple[int, int]],
+) -> Layers:
+    """Return the configurations of a workload.
+
+    Parameters
+    ----------
+    nodes
+        Id and configurations of each node.
+    edges
+        Numbers of both ends, in the order of the file.
+    """
+    if len(record.edge_bytes) != len(edges):
+        source.fail(
+            f"layers: edge_bytes has {len(record.edge_bytes)} values for {len(edges)} edges; "
+            "give one for each edge"
+        )
+    size = dict(zip(edges, record.edge_bytes, strict=True))
+    number = {ends: e for e, ends in enumerate(sorted(size))}
+    index = {node: v for v, (node, _) in enumerate(nodes)}
+    rows: list[tuple[int, ConfigurationRecord]] = []
+    sync: list[dict[int, float]] = []
+    for v, (node, configurations) in enumerate(nodes):
+        for c in configurations:
+            rows.append((v, c))
+            sync.append({})
+            ends = [(index.get(other, -1), v, extra) for other, extra in c.sync_in]
+            ends += [(v, index.get(other, -1), extra) for other, extra in c.sync_out]
+            for u, w, extra in ends:
+                if (u, w) not in number:
+                    source.fail(
+                        f"node {plain_id(node)}: configuration {c.label}: sync_in or sync_out "
+                        "names a node that no such edge leads to; remove it"
+                    )
+                sync[-1][number[u, w]] = extra
+    return Layers(
+        node=np.array([v for v, _ in rows], np.int64),
+        degree=np.array([c.degree for _, c in rows], np.int64),
+        label=tuple(c.label for _, c in rows),
+        recomputes=np.array([c.recomputes for _, c in rows], np.bool_),
+        time=np.array([c.time for _, c in rows], np.float64),
+        weight_bytes=np.array([c.weight_bytes for _, c in rows], np.float64),
+        bytes_per_microbatch=np.array([c.bytes_per_microbatch for _, c in rows], np.float64),
+        fixed_bytes=np.array([c.fixed_bytes for _, c in rows], np.float64),
+        edge_bytes=np.array([size[ends] for ends in sorted(size)], np.float64),
+        sync_bytes=tuple(sync),
+        microbatches=record.microbatches,
+        bandwidth=record.bandwidth,
+        sharding=tuple(c.sharding for _, c in rows),
+    )
+
+
+def write_layers(
+    workload: Workload, layers: Layers
+) -> tuple[dict[str, object], list[list[Mapping[str, object]]]]:
+    """Return the data shared by layers, and each node's configurations, as JSON values."""
+    shared = LayersRecord(layers.edge_bytes.tolist(), layers.microbatches, layers.bandwidth)
+    nodes: list[list[Mapping[str, object]]] = [[] for _ in workload.ids]
+    for c in range(layers.size):
+        v = int(layers.node[c])
+        arriving, leaving = [], []
+        for e, extra in sorted(layers.sync_bytes[c].items()):
+            u, w = workload.edges[e].tolist()
+            if w == v:
+                arriving.append((workload.ids[u], extra))
+            else:
+                leaving.append((workload.ids[w], extra))
+        record = ConfigurationRecord(
+            degree=int(layers.degree[c]),
+            label=layers.label[c],
+            time=float(layers.time[c]),
+            weight_bytes=float(layers.weight_bytes[c]),
+            bytes_per_microbatch=float(layers.bytes_per_microbatch[c]),
+            fixed_bytes=float(layers.fixed_bytes[c]),
+            recomputes=bool(layers.recomputes[c]),
+            sync_in=arriving,
+            sync_out=leaving,
+            sharding=layers.sharding[c],
+        )
+        written = msgspec.to_builtins(record)
+        if not layers.sharding[c]:
+            del written["sharding"]
+        nodes[v].append(written)
+    return msgspec.to_builtins(shared), nodes
+
+
+def read_tie(source: Source, record: TieRecord, index: Mapping[NodeId, int]) -> Tie:
+    """Return the tie of a record; `index` has the number of each node."""
+
+    def number(node: NodeId) -> int:
+        if node not in index:
+            source.fail(
+                f"tie {quote(record.weight)}: unknown node {plain_id(node)}; add the node or "
+                "remove the tie"
+            )
+        return index[node]
+
+    values: dict[str, Any] = msgspec.structs.asdict(record)
+    values["copies"] = tuple(
+        Copy(
+            tuple(map(number, copy.nodes)),
+            number(copy.holder),
+            None if copy.deliverer is None else number(copy.deliverer),
+        )
+        for copy in record.copies
+    )
+    values["exchange"] = tuple(map(number, record.exchange))
+    return Tie(**values)
+
+
+def write_tie(tie: Tie, ids: Sequence[NodeId]) -> dict[str, object]:
+    """Return a tie as JSON values."""
+    copies = [
+        {
+            "nodes": [ids[v] for v in copy.nodes],
+            "holder": ids[copy.holder],
+            "deliverer": None if copy.deliverer is None else ids[copy.deliverer],
+        }
+        for copy in tie.copies
+    ]
+    return {**vars(tie), "copies": copies, "exchange": [ids[v] for v in tie.exchange]}

@@ -1,4 +1,4 @@
-"""Versions of our file formats: the newest of each, and what older files that lack a field mean.
+"""Versions of the file formats: the newest of each, and the defaults of older files.
 
 A field that a version has is missing nowhere in a file of that version. What a format leaves to
 whoever writes a workload, cluster or topology by hand has its default in the format's record.

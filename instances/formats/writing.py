@@ -1,4 +1,4 @@
-"""Writing files whole or not at all."""
+"""Atomic writing of files."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def why_not(error: Exception) -> str:
 
 
 def _open(path: str, flags: int) -> int:
-    """Open what is no regular file; of a pipe raise TimeoutError if nobody reads it."""
+    """Open a special file; raise TimeoutError for a pipe without a reader."""
     if not stat.S_ISFIFO(os.stat(path).st_mode):
         return os.open(path, flags)
     until = time.monotonic() + PIPE_S

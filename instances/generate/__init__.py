@@ -1,1 +1,1 @@
-"""Workloads that are made or fetched: architectures, roofline, catalogue, suites."""
+"""Generated and fetched workloads: architectures, roofline, catalogue, published suites."""

@@ -1,4 +1,4 @@
-"""Graphs of families, with costs drawn at random: to train on, so that no real one is seen."""
+"""Random graphs of network-like families, the training set of the learned policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The published benchmark suites: where each file is, and how to get it.
+"""Published benchmark suites: addresses, hashes and download.
 
 The files belong to others (MIT licence, © Microsoft) and do not come with Stagecut; `published.csv`
 lists path, source (repository, commit and path) and SHA-256 of each.
@@ -7,6 +7,7 @@ lists path, source (repository, commit and path) and SHA-256 of each.
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
@@ -33,11 +34,23 @@ def published_files() -> tuple[PublishedFile, ...]:
     return tuple(PublishedFile(**row) for row in csv.DictReader(text.splitlines()))
 
 
-def default_folder() -> Path:
-    """Return the user's cache folder for published files."""
+def published_folder() -> Path:
+    """Return the folder of published files, which ``stagecut instances fetch`` fills.
+
+    Returns
+    -------
+    Path
+        What the environment variable ``STAGECUT_BENCHMARKS`` says, else one in the user's cache.
+
+    Examples
+    --------
+    >>> published_folder().is_absolute() or "STAGECUT_BENCHMARKS" in os.environ
+    True
+    """
     import pooch
 
-    return Path(pooch.os_cache("stagecut")) / "published"
+    given = os.environ.get("STAGECUT_BENCHMARKS")
+    return Path(given) if given else Path(pooch.os_cache("stagecut")) / "published"
 
 
 def fetch(

@@ -1,4 +1,4 @@
-"""The roofline: how long an operator takes on a named device, from its specification sheet.
+"""Roofline model: seconds of an operator on a named device, from its specification sheet.
 
 An operator that computes F floating-point operations and moves B bytes between memory and chip
 takes, on a device with peak P and memory bandwidth W,
@@ -26,7 +26,7 @@ from ..model.network.links import Link
 
 @dataclass(frozen=True)
 class Machine:
-    """What the specification sheet says about a device.
+    """Peak rates and memory of a device, from its specification sheet.
 
     Parameters
     ----------
@@ -68,7 +68,6 @@ class Machine:
 
 #: Kernels of 2.9 µs come every 3.8 µs: NVIDIA, "Getting Started with CUDA Graphs", 2019.
 _PAUSE_S = 0.9e-6
-
 
 #: Until the first byte of a transfer arrives: the order of what point-to-point messages between
 #: GPUs of one machine, and copies to and from the host, take. Ours; no sheet says it.
@@ -152,7 +151,7 @@ CPU_CORE = Machine(
 
 
 def machine(name: str) -> Machine:
-    """Return the accelerator called `name`, or the only one whose name begins with it.
+    """Return the accelerator with this name, or with this unique beginning of a name.
 
     Raises
     ------

@@ -1,1 +1,1 @@
-"""The nouns: workloads, clusters, problems, solutions, plans, and what they cost."""
+"""Data model: workloads, clusters, problems, solutions, plans, and their costs."""

@@ -1,4 +1,4 @@
-"""A cluster: kinds of devices, how many of each, their memories and links."""
+"""Clusters: kinds of devices with counts, memories and links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What "contiguous" means: the edges that order the pieces of a pipeline."""
+"""Contiguity: the edges that order the pieces of a pipeline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .workload import Workload
 
 
 def representatives(workload: Workload) -> Ints:
-    """Return for each node the one that stands for its colour in the forward order.
+    """Return for each node the first node of its colour in the forward order.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""What each node costs on each kind of device: a workload priced for a cluster.
+"""Costs of each node on each kind of device: seconds of compute, transfers and messages.
 
 The one place where times, slowdowns, links and bytes become numbers that planners, verifier and
 simulator compute with.
@@ -21,7 +21,7 @@ from .workload import Workload
 
 @dataclass(frozen=True, eq=False)
 class Messages:
-    """What passes between linked devices; L links, n nodes, D devices.
+    """Times of messages between linked devices; L links, n nodes, D devices.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a node keeps in memory: all the time, and for each microbatch in flight."""
+"""Memory of nodes: resident bytes, and activation bytes of each microbatch in flight."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .workload import Workload
 
 
 def kept_bytes(workload: Workload) -> tuple[Floats, Floats, Floats]:
-    """Return what each node keeps in memory, shape (n,), in bytes.
+    """Return each node's weights, resident bytes and activations, in bytes, shape (n,).
 
     Activations are `extra["activation_bytes"]`, else the outputs where their bytes are known, else
     nothing; weights are `extra["weight_bytes"]`, else all of a node's memory.

@@ -1,4 +1,4 @@
-"""Configurations of layers: what a layer costs by tensor degree, with and without recomputation."""
+"""Configurations of layers: costs by tensor degree, with and without recomputation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Layers:
-    """What the layers of a workload can be configured to; C configurations, m edges.
+    """Configurations of a workload's layers; C configurations, m edges.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ class Layers:
         )
 
     def __reduce__(self) -> tuple[type[Layers], tuple[object, ...]]:
-        """Let layers be pickled and copied: read-only mappings cannot be by themselves."""
+        """Pickle and copy layers, as read-only mappings support neither."""
         return Layers, (
             self.node, self.degree, self.label, self.recomputes, self.time, self.weight_bytes,
             self.bytes_per_microbatch, self.fixed_bytes, self.edge_bytes,

@@ -21,7 +21,7 @@ from ..common.choices import (
     choose,
 )
 from ..common.errors import InputError, quote
-from ..common.options import check_count, check_counts
+from ..common.quantities import check_count, check_counts
 from ..common.units import LARGEST, SMALLEST
 from .placement_rules import NO_RULES, PlacementRules
 from .schedule import GivenOrder, given_order
@@ -60,7 +60,7 @@ class LayerRule:
     Examples
     --------
     >>> import stagecut
-    >>> rule = stagecut.LayerRule("embedding", degrees=(1,), recomputation="off")
+    >>> rule = stagecut.instances.LayerRule("embedding", degrees=(1,), recomputation="off")
     >>> stagecut.PipelineJob(rules=(rule,)).rules[0].recomputation
     'off'
     """

@@ -1,4 +1,4 @@
-"""Rules of the user's own for placements: pins, nodes together, nodes apart, how many stages."""
+"""Placement rules of users: pins, nodes together, nodes apart, number of stages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from ..common.arrays import Ints, frozen
 from ..common.errors import InputError, quote
-from ..common.options import check_count
+from ..common.quantities import check_count
 from ..common.units import NodeId
 from .cluster import Cluster
 from .summary import ByFields
@@ -17,7 +17,7 @@ from .workload import Workload
 
 @dataclass(frozen=True)
 class PlacementRules(ByFields):
-    """What a plan must keep besides the rules of its problem.
+    """Constraints that a user adds to those of a plan's problem.
 
     A *pattern* is a node's id or name, or a glob over ids and names: ``*`` any text, ``?`` one
     character, ``[ab]`` one of them. What a number is depends on the problem: the number of a device
@@ -144,7 +144,7 @@ NO_RULES = PlacementRules()
 
 
 def matching(pattern: str, workload: Workload, said: str) -> list[int]:
-    """Return the nodes whose id or name is the pattern, or matches it.
+    """Return the nodes with an id or name equal to, or matched by, the pattern.
 
     Parameters
     ----------

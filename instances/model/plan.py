@@ -1,4 +1,7 @@
-"""A plan: which node runs where, what that costs, and how far from optimal it is at most."""
+"""Plans: a solution with its problem, objective, bound and certificate.
+
+Functions that take a plan also take any object that holds one, such as the result of a search.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ..common.arrays import Ints, rebuild
 from ..common.errors import InputError
@@ -21,27 +24,20 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def gap_between(objective: float, bound: float) -> float:
-    """Return (objective − bound) / objective: 0 if they meet, and if the objective is 0.
-
-    Parameters
-    ----------
-    objective, bound
-        Of one plan, in one unit.
-
-    Returns
-    -------
-    float
-        From 0 to 1, for bounds of at least 0; `inf` if nothing is known.
+class Planned(Protocol):
+    """Holder of a plan, if one was found: `Result`, `PlannedModel`, `Explanation`.
 
     Examples
     --------
-    >>> gap_between(100.0, 99.0)
-    0.01
+    >>> import stagecut
+    >>> held: Planned = stagecut.solve("gpt2-xl", stagecut.accelerators_and_cpus(1))
+    >>> held.plan is None
+    False
     """
-    if objective <= bound or objective == 0:
-        return 0.0
-    return math.inf if math.isinf(bound) else (objective - bound) / objective
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan; None if there is none."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -115,7 +111,7 @@ class Plan(Summarised):
 
     @property
     def device_names(self) -> tuple[str, ...]:
-        """Name of each device of the cluster; of a mapping, what its topology calls them."""
+        """Name of each device of the cluster, or of a mapping's topology."""
         if isinstance(self.problem, DeviceMapping):
             return self.problem.topology.devices
         return tuple(device.name for device in self.cluster.devices)
@@ -144,7 +140,7 @@ class Plan(Summarised):
         return pd.DataFrame(columns, index=pd.Index(list(workload.ids), name="id", dtype="object"))
 
     def summary(self) -> dict[str, object]:
-        """Return what it was made for, and how good it is, as it shows itself."""
+        """Return workload, devices, objective and bound for display."""
         return {
             "workload": self.workload_name,
             "problem": self.problem.name,
@@ -157,3 +153,64 @@ class Plan(Summarised):
         }
 
     __reduce__ = rebuild
+
+
+def gap_between(objective: float, bound: float) -> float:
+    """Return (objective − bound) / objective: 0 if they meet, and if the objective is 0.
+
+    Parameters
+    ----------
+    objective, bound
+        Of one plan, in one unit.
+
+    Returns
+    -------
+    float
+        From 0 to 1, for bounds of at least 0; `inf` if nothing is known.
+
+    Examples
+    --------
+    >>> gap_between(100.0, 99.0)
+    0.01
+    """
+    if objective <= bound or objective == 0:
+        return 0.0
+    return math.inf if math.isinf(bound) else (objective - bound) / objective
+
+
+def plan_of(given: Plan | Planned) -> Plan:
+    """Return a plan, or the one that is held.
+
+    Parameters
+    ----------
+    given
+        A plan, or a `Result` or other object with one.
+
+    Returns
+    -------
+    Plan
+        The plan itself.
+
+    Raises
+    ------
+    InputError
+        If no plan is held, or what is given is something else.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> result = stagecut.solve("gpt2-xl", stagecut.accelerators_and_cpus(1))
+    >>> plan_of(result) is plan_of(result.plan)
+    True
+    """
+    if isinstance(given, Plan):
+        return given
+    if not hasattr(given, "plan"):
+        raise InputError(
+            f"plan: this is of type {type(given).__name__}; give a Plan, or the Result that holds "
+            "it; of a file, what load_plan returns"
+        )
+    if given.plan is None:
+        why = ": ".join(str(getattr(given, key, "")) for key in ("status", "reason"))
+        raise InputError(f"plan: the result has none ({why.strip(': ')})")
+    return given.plan

@@ -1,4 +1,4 @@
-"""The problems one can ask for: what is minimised, and which splits are allowed."""
+"""Problems: the objective to minimise and the splits allowed, one dataclass each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..common.choices import (
     choose,
 )
 from ..common.errors import InputError
-from ..common.options import check_count
+from ..common.quantities import check_count
 from .cluster import Cluster
 from .costs import price
 from .network.topology import Topology
@@ -94,7 +94,7 @@ class Throughput(ByFields):
 
     @property
     def name(self) -> str:
-        """What the problem is called in files and tables."""
+        """Name of the problem in files and tables."""
         return "throughput"
 
 
@@ -141,7 +141,7 @@ class Latency(ByFields):
 
     @property
     def name(self) -> str:
-        """What the problem is called in files and tables."""
+        """Name of the problem in files and tables."""
         return "latency"
 
 
@@ -175,7 +175,7 @@ class DeviceMapping(ByFields):
     stages, replicas
         S and R; S·R devices are used, the others are spare.
     mode
-        ``p2p`` counts P alone, ``allr`` A alone, ``both`` both.
+        ``both`` counts P and A, ``p2p`` P alone, ``allr`` A alone.
     microbatches
         m.
     gradients
@@ -206,13 +206,13 @@ class DeviceMapping(ByFields):
     >>> import stagecut
     >>> problem = stagecut.DeviceMapping(stagecut.topology("ring:8"), stages=4, replicas=2)
     >>> problem.mode, problem.collective
-    ('p2p', 'cheapest')
+    ('both', 'cheapest')
     """
 
     topology: Topology
     stages: int
-    replicas: int
-    mode: OrText[MappingMode] = MappingMode.P2P
+    replicas: int = 1
+    mode: OrText[MappingMode] = MappingMode.BOTH
     microbatches: int = 1
     gradients: bool = True
     collective: OrText[Collective] | None = None
@@ -243,7 +243,7 @@ class DeviceMapping(ByFields):
 
     @property
     def name(self) -> str:
-        """What the problem is called in files and tables."""
+        """Name of the problem in files and tables."""
         return "mapping"
 
 
@@ -273,5 +273,5 @@ def objective_unit(problem: Problem, time_unit: str) -> str:
 
 
 def names_stages(problem: Problem) -> bool:
-    """Whether the numbers of a problem's placement rules are stages, and not devices."""
+    """Whether a problem's placement rules number stages instead of devices."""
     return isinstance(problem, PipelineJob) and problem.split == Split.CONTIGUOUS

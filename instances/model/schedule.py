@@ -1,4 +1,4 @@
-"""A schedule that the user gives: rows of forward and backward passes, checked before they count.
+"""Schedules given by users: rows of forward and backward passes, checked for deadlock.
 
 A row is a device, a cell an action such as ``2F0`` or nothing, as in the CSV of computations of
 torch.distributed.pipelining. The stages 0, 1, …, P − 1 are a chain: a forward pass waits for that
@@ -25,7 +25,7 @@ MOST_ACTIONS = 20_000_000
 
 
 class Kind(IntEnum):
-    """What a device does; the names are those of torch.distributed.pipelining."""
+    """Kind of an action; names as in torch.distributed.pipelining."""
 
     F = 0  #: forward
     B = 1  #: whole backward
@@ -41,7 +41,6 @@ class Kind(IntEnum):
 
 #: Kinds that belong to a batch or round, not to a microbatch.
 PER_BATCH = (Kind.REDUCE_GRAD, Kind.STEP)
-
 
 #: Kinds that move data.
 TRANSFERS = (Kind.RECV_F, Kind.SEND_F, Kind.RECV_B, Kind.SEND_B)
@@ -65,10 +64,8 @@ class Action(NamedTuple):
 
 _PATTERN = re.compile(r"([0-9]{1,9})([A-Z_]+?)([0-9]{0,9})")
 
-
 #: What a row may hold: transfers follow from the stages.
 COMPUTES = (Kind.F, Kind.B, Kind.I, Kind.W)
-
 
 #: Devices of a deadlock that are named at most.
 NAMED = 3
@@ -83,13 +80,13 @@ class Cell(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Where it stands, in words."""
+        """Row and column of the cell, as text."""
         return f"row {self.row}, column {self.column}"
 
 
 @dataclass(frozen=True)
 class GivenOrder:
-    """What each device of a chain of stages does, in order: complete, and free of deadlock.
+    """Order of actions on each device of a stage chain: complete, free of deadlock.
 
     Parameters
     ----------
@@ -112,7 +109,7 @@ class GivenOrder:
 
     @property
     def trains(self) -> bool:
-        """Whether there is a backward pass."""
+        """Whether the order has backward passes."""
         return any(action.kind != Kind.F for row in self.rows for action in row)
 
     @property
@@ -249,7 +246,7 @@ def _check_complete(place: dict[Action, Cell], device: Sequence[int], microbatch
 
 
 def _before(action: Action, place: dict[Action, Cell], stages: int) -> list[Action]:
-    """Return what an action waits for."""
+    """Return the actions that must precede an action."""
     s, kind, j = action
     if kind == Kind.F:
         return [Action(s - 1, Kind.F, j)] if s else []
@@ -289,7 +286,7 @@ def _check_waits(rows: Sequence[Sequence[Cell]], place: dict[Action, Cell], stag
 
 
 def _words(cell: Cell, place: dict[Action, Cell], done: set[Action], stages: int) -> Iterator[str]:
-    """Yield a cell that cannot run, and what it waits for."""
+    """Yield a cell that cannot run and its missing predecessor, as text."""
     yield f"{cell.place}: {cell.action}"
     for action in _before(cell.action, place, stages):
         if action not in done:

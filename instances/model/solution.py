@@ -1,4 +1,4 @@
-"""What a plan decides, by problem: every solver offers one of these, the verifier judges it."""
+"""Solutions of each problem: placements, calls, stages, mappings, shardings."""
 
 from __future__ import annotations
 

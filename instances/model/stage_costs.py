@@ -1,4 +1,4 @@
-"""What the stages of a pipeline cost: the input of a mapping."""
+"""Costs of pipeline stages, the input of a mapping: seconds and bytes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StageCosts:
     Examples
     --------
     >>> import stagecut
-    >>> costs = stagecut.StageCosts([1e-3, 2e-3], [4e6], [4e6], [1e9, 1e9])
+    >>> costs = stagecut.instances.StageCosts([1e-3, 2e-3], [4e6], [4e6], [1e9, 1e9])
     >>> costs.size
     2
     """
@@ -58,7 +58,7 @@ class StageCosts:
 
 
 def stage_costs(workload: Workload, stage: Ints, stages: int) -> StageCosts:
-    """Return what the stages of a workload cost.
+    """Return compute seconds, message bytes and parameter bytes of a workload's stages.
 
     A tensor crosses every boundary between the stage that makes it and the last (for gradients:
     the first) stage that needs it: stages talk to their neighbours, who pass things on. It
@@ -132,7 +132,7 @@ def accelerator_seconds(workload: Workload) -> Floats:
 
 
 def parameter_bytes(workload: Workload) -> Floats:
-    """Return what replicas reduce per node, shape (n,): gradients, or as much as the weights.
+    """Return bytes to all-reduce per node, shape (n,): gradients, or the weights' size.
 
     Of layers with configurations (Piper's and PipeDream's files) the weights are those of the least
     tensor degree, all of its devices together.

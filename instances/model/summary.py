@@ -1,4 +1,4 @@
-"""How objects show themselves: in notebooks as a small table; large ones in one line, too."""
+"""Short representations of objects, and tables of them in notebooks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ..common.escape import markup, one_line
 
 
 class Tabled(ABC):
-    """A base of what notebooks show as a table."""
+    """Base of objects with a table in notebooks."""
 
     @abstractmethod
     def summary(self) -> dict[str, object]:
-        """Return what to show, by name."""
+        """Return the values to display, by name."""
 
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows; texts from files are escaped."""
@@ -27,7 +27,7 @@ class Tabled(ABC):
 
 
 class Summarised(Tabled):
-    """A base of dataclasses (with ``repr=False``) whose fields are too many to print."""
+    """Base of dataclasses (with ``repr=False``) with a short representation."""
 
     def __repr__(self) -> str:
         facts = ", ".join(f"{name}={shown(value)}" for name, value in self.summary().items())
@@ -38,7 +38,7 @@ class ByFields(Tabled):
     """A base of dataclasses that are shown by their fields, those left open or empty left out."""
 
     def summary(self) -> dict[str, object]:
-        """Return the fields that are not None or empty; of what has a name, its name."""
+        """Return the fields that are not None or empty, named objects by their names."""
         this: Any = self
         values = {item.name: getattr(self, item.name) for item in fields(this)}
         return {

@@ -1,4 +1,4 @@
-"""From one form of tied weights to the other: copies, or kept once by a colour; see `ties`."""
+"""Conversion of tied weights: copies on several devices, or one shared under a colour."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .workload import Workload
 
 
 def tied_as(workload: Workload, tied: Tied | str, microbatches: int = 1) -> Workload:
-    """Return the workload with its tied weights in copies, or kept once by a colour.
+    """Return the workload with tied weights in copies, or shared under a colour.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def with_ties(
 
 
 def are_copied(workload: Workload) -> bool:
-    """Whether the workload has ties, and each user its copy."""
+    """Whether the workload has tied weights, each user with a copy."""
     for tie in workload.ties[:1]:
         colours = {int(workload.colours[copy.holder]) for copy in tie.copies}
         return len(colours) > 1 or -1 in colours
@@ -201,7 +201,7 @@ def _copied(once: Workload, ties: Sequence[Tie], microbatches: int) -> Workload:
 
 
 def _with_bytes(workload: Workload, ties: Sequence[Tie], sign: float) -> Workload:
-    """Return the workload with what all copies but the first take added, or taken away."""
+    """Return the workload with the bytes of all copies but the first added or removed."""
     memory = workload.memory_bytes.copy()
     extra: Mapping[str, Floats] = {key: x.copy() for key, x in workload.extra.items()}
     for tie in ties:

@@ -1,4 +1,4 @@
-"""Tied weights: a weight that several nodes use, kept once on one device or in copies.
+"""Tied weights: weights of several nodes, kept once on one device or in copies.
 
 *Colour.* All users of the weight share a device, which keeps it once.
 

@@ -1,4 +1,4 @@
-"""A workload with a backward pass becomes one of layers, as training plans need it."""
+"""Conversion of workloads with backward passes to workloads of layers, for training plans."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def layers_of(workload: Workload) -> Layers:
 
 
 def training_layers(workload: Workload) -> Workload:
-    """Return a workload whose nodes are the forward nodes, each with its backward nodes merged.
+    """Return a workload of layers: each forward node with its backward nodes merged.
 
     A layer has two configurations of tensor degree 1. ``vanilla`` takes its forward and backward
     time and keeps its activations for each microbatch in flight. ``recompute`` takes the forward

@@ -1,4 +1,4 @@
-"""Finding the user's model: ``module:factory`` or ``file.py:factory``, and inputs for it."""
+"""Loader of users' models, ``module:factory`` or ``file.py:factory``, and their inputs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOST_NUMBERS = 1 << 30
 
 @dataclass(frozen=True)
 class Made:
-    """A model and what it is called with.
+    """Model with the inputs of a call.
 
     Parameters
     ----------

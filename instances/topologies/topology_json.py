@@ -1,4 +1,4 @@
-"""Our own JSON for topologies: devices, switches and links, for people to read and edit."""
+"""JSON format of topologies: devices, switches and links, editable by hand."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Predicted against measured: a recorded run joined with its simulation."""
+"""Accuracy of predictions: recorded runs joined with their simulations."""

@@ -1,4 +1,4 @@
-"""Times of a workload, corrected by a recorded run."""
+"""Calibration of a workload's times by a recorded run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class WorkloadCalibration:
 def calibrate(
     workload: Workload, plan: Plan | Planned, comparison: Comparison, source: str
 ) -> WorkloadCalibration:
-    """Return the workload with times that give each stage's passes what was measured.
+    """Return the workload with times scaled to each stage's measured passes.
 
     Operators of a pass keep their proportions. Only times on the kinds of device that ran them
     change.
@@ -76,8 +76,8 @@ def calibrate(
     >>> done = (Done(0, Action(0, Kind.F, 0), 0.0, took_s),)
     >>> rank = RankRecording(0, "host", "cuda:0", done)
     >>> recording = RunRecording(workload.fingerprint, plan.placement, "inference", 1, (rank,))
-    >>> comparison = stagecut.compare_run(workload, plan, recording)
-    >>> factors = stagecut.calibrate(workload, plan, comparison, "run.json").factors
+    >>> comparison = stagecut.runtime.compare_run(workload, plan, recording)
+    >>> factors = stagecut.runtime.calibrate(workload, plan, comparison, "run.json").factors
     >>> factors["factor"].round(6).tolist()
     [2.0]
     """
@@ -122,7 +122,7 @@ def _spread(
     measured: float,
     scale: float,
 ) -> None:
-    """Give the nodes of a pass, all on one device, times that add up to what was measured."""
+    """Scale times of a pass's nodes, all on one device, to the measured sum."""
     kind = plan.cluster.kinds[plan.cluster.devices[int(plan.placement[nodes[0]])].kind]
     column = times[times_column(workload, kind)]
     if predicted > 0:

@@ -1,18 +1,23 @@
-"""Predicted and measured as two Gantt charts, one above the other."""
+"""Predicted and measured timelines of a step: two Gantt charts, or a trace for Perfetto."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
 from ...instances import InputError
+from ...instances.common.escape import plain
 from ...instances.common.quantities import show_percent
 from ..pictures.gantt import LANE_IN, WIDTH_IN, add_legend, draw_lanes
-from ..pictures.marks import MOST_BARS, marks_of
+from ..pictures.marks import MOST_BARS, Bar, Marks, marks_of, what_of
 from ..pictures.style import names_as_they_are, save_picture
-from .join import Comparison
-from .measured_marks import measured_marks
+from ..pictures.trace import trace_events, track_events
+from .join import COMPUTES, Comparison
+
+#: Process id of what was measured; the simulation's are 1 and 2.
+MEASURED = 3
 
 
 @names_as_they_are
@@ -48,3 +53,67 @@ def draw_comparison(comparison: Comparison, path: Path) -> None:
     numbers = "stage·microbatch" if predicted.by_stage else "microbatch"
     add_legend(figure, (*predicted.bars, *measured.bars), numbers=numbers)
     save_picture(figure, path)
+
+
+def measured_marks(comparison: Comparison) -> Marks:
+    """Return marks of the typical step; lanes are the devices in use, times in seconds."""
+    step = comparison.typical_step
+    run = comparison.simulation
+    lane = {d: i for i, d in enumerate(run.used)}
+    begin = min(done.start_s for done in comparison.recording.done(step))
+    found = []
+    seen = set()
+    for rank in comparison.recording.ranks:
+        did = [done.action for done in rank.actions if done.action.kind in COMPUTES]
+        if not did:
+            continue
+        ring = run.stages.replicas[did[0].stage]
+        where = lane[ring[did[0].microbatch % len(ring)]]
+        for done in rank.actions:
+            action = done.action
+            if done.step != step or (where, action) in seen:
+                continue  # another device of the replica did it too
+            seen.add((where, action))
+            found.append(
+                Bar(
+                    where,
+                    what_of(action.kind),
+                    str(action),
+                    done.start_s - begin,
+                    done.end_s - begin,
+                    action.stage,
+                    action.microbatch,
+                )
+            )
+    names = tuple(plain(run.stages.devices[d]) for d in run.used)
+    span = max((bar.end for bar in found), default=0.0)
+    return Marks(names, len(names), tuple(sorted(found, key=_when)), span, "s")
+
+
+def _when(bar: Bar) -> tuple[int, float]:
+    return bar.lane, bar.start
+
+
+def comparison_trace(comparison: Comparison) -> dict[str, Any]:
+    """Return the simulation's trace with the typical measured step beside it, as a JSON object.
+
+    Both begin at time 0.
+    """
+    trace = trace_events(comparison.simulation)
+    events: list[dict[str, Any]] = trace["traceEvents"]
+    for event in events:
+        if event["name"] == "process_name" and event["args"]["name"] == "devices":
+            event["args"]["name"] = "predicted"
+    measured = measured_marks(comparison)
+    name = f"measured, step {comparison.typical_step}"
+    durations = {str(a): end - start for a, (_, start, end) in comparison.predicted.items()}
+    for event in track_events(measured, 1e6, MEASURED, name):
+        if event["name"] in durations:
+            event["args"]["predicted_us"] = 1e6 * durations[event["name"]]
+        events.append(event)
+    trace["otherData"] |= {
+        "predicted_iteration_s": comparison.predicted_iteration_s,
+        "measured_iteration_s": comparison.measured_iteration_s,
+        "steps": len(comparison.steps),
+    }
+    return trace

@@ -1,4 +1,4 @@
-"""A recorded run and its simulation, action by action."""
+"""Join of a recorded run and its simulation, action by action."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Comparison:
 
     @cached_property
     def stages(self) -> pd.DataFrame:
-        """One row per stage: device, and what one microbatch takes there in all passes."""
+        """One row per stage: device, and seconds of all passes of a microbatch."""
         groups = self.kinds.groupby("stage", sort=True)
         frame = groups[["predicted_s", "measured_s"]].sum()
         device = self.actions.groupby("stage")["device"].first()
@@ -138,7 +138,7 @@ class Comparison:
 
     @property
     def error(self) -> float:
-        """Of the time of a step."""
+        """Relative error of the time of a step, predicted / measured − 1."""
         return self.predicted_iteration_s / self.measured_iteration_s - 1
 
     @cached_property
@@ -172,7 +172,7 @@ def compare_run(
     weight_share: float | None = None,
     warm_up: int | None = None,
 ) -> Comparison:
-    """Simulate what was run, and join the two.
+    """Simulate a recorded run, and join the two.
 
     Parameters
     ----------
@@ -207,7 +207,7 @@ def compare_run(
     >>> done = (Done(0, Action(0, Kind.F, 0), 0.0, took_s),)
     >>> rank = RankRecording(0, "host", "cuda:0", done)
     >>> recording = RunRecording(workload.fingerprint, plan.placement, "inference", 1, (rank,))
-    >>> round(stagecut.compare_run(workload, plan, recording).error, 6)
+    >>> round(stagecut.runtime.compare_run(workload, plan, recording).error, 6)
     -0.5
     """
     plan = plan_of(plan)
@@ -243,7 +243,7 @@ def join(simulation: Simulation, recording: RunRecording, warm_up: int | None = 
 
 
 def stages_run(workload: Workload, plan: Plan, weight_share: float | None = None) -> StageGraph:
-    """Return the stages as the runtime runs them: a chain, what is needed later relayed.
+    """Return the stages as executed: a chain that relays tensors for later stages.
 
     What passes is what nodes give, as far as the workload knows. Stages of a training plan are
     those that it was planned with.
@@ -289,7 +289,7 @@ def _schedule(stages: StageGraph, recording: RunRecording) -> Schedule:
 
 
 def _check(comparison: Comparison) -> None:
-    """Raise InputError unless each step did what was simulated."""
+    """Raise InputError unless each step has the simulated actions."""
     wanted = set(comparison.predicted)
     for step in comparison.steps:
         did = {

@@ -1,4 +1,4 @@
-"""A recorded run of a sharding beside its plan: computing, and each kind of collective."""
+"""Comparison of a recorded sharded run with its plan: compute, and each kind of collective."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Key = tuple[str, int, bool]
 
 @dataclass(frozen=True)
 class Amount:
-    """How often something is done in a step, the bytes that all devices send, and seconds."""
+    """Count in a step, bytes sent by all devices, and seconds."""
 
     number: int = 0
     bytes: float = 0.0
@@ -32,7 +32,7 @@ class Amount:
 
 @dataclass(frozen=True, eq=False)
 class ShardedComparison:
-    """A plan beside what was recorded of it.
+    """Sharded plan beside its recorded run.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class ShardedComparison:
 def compare_sharded_run(
     workload: Workload, plan: Plan, recording: ShardedRecording
 ) -> ShardedComparison:
-    """Return what was recorded of a sharding beside what it predicts; the first step warms up.
+    """Compare a recorded sharded run with its plan; the first step warms up.
 
     Raises
     ------

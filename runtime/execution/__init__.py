@@ -1,4 +1,4 @@
-"""A plan runs on PyTorch. Needs the extra `runtime`.
+"""Execution of plans on PyTorch. Needs the extra `runtime`.
 
 The modules follow the data: `prepare.py` makes pieces of a plan and a model (`split.py` cuts the
 graph, `chain.py` gives the same pieces to schedules and simulator); `stage.py` is a piece at work,
@@ -17,8 +17,25 @@ alike); `checkpoint.py` writes and restores (`checkpoint_files.py` reads, `model
 interface. `options.py` has what users say, `steps.py` what every run does, `run.py` is the front
 door.
 
+Layouts of training jobs run in `job/`, on torch's own parallelism.
+
 Shardings run in `sharded/`: `prepare.py` traces the training graph again, `program.py` gives each
 node its signatures, `device.py` is one device at work, with `operators.py` on its `parts.py`;
 `local.py` is what it computes on them, `collectives.py` what it exchanges; `recording.py` keeps
 what was done, `run.py` takes the steps. `stage.py` runs the layers of a pipeline's stage so.
 """
+
+from __future__ import annotations
+
+from ...instances.common.lazy import loader, names_of
+
+#: Module → the names that it gives.
+_MODULES = {
+    "guard.failures": "guarded",
+    "own_loop.loop": "Loop stage_chain",
+    "own_loop.training_pieces": "training_pieces",
+    "recording_file": "load_recording",
+    "stage_modules": "StageModule clip_gradients tied_gradients",
+}
+__getattr__ = loader(__name__, _MODULES)
+__all__ = names_of(_MODULES)  # noqa: PLE0605, RUF100

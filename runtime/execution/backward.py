@@ -1,4 +1,4 @@
-"""A backward pass in two halves: gradients of the inputs, which others wait for, then of weights.
+"""Backward passes in two halves: gradients of inputs, then of weights.
 
 Autograd's graph has a *spine*: the nodes from which an input can be reached. Parameters hang on it
 by branches. The first half runs the spine and notes what arrives at the nodes where branches
@@ -127,7 +127,7 @@ def _nothing(gradients: Arrived) -> Arrived:
 
 
 def _users(roots: Sequence[Node]) -> dict[Node, list[Node]]:
-    """Return all nodes that roots lead to, and for each of them who leads to it directly."""
+    """Return the nodes reachable from the roots, each with its direct predecessors."""
     users: dict[Node, list[Node]] = {root: [] for root in roots}
     waiting = list(users)
     while waiting:

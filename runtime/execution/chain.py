@@ -1,4 +1,4 @@
-"""The stages of a plan as they are executed: a chain, each handing its live set to the next."""
+"""Chains of stages as executed: each sends its live tensors to the next."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ...instances.model.contiguity import representatives
 from ..schedules import Schedule, make_schedule, validate
 from ..schedules.actions import schedule_of
 from ..simulate.pieces import (
-    Moves,
     Passes,
+    PassGraph,
     forward_pieces_of,
     groups_of,
     stage_graph,
@@ -89,10 +89,8 @@ def executed_stages(
     rank[1::2] = 2 * count - 1 - np.arange(count)
     present = np.ones((count, 2), np.bool_)
     present[:, BACKWARD] = training
-    moves = Moves(receive, send, moved)
-    return stage_graph(
-        workload, plan.cluster, costs, where, nodes, present, moves, rank, weight_share
-    )
+    graph = PassGraph(nodes, present, rank, receive, send, moved)
+    return stage_graph(workload, plan.cluster, costs, where, graph, weight_share)
 
 
 def executed_schedule(schedule: str | Schedule, stages: StageGraph, microbatches: int) -> Schedule:
@@ -142,7 +140,7 @@ def _pieces_of_all(
 def _paid(
     workload: Workload, plan: Plan, source: int, target: int, size: float
 ) -> tuple[float, float]:
-    """Return what both ends of a message pay: over their link, else to and from host memory."""
+    """Return the seconds of a message at both ends: over a link, else by host memory."""
     cluster = plan.cluster
     pair = int(cluster.link_of[source, target])
     if pair >= 0:

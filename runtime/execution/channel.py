@@ -1,4 +1,4 @@
-"""Sends and receives between the ranks of a pipeline: one message for all tensors that go together.
+"""Sends and receives between ranks of a pipeline: one message for all tensors of an edge.
 
 One, because a message has its latency whatever its size, and because torch 2.6 waits for the last
 message of a batch only.
@@ -51,7 +51,7 @@ class RankChannel:
         self._place = torch.device("cpu") if through_host else device
 
     def send(self, tensors: Sequence[torch.Tensor], rank: int) -> list[dist.P2POp]:
-        """Return the operation that sends tensors to a rank; it keeps what it sends."""
+        """Return the operation that sends tensors to a rank and holds them meanwhile."""
         if len(tensors) == 1:
             packed = tensors[0].contiguous()
         else:
@@ -68,7 +68,7 @@ class RankChannel:
         return torch.empty(_ends(specs)[-1], dtype=torch.uint8, device=self._place)
 
     def receive(self, buffer: torch.Tensor, rank: int) -> list[dist.P2POp]:
-        """Return the operation that receives what a rank sends."""
+        """Return the operation that receives tensors from a rank."""
         return [dist.P2POp(dist.irecv, buffer, self._peer(rank), self.group)]
 
     def unpack(self, buffer: torch.Tensor, specs: Sequence[Spec]) -> list[torch.Tensor]:

@@ -31,7 +31,7 @@ KEPT = 2
 
 @dataclass(frozen=True)
 class Trained:
-    """What this rank trains.
+    """Parameters, buffers and optimizers of this rank.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class ModelState:
-    """The `state_dict` of the whole model, and where a checkpoint has it.
+    """`state_dict` of the whole model, and its places in a checkpoint.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class ModelState:
 
 
 def state_held(model: nn.Module, held: Mapping[int, str]) -> ModelState:
-    """Return the state of a model whose tensors, by their `id`, are held under these names."""
+    """Return the state of a model, its tensors named by their `id`."""
     tensors: dict[str, str] = {}
     untouched: dict[str, Tensor] = {}
     for name, value in model.state_dict(keep_vars=True).items():
@@ -149,14 +149,14 @@ def save(
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what a run that was ended has left of a checkpoint; the folder must be `locked`."""
+    """Remove unfinished checkpoints of ended runs; the folder must be `locked`."""
     for path in folder.glob(".step-*.unfinished"):
         shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager
 def _told(path: Path) -> Iterator[None]:
-    """Say in one line why a checkpoint could not be written."""
+    """Return the reason for an unwritten checkpoint in one line."""
     try:
         yield
     except (OSError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""Checkpoints on the disk: which there are, and whether they are whole."""
+"""Checkpoint files: manifests, completeness and checksums."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FORMAT = 3
 
 @dataclass(frozen=True)
 class Position:
-    """How far training has come: steps done, and microbatches taken from the data."""
+    """Position in training: steps done, and microbatches taken from the data."""
 
     step: int
     microbatches: int
@@ -58,13 +58,13 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 class _Format(msgspec.Struct):
-    """What every version of the manifest says."""
+    """Fields common to all versions of the manifest."""
 
     format: int
 
 
 class Manifest(Record):
-    """What the manifest of a checkpoint says; of each file its SHA-256."""
+    """Manifest of a checkpoint, with the SHA-256 of each file."""
 
     format: int
     step: int
@@ -101,7 +101,7 @@ class Checkpoint:
     state_dict: Mapping[str, str]
 
     def load(self, file: str) -> dict[str, Any]:
-        """Return what a rank wrote.
+        """Return the content of a rank's file.
 
         Raises
         ------
@@ -126,7 +126,7 @@ def digest(file: Path) -> str:
 
 
 def load_tensors(file: Path, *, mmap: bool = False) -> Any:
-    """Return what ``torch.save`` wrote, as data: no code in it is run.
+    """Return the content of a ``torch.save`` file as data, without running code in it.
 
     Raises
     ------
@@ -186,7 +186,7 @@ def newest(folder: Path, model: str) -> Checkpoint:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Return a checkpoint whose files are all there.
+    """Return a checkpoint after checking that it is complete.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A traced training graph in evaluation: what its operators were told in training, and back."""
+"""Evaluation mode of traced training graphs: arguments of dropout and norms, and back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _IN_TRAINING = "in_training"
 
 
 def set_mode(module: fx.GraphModule, training: bool) -> None:
-    """Let dropout and norms do what they do in evaluation, or what they were traced with.
+    """Set dropout and norms to evaluation, or to their traced mode.
 
     Norms without running statistics take those of the batch in both.
     """

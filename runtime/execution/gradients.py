@@ -1,4 +1,4 @@
-"""Gradients added up over all ranks that hold a copy of a parameter."""
+"""All-reduce of gradients over the ranks that hold a copy of a parameter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 
 class GradientSums:
-    """All-reduce of the gradients of what this rank shares with others.
+    """All-reduce of the gradients of parameters shared with other ranks.
 
     A parameter is shared by the replicas of its piece, and, if its weight is tied, by all pieces
     that have it; its gradient is the sum over all of them.

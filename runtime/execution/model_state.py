@@ -1,4 +1,4 @@
-"""The `state_dict` of the whole model: out of a checkpoint of its stages, and into a model."""
+"""Merging of stage checkpoints into the `state_dict` of the whole model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def model_state(model: nn.Module, pieces: Sequence[PieceModule]) -> ModelState:
 
 
 def merge_checkpoint(folder: str | Path) -> dict[str, Tensor]:
-    """Return the model's `state_dict` from what the ranks of a run wrote.
+    """Return the model's `state_dict` from the checkpoint files of all ranks.
 
     Parameters
     ----------

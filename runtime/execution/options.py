@@ -1,4 +1,4 @@
-"""How a plan runs: what users say, and what the plan says where they say nothing."""
+"""Run options: those given by users, with defaults from the plan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = {
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a plan runs.
+    """Options of a run.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class RunOptions:
             self._check_asynchronous()
 
     def identity(self) -> dict[str, str]:
-        """Return what all ranks must have alike, by what it is called."""
+        """Return the values that must be equal on all ranks, by name."""
         names = ("steps", "schedule", "microbatches", "replicas", "recompute", "every", "resume")
         alike = {f"--{name}": repr(getattr(self, name)) for name in names}
         alike["--lr"] = repr(self.learning_rate)
@@ -101,7 +101,7 @@ class RunOptions:
         return alike
 
     def settled(self, plan: Plan, workload: Workload) -> RunOptions:
-        """Return the same with what the plan says where nothing was said.
+        """Return the options with missing values taken from the plan.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""This rank's part of a pipeline: its stages, and batches that run through all of them."""
+"""Pipeline stages of this rank, and batches through all stages."""
 
 from __future__ import annotations
 
@@ -153,9 +153,12 @@ class RunningPipeline:
 
 
 def place(module: fx.GraphModule, device: torch.device) -> None:
-    """Move a piece to a device, also what its graph makes on the device of the trace."""
+    """Move a piece to a device, with the tensors that its graph creates."""
     module.to(device)
     for n in module.graph.nodes:
         if isinstance(n.kwargs.get("device"), torch.device):
             n.kwargs = {**n.kwargs, "device": device}
+        within = getattr(n.target, "module", None)  # of a layer that is computed again
+        if isinstance(within, fx.GraphModule):
+            place(within, device)
     module.recompile()

@@ -1,4 +1,4 @@
-"""A plan and a model become what the ranks run: pieces, stages, and where each piece is."""
+"""Preparation of runs: pieces and stages of a model by its plan, with their ranks."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ from ...instances.common.units import ON_NUMBERS, NodeId
 from ...instances.formats.files import load_plan_for_model, load_plan_with_form
 from ...instances.model.tied_weights import tied_as
 from ...instances.model.training_layers import training_layers
-from ...instances.pytorch.matching import matching, uncut
-from ...instances.pytorch.profile import Profile
-from ...instances.pytorch.tracing.traced import flat_inputs, said_of
+from ...instances.pytorch.profile import Profile, matching, uncut
+from ...instances.pytorch.tracing.traced import export_failure, flat_inputs
 from ..simulate.pieces import groups_of
 from ..simulate.stages import StageGraph
 from .chain import Payload, executed_stages, ranks_of
@@ -179,7 +178,7 @@ def split_model(
     if not profile.traced.runs:
         if _on_one_device(made):
             return _uncut(model, args, kwargs, workload, made)
-        raise InputError(f"{workload.name}: {said_of(profile.traced)}")
+        raise InputError(f"{workload.name}: {export_failure(profile.traced)}")
     if isinstance(made.solution, StagePlacement):
         return _staged(model, profile, workload, made, named)
     groups, order = groups_of(made)
@@ -234,7 +233,7 @@ def payload(piece: PieceModule, training: bool) -> Payload:
 
 
 def check_same(found: Workload, planned: Workload) -> None:
-    """Check that a model traced again is the one that a workload was made of, whatever its ties.
+    """Raise InputError unless a model traced again matches a workload, ties apart.
 
     Raises
     ------
@@ -269,7 +268,7 @@ def _trace_again(
     kwargs: Mapping[str, Any] | None,
     found: list[tuple[Profile, Workload]],
 ) -> Callable[[Problem, tuple[NodeId, ...]], Workload]:
-    """Return what traces the model for given ids, and leaves profile and workload in `found`."""
+    """Return a function that traces the model for given ids and fills `found`."""
 
     def workload_of(problem: Problem, ids: tuple[NodeId, ...]) -> Workload:
         if is_stream(problem):

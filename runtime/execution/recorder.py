@@ -1,4 +1,4 @@
-"""When each action of this rank began and ended."""
+"""Recorder of begin and end of this rank's actions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Recorder:
 
     @contextmanager
     def during(self, action: Action) -> Iterator[None]:
-        """Note when what runs inside begins and ends."""
+        """Record begin and end of the block."""
         begun = self._now()
         yield
         self.done.append(Done(self.step, action, begun - self.start_s, self._now() - self.start_s))

@@ -1,4 +1,4 @@
-"""What a run did: every action of every rank with its begin and end. No torch here."""
+"""Recording files of runs: begin and end of every action of every rank. Without torch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Done(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RankRecording:
-    """What one rank did.
+    """Recording of one rank.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class RunRecording:
         return tuple(sorted({done.step for rank in self.ranks for done in rank.actions}))
 
     def done(self, step: int) -> Iterator[Done]:
-        """Yield what all ranks did in a step."""
+        """Yield the actions of all ranks in a step."""
         for rank in self.ranks:
             yield from (done for done in rank.actions if done.step == step)
 
@@ -161,7 +161,7 @@ def load_recording(path: str | Path) -> RunRecording:
     Examples
     --------
     >>> import stagecut
-    >>> stagecut.load_recording("recording.json")
+    >>> stagecut.runtime.execution.load_recording("recording.json")
     Traceback (most recent call last):
     stagecut.instances.common.errors.InputError: recording.json: no such file; check the path
     """

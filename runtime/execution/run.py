@@ -1,4 +1,4 @@
-"""A plan runs: every process is one of its devices, for a number of steps."""
+"""Runs of a plan: every process is one of its devices, for a number of steps."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _trainer(prepared: Prepared, options: RunOptions, device: torch.device) -> B
 
 
 def _save_recording(trainer: Batches | Stream, prepared: Prepared, path: Path) -> None:
-    """Write what the devices of the first replica did; idle ones did nothing."""
+    """Write the recording of the first replica's devices."""
     assert trainer.recorder is not None
     actions = tuple(trainer.recorder.done)
     if isinstance(prepared.plan.solution, StagePlacement):  # pieces have the plan's numbers

@@ -1,4 +1,4 @@
-"""A traced model cut into a module per piece of a placement.
+"""Division of a traced model into a module per piece of a placement.
 
 Pieces run one after the other in a topological order, and each hands the next its *live set*: all
 that any later piece needs, so that a tensor needed later passes through the pieces between. What
@@ -126,7 +126,7 @@ def split(
 
 @dataclass(frozen=True)
 class _Needs:
-    """What a piece runs itself, and the values that it takes from pieces before; by name."""
+    """Operators of a piece, and values from earlier pieces, by name."""
 
     local: frozenset[str]
     values: frozenset[str]
@@ -152,7 +152,7 @@ class _Cut:
         self.varying = {made for made, _ in varying(profile.traced.module)}
 
     def _settle_changed_constants(self) -> None:
-        """Give what starts as a constant but is changed by a piece to the first who uses it."""
+        """Assign constants that a piece changes to the first piece that uses them."""
         of, changed = self.values.of, self.values.changed
         blocks = {block for name in self.home for block in changed.get(name, ())}
         first: dict[int, int] = {}
@@ -167,7 +167,7 @@ class _Cut:
                 self.home[n.name] = first[block]
 
     def needs(self, p: int) -> _Needs:
-        """Return what piece `p` runs, and takes from before."""
+        """Return the operators of piece `p`, and its values from earlier pieces."""
         local: set[str] = set()
         values: set[str] = set()
         waiting = [self.nodes[name] for name, home in self.home.items() if home == p]
@@ -205,7 +205,7 @@ class _Cut:
         ]
 
     def crossing(self, needed: list[frozenset[str]]) -> list[tuple[str, ...]]:
-        """Return the names of what enters each piece, in the order of the graph."""
+        """Return the names of each piece's inputs, in the order of the graph."""
         until: dict[str, int] = {}
         for p, names in enumerate(needed):
             until |= dict.fromkeys(names, p)
@@ -258,7 +258,7 @@ class _Cut:
         return [n.name for n in self.nodes.values() if n.op == "placeholder"]
 
     def _attribute(self, n: fx.Node) -> tuple[str, Any]:
-        """Return what a node reads, and the first of its names in the model."""
+        """Return the attribute of a node, and the first of its names in the model."""
         value = self.traced.attribute(str(n.target))
         for name, parameter in self.names.items():
             if parameter is value:

@@ -1,4 +1,4 @@
-"""A piece at work: forward and backward of one microbatch after the other, on one device.
+"""Executor of a piece on one device: forward and backward passes of microbatches.
 
 Nothing here knows who sends and receives; inputs come in and outputs go out as tensors.
 """
@@ -24,7 +24,7 @@ Tensors = tuple[torch.Tensor, ...]
 
 @dataclass
 class _Flight:
-    """What a microbatch leaves behind between its forward and its backward pass."""
+    """Tensors of a microbatch between its forward and its backward pass."""
 
     inputs: Tensors
     outputs: Tensors
@@ -139,7 +139,7 @@ class StageRunner:
                 )
 
     def clear(self) -> None:
-        """Forget what the last batch left: losses, results, and flights if it failed."""
+        """Clear losses, results and, after a failure, microbatches in flight."""
         self.flights.clear()
         self.losses.clear()
         self.results.clear()
@@ -170,7 +170,7 @@ class StageRunner:
 
     @contextmanager
     def _during(self, kind: Kind, j: int) -> Iterator[None]:
-        """Note when an action begins and ends, and say which one it was if it fails."""
+        """Record begin and end of an action, and name it in errors."""
         action = Action(self.piece.index, kind, j)
         noting = nullcontext() if self.recorder is None else self.recorder.during(action)
         try:

@@ -1,4 +1,4 @@
-"""The pieces of a plan as modules that torch's own schedules take."""
+"""Pieces of a plan as modules for torch's own schedules."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class StageModule(fx.GraphModule):  # type: ignore[misc]  # torch does not say i
             self.register_forward_hook(_outputs_in_one_block)
 
     def train(self, mode: bool = True) -> StageModule:
-        """Let dropout and batch norm do what they do in training, or in evaluation."""
+        """Set dropout and batch norm to training or evaluation."""
         super().train(mode)
         set_mode(self, mode)
         return self
@@ -124,7 +124,7 @@ def stage_modules(prepared: Prepared, device: torch.device | None = None) -> lis
 
 
 def tied_gradients(stages: Sequence[StageModule]) -> Callable[[], None]:
-    """Return what adds up the gradients of weights that several stages have a copy of.
+    """Return the all-reduce of gradients of tied weights with copies on several stages.
 
     Every rank makes it at the same time, and calls it before each step of its optimizer.
 
@@ -223,7 +223,7 @@ def _register(stage: nn.Module, name: str, value: torch.Tensor) -> None:
 
 
 def _order_as_in(model: nn.Module, stage: nn.Module) -> None:
-    """Bring what the stage holds into the model's order: tied weights then go by the same name."""
+    """Order the stage's parameters as in the model, so that tied weights keep their names."""
     for mine, theirs in (
         (stage._parameters, model._parameters),
         (stage._modules, model._modules),
@@ -246,7 +246,7 @@ def _empty(piece: PieceModule, names: tuple[str, ...], training: bool) -> tuple[
 
 
 def _gradients_in_one_block(_stage: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
-    """Let the gradients of what came in be contiguous, as torch wants what it sends."""
+    """Make gradients of inputs contiguous, as torch's sends require."""
     for x in inputs:
         if x.requires_grad:
             x.register_hook(lambda gradient: gradient.contiguous())

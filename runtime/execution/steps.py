@@ -1,4 +1,4 @@
-"""What every run has, whatever executes it: its start, its steps, and what it goes on from."""
+"""Steps of runs, shared by all executors: start, optimizer, checkpoints, resumption."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .trainer import MakeOptimizer, Trainer
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step gave: its number from 0 on, the mean loss, and the time it took."""
+    """Result of a step: its number from 0 on, the mean loss, and seconds."""
 
     number: int
     loss: float
@@ -77,7 +77,7 @@ def take_steps(
 
 @contextmanager
 def _sole_writer(options: RunOptions) -> Iterator[None]:
-    """Let no other run write into the folder of checkpoints; all ranks enter together."""
+    """Lock the folder of checkpoints for this run; all ranks enter together."""
     folder = options.checkpoint
     with ExitStack() as held:
         if folder is not None and dist.get_rank() == 0 and (folder.is_dir() or not options.resume):
@@ -107,7 +107,7 @@ def _begin(
 
 
 def make_optimizer(options: RunOptions) -> MakeOptimizer:
-    """Return what makes the optimizer that was asked for."""
+    """Return the factory of the optimizer."""
     if not isinstance(options.optimizer, str):
         return options.optimizer
     kind = OPTIMIZERS[options.optimizer]

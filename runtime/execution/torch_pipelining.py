@@ -1,4 +1,4 @@
-"""The one home of torch's private names: any schedule on any map of stages to ranks.
+"""Schedules on torch's pipelining runtime, with any map of stages to ranks.
 
 torch's runtime for schedules is driven with stages of our own (it asks a stage for computations and
 for messages, and nothing else), so that only tensors with a gradient travel back, and everything
@@ -65,7 +65,9 @@ class TorchSchedule:
         self._stages = [_TorchStage(stage, count, channel, training) for stage in stages]
         rows = {r: schedule.of(r) for r in range(channel.size)}
         try:
-            self._runtime = _runtime(self._stages, rows, schedule.microbatches, training)
+            self._runtime = order_runtime(self._stages, rows, schedule.microbatches, training)
+            # Our stages need no warm-up, and nothing is left to find out about shapes.
+            self._runtime._initialize_stages = lambda *_args, **_kwargs: None
         except (AttributeError, TypeError, AssertionError) as error:
             raise StagecutError(
                 f"torch {torch.__version__}: its pipelining is not as we know it ({error}); "
@@ -83,20 +85,22 @@ class TorchSchedule:
             stage.clear()
 
 
-def _runtime(
-    stages: list[_TorchStage],
+def order_runtime(
+    stages: Sequence[Any],
     rows: Mapping[int, Sequence[Action]],
     microbatches: int,
-    training: bool,
+    training: bool = True,
+    **options: Any,
 ) -> Any:
-    """Return torch's runtime with a schedule, whatever its version calls things."""
+    """Return torch's runtime with a schedule, for any supported version of torch.
+
+    `options` are its own, `loss_fn` for instance.
+    """
     rank_of = {a.stage: rank for rank, row in rows.items() for a in row}
     known = inspect.signature(PipelineScheduleMulti.__init__).parameters
-    options = {"scale_grads": False, "stage_index_to_group_rank": rank_of}
+    options = {"scale_grads": False, "stage_index_to_group_rank": rank_of, **options}
     given = {key: value for key, value in options.items() if key in known}
-    runtime: Any = _PipelineScheduleRuntime(stages, n_microbatches=microbatches, **given)
-    # Our stages need no warm-up, and nothing is left to find out about shapes.
-    runtime._initialize_stages = lambda *_args, **_kwargs: None
+    runtime: Any = _PipelineScheduleRuntime(list(stages), n_microbatches=microbatches, **given)
     oldest = not hasattr(runtime, "_prepare_schedule_with_comms")
     if not training and not oldest:  # newer ones want a backward pass for every forward pass
         rows = {rank: [*row, *_backward_of(row)] for rank, row in rows.items()}
@@ -208,7 +212,7 @@ class _TorchStage:
         """Nothing: gradients are added up after the batch."""
 
     def release_fwd_send_outputs(self, *_args: object, **_options: object) -> None:
-        """Nothing: what is sent is let go with its message."""
+        """Nothing to release: tensors are released with their message."""
 
     def _receive(
         self, kind: Kind, chunk: int, specs: Sequence[Spec], source: int

@@ -1,4 +1,4 @@
-"""Steps of a run, whatever executes them: torch's pipelining, or our own loop."""
+"""Trainers of a run: by torch's pipelining, or by our own loop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ASYNCHRONOUS = ("pipedream", "2bw")
 
 
 class Trainer(Protocol):
-    """What runs batches on this rank.
+    """Protocol of executors of batches on this rank.
 
     Parameters
     ----------
@@ -49,10 +49,10 @@ class Trainer(Protocol):
         """Run `at_once` batches; return the mean loss of each. All ranks call this together."""
 
     def trained(self) -> Trained:
-        """Return what this rank trains."""
+        """Return parameters, buffers and optimizer of this rank."""
 
     def written(self) -> Trained:
-        """Return what this rank writes of a checkpoint. All ranks call this together."""
+        """Return this rank's content of a checkpoint. All ranks call this together."""
 
     def actions(self) -> int:
         """Return how many actions this rank has done."""
@@ -88,12 +88,12 @@ class Batches:
         return [self.pipeline.mean_loss()]
 
     def trained(self) -> Trained:
-        """Return what this rank trains."""
+        """Return parameters, buffers and optimizer of this rank."""
         pieces = [stage.piece for stage in self.pipeline.stages]
         return _trained(pieces, [] if self.optimizer is None else [self.optimizer])
 
     def written(self) -> Trained:
-        """Return what this rank writes of a checkpoint: what it trains."""
+        """Return this rank's content of a checkpoint: its parameters and optimizer."""
         return self.trained()
 
     def actions(self) -> int:
@@ -191,12 +191,12 @@ class Stream:
         return means
 
     def trained(self) -> Trained:
-        """Return what this rank trains."""
+        """Return parameters, buffers and optimizer of this rank."""
         optimizers, parts = list(self.loop.optimizers.values()), self.parts
         return _trained(self.pieces, optimizers) if parts is None else own_parts(parts, optimizers)
 
     def written(self) -> Trained:
-        """Return what this rank writes of a checkpoint: of what a team trains, its share."""
+        """Return this rank's content of a checkpoint: its share of the team's parameters."""
         parts = self.parts
         if parts is None:
             return self.trained()
@@ -207,7 +207,7 @@ class Stream:
         return sum(stage.actions for stage in self.loop.stages.values())
 
     def give_back(self, model: nn.Module) -> None:
-        """Write what teams have trained, put together, into the model; all ranks call this."""
+        """Write the teams' parameters, as whole tensors, into the model; all ranks call this."""
         parts = self.parts
         if parts is not None:
             parts.give_back(model)

@@ -1,1 +1,1 @@
-"""Plans in the words of other launchers, each written by a module of its own and read back."""
+"""Export of plans for other launchers, a module for each; files are read back."""

@@ -51,8 +51,8 @@ def write(stages: ModuleStages) -> str:
     ahead = [_ahead(own) for own in stages.modules]
     layout = "|".join(
         _EMBEDDING * (s == first)
-        + _times(_LAYER, layers)
-        + _times(_AHEAD, ahead[s])
+        + repeated(_LAYER, layers)
+        + repeated(_AHEAD, ahead[s])
         + _LOSS * (s == last)
         for s, (_, layers, _) in enumerate(counts)
     )
@@ -130,7 +130,7 @@ def _ends(counts: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
 
 
 def _counts(stages: ModuleStages) -> list[tuple[int, int, int]]:
-    """Return what stages hold before, in and after the decoder, without what predicts ahead."""
+    """Return each stage's modules before, in and after the decoder, without prediction heads."""
     kept = tuple(tuple(x for x in own if not _is_ahead(x)) for own in stages.modules)
     return stack(replace(stages, modules=kept), NAME)[1]
 
@@ -181,7 +181,8 @@ def _is_layer(module: str) -> bool:
     return module.rpartition(".")[2].isdecimal() and not _is_ahead(module)
 
 
-def _times(letter: str, layers: int) -> str:
+def repeated(letter: str, layers: int) -> str:
+    """Return a letter of the layout so many times, in short."""
     return letter * layers if layers < 3 else f"{letter}*{layers}"
 
 

@@ -1,4 +1,10 @@
-"""Plans as a Python script that runs them with torch alone."""
+"""Export of plans as Python scripts that run them with torch alone.
+
+The template is the same in every script; each stage of the plan is a class, its operators in the
+order of the traced graph. In it, operators under autocast or `set_grad_enabled` are a graph of
+their own, called by an operator that names the context (`instances/pytorch/tracing/trace.py`); the
+script has a ``with`` block.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import nn
+import torch
+from torch import fx, nn
+from torch._ops import HigherOrderOperator
 
 from ...instances import InputError, StagecutError
 from ...instances.common.errors import quote
@@ -16,14 +24,188 @@ from ...instances.common.escape import docstring
 from ..execution.split import PieceModule
 from ..schedules import Schedule, read_csv, write_csv
 from ..schedules.actions import Action, Kind, schedule_of
-from .python_regions import inlined
-from .python_stage import computed, stage_class, taken
-from .python_template import TEMPLATE
+
+TEMPLATE = '''\
+"""{title}: {count} stages on {ranks} processes, with torch alone.
+
+    torchrun --nproc-per-node {ranks} THIS_FILE --steps 10
+
+{where}
+
+Each process is a rank. A stage takes what the one before hands on and gives all that later stages
+need. "Yours" marks what you will want to replace: data, loss, optimizer.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from itertools import islice, repeat
+
+import torch
+import torch.distributed as dist
+from torch import device, inf, nan, nn  # noqa: F401
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRuntime
+from torch.utils._pytree import tree_leaves
+
+{importing}
+
+aten = torch.ops.aten
+TRAINING = {training}
+MICROBATCHES = {microbatches}
+# A row per rank. 2F0 is the forward pass of microbatch 0 on stage 2, B the backward pass, I and W
+# its two halves: gradients of inputs, gradients of weights.
+SCHEDULE = """\\
+{schedule}"""
+
+RANK, LOCAL_RANK = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+GPUS = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
+DEVICE = torch.device("cuda", LOCAL_RANK) if GPUS else torch.device("cpu")
+
+
+def take(stage, model, *names):
+    """Give a stage tensors (or modules) of the model, under their names there."""
+    for name in names:
+        found = model
+        for part in name.split("."):
+            found = getattr(found, part)
+        put(stage, name, found)
+
+
+def put(stage, name, value):
+    """Register a value of a stage under a name such as layers.0.weight."""
+    *path, last = name.split(".")
+    for part in path:
+        if not hasattr(stage, part):
+            stage.add_module(part, nn.Module())
+        stage = getattr(stage, part)
+    if isinstance(value, nn.Module):
+        stage.add_module(last, value)
+    elif isinstance(value, nn.Parameter):
+        stage.register_parameter(last, value)
+    else:
+        stage.register_buffer(last, value)
+
+
+def returns_whole(*inputs):
+    """Let gradients of inputs be contiguous, as torch wants what it sends."""
+    for x in inputs:
+        if x.requires_grad:
+            x.register_hook(lambda gradient: gradient.contiguous())
+
+
+# TAKES and GIVES: shape and type of what passes between stages, and whether a gradient returns.
+
+
+{stages}
+
+
+def loss_of(outputs, target):
+    """Loss of a microbatch.{loss_words}"""
+{loss}
+
+
+def microbatches(inputs):
+    """Yield the tensors that the first stage takes. Yours: here those of the factory, again and
+    again, unless it gives an iterator."""
+    for one in inputs if isinstance(inputs, Iterator) else repeat(inputs):
+        yield [x.to(DEVICE) for x in tree_leaves(one) if isinstance(x, torch.Tensor)]
+
+
+def made_up():
+    """Inputs of the shapes that the model was traced for."""
+    for shape, dtype, _ in Stage0.TAKES:
+        yield torch.randn(shape) if dtype.is_floating_point else torch.zeros(shape, dtype=dtype)
+
+
+def tensors(passes):
+    """Empty tensors that tell torch what passes between stages, and whether a gradient returns."""
+    return tuple(
+        torch.empty(shape, dtype=dtype, device="meta", requires_grad=gradient and TRAINING)
+        for shape, dtype, gradient in passes
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=10)
+    steps = parser.parse_args().steps
+    if not hasattr(_PipelineScheduleRuntime, "_prepare_schedule_with_comms"):
+        sys.exit(f"torch {{torch.__version__}} is too old; this was tested with 2.13 and 2.15")
+    dist.init_process_group("nccl" if DEVICE.type == "cuda" else "gloo")
+    if dist.get_world_size() != {ranks}:
+        sys.exit(f"{{dist.get_world_size()}} processes; the plan is for {ranks}")
+    torch.manual_seed(0)  # every rank makes the same model, and keeps its stages
+    made = {call}
+    model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    model.train(TRAINING)
+    data = microbatches(tuple(made_up()) if inputs is None else inputs)
+
+    order = {{
+        rank: [_Action.from_str(cell) for cell in row.split(",") if cell]
+        for rank, row in enumerate(SCHEDULE.splitlines())
+    }}
+    own = sorted({{action.stage_index for action in order[RANK]}})
+    stages = []
+    for s in own:
+        stage = globals()[f"Stage{{s}}"](model).to(DEVICE)
+        takes, gives = tensors(stage.TAKES), tensors(stage.GIVES)
+        options = {{"input_args": takes, "output_args": gives}}
+        stages.append(PipelineStage(stage, s, {count}, DEVICE, **options))
+    loss_fn = loss_of if TRAINING else None
+    schedule = _PipelineScheduleRuntime(stages, MICROBATCHES, loss_fn=loss_fn, scale_grads=False)
+    schedule.pipeline_order = order
+    schedule._prepare_schedule_with_comms(order)
+
+    first, last = 0 in own, {final} in own
+    parameters = {{id(p): p for s in stages for p in s.submod.parameters()}}.values()
+    optimizer = torch.optim.SGD(parameters, lr=0.01) if TRAINING and parameters else None  # yours
+    for step in range(steps):
+        given = list(islice(data, MICROBATCHES)) if first else []
+        batch = [torch.cat(parts) for parts in zip(*given, strict=True)]  # torch takes it apart
+        if not TRAINING:
+            with torch.no_grad():
+                outputs = schedule.eval(*batch)
+            if last:
+                mean = (outputs[0] if isinstance(outputs, tuple) else outputs).float().mean()
+                print(f"step {{step}}: mean of the first output {{mean:.8g}}", flush=True)
+            continue
+        losses = []
+        nothing = torch.zeros(MICROBATCHES, device=DEVICE)  # yours: targets, if loss_of takes any
+        schedule.step(*batch, target=nothing if last else None, losses=losses if last else None)
+        if optimizer is not None:
+            optimizer.step()
+            optimizer.zero_grad()
+        if last:
+            print(f"step {{step}}: loss {{torch.stack(losses).sum():.8g}}", flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
+'''
+
+
+#: Operator → what a script says, and how many of its arguments that takes.
+_SAID = {
+    "wrap_with_autocast": ("torch.autocast({!r}, {!r}, {!r}, {!r})", 4),
+    "wrap_with_set_grad_enabled": ("torch.set_grad_enabled({!r})", 1),
+}
+
+
+#: Constants of a model with more numbers than this do not belong into a script.
+MOST_NUMBERS = 256
+
+
+#: What fx imports by itself and the script has too.
+_KNOWN = {"inf", "nan", "NoneType", "torch", "device", "fx_pytree", "pytree"}
 
 
 @dataclass(frozen=True)
 class Script:
-    """What a script says, for comparison.
+    """Content of a script, for comparison.
 
     Parameters
     ----------
@@ -104,7 +286,7 @@ def python_script(
 
 
 def read_script(text: str) -> Script:
-    """Return what a script says."""
+    """Return the content of a script."""
     values: dict[str, Any] = {}
     nodes, tensors = [], []
     for part in ast.parse(text).body:
@@ -164,7 +346,7 @@ def _check(pieces: Sequence[PieceModule], rank_of: Mapping[int, int]) -> None:
 
 
 def _line(piece: PieceModule, rank: int) -> str:
-    """Return what a stage holds, in a line."""
+    """Return the modules of a stage in a line."""
     modules = list(dict.fromkeys(name.rpartition(".")[0] or name for name in piece.parameters))
     held = f"{modules[0]} … {modules[-1]}" if len(modules) > 2 else ", ".join(modules)
     return f"    stage {piece.index} on rank {rank}: {docstring(held) or 'no weights'}"
@@ -186,7 +368,7 @@ def _importing(factory: str) -> str:
 
 
 def _loss(piece: PieceModule, training: bool) -> tuple[str, str]:
-    """Return what to say of the loss, and the body of `loss_of`: the model's own, if it has one."""
+    """Return a comment on the loss, and the body of `loss_of`."""
     values = [piece.values[name] for name in piece.outputs]
     derivable = [k for k, value in enumerate(values) if value.grad]
     single = [k for k in derivable if not values[k].shape or set(values[k].shape) == {1}]
@@ -195,3 +377,130 @@ def _loss(piece: PieceModule, training: bool) -> tuple[str, str]:
     means = " + ".join(f"outputs[{k}].float().mean()" for k in derivable)
     words = " Yours: this stands for one, and teaches nothing." if training else ""
     return words, f"    return ({means or 'outputs[0].sum()'}) / MICROBATCHES"
+
+
+def stage_class(piece: PieceModule, model: nn.Module, last: bool) -> str:
+    """Return the source of the class ``StageK``.
+
+    Raises
+    ------
+    InputError
+        If the stage holds a large constant that the model does not, or code that is not torch's.
+    """
+    code = piece.module.graph.python_code("self")
+    for name, value in code.globals.items():
+        if name not in _KNOWN:
+            raise InputError(
+                f"python: stage {piece.index} calls {getattr(value, '__name__', name)}, which is "
+                "not torch's; run the plan with stagecut run"
+            )
+    own = taken(piece.module.graph)
+    lines = [f"class Stage{piece.index}(nn.Module):"]
+    lines.append(f"    TAKES = {_described(piece, piece.inputs, False)}")
+    lines.append(f"    GIVES = {_described(piece, piece.outputs, last)}")
+    lines += ["", "    def __init__(self, model):", "        super().__init__()"]
+    lines.append("        take(")
+    lines.append("            self,")
+    lines.append("            model,")
+    constants = [name for name in own if not _is_the_models(piece, model, name)]
+    lines += [f"            {name!r}," for name in own if name not in constants]
+    lines.append("        )")
+    lines += [f"        put(self, {name!r}, {_literal(piece, name)})" for name in constants]
+    return "\n".join([*lines, "", *_forward(piece, code.src, last)])
+
+
+def taken(graph: fx.Graph) -> tuple[str, ...]:
+    """Return the names of the tensors and modules that a graph reads."""
+    found = [str(n.target) for n in graph.nodes if n.op in ("get_attr", "call_module")]
+    return tuple(dict.fromkeys(found))
+
+
+def computed(graph: fx.Graph) -> tuple[str, ...]:
+    """Return the names of a graph's computed values, in order."""
+    return tuple(n.name for n in graph.nodes if n.op not in ("placeholder", "output"))
+
+
+def _forward(piece: PieceModule, source: str, last: bool) -> list[str]:
+    """Return the lines of `forward`, as fx writes them, made to be read."""
+    lines = []
+    nodes = piece.module.graph.nodes
+    around = {n.name: str(n.meta["around"]) for n in nodes if "around" in n.meta}
+    for line in source.strip().splitlines():
+        line = re.sub(r";  (\w+ = )+None$", "", line.rstrip())
+        line = line.replace("torch.ops.aten.", "aten.")
+        line = re.sub(r"device\(type='\w+'(, index=\d+)?\)", "DEVICE", line)
+        if line.strip().startswith("return "):
+            values = [_handed_on(piece, name, last) for name in piece.outputs]
+            line = f"    return ({', '.join(values)},)"
+        name = line.strip().partition(" = ")[0]
+        if name in around:
+            lines += [f"        with {around[name]}:", f"        {line}"]
+        else:
+            lines.append(f"    {line}")
+    back = [name for name in piece.inputs if piece.values[name].grad]
+    if back:
+        lines.insert(1, f"        returns_whole({', '.join(back)})")
+    return lines
+
+
+def _handed_on(piece: PieceModule, name: str, last: bool) -> str:
+    single = last and not piece.values[name].shape
+    return f"{name}.reshape(1)" if single else f"{name}.contiguous()"
+
+
+def _described(piece: PieceModule, names: tuple[str, ...], last: bool) -> str:
+    parts = []
+    for name in names:
+        value = piece.values[name]
+        shape = (1,) if last and not value.shape else tuple(value.shape)
+        parts.append(f"({shape}, {value.dtype}, {value.grad})")
+    return f"({', '.join(parts)}{',' * (len(parts) == 1)})"
+
+
+def _find(root: nn.Module, name: str) -> object:
+    found: object = root
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _is_the_models(piece: PieceModule, model: nn.Module, name: str) -> bool:
+    mine, theirs = _find(piece.module, name), _find(model, name)
+    if isinstance(mine, nn.Module):
+        return isinstance(theirs, nn.Module)
+    return isinstance(mine, torch.Tensor) and isinstance(theirs, torch.Tensor)
+
+
+def _literal(piece: PieceModule, name: str) -> str:
+    value = _find(piece.module, name)
+    if not isinstance(value, torch.Tensor):
+        raise InputError(f"python: {name} is no tensor of the model; run it with stagecut run")
+    if value.numel() > MOST_NUMBERS:
+        raise InputError(
+            f"python: the constant {name} has {value.numel()} numbers, too many for a script; "
+            "make it a buffer of the model"
+        )
+    return f"torch.tensor({value.tolist()!r}, dtype={value.dtype})"
+
+
+def inlined(module: fx.GraphModule) -> fx.GraphModule:
+    """Return nested operators in one graph, with their contexts in `meta["around"]`."""
+    graph = fx.Graph()
+    new: dict[fx.Node, fx.Node] = {}
+    for n in module.graph.nodes:
+        found = _SAID.get(n.target.name()) if isinstance(n.target, HigherOrderOperator) else None
+        if found is None:
+            new[n] = graph.node_copy(n, new.__getitem__)
+            continue
+        words, count = found
+        inner: fx.GraphModule = module.get_submodule(str(n.args[count].target))
+        for part, given in zip(
+            inner.graph.find_nodes(op="placeholder"), n.args[count + 1 :], strict=True
+        ):
+            new[part] = new[given]
+        operator = next(part for part in inner.graph.nodes if part.op == "call_function")
+        new[n] = graph.node_copy(operator, new.__getitem__)
+        new[n].name = n.name
+        new[n].meta["around"] = words.format(*n.args[:count])
+    graph.eliminate_dead_code(lambda n: n.op != "get_attr")
+    return fx.GraphModule(module, graph)

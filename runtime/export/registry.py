@@ -1,4 +1,4 @@
-"""The launchers that plans are written for, by name."""
+"""Registry of launchers by name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PYTHON, CSV = "python", "csv"
 
 @dataclass(frozen=True)
 class Launcher:
-    """How plans are written for a launcher that cuts models between modules.
+    """Launcher that cuts models between modules.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def takers(workload: Workload, plan: Plan | Planned) -> dict[str, str]:
 
 
 def _as_script(workload: Workload, plan: Plan) -> None:
-    """Check what a script needs and what is known without the model.
+    """Raise InputError where a script cannot be written, as far as known without the model.
 
     Raises
     ------
@@ -137,7 +137,7 @@ def _as_script(workload: Workload, plan: Plan) -> None:
         If a script of the plan is refused.
     """
     if not isinstance(plan.solution, Placement | PipelinePlacement):
-        raise InputError("a script runs placements; plan with --objective job or throughput")
+        raise InputError("a script runs placements; plan with --problem pipeline or throughput")
     made = workload.provenance
     if made.get("generator") != "stagecut.instances.pytorch":
         raise InputError(f"{workload.name} is of no PyTorch model; profile one")
@@ -147,12 +147,12 @@ def _as_script(workload: Workload, plan: Plan) -> None:
     for tie in workload.ties:
         if len({where[copy.holder] for copy in tie.copies}) > 1:
             raise InputError(
-                "a tied weight is on several devices; plan with --tied colour, or use stagecut run"
+                "a tied weight is on several devices; plan with --for python, or use stagecut run"
             )
 
 
 def launcher_file(workload: Workload, plan: Plan | Planned, name: str) -> tuple[str, ModuleStages]:
-    """Return the file of a plan for a launcher, read back and compared, and what it says.
+    """Return the file of a plan for a launcher, read back and compared, and its content.
 
     Raises
     ------

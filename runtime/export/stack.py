@@ -1,4 +1,4 @@
-"""The numbered layers of a model, which some launchers count."""
+"""Numbered layers of models, for launchers that count them."""
 
 from __future__ import annotations
 

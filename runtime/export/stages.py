@@ -1,4 +1,4 @@
-"""A plan as launchers see it: which modules are on which stage, in how many copies."""
+"""Stages for launchers: modules and number of replicas of each."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ModuleStages:
 
 @dataclass(frozen=True)
 class _Stage:
-    """Forward nodes of a stage, and what it is spread over."""
+    """Forward nodes of a stage, its replicas and tensor degree."""
 
     nodes: tuple[int, ...]
     device: int
@@ -185,7 +185,7 @@ def modules_of(workload: Workload, target: str, unit: Callable[[str], str]) -> d
 
 
 def feeds(workload: Workload, own: Mapping[int, str]) -> set[tuple[str, str]]:
-    """Return the pairs of different modules of which the one takes what the other gives.
+    """Return the pairs of different modules joined by an edge.
 
     Parameters
     ----------
@@ -236,7 +236,7 @@ def _stages(workload: Workload, plan: Plan, target: str) -> list[_Stage]:
         )
     raise InputError(
         f"{target}: the plan is for the latency of one request, not for a pipeline; plan with "
-        "--objective job or throughput"
+        "--problem pipeline or throughput"
     )
 
 

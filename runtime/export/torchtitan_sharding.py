@@ -1,4 +1,4 @@
-"""A sharding for torchtitan, where its configuration can say it: copies, parts, or both.
+"""Shardings for torchtitan: replicated, fully sharded, or both.
 
 torchtitan knows copies of a model, each of which computes on its own samples, and fully sharded
 parameters, put together where they are used. How it splits single products is code of each of its
@@ -67,7 +67,7 @@ def torchtitan_sharding(workload: Workload, plan: Plan) -> str:
 
 
 def _is_sharded(workload: Workload, report: ShardingReport, axis: int, devices: int) -> bool:
-    """Whether parameters are split along an axis of the mesh, all that can be, by their axis 0."""
+    """Whether all divisible parameters are split by axis 0 along an axis of the mesh."""
     program = program_of(workload)
     found = {}
     for operator in program.operators:

@@ -1,4 +1,4 @@
-"""Timing collectives along the axes of a mesh of processes, as shardings do them."""
+"""Timing of collectives along the axes of a mesh of processes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class MeasuredAxis:
 
     @cached_property
     def common(self) -> Fit:
-        """The link that explains all of them best: what a mesh has for the axis."""
+        """Best common link of an axis of the mesh."""
         rounds = [self._rounds(name) for name in self.timed]
         return fit_postal(
             np.concatenate([sizes for sizes, _ in rounds]),

@@ -1,4 +1,4 @@
-"""A process group under torchrun, for as long as something is measured."""
+"""Process group under torchrun for the time of a measurement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was measured, and the cluster and topology that it makes."""
+"""Measurements of messages between ranks, and the cluster and topology made from them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MUCH = 2.0
 
 
 class LinkDetail(Choice):
-    """Which links a measured cluster has; see `to_cluster`.
+    """Detail of a measured cluster's links; see `to_cluster`.
 
     Examples
     --------
@@ -32,7 +32,7 @@ class LinkDetail(Choice):
     >>> sizes = np.array([1e3, 1e6, 1e9])
     >>> timed = Timed(sizes, tuple(np.full(5, 1e-5 + size / 25e9) for size in sizes))
     >>> measurement = Measurement("nccl", ranks, (RankPair(0, 1, timed),), timed)
-    >>> cluster = stagecut.to_cluster(measurement, LinkDetail.EACH)
+    >>> cluster = stagecut.runtime.measure.to_cluster(measurement, LinkDetail.EACH)
     >>> len(cluster.links)
     1
     """
@@ -44,7 +44,7 @@ class LinkDetail(Choice):
 
 @dataclass(frozen=True)
 class RankMachine:
-    """Where a rank runs.
+    """Machine of a rank.
 
     Parameters
     ----------
@@ -221,7 +221,7 @@ def to_cluster(measurement: Measurement, links: LinkDetail | str = LinkDetail.AU
     >>> sizes = np.array([1e3, 1e6, 1e9])
     >>> timed = Timed(sizes, tuple(np.full(5, 1e-5 + size / 25e9) for size in sizes))
     >>> measurement = Measurement("nccl", ranks, (RankPair(0, 1, timed),), timed)
-    >>> cluster = stagecut.to_cluster(measurement)
+    >>> cluster = stagecut.runtime.measure.to_cluster(measurement)
     >>> cluster.kinds[0].name, f"{cluster.kinds[0].link.bytes_per_s:.3g}"
     ('H100', '2.5e+10')
     """

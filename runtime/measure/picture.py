@@ -1,4 +1,4 @@
-"""A measurement as a picture: what messages took, what the model says, and what is between."""
+"""Picture of a measurement: times of messages, the fitted model, and residuals."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def draw_measurement(measurement: Measurement, path: Path) -> None:
     >>> sizes = np.array([1e3, 1e6, 1e9])
     >>> timed = Timed(sizes, tuple(np.full(5, 1e-5 + size / 25e9) for size in sizes))
     >>> measurement = Measurement("nccl", ranks, (RankPair(0, 1, timed),), timed)
-    >>> stagecut.draw_measurement(measurement, Path("measurement.svg"))
+    >>> stagecut.runtime.measure.draw_measurement(measurement, Path("measurement.svg"))
     """
     ranks = len(measurement.ranks)
     rows = 2 if ranks > 2 else 1

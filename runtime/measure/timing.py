@@ -1,4 +1,4 @@
-"""Timing messages between the ranks of a process group."""
+"""Timing of messages between the ranks of a process group."""
 
 from __future__ import annotations
 

@@ -62,8 +62,9 @@ def draw_gantt(simulation: Simulation, path: Path, *, title: str = "") -> None:
     Examples
     --------
     >>> import stagecut
+    >>> from stagecut.runtime.simulate import chain, simulate_stages
     >>> from pathlib import Path
-    >>> run = stagecut.simulate_stages(stagecut.chain([1.0, 1.0], [2.0, 2.0]), "gpipe", 4)
+    >>> run = simulate_stages(chain([1.0, 1.0], [2.0, 2.0]), "gpipe", 4)
     >>> stagecut.draw_gantt(run, Path("gantt.svg"))
     """
     draw_marks(marks_of(simulation, picture=True), path, title or _headline(simulation))
@@ -219,8 +220,11 @@ def plot_passes(passes: pd.DataFrame, time_unit: str = "unspecified") -> Figure:
     Examples
     --------
     >>> import stagecut
-    >>> weak = stagecut.relax_schedule(stagecut.chain([2.0, 2.0], [4.0, 1.0]), 3)
-    >>> len(stagecut.plot_passes(weak.passes).axes)
+    >>> from stagecut.api import relax_schedule
+    >>> from stagecut.runtime.pictures import plot_passes
+    >>> from stagecut.runtime.simulate import chain
+    >>> weak = relax_schedule(chain([2.0, 2.0], [4.0, 1.0]), 3)
+    >>> len(plot_passes(weak.passes).axes)
     1
     """
     devices = list(dict.fromkeys(passes["device"]))

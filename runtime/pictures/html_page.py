@@ -90,9 +90,11 @@ def write_html(simulation: Simulation, path: Path, *, title: str = "") -> None:
     Examples
     --------
     >>> import stagecut
+    >>> from stagecut.runtime.pictures import write_html
+    >>> from stagecut.runtime.simulate import chain, simulate_stages
     >>> from pathlib import Path
-    >>> run = stagecut.simulate_stages(stagecut.chain([1.0, 1.0], [2.0, 2.0]), "gpipe", 4)
-    >>> stagecut.write_html(run, Path("run.html"))
+    >>> run = simulate_stages(chain([1.0, 1.0], [2.0, 2.0]), "gpipe", 4)
+    >>> write_html(run, Path("run.html"))
     """
     path.write_text(html_page(simulation, title=title), encoding="utf-8")
 

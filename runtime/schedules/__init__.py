@@ -126,7 +126,8 @@ def make_schedule(
     Examples
     --------
     >>> import stagecut
-    >>> schedule = stagecut.make_schedule("1f1b", stagecut.chain([1.0, 1.0], [2.0, 2.0]), 4)
+    >>> from stagecut.runtime.simulate import chain
+    >>> schedule = stagecut.make_schedule("1f1b", chain([1.0, 1.0], [2.0, 2.0]), 4)
     >>> schedule.size
     16
     """

@@ -38,7 +38,7 @@ class WeightVersions(Choice):
     Examples
     --------
     >>> import stagecut
-    >>> stages = stagecut.chain([1.0, 1.0], [2.0, 2.0])
+    >>> stages = stagecut.runtime.simulate.chain([1.0, 1.0], [2.0, 2.0])
     >>> stagecut.make_schedule("2bw", stages, 4).versions is WeightVersions.TWO
     True
     """
@@ -80,7 +80,7 @@ class Schedule:
     Examples
     --------
     >>> import stagecut
-    >>> schedule = stagecut.make_schedule("gpipe", stagecut.chain([1.0], [2.0]), 2)
+    >>> schedule = stagecut.make_schedule("gpipe", stagecut.runtime.simulate.chain([1.0], [2.0]), 2)
     >>> [str(action) for action in schedule.of(0)]
     ['0F0', '0F1', '0B0', '0B1']
     """

@@ -3,7 +3,7 @@
 The events are: a device ends an action, a transfer has sent all its data, a message arrives. They
 are taken in the order of time, then of creation, so a run is the same every time. Memory is linear
 in the actions and jobs; an event costs O(log(devices + lanes + messages under way)), of messages
-that share links fairly also what `flows_kernel.fill` costs.
+that share links fairly also what `fill` costs.
 
 Messages that share links fairly: max–min rates, kept up to date as messages come and go.
 
@@ -49,6 +49,14 @@ class ActionTimes(NamedTuple):
     job_end: Floats
     job_cause: Ints
     reached: Ints
+
+
+class FillScratch(NamedTuple):
+    """Working arrays of `fill`."""
+
+    stopping: Ints  # flows that have their speed
+    room: Floats  # bandwidth of each link that is left
+    users: Ints  # flows on each link without a speed
 
 
 class ProgramArrays(NamedTuple):
@@ -108,9 +116,8 @@ def _execute(parts, fair, m):
     shared = jobs if fair else 0
     route_of = np.full(jobs, -1, np.int32)
     flows, flowing = np.empty(shared, np.int64), 0
-    stopping = np.empty(shared, np.int64)
     rest, speed = np.zeros(shared), np.zeros(shared)
-    room, users = np.zeros(lanes), np.zeros(lanes, np.int64)
+    scratch = FillScratch(np.empty(shared, np.int64), np.zeros(lanes), np.zeros(lanes, np.int64))
     since, stamp, changed = 0.0, -1, False  # `changed`: other messages flow than before
     sent = devices  # codes of events: a device's action, a lane's job (a flow: the first), arrivals
     arrived = devices + max(1, lanes)
@@ -214,9 +221,7 @@ def _execute(parts, fair, m):
             seq += 1
         if changed and (len(events) == 0 or events[0][0] > now):
             changed, stamp = False, seq
-            fill(
-                flows, flowing, route_of, route_at, route_to, rate, speed, stopping, room, users
-            )  # fmt: skip
+            fill(flows, flowing, route_of, parts.lanes, speed, scratch)
             if flowing > 0:
                 finish = now + time_to_end(flows, flowing, rest, speed)
                 heappush(events, (finish, seq, np.int64(sent)))
@@ -276,9 +281,7 @@ def _execute(parts, fair, m):
 
 
 @inner
-def fill(
-    flows, count, route_of, route_at, route_to, rate, speed, stopping, room, users
-):  # fmt: skip
+def fill(flows, count, route_of, lanes, speed, scratch):
     """Set the speed of the first `count` of `flows` to the max–min fair one.
 
     All speeds grow alike until a link is full; those on it stop, the others grow on.
@@ -286,16 +289,16 @@ def fill(
     Parameters
     ----------
     route_of
-        Shape (jobs,): route of each flow; `route_at`, `route_to` are its links.
-    rate
-        Shape (L,): bandwidth of each link.
-    stopping, room, users
-        Workspace: as long as `flows`, and a number per link twice.
+        Shape (jobs,): route of each flow.
+    lanes
+        Links of each route, and their bandwidths.
 
     Notes
     -----
     O(different speeds · flows · links on a route).
     """
+    rate, route_at, route_to = lanes.rate, lanes.route_at, lanes.route_to
+    stopping, room, users = scratch
     for f in range(count):
         for r in range(route_at[route_of[flows[f]]], route_at[route_of[flows[f]] + 1]):
             room[route_to[r]], users[route_to[r]] = rate[route_to[r]], 0

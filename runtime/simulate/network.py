@@ -21,7 +21,8 @@ class Sharing(Choice):
     Examples
     --------
     >>> import stagecut
-    >>> stagecut.shared(2, stagecut.Link(0.0, 1e9), sharing="fair").sharing is Sharing.FAIR
+    >>> from stagecut.runtime.simulate import shared
+    >>> shared(2, stagecut.Link(0.0, 1e9), sharing="fair").sharing is Sharing.FAIR
     True
     """
 
@@ -48,7 +49,8 @@ class HostMemory:
     Examples
     --------
     >>> import stagecut
-    >>> network = stagecut.HostMemory(overlap=True, all_reduce=stagecut.Link(1e-5, 25e9))
+    >>> from stagecut.runtime.simulate import HostMemory
+    >>> network = HostMemory(overlap=True, all_reduce=stagecut.Link(1e-5, 25e9))
     >>> network.all_reduce.seconds(25e9)
     1.00001
     """
@@ -91,7 +93,7 @@ class Links:
     Examples
     --------
     >>> import stagecut
-    >>> bus = stagecut.shared(2, stagecut.Link(1e-5, 25e9))
+    >>> bus = stagecut.runtime.simulate.shared(2, stagecut.Link(1e-5, 25e9))
     >>> bus.route.tolist(), bus.sharing
     ([[-1, 0], [0, -1]], 'fair')
     """

@@ -260,22 +260,31 @@ def price_stages(
         send[own // 2, own % 2] += costs.sent(u, device[u], users.keys() - {device[u]})
     for s in np.flatnonzero(present.all(axis=1)).tolist():
         moved.setdefault((2 * s, 2 * s + 1), 0.0)  # what it undoes, even if no edge says so
-    moves = Moves(receive, send, moved)
-    return stage_graph(workload, cluster, costs, device, stages, present, moves, rank, weight_share)
+    graph = PassGraph(stages, present, rank, receive, send, moved)
+    return stage_graph(workload, cluster, costs, device, graph, weight_share)
 
 
 @dataclass(frozen=True, eq=False)
-class Moves:
-    """How data moves between stages.
+class PassGraph:
+    """The forward and backward passes of P stages, and the data between them.
 
     Parameters
     ----------
+    stages
+        Nodes of each stage's passes.
+    present
+        Shape (P, 2): whether the stage has the pass.
+    rank
+        Shape (2P,): a topological position of each pass (2 · stage + side).
     receive, send
         Shape (P, 2): time that each pass takes part in transfers.
     bytes
-        Along each edge between tasks.
+        Along each edge between passes.
     """
 
+    stages: Sequence[Passes]
+    present: Bools
+    rank: Ints
     receive: Floats
     send: Floats
     bytes: Mapping[tuple[int, int], float]
@@ -286,13 +295,10 @@ def stage_graph(
     cluster: Cluster,
     costs: Costs,
     device: Sequence[int],
-    stages: Sequence[Passes],
-    present: Bools,
-    moves: Moves,
-    rank: Ints,
+    passes: PassGraph,
     weight_share: float,
 ) -> StageGraph:
-    """Return the stages of a placement with compute and memory, given how data moves.
+    """Return the stages of a placement with compute and memory, given their passes.
 
     Parameters
     ----------
@@ -304,26 +310,27 @@ def stage_graph(
     InputError
         If a node is on a device that does not support it.
     """
+    stages = passes.stages
     everything = [[*a, *b] for a, b in stages]
     own = [int(device[nodes[0]]) for nodes in everything]
     compute = np.zeros((len(stages), 2))
-    for s, passes in enumerate(stages):
-        for side, nodes in enumerate(passes):
+    for s, both in enumerate(stages):
+        for side, nodes in enumerate(both):
             compute[s, side] = costs.compute[costs.kind_of[own[s]], list(nodes)].sum()
     if not np.isfinite(compute).all():
         raise InputError("plan: a node is on a device that does not support it; verify the plan")
-    edges = sorted(moves.bytes)
+    edges = sorted(passes.bytes)
     weight, resident, activation = kept_bytes(workload)
     return StageGraph(
         devices=tuple(d.name for d in cluster.devices),
         replicas=tuple((d,) for d in own),
         compute=frozen(compute, np.float64),
-        present=frozen(present, np.bool_),
-        receive=frozen(moves.receive, np.float64),
-        send=frozen(moves.send, np.float64),
+        present=frozen(passes.present, np.bool_),
+        receive=frozen(passes.receive, np.float64),
+        send=frozen(passes.send, np.float64),
         edges=frozen(np.array(edges, dtype=np.int64).reshape(-1, 2), np.int64),
-        payload_bytes=frozen([moves.bytes[edge] for edge in edges], np.float64),
-        rank=frozen(rank, np.int64),
+        payload_bytes=frozen([passes.bytes[edge] for edge in edges], np.float64),
+        rank=frozen(passes.rank, np.int64),
         weight_bytes=frozen([weight[nodes].sum() for nodes in everything], np.float64),
         activation_bytes=frozen([activation[list(a)].sum() for a, _ in stages], np.float64),
         resident_bytes=frozen([resident[nodes].sum() for nodes in everything], np.float64),

@@ -19,7 +19,7 @@ import numpy as np
 
 from ...instances import Cluster, InputError, Plan, Workload, price
 from ...instances.common.arrays import Bools, Ints
-from .pieces import Moves, Passes, convex_stages, groups_of, stage_graph
+from .pieces import Passes, PassGraph, convex_stages, groups_of, stage_graph
 from .stages import BACKWARD, FORWARD, StageGraph
 
 
@@ -102,8 +102,8 @@ def relay_line(
             receive[b, side] += costs.received(u, source, target)
             if workload.output_bytes is not None:
                 moved[2 * a + side, 2 * b + side] += float(workload.output_bytes[u])
-    moves = Moves(receive, send, moved)
-    return stage_graph(workload, cluster, costs, device, stages, present, moves, rank, weight_share)
+    graph = PassGraph(stages, present, rank, receive, send, moved)
+    return stage_graph(workload, cluster, costs, device, graph, weight_share)
 
 
 def _by_device(workload: Workload, device: Sequence[int], order: tuple[int, ...]) -> list[Passes]:

@@ -54,7 +54,8 @@ class Simulation(Summarised):
     Examples
     --------
     >>> import stagecut
-    >>> run = stagecut.simulate_stages(stagecut.chain([1.0, 1.0]), "inference", 4)
+    >>> from stagecut.runtime.simulate import chain, simulate_stages
+    >>> run = simulate_stages(chain([1.0, 1.0]), "inference", 4)
     >>> run.makespan, run.time_per_sample
     (5.0, 1.0)
     """

@@ -116,7 +116,7 @@ def simulate_stages(
     Examples
     --------
     >>> import stagecut
-    >>> stages = stagecut.chain([1.0, 1.0], [2.0, 2.0])
+    >>> stages = stagecut.runtime.simulate.chain([1.0, 1.0], [2.0, 2.0])
     >>> simulate_stages(stages, "gpipe", 4).makespan
     15.0
     """

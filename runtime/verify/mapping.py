@@ -101,7 +101,7 @@ def stage_reports(
     Examples
     --------
     >>> import stagecut
-    >>> costs = stagecut.StageCosts([1e-3, 2e-3], [4e6], [4e6], [1e9, 1e9])
+    >>> costs = stagecut.instances.StageCosts([1e-3, 2e-3], [4e6], [4e6], [1e9, 1e9])
     >>> problem = stagecut.DeviceMapping(stagecut.topology("ring:4"), stages=2, replicas=2)
     >>> stages = stage_reports(costs, problem, np.array([[0, 1], [2, 3]]), np.array([[1, 0]]))
     >>> [stage.compute_s for stage in stages]

@@ -175,7 +175,7 @@ class CallReport:
     >>> import stagecut
     >>> workload = stagecut.load("gpt2-xl")
     >>> cluster, problem = stagecut.accelerators_and_cpus(1), stagecut.Latency()
-    >>> solution = stagecut.CallPlacement([0] * workload.n, [0] * workload.n)
+    >>> solution = stagecut.instances.CallPlacement([0] * workload.n, [0] * workload.n)
     >>> (call,) = stagecut.evaluate(workload, cluster, problem, solution).calls
     >>> call.device_name, call.start, len(call.nodes) == workload.n
     ('accelerator', 0.0, True)

@@ -1,1 +1,1 @@
-"""What all searches share: clock, incumbent, limits, registry, integer programs."""
+"""Machinery of all solvers: searches, methods, processes, integer programs, lattices of ideals."""

@@ -60,7 +60,7 @@ class Compiled:
         return float(lower if lower is not None else min(0.0, upper if upper is not None else 0.0))
 
     def start(self, values: Iterable[tuple[pyo.Var, float]]) -> Floats:
-        """Return an array for `run_highs(start=…)`, NaN where `values` says nothing."""
+        """Return the start of `run_highs` that sets these variables; NaN for the others."""
         x = np.full(len(self.columns), np.nan)
         for var, value in values:
             j = self.column(var)

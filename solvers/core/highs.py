@@ -1,4 +1,4 @@
-"""The adapter of HiGHS: a solve that keeps the deadline and loses nothing on Ctrl-C.
+"""Adapter of HiGHS: a solve that keeps the deadline, and keeps its best solution on Ctrl-C.
 
 The model goes to HiGHS as arrays (`passModel`), which costs a fifth of Pyomo's own interfaces, and
 HiGHS runs in a thread of its own, while the caller's thread waits, listens to Ctrl-C, hands on what
@@ -68,7 +68,7 @@ class Monitor:
         self._on_bound = on_bound
 
     def listen(self, highs: highspy.Highs) -> None:
-        """Subscribe to what is needed; runs before the solve."""
+        """Subscribe to HiGHS's reports of solutions and bounds, before the solve."""
         reported = -math.inf
 
         def interrupt(event: highspy.highs.HighsCallbackEvent) -> None:
@@ -92,7 +92,7 @@ class Monitor:
         highs.cbMipImprovingSolution.subscribe(improved)
 
     def take(self, item: Floats | float) -> None:
-        """Hand one piece of news on; runs in the caller's thread."""
+        """Handle a new solution or bound, in the caller's thread."""
         if isinstance(item, float):
             self.bound = item
             enough = self._on_bound is not None and self._on_bound(item)
@@ -104,7 +104,7 @@ class Monitor:
 
 
 class _Pipe(NamedTuple):
-    """A pipe in place of standard output: a copy of that, its reader, and how it is known."""
+    """A pipe in place of standard output: a copy of that, the thread that reads it, its inode."""
 
     beyond: int
     reader: threading.Thread
@@ -125,7 +125,7 @@ PRESOLVE = "presolve"
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """The end of a solve as HiGHS claims it, in the sense of the model.
+    """Status, solution and bound of a solve, as HiGHS claims them, in the sense of the model.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ def run_highs(
     seconds: float = math.inf,
     options: Mapping[str, bool | int | float | str] | None = None,
 ) -> Outcome:
-    """Solve a program until the gap, a limit, or until the search says stop.
+    """Solve a program until its gap, a limit, or the end of the search.
 
     The presolve of HiGHS 1.12 can call a feasible program infeasible where columns have no upper
     bound; there "infeasible" counts only if a solve without presolve confirms it.
@@ -236,8 +236,10 @@ def run_highs(
     unbounded = not (np.isfinite(linear.column_lower) & np.isfinite(linear.column_upper)).all()
     if outcome.status == "infeasible" and unbounded and settings.get(PRESOLVE) != "off":
         again = {**(options or {}), PRESOLVE: "off"}
-    elif finished and first is not None and _blemished(highs):
+    elif finished and _blemished(highs) and first is not None:
         again = dict(options or {})
+    elif finished and _blemished(highs) and settings.get(PRESOLVE) != "off":
+        again = {**(options or {}), PRESOLVE: "off"}
     if again is not None:
         left = seconds - (time.monotonic() - begin)
         second = run_highs(
@@ -278,7 +280,7 @@ def _complete(
 
 
 def load(linear: Linear, settings: Mapping[str, bool | int | float | str]) -> highspy.Highs:
-    """Return a fresh HiGHS that holds the program: a used one would start from its old ends."""
+    """Return a new HiGHS with the program: a used one would start from its old basis."""
     highs = highspy.Highs()
     _option(highs, "log_to_console", False)
     _option(highs, "threads", 1)  # more buy nothing in this release
@@ -317,7 +319,7 @@ def _found(highs: highspy.Highs) -> bool:
 
 
 def _blemished(highs: highspy.Highs) -> bool:
-    """Return whether HiGHS ended in an error as its best solution breaks a tolerance by a hair.
+    """Return whether HiGHS ended in an error, as where its solution breaks a tolerance slightly.
 
     It then knows neither solution nor bound any more; seen where it went on from a start.
     """
@@ -325,7 +327,7 @@ def _blemished(highs: highspy.Highs) -> bool:
 
 
 def _so_far(linear: Linear, monitor: Monitor) -> Outcome:
-    """Return the outcome of a solve that was left behind, from what it reported."""
+    """Return the outcome of an abandoned solve, from its reports."""
     objective = math.inf * monitor.sign
     if monitor.x is not None:
         objective = float(linear.cost @ monitor.x) + linear.offset
@@ -432,7 +434,7 @@ def whole(linear: Linear, x: Floats) -> Floats:
 
 @contextmanager
 def _without_own_line() -> Iterator[None]:
-    """Keep HiGHS's own line from standard output, and let all else through."""
+    """Filter HiGHS's own line out of standard output."""
     global _running, _piped
     with _lock:
         _running += 1
@@ -467,7 +469,7 @@ def _pipe() -> _Pipe:
 
 
 def _pass_on(read: int, to: int) -> None:
-    """Write what is read but for HiGHS's own lines; a line's begin waits for its rest."""
+    """Copy the pipe to standard output without HiGHS's own lines."""
     kept = b""
     with open(read, "rb", buffering=0) as source, open(to, "wb") as target:
         while found := source.read(1 << 16):

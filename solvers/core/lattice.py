@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...instances.common.arrays import Bools, Ints
 from .lattice_kernel import Edges, grow
-from .search import Stoppable
+from .search import Clock
 
 #: Ideals listed between two looks at the clock.
 SLICE = 100_000
@@ -54,12 +54,12 @@ class Lattice:
         return np.flatnonzero(bits)
 
     def has(self, unit: int) -> Bools:
-        """Return, shape (N,), which ideals a unit is in, by its number, not its place."""
+        """Return, shape (N,), the ideals that contain a unit, given by its number."""
         word, bit = self._place(unit)
         return (self.members[:, word] >> bit & np.uint64(1)).astype(np.bool_)
 
     def holds(self, ideal: int, unit: int) -> bool:
-        """Whether a unit is in an ideal, by its number."""
+        """Whether an ideal contains a unit, given by its number."""
         word, bit = self._place(unit)
         return bool(self.members[ideal, word] >> bit & np.uint64(1))
 
@@ -69,7 +69,7 @@ class Lattice:
 
 
 def chain(order: Ints) -> Lattice:
-    """Return the ideals of the units in one line: the prefixes of `order`."""
+    """Return the lattice of a chain: its ideals are the prefixes of `order`."""
     size = len(order)
     inside = np.tri(size + 1, 64 * ((size + 63) // 64), -1, dtype=np.uint8)
     members = np.packbits(inside, axis=1, bitorder="little").view(np.uint64)
@@ -79,7 +79,7 @@ def chain(order: Ints) -> Lattice:
 
 
 def list_ideals(
-    order: Ints, edges: Ints, most: int, search: Stoppable, expected: int = 1024
+    order: Ints, edges: Ints, most: int, search: Clock, expected: int = 1024
 ) -> Lattice:
     """List the ideals of a DAG by size, until there are more than `most` or the search must stop.
 

@@ -1,4 +1,4 @@
-"""Inner loops over a lattice of ideals: listing it, and summing up over it."""
+"""Kernels over a lattice of ideals: enumeration, and sums over the units of each ideal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Edges(NamedTuple):
 
 @kernel
 def grow(members, start, unit, to, low, high, edges, enough):
-    """List the ideals level by level (by size) until there are `enough`; return what has grown.
+    """Enumerate ideals by size until there are `enough`; return the longer arrays.
 
     Ideals low … high−1 form the newest level; their `unit` is known, their `to` is not. Ideals
     of one size are told apart by a hash table of that level alone.

@@ -1,8 +1,11 @@
-"""Limits of a search: time, gap, nodes, seed; and their defaults by problem."""
+"""Resources of a solve: limits of time, gap and nodes, with defaults by problem; processes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import os
+from dataclasses import dataclass
+
+import psutil
 
 from ...instances import InputError
 
@@ -26,6 +29,9 @@ class Limits:
         the same on every machine, unlike seconds. None for no limit.
     seed
         Of everything random.
+    since
+        `time.monotonic()` from which the seconds count, such as that at which a program began;
+        default: the beginning of the search.
 
     Raises
     ------
@@ -43,6 +49,7 @@ class Limits:
     nodes: int | None = None
     seed: int = 0
     cheap_gap: float | None = None
+    since: float | None = None
 
     def __post_init__(self) -> None:
         if self.seconds is not None and not self.seconds > 0:
@@ -60,14 +67,14 @@ class Limits:
 
     @property
     def least_gap(self) -> float:
-        """The least gap that a search goes on to.
+        """The smallest gap at which a search stops: `cheap_gap`, or `gap`.
 
         With a limit of nodes that is `gap`, so that the search ends alike on every machine.
         """
         return self.gap if self.cheap_gap is None or self.nodes is not None else self.cheap_gap
 
     def patience(self, reached: float) -> float:
-        """Return how many seconds are cheap beyond a `gap` that was reached after `reached`.
+        """Return the seconds for which a search goes on to `cheap_gap`, after `gap` at `reached`.
 
         They are as many again, and at least `CHEAP_PART` of the time limit.
 
@@ -82,7 +89,7 @@ class Limits:
 
 
 def checked(limits: object) -> Limits:
-    """Return limits as they were given to a function.
+    """Return the limits that a user gave to a function, if they are `Limits`.
 
     Raises
     ------
@@ -115,16 +122,49 @@ DEFAULT_LIMITS: dict[str, Limits] = {
 }
 
 
-def limits_for(
-    problem: str, seconds: float, gap: float | None, nodes: int | None = None, seed: int = 0
-) -> Limits:
-    """Return the limits that options of a command ask for.
+@dataclass(frozen=True)
+class Workers:
+    """The number of processes that search at a time, and where they run.
 
     Parameters
     ----------
-    gap
-        Exactly where to stop; default: as the problem's default limits have it.
+    count
+        Processes, this one counted; default: as many as there are cores and memory for, with
+        `scheduler` one and as many as its workers have threads.
+    deterministic
+        Let the processes exchange what they find at the end alone, so that with limits of nodes
+        the result depends on seed and `count` only.
+    scheduler
+        Address of a Dask scheduler, on whose workers all but this process run.
+
+    Raises
+    ------
+    InputError
+        If `count` is below 1.
+
+    Examples
+    --------
+    >>> Workers(2).deterministic
+    False
     """
-    if gap is not None:
-        return Limits(seconds, gap, nodes, seed)
-    return replace(DEFAULT_LIMITS[problem], seconds=seconds, nodes=nodes, seed=seed)
+
+    count: int | None = None
+    deterministic: bool = False
+    scheduler: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.count is not None and self.count < 1:
+            raise InputError(f"workers: {self.count}; it must be at least 1")
+
+
+#: Bytes of memory that a worker may take.
+MEMORY_BYTES = 512 * 2**20
+
+
+def usual_count() -> int:
+    """Return the default number of processes: one per usable core, as far as memory has room."""
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    return max(1, min(cores, psutil.virtual_memory().available // MEMORY_BYTES))

@@ -1,4 +1,4 @@
-"""A method of a problem: its solver, the options it reads, and what it does not support."""
+"""Methods of a problem: solvers, the options that they read, and strategies that run beside."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, Generic
 
 from ...formulations.task import P, Task
 from ...instances import InputError, Solution
-from .portfolio.strategy import Strategy
 from .search import Search
 
 #: A solver reads the task, offers its finds to the search, raises its bound, stops when told.
@@ -17,6 +16,10 @@ Solver = Callable[[Task[P], Search[Solution]], None]
 
 #: Says why a method of this name does not support a task; None if it does.
 Refusal = Callable[[str, Task[P]], str | None]
+
+
+#: Of `Method`: that it reads the name of a solver of integer programs.
+READS_SOLVER: dict[str, tuple[str, ...]] = {"solver": ()}
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,29 @@ class SolverName:
         getattr(import_module(module), function)(*self.given, task, search)
 
 
+@dataclass(frozen=True)
+class Strategy:
+    """A search that runs beside a method, in a process of its own.
+
+    Parameters
+    ----------
+    name
+        What notes call it.
+    solve
+        A function of a module, by whose name the other process finds it.
+    seeded
+        Whether it is another search with another seed, so that several workers can run it.
+    restricted
+        Whether it begins only once the method has restricted the search, to mappings of the stages
+        that it has chosen, say: what is found elsewhere and its bounds would not hold together.
+    """
+
+    name: str
+    solve: Solver[Any]
+    seeded: bool = False
+    restricted: bool = False
+
+
 def _alone(task: Task[P]) -> Sequence[Strategy]:  # noqa: ARG001
     return ()
 
@@ -53,11 +79,10 @@ class Method(Generic[P]):
     solve
         Its solver, as a rule a `SolverName`, whose module is imported when it first runs.
     reads
-        The options of `solve` that it reads, and the values that each may have; () for any text.
+        The options that users may give behind its name and a colon, the usual one first, and the
+        values that each may have; () for any text.
     refuses
         What it does not support.
-    argument
-        The option that users may give behind its name and a colon; empty if there is none.
     beside
         What can run beside it, in processes of their own; those that end soon come first.
     """
@@ -65,11 +90,10 @@ class Method(Generic[P]):
     solve: Solver[P]
     reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     refuses: tuple[Refusal[P], ...] = ()
-    argument: str = ""
     beside: Callable[[Task[P]], Sequence[Strategy]] = _alone
 
     def check(self, name: str, task: Task[P]) -> None:
-        """Raise InputError if it does not support the task."""
+        """Raise InputError if the method does not support the task."""
         for refusal in self.refuses:
             reason = refusal(name, task)
             if reason is not None:

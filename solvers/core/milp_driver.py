@@ -1,4 +1,4 @@
-"""The one driver of integer programs: what a solver says, and what of it becomes a certificate.
+"""Driver of all integer programs: decides which claims of a solver become certificates.
 
 A problem states its program and how to read a solution (`IntegerProgram`); everything between that
 and the search is here: which bound is believed, by how much tolerances weaken it, what an answer
@@ -23,22 +23,24 @@ then the origin of the bound names the solver alone; else it ends with "proved a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Generic
+from typing import Any, Generic
 
 import numpy as np
+from pyomo.common.gc_manager import PauseGC
 
 from ...formulations.linear import Linear
 from ...formulations.linear_program import SolverError
+from ...formulations.program import Program
 from ...instances import InfeasibleError, StagecutError
 from ...instances.common.arrays import Floats
-from .compiled_model import Compiled
+from .compiled_model import Compiled, compile_model
 from .highs import Outcome, run_highs
 from .other_solvers import run_other
-from .proofs.check_program import ProofOutcome, check
-from .proofs.tighten import tighten
-from .search import OPTIMAL_GAP, S, Search
+from .proofs import ProofOutcome, check
+from .search import OPTIMAL_GAP, Clock, S, Search
+from .tighten import tighten
 
 #: What programs are stated to have as objective, about: that of the incumbent, if there is one.
 STATED_OBJECTIVE = 1000.0
@@ -65,9 +67,13 @@ CHECK_SECONDS, CHECK_PART, UNBELIEVED_SECONDS = 2.0, 0.25, 20.0
 CHECK_NODES, UNBELIEVED_NODES = 2000, 20_000
 
 
+#: Returns a better start for a program, given it, the start, and what takes solutions.
+Improve = Callable[[Linear, Floats, Callable[[Floats], None]], Floats]
+
+
 @dataclass(frozen=True, eq=False)
 class IntegerProgram(Generic[S]):
-    """An integer program, and how to read what a solver answers.
+    """An integer program, and how to read a solver's values as a solution.
 
     Parameters
     ----------
@@ -86,6 +92,8 @@ class IntegerProgram(Generic[S]):
         Values of the columns for the incumbent, NaN where unknown; None without.
     improve
         Returns a better start for the program, given it, the start, and what takes solutions.
+    fixed
+        Whether stating it for a better incumbent makes no difference.
     """
 
     compiled: Compiled
@@ -94,11 +102,45 @@ class IntegerProgram(Generic[S]):
     origin: str
     infeasible: str
     start: Floats | None = None
-    improve: Callable[[Linear, Floats, Callable[[Floats], None]], Floats] | None = None
+    improve: Improve | None = None
+    fixed: bool = False
+
+
+def integer_program(
+    stated: Program,
+    solution: object,
+    *,
+    origin: str,
+    infeasible: str,
+    improve: Callable[[Compiled], Improve] | None = None,
+) -> IntegerProgram[Any]:
+    """Return a stated program as arrays, to be read and started as it says.
+
+    Parameters
+    ----------
+    solution
+        To start from; None without.
+    origin, infeasible
+        As of `IntegerProgram`.
+    improve
+        Returns what `IntegerProgram` has under this name.
+    """
+    with PauseGC():
+        compiled = compile_model(stated.model)
+    values = None if solution is None else stated.start(solution)
+    return IntegerProgram(
+        compiled=compiled,
+        read=lambda x: stated.read(lambda var: compiled.value(var, x)),
+        scale=stated.scale,
+        origin=origin,
+        infeasible=infeasible,
+        start=None if values is None else compiled.start(values),
+        improve=None if improve is None else improve(compiled),
+    )
 
 
 class TimeIsUp(Exception):
-    """Stating a program was given up, as the search has to stop."""
+    """The search has to stop while a program is being stated."""
 
 
 def solve_program(
@@ -108,8 +150,9 @@ def solve_program(
     solver: str = "highs",
     seconds: float | None = None,
     gap: float | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Solve a program: offer its solutions, raise the bound, say why it ended.
+    """Solve a program: offer its solutions, raise the bound, record the limit that ended it.
 
     Parameters
     ----------
@@ -122,6 +165,8 @@ def solve_program(
         Limit for this solve alone; default: the search's.
     gap
         As for `run_highs`.
+    options
+        Of the solver, by its own names.
     """
     while not search.should_stop():
         try:
@@ -132,7 +177,7 @@ def solve_program(
         except InfeasibleError as error:
             search.prove_infeasible(str(error))
             return
-        solve = _Solve(program, search, solver)
+        solve = _Solve(program, search, solver, options)
         if not solve.tightened():
             return
         outcome = solve.run(seconds, gap)
@@ -149,8 +194,14 @@ def solve_program(
 class _Solve(Generic[S]):
     """One solve of one program."""
 
-    def __init__(self, program: IntegerProgram[S], search: Search[S], solver: str) -> None:
-        self.program, self.search, self.solver = program, search, solver
+    def __init__(
+        self,
+        program: IntegerProgram[S],
+        search: Search[S],
+        solver: str,
+        options: Mapping[str, Any] | None,
+    ) -> None:
+        self.program, self.search, self.solver, self.options = program, search, solver, options
         self.name = "HiGHS" if solver == "highs" else solver
         self.origin = f"{program.origin} ({self.name})"
         self.stated_at = search.objective
@@ -176,7 +227,8 @@ class _Solve(Generic[S]):
     @property
     def worth_stating_anew(self) -> bool:
         """Return whether a much better solution is known than when the program was stated."""
-        return 0 < self.search.objective < MUCH_BETTER * self.stated_at
+        better = 0 < self.search.objective < MUCH_BETTER * self.stated_at
+        return better and not self.program.fixed
 
     def run(
         self,
@@ -195,7 +247,16 @@ class _Solve(Generic[S]):
                     return Outcome("no solution", "stopped", None, math.inf, -math.inf, 0)
             with search.phase("solve"):
                 if self.solver != "highs":
-                    outcome = run_other(self.solver, self.program.compiled, linear, search)
+                    outcome = run_other(
+                        self.solver,
+                        self.program.compiled,
+                        linear,
+                        search,
+                        start=start,
+                        gap=gap,
+                        seconds=math.inf if seconds is None else seconds,
+                        options=self.options,
+                    )
                 else:
                     outcome = run_highs(
                         linear,
@@ -205,6 +266,7 @@ class _Solve(Generic[S]):
                         on_bound=self._on_bound,
                         gap=gap,
                         seconds=math.inf if seconds is None else seconds,
+                        options=self.options,
                     )
         except StagecutError as error:
             search.note(f"{self.name} failed, and proves nothing more: {error}")
@@ -243,7 +305,7 @@ class _Solve(Generic[S]):
             self.search.raise_bound(self._safe(bound) * self.program.scale, self.origin)
 
     def _safe(self, bound: float) -> float:
-        """Return a bound less the error that the solver's tolerances allow, in the program's unit.
+        """Return a bound lowered by the solver's tolerances, in the program's unit.
 
         What is above the incumbent by rounding alone says that nothing is better.
         """
@@ -292,13 +354,13 @@ class _Solve(Generic[S]):
             return ProofOutcome.UNDECIDED
         brief = self.believed and math.isfinite(target)
         seconds = CHECK_SECONDS + CHECK_PART * search.phases["solve"]
-        until = search.seconds + (seconds if brief else UNBELIEVED_SECONDS)
+        clock = Clock(seconds if brief else UNBELIEVED_SECONDS)
         with search.phase("prove again"):
             try:
                 return check(
                     linear,
                     target,
-                    should_stop=lambda: search.seconds > until or search.seconds_left <= 0,
+                    should_stop=lambda: clock.should_stop() or search.overdue() > 0,
                     nodes=CHECK_NODES if brief else UNBELIEVED_NODES,
                 )
             except SolverError as error:

@@ -1,13 +1,29 @@
-"""Any MILP solver that Pyomo knows by name, where it is installed: glpk, cbc, scip, gurobi, …."""
+"""MILP solvers other than HiGHS, where they are installed: through Pyomo, and COPT by its own API.
+
+Each says in its own words how it ended. What these mean is in one place, `run_other`:
+
+- *within the gap asked for*: an answer;
+- *a limit*: what was found until then, and the bound, if the interface tells it;
+- *no solution*, also "infeasible or unbounded", and what Pyomo takes for that of CBC: believed of
+  programs that cannot be unbounded alone, and then checked by `milp_driver` like HiGHS's word;
+- *its licence* covers less, numerical trouble, and all else: a failure, said in one line.
+"""
 
 from __future__ import annotations
 
 import math
 import subprocess
 import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyomo.environ as pyo
@@ -18,24 +34,56 @@ from pyomo.opt import TerminationCondition
 from ...formulations.linear import Linear
 from ...formulations.program import quiet_pyomo
 from ...instances import InputError, StagecutError
+from ...instances.common.arrays import Floats
 from .compiled_model import Compiled
-from .highs import Outcome
+from .highs import Outcome, load, whole
 from .search import S, Search
 
-#: What each solver calls the relative gap at which it may stop; others stop at their own.
-GAP_OPTIONS = {
-    "glpk": "mipgap",
-    "cbc": "ratioGap",
-    "scip": "limits/gap",
-    "gurobi": "MIPGap",
-    "gurobi_direct": "MIPGap",
-    "cplex": "mip_tolerances_mipgap",
-    "xpress": "miprelstop",
+
+@dataclass(frozen=True)
+class OtherSolver:
+    """A solver under one name, whatever interface to it is installed.
+
+    Parameters
+    ----------
+    interfaces
+        What Pyomo calls its interfaces; the first that is there is used.
+    gap, seconds
+        Its options for the relative gap and the time limit; `seconds` is empty where Pyomo's own
+        argument is enough.
+    install
+        How to get it.
+    """
+
+    interfaces: tuple[str, ...]
+    gap: str
+    seconds: str
+    install: str
+
+
+#: By name. Pyomo's direct interfaces take no notice of its own time limit.
+SOLVERS = {
+    "gurobi": OtherSolver(
+        ("gurobi_direct", "gurobi"), "MIPGap", "TimeLimit", "pip install gurobipy"
+    ),
+    "cplex": OtherSolver(
+        ("cplex_direct", "cplex"), "mip_tolerances_mipgap", "timelimit", "pip install cplex"
+    ),
+    "scip": OtherSolver(("scip_direct", "scip"), "limits/gap", "", "pip install pyscipopt"),
+    "cbc": OtherSolver(("cbc",), "ratioGap", "", "package coinor-cbc"),
+    "glpk": OtherSolver(("glpk",), "mipgap", "", "package glpk-utils"),
+    "copt": OtherSolver((), "RelGap", "TimeLimit", "pip install coptpy"),
+    "xpress": OtherSolver(
+        ("xpress_direct", "xpress"), "miprelstop", "timelimit", "pip install xpress"
+    ),
 }
 
 #: What solvers say where they end at the gap asked for; Pyomo calls that ``feasible`` (glpk, at its
 #: time limit too) or ``other`` (SCIP).
 WITHIN_GAP = ("MIP GAP TOLERANCE REACHED", "gap limit reached")
+
+#: What their errors say where a licence is missing or covers less.
+LICENCE = ("licen", "Community Edition", "too many rows and columns", "size limit")
 
 #: The limits of `Outcome` that ends mean.
 LIMITS: dict[TerminationCondition, Literal["time", "nodes", "stopped"]] = {
@@ -46,11 +94,13 @@ LIMITS: dict[TerminationCondition, Literal["time", "nodes", "stopped"]] = {
     TerminationCondition.resourceInterrupt: "stopped",
 }
 
+#: Ends that say that there is no solution, of a program that cannot be unbounded.
+NO_SOLUTION = (TerminationCondition.infeasible, TerminationCondition.infeasibleOrUnbounded)
+
 #: Ends that are neither an answer nor a limit.
 FAILURES = frozenset(
     {
         TerminationCondition.unbounded,
-        TerminationCondition.infeasibleOrUnbounded,
         TerminationCondition.invalidProblem,
         TerminationCondition.solverFailure,
         TerminationCondition.internalSolverError,
@@ -59,103 +109,268 @@ FAILURES = frozenset(
     }
 )
 
+#: Bounds as large as this say nothing to their solvers.
+NO_BOUND = 1e20
+
 # Pyomo would take a program of the working directory before one on the PATH.
 Executable._manager._find = partial(find_executable, cwd=False)
 Executable.rehash()
 
 
 def check_solver(name: str) -> None:
-    """Raise InputError unless Pyomo knows the solver and finds it installed."""
-    if name == "highs":
+    """Raise InputError unless the solver is known, and found installed."""
+    if name == "highs" or (name == "copt" and find_spec("coptpy") is not None):
         return
-    if name not in pyo.SolverFactory:
+    known = SOLVERS.get(name)
+    if known is None and name not in pyo.SolverFactory:
         raise InputError(
-            f"solver: Pyomo knows no {name!r}; use highs, glpk, cbc, scip, gurobi or another of "
+            f"solver: Pyomo knows no {name!r}; use highs, {', '.join(SOLVERS)} or another of "
             "those that `pyomo help --solvers` lists"
         )
-    try:
-        there = bool(pyo.SolverFactory(name).available(exception_flag=False))
-    except Exception as error:  # such as of a licence
-        raise InputError(f"solver: {name!r} cannot be used: {_first_line(error)}") from error
-    if not there:
+    if _interface(name) is None:
+        how = f"install it ({known.install})" if known else "install it"
         raise InputError(
-            f"solver: {name!r} is not installed; install it so that its program is on the PATH "
-            "(glpk: package glpk-utils, cbc: coinor-cbc), or from PyPI (scip_direct: pyscipopt, "
-            "gurobi_direct: gurobipy), or use highs, which comes with Stagecut"
+            f"solver: {name!r} is not installed; {how}, or use highs, which comes with Stagecut"
         )
+
+
+def _interface(name: str) -> str | None:
+    """Return what Pyomo calls the first interface to a solver that is there."""
+    known = SOLVERS.get(name)
+    for interface in (name,) if known is None else known.interfaces:
+        try:
+            with _quiet():
+                if pyo.SolverFactory(interface).available(exception_flag=False):
+                    return interface
+        except Exception as error:  # such as of a licence
+            raise InputError(f"solver: {name!r} cannot be used: {_first_line(error)}") from error
+    return None
 
 
 def _first_line(error: Exception) -> str:
-    """Return what an error says first; its name where it says nothing."""
+    """Return the first line of an error's message, or its type."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
-def run_other(name: str, compiled: Compiled, linear: Linear, search: Search[S]) -> Outcome:
-    """Solve a Pyomo model that minimises with the solver called `name`; see `run_highs`.
+def _failure(name: str, error: Exception) -> StagecutError:
+    said = _first_line(error)
+    if any(word.lower() in str(error).lower() for word in LICENCE):
+        return StagecutError(f"solver {name}: its licence does not cover this program: {said}")
+    return StagecutError(f"solver {name}: {said}")
 
-    Progress, a start and a stop before the limit are more than Pyomo offers for all of them.
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence Pyomo's log, and warnings of interfaces, such as on a community licence."""
+    with quiet_pyomo(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def run_other(
+    name: str,
+    compiled: Compiled,
+    linear: Linear,
+    search: Search[S],
+    *,
+    start: Floats | None = None,
+    seconds: float = math.inf,
+    gap: float | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Outcome:
+    """Solve a model that minimises with the solver called `name`; see `run_highs`.
+
+    Progress, and a stop before the limit, are more than Pyomo offers for all of them; of a start
+    it does not say whether it was used.
 
     Parameters
     ----------
     linear
         The compiled program with tighter bounds of columns: columns that these fix are fixed.
+    start, seconds, gap
+        As for `run_highs`.
+    options
+        Further options of the solver by name.
 
     Raises
     ------
     InputError
         If there is no such solver.
     StagecutError
-        If it fails.
+        If it fails, or its licence does not cover the program.
     """
     check_solver(name)
-    fixed = linear.column_lower == linear.column_upper
-    for var, value in zip(compiled.columns, linear.column_lower.tolist(), strict=True):
-        if fixed[compiled.column(var)]:
-            var.fix(value)
-    model = compiled.columns[0].model()
-    solver = pyo.SolverFactory(name)
-    arguments: dict[str, object] = {}
-    if math.isfinite(search.seconds_left):
-        arguments["timelimit"] = max(1, int(search.seconds_left))
-    if name in GAP_OPTIONS:
-        solver.options[GAP_OPTIONS[name]] = search.limits.gap
-    with quiet_pyomo(), tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "log"
-        if name == "glpk":
-            arguments["logfile"] = str(log)
+    seconds = min(seconds, search.seconds_left)
+    known = SOLVERS.get(name)
+    gap = search.limits.least_gap if gap is None else gap
+    settings: dict[str, Any] = {} if known is None else {known.gap: gap}
+    if known is not None and known.seconds and math.isfinite(seconds):
+        settings[known.seconds] = max(1.0, seconds)
+    settings.update(options or {})
+    own_gap = gap if known is not None else 1e-4
+    if name == "copt":
+        return _run_copt(linear, settings, own_gap, start)
+    interface = _interface(name)
+    with _fixed(compiled, linear), tempfile.TemporaryDirectory() as folder:
+        return _run_pyomo(
+            name,
+            str(interface),
+            compiled,
+            linear,
+            search,
+            _Asked(settings, seconds, own_gap, start, Path(folder) / "log"),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """What is asked of one solve; `log` is where a solver may write what it says."""
+
+    settings: Mapping[str, Any]
+    seconds: float
+    gap: float
+    start: Floats | None
+    log: Path
+
+
+@contextmanager
+def _fixed(compiled: Compiled, linear: Linear) -> Iterator[None]:
+    """Fix the variables of columns whose bounds meet, for as long as it takes."""
+    fixed = np.flatnonzero(linear.column_lower == linear.column_upper).tolist()
+    before = [(compiled.columns[j], compiled.columns[j].value) for j in fixed]
+    for j in fixed:
+        compiled.columns[j].fix(float(linear.column_lower[j]), skip_validation=True)
+    try:
+        yield
+    finally:
+        for var, value in before:
+            var.unfix()
+            var.set_value(value, skip_validation=True)
+
+
+def _run_pyomo(
+    name: str,
+    interface: str,
+    compiled: Compiled,
+    linear: Linear,
+    search: Search[S],
+    asked: _Asked,
+) -> Outcome:
+    """Solve by one of Pyomo's interfaces."""
+    begin, model = time.monotonic(), compiled.columns[0].model()
+    arguments: dict[str, Any] = {}
+    if math.isfinite(asked.seconds) and not (name in SOLVERS and SOLVERS[name].seconds):
+        arguments["timelimit"] = max(1, int(asked.seconds))
+    if name == "glpk":
+        arguments["logfile"] = str(asked.log)
+    with _quiet():
         try:
+            solver = pyo.SolverFactory(interface)
+            for option, value in asked.settings.items():
+                solver.options[option] = value
+            if asked.start is not None and _begins(solver, compiled, asked.start):
+                arguments["warmstart"] = True
             results = solver.solve(model, load_solutions=False, **arguments)
+            ended = results.solver.termination_condition
+            found = bool(len(results.solution)) and ended not in (*NO_SOLUTION, *FAILURES)
+            if found:
+                model.solutions.load_from(results)
         except subprocess.TimeoutExpired:  # it did not keep the limit, and Pyomo ended it
             return Outcome("no solution", "time", None, math.inf, -math.inf, 0)
         except Exception as error:  # each interface has its own, such as gurobipy.GurobiError
-            raise StagecutError(f"solver {name}: {_first_line(error)}") from error
-        if len(results.solution):
-            model.solutions.load_from(results)
-        told = str(getattr(results.solver, "message", ""))
-        told += log.read_text(errors="replace") if log.exists() else ""
-    ended = results.solver.termination_condition
-    if ended == TerminationCondition.infeasible:
+            raise _failure(name, error) from error
+    told = str(getattr(results.solver, "message", ""))
+    told += asked.log.read_text(errors="replace") if asked.log.exists() else ""
+    if ended in NO_SOLUTION and _cannot_be_unbounded(linear):
         return Outcome("infeasible", "none", None, math.inf, math.inf, 0)
-    objective, x = math.inf, None
-    if len(results.solution):
-        objective = float(pyo.value(next(model.component_data_objects(pyo.Objective))))
-        x = np.array([float(pyo.value(var)) for var in compiled.columns])
-    solved = ended in (TerminationCondition.optimal, TerminationCondition.globallyOptimal)
-    if x is not None and (solved or any(words in told for words in WITHIN_GAP)):
-        gap = search.limits.gap if name in GAP_OPTIONS else 1e-4
-        return Outcome("optimal", "none", x, objective, objective * (1 - gap), 0)
-    if ended in FAILURES and x is None:
+    if ended in (*NO_SOLUTION, *FAILURES):
         raise StagecutError(f"solver {name} ended with {str(ended)!r}")
-    if ended in FAILURES:
-        search.note(f"solver {name} ended with {str(ended)!r}; its solution is used")
-        return Outcome("feasible", "stopped", x, objective, -math.inf, 0)
-    claimed = results.problem.lower_bound
-    bound = float(claimed) if isinstance(claimed, (int, float)) else -math.inf
-    if not bound < objective * (1 - 1e-9):  # glpk's reader gives the objective as its bound
-        bound = -math.inf
-    status: Literal["feasible", "no solution"]
-    status = "feasible" if math.isfinite(objective) else "no solution"
+    x, objective = None, math.inf
+    if found and all(var.value is not None for var in compiled.columns):
+        x = whole(linear, np.array([float(var.value) for var in compiled.columns]))
+        objective = float(linear.cost @ x) + linear.offset
+    solved = ended in (TerminationCondition.optimal, TerminationCondition.globallyOptimal)
+    # glpk's reader gives the objective as its bound, whatever that is
+    bound = -math.inf if name == "glpk" else _said_bound(results.problem.lower_bound, objective)
+    if x is not None and (solved or any(words in told for words in WITHIN_GAP)):
+        bound = max(bound, objective - asked.gap * abs(objective))
+        return Outcome("optimal", "none", x, objective, bound, 0)
+    status: Literal["feasible", "no solution"] = "no solution" if x is None else "feasible"
     limit = "time" if "TIME LIMIT EXCEEDED" in told else LIMITS.get(ended, "stopped")
+    if limit == "stopped" and time.monotonic() - begin >= asked.seconds:
+        limit = "time"  # Xpress's end at it is ``other`` to Pyomo
+    if limit == "stopped" and x is None and ended not in LIMITS:
+        raise StagecutError(f"solver {name} ended with {str(ended)!r}")
     if limit == "stopped":
         search.note(f"solver {name} ended with {str(ended)!r}")
     return Outcome(status, limit, x, objective, bound, 0)
+
+
+def _begins(solver: Any, compiled: Compiled, start: Floats) -> bool:
+    """Set the variables to a start; return whether the interface hands it on."""
+    with suppress(AttributeError, TypeError):
+        if solver.warm_start_capable():
+            for var, value in zip(compiled.columns, start.tolist(), strict=True):
+                if not var.fixed:
+                    var.set_value(None if math.isnan(value) else value, skip_validation=True)
+            return True
+    return False
+
+
+def _cannot_be_unbounded(linear: Linear) -> bool:
+    """Return whether no column lets the objective fall without end."""
+    best = np.where(linear.cost > 0, linear.column_lower, linear.column_upper)
+    return bool(np.isfinite(best[linear.cost != 0]).all())
+
+
+def _said_bound(said: object, objective: float) -> float:
+    """Return the bound that results tell, `-inf` if none."""
+    if not isinstance(said, (int, float)) or not abs(said) < NO_BOUND:
+        return -math.inf
+    return min(float(said), objective)
+
+
+def _run_copt(
+    linear: Linear, settings: Mapping[str, Any], gap: float, start: Floats | None
+) -> Outcome:
+    """Solve by COPT, to which Pyomo has no interface."""
+    copt: Any = import_module("coptpy")
+    if not len(linear.cost):
+        return Outcome("optimal", "none", np.zeros(0), linear.offset, linear.offset, 0)
+    try:
+        settled = copt.EnvrConfig()
+        settled.set("nobanner", "1")
+        model = copt.Envr(settled).createModel("stagecut")
+        model.setParam("Logging", 0)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.mps"
+            load(linear, {}).writeModel(str(path))
+            model.read(str(path))
+        for option, value in settings.items():
+            model.setParam(option, value)
+        columns = model.getVars()
+        if start is not None:
+            for column, value in enumerate(start.tolist()):
+                if not math.isnan(value):
+                    model.setMipStart(columns[column], value)
+            model.loadMipStart()
+        model.solve()
+        ended, ends = model.status, copt.COPT
+        if ended in (ends.INFEASIBLE, ends.INF_OR_UNB) and _cannot_be_unbounded(linear):
+            return Outcome("infeasible", "none", None, math.inf, math.inf, 0)
+        mip = bool(linear.integer.any())
+        x, objective = None, math.inf
+        if ended == ends.OPTIMAL or (mip and model.hasmipsol):
+            x = whole(linear, np.array([columns[j].x for j in range(len(linear.cost))]))
+            objective = float(linear.cost @ x) + linear.offset
+        bound = _said_bound(model.bestbnd if mip else None, objective)
+    except Exception as error:  # coptpy.CoptError
+        raise _failure("copt", error) from error
+    if ended == ends.OPTIMAL:
+        bound = max(bound, objective - gap * abs(objective))
+        return Outcome("optimal", "none", x, objective, bound, 0)
+    limits: dict[int, Literal["time", "nodes"]] = {ends.TIMEOUT: "time", ends.NODELIMIT: "nodes"}
+    if ended not in limits and x is None:
+        raise StagecutError(f"solver copt ended with status {ended}")
+    status: Literal["feasible", "no solution"] = "no solution" if x is None else "feasible"
+    return Outcome(status, limits.get(ended, "stopped"), x, objective, bound, 0)

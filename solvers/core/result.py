@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Result(Summarised):
-    """Why a search stopped, and what it holds.
+    """Outcome of a search: its plan and bound, and why it stopped.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ class Result(Summarised):
         return pd.DataFrame(rows, columns=["seconds", "objective", "bound", "gap"])
 
     def summary(self) -> dict[str, object]:
-        """Return how the search ended, as it shows itself."""
+        """Return status, objective, bound and limit by name, for display."""
         return {
             "status": self.status,
             "objective": self.objective,

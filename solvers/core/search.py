@@ -1,7 +1,8 @@
-"""Searches: clock, incumbent, bound and trace of one solve, and shares of its time for parts of it.
+"""Searches: the incumbent, bound, trace and clock of one solve.
 
-`Search` alone decides when to stop, and why. A `Share` is a part of the time that a search has
-left; a `PartSearch` is a search for another problem within a share.
+`Search` alone decides when to stop, and why. A `Clock` says when time is up; one can be a part of
+another, and a search is one. Searches for the same solution are `Peers`, which exchange `News`: the
+processes of a solve (`portfolio.py`), or a task and a case of its rules (`under_rules.py`).
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from ...instances import Limit, Status, gap_between
+from ...instances.common.arrays import Ints
 from .limits import Limits
 
 S = TypeVar("S")
@@ -26,6 +28,9 @@ OPTIMAL_GAP = 1e-6
 
 #: Seconds on the way from one gap to the next that are worth a note.
 SHOWN_S = 0.01
+
+#: Seconds between two looks at the clock on behalf of a kernel.
+PERIOD_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,124 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class Found:
+    """Message: a better solution, with its objective by the sender's judge."""
+
+    solution: Any
+    objective: float
+
+
+@dataclass(frozen=True)
+class Proved:
+    """Message: a better bound; see `Search.raise_bound`."""
+
+    bound: float
+    origin: str
+    certificate: dict[str, object]
+
+
+@dataclass(frozen=True)
+class Withdrawn:
+    """Message: all bounds of `origin` are withdrawn, since `claim` is refuted."""
+
+    origin: str
+    claim: str
+
+
+@dataclass(frozen=True)
+class Infeasible:
+    """Message: no solution exists."""
+
+    because: str
+
+
+News = Found | Proved | Withdrawn | Infeasible
+
+
+class Clock:
+    """The time of a computation: seconds since its begin, seconds left, and whether to stop.
+
+    Parameters
+    ----------
+    seconds
+        From the begin to the deadline; default: none.
+    within
+        Another clock, at whose end this one ends too.
+    started
+        `time.monotonic()` of the begin; default: now.
+
+    Examples
+    --------
+    >>> clock = Clock(8.0)
+    >>> clock.should_stop(), 1.9 < clock.part(0.25).seconds_left <= 2.0
+    (False, True)
+    """
+
+    def __init__(
+        self,
+        seconds: float | None = None,
+        within: Clock | None = None,
+        started: float | None = None,
+    ) -> None:
+        self._started = time.monotonic() if started is None else started
+        self._deadline = math.inf if seconds is None else self._started + seconds
+        self._within = within
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the begin."""
+        return time.monotonic() - self._started
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the deadline, at least 0; `inf` without one."""
+        left = max(0.0, self._deadline - time.monotonic())
+        return left if self._within is None else min(left, self._within.seconds_left)
+
+    def should_stop(self) -> bool:
+        """Whether to stop soon."""
+        return self.seconds_left <= 0 or (self._within is not None and self._within.should_stop())
+
+    def part(self, fraction: float = 1.0) -> Clock:
+        """Return a clock within this one, with a fraction of the seconds left."""
+        left = self.seconds_left
+        return Clock(None if math.isinf(left) else fraction * left, within=self)
+
+    @contextmanager
+    def flag(self) -> Iterator[Ints]:
+        """Yield a flag, shape (1,), that becomes 1 once the clock says stop: kernels can read it.
+
+        Another thread asks the clock, so that a kernel need not return for that.
+        """
+        halt, over = np.zeros(1, np.int64), threading.Event()
+
+        def watch() -> None:
+            while not over.is_set():
+                if self.should_stop():
+                    halt[0] = 1
+                    return
+                over.wait(PERIOD_S)
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            yield halt
+        finally:
+            over.set()
+            watcher.join()
+
+
+class Peers(Protocol):
+    """Other searches for the same solution."""
+
+    def tell(self, news: News, sender: str) -> None:
+        """Tell all but the sender (empty: the search itself) of a new incumbent or bound."""
+
+    def take(self, search: Search[Any]) -> None:
+        """Let the search learn what others have found; called where a solver asks to stop."""
+
+
+@dataclass(frozen=True)
 class _Bound:
     """The best bound of one origin, and the evidence for it."""
 
@@ -59,19 +182,8 @@ class _Bound:
     certificate: dict[str, object]
 
 
-class Stoppable(Protocol):
-    """A clock: whether a long computation has to stop, and the seconds it has left."""
-
-    def should_stop(self) -> bool:
-        """Whether to stop soon."""
-
-    @property
-    def seconds_left(self) -> float:
-        """Seconds until the deadline; `inf` without one."""
-
-
-class Search(Generic[S]):
-    """One search for a solution of type S (for throughput: the device of each node).
+class Search(Clock, Generic[S]):
+    """Search for a solution of type S of least objective (for throughput: the device of each node).
 
     Every solver gets one, offers it what it finds, raises its bound, and stops when it says so.
     Nothing counts as incumbent that the judge has not evaluated from the definition.
@@ -88,6 +200,9 @@ class Search(Generic[S]):
         `time.monotonic()` from which the deadline counts; default: now.
     tie
         Decides between solutions of one objective, less is better; default: the first stays.
+    within
+        The clock that ends this search too, such as a part of another search; its seconds left
+        are this one's limit.
     """
 
     def __init__(
@@ -97,55 +212,50 @@ class Search(Generic[S]):
         on_progress: Callable[[Progress], None] | None = None,
         started: float | None = None,
         tie: Callable[[S], float] | None = None,
+        within: Clock | None = None,
     ) -> None:
-        self.limits = limits
+        if within is not None and math.isfinite(left := within.seconds_left):
+            seconds = left if limits.seconds is None else min(left, limits.seconds)
+            limits = replace(limits, seconds=max(seconds, 1e-3))
+        super().__init__(limits.seconds, within, started)
+        self.limits, self.judge, self.tie = limits, judge, tie
         self.method = ""
         self.best: S | None = None
         self.objective = math.inf
+        self.cutoff = math.inf  # objective known elsewhere, which solutions are to beat
         self.infeasible_because: str | None = None
         self.hit = Limit.NONE
         self.trace: list[Point] = []
         self.phases: dict[str, float] = {}
         self.notes: list[str] = []
+        self.peers: Peers | None = None
         self.beside: frozenset[str] = frozenset()  # strategies that other processes run meanwhile
+        self.found_by = self.proved_by = ""  # who sent incumbent and bound; empty: found here
         self._bounds: dict[str, _Bound] = {}  # replaced, never changed: other threads read it
         self._refused: set[str] = set()
-        self._judge = judge
-        self._tie = tie
+        self._keeps: Callable[[S], bool] | None = None
         self._on_progress = on_progress
-        self._started = time.monotonic() if started is None else started
         self._interrupted_at: float | None = None
         self._near_at: float | None = None  # seconds after which the limits' gap was reached
+        self._ended_by_others_at: float | None = None
         self._lock = threading.Lock()
         self._closed = False
 
     @property
-    def seconds(self) -> float:
-        """Seconds since the search began."""
-        return time.monotonic() - self._started
-
-    @property
-    def seconds_left(self) -> float:
-        """Seconds until the deadline, at least 0; `inf` without one."""
-        if self.limits.seconds is None:
-            return math.inf
-        return max(0.0, self.limits.seconds - self.seconds)
-
-    @property
     def bound(self) -> float:
-        """No solution has a lower objective; `-inf` while nothing is proved."""
+        """Lower bound on the objective of all solutions; `-inf` while nothing is proved."""
         proved = max((bound.value for bound in self._bounds.values()), default=-math.inf)
         return min(proved, self.objective)
 
     @property
     def bound_origin(self) -> str:
-        """What proved the bound: of several the newest; empty while nothing is proved."""
+        """Name of the proof of the bound: of several the newest; empty without a bound."""
         bounds = self._bounds
         return max(reversed(bounds), key=lambda origin: bounds[origin].value, default="")
 
     @property
     def certificate(self) -> dict[str, object]:
-        """The evidence for the bound, if its origin gives some."""
+        """Certificate of the bound, as its origin gave it; may be empty."""
         return self._bounds[self.bound_origin].certificate if self._bounds else {}
 
     @property
@@ -153,34 +263,49 @@ class Search(Generic[S]):
         """Gap between incumbent and bound; `inf` without an incumbent."""
         return math.inf if self.best is None else gap_between(self.objective, self.bound)
 
-    def value(self, solution: S) -> float:
-        """Return the objective of `solution` by definition, `inf` if it breaks a rule."""
-        return self._judge(solution)
-
     def offer(self, solution: S) -> bool:
         """Take `solution` as incumbent if, by definition, it is feasible and better."""
-        return self._take(solution, self._judge(solution))
+        return self._take(solution, self.judge(solution), "")
 
-    def _take(self, solution: S, objective: float) -> bool:
+    def _take(self, solution: S, objective: float, sender: str) -> bool:
         """Take a solution of this objective as incumbent if it is better."""
         with self._lock:
             better = objective < self.objective or self._settles(solution, objective)
-            if self._closed or not better:
+            kept = self._keeps is None or self._keeps(solution)
+            if self._closed or not (better and kept):
                 return False
-            self.best, self.objective = solution, objective
+            self.best, self.objective, self.found_by = solution, objective, sender
             if self.infeasible_because is not None:
                 self._defect(f"infeasibility was claimed ({self.infeasible_because})")
                 self.infeasible_because = None
             for origin in [o for o, bound in self._bounds.items() if self._exceeds(bound.value)]:
-                self._withdraw(origin, f"bound {self._bounds[origin].value:.9g}")
+                self._withdraw(origin, f"bound {self._bounds[origin].value:.9g}", sender)
         self._record()
+        self._tell(Found(solution, objective), sender)
         return True
 
     def _settles(self, solution: S, objective: float) -> bool:
         """Whether a solution is as good as the incumbent, and wins the tie."""
-        if self._tie is None or self.best is None or objective != self.objective:
+        if self.tie is None or self.best is None or objective != self.objective:
             return False
-        return self._tie(solution) < self._tie(self.best)
+        return self.tie(solution) < self.tie(self.best)
+
+    def restrict(self, keeps: Callable[[S], bool]) -> bool:
+        """Take only solutions that `keeps` accepts from now on: the bounds hold for these alone.
+
+        Returns
+        -------
+        bool
+            Whether the incumbent is one, or there is none.
+        """
+        with self._lock:
+            self._keeps = keeps
+            return self.best is None or keeps(self.best)
+
+    @property
+    def restricted(self) -> bool:
+        """Whether only some of the solutions are taken; see `restrict`."""
+        return self._keeps is not None
 
     def raise_bound(
         self, bound: float, origin: str, certificate: dict[str, object] | None = None
@@ -203,18 +328,25 @@ class Search(Generic[S]):
         bool
             Whether the bound of the search is better now.
         """
+        return self._raise(Proved(bound, origin, certificate or {}), "")
+
+    def _raise(self, claim: Proved, sender: str) -> bool:
+        """Take a bound if it is better, and not refuted."""
+        bound, origin = claim.bound, claim.origin
         with self._lock:
             if self._closed or origin in self._refused or bound == -math.inf:
                 return False
             if not math.isfinite(bound) or self._exceeds(bound):
-                self._withdraw(origin, f"bound {bound:.9g}")
+                self._withdraw(origin, f"bound {bound:.9g}", sender)
                 return False
             bound, before = min(bound, self.objective), self.bound
             if origin not in self._bounds or bound > self._bounds[origin].value:
-                self._bounds = {**self._bounds, origin: _Bound(bound, certificate or {})}
+                self._bounds = {**self._bounds, origin: _Bound(bound, claim.certificate)}
             if not bound > before:
                 return False
+            self.proved_by = sender
         self._record()
+        self._tell(Proved(self.bound, origin, claim.certificate), sender)
         return True
 
     def _exceeds(self, bound: float) -> bool:
@@ -230,14 +362,15 @@ class Search(Generic[S]):
             What it claims, if that is provably wrong: a note tells so.
         """
         with self._lock:
-            self._withdraw(origin, claim)
+            self._withdraw(origin, claim, "")
 
-    def _withdraw(self, origin: str, claim: str) -> None:
+    def _withdraw(self, origin: str, claim: str, sender: str) -> None:
         self._bounds = {o: found for o, found in self._bounds.items() if o != origin}
         self._refused.add(origin)
         known = "" if self.best is None else f" and a verified plan has {self.objective:.9g}"
         if claim:
             self._defect(f"{origin} claims {claim}{known}")
+        self._tell(Withdrawn(origin, claim), sender)
 
     def _defect(self, what: str) -> None:
         self.note(f"{what}: not used; a defect of Stagecut or its solver, please report it")
@@ -247,11 +380,35 @@ class Search(Generic[S]):
 
         While a solution is known this is a defect, which a note reports.
         """
+        self._prove_infeasible(because, "")
+
+    def _prove_infeasible(self, because: str, sender: str) -> None:
         with self._lock:
             if self.best is None:
                 self.infeasible_because = because
             else:
                 self._defect(f"infeasibility was claimed ({because}), and a verified plan is known")
+        self._tell(Infeasible(because), sender)
+
+    def learn(self, news: News, sender: str) -> None:
+        """Take news of another search, judged as if it had been found here."""
+        match news:
+            case Found(solution, objective):
+                if objective < self.objective or self.tie is not None:
+                    self._take(solution, self.judge(solution), sender)
+            case Proved():
+                self._raise(news, sender)
+            case Withdrawn(origin, claim):
+                with self._lock:
+                    self._withdraw(origin, claim, sender)
+            case Infeasible(because):
+                self._prove_infeasible(because, sender)
+        if self.done and self._ended_by_others_at is None:
+            self._ended_by_others_at = time.monotonic()
+
+    def _tell(self, news: News, sender: str) -> None:
+        if self.peers is not None:
+            self.peers.tell(news, sender)
 
     def interrupt(self) -> None:
         """Ask the search to stop soon with what it has; safe from signal handlers and threads."""
@@ -259,12 +416,12 @@ class Search(Generic[S]):
             self._interrupted_at = time.monotonic()
 
     def overdue(self) -> float:
-        """Seconds since the search should have stopped; 0 if it need not yet."""
-        now = time.monotonic()
-        late = 0.0 if self._interrupted_at is None else now - self._interrupted_at
-        if self.limits.seconds is not None:
-            late = max(late, now - self._started - self.limits.seconds)
-        return late
+        """Seconds since the search should have stopped; 0 if it need not yet.
+
+        A solver that closes the gap stops by itself; one that does not know, as others did, is due.
+        """
+        due = (self._interrupted_at, self._ended_by_others_at, self._deadline)
+        return max(0.0, time.monotonic() - min(at for at in due if at is not None))
 
     def close(self) -> None:
         """Take no more solutions and bounds: a solver that did not stop in time is left behind."""
@@ -273,22 +430,32 @@ class Search(Generic[S]):
             self._closed = True
 
     def should_stop(self) -> bool:
-        """Whether a limit is reached, the gap closed or a stop was asked for; remembers which."""
+        """Whether a limit is reached, the gap closed or a stop was asked for; remembers which.
+
+        Takes the news of others first.
+        """
+        if self.peers is not None:
+            self.peers.take(self)
         if self._interrupted_at is not None:
             self.hit = Limit.INTERRUPT
         elif self.done:
             return True
         elif self.seconds_left <= 0:
             self.hit = Limit.TIME
+        elif self._within is not None and self._within.should_stop():
+            return True
         return self.hit != Limit.NONE
 
     @property
     def done(self) -> bool:
-        """Whether the gap asked for is reached, or no solution exists.
+        """Whether the gap asked for is reached, or no solution exists that beats `cutoff` by it.
 
         The gap asked for is the limits' `gap`, and while their `patience` lasts `cheap_gap`.
         """
-        if self.infeasible_because is not None or self.gap <= max(self.limits.least_gap, 1e-12):
+        least = max(self.limits.least_gap, 1e-12)
+        if self.infeasible_because is not None or self.gap <= least:
+            return True
+        if self.bound >= self.cutoff * (1 - least):
             return True
         near = self.seconds if self._near_at is None else self._near_at
         return self.near and self.seconds >= near + self.limits.patience(near)
@@ -324,7 +491,7 @@ class Search(Generic[S]):
 
     @property
     def status(self) -> Status:
-        """Status by incumbent, bound and proofs so far."""
+        """Status of incumbent, bound and proofs so far."""
         if self.best is not None:
             return Status.OPTIMAL if self.gap <= OPTIMAL_GAP else Status.FEASIBLE
         return Status.NO_SOLUTION if self.infeasible_because is None else Status.INFEASIBLE
@@ -345,7 +512,7 @@ class Search(Generic[S]):
             self.phases[name] = self.phases.get(name, 0.0) + time.monotonic() - begin
 
     def note(self, text: str) -> None:
-        """Keep a remark for the user, such as what `auto` chose and why; each only once."""
+        """Add a note for the user, such as the choice of `auto`; each only once."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -354,49 +521,3 @@ class Search(Generic[S]):
             self._near_at = self.seconds
         self.trace.append(Point(self.seconds, self.objective, self.bound))
         self.tick()
-
-
-class Share(Stoppable):
-    """A part of the time that a search has left.
-
-    Parameters
-    ----------
-    whole
-        The search, or a share of it.
-    part
-        Of the time left now; without deadline there is no end to it.
-    """
-
-    def __init__(self, whole: Stoppable, part: float = 1.0) -> None:
-        self._whole = whole
-        self._ends = time.monotonic() + part * whole.seconds_left
-
-    def should_stop(self) -> bool:
-        """Whether to stop soon."""
-        return self._whole.should_stop() or self.seconds_left <= 0
-
-    @property
-    def seconds_left(self) -> float:
-        """Seconds until the share is used up; `inf` without a deadline."""
-        return max(0.0, min(self._whole.seconds_left, self._ends - time.monotonic()))
-
-
-class PartSearch(Search[S]):
-    """A search for another problem in a share of the time of a search.
-
-    Parameters
-    ----------
-    share
-        Of the other search's time.
-    judge
-        As of `Search`.
-    """
-
-    def __init__(self, share: Share, judge: Callable[[S], float]) -> None:
-        left = share.seconds_left
-        super().__init__(Limits(seconds=None if np.isinf(left) else max(left, 1e-3)), judge)
-        self._share = share
-
-    def should_stop(self) -> bool:
-        """Whether to stop soon, as the whole search must too."""
-        return self._share.should_stop() or super().should_stop()

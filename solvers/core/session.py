@@ -1,4 +1,4 @@
-"""A session: one solver at work in a thread, others beside it in processes, one search of all.
+"""A session: a solver in a thread, others beside it in processes, and the search that they share.
 
 The search alone is the judge of what is found. The session holds deadline and Ctrl-C, whatever the
 solver does.
@@ -20,13 +20,10 @@ from typing import Any
 from ...formulations.task import Task
 from ...formulations.throughput.merged_colours import colour_notes
 from ...instances import Plan, Problem, Solution
-from ...instances.common.compiling import compiled_to_come_near
-from ...instances.common.kernel import NOT_KEPT, unkept
+from ...instances.common.kernel import NOT_KEPT, compiled_to_come_near, unkept
+from .limits import Workers, usual_count
 from .method import Method, Solver
-from .portfolio.executor import executor_of
-from .portfolio.portfolio import Portfolio
-from .portfolio.shared_search import SharedSearch
-from .portfolio.workers import Workers, usual_count
+from .portfolio import Portfolio, executor_of
 from .search import Search
 from .under_rules import has_rules, raise_first_bounds, run_method
 
@@ -44,7 +41,7 @@ FIRST_CPU_S, FIRST_S = 2.0, 30.0
 def run_session(
     task: Task[Problem],
     method: Method[Problem],
-    search: SharedSearch,
+    search: Search[Solution],
     start: Plan | None,
     workers: Workers | int | None,
 ) -> None:
@@ -59,8 +56,16 @@ def run_session(
         search.note(f"compiling takes its time in every process: {NOT_KEPT}")
 
 
+def run_alone(run: Callable[[], None], task: Task[Problem], search: Search[Solution]) -> None:
+    """Run something that knows its search, without workers and first bounds, as `run_session`."""
+    idle: Method[Problem] = Method(lambda _task, _search: None)
+    with interrupts(search):
+        _run_beside(run, search, _portfolio(task, idle, search, 1))
+    search.say_gap()
+
+
 def solve_in_session(run: Solver[Problem], task: Task[Problem], search: Search[Solution]) -> None:
-    """Note the cost of colours, raise the bounds of linear time, then run the method.
+    """Raise the bounds that take linear time, then run the method.
 
     It begins even where the time is up: its first plan comes before it looks at the clock. What
     compiles to reach the limits' gap does not compile to go beyond it: a later call does.
@@ -78,7 +83,7 @@ def solve_in_session(run: Solver[Problem], task: Task[Problem], search: Search[S
 def _portfolio(
     task: Task[Problem],
     method: Method[Problem],
-    search: SharedSearch,
+    search: Search[Solution],
     workers: Workers | int | None,
 ) -> Portfolio:
     """Return the workers beside a method, none of them started."""

@@ -13,7 +13,7 @@ from .search import Search
 
 
 def swap_devices(task: Task[Problem], search: Search[Solution]) -> None:
-    """Exchange all that two accelerators of a kind hold, while that makes the best plan better.
+    """Exchange the contents of two accelerators of a kind, while that improves the incumbent.
 
     Searches that know nothing of links number alike devices as they like. O(D²) evaluations a
     round. Nothing happens without links.

@@ -1,10 +1,8 @@
-"""A method at work on a task: with placement rules, each case of it is a search of its own."""
+"""Runs of a method on a task: with placement rules, a search for each case of these."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -16,7 +14,7 @@ from ...formulations.task import Task
 from ...instances import InfeasibleError, Limit, Problem, Solution
 from ...instances.model.problem import names_stages
 from .method import Solver
-from .search import PartSearch, Search, Share
+from .search import Found, News, Peers, Proved, Search, Withdrawn
 
 #: Cases at most: with more, bounds of single cases say nothing, and time ends before.
 MOST_CASES = 200
@@ -25,62 +23,56 @@ MOST_CASES = 200
 ORIGIN = "the least over all cases of the placement rules"
 
 
-class CaseSearch(PartSearch[Solution]):
-    """The search in a case of placement rules; plans and bounds are translated to the whole task.
+class _Whole(Peers):
+    """Peer of the search in a case: the search in the whole task with rules.
 
     Parameters
     ----------
     case
-        What is searched.
+        Translates its solutions to those of the task.
     whole
-        The search in the task with rules.
-    cases
-        How many are left, this one counted: it gets that part of the time left.
+        The search in the task.
     lone
-        Whether there is no other, so that its bounds hold for the whole.
+        Whether there is no other case, so that its bounds hold for the task. Certificates stay
+        with the case, whose units and kinds they speak of.
     """
 
-    def __init__(self, case: RuleCase, whole: Search[Solution], cases: int, *, lone: bool) -> None:
-        super().__init__(Share(whole, 1 / cases), partial(_value, case, whole))
-        self.limits = replace(whole.limits, seconds=self.limits.seconds)
-        self.method, self.notes, self.phases = whole.method, whole.notes, whole.phases
+    def __init__(self, case: RuleCase, whole: Search[Solution], *, lone: bool) -> None:
         self._case, self._whole, self._lone = case, whole, lone
-        if whole.best is not None and (known := case.restrict(whole.best)) is not None:
-            super().offer(known)
 
-    def offer(self, solution: Solution) -> bool:
-        """Offer a solution to the case, and to the whole task if it is better."""
-        better = super().offer(solution)
-        if better:
-            self._whole.offer(self._case.expand(solution))
-        return better
+    def tell(self, news: News, sender: str) -> None:  # noqa: ARG002
+        """Offer the case's solutions to the whole task, and its bounds if it is the only case."""
+        match news:
+            case Found(solution):
+                self._whole.offer(self._case.expand(solution))
+            case Proved(bound, origin) if self._lone:
+                self._whole.raise_bound(bound, _under(origin))
+            case Withdrawn(origin, claim) if self._lone:
+                self._whole.withdraw(_under(origin), claim)
 
-    def raise_bound(
-        self, bound: float, origin: str, certificate: dict[str, object] | None = None
-    ) -> bool:
-        """Raise the bound of the case; if it is the only one, of both.
-
-        The certificate stays with the case, whose units and kinds it speaks of.
-        """
-        better = super().raise_bound(bound, origin, certificate)
-        if better and self._lone:
-            self._whole.raise_bound(self.bound, f"{origin}, under the placement rules")
-        return better
-
-    def should_stop(self) -> bool:
-        """Whether to stop soon: too if no plan of the case can be better than the best one."""
-        gap = max(self._whole.limits.least_gap, 1e-12)
-        hopeless = self._whole.best is not None and self.bound >= self._whole.objective * (1 - gap)
-        return hopeless or super().should_stop()
-
-    def tick(self) -> None:
-        """Report the progress of the whole search."""
-        self._whole.tick()
+    def take(self, search: Search[Any]) -> None:
+        """Set the case's cutoff to the objective of the whole task."""
+        search.cutoff = self._whole.objective
 
 
-def _value(case: RuleCase, whole: Search[Solution], found: Solution) -> float:
-    """Return the objective of a solution of a case; `inf` if it is one of another case."""
-    return whole.value(case.expand(found)) if case.has(found) else math.inf
+def _under(origin: str) -> str:
+    return f"{origin}, under the placement rules"
+
+
+def _case_search(
+    case: RuleCase, whole: Search[Solution], cases: int, *, lone: bool
+) -> Search[Solution]:
+    """Return a search in a case, with an equal part of the time left for each of the cases left."""
+
+    def value(found: Solution) -> float:
+        return whole.judge(case.expand(found)) if case.has(found) else math.inf
+
+    inner = Search(whole.limits, value, lambda _: whole.tick(), within=whole.part(1 / cases))
+    inner.method, inner.notes, inner.phases = whole.method, whole.notes, whole.phases
+    if whole.best is not None and (known := case.restrict(whole.best)) is not None:
+        inner.offer(known)
+    inner.peers = _Whole(case, whole, lone=lone)
+    return inner
 
 
 def has_rules(task: Task[Any]) -> bool:
@@ -89,7 +81,7 @@ def has_rules(task: Task[Any]) -> bool:
 
 
 def raise_first_bounds(task: Task[Problem], search: Search[Solution]) -> None:
-    """Raise the bounds that need neither a plan nor a kernel: see `cheap_bounds`."""
+    """Raise the bounds of `cheap_bounds`, which need neither a plan nor a kernel."""
     with search.phase("first bounds"):
         try:
             for bound, origin in cheap_bounds(task):
@@ -107,7 +99,7 @@ def run_method(run: Solver[Any], task: Task[Any], search: Search[Solution]) -> N
 
 
 def _run(run: Solver[Any], task: Task[Any], search: Search[Solution]) -> None:
-    """Run a method; what it has found stands, also if HiGHS fails it."""
+    """Run a method; its incumbent and bound stay if HiGHS fails."""
     try:
         run(task, search)
     except SolverError as error:
@@ -115,7 +107,7 @@ def _run(run: Solver[Any], task: Task[Any], search: Search[Solution]) -> None:
 
 
 def solve_under_rules(run: Solver[Any], task: Task[Any], search: Search[Solution]) -> None:
-    """Run a method on the cases of a task with rules, and put their ends together."""
+    """Run a method on each case of a task with rules, and conclude on the whole task."""
     try:
         if names_stages(task.problem):
             own = stage_task(task)
@@ -134,19 +126,19 @@ def solve_under_rules(run: Solver[Any], task: Task[Any], search: Search[Solution
         return
     if len(found) > MOST_CASES:
         search.note(f"placement rules: more than {MOST_CASES} cases; the bound is that of all")
-    ends: list[CaseSearch] = []
+    ends: list[Search[Solution]] = []
     for left in range(len(found), 0, -1):
         if ends and search.should_stop():  # the first one begins even where the time is up
             break
         case = found[-left]
-        inner = CaseSearch(case, search, left, lone=len(found) == 1)
+        inner = _case_search(case, search, left, lone=len(found) == 1)
         _run(run, case.task, inner)
         search.method = inner.method
         ends.append(inner)
     _put_together(search, ends, len(found))
 
 
-def _put_together(search: Search[Solution], ends: list[CaseSearch], count: int) -> None:
+def _put_together(search: Search[Solution], ends: list[Search[Solution]], count: int) -> None:
     """Conclude on the whole task from its cases, some of which may not have been searched."""
     if len(ends) == count <= MOST_CASES:
         reasons = [inner.infeasible_because for inner in ends]

@@ -1,1 +1,1 @@
-"""Training jobs: streams of microbatches, and iterations under a schedule."""
+"""Training jobs: search over layouts; of a graph, over its pipelines."""

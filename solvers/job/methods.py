@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from ...formulations.task import Task
 from ...instances import PipelineJob, PlacementRules, Solution, is_stream
 from ...instances.common.errors import quote
-from ..core.method import Method, SolverName
-from ..core.portfolio.strategy import Strategy
+from ..core.method import READS_SOLVER, Method, SolverName, Strategy
 from ..core.search import Search
 from ..learned.options import LEARNED_OPTIONS, no_policy
 
@@ -162,7 +161,7 @@ METHODS: dict[str, Method[PipelineJob]] = {
     "dp": Method(SolverName("stagecut.solvers.job.auto.dp"), refuses=(_links,)),
     "milp": Method(
         SolverName("stagecut.solvers.job.auto.milp"),
-        {"start": ("none",)},
+        {"start": ("none",), **READS_SOLVER},
         refuses=(_links, _option_of_streams, _one_kind, _small),
     ),
     "piper": Method(
@@ -193,6 +192,5 @@ METHODS: dict[str, Method[PipelineJob]] = {
         SolverName("stagecut.solvers.job.iteration.frameworks.default_split", ("deepspeed-type",)),
         {"type": ()},
         refuses=(_iterations_alone, _no_regex, _no_rules),
-        argument="type",
     ),
 }

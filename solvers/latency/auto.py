@@ -1,6 +1,6 @@
 """Methods `auto` and `dp` for latency.
 
-`auto` offers first plans, then runs the label DP, or, on large graphs, the recursion over regions;
+`auto` offers first plans, then runs the label DP, or, on large graphs, one order cut into calls;
 local search and the integer program improve a plan that is left unproved. `dp` raises the bound
 along paths, then runs the label DP.
 """
@@ -12,12 +12,11 @@ from collections.abc import Callable
 from ...formulations.latency.graph import LatencyGraph, latency_graph
 from ...formulations.task import Task
 from ...instances import Latency, Solution
-from ..core.search import Search, Share
+from ..core.search import Search
 from .calls import several_calls
 from .greedy import first_plans, greedy, max_load
 from .label_dp.dp import raise_path_bound, solve_one_call
 from .lns import linear, local_search
-from .series.series import solve_by_series
 
 #: Units beyond which ideals are too many for the label DP to end.
 MOST_UNITS = 1500
@@ -31,24 +30,20 @@ MOST_PATH_UNITS = 10_000
 #: Gap above which a plan is no start.
 POOR = 0.5
 
-#: Gap up to which a large graph that is planned by regions needs no other start.
-GOOD = 0.03
-
 #: Parts of the time left that the split for throughput, the bound of a large graph, and the label
 #: DP may take if something is to follow.
 START_SHARE, BOUND_SHARE, DP_SHARE = 0.2, 0.4, 0.8
 
 
 def auto(task: Task[Latency], search: Search[Solution]) -> None:
-    """Plan by the size of the graph: the label DP to 1500 units, else regions between separators.
+    """Plan by the size of the graph: the label DP to 1500 units, else the DP on one order.
 
     First plans, for which nothing is compiled, are the CPUs and filled accelerators. Where the
     path-interval bound does not prove the best of them, the label DP on one order gives a better
-    one, and the label DP proves the best. On graphs of more than 1500 units regions between
-    separators give bound and plan, and where they leave much, the path-interval bound and the DP on
-    one order follow; then local search improves the plan. So it does where the DP has no proof in
-    its part of the time; then the integer program follows if it is small, else the DP goes on. The
-    best split for throughput comes early where there is no good plan, else late.
+    one, and the label DP proves the best. On graphs of more than 1500 units the path-interval bound
+    and the DP on one order are followed by local search. So is the label DP where it has no proof
+    in its part of the time; then the integer program follows if it is small, else the DP goes on.
+    The best split for throughput comes early where there is no good plan, else late.
     """
     with search.phase("first plans"):
         search.method = "greedy"
@@ -117,13 +112,9 @@ def _split(task: Task[Latency], search: Search[Solution]) -> None:
 
 def _start_large(task: Task[Latency], search: Search[Solution], graph: LatencyGraph) -> None:
     """Raise the bound and offer a plan for a graph that is too large for the label DP."""
-    search.method = "series"
-    with search.phase("regions"):
-        solve_by_series(task, search, graph)
-    if graph.size > MOST_PATH_UNITS or search.gap <= max(GOOD, search.limits.gap):
-        return
-    with search.phase("bound"):
-        raise_path_bound(task, search, graph, Share(search, BOUND_SHARE).should_stop)
+    if graph.size <= MOST_PATH_UNITS:
+        with search.phase("bound"):
+            raise_path_bound(task, search, graph, search.part(BOUND_SHARE).should_stop)
     search.method = "linear"
     with search.phase("start"):
         linear(task, search)
@@ -140,7 +131,6 @@ def label_dp(
 
     With more calls see `several_calls`. The bound along paths comes first: where it proves the best
     plan known, nothing else is started, nor compiled. Plans from `linear` and `plan` come next.
-    Where the label DP takes long, it begins again above the bound by regions.
 
     Parameters
     ----------
@@ -167,11 +157,7 @@ def label_dp(
         several_calls(task, search, start)
         return
 
-    def by_series() -> float:
-        solve_by_series(task, search, latency_graph(task, whole_colours=True))
-        return search.bound
-
-    share = Share(search, part)
+    share = search.part(part)
     waiting = [meanwhile] if meanwhile is not None else []
 
     def should_stop() -> bool:
@@ -180,4 +166,4 @@ def label_dp(
         return (share if meanwhile is None else search).should_stop()
 
     with search.phase("solve"):
-        solve_one_call(task, search, should_stop, start=start, when_long=by_series)
+        solve_one_call(task, search, should_stop, start=start)

@@ -343,15 +343,6 @@ def path_cpu(task: Task[Latency], graph: LatencyGraph, path: Ints) -> Floats:
     return time
 
 
-def shortest_passage(task: Task[Latency], graph: LatencyGraph, unit: int) -> float:
-    """Return the least time on CPUs from entering a unit to leaving it, anywhere."""
-    inside = set(graph.members[unit])
-    before, after = task.workload.predecessors, task.workload.successors
-    entries = {v for v in inside if not before[v] or not inside.issuperset(before[v])}
-    exits = {v for v in inside if not after[v] or not inside.issuperset(after[v])}
-    return _passage(task, graph, unit, entries, exits)
-
-
 def _passage(
     task: Task[Latency], graph: LatencyGraph, unit: int, entries: set[int], exits: set[int]
 ) -> float:

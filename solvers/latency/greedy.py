@@ -16,7 +16,8 @@ from ...formulations.task import Task
 from ...formulations.throughput.whole_bytes import room_of
 from ...instances import CallPlacement, Latency, Solution, Throughput
 from ...instances.common.arrays import Bools, Ints
-from ..core.search import PartSearch, Search, Share
+from ..core.limits import Limits
+from ..core.search import Search
 from ..throughput.max_load import max_load as load_of_busiest
 from ..throughput.methods import METHODS as THROUGHPUT_METHODS
 from .lns_kernel import try_all
@@ -127,7 +128,7 @@ def max_load(task: Task[Latency], search: Search[Solution], part: float = 1.0) -
     part
         Of the time left that it may take.
     """
-    share = Share(search, part)
+    share = search.part(part)
     graph = latency_graph(task, whole_colours=True)
     problem = Throughput(split="contiguous")
     throughput = Task(task.workload, task.cluster, problem)
@@ -135,7 +136,7 @@ def max_load(task: Task[Latency], search: Search[Solution], part: float = 1.0) -
     def judge(solution: Solution) -> float:
         return load_of_busiest(throughput, solution.device)
 
-    inner = PartSearch(share, judge)
+    inner = Search(Limits(), judge, within=share)
     THROUGHPUT_METHODS["dp"].solve(throughput, inner)
     if inner.best is not None:
         plan, _ = divide(task, graph, inner.best.device, share.should_stop)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from ...formulations.task import Task
 from ...instances import Latency, Solution
-from ..core.method import Method, SolverName
-from ..core.portfolio.strategy import Strategy
+from ..core.method import READS_SOLVER, Method, SolverName, Strategy
 from ..core.search import Search
 from ..learned.options import LEARNED_OPTIONS, no_policy
 
@@ -40,8 +39,8 @@ def _beside(task: Task[Latency]) -> Sequence[Strategy]:
 METHODS: dict[str, Method[Latency]] = {
     "auto": Method(SolverName("stagecut.solvers.latency.auto.auto"), beside=_beside),
     "dp": Method(SolverName("stagecut.solvers.latency.auto.label_dp")),
-    "milp": Method(SolverName("stagecut.solvers.latency.milp.strong")),
-    "milp-big-m": Method(SolverName("stagecut.solvers.latency.milp.big_m")),
+    "milp": Method(SolverName("stagecut.solvers.latency.milp.strong"), READS_SOLVER),
+    "milp-big-m": Method(SolverName("stagecut.solvers.latency.milp.big_m"), READS_SOLVER),
     "lns": Method(SolverName("stagecut.solvers.latency.lns.local_search")),
     "linear": Method(SolverName("stagecut.solvers.latency.lns.linear")),
     "greedy": Method(SolverName("stagecut.solvers.latency.greedy.greedy")),

@@ -7,9 +7,8 @@ from pyomo.common.gc_manager import PauseGC
 from ...formulations.latency.graph import latency_graph
 from ...formulations.latency.milp import latency_model
 from ...formulations.task import Task
-from ...instances import CallPlacement, Latency, Solution
-from ..core.compiled_model import compile_model
-from ..core.milp_driver import IntegerProgram, solve_program
+from ...instances import Latency, Solution
+from ..core.milp_driver import IntegerProgram, integer_program, solve_program
 from ..core.search import Search
 from .label_dp.dp import latency_ceiling, raise_path_bound, why_no_plan
 from .lns import linear
@@ -33,7 +32,7 @@ def _solve(task: Task[Latency], search: Search[Solution], *, potentials: bool) -
     if search.best is None:
         with search.phase("start"):
             linear(task, search)
-    solve_program(lambda: _program(task, search, potentials=potentials), search)
+    solve_program(lambda: _program(task, search, potentials=potentials), search, solver=task.solver)
 
 
 def _program(
@@ -47,15 +46,9 @@ def _program(
         stated = latency_model(
             task, horizon * (1 + 1e-6), max(0.0, search.bound), potentials=potentials
         )
-        compiled = compile_model(stated.model)
-    start = None
-    if isinstance(search.best, CallPlacement):
-        start = compiled.start(stated.start(search.best))
-    return IntegerProgram(
-        compiled=compiled,
-        read=lambda x: stated.read(lambda var: compiled.value(var, x)),
-        scale=stated.scale,
+    return integer_program(
+        stated,
+        search.best,
         origin="MILP with potentials" if potentials else "big-M MILP",
         infeasible=why_no_plan(task),
-        start=start,
     )

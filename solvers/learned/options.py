@@ -26,5 +26,5 @@ def no_policy(method: str, task: Task[Any]) -> str | None:
     except ValueError:
         seconds = math.nan
     if not 0 <= seconds < math.inf:
-        return f"--fine-tune: {quote(text)}; it must be a number of seconds of at least 0"
+        return f"fine-tune: {quote(text)}; it must be a number of seconds of at least 0"
     return None

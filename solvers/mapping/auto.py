@@ -5,15 +5,14 @@ once (`layouts.py`); from then on incumbent and bound close in on each other:
 
 1. *Layouts* (`layouts.py`): constructions. On grids they are optimal, as a rule, and the bound of
    each stage alone proves it.
-2. *Segments* (`threshold_tests.py`): stages that blocks of near devices keep together give a bound,
-   and their packings mappings.
+2. *Segments* (`threshold_tests.py`): stages that blocks of near devices keep together give a bound.
 3. *Programs* (`bottleneck_stages.py`), where messages alone or all-reduces alone count, and more
    than 16 devices: the least threshold at which the bottleneck stages have their rings, or their
    messages, is proved and completed to a mapping.
-4. *Thresholds* (`state.py`): the least threshold at which necessary conditions hold, then, on not
-   too many devices, counts of devices per block. On many devices a little annealing comes before:
-   with a better incumbent the bisections are shorter. Where stages have both kinds of messages,
-   thresholds are also refuted by combined programs (`split_branching.py`).
+4. *Thresholds* (`state.py`): the least threshold at which necessary conditions hold. On many
+   devices a little annealing comes before: with a better incumbent the bisection is shorter. Where
+   stages have both kinds of messages, thresholds are also refuted by combined programs
+   (`split_branching.py`).
 5. *Exact* (`exact.py`): up to 16 devices every set of devices, after a little annealing.
 6. *Annealing* until the limit (`annealing/targets.py`): a target between bound and incumbent is
    tried from several starts in turn: from block counts that are likely to fit, from the incumbent,
@@ -26,7 +25,7 @@ stays (`break_ties`).
 
 The bound is for the mapping of these stages: another partition may have a better one. The objective
 `busiest-link` has a strategy of its own (`busiest_link.py`). While `auto` runs in one process,
-`annealing` can run beside it in others.
+`annealing` of the same stages can run beside it in others, once these are chosen.
 """
 
 from __future__ import annotations

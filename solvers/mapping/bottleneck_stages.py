@@ -11,8 +11,6 @@ rise from the bound.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from ...formulations.mapping.bound import (
@@ -26,7 +24,7 @@ from ...formulations.mapping.bound import (
 from ...formulations.mapping.costs import MappingCosts
 from ...instances import Solution
 from ...instances.common.arrays import Floats, Ints
-from ..core.search import OPTIMAL_GAP
+from ..core.search import OPTIMAL_GAP, Clock
 from .annealing.anneal_kernel import anneal, state_of
 from .annealing.costs import sampled_splits, violations
 from .layouts import matched
@@ -164,28 +162,22 @@ def threshold_search(
         Time limit.
     """
     search, costs, least = mapping.search, mapping.costs, mapping.lower_bounds
-    until = search.seconds + seconds
-
-    def enough() -> bool:
-        return search.seconds > until or search.should_stop()
-
-    high = _steps(mapping, test, origin, enough)
-    if enough():
+    clock = Clock(seconds, within=search)
+    high = _steps(mapping, test, origin, clock)
+    if clock.should_stop():
         return
     values = possible_values(costs, mapping.bound_s, high)
     if values is None:
-        bound = threshold_bound(costs, least, high, enough, test, mapping.bound_s)
+        bound = threshold_bound(costs, least, high, clock.should_stop, test, mapping.bound_s)
         mapping.raise_bound(bound, origin)
     elif len(values):
-        _bisect(mapping, test, origin, values, enough)
+        _bisect(mapping, test, origin, values, clock)
 
 
-def _steps(
-    mapping: MappingState, test: ThresholdTest, origin: str, enough: Callable[[], bool]
-) -> float:
+def _steps(mapping: MappingState, test: ThresholdTest, origin: str, clock: Clock) -> float:
     """Raise the bound in steps; return the first feasible threshold, or the incumbent's time."""
     step, low, refuted = THRESHOLD_STEP, mapping.bound_s, True
-    while not enough():
+    while not clock.should_stop():
         high = low * (1 + step)
         if high >= mapping.objective_s * (1 - BISECTION_WIDTH):
             break
@@ -204,7 +196,7 @@ def _bisect(
     test: ThresholdTest,
     origin: str,
     values: Floats,
-    enough: Callable[[], bool],
+    clock: Clock,
 ) -> None:
     """Bisect over ascending values, of which the last is feasible, or the incumbent's.
 
@@ -215,7 +207,7 @@ def _bisect(
     undecided: list[int] = []
     mapping.raise_bound(float(values[0]), origin)
     upwards = True
-    while not enough():
+    while not clock.should_stop():
         low, high = (
             (max([refuted, *undecided]), feasible)
             if upwards

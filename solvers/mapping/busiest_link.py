@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...formulations.mapping.bound import LowerBounds, stage_lower_bounds, threshold_bound
+from ...formulations.mapping.bound import stage_lower_bounds, threshold_bound
 from ...formulations.mapping.busiest_link import (
     LinkTraffic,
     device_bound,
     link_traffic,
     route_costs,
 )
-from ...formulations.mapping.costs import MappingCosts
 from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ...instances.common.arrays import Ints
@@ -24,7 +23,6 @@ from .annealing.anneal_kernel import anneal as anneal_state
 from .annealing.anneal_kernel import new_state
 from .annealing.link_loads_kernel import LinkLoads
 from .parameters import (
-    ISLAND_COUNT_SHARE,
     ISLAND_SECONDS,
     ISLAND_SHARE,
     LINK_PROGRAM_SHARE,
@@ -89,7 +87,6 @@ def _bound(mapping: MappingState, traffic: LinkTraffic) -> None:
             costs, lower_bounds, mapping.objective_s, search.should_stop, lower=mapping.bound_s
         )
         mapping.raise_bound(bound, "narrowest links of routes")
-        _count(mapping, costs, lower_bounds)
     topology = mapping.problem.topology
     names = np.unique(topology.island[topology.usable])
     if len(names) >= 2 and not search.should_stop() and search.gap > OPTIMAL_GAP:
@@ -115,17 +112,6 @@ def _bound_by_islands(mapping: MappingState, traffic: LinkTraffic, names: Ints) 
 
     seconds = min(ISLAND_SECONDS, ISLAND_SHARE * mapping.search.seconds_left)
     solve_program(state, mapping.search, seconds=seconds, gap=0.0)
-
-
-def _count(mapping: MappingState, costs: MappingCosts, lower_bounds: LowerBounds) -> None:
-    """Raise the bound by the threshold test of counts of devices per island."""
-    search = mapping.search
-    names, block = np.unique(costs.island, return_inverse=True)
-    if len(names) < 2 or search.should_stop() or search.gap <= OPTIMAL_GAP:
-        return
-    seconds = min(ISLAND_SECONDS, ISLAND_COUNT_SHARE * search.seconds_left)
-    bound = mapping.bound_by_counts(costs, lower_bounds, block, seconds, width=1e-4)
-    mapping.raise_bound(bound, "narrowest links of routes, counts per island (HiGHS)")
 
 
 def _anneal(mapping: MappingState, traffic: LinkTraffic) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ...formulations.mapping.bound import BISECTION_WIDTH, LowerBounds, Verdict, fitting
 from ...formulations.mapping.costs import MappingCosts, stage_times
 from ...instances.common.arrays import Bools, Floats, Ints
-from ..core.search import Stoppable
+from ..core.search import Clock
 from . import layouts
 from .exact_kernels import (
     able_alone,
@@ -61,7 +61,7 @@ class Walk(NamedTuple):
 
 
 def exact(
-    costs: MappingCosts, lower_bounds: LowerBounds, low: float, high: float, clock: Stoppable
+    costs: MappingCosts, lower_bounds: LowerBounds, low: float, high: float, clock: Clock
 ) -> tuple[float, list[tuple[Ints, Ints]], bool]:
     """Minimise the longest stage time between `low` and `high`, in seconds.
 
@@ -133,7 +133,7 @@ def _decide(
     rings: Floats,
     pairs: Floats,
     target: float,
-    clock: Stoppable,
+    clock: Clock,
 ) -> tuple[Verdict, Ints]:
     """Test a target in seconds; return the set of devices per stage, shape (S,), if feasible."""
     nothing = np.zeros(0, np.int64)

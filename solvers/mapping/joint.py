@@ -5,17 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import numpy as np
-import pyomo.environ as pyo
 from pyomo.common.gc_manager import PauseGC
 
 from ...formulations.mapping.joint import joint_data, joint_milp
 from ...formulations.task import Task
-from ...instances import DeviceMapping, ReplicaPlacement, Solution
-from ...instances.common.arrays import Floats
+from ...instances import DeviceMapping, Solution
 from ...instances.common.units import TIME_UNITS
-from ..core.compiled_model import compile_model
-from ..core.milp_driver import IntegerProgram, solve_program
+from ..core.milp_driver import IntegerProgram, integer_program, solve_program
 from ..core.search import Search
 from .auto import stage_times
 from .parameters import TWO_PHASE_SHARE
@@ -28,7 +24,10 @@ def joint(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     """
     _two_phases(task, search)
     solve_program(
-        lambda: _joint_program(task, search), search, gap=min(search.limits.least_gap, 1e-7)
+        lambda: _joint_program(task, search),
+        search,
+        solver=task.solver,
+        gap=min(search.limits.least_gap, 1e-7),
     )
 
 
@@ -39,43 +38,19 @@ def _joint_program(task: Task[DeviceMapping], search: Search[Solution]) -> Integ
     known = 0 < search.objective < math.inf
     per_s = 1000.0 / (search.objective * unit) if known else 1000.0
     with PauseGC():
-        data = joint_data(task.workload)
-        stated = joint_milp(data, problem, per_s)
-        compiled = compile_model(stated.model)
-
-    def read(x: Floats) -> Solution:
-        def value(var: pyo.Var) -> float:
-            return float(var.value) if var.fixed else compiled.value(var, x)
-
-        stage, slots, sends_to = stated.read(value)
-        return ReplicaPlacement(stage[data.unit_of], problem.topology.usable[slots], sends_to)
-
-    start = None
-    if isinstance(search.best, ReplicaPlacement):
-        of_unit = np.zeros(data.units.size, np.int64)
-        of_unit[data.unit_of] = search.best.stage
-        at = problem.topology.usable_index[search.best.slots]
-        start = compiled.start(stated.start(of_unit, at, search.best.sends_to))
-    return IntegerProgram(
-        compiled=compiled,
-        read=read,
-        scale=1 / (per_s * unit),
+        stated = joint_milp(joint_data(task.workload), problem, per_s)
+    return integer_program(
+        stated,
+        search.best,
         origin="partition and mapping",
         infeasible="no partition into stages keeps the rules",
-        start=start,
     )
 
 
 def _two_phases(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     """Offer the plan of partition first, mapping after; its bound holds for one cut alone."""
-    left = search.seconds_left
-    limits = replace(
-        search.limits,
-        seconds=None if math.isinf(left) else max(TWO_PHASE_SHARE * left, 1e-3),
-        nodes=4,
-        gap=0.0,
-    )
-    inner: Search[Solution] = Search(limits, search.value)
+    limits = replace(search.limits, nodes=4, gap=0.0)
+    inner = Search(limits, search.judge, within=search.part(TWO_PHASE_SHARE))
     with search.phase("two phases"):
         stage_times(task, inner)
     if inner.best is not None:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from ...formulations.task import Task
 from ...instances import DeviceMapping
 from ...instances.model.stage_costs import parameter_bytes
-from ..core.method import Method, SolverName
-from ..core.portfolio.strategy import Strategy
+from ..core.method import READS_SOLVER, Method, SolverName, Strategy
 
 #: Name of the annealing that runs beside `auto`.
 ANNEALING = "annealing"
@@ -37,7 +36,12 @@ def _not_rings(method: str, task: Task[DeviceMapping]) -> str | None:
 def _beside(task: Task[DeviceMapping]) -> Sequence[Strategy]:  # noqa: ARG001
     """Return the strategies that run beside `auto` in other processes."""
     return (
-        Strategy(ANNEALING, SolverName("stagecut.solvers.mapping.auto.annealing"), seeded=True),
+        Strategy(
+            ANNEALING,
+            SolverName("stagecut.solvers.mapping.auto.annealing"),
+            seeded=True,
+            restricted=True,
+        ),
     )
 
 
@@ -47,9 +51,14 @@ METHODS: dict[str, Method[DeviceMapping]] = {
         SolverName("stagecut.solvers.mapping.auto.auto"), refuses=(_links,), beside=_beside
     ),
     "layouts": Method(SolverName("stagecut.solvers.mapping.auto.layouts"), refuses=(_links,)),
-    "milp": Method(SolverName("stagecut.solvers.mapping.milp.milp"), refuses=(_links, _not_rings)),
+    "milp": Method(
+        SolverName("stagecut.solvers.mapping.milp.milp"),
+        READS_SOLVER,
+        refuses=(_links, _not_rings),
+    ),
     "joint": Method(
         SolverName("stagecut.solvers.mapping.joint.joint"),
+        READS_SOLVER,
         refuses=(_links, _busiest_link, _not_rings),
     ),
 }

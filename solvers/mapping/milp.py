@@ -22,11 +22,15 @@ def milp(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     of_links = mapping.problem.objective == "busiest-link"
     mapping.layouts()
     traffic = link_traffic(mapping.stages, mapping.problem) if of_links else None
-    map_by_program(mapping, traffic)
+    map_by_program(mapping, traffic, solver=task.solver)
 
 
 def map_by_program(
-    mapping: MappingState, traffic: LinkTraffic | None, *, seconds: float | None = None
+    mapping: MappingState,
+    traffic: LinkTraffic | None,
+    *,
+    seconds: float | None = None,
+    solver: str = "highs",
 ) -> None:
     """Map the stages by the integer program, from the incumbent on; collectives are rings.
 
@@ -36,6 +40,8 @@ def map_by_program(
         Traffic of the links, if the busiest link is the objective.
     seconds
         Time limit; None: that of the search.
+    solver
+        As of `solve_program`.
     """
     search = mapping.search
 
@@ -61,4 +67,4 @@ def map_by_program(
             infeasible="no mapping of the given stages keeps the rules",
         )
 
-    solve_program(state, search, seconds=seconds, gap=0.0)
+    solve_program(state, search, solver=solver, seconds=seconds, gap=0.0)

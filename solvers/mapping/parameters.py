@@ -21,22 +21,8 @@ COARSE_UNIT_SHARE = 0.1
 
 # Bounds from blocks (state.py, threshold_tests.py)
 
-#: Thresholds at which unsplittable segments are packed into blocks, each 2 % above the last.
-SEGMENT_TARGETS = 16
 #: Devices up to which rings are sought that are spread over blocks (D² pairs for each bisection).
 MAX_SPREAD_DEVICES = 600
-#: Seconds, and share of the time, for bisecting the threshold with counts per block.
-BLOCK_SECONDS, BLOCK_SHARE = 20.0, 0.25
-#: Relative width at which that bisection ends; the search narrows it further.
-BLOCK_WIDTH = 2e-3
-#: Seconds, and branch-and-bound nodes, for one program of counts; what it does not refute counts as
-#: feasible.
-COUNT_PROGRAM_SECONDS, COUNT_PROGRAM_NODES = 4.0, 2000
-#: Devices up to which counts per block are bisected. 64 devices: the gap after 20 CPU s falls from
-#: 1.6 % to 0.4 % and from 2.1 % to 1.5 %; 256: no better bound, and the gap rises, from 1.0 % to
-#: 5.2 % and from 2.0 % to 2.3 %, since its time is taken from the annealing.
-MAX_COUNT_DEVICES = 128
-
 # Searches for the least feasible threshold (bottleneck_stages.py)
 
 #: First step above the bound, relative, and the growth of steps until a threshold is feasible.
@@ -165,6 +151,8 @@ COMBINED = CombinedPrograms(
 
 # Annealing at a target (annealing/)
 
+#: Targets from block counts begin above the bound by this part of it.
+COUNT_MODEL_STRIDE = 2e-3
 #: Splits of a stage's slack between messages and ring that are sampled.
 SPLITS = 24
 #: An edge that exceeds its bound by 1 / VIOLATION_SCALE of the target or more counts 2.
@@ -231,7 +219,7 @@ LINK_SLICE_STEPS, LINK_SLICES = 30_000, 8
 #: Share of the time for the program of the busiest link. 4 devices at random: proved after 0.15 CPU
 #: s, where the bounds before it left 30 %.
 LINK_PROGRAM_SHARE = 0.6
-#: Seconds for each program of islands; and shares of the time for devices and for counts.
-ISLAND_SECONDS, ISLAND_SHARE, ISLAND_COUNT_SHARE = 20.0, 0.3, 0.2
+#: Seconds, and share of the time, for the program of islands.
+ISLAND_SECONDS, ISLAND_SHARE = 20.0, 0.3
 #: Share of the time for the two-phase answer from which the joint program starts.
 TWO_PHASE_SHARE = 0.2

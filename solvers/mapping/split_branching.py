@@ -35,7 +35,7 @@ from ...formulations.mapping.message_program import MessageProgram, message_prog
 from ...formulations.mapping.ring_program import RingProgram, cells_of, cuts, orders
 from ...instances.common.arrays import Bools, Floats, Ints
 from ..core.highs import run_highs
-from ..core.search import S, Search
+from ..core.search import Clock, S, Search
 from .parameters import COMBINED
 
 
@@ -96,14 +96,14 @@ def branch_on_splits(
     seconds
         Time limit.
     """
-    until = relaxation.search.seconds + seconds
+    clock = Clock(seconds, within=relaxation.search)
     slack = threshold - relaxation.costs.base
     while True:
         at = next((k for k, leaf in enumerate(leaves) if leaf.refuted < threshold), -1)
         if at < 0:
             return Verdict.INFEASIBLE, {}
         leaf = leaves[at]
-        found = relaxation.solve(leaf, threshold, until)
+        found = relaxation.solve(leaf, threshold, clock)
         if found is Verdict.UNKNOWN:
             return Verdict.UNKNOWN, {}
         if found is Verdict.INFEASIBLE:
@@ -146,9 +146,9 @@ class CombinedRelaxation(Generic[S]):
         return apart
 
     def solve(
-        self, leaf: SplitIntervals, threshold: float, until: float
+        self, leaf: SplitIntervals, threshold: float, clock: Clock
     ) -> CombinedSolution | Literal[Verdict.INFEASIBLE, Verdict.UNKNOWN]:
-        """Solve the program of a leaf at a threshold; `until` is in seconds of the search."""
+        """Solve the program of a leaf at a threshold."""
         costs, slack = self.costs, threshold - self.costs.base
         lower_bounds = LowerBounds(
             np.maximum(self.lower_bounds.transfer, leaf.low),
@@ -172,12 +172,12 @@ class CombinedRelaxation(Generic[S]):
             inside = (cell[:, None] == cell[None, :]) & able
             ring_times[s] = costs.ring_costs(s).max(where=inside, initial=0.0)
         messages = message_program(boundaries, fits, self.block, costs.replicas, rings=rings)
-        while self.search.seconds < until and not self.search.should_stop():
+        while not clock.should_stop():
             outcome = run_highs(
                 rings.rows.build(),
                 self.search,
                 on_incumbent=lambda _: True,
-                seconds=until - self.search.seconds,
+                seconds=clock.seconds_left,
                 # no heuristics: most of these programs have no solution
                 options={"mip_heuristic_effort": 0.0, "mip_allow_restart": False},
             )

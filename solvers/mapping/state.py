@@ -5,31 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...formulations.mapping.blocks import find_blocks
 from ...formulations.mapping.bound import LowerBounds, stage_lower_bounds, threshold_bound
-from ...formulations.mapping.costs import MappingCosts, mapping_costs, stage_times
+from ...formulations.mapping.costs import MappingCosts, find_blocks, mapping_costs, stage_times
 from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution, StageCosts, stage_costs
 from ...instances.common.arrays import Ints
 from ...instances.common.units import TIME_UNITS
 from ..core.search import OPTIMAL_GAP, Search
 from .annealing.costs import best_routes, descend
-from .layouts import first_mapping, layouts, matched
+from .layouts import first_mapping, layouts
 from .parameters import (
-    BLOCK_SECONDS,
-    BLOCK_SHARE,
-    BLOCK_WIDTH,
-    MAX_COUNT_DEVICES,
     ORDER_STEPS,
-    SEGMENT_TARGETS,
 )
 from .partition import balanced_partition
-from .threshold_tests import SegmentTest, count_test
+from .threshold_tests import SegmentTest
 
 
 class MappingState:
@@ -48,10 +42,11 @@ class MappingState:
         self.search = search
         self.unit = TIME_UNITS.get(task.workload.time_unit, 1.0)
         self.workload = task.workload
+        known = search.best  # a start, or, in another process, what the solve has found
         with search.phase("first"):
             first_mapping(task, search)
         with search.phase("partition"):
-            stage = _stages_of(task, search)
+            stage = known.stage if isinstance(known, ReplicaPlacement) else _stages_of(task, search)
         self._take(stage)
         self.lower_bounds = LowerBounds(
             np.zeros(self.problem.stages), np.zeros(self.problem.stages)
@@ -138,13 +133,14 @@ class MappingState:
     def layouts(self) -> None:
         """Offer the constructions; if the first mapping beats them, map its stages instead.
 
+        From then on the stages are given: mappings of others, from other processes, are not taken.
         Then bound each stage alone, and improve the orders of the constructions.
         """
         with self.search.phase("layouts"):
             offered = self._layouts()
-            best = self.search.best
-            if isinstance(best, ReplicaPlacement) and (best.stage != self.stage).any():
-                self._take(best.stage)
+            stage = self._fix_stages()
+            if (stage != self.stage).any():
+                self._take(stage)
                 offered = self._layouts()
         self.raise_bound(0.0, "no time is below 0")
         if self.problem.objective == "stage-time":
@@ -155,6 +151,14 @@ class MappingState:
             if not self.rings_only:
                 for slots, sends_to in offered:
                     self._offer_orders(slots, sends_to)
+
+    def _fix_stages(self) -> Ints:
+        """Restrict the search to mappings of the incumbent's stages, and return these."""
+        while True:
+            best = self.search.best
+            stage = best.stage if isinstance(best, ReplicaPlacement) else self.stage
+            if self.search.restrict(partial(_has_stages, stage)):  # else a better one came now
+                return stage
 
     def _layouts(self) -> list[tuple[Ints, Ints]]:
         """Offer the constructions; return those offered before a limit."""
@@ -174,7 +178,7 @@ class MappingState:
             self.raise_bound(float(alone.max()), "each stage alone")
 
     def bound_thresholds(self) -> None:
-        """Raise the bound by threshold tests: necessary conditions, and counts per block.
+        """Raise the bound to the least threshold at which necessary conditions hold.
 
         The bisection starts at the incumbent: with a better one it ends sooner.
         """
@@ -186,44 +190,9 @@ class MappingState:
                 costs, least, self.objective_s, search.should_stop, lower=self.bound_s
             )
             self.raise_bound(bound, "necessary conditions at a threshold")
-            if self.rings_only and costs.size <= MAX_COUNT_DEVICES and self.block.any():
-                seconds = min(BLOCK_SECONDS, BLOCK_SHARE * search.seconds_left)
-                bound = self.bound_by_counts(costs, least, self.block, seconds, BLOCK_WIDTH)
-                self.raise_bound(bound, "counts of devices per block (HiGHS)")
-
-    def bound_by_counts(
-        self,
-        costs: MappingCosts,
-        lower_bounds: LowerBounds,
-        block: Ints,
-        seconds: float,
-        width: float,
-    ) -> float:
-        """Return the largest threshold at which counts of devices per block are infeasible.
-
-        Parameters
-        ----------
-        block
-            Shape (D,): block of each device.
-        seconds, width
-            Limits of the bisection; the width is relative.
-        """
-        search = self.search
-        until = search.seconds + seconds
-
-        def enough() -> bool:
-            over = search.seconds > until or search.should_stop()
-            return over or search.gap <= OPTIMAL_GAP
-
-        test = count_test(search, block)
-        if enough():
-            return self.bound_s
-        return threshold_bound(
-            costs, lower_bounds, self.objective_s, enough, test, self.bound_s, width
-        )
 
     def bound_segments(self) -> None:
-        """Raise the bound by unsplittable segments; offer mappings that pack them into blocks."""
+        """Raise the bound by unsplittable segments."""
         search, costs = self.search, self.costs
         if search.should_stop() or search.gap <= OPTIMAL_GAP or not self.block.any():
             return
@@ -233,16 +202,10 @@ class MappingState:
                 costs, self.lower_bounds, self.objective_s, search.should_stop, test, self.bound_s
             )
             self.raise_bound(bound, "stages kept together by blocks")
-            done: list[object] = []
-            for k in range(SEGMENT_TARGETS):
-                target = bound * (1 + 1e-6) * 1.02**k
-                segments = test.segments(costs, self.lower_bounds, target)
-                if segments is None or segments in done or search.should_stop():
-                    continue
-                done.append(segments)
-                slots = test.pack(costs, self.block, segments)
-                if slots is not None:
-                    self.offer(slots, matched(costs, slots))
+
+
+def _has_stages(stage: Ints, solution: Solution) -> bool:
+    return isinstance(solution, ReplicaPlacement) and np.array_equal(solution.stage, stage)
 
 
 def _stages_of(task: Task[DeviceMapping], search: Search[Solution]) -> Ints:

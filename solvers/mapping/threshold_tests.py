@@ -11,8 +11,6 @@ crosses as well, which may leave too little slack for crossing the segment's end
 until nothing changes. On few devices, the ring of such a stage is sought among those with at most
 so many replicas per block; on more, only its cheapest link across is counted.
 
-*Counts*, `count_test`: the integer program of devices per block in `formulations.mapping.blocks`.
-
 *Rings*, `RingTest`, and *messages*, `MessageTest`: the integer programs of devices in
 `formulations.mapping.ring_program` and `message_program`. Only the *bottlenecks* are in them: rings
 and boundaries to which few pairs of devices in different blocks are admitted. The others find their
@@ -32,10 +30,8 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from ...formulations.linear import Linear
-from ...formulations.mapping.blocks import block_capacities, program
 from ...formulations.mapping.bound import (
     LowerBounds,
-    ThresholdTest,
     Verdict,
     fitting,
     least_sufficient_cost,
@@ -47,11 +43,9 @@ from ...formulations.mapping.message_program import MessageProgram, message_prog
 from ...formulations.mapping.ring_program import RingProgram, cells_of, cuts, orders
 from ...instances.common.arrays import Bools, Floats, Ints
 from ..core.highs import Outcome, run_highs
-from ..core.search import S, Search
+from ..core.search import Clock, S, Search
 from .parameters import (
     COMPLETION_PAIRS,
-    COUNT_PROGRAM_NODES,
-    COUNT_PROGRAM_SECONDS,
     MAX_SPREAD_DEVICES,
     MESSAGE_HEURISTICS,
 )
@@ -310,13 +304,13 @@ class RingTest(ProgramTest[S]):
     def _solve(self, program: RingProgram, cost: Floats) -> Decision:
         """Solve a program with cuts until every ring is one cycle, or the time is up."""
         search = self._search
-        until = search.seconds + self._seconds
-        while search.seconds < until and not search.should_stop():
+        clock = Clock(self._seconds, within=search)
+        while not clock.should_stop():
             outcome = run_highs(
                 replace(program.rows.build(), cost=cost),
                 search,
                 on_incumbent=lambda _: True,
-                seconds=until - search.seconds,
+                seconds=clock.seconds_left,
             )
             if outcome.status == "infeasible":
                 return _INFEASIBLE
@@ -425,54 +419,11 @@ class SegmentTest:
                 best = min(best, inside + across)
         return max(alone, best)
 
-    def pack(self, costs: MappingCosts, block: Ints, segments: Segments) -> Ints | None:
-        """Return slots, shape (S, R), with each copy of a segment in one block; None if not found.
-
-        Longest segments first; each block takes copies of one segment as long as they fit.
-        """
-        slack = [np.flatnonzero(block == b).tolist() for b in range(len(self._sizes))]
-        slots = np.zeros((costs.stages, costs.replicas), np.int64)
-        for first, last in sorted(segments, key=lambda segment: segment[0] - segment[1]):
-            length = last + 1 - first
-            # the block that is filled best comes first, so that what is left stays in one piece
-            order = sorted(range(len(slack)), key=lambda b: (len(slack[b]) % length, len(slack[b])))
-            placed = 0
-            for b in order:
-                while len(slack[b]) >= length and placed < costs.replicas:
-                    slots[first : last + 1, placed] = slack[b][:length]
-                    del slack[b][:length]
-                    placed += 1
-            if placed < costs.replicas:
-                return None
-        return slots
-
 
 def _numbers(names: Ints) -> Ints:
     """Number a partition by first member, so that equal partitions become equal."""
     _, first, inverse = np.unique(names, return_index=True, return_inverse=True)
     return np.asarray(first[inverse])
-
-
-def count_test(search: Search[S], block: Ints) -> ThresholdTest:
-    """Return the threshold test by counts of devices per block; `block` has shape (D,)."""
-
-    def test(costs: MappingCosts, lower_bounds: LowerBounds, threshold: float) -> Verdict:
-        counts = block_capacities(costs, lower_bounds, threshold, block)
-        if counts is None:
-            return Verdict.INFEASIBLE
-        outcome = run_highs(
-            program(counts),
-            search,
-            on_incumbent=lambda _: True,
-            seconds=COUNT_PROGRAM_SECONDS,
-            options={"mip_max_nodes": COUNT_PROGRAM_NODES},
-            gap=0.02,
-        )
-        if outcome.status == "infeasible":
-            return Verdict.INFEASIBLE
-        return Verdict.UNKNOWN if outcome.x is None else Verdict.FEASIBLE
-
-    return test
 
 
 def _cheapest(able: Bools, pair_costs: Floats, block: Ints) -> Bools:

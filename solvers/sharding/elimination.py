@@ -30,7 +30,7 @@ from ...formulations.task import Task
 from ...instances import Sharding, Solution, TensorSharding
 from ...instances.common.arrays import Floats, Ints
 from ...instances.formats.certificate import ELIMINATED
-from ..core.search import Search, Stoppable
+from ..core.search import Clock, Search
 from .least_memory import is_too_small
 
 
@@ -88,7 +88,7 @@ def cheapest(costs: ShardingCosts, search: Search[Solution]) -> Ints | None:
     return _eliminated(network, reduced, order, search)
 
 
-def cheapest_of_few(costs: ShardingCosts, search: Stoppable, most: int) -> Ints | None:
+def cheapest_of_few(costs: ShardingCosts, search: Clock, most: int) -> Ints | None:
     """Return the choices of least cost; None if the tables would have too many entries."""
     network = cost_network(costs)
     reduced = reduce_network(network)
@@ -103,7 +103,7 @@ def is_too_large(order: EliminationOrder, most: int) -> bool:
 
 
 def _eliminated(
-    network: CostNetwork, reduced: ReducedNetwork, order: EliminationOrder, search: Stoppable
+    network: CostNetwork, reduced: ReducedNetwork, order: EliminationOrder, search: Clock
 ) -> Ints | None:
     found = eliminate(network, order, search.should_stop)
     if found is None:

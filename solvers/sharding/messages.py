@@ -31,7 +31,7 @@ from ...formulations.task import Task
 from ...instances import Sharding, Solution, TensorSharding
 from ...instances.common.arrays import Bools, Ints
 from ...instances.formats.certificate import PASSED
-from ..core.search import Search, Stoppable
+from ..core.search import Clock, Search
 from .baselines import first_plans
 from .elimination import cheapest_of_few
 from .least_memory import is_too_small
@@ -80,7 +80,7 @@ def better_by_messages(costs: ShardingCosts, search: Search[Solution]) -> None:
 
 
 def approach(
-    costs: ShardingCosts, search: Stoppable, start: Ints | None = None, enough: float = 0.0
+    costs: ShardingCosts, search: Clock, start: Ints | None = None, enough: float = 0.0
 ) -> Iterator[tuple[float, Ints | None, Proof]]:
     """Yield the bound without memory, the best choices, and potentials, ever better ones.
 
@@ -108,7 +108,7 @@ def approach(
         leave_out(flat, left.at, left.within(left.gap))
 
 
-def choices_left(costs: ShardingCosts, search: Stoppable, most: float) -> list[Ints]:
+def choices_left(costs: ShardingCosts, search: Clock, most: float) -> list[Ints]:
     """Return the choices of each operator in plans of cost `most` at most, one each at least."""
     flat = flatten(costs)
     left = _Left(costs, flat, no_potentials(flat), None)
@@ -139,7 +139,7 @@ class _Left:
         if chosen is not None and (value := self.costs.objective(chosen)) < self.value:
             self.chosen, self.value = chosen, value
 
-    def passed(self, search: Stoppable) -> None:
+    def passed(self, search: Clock) -> None:
         """Sweep over the operators, there and back, while that closes the gap."""
         flat = self.flat
         most = int(max(np.diff(flat.first).max(), flat.rows.max(initial=0),
@@ -169,7 +169,7 @@ class _Left:
         )
         return np.asarray(kept, np.bool_)
 
-    def eliminated(self, search: Stoppable) -> None:
+    def eliminated(self, search: Clock) -> None:
         """Find the best plan of bound + δ at most, for the largest δ that can be eliminated."""
         base, done, delta = self.bound, 0.0, FIRST * abs(self.bound)
         if self._best_within(delta, search):
@@ -180,7 +180,7 @@ class _Left:
                 return
             delta /= SMALLER
 
-    def _best_within(self, delta: float, search: Stoppable) -> bool:
+    def _best_within(self, delta: float, search: Clock) -> bool:
         """Find the best plan at most δ above the bound; False if the tables are too large."""
         base, first = self.bound, self.flat.first
         kept = self.within(delta)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from ...formulations.task import Task
 from ...instances import Sharding
-from ..core.method import Method, SolverName
-from ..core.portfolio.strategy import Strategy
+from ..core.method import READS_SOLVER, Method, SolverName, Strategy
 
 
 def _links(_method: str, task: Task[Sharding]) -> str | None:
@@ -39,9 +38,9 @@ METHODS: dict[str, Method[Sharding]] = {
     "messages": Method(
         SolverName("stagecut.solvers.sharding.messages.messages"), refuses=(_links,)
     ),
-    "milp": Method(SolverName("stagecut.solvers.sharding.milp.milp"), {"solver": ()}, (_links,)),
+    "milp": Method(SolverName("stagecut.solvers.sharding.milp.milp"), READS_SOLVER, (_links,)),
     "milp-compact": Method(
-        SolverName("stagecut.solvers.sharding.milp.compact"), {"solver": ()}, (_links,)
+        SolverName("stagecut.solvers.sharding.milp.compact"), READS_SOLVER, (_links,)
     ),
     "local-search": Method(
         SolverName("stagecut.solvers.sharding.local_search.local_search"), refuses=(_links,)

@@ -7,9 +7,8 @@ from pyomo.common.gc_manager import PauseGC
 from ...formulations.sharding.costs import ShardingCosts, sharding_costs
 from ...formulations.sharding.milp import MOST_COLUMNS, sharding_model
 from ...formulations.task import Task
-from ...instances import Sharding, Solution, TensorSharding
-from ..core.compiled_model import compile_model
-from ..core.milp_driver import IntegerProgram, solve_program
+from ...instances import Sharding, Solution
+from ..core.milp_driver import IntegerProgram, integer_program, solve_program
 from ..core.search import Search
 from .baselines import first_plans
 from .least_memory import explain, is_too_small
@@ -45,8 +44,7 @@ def _solve(task: Task[Sharding], search: Search[Solution], *, strong: bool) -> N
     if size > MOST_COLUMNS:
         search.note(f"milp: about {size} columns are too many; at most {MOST_COLUMNS} are stated")
         return
-    solver = task.options.get("solver", "highs")
-    solve_program(lambda: _program(costs, search, strong=strong), search, solver=solver)
+    solve_program(lambda: _program(costs, search, strong=strong), search, solver=task.solver)
 
 
 def _program(
@@ -57,21 +55,9 @@ def _program(
     scale = reference / 1000 if 0 < reference < float("inf") else 1.0
     with PauseGC():
         stated = sharding_model(costs, scale, strong=strong)
-        compiled = compile_model(stated.model)
-    start = None
-    if isinstance(search.best, TensorSharding):
-        chosen = costs.chosen(search.best.signature)
-        start = None if chosen is None else compiled.start(stated.start(chosen))
-
-    def read(x: object) -> Solution:
-        chosen = stated.read(lambda var: compiled.value(var, x))  # type: ignore[arg-type]
-        return TensorSharding(costs.signature(chosen))
-
-    return IntegerProgram(
-        compiled=compiled,
-        read=read,
-        scale=scale,
+    return integer_program(
+        stated,
+        search.best,
         origin="MILP by flows" if strong else "compact MILP",
         infeasible=explain(costs),
-        start=start,
     )

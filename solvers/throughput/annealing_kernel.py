@@ -14,7 +14,7 @@ from ...formulations.throughput.whole_bytes import room_of
 from ...instances import Throughput
 from ...instances.common.arrays import Ints
 from ...instances.common.kernel import inner, kernel
-from ..core.search import Stoppable
+from ..core.search import Clock
 from .column_generation.frontier import Incidence
 
 #: First and last temperature, as parts of the start's max-load.
@@ -31,7 +31,7 @@ def anneal(
     start: Ints,
     steps: int,
     seed: int,
-    clock: Stoppable,
+    clock: Clock,
 ) -> Ints:
     """Return the split of the least max-load met in so many steps from `start`; shape (U,).
 

@@ -99,28 +99,25 @@ def move_linked_units(g, where, order):
 
 
 @inner
-def _shift(unit, a, b, count, moved, weight, incidence):
+def _shift(g, unit, a, b, count, moved):
     """Move `unit` from device a to b in the pin counts and transfer loads."""
-    starts, nets, sizes = incidence
-    for i in range(starts[unit], starts[unit + 1]):
-        e = nets[i]
+    for i in range(g.net_start[unit], g.net_start[unit + 1]):
+        e = g.net[i]
         for d, step in ((a, -1), (b, 1)):
-            before = 0 < count[e, d] < sizes[e]
+            before = 0 < count[e, d] < g.pins[e]
             count[e, d] += step
-            after = 0 < count[e, d] < sizes[e]
+            after = 0 < count[e, d] < g.pins[e]
             if before != after:
                 sign = 1.0 if after else -1.0
-                moved[d, 0] += sign * weight[d, 0, e]
-                moved[d, 1] += sign * weight[d, 1, e]
+                moved[d, 0] += sign * g.weight[d, 0, e]
+                moved[d, 1] += sign * g.weight[d, 1, e]
 
 
 @kernel
-def move_units(where, order, compute, memory, capacity, weight, incidence, gpipe, overlap):
-    """Move units of `where` while that helps; first improvement, in the given order.
-
-    `incidence` is the nets of units, as compressed rows, and the pins of each net.
-    """
-    starts, nets, sizes = incidence
+def move_units(g, where, order):
+    """Move units of `where` while that helps; first improvement, in the given order."""
+    compute, memory, capacity = g.compute, g.memory, g.capacity
+    starts, nets, sizes = g.net_start, g.net, g.pins
     devices = len(capacity)
     work = np.zeros((devices, 2))
     moved = np.zeros((devices, 2))
@@ -135,8 +132,8 @@ def move_units(where, order, compute, memory, capacity, weight, incidence, gpipe
     for e in range(len(sizes)):
         for d in range(devices):
             if 0 < count[e, d] < sizes[e]:
-                moved[d] += weight[d, :, e]
-    best, squares = value_of_loads(work, moved, gpipe, overlap)
+                moved[d] += g.weight[d, :, e]
+    best, squares = value_of_loads(work, moved, g.gpipe, g.overlap)
     improved = True
     while improved:
         improved = False
@@ -149,8 +146,8 @@ def move_units(where, order, compute, memory, capacity, weight, incidence, gpipe
                     continue
                 work[a] -= compute[a, :, unit]
                 work[b] += compute[b, :, unit]
-                _shift(unit, a, b, count, moved, weight, incidence)
-                value, power = value_of_loads(work, moved, gpipe, overlap)
+                _shift(g, unit, a, b, count, moved)
+                value, power = value_of_loads(work, moved, g.gpipe, g.overlap)
                 slack = 1e-12 * best
                 if value < best - slack or (value <= best + slack and power < squares * (1 - 1e-9)):
                     used[a] -= memory[unit]
@@ -162,4 +159,4 @@ def move_units(where, order, compute, memory, capacity, weight, incidence, gpipe
                 else:
                     work[a] += compute[a, :, unit]
                     work[b] -= compute[b, :, unit]
-                    _shift(unit, b, a, count, moved, weight, incidence)
+                    _shift(g, unit, b, a, count, moved)

@@ -5,7 +5,7 @@ Where links between devices count, each move is priced by the load of the whole 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,8 +23,22 @@ from ..core.swaps import swap_devices
 from .descent_kernel import move_linked_units, move_units
 
 
+class NetLoads(NamedTuple):
+    """Computing and transfer times by device without links; U units, E nets, D devices."""
+
+    compute: Floats  # (D, 2, U)
+    memory: Floats
+    capacity: Floats
+    weight: Floats  # (D, 2, E)
+    net_start: Ints  # (U+1,) nets of each unit
+    net: Ints
+    pins: Ints  # (E,) units of each net
+    gpipe: bool
+    overlap: bool
+
+
 class LinkedLoads(NamedTuple):
-    """What loads are summed up from; U units, n nodes that feed other units, D devices."""
+    """Computing and transfer times by device with links; U units, n nodes that feed others."""
 
     compute: Floats  # (D, 2, U)
     memory: Floats
@@ -62,8 +76,8 @@ def random_best(task: Task[Throughput], search: Search[Solution]) -> None:
 def _restart(task: Task[Throughput], search: Search[Solution], *, descend: bool) -> None:
     contiguous = task.problem.split == "contiguous" and task.problem.cpu_split == "contiguous"
     graph = hypergraph(task, pipeline_units(task) if contiguous else colour_units(task))
-    arrays = () if task.cluster.links else _arrays(task, graph)
     linked = linked_loads(task, graph) if task.cluster.links else None
+    loads = None if linked is not None else _net_loads(task, graph)
     rng = np.random.default_rng(search.limits.seed)
     rounds = search.limits.nodes
     if rounds is None and search.limits.seconds is None:
@@ -77,10 +91,10 @@ def _restart(task: Task[Throughput], search: Search[Solution], *, descend: bool)
             where = _random_placement(task, graph, rng)
             if descend:
                 order = rng.permutation(graph.size)
-                if linked is not None:
-                    move_linked_units(linked, where, order)
+                if loads is not None:
+                    move_units(loads, where, order)
                 else:
-                    move_units(where, order, *arrays)
+                    move_linked_units(linked, where, order)
             search.offer(Placement(graph.expand(where)))
             done += 1
 
@@ -98,22 +112,20 @@ def _random_placement(task: Task[Throughput], graph: Hypergraph, rng: np.random.
     return where
 
 
-def _arrays(task: Task[Throughput], graph: Hypergraph) -> tuple[Any, ...]:
-    """The hypergraph by device, in the flat form that the kernel reads."""
+def _net_loads(task: Task[Throughput], graph: Hypergraph) -> NetLoads:
+    """Return the arrays of a task without links."""
     kind = task.costs.kind_of
     of_unit: list[list[int]] = [[] for _ in range(graph.size)]
     for e, pins in enumerate(graph.pins):
         for unit in pins:
             of_unit[unit].append(e)
-    starts = np.cumsum([0, *map(len, of_unit)])
-    nets = np.array([e for nets in of_unit for e in nets], dtype=np.int64)
-    sizes = np.array([len(pins) for pins in graph.pins], dtype=np.int64)
-    return (
+    return NetLoads(
         np.ascontiguousarray(graph.compute[kind]),
         graph.memory_bytes,
         task.costs.capacity_bytes[kind],
         np.ascontiguousarray(graph.weight[kind]),
-        (starts, nets, sizes),
+        *rows(of_unit),
+        np.array([len(pins) for pins in graph.pins], dtype=np.int64),
         task.problem.pipeline == "gpipe",
         task.problem.overlap,
     )

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from ...formulations.task import Task
 from ...instances import Solution, Throughput
-from ..core.method import Method, SolverName
-from ..core.portfolio.strategy import Strategy
+from ..core.method import READS_SOLVER, Method, SolverName, Strategy
 from ..core.search import Search
 from ..learned.options import LEARNED_OPTIONS, no_policy
 
@@ -67,13 +66,10 @@ def _hosts_alone(method: str, task: Task[Throughput]) -> str | None:
     return f"method {method}: it needs at least one accelerator"
 
 
-#: What `options` may say: the solver of integer programs.
-_SOLVER: dict[str, tuple[str, ...]] = {"solver": ()}
-
 #: By name.
 METHODS: dict[str, Method[Throughput]] = {
     "auto": Method(
-        SolverName("stagecut.solvers.throughput.auto.auto"), _SOLVER, beside=_beside_auto
+        SolverName("stagecut.solvers.throughput.auto.auto"), READS_SOLVER, beside=_beside_auto
     ),
     "dp": Method(SolverName("stagecut.solvers.throughput.dp.dp.ideal_dp")),
     "linear-dp": Method(SolverName("stagecut.solvers.throughput.dp.dp.linearised_dp")),
@@ -81,7 +77,7 @@ METHODS: dict[str, Method[Throughput]] = {
         SolverName("stagecut.solvers.throughput.multilevel.multilevel.multilevel")
     ),
     "pipedream": Method(SolverName("stagecut.solvers.throughput.dp.dp.pipedream")),
-    "milp": Method(MILP, _SOLVER, refuses=(_relayed,)),
+    "milp": Method(MILP, READS_SOLVER, refuses=(_relayed,)),
     "column-generation": Method(
         SolverName("stagecut.solvers.throughput.set_partitioning.set_partitioning"),
         refuses=(_relayed, _connected),

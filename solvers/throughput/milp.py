@@ -21,11 +21,11 @@ from ...formulations.throughput.compact import Compact
 from ...formulations.throughput.compact import compact as state
 from ...formulations.throughput.hypergraph import hypergraph
 from ...formulations.throughput.infeasible import why_infeasible
-from ...instances import Placement, Solution, Throughput
+from ...instances import Solution, Throughput
 from ...instances.common.arrays import Floats, Ints
-from ..core.compiled_model import Compiled, compile_model, write_model
+from ..core.compiled_model import Compiled, write_model
 from ..core.highs import run_highs
-from ..core.milp_driver import IntegerProgram, TimeIsUp, solve_program
+from ..core.milp_driver import Improve, IntegerProgram, TimeIsUp, integer_program, solve_program
 from ..core.other_solvers import check_solver
 from ..core.search import Search
 from .baselines import greedy
@@ -45,16 +45,15 @@ SHARE = 0.2
 def compact(task: Task[Throughput], search: Search[Solution]) -> None:
     """Solve the compact program, from the best solution known or from greedy's.
 
-    ``task.options["solver"]`` names the solver: ``highs`` (default), or one that Pyomo knows.
+    ``task.solver`` names the solver: ``highs`` (default), or one of `other_solvers`.
     """
-    solver = task.options.get("solver", "highs")
-    check_solver(solver)
+    check_solver(task.solver)
     if search.best is None:
         with search.phase("start"):
             greedy(task, search)
             if search.best is None and why_infeasible(task) is None:
                 packing(task, hypergraph(task), search)
-    solve_program(lambda: _program(task, search), search, solver=solver)
+    solve_program(lambda: _program(task, search), search, solver=task.solver)
 
 
 def _program(task: Task[Throughput], search: Search[Solution]) -> IntegerProgram[Solution]:
@@ -73,25 +72,17 @@ def _program(task: Task[Throughput], search: Search[Solution]) -> IntegerProgram
             floor=search.bound,
             watch=watch,
         )
-        compiled = compile_model(stated.model)
-    start = None
-    if isinstance(search.best, Placement):
-        values = stated.start(search.best.device)
-        start = None if values is None else compiled.start(values)
 
-    def read(x: Floats) -> Solution:
-        return Placement(stated.read(lambda var: compiled.value(var, x)))
+    def improve(compiled: Compiled) -> Improve:
+        return lambda linear, start, offer: improve_slots(
+            stated, compiled, linear, search, start, offer
+        )
 
-    def improve(linear: Linear, start: Floats, offer: Callable[[Floats], None]) -> Floats:
-        return improve_slots(stated, compiled, linear, search, start, offer)
-
-    return IntegerProgram(
-        compiled=compiled,
-        read=read,
-        scale=stated.scale,
+    return integer_program(
+        stated,
+        search.best,
         origin="compact MILP",
         infeasible="no placement keeps all rules of memory, colours and contiguity",
-        start=start,
         improve=improve,
     )
 
@@ -139,7 +130,7 @@ def improve_slots(
         [(v, d, j) for (v, d), j in columns.items() if j is not None], dtype=np.int64
     ).T
     by_nodes = search.limits.nodes is not None
-    ends = search.seconds + (math.inf if by_nodes else SHARE * search.seconds_left)
+    clock = search.part(1.0 if by_nodes else SHARE)
     x, improved = start, True
     while improved:
         improved = False
@@ -150,8 +141,7 @@ def improve_slots(
         worst = int(loads.argmax())
         others = [d for d in np.argsort(loads, kind="stable").tolist() if d != worst]
         for freed in (*combinations(others, 1), *combinations(others, 2)):
-            left = ends - search.seconds
-            if search.should_stop() or left <= 0:
+            if clock.should_stop():
                 return x
             slots = (worst, *freed)
             free = np.isin(at[unit], slots) & np.isin(slot, slots)
@@ -164,7 +154,7 @@ def improve_slots(
                 start=x,
                 gap=1e-4,
                 options={"mip_max_nodes": NODES},
-                seconds=left if by_nodes else min(SECONDS, left),
+                seconds=min(math.inf if by_nodes else SECONDS, clock.seconds_left),
             )
             if outcome.x is None:
                 continue

@@ -9,11 +9,11 @@ from ...formulations.throughput.hypergraph import Hypergraph
 from ...formulations.throughput.whole_bytes import room_of
 from ...instances import Placement, Solution, Throughput
 from ...instances.common.arrays import Bools, Ints
-from ...instances.common.compiling import NotCompiled, compiled_only_if
-from ..core.search import Search, Stoppable
+from ...instances.common.kernel import NotCompiled, compiled_only_if
+from ..core.search import Clock, Search
 from .annealing_kernel import anneal
 from .column_generation.frontier import Incidence
-from .column_generation.frontier_kernels import FrontierNets, build
+from .column_generation.frontier_kernels import FrontierLimits, FrontierNets, build
 from .pair_kernels import (
     DevicePair,
     LabelSetting,
@@ -77,7 +77,7 @@ class Neighbourhood:
         self,
         search: Search[Solution],
         moves: int,
-        clock: Stoppable | None = None,
+        clock: Clock | None = None,
         *,
         compiling: bool = True,
     ) -> bool:
@@ -108,7 +108,7 @@ class Neighbourhood:
             self.needs_compiling, self.where = True, self._best_where.copy()
         return better
 
-    def anneal(self, search: Search[Solution], steps: int, clock: Stoppable) -> bool:
+    def anneal(self, search: Search[Solution], steps: int, clock: Clock) -> bool:
         """Anneal from the best split, offer what is better, and return whether it was.
 
         The walk goes on from there, better or not, so that it comes to other splits.
@@ -250,8 +250,8 @@ def resplit(
     nets = FrontierNets(held.pins_left, held.fixed, held.outside, pair.weight_a, pair.weight_b)
     most_paid = 2 * most * (1 + 1e-9) - floor
     ptr, step, cost_a, cost_b, _ = build(
-        units, shape.unit_ptr, shape.unit_nets, nets, both=True, most=most_paid, width=WIDTH,
-        room=64 * WIDTH, relax=False,
+        units, shape.unit_ptr, shape.unit_nets, nets,
+        FrontierLimits(True, most_paid, WIDTH, 64 * WIDTH, relax=False),
     )  # fmt: skip
     if len(ptr) == 0:
         return None

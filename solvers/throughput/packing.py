@@ -1,9 +1,17 @@
-"""Any split that fits: for memories so tight that filling them one by one fails."""
+"""Any split that fits: for memories so tight that filling them one by one fails.
+
+Where sizes are whole numbers, bin packing is exact (`pack`): branch and bound over items, the
+largest first. Rooms of a class differ by what is left in them alone, so of equally full ones a
+single one is tried, and of an item that fills a room exactly only that room of its class: whatever
+else would go there can change places with it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 from scipy.sparse import csc_array
@@ -15,8 +23,13 @@ from ...formulations.throughput.whole_bytes import room_of, whole_bytes
 from ...instances import Placement, Solution, Throughput
 from ...instances.common.arrays import Ints
 from ..core.highs import run_highs
-from ..core.proofs.exact_packing import RoomClass, pack
 from ..core.search import Search
+
+#: States after which the search gives up.
+STATES = 50_000
+
+#: What is left in the rooms of each class, in increasing order.
+Left = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,3 +133,149 @@ def packing(task: Task[Throughput], graph: Hypergraph, search: Search[Solution])
         return search.offer(Placement(graph.expand(held.argmax(axis=0))))
 
     run_highs(linear, search, on_incumbent=offer, gap=0.1)
+
+
+@dataclass(frozen=True)
+class RoomClass:
+    """Rooms of one size.
+
+    Parameters
+    ----------
+    room
+        Size of each.
+    count
+        How many there are.
+    """
+
+    room: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The outcome of a search: places, or a proof, or neither.
+
+    Parameters
+    ----------
+    place
+        For each item its class and the number of its room there; None if none was found.
+    proved
+        Whether it is proved that there is none.
+    """
+
+    place: tuple[tuple[int, int], ...] | None
+    proved: bool = False
+
+
+def pack(
+    sizes: Sequence[int],
+    classes: Sequence[RoomClass],
+    able: Sequence[Sequence[int]],
+    should_stop: Callable[[], bool] = lambda: False,
+    states: int = STATES,
+) -> Packed:
+    """Find a place for every item such that no room holds more than its size.
+
+    Parameters
+    ----------
+    sizes
+        Of items, not negative.
+    classes
+        Of rooms.
+    able
+        For each item the classes that it may be in.
+    states
+        Partial packings to look at; beyond it the search gives up.
+    """
+    unit = reduce(math.gcd, sizes, 0) or 1
+    items = sorted(range(len(sizes)), key=lambda i: (-sizes[i], sorted(able[i])))
+    size = [sizes[i] // unit for i in items]
+    allowed = [sorted(c for c in able[i] if classes[c].count) for i in items]
+    bounds = _Bounds(size, allowed)
+    start: Left = tuple((c.room // unit,) * c.count for c in classes)
+    if not all(allowed) or not bounds.possible(0, start):
+        return Packed(None, proved=True)
+    failed: set[tuple[int, Left]] = set()
+    lefts = [start]  # before each item on the path
+    ways = [_ways(size[0], allowed[0], start)] if items else []
+    chosen: list[tuple[int, int]] = []  # class and room left, by item
+    while len(chosen) < len(items):
+        depth = len(lefts) - 1
+        step = next(ways[-1], None)
+        if step is None:
+            failed.add((depth, lefts.pop()))
+            ways.pop()
+            if not lefts:
+                return Packed(None, proved=True)
+            chosen.pop()
+            continue
+        c, room = step
+        left = _put(lefts[-1], c, room, size[depth])
+        if depth + 1 == len(items):
+            chosen.append(step)
+            break
+        if (depth + 1, left) in failed or not bounds.possible(depth + 1, left):
+            continue
+        if states <= 0 or should_stop():
+            return Packed(None)
+        states -= 1
+        chosen.append(step)
+        lefts.append(left)
+        ways.append(_ways(size[depth + 1], allowed[depth + 1], left))
+    return Packed(_places(items, size, chosen, start))
+
+
+class _Bounds:
+    """Lower bounds on the room that the items still to be placed need."""
+
+    def __init__(self, size: list[int], allowed: list[list[int]]) -> None:
+        sets = {frozenset(own) for own in allowed}
+        sets.add(frozenset().union(*sets))
+        self._sums = {
+            which: _from_the_end([s if which.issuperset(own) else 0 for s, own in pairs])
+            for which in sets
+            for pairs in [list(zip(size, allowed, strict=True))]
+        }
+        # Sizes decrease, so the last item that may be in a class is the smallest there.
+        self._least: dict[int, int] = {}
+        for s, own in zip(size, allowed, strict=True):
+            self._least.update(dict.fromkeys(own, s))
+
+    def possible(self, depth: int, left: Left) -> bool:
+        """Return whether the items from `depth` on may fit, by sums over rooms large enough."""
+        room = [sum(r for r in rooms if r >= self._least.get(c, 0)) for c, rooms in enumerate(left)]
+        return all(sums[depth] <= sum(room[c] for c in which) for which, sums in self._sums.items())
+
+
+def _from_the_end(values: list[int]) -> list[int]:
+    """Return the suffix sums of values."""
+    sums = [0]
+    for value in reversed(values):
+        sums.append(sums[-1] + value)
+    return sums[::-1]
+
+
+def _ways(size: int, allowed: list[int], left: Left) -> Iterator[tuple[int, int]]:
+    """Yield class and room left, the fullest rooms first."""
+    for c in allowed:
+        rooms = dict.fromkeys(room for room in left[c] if room >= size)
+        yield from ((c, room) for room in ([size] if size in rooms else rooms))
+
+
+def _put(left: Left, c: int, room: int, size: int) -> Left:
+    rooms = list(left[c])
+    rooms.remove(room)
+    return (*left[:c], tuple(sorted([*rooms, room - size])), *left[c + 1 :])
+
+
+def _places(
+    items: list[int], size: list[int], chosen: list[tuple[int, int]], start: Left
+) -> tuple[tuple[int, int], ...]:
+    """Return the place of each item: rooms get their numbers as they are filled."""
+    rooms = [list(own) for own in start]
+    place = [(0, 0)] * len(items)
+    for item, s, (c, room) in zip(items, size, chosen, strict=True):
+        number = rooms[c].index(room)
+        rooms[c][number] -= s
+        place[item] = (c, number)
+    return tuple(place)

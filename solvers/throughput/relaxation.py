@@ -14,7 +14,7 @@ from ...formulations.throughput.hypergraph import hypergraph
 from ...formulations.throughput.relaxation import relaxation as state
 from ...instances import Solution, Throughput
 from ...instances.formats.certificate import MULTIPLIERS
-from ..core.proofs.relaxation import dual_bound, relax
+from ..core.proofs import dual_bound, relax
 from ..core.search import Search
 from .baselines import greedy
 

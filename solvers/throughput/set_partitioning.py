@@ -15,7 +15,7 @@ from ...formulations.throughput.hypergraph import Hypergraph, hypergraph
 from ...formulations.throughput.infeasible import why_infeasible
 from ...instances import Placement, Solution, Throughput
 from ...instances.common.arrays import Ints
-from ..core.search import OPTIMAL_GAP, Search, Share
+from ..core.search import OPTIMAL_GAP, Clock, Search
 from .baselines import greedy
 from .column_generation.column_generation import DualState, Outcome, boxstep
 from .column_generation.frontier import Incidence, incidence, orders
@@ -113,7 +113,7 @@ def set_partitioning(
     if search.best is None or search.done:
         return
     walk = Neighbourhood(task, graph, shape, tried[0], graph.restrict(search.best.device), rng)
-    alternation = _Alternation(task, graph, tried, walk, search, Share(search, part))
+    alternation = _Alternation(task, graph, tried, walk, search, search.part(part))
     alternation.run(rounds, patient=patient)
 
 
@@ -200,13 +200,13 @@ class _Alternation:
         orders: list[Ints],
         walk: Neighbourhood,
         search: Search[Solution],
-        clock: Share,
+        clock: Clock,
     ) -> None:
         self._task, self._graph, self._order = task, graph, orders[0]
         self._walk, self._search, self._clock = walk, search, clock
         self._targets = _Targets(search)
         self._prover = _Prover(task, graph, orders, search, clock)
-        self._split_first = Share(clock, SPLIT_SHARE)
+        self._split_first = clock.part(SPLIT_SHARE)
         self._reproducible = search.limits.nodes is not None  # the same rounds on every machine
         self._work_share_due = not self._reproducible
         self._phase, self._rounds, self._annealed = _Phase.START, 0, False
@@ -259,7 +259,7 @@ class _Alternation:
             better = self._walk.walk(
                 search,
                 self._moves,
-                Share(self._clock, SPLIT_SHARE),
+                self._clock.part(SPLIT_SHARE),
                 compiling=self._reproducible or self._phase is not _Phase.START,
             )
             if self._rounds > MOVES_ALONE and self._phase is not _Phase.BOUND:
@@ -294,7 +294,7 @@ class _Prover:
         graph: Hypergraph,
         orders: list[Ints],
         search: Search[Solution],
-        clock: Share,
+        clock: Clock,
     ) -> None:
         self._task, self._graph, self._orders = task, graph, orders
         self._search, self._clock = search, clock
@@ -312,7 +312,7 @@ class _Prover:
         if self._search.bound >= target:
             return target, "proved"
         with self._search.phase("bound"):
-            clock = Share(self._clock, BOUND_SHARE)
+            clock = self._clock.part(BOUND_SHARE)
             outcome = boxstep(self._state, self._pricing, target, self._raise, clock, pricings)
         if outcome == "stalled" and self._pricing.without_memory:
             self._limit, self._by_value = -np.inf, False

@@ -17,8 +17,6 @@ from stagecut import (
     Latency,
     Limits,
     PipelineJob,
-    PipelinePlacement,
-    Placement,
     PlacementRules,
     Plan,
     Throughput,
@@ -30,7 +28,7 @@ from stagecut import (
 )
 from stagecut.api.explain.explanation import Explanation
 from stagecut.api.explain.remedies import most_bytes
-from stagecut.instances import is_iteration
+from stagecut.instances import PipelinePlacement, Placement, is_iteration
 
 
 def chain(times: list[float], memory: float = 1.0, transfer: float = 0.1) -> Workload:
@@ -178,7 +176,7 @@ def test_a_plan_that_can_be_better_is_searched_again() -> None:
 
 
 def test_tied_weights_and_colours() -> None:
-    workload = stagecut.tied_as(stagecut.load("bert-large-training"), "colour")
+    workload = stagecut.instances.tied_as(stagecut.load("bert-large-training"), "colour")
     assert workload.cluster is not None
     cluster = workload.cluster.with_counts(2, 0)
     plan = solve(workload, cluster, PipelineJob(4), limits=Limits(gap=0.01)).plan

@@ -6,15 +6,9 @@ import numpy as np
 import pytest
 from brute_iteration import least_makespan
 
-from stagecut import (
-    Limits,
-    PipelineJob,
-    PipelinePlacement,
-    Workload,
-    accelerators_and_cpus,
-    evaluate,
-)
+from stagecut import Limits, PipelineJob, Workload, accelerators_and_cpus, evaluate
 from stagecut.api import solve as front
+from stagecut.instances import PipelinePlacement
 
 
 def layers(times: list[float]) -> Workload:
@@ -36,7 +30,7 @@ def said(workload: Workload, problem: PipelineJob) -> tuple[list[float], float]:
     """What the notes promise in percent, and the makespan of the chain."""
     result = front.solve(workload, accelerators_and_cpus(2), problem, limits=Limits(), workers=1)
     notes = [note for note in result.notes if note.startswith("in pieces")]
-    assert all(note.endswith("% (--split noncontiguous)") for note in notes)
+    assert all(note.endswith("% (split noncontiguous)") for note in notes)
     assert result.objective is not None
     return [float(note.split("−")[1].split()[0]) for note in notes], result.objective
 

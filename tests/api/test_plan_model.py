@@ -14,7 +14,7 @@ from torch import nn  # noqa: E402
 import stagecut  # noqa: E402
 from stagecut import InfeasibleError, InputError, Link, StagecutError  # noqa: E402
 from stagecut.api import plan_model  # noqa: E402
-from stagecut.instances.pytorch.prices import timing  # noqa: E402
+from stagecut.instances.pytorch import timing as timing  # noqa: E402
 
 
 def free(devices: int) -> stagecut.Cluster:
@@ -28,7 +28,7 @@ def free(devices: int) -> stagecut.Cluster:
 def test_its_stages_one_after_the_other_are_the_model(model: str, training: bool) -> None:
     made, example = MODELS[model]()
     made.train(training)
-    planned = stagecut.plan(made, example, devices=free(2), microbatches=4, estimate="h100")
+    planned = stagecut.plan(made, example, devices=free(2), estimate="h100")
     assert planned.plan.problem.name == ("pipeline" if training else "throughput")
     stages = planned.stages(made)
     assert [stage.number for stage in stages] == list(range(len(stages))) == [0, 1]
@@ -49,7 +49,7 @@ def test_its_stages_one_after_the_other_are_the_model(model: str, training: bool
 def test_it_says_what_it_comes_to(tmp_path: Path) -> None:
     model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(4)))
     inputs = torch.zeros(2048, 1024)
-    planned = stagecut.plan(model, inputs, devices=2, microbatches=8, estimate="h100")
+    planned = stagecut.plan(model, inputs, devices=2, estimate="h100")
     assert planned.result.status == "optimal"
     report = planned.report()
     for words in ("per iteration of 8 microbatches", "per sample (2048 in a microbatch)",
@@ -69,7 +69,8 @@ def test_memory_is_that_of_the_accelerator_unless_it_is_said() -> None:
     assert "not limited here" in measured.report()
     estimated = stagecut.plan(model, inputs, devices=1, estimate="h100")
     assert "not limited here" not in estimated.report()
-    given = stagecut.plan(model, inputs, devices=1, estimate="h100", memory_bytes=2.0**30)
+    small = stagecut.Cluster((stagecut.DeviceKind("gpu", 1, 2.0**30, times="accelerator"),))
+    given = stagecut.plan(model, inputs, devices=small, estimate="h100")
     assert "1.00 GiB" in given.report()
 
 
@@ -82,11 +83,11 @@ def test_a_plan_that_is_kept_is_found_again(
         layers[3].weight = layers[0].weight
     model, inputs, folder = nn.Sequential(*layers), torch.zeros(8, 64), tmp_path / "a" / "kept"
     asked = {"devices": free(2), "estimate": "h100", "keep": folder}
-    first = stagecut.plan(model, inputs, microbatches=4, **asked)
+    first = stagecut.plan(model, inputs, problem=stagecut.PipelineJob(4), **asked)
     nothing = "stagecut.api.plan_model.profile", "stagecut.api.plan_model.solve"
     for name in nothing:
         monkeypatch.setattr(name, None)
-    again = stagecut.plan(model, inputs, microbatches=4, **asked)
+    again = stagecut.plan(model, inputs, problem=stagecut.PipelineJob(4), **asked)
     assert again.plan.placement.tolist() == first.plan.placement.tolist()
     assert (again.plan.objective, again.result.status) == (
         first.plan.objective,
@@ -96,14 +97,15 @@ def test_a_plan_that_is_kept_is_found_again(
     assert "nothing was measured or searched" in again.report()
     assert [s.number for s in again.stages(model)] == [s.number for s in first.stages(model)]
     for other, said in (
-        ({"microbatches": 8}, "another value of problem"),
+        ({"problem": stagecut.PipelineJob(8)}, "another value of problem"),
         ({"devices": free(3)}, "another value of devices"),
-        ({"training": False}, "another value of problem and training"),
+        ({"problem": None}, "another value of problem and training"),
     ):
+        model.train("problem" not in other or other["problem"] is not None)
         with pytest.raises(
             InputError, match=f"keep: .*plan.json was made for {said}; name another"
         ):
-            stagecut.plan(model, inputs, **({"microbatches": 4} | asked | other))
+            stagecut.plan(model, inputs, **({"problem": stagecut.PipelineJob(4)} | asked | other))
     with pytest.raises(InputError, match="the plan was made for another model"):
         again.stages(nn.Sequential(*(nn.Linear(64, 64) for _ in range(5))))
     (tmp_path / "file").touch()
@@ -131,13 +133,7 @@ def test_what_cannot_run_is_refused_before_the_search(monkeypatch: pytest.Monkey
         patch.setattr("stagecut.api.plan_model.solve", None)
         with pytest.raises(InputError, match=r"Decides: .*planned but not run: .*a class that is "):
             stagecut.plan(Decides(), inputs, devices=free(2), estimate="h100")
-    planned = stagecut.plan(
-        Decides(), inputs, devices=free(2), estimate="h100", runnable=False, microbatches=2
-    )
-    assert any("planned but not run" in note for note in planned.notes)
-    with pytest.raises(InputError, match="a module of its own"):
-        planned.stages(Decides())
-    one = stagecut.plan(Decides(), inputs, devices=free(1), estimate="h100", training=False)
+    one = stagecut.plan(Decides().eval(), inputs, devices=free(1), estimate="h100")
     assert len(one.stages(Decides())) == 1
 
 
@@ -174,17 +170,14 @@ def test_it_refuses_in_one_line() -> None:
     model, inputs = nn.Linear(64, 64), torch.zeros(4, 64)
     with pytest.raises(InputError, match="inputs: give those of one microbatch"):
         stagecut.plan(model, devices=2)
+    small = stagecut.Cluster((stagecut.DeviceKind("gpu", 2, 100.0, times="accelerator"),))
     with pytest.raises(InfeasibleError, match=r"Linear: .* than any device"):
-        stagecut.plan(model, inputs, devices=2, memory_bytes=100.0)
+        stagecut.plan(model, inputs, devices=small)
     with pytest.raises(InputError, match="no such file"):
         stagecut.plan("nowhere.py:make", devices=2)
-    with pytest.raises(StagecutError, match="set training to True"):
+    with pytest.raises(StagecutError, match=r"call model\.train"):
         stagecut.plan(
-            model,
-            inputs,
-            devices=2,
-            training=False,
-            problem=stagecut.PipelineJob(schedule="stream"),
+            model.eval(), inputs, devices=2, problem=stagecut.PipelineJob(schedule="stream")
         )
     planned = stagecut.plan(model, inputs, devices=1, estimate="h100")
     with pytest.raises(InputError):

@@ -22,7 +22,7 @@ TAKING: dict[str, Callable[[Workload, Any], object]] = {
     "simulate": lambda workload, plan: stagecut.simulate(workload, plan).makespan,
     "verify": lambda workload, plan: stagecut.verify(workload, plan).objective,
     "check_bound": lambda workload, plan: stagecut.check_bound(workload, plan).value,
-    "dumps": lambda workload, plan: stagecut.dumps(plan, workload),
+    "dumps": lambda workload, plan: stagecut.instances.formats.dumps(plan, workload),
     "diff": lambda workload, plan: diff(outline(workload, plan), outline(workload, plan)).moved,
     "explain": lambda workload, plan: str(stagecut.explain(workload, plan, seconds=0)),
     "start": lambda workload, plan: stagecut.solve(workload, CLUSTER, start=plan).objective,

@@ -60,7 +60,7 @@ def test_relaxations_are_below_plans(problem: stagecut.Problem, formulation: str
     found = stagecut.relax(name, cluster, problem, formulation)
     plan = stagecut.solve(name, cluster, problem, limits=Limits(gap=0.5))
     assert plan.objective is not None
-    assert 0 <= found.bound <= plan.objective
+    assert 0 <= found.bound <= plan.objective * (1 + 1e-9)
     assert found.shares.sum(axis=1).to_numpy() == pytest.approx(np.ones(len(found.shares)))
 
 
@@ -89,7 +89,7 @@ def test_relaxations_of_shardings_are_bounds_in_their_order(seed: int) -> None:
     best = stagecut.solve(workload, problem=problem, method="elimination").objective
     assert best is not None
     compact, flows = (
-        stagecut.relax(workload, problem=problem, formulation=name) for name in ("compact", "flows")
+        stagecut.relax(workload, problem=problem, name=name) for name in ("compact", "flows")
     )
     assert compact.bound <= flows.bound * (1 + 1e-6) + 1e-12
     assert flows.bound <= best * (1 + 1e-6) + 1e-12
@@ -99,7 +99,7 @@ def test_relaxations_of_shardings_are_bounds_in_their_order(seed: int) -> None:
 
 def test_what_cannot_be_relaxed_is_said() -> None:
     problem = Throughput("noncontiguous")
-    with pytest.raises(InputError, match="use one of compact, set-partitioning, all-sets"):
+    with pytest.raises(InputError, match="use one of compact, by-device, set"):
         stagecut.relax("gpt2-xl", None, problem, "nonsense")
     with pytest.raises(InputError, match="too many sets to list"):
         stagecut.relax("gpt2-xl", None, problem, "set-partitioning")
@@ -113,9 +113,11 @@ def test_what_cannot_be_relaxed_is_said() -> None:
 def test_relaxations_of_schedules_are_bounds(seed: int, split: bool) -> None:
     rng = np.random.default_rng(seed)
     forward, backward = rng.uniform(1, 4, (2, 3)).tolist()
-    stages = stagecut.chain(forward, backward, send=[0.5] * 3, activation_bytes=[1.0] * 3)
+    stages = stagecut.runtime.simulate.chain(
+        forward, backward, send=[0.5] * 3, activation_bytes=[1.0] * 3
+    )
     limit = [2.0] * 3
-    weak = stagecut.relax_schedule(stages, 3, activation_bytes=limit, split=split)
+    weak = stagecut.api.relax_schedule(stages, 3, activation_bytes=limit, split=split)
     best = stagecut.best_schedule(stages, 3, activation_bytes=limit, split=split)
     assert best.status == "optimal"
     assert weak.bound <= best.objective * (1 + 1e-6)
@@ -127,12 +129,12 @@ def test_relaxations_of_schedules_are_bounds(seed: int, split: bool) -> None:
         following = f"{int(str(name)[0]) + 1}{str(name)[1:]}"
         if "F" in str(name) and following in weak.passes.index:
             assert weak.passes.loc[following, "begin"] >= row["end"] - 1e-6
-    picture = stagecut.plot_passes(weak.passes)
+    picture = stagecut.runtime.pictures.plot_passes(weak.passes)
     devices = [label.get_text() for label in picture.axes[0].get_yticklabels()]
     assert [name for name in devices if name] == ["device 0", "device 1", "device 2"]
 
 
 def test_a_schedule_without_memory_has_no_relaxation() -> None:
-    stages = stagecut.chain([1.0], [1.0], activation_bytes=[2.0])
+    stages = stagecut.runtime.simulate.chain([1.0], [1.0], activation_bytes=[2.0])
     with pytest.raises(InfeasibleError, match="too small"):
-        stagecut.relax_schedule(stages, 2, activation_bytes=[1.0])
+        stagecut.api.relax_schedule(stages, 2, activation_bytes=[1.0])

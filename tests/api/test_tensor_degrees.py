@@ -19,7 +19,6 @@ from stagecut import (
     Link,
     PipelineJob,
     Workload,
-    layers_by_degree,
     load,
     profile,
     save,
@@ -27,6 +26,7 @@ from stagecut import (
     training_layers,
     verify,
 )
+from stagecut.api import layers_by_degree
 from stagecut.cli import run_command
 from stagecut.instances.pytorch.profile import Profile
 

@@ -98,10 +98,11 @@ def test_a_comparison_goes_on_after_a_line_that_was_cut_off(tmp_path: Path) -> N
 def test_the_cluster_can_be_given(tmp_path: Path) -> None:
     path, cluster = str(placement_file(tmp_path)), tmp_path / "cluster.json"
     save(Cluster((DeviceKind("accelerator", 4),)), cluster)
-    (fast,) = cases([path], ["single"], ["--accelerators", "3"], SECONDS, cluster=cluster)
+    options = ["--cluster", str(cluster), "--accelerators", "3"]
+    (fast,) = cases([path], ["single"], options, SECONDS)
     assert run_cases([fast], tmp_path / "table.csv")["objective"][0] == 8.0
     save(Cluster((DeviceKind("accelerator", 4, slowdown=2.0),)), cluster)
-    (slow,) = cases([path], ["single"], ["--accelerators", "3"], SECONDS, cluster=cluster)
+    (slow,) = cases([path], ["single"], options, SECONDS, given={path: "slower"})
     assert run_cases([slow], tmp_path / "table.csv")["objective"][0] == 16.0
 
 
@@ -178,9 +179,7 @@ def test_in_python_problems_of_every_kind_are_compared() -> None:
     seen: list[Row] = []
     table = compare(workload, problems, ["auto", "greedy", "lns"], cluster=pair, on_row=seen.append)
     kinds = (
-        ["throughput"] * 2
-        + ["latency"] * 3
-        + ["mapping, stages=2, replicas=1, collective=cheapest"]
+        ["throughput"] * 2 + ["latency"] * 3 + ["mapping, stages=2, mode=p2p, collective=cheapest"]
     )
     assert list(table["problem"]) == kinds  # no method of other problems
     assert list(table["method"]) == ["auto", "greedy", "auto", "greedy", "lns", "auto"]
@@ -211,14 +210,14 @@ def test_in_python_names_are_told_apart_and_errors_are_rows() -> None:
 
 def test_the_command_compares_for_other_objectives(tmp_path: Path) -> None:
     path, out = str(placement_file(tmp_path)), tmp_path / "table.csv"
-    arguments = ["compare", path, "-o", str(out), "--objective", "latency", "--time-limit", "20"]
+    arguments = ["compare", path, "-o", str(out), "--problem", "latency", "--time-limit", "20"]
     done = CliRunner().invoke(app, [*arguments, "--methods", "greedy"], catch_exceptions=False)
     assert done.exit_code == 0
     (row,) = pd.read_csv(out).to_dict("records")
     assert (row["problem"], row["method"], row["verified"]) == ("latency", "greedy", True)
     with pytest.raises(InputError, match="no 'dpl' for latency"):
         CliRunner().invoke(app, [*arguments, "--methods", "dpl"], catch_exceptions=False)
-    with pytest.raises(InputError, match="--split: it belongs to --objective throughput"):
+    with pytest.raises(InputError, match="--split: it belongs to --problem throughput"):
         CliRunner().invoke(app, [*arguments, "--split", "contiguous"], catch_exceptions=False)
 
 
@@ -236,14 +235,14 @@ def test_iterations_are_compared_with_what_frameworks_do(tmp_path: Path) -> None
         cluster=accelerators_and_cpus(2),
     )
     save(workload, path)
-    options = ["--objective", "pipeline", "--microbatches", "4", "--time-limit", str(SECONDS)]
+    options = ["--problem", "pipeline", "--microbatches", "4", "--time-limit", str(SECONDS)]
     options += ["--gap", "0", "--methods", "auto,vllm,megatron,deepspeed-type:layers.[34]"]
     done = CliRunner().invoke(app, ["compare", str(path), *options], catch_exceptions=False)
     assert done.exit_code == 0
     # stages of 4 and 4 against 5 and 3
     assert done.stdout == "net: auto 20 ms, 13.0 % faster than vllm, the best other method\n"
     assert list(tmp_path.iterdir()) == [path]
-    with pytest.raises(InputError, match="microbatches: say how many"):
+    with pytest.raises(InputError, match="--microbatches: iteration needs it"):
         CliRunner().invoke(app, ["compare", str(path), *options[:2]], catch_exceptions=False)
 
 
@@ -260,21 +259,22 @@ def test_the_command_takes_what_solve_takes_of_the_problem(tmp_path: Path) -> No
     save(chain(), path)
     common = ("--split", "contiguous", "--methods", "dp,random")
     direct, _ = run(*common)
-    relayed, random = run(*common, "--relayed")
+    relayed, random = run(*common, "--set", "relayed=true")
     assert direct["objective"] <= relayed["objective"]
     assert (random["status"], relayed["status"]) == ("error", "optimal")
     assert random["error"].startswith("method: random cannot price relayed data")
-    beside, _ = run(*common, "--overlap", "--tied", "copies")
+    beside, _ = run(*common, "--set", "overlap=true,placement_rules.max_stages=2")
     assert beside["objective"] < direct["objective"]
-    (row,) = run("--objective", "latency", "--calls", "2", "--methods", "greedy")
+    (row,) = run("--problem", "latency", "--set", "calls=2", "--methods", "greedy")
     assert row["status"] in ("feasible", "optimal")
     asked = " ".join(read_record(tmp_path / "table.csv.jsonl")[0])
-    assert '"--tied", "copies"' in asked
-    assert '"--calls", "2"' in asked
+    assert '"--set", "calls=2"' in asked
     for options, refusal in (
-        (["--calls", "2"], "--calls: it belongs to --objective latency"),
-        (["--runnable"], "--runnable: chain is of no PyTorch model"),
-        (["--mesh", "2", "--tied", "copies"], "--tied: a sharding over a --mesh has none"),
+        (["--set", "calls=2"], "unknown field .calls.; use one of split"),
+        (["--set", "workers.count=2"], "unknown field .workers."),
+        (["--problem", "throughput", "--problem", "latency", "--methods", "x"], "no .x. for"),
+        (["--for", "run"], "--for run: chain is of no PyTorch model"),
+        (["--mesh", "2"], "--mesh: it belongs to --problem sharding"),
     ):
         with pytest.raises(InputError, match=refusal):
             run(*options)
@@ -308,7 +308,9 @@ def test_the_bound_beside_a_gap_is_the_one_that_the_gap_is_to() -> None:
 
 def test_another_schedule_in_the_same_file_is_another_case(tmp_path: Path) -> None:
     path = str(placement_file(tmp_path))
-    (one, other) = (cases([path], ["single"], [], SECONDS, given=text)[0] for text in ("a", "b"))
+    (one, other) = (
+        cases([path], ["single"], [], SECONDS, given={path: text})[0] for text in ("a", "b")
+    )
     assert one.key != other.key
 
 
@@ -336,7 +338,7 @@ def test_what_a_method_gains_in_one_line() -> None:
 
 def test_one_reason_of_several_methods_is_said_once(tmp_path: Path) -> None:
     path = str(placement_file(tmp_path))
-    options = ["--objective", "pipeline", "--microbatches", "4", "--accelerators", "2"]
+    options = ["--problem", "pipeline", "--microbatches", "4", "--accelerators", "2"]
     options += ["--methods", "megatron,vllm,dp", "--time-limit", str(SECONDS)]
     done = CliRunner().invoke(app, ["compare", path, *options], catch_exceptions=False)
     assert done.exit_code == 0

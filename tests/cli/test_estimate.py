@@ -81,15 +81,15 @@ def test_what_helps_memory_is_seen_in_its_term(capsys: pytest.CaptureFixture[str
 
     assert most("activations", "--recompute", "full") < 0.2 * most("activations")
     assert most("optimizer", "--zero", "1") == pytest.approx(most("optimizer", "--zero", "0") / 4)
-    assert most("optimizer", "--offload-optimizer", "1") == 0
+    assert most("optimizer", "--set", "offload_optimizer=1") == 0
     assert most("parameters", "--zero", "3") < most("parameters", "--zero", "1")
 
 
 def test_what_lies_in_host_memory_costs_time(capsys: pytest.CaptureFixture[str]) -> None:
     before = answer(capsys, *CUT)
     for more, term in (
-        (["--offload-optimizer", "0.5"], "optimizer"),
-        (["--offload-activations", "1"], "offload"),
+        (["--set", "offload_optimizer=0.5"], "optimizer"),
+        (["--set", "offload_activations=1"], "offload"),
     ):
         after = answer(capsys, *CUT, *more)
         assert after["terms"][term] >= before["terms"][term]
@@ -107,10 +107,19 @@ def test_what_lies_in_host_memory_costs_time(capsys: pytest.CaptureFixture[str])
 
 def test_defaults_follow_what_is_given(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(capsys, *CUT, "--chunks", "5") == answer(
-        capsys, *CUT, "--chunks", "5", "--schedule", "interleaved", "--sp", "--dp", "4"
+        capsys,
+        *CUT,
+        "--chunks",
+        "5",
+        "--schedule",
+        "interleaved",
+        "--dp",
+        "4",
+        "--set",
+        "sequence_parallel=true",
     )
     assert answer(capsys, *JOB, "--zero", "3") == answer(
-        capsys, *JOB, "--zero", "3", "--recipe", "fsdp-bf16", "--software", "fsdp"
+        capsys, *JOB, "--zero", "3", "--recipe", "fsdp-bf16", "--set", "software=fsdp"
     )
     short = answer(capsys, "gpt2", "--cluster", "h100:8", "--global-batch", "64")
     assert short == answer(
@@ -139,10 +148,11 @@ def test_a_configuration_file_is_a_model(
         (["--ep", "8"], "llama3-70b has no experts"),
         (["--schedule", "x"], "Invalid value for '--schedule'"),
         (["--recompute", "x"], '--recompute: "x" is not one of full'),
-        (["--overlap", "x"], "--overlap: 'x' is not one of none, gradients"),
+        (["--set", "overlap.x=true"], 'overlap: unknown field "x"; use one of gradients'),
         (["--recipe", "x"], "--recipe: 'x' is not one of megatron-bf16"),
-        (["--stage-layers", "8,x"], "--stage-layers: '8,x'; write counts"),
-        (["--attention", "x"], "--attention: 'x' is not one of fused, unfused"),
+        (["--set", 'stage_layers=[8,"x"]'], 'stage_layers[1] is "x"; it must be a whole number'),
+        (["--set", "zero=2"], "--set zero: 2 contradicts 1 of the command's options"),
+        (["--set", "fused_attention=x"], 'fused_attention is "x"'),
         (["--plot", "x.gif"], "x.gif"),
     ],
 )

@@ -84,9 +84,9 @@ def test_version() -> None:
         ("solve x --method g", ["greedy"]),
         ("solve gpt2-xl-operators-t", ["gpt2-xl-operators-training"]),
         ("solve x --split non", ["noncontiguous"]),
-        ("map x --topology ring", ["ring:"]),
+        ("solve x --cluster ring", ["ring:"]),
         ("compare x --methods auto,greed", ["auto,greedy"]),
-        ("explain x --objective lat", ["latency"]),
+        ("explain x --problem lat", ["latency"]),
     ],
 )
 def test_the_shell_completes_names(words: str, found: list[str]) -> None:
@@ -107,4 +107,4 @@ def test_the_names_are_those_there_are() -> None:
     assert {p: tuple(names.METHODS[p]) for p in stagecut.METHODS} == {
         problem: tuple(methods) for problem, methods in stagecut.METHODS.items()
     }
-    assert set(names.SIMULATED) == set(stagecut.SCHEDULES)
+    assert set(names.SIMULATED) == set(stagecut.runtime.schedules.SCHEDULES)

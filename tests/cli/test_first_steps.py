@@ -34,8 +34,8 @@ def test_loads_are_drawn_for_every_problem(
 ) -> None:
     start = ["solve", "gpt2-xl", "--accelerators", "2", "--cpus", "0"]
     for options in (
-        ["--objective", "pipeline", "--microbatches", "4"],
-        ["--objective", "latency"],
+        ["--problem", "pipeline", "--microbatches", "4"],
+        ["--problem", "latency"],
     ):
         picture = tmp_path / f"{options[-1]}.png"
         assert run_command([*start, *options, "--plot", str(picture)]) == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,17 +12,15 @@ from typer.testing import CliRunner
 
 import stagecut
 from stagecut import Cluster, DeviceKind, InputError, Limits, Link, Workload
-from stagecut.api.solve import solve_with
 from stagecut.cli import app, run_command
 from stagecut.commands.common.console import check_outputs, file_of
-from stagecut.commands.compare import compare
-from stagecut.commands.map import map_stages
-from stagecut.commands.solve import solve
+from stagecut.commands.common.pose import Statement, limits_of
 from stagecut.instances import Latency, Layers, PipelineJob, topology
 from stagecut.instances.formats.files import save
+from stagecut.instances.topologies import save_topology
 from stagecut.runtime.schedules import make_schedule
 from stagecut.runtime.simulate.stages import chain
-from stagecut.solvers import METHODS
+from stagecut.solvers import DEFAULT_LIMITS, METHODS
 
 
 def small() -> Workload:
@@ -112,6 +109,7 @@ def test_no_output_is_an_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     save(made, "w.json")
     save(plan, "p.json", made)
     save(plan.cluster, "c.json")
+    save_topology(topology("ring:2"), "t.json")
     (tmp_path / "link.json").symlink_to("w.json")
     (tmp_path / "m.py").write_text("")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
@@ -124,7 +122,18 @@ def test_no_output_is_an_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ["simulate", "w.json", "p.json", "--trace", "p.json"],
         ["simulate", "w.json", "p.json", "--csv", "w.json"],
         ["report", "w.json", "p.json", "r.json", "--calibrate", "w.json"],
-        ["map", "w.json", "--topology", "c.json", "--stages", "1", "-o", "c.json"],
+        [
+            "solve",
+            "w.json",
+            "--problem",
+            "mapping",
+            "--cluster",
+            "t.json",
+            "--set",
+            "stages=1",
+            "-o",
+            "t.json",
+        ],
         ["compare", "w.json", "-o", "w.json"],
         ["export", "p.json", "--to", "csv", "--workload", "w.json", "-o", "p.json"],
         ["export", "p.json", "--to", "python", "--model", "m.py:make", "-o", "m.py"],
@@ -152,17 +161,18 @@ def test_files_in_references() -> None:
 def test_options_that_a_method_does_not_read_are_refused() -> None:
     workload = small()
     for method, known in METHODS["throughput"].items():
-        if "solver" not in known.reads:
-            with pytest.raises(InputError, match=r"solver: method .* only auto and milp do"):
-                solve_with(workload, method=method, options={"solver": "highs"})
-        with pytest.raises(InputError, match=r"colour: method .* does not read it; no method"):
-            solve_with(workload, method=method, options={"colour": "red"})
-    for method in METHODS["latency"]:
-        with pytest.raises(InputError, match="no method for latency does"):
-            stagecut.solve(workload, problem=Latency(), method=method, solver="glpk")
+        if not known.reads:
+            with pytest.raises(InputError, match=f"{method} takes nothing behind a colon"):
+                stagecut.solve(workload, method=f"{method}:highs")
+    for method in ("dp", "greedy"):
+        with pytest.raises(InputError, match="takes nothing behind a colon"):
+            stagecut.solve(workload, problem=Latency(), method=f"{method}:glpk")
     with pytest.raises(InputError, match="Pyomo knows no 'nonsense'"):
-        stagecut.solve(workload, solver="nonsense")
-    assert stagecut.solve(workload, method="milp", solver="highs").status == "optimal"
+        stagecut.solve(workload, method="auto:nonsense")
+    with pytest.raises(InputError, match="is given solver twice"):
+        stagecut.solve(workload, method="milp:solver=highs:solver=glpk")
+    for method in ("milp:highs", "milp:solver=highs"):
+        assert stagecut.solve(workload, method=method).status == "optimal"
 
 
 def test_an_option_of_the_training_program_has_known_values() -> None:
@@ -170,14 +180,14 @@ def test_an_option_of_the_training_program_has_known_values() -> None:
 
     workload, cluster, problem = random_training_case(3)
     with pytest.raises(InputError, match='start: "some" is not one of none'):
-        solve_with(workload, cluster, problem, method="milp", options={"start": "some"})
+        stagecut.solve(workload, cluster, problem, method="milp:some")
 
 
 def test_wrong_usage_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, said in (
         (["solve"], "Missing"),
         (["solve", "w", "--no-such-option"], "No such option"),
-        (["solve", "w", "--seed", "x"], "Invalid value"),
+        (["solve", "w", "--microbatches", "x"], "Invalid value"),
         (["nothing"], "No such command"),
         (["verify", "w", "p", "q"], "unexpected extra argument"),
     ):
@@ -190,11 +200,14 @@ def test_wrong_usage_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_command_line_has_the_limits_of_python(default_limits: dict[str, Limits]) -> None:
-    commands = {"throughput": (solve, compare), "latency": (solve,), "pipeline": (solve, compare),
-                "mapping": (map_stages,)}  # fmt: skip
-    for problem, limits in default_limits.items():
-        for command in commands.get(problem, ()):
-            given = inspect.signature(command).parameters
-            assert given["time_limit"].default == limits.seconds
-            assert given["gap"].default in (None, limits.gap)  # None: those of Python
-            assert given["gap"].default is None or limits.least_gap == limits.gap
+    """A gap that is given is exact; what a file says of limits is kept."""
+    for problem in default_limits:
+        assert limits_of(Statement(problem, {}, {})) == DEFAULT_LIMITS[problem]
+        assert limits_of(Statement(problem, {}, {}), 5.0, 0.003) == Limits(5.0, 0.003)
+        told = Statement(problem, {}, {"limits": {"seconds": 5, "gap": 0.1, "seed": 7}}, "p.toml")
+        assert limits_of(told, 5.0) == Limits(5.0, 0.1, seed=7)
+        with pytest.raises(InputError, match=r"--gap: 0\.2 contradicts 0\.1 of p\.toml"):
+            limits_of(told, gap=0.2)
+        wrong = Statement(problem, {}, {"limits": {"seconds": "x"}}, "p.toml")
+        with pytest.raises(InputError, match=r'p\.toml: seconds is "x"; it must be a number'):
+            limits_of(wrong)

@@ -99,7 +99,7 @@ def test_a_pipe_without_another_end_is_one_line(
     options = {
         "workload": ["instances", "show", str(pipe)],
         "cluster": [*asked, "--cluster", str(pipe)],
-        "policy": ["solve", "gpt2-xl", "--method", "learned", "--policy", str(pipe)],
+        "policy": ["solve", "gpt2-xl", "--method", f"learned:{pipe}"],
         "output": [*asked, "-o", str(pipe)],
     }
     assert run_command(options[way]) == 2

@@ -103,17 +103,21 @@ def ran(folder: Path, processes: int, *options: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_stages_of_tensor_degree_two_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stages_of_tensor_degree_two_train(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """From the model's profile to the recording of two stages by two processes each."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model.py").write_text(MODEL.replace("batch=3", "batch=4"))
     profiled = "profile model.py:make --train --layers --degrees 1,2 --depth 1 --estimate h100"
-    solved = "solve w.json --accelerators 4 --microbatches 4 --degrees 2 --replicas 1"
+    solved = "solve w.json --accelerators 4 --microbatches 4 --set degrees=[2],replicas=[1]"
     assert run_command([*profiled.split(), "-o", "w.json"]) == 0
     assert run_command([*solved.split(), "-o", "plan.json"]) == 0
-    told = ran(tmp_path, 4, "--workload", "w.json", "--steps", "2", "--report")
+    told = ran(tmp_path, 4, "--workload", "w.json", "--steps", "2")
     assert len([line for line in told if line.startswith("step ")]) == 2
-    assert any(line.startswith("step: predicted") for line in told)
+    files = [str(tmp_path / name) for name in ("w.json", "plan.json", "run.json")]
+    assert run_command(["report", *files]) == 0
+    assert "step: predicted" in capsys.readouterr().out
     plan = load_plan(tmp_path / "plan.json", stagecut.load(tmp_path / "w.json"))
     assert [stage.degree for stage in plan.solution.stages] == [2, 2]  # type: ignore[union-attr]
     for rank in load_recording(tmp_path / "run.json").ranks[:4]:  # the cluster has a CPU, too
@@ -252,7 +256,7 @@ def test_what_cannot_run_is_said_before_planning(tmp_path: Path) -> None:
     assert "can be planned but not run: move the code" in done.notes[0]
     save(done.workload, tmp_path / "w.json")
     asked = ["solve", str(tmp_path / "w.json"), "--accelerators", "2", "--method", "greedy"]
-    said = CliRunner().invoke(app, [*asked, "--runnable", "-o", str(tmp_path / "p.json")])
+    said = CliRunner().invoke(app, [*asked, "--for", "run", "-o", str(tmp_path / "p.json")])
     assert said.exit_code == 0, said.output
     assert "depends on numbers (test_run.py" in " ".join(said.stderr.split())
     assert "a module of its own" in " ".join(said.stderr.split())

@@ -12,26 +12,15 @@ import pandas as pd
 import pytest
 from conformance import task
 
-from stagecut import (
-    DeviceMesh,
-    Link,
-    Operator,
-    Sharding,
-    Signature,
-    Tensor,
-    TensorProgram,
-    compare,
-    program_workload,
-    save,
-    tensor_program,
-)
+from stagecut import DeviceMesh, Link, Sharding, compare, save, tensor_program
 from stagecut.cli import run_command
+from stagecut.instances import Operator, Signature, Tensor, TensorProgram, program_workload
 from stagecut.instances.costs.calibration import calibration
 from stagecut.instances.costs.clusters import training_cluster
 from stagecut.instances.costs.collectives import Group, all_gather, mesh_links
 from stagecut.instances.costs.layout import Software
 
-GOOD = ("--mesh", "2", "--links", "1us:1GB/s")
+GOOD = ("--problem", "sharding", "--mesh", "2@1us:1GB/s")
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +47,7 @@ def test_a_sharding_is_planned_checked_simulated_drawn_and_exported(
 ) -> None:
     plan, other = str(tmp_path / "plan.json"), str(tmp_path / "other.json")
     picture = tmp_path / "graph.svg"
-    text = said(capsys, 0, "shard", program, *GOOD, "--json", "-o", plan, "--plot", str(picture))
+    text = said(capsys, 0, "solve", program, *GOOD, "--json", "-o", plan, "--plot", str(picture))
     answer = json.loads(text)
     assert answer["status"] == "optimal"
     assert answer["verified"]
@@ -67,7 +56,7 @@ def test_a_sharding_is_planned_checked_simulated_drawn_and_exported(
     assert "proved bound" in said(capsys, 0, "verify", program, plan, "--bound")
     simulated = json.loads(said(capsys, 0, "simulate", program, plan, "--json"))
     assert simulated["makespan"] == pytest.approx(answer["objective"])
-    said(capsys, 0, "shard", program, *GOOD, "--method", "replicate", "-o", other)
+    said(capsys, 0, "solve", program, *GOOD, "--method", "replicate", "-o", other)
     assert "nodes moved" in said(capsys, 0, "diff", plan, other)
     for ending in ("py", "json"):
         written = tmp_path / f"placements.{ending}"
@@ -75,8 +64,8 @@ def test_a_sharding_is_planned_checked_simulated_drawn_and_exported(
         said(capsys, 0, *exported)
         assert written.read_text()
     compile((tmp_path / "placements.py").read_text(), "placements.py", "exec")
-    counts = ("--start", other, "--objective", "distpar", "-o", str(tmp_path / "counts.json"))
-    assert "elements and bytes" in said(capsys, 0, "shard", program, *GOOD, *counts)
+    counts = ("--start", other, "--set", "objective=distpar", "-o", str(tmp_path / "counts.json"))
+    assert "elements and bytes" in said(capsys, 0, "solve", program, *GOOD, *counts)
     for judged in (("verify", program, counts[-1]), ("diff", counts[-1], counts[-1])):
         assert not re.search(r"\d s\b", said(capsys, 0, *judged))  # it is no time
     assert re.search(r"\d s\b", said(capsys, 0, "verify", program, other))
@@ -93,7 +82,7 @@ def test_the_speed_up_is_over_one_device_that_does_all(
     save(program_workload(TensorProgram(tensors, (x, whole)), "whole", time_unit="s"), small)
 
     def answer(file: str | Path, mesh: str, *more: str) -> dict[str, Any]:
-        arguments = ("shard", str(file), "--mesh", mesh, "--links", "1us:1GB/s", "--json", *more)
+        arguments = ("solve", str(file), "--mesh", f"{mesh}@1us:1GB/s", "--json", *more)
         found: dict[str, Any] = json.loads(said(capsys, 0, *arguments))
         return found
 
@@ -107,12 +96,12 @@ def test_the_speed_up_is_over_one_device_that_does_all(
     for more, why in (
         ((), "what the devices exchange costs at least what dividing the work saves"),
         (("--memory", "1TB"), "no sharding that fits into the memory is faster"),
-        (("--fix", "double=B->B"), "no sharding that keeps what is fixed is faster"),
+        (("--set", 'fixed=[["double","B->B"]]'), "no sharding that keeps what is fixed is faster"),
     ):
-        slow = ("shard", str(small), "--mesh", "2", "--links", "1s:64B/s", *more)
+        slow = ("solve", str(small), "--mesh", "2@1s:64B/s", *more)
         text = " ".join(said(capsys, 0, *slow).split())
         assert f"speed-up 0.33 × one device (1 s): slower than one device, {why}" in text
-    assert "speed_up" not in answer(program, "2", "--objective", "distpar")
+    assert "speed_up" not in answer(program, "2", "--set", "objective=distpar")
 
 
 @pytest.mark.parametrize(
@@ -120,43 +109,48 @@ def test_the_speed_up_is_over_one_device_that_does_all(
     [
         (("--mesh", "2x0"), "--mesh"),
         (("--mesh", "3x"), "--mesh"),
-        (("--mesh", "2x2x2x2", "--links", "1us:1GB"), "mesh: 4 axes"),
-        (("--mesh", "2"), "--links: a chain suggests none"),
-        (("--mesh", "2", "--links", "fast"), "--links: 'fast' is no link"),
-        (("--mesh", "2", "--links", ".us:1GB"), "--links: '.us:1GB' is no link"),
-        (("--mesh", "2", "--links", "1us:1GB,1us:1GB"), "--links: 2 links for 1 axes"),
-        ((*GOOD, "--fix", "v0"), "--fix: 'v0'; write NODE=S0,B"),
-        ((*GOOD, "--fix", "nothing=S0"), "fix: the program has no operator nothing"),
-        ((*GOOD, "--fix", "v0=S7"), 'fix: v0 cannot have "S7" on this mesh; it can have'),
-        (("--mesh", "3", "--links", "1us:1GB", "--fix", "v0=S0"), "fix: v0 cannot have"),
-        ((*GOOD, "--beta", "1"), "--beta"),
-        ((*GOOD, "--objective", "distpar", "--beta", "-1"), "beta: -1"),
-        ((*GOOD, "--objective", "distpar", "--beta", "nan"), "beta: nan"),
-        ((*GOOD, "--optimizer", "as-given"), "optimizer"),
+        (("--mesh", "2x2x2x2@1us:1GB"), "mesh: 4 axes"),
+        (("--mesh", "2"), "--mesh: a chain suggests no links"),
+        (("--mesh", "2@fast"), "--mesh: 'fast' is no link"),
+        (("--mesh", "2@.us:1GB"), "--mesh: '.us:1GB' is no link"),
+        (("--mesh", "2@1us:1GB,1us:1GB"), "--mesh: 2 links for 1 axes"),
+        ((*GOOD, "--set", 'fixed=[["v0"]]'), "fixed[0]"),
+        ((*GOOD, "--set", 'fixed=[["nothing","S0"]]'), "fix: the program has no operator nothing"),
+        (
+            (*GOOD, "--set", 'fixed=[["v0","S7"]]'),
+            'fix: v0 cannot have "S7" on this mesh; it can have',
+        ),
+        (("--mesh", "3@1us:1GB", "--set", 'fixed=[["v0","S0"]]'), "fix: v0 cannot have"),
+        ((*GOOD, "--set", "beta=2.0"), "beta: it weighs elements"),
+        ((*GOOD, "--accelerators", "2"), "--accelerators: sharding is planned for the devices of"),
+        ((*GOOD, "--cluster", "c.json"), "--cluster: sharding is planned for the devices of"),
+        ((*GOOD, "--set", "objective=distpar,beta=-1.0"), "beta: -1"),
+        ((*GOOD, "--set", "objective=distpar,beta=nan"), "beta: nan"),
+        ((*GOOD, "--set", "optimizer=as-given"), "optimizer"),
         ((*GOOD, "--method", "greedy"), "method: no 'greedy' for sharding"),
     ],
 )
 def test_bad_input_is_one_line(
     program: str, arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert words in said(capsys, 2, "shard", program, *arguments)
+    assert words in said(capsys, 2, "solve", program, *arguments)
 
 
 def test_a_mesh_that_divides_nothing_is_said(
     program: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = said(capsys, 0, "shard", program, "--mesh", "1009", "--links", "1us:1GB/s")
+    out = said(capsys, 0, "solve", program, "--mesh", "1009@1us:1GB/s")
     assert "nothing divides by the 1009 devices of axis 0" in out
-    assert "nothing divides" not in said(capsys, 0, "shard", program, *GOOD)
+    assert "nothing divides" not in said(capsys, 0, "solve", program, *GOOD)
 
 
 def test_too_little_memory_says_how_much(program: str, capsys: pytest.CaptureFixture[str]) -> None:
-    error = said(capsys, 3, "shard", program, *GOOD, "--memory", "10")
+    error = said(capsys, 3, "solve", program, *GOOD, "--memory", "10")
     assert "no sharding over 2 devices fits into 10 bytes" in error
 
 
 def test_a_workload_without_tensors(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "no tensors" in said(capsys, 2, "shard", "gpt2-xl", *GOOD)
+    assert "no tensors" in said(capsys, 2, "solve", "gpt2-xl", *GOOD)
 
 
 def test_a_plan_for_another_program_or_with_unknown_signatures(
@@ -164,7 +158,7 @@ def test_a_plan_for_another_program_or_with_unknown_signatures(
 ) -> None:
     other, plan = tmp_path / "other.json", tmp_path / "plan.json"
     save(task("sharding", [1.0, 2.0]).workload, other)
-    said(capsys, 0, "shard", program, *GOOD, "-o", str(plan))
+    said(capsys, 0, "solve", program, *GOOD, "-o", str(plan))
     assert "made for" in said(capsys, 2, "verify", str(other), str(plan))
     text = plan.read_text()
     plan.write_text(text.replace('"S0,S0->S0"', '"S9->S0"'))
@@ -196,7 +190,7 @@ def test_a_broken_program_is_refused_in_one_line(
     data["operators"][-1] |= change
     broken = tmp_path / "broken.json"
     broken.write_text(json.dumps(data))
-    assert words in said(capsys, 2, "shard", str(broken), *GOOD)
+    assert words in said(capsys, 2, "solve", str(broken), *GOOD)
 
 
 def test_copies_and_parts_are_written_for_torchtitan_and_the_rest_refused(
@@ -216,8 +210,8 @@ def test_copies_and_parts_are_written_for_torchtitan_and_the_rest_refused(
         ("2x4", "data-parallel", (8, 1)),
     ):
         links = ",".join(["1us:1GB/s"] * (mesh.count("x") + 1))
-        given = ("--mesh", mesh, "--links", links, "--method", method, "-o", plan)
-        said(capsys, 0, "shard", model, *given)
+        given = ("--mesh", f"{mesh}@{links}", "--method", method, "-o", plan)
+        said(capsys, 0, "solve", model, *given)
         said(capsys, 0, *exported)
         table = tomllib.loads(Path(written).read_text())
         found = table["parallelism"]
@@ -226,7 +220,7 @@ def test_copies_and_parts_are_written_for_torchtitan_and_the_rest_refused(
         assert table["training"]["local_batch_size"] == 32 // (8 if "x" in mesh else 4)
     Path(written).unlink()
     for method in ("megatron", "replicate"):
-        said(capsys, 0, "shard", model, *GOOD, "--method", method, "-o", plan)
+        said(capsys, 0, "solve", model, *GOOD, "--method", method, "-o", plan)
         assert "torchtitan: along axis 0 of the mesh" in said(capsys, 2, *exported)
     other = ("export", plan, "--to", "megatron", "--workload", model, "-o", written)
     assert "the plan is a sharding, it has no stages" in said(capsys, 2, *other)
@@ -247,39 +241,42 @@ def test_methods_of_shardings_are_compared() -> None:
 def test_the_command_compares_methods_and_meshes(
     program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table = tmp_path / "table.csv"
-    asked = ("compare", program, "--mesh", "2,2x2", "--links", "1us:1GB/s", "-o", str(table))
-    assert run_command((*asked, "--methods", "auto,replicate", "--memory", "1GB")) == 0
+    """Several problems are several files."""
+    table, asked = tmp_path / "table.csv", ["compare", program, "--memory", "1GB"]
+    for name, mesh in (("narrow", "2"), ("one wide", "2x2")):
+        file = tmp_path / f"{name}.toml"
+        file.write_text(f'[sharding]\nmesh = "{mesh}@1us:1GB/s"\n')
+        asked += ["--problem", str(file)]
+    assert run_command((*asked, "--methods", "auto,replicate", "-o", str(table))) == 0
     rows = pd.read_csv(table)
-    assert list(rows["problem"]) == ["sharding, mesh=2"] * 2 + ["sharding, mesh=2x2"] * 2
+    assert list(rows["problem"]) == ["narrow"] * 2 + ["one wide"] * 2
     assert list(rows["method"]) == ["auto", "replicate"] * 2
     assert rows["verified"].all()
     for first in (0, 2):
         assert rows["objective"][first] <= rows["objective"][first + 1]
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(": auto ")[0] for line in lines[:2]] == [
-        "program, sharding, mesh=2",
-        "program, sharding, mesh=2x2",
+        "program, narrow",
+        "program, one wide",
     ]
+    twice = [*asked, "--problem", str(tmp_path / "narrow.toml")]
+    assert "--problem: two have one name" in said(capsys, 2, *twice)
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--mesh", "2,2"), "--mesh: 2 is given twice"),
-        (("--mesh", "2,"), "--mesh: '' is no mesh"),
-        (("--mesh", "2", "--split", "contiguous"), "--split: a sharding over a --mesh has none"),
-        (("--mesh", "2", "--max-stages", "2"), "--max-stages: a sharding over a --mesh has none"),
-        (("--mesh", "2", "--methods", "greedy"), "greedy"),
-        (("--mesh", "2,2x2", "--links", "1us:1GB,1us:1GB"), "--links: 2 links for 1 axes"),
-        ((), "--links: they are those of a mesh"),
+        (("--mesh", "2,2"), "--mesh: '2,2' is no mesh"),
+        (("--mesh", "2@1us:1GB", "--split", "contiguous"), "--split: it belongs to --problem"),
+        (("--mesh", "2@1us:1GB", "--methods", "greedy"), "no 'greedy' for sharding"),
+        (("--mesh", "2@1us:1GB,1us:1GB"), "--mesh: 2 links for 1 axes"),
+        ((), "--mesh: sharding needs it"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(
     program: str, arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    links = () if "--links" in arguments else ("--links", "1us:1GB/s")
-    assert words in said(capsys, 2, "compare", program, *arguments, *links)
+    assert words in said(capsys, 2, "compare", program, *arguments)
 
 
 def test_a_cluster_s_links_are_those_that_estimates_price_collectives_by(
@@ -295,9 +292,9 @@ def test_a_cluster_s_links_are_those_that_estimates_price_collectives_by(
         assert step == pytest.approx(all_gather(size, Group(2, stride), cluster, links))
     typed = ",".join(f"{1e6 * link.latency_s!r}us:{link.bytes_per_s!r}B/s" for link in (slow, fast))
     one, other = (
-        json.loads(said(capsys, 0, "shard", program, "--mesh", "2x2", "--links", text, "--json"))
+        json.loads(said(capsys, 0, "solve", program, "--mesh", f"2x2@{text}", "--json"))
         for text in ("h100:2x2", typed)
     )
     assert one["objective"] == pytest.approx(other["objective"])
-    error = said(capsys, 2, "shard", program, "--mesh", "2", "--links", "h100:8x2")
+    error = said(capsys, 2, "solve", program, "--mesh", "2@h100:8x2")
     assert "h100:8x2 has 16 devices, and the mesh 2" in error

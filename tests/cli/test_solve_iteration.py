@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,7 +30,7 @@ from stagecut import (
 from stagecut import simulate as simulate_plan
 from stagecut.api.break_even import break_even
 from stagecut.api.gain import gain
-from stagecut.commands.common.pose import choose_objective, pose_problem
+from stagecut.commands.common.pose import Asked, build, state
 from stagecut.commands.compare import compare
 from stagecut.commands.diff import diff
 from stagecut.commands.export import export
@@ -142,7 +143,8 @@ def test_a_schedule_of_the_users_own_is_planned_and_handed_on(file: Path, tmp_pa
     for arguments, message in (
         (("solve", file, "--schedule", own, "--microbatches", 8), "--microbatches: 8; .* is of 4"),
         (("solve", file, "--schedule", "given", "--microbatches", 4), "name the CSV file"),
-        (("solve", file, "--schedule", own, "--objective", "latency"), "not latency"),
+        (("solve", file, "--schedule", own, "--problem", "latency"), "belongs to --problem iter"),
+        (("solve", file, "--schedule", own, "--problem", "pipeline"), "not training"),
         (("solve", file, "--schedule", own, "-o", own), "own.csv: it is an input"),
         (("simulate", file, plan, "--microbatches", 2), "microbatches: 2; the schedule is of 4"),
     ):
@@ -171,21 +173,33 @@ def test_a_schedule_for_fewer_devices_than_there_are_and_rules(file: Path, tmp_p
     third.write_text(ROWS + "2F0,2B0\n")
     with pytest.raises(InputError, match=r"3 row\(s\); the plan has 2 device\(s\) with stages"):
         _run("simulate", file, plan, "--schedule", third)
-    pinned = json.loads(_run(*common, "--pin", "layers.1=-1", "-o", plan))
+    pinned = json.loads(_run(*common, *pinned_to("layers.1", -1), "-o", plan))
     assert pinned["objective"] > free["objective"]
     assert "verified" in _run("verify", file, plan)
     part.write_text(plan.read_text())
-    fixed = json.loads(_run(*common, "--fixed", part, "-o", plan))
+    fixed = json.loads(_run(*common, *as_in(part), "-o", plan))
     assert fixed["objective"] == pinned["objective"]
-    _run(*common, "--fixed", part, "--pin", "layers.1=0", code=3)
+    _run(*common, *as_in(part), *pinned_to("layers.1", 0), code=3)
+
+
+def pinned_to(node: str, number: int) -> tuple[str, str]:
+    """Return the options that put a node onto a device or into a stage."""
+    return "--set", f'placement_rules.pins=[["{node}",{number}]]'
+
+
+def as_in(plan: Path) -> tuple[str, str]:
+    """Return the options that leave the nodes of a plan file where they are."""
+    return "--set", f"placement_rules.fixed='{plan}'"
 
 
 def test_a_fixed_part_is_kept_by_compare_and_export_model(file: Path, tmp_path: Path) -> None:
     plan, table, model = tmp_path / "plan.json", tmp_path / "t.csv", tmp_path / "m.lp"
     asked = ("--microbatches", 4, "--accelerators", 2)
-    pinned = json.loads(_run("solve", file, *asked, "--pin", "layers.1=1", "-o", plan, "--json"))
-    fixed = (*asked, "--fixed", plan)
-    _run("compare", file, "--objective", "pipeline", "--methods", "dp,milp", *fixed, "-o", table)
+    pinned = json.loads(
+        _run("solve", file, *asked, *pinned_to("layers.1", 1), "-o", plan, "--json")
+    )
+    fixed = (*asked, *as_in(plan))
+    _run("compare", file, "--problem", "pipeline", "--methods", "dp,milp", *fixed, "-o", table)
     objectives = pd.read_csv(table)["objective"].tolist()
     assert objectives == pytest.approx([pinned["objective"]] * 2)
     _run("export-model", file, *asked, "-o", model)
@@ -213,7 +227,9 @@ def test_an_iteration_leaves_out_the_cpus_that_a_file_suggests(tmp_path: Path) -
 
 
 def test_the_table_names_stages_and_what_is_gained(file: Path) -> None:
-    shown = _run("solve", file, "--microbatches", 6, "--schedule", "interleaved", "--chunks", 2)
+    shown = _run(
+        "solve", file, "--microbatches", 6, "--schedule", "interleaved", "--set", "chunks=2"
+    )
     assert "0, 3  accelerator 0" in shown
     for words in ("per iteration of 6", "per microbatch as profiled", "× one device", "bubble"):
         assert words in " ".join(shown.split())
@@ -226,13 +242,14 @@ def test_times_are_of_a_microbatch_or_of_a_batch(file: Path, tmp_path: Path) -> 
     layers = tmp_path / "layers.json"
     save(replace(workload, time_unit="ms"), layers)
     of_layers: tuple[object, ...] = ("solve", layers, "--method", "equal-stages")
-    of_layers += ("--accelerators", 4, "--microbatches", 8, "--bandwidth", "1e9")
+    of_layers += ("--accelerators", 4, "--microbatches", 8, "--set", "bandwidth=1e9")
     for options, said in (
         (
-            ("solve", file, "--objective", "throughput", "--method", "greedy"),
+            ("solve", file, "--problem", "throughput", "--method", "greedy"),
             "per microbatch as profiled",
         ),
         (of_layers, "ms per microbatch"),
+        ((*of_layers, "--set", "objective=batch"), "ms per batch"),
     ):
         shown = _run(*options)
         (objective,) = (line for line in shown.splitlines() if "objective  " in line)
@@ -240,33 +257,40 @@ def test_times_are_of_a_microbatch_or_of_a_batch(file: Path, tmp_path: Path) -> 
         assert "sample" not in shown
 
 
-def test_the_objective_follows_the_user() -> None:
+def test_the_problem_follows_the_file_and_the_microbatches() -> None:
+    def named(workload: Workload, **options: Any) -> str:
+        return state(Asked(**options), workload).name
+
     workload = trained()
     inference = replace(workload, backward=np.zeros(workload.n, np.bool_))
-    for words in ("net has no backward pass", "--objective job", "profile --train"):
+    for words in ("net has no backward pass", "--problem pipeline", "profile --train"):
         with pytest.raises(InputError, match=words):
-            choose_objective(inference, None, 8)
-    assert choose_objective(inference, "pipeline", 8) == "pipeline"
-    assert choose_objective(inference, None, None) == "throughput"
-    assert choose_objective(workload, None, 8) == "pipeline"
-    assert choose_objective(workload, None, None) == "throughput"
-    assert choose_objective(workload, "throughput", 8) == "throughput"
-    layered, _, _ = random_training_case(22, max_devices=6)
-    assert choose_objective(layered, None, 8) == "pipeline"
-    options = {"pipeline": {"microbatches": 8}}
-    assert pose_problem("pipeline", options, layered) == PipelineJob(8, "stream")
-    assert pose_problem("pipeline", options, workload) == PipelineJob(8, "1f1b")
+            named(inference, microbatches=8)
+    assert named(inference, problem="pipeline", microbatches=8) == "pipeline"
+    assert named(inference) == "throughput"
+    assert named(workload, microbatches=8) == "pipeline"
+    assert named(workload, settings=["microbatches=8"]) == "pipeline"
+    assert named(workload) == "throughput"
+    layered, cluster, _ = random_training_case(22, max_devices=6)
+    assert named(layered, microbatches=8) == "pipeline"
+    asked = Asked(microbatches=8, accelerators=2)
+    for of, schedule in ((layered, "stream"), (workload, "1f1b")):
+        found, _ = build(state(asked, of), asked, replace(of, cluster=cluster))
+        assert found == PipelineJob(8, schedule)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--objective", "pipeline"], "microbatches: say how many"),
-        (["--schedule", "gpipe"], "--schedule: it belongs to --objective job"),
-        (["--microbatches", "4", "--cpu-split", "free"], "belongs to --objective throughput"),
-        (["--microbatches", "4", "--chunks", "2"], "only the schedule interleaved"),
+        (["--problem", "pipeline"], "microbatches: say how many"),
+        (["--schedule", "gpipe"], "--schedule: it belongs to --problem pipeline"),
+        (
+            ["--microbatches", "4", "--set", "cpu_split=free"],
+            "unknown field .cpu_split.; use one of mic",
+        ),
+        (["--microbatches", "4", "--set", "chunks=2"], "only the schedule interleaved"),
         (["--microbatches", "4", "--schedule", "magic"], "magic"),
-        (["--microbatches", "4", "--schedule", "all", "--solver", "x"], "not with --schedule"),
+        (["--microbatches", "4", "--schedule", "all", "--start", "x"], "not with --schedule"),
     ],
 )
 def test_wrong_options_are_named(file: Path, options: list[str], message: str) -> None:
@@ -320,7 +344,7 @@ def test_a_plan_of_least_max_load_says_from_when_it_is_right(
     assert found is not None
     assert found.microbatches == min(ahead, default=None)
     assert "right for" in _run("solve", file, "--method", "dp", "--split", "contiguous")
-    asked = json.loads(_run("solve", file, "--objective", "throughput", "--json"))
+    asked = json.loads(_run("solve", file, "--problem", "throughput", "--json"))
     assert "right_from_microbatches" not in asked
 
 

@@ -17,7 +17,7 @@ from stagecut.api import warm
 from stagecut.cli import run_command
 from stagecut.instances.common.kernel import load_numba
 from stagecut.solvers.core.other_solvers import check_solver
-from stagecut.solvers.core.portfolio.processes import Process, python_process
+from stagecut.solvers.core.processes import Process, python_process
 
 MODULES = (
     "pickle", "random", "queue", "json", "threading", "subprocess", "typing", "dataclasses",

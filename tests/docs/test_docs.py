@@ -95,7 +95,7 @@ MADE_FOR_THE_SITE = ("formulations/", "api/", "notebooks/", "gallery/")
 
 
 def test_every_link_inside_the_documentation_leads_somewhere() -> None:
-    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")):
+    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")):
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
             made = target.startswith(MADE_FOR_THE_SITE)
             if "://" not in target and not made:  # those the site's own build checks
@@ -105,7 +105,7 @@ def test_every_link_inside_the_documentation_leads_somewhere() -> None:
 def test_every_file_that_is_named_is_there() -> None:
     """Paths from the root of the repository, in backticks."""
     named = re.compile(rf"`((?:{'|'.join(ROOMS)}|tests|benchmarks|docs)/[\w./-]+)(?=[`:])")
-    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")):
+    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")):
         if page.name != "CHANGELOG.md":  # which names what was there once
             paths = [path for path in named.findall(page.read_text()) if "NAME" not in path]
             assert [path for path in paths if not (ROOT / path).exists()] == [], page.name

@@ -34,15 +34,13 @@ from stagecut.formulations.latency import milp
 from stagecut.formulations.latency import milp as links
 from stagecut.formulations.latency import milp as potentials
 from stagecut.formulations.linear import Linear
-from stagecut.formulations.mapping import blocks as mapping_counts
 from stagecut.formulations.mapping import busiest_link as mapping_islands
 from stagecut.formulations.mapping import joint, message_program, ring_program
 from stagecut.formulations.mapping import milp as mapping_milp
 from stagecut.formulations.mapping import milp as places
-from stagecut.formulations.mapping.blocks import block_capacities, find_blocks
 from stagecut.formulations.mapping.bound import pair_upper_bounds, stage_lower_bounds
 from stagecut.formulations.mapping.busiest_link import link_traffic
-from stagecut.formulations.mapping.costs import mapping_costs, stage_times
+from stagecut.formulations.mapping.costs import find_blocks, mapping_costs, stage_times
 from stagecut.formulations.mapping.joint import joint_data
 from stagecut.formulations.schedule import milp as schedule_milp
 from stagecut.formulations.sharding import milp as sharding_milp
@@ -203,20 +201,9 @@ def test_every_row_of_an_array_program_has_its_equation_and_a_known_mapping_keep
         straight = np.tile(np.arange(replicas), (stages - 1, 1))
         threshold = float(stage_times(costs, slots, straight).max()) * (1 + 1e-9)
         bounds = pair_upper_bounds(costs, lower_bounds, threshold)
-        counts = block_capacities(costs, lower_bounds, threshold, block)
         assert bounds is not None
-        assert counts is not None
         held = np.array([np.bincount(block[row], minlength=block.max() + 1) for row in slots])
-        by_counts = mapping_counts.program(counts)
-        lower, upper = by_counts.column_lower.copy(), by_counts.column_upper.copy()
-        lower[: held.size] = upper[: held.size] = held.ravel()
-        never: Search[object] = Search(Limits(), lambda _: math.inf)
-        outcome = run_highs(replace(by_counts, column_lower=lower, column_upper=upper), never)
-        assert outcome.x is not None, text
-        assert not broken_rows(by_counts, outcome.x), text
-        first = broken_rows(by_counts, np.zeros(len(lower)))
-        assert first[:2] == ["full[0]", "one_split[0]"], text
-        programs = [(mapping_counts, by_counts)]
+        programs = []
         admitted = {}
         for s in np.flatnonzero(costs.boundary.any(axis=1)).tolist():
             admitted[s] = costs.boundary_costs(s) <= np.median(costs.boundary_costs(s))

@@ -10,13 +10,17 @@ import pytest
 from brute_mapping import least_stage_time, place_for, stages_of
 
 from stagecut import Limits, Workload, solve
-from stagecut.formulations.mapping.blocks import find_blocks
 from stagecut.formulations.mapping.bound import (
     Verdict,
     possible_values,
     stage_lower_bounds,
 )
-from stagecut.formulations.mapping.costs import MappingCosts, mapping_costs, stage_times
+from stagecut.formulations.mapping.costs import (
+    MappingCosts,
+    find_blocks,
+    mapping_costs,
+    stage_times,
+)
 from stagecut.instances import DeviceMapping, ReplicaPlacement, stage_costs, topology
 from stagecut.instances.common.arrays import Ints
 from stagecut.solvers.core.search import Search

@@ -20,7 +20,7 @@ from stagecut.api import cases
 
 #: Those that need no torch, which takes seconds to import.
 QUICK = (
-    "solve", "verify", "simulate", "explain", "diff", "map", "shard", "compare", "report", "export",
+    "solve", "verify", "simulate", "explain", "diff", "compare", "report", "export",
     "export-model", "instances list", "instances show", "instances convert", "records list",
     "records check", "records submit",
 )  # fmt: skip

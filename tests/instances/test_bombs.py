@@ -37,7 +37,7 @@ if any(reader in ("policy", "weights", "checkpoint") for reader, _ in json.loads
     def checkpoint(path): merge_checkpoint(path)
 if any(reader == "onnx" for reader, _ in json.loads(sys.argv[1])):
     import onnx, onnx.reference
-    from stagecut.instances.onnx.file import read_onnx
+    from stagecut.instances.onnx_file import read_onnx
     def onnx(path): read_onnx(path, "a100")
 most = psutil.Process().memory_info().vms + int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_AS, (most, most))

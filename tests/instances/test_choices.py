@@ -9,37 +9,36 @@ from collections.abc import Callable
 import pytest
 
 import stagecut
-from stagecut import (
-    DeviceMapping,
-    InputError,
-    LayerRule,
-    Link,
-    PipelineJob,
-    Schedule,
-    Split,
-    Throughput,
-    cli,
-    shared,
-    topology,
-)
+from stagecut import DeviceMapping, InputError, Link, PipelineJob, Throughput, cli, topology
+from stagecut.instances import LayerRule, Split
 from stagecut.instances.common.choices import Choice
+from stagecut.runtime.schedules import Schedule
+from stagecut.runtime.simulate import shared
 
 RING = topology("ring:2")
 
 #: What takes choices, by field.
 TAKERS: list[tuple[str, type[Choice], Callable[..., object]]] = [
-    ("split", stagecut.Split, Throughput),
-    ("cpu_split", stagecut.CpuSplit, Throughput),
-    ("pipeline", stagecut.Pipeline, Throughput),
-    ("recomputation", stagecut.Recomputation, PipelineJob),
-    ("recomputation", stagecut.Recomputation, lambda **given: LayerRule(0, **given)),
-    ("in_flight", stagecut.InFlight, PipelineJob),
-    ("optimizer", stagecut.Optimizer, PipelineJob),
-    ("precision", stagecut.Precision, PipelineJob),
-    ("mode", stagecut.MappingMode, lambda **given: DeviceMapping(RING, 2, 1, **given)),
-    ("collective", stagecut.Collective, lambda **given: DeviceMapping(RING, 2, 1, **given)),
-    ("versions", stagecut.WeightVersions, lambda **given: Schedule("none", 1, (), **given)),
-    ("sharing", stagecut.Sharing, lambda **given: shared(2, Link(0, 1), **given)),
+    ("split", stagecut.instances.Split, Throughput),
+    ("cpu_split", stagecut.instances.CpuSplit, Throughput),
+    ("pipeline", stagecut.instances.Pipeline, Throughput),
+    ("recomputation", stagecut.instances.Recomputation, PipelineJob),
+    ("recomputation", stagecut.instances.Recomputation, lambda **given: LayerRule(0, **given)),
+    ("in_flight", stagecut.instances.InFlight, PipelineJob),
+    ("optimizer", stagecut.instances.Optimizer, PipelineJob),
+    ("precision", stagecut.instances.Precision, PipelineJob),
+    ("mode", stagecut.instances.MappingMode, lambda **given: DeviceMapping(RING, 2, 1, **given)),
+    (
+        "collective",
+        stagecut.instances.Collective,
+        lambda **given: DeviceMapping(RING, 2, 1, **given),
+    ),
+    (
+        "versions",
+        stagecut.runtime.schedules.WeightVersions,
+        lambda **given: Schedule("none", 1, (), **given),
+    ),
+    ("sharing", stagecut.runtime.simulate.Sharing, lambda **given: shared(2, Link(0, 1), **given)),
 ]
 IDS = [f"{taker[0]}-{i}" for i, taker in enumerate(TAKERS)]
 
@@ -70,20 +69,12 @@ def test_a_choice_is_its_text_wherever_it_is_shown_or_written() -> None:
 @pytest.mark.parametrize(
     ("command", "option", "choice"),
     [
-        ("solve", "--split", stagecut.Split),
-        ("solve", "--cpu-split", stagecut.CpuSplit),
-        ("solve", "--pipeline", stagecut.Pipeline),
-        ("solve", "--recomputation", stagecut.Recomputation),
-        ("solve", "--optimizer", stagecut.Optimizer),
-        ("solve", "--precision", stagecut.Precision),
-        ("compare", "--split", stagecut.Split),
-        ("export-model", "--split", stagecut.Split),
-        ("map", "--mode", stagecut.MappingMode),
-        ("map", "--objective", stagecut.MappingObjective),
-        ("map", "--collective", stagecut.Collective),
-        ("simulate", "--sharing", stagecut.Sharing),
-        ("profile", "--tied", stagecut.Tied),
-        ("measure", "--links", stagecut.LinkDetail),
+        ("solve", "--split", stagecut.instances.Split),
+        ("compare", "--split", stagecut.instances.Split),
+        ("export-model", "--split", stagecut.instances.Split),
+        ("simulate", "--sharing", stagecut.runtime.simulate.Sharing),
+        ("profile", "--tied", stagecut.instances.Tied),
+        ("measure", "--links", stagecut.runtime.measure.LinkDetail),
     ],
 )
 def test_the_command_line_has_the_choices_of_the_enums(

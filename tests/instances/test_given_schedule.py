@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from given_orders import random_devices, random_rows
 
-from stagecut import InputError, PipelineJob, make_schedule, read_csv
+from stagecut import InputError, PipelineJob, make_schedule
 from stagecut.instances.model.schedule import given_order
-from stagecut.runtime.schedules import validate
+from stagecut.runtime.schedules import read_csv, validate
 from stagecut.runtime.simulate.stages import chain
 
 GOOD = ("0F0,0F1,,0B0,0B1", ",1F0,1B0,1F1,1B1")

@@ -14,18 +14,20 @@ import pytest
 from project import ROOT
 
 import stagecut
-from stagecut import InputError, Workload, tied_as
+from stagecut import InputError, Workload
+from stagecut.instances import tied_as
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
 from torch import nn  # noqa: E402
 
-from stagecut.instances.pytorch.counts import counted_by_torch  # noqa: E402
+from stagecut.instances.pytorch import prices  # noqa: E402
+from stagecut.instances.pytorch import timing as timing  # noqa: E402
 from stagecut.instances.pytorch.factory import make  # noqa: E402
-from stagecut.instances.pytorch.operators.operators import operator_graph  # noqa: E402
-from stagecut.instances.pytorch.prices import prices, timing  # noqa: E402
+from stagecut.instances.pytorch.flops import counted_by_torch  # noqa: E402
+from stagecut.instances.pytorch.operator_graph import operator_graph  # noqa: E402
 from stagecut.instances.pytorch.profile import Profile, profile  # noqa: E402
-from stagecut.instances.pytorch.recording.watch import Watch  # noqa: E402
+from stagecut.instances.pytorch.record import Watch  # noqa: E402
 
 
 class Block(nn.Module):

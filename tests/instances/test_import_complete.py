@@ -21,11 +21,13 @@ from torch.nn import functional as F  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-from stagecut.instances.pytorch.ancestry import check_complete  # noqa: E402
-from stagecut.instances.pytorch.parts import take_apart  # noqa: E402
+from stagecut.instances.pytorch.flops import custom_mapping  # noqa: E402
+from stagecut.instances.pytorch.parts import (  # noqa: E402
+    check_complete,
+    take_apart,
+)
 from stagecut.instances.pytorch.profile import profile  # noqa: E402
-from stagecut.instances.pytorch.recording.formulas import custom_mapping  # noqa: E402
-from stagecut.instances.pytorch.recording.watch import Watch  # noqa: E402
+from stagecut.instances.pytorch.record import Watch  # noqa: E402
 from stagecut.instances.pytorch.tensors.program import tensor_program  # noqa: E402
 
 

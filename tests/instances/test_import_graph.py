@@ -9,17 +9,21 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from stagecut.instances.pytorch.layers import by_layer
-from stagecut.instances.pytorch.operators.graph import Flow, OperatorGraph, TracedOperator
-from stagecut.instances.pytorch.operators.operators import operator_graph
-from stagecut.instances.pytorch.prices.correct import corrected
-from stagecut.instances.pytorch.recording.recording import (
+from stagecut.instances.pytorch.operator_graph import (
+    Flow,
+    OperatorGraph,
+    TracedOperator,
+    operator_graph,
+)
+from stagecut.instances.pytorch.prices import corrected
+from stagecut.instances.pytorch.recording import (
     ExecutedNode,
     KernelCall,
     Parameter,
     Read,
     Recording,
 )
+from stagecut.instances.pytorch.to_workload import by_layer
 
 KERNEL = KernelCall("op", "op", 1.0, 8.0)
 

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from stagecut.instances.common import kernel as kernels
-from stagecut.instances.common.compiling import NotCompiled, compiled_only_if
 from stagecut.instances.common.kernel import (
     Kernel,
+    NotCompiled,
+    compiled_only_if,
     compiling,
     inner,
     kernel,

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import sample_files
 
-from stagecut import InputError, Throughput, Workload, load, plan_from_split, verify
+from stagecut import InputError, Throughput, Workload, load, verify
+from stagecut.api import plan_from_split
 from stagecut.instances.formats.files import load_plan, load_split, save
 from stagecut.instances.generate import catalogue
 from stagecut.runtime import evaluate

@@ -18,8 +18,8 @@ torch = pytest.importorskip("torch", reason="the extra `runtime` is not installe
 
 from torch import nn  # noqa: E402
 
-from stagecut.instances.pytorch.counts import counted_by_torch  # noqa: E402
-from stagecut.instances.pytorch.prices import timing  # noqa: E402
+from stagecut.instances.pytorch import timing as timing  # noqa: E402
+from stagecut.instances.pytorch.flops import counted_by_torch  # noqa: E402
 from stagecut.instances.pytorch.profile import profile  # noqa: E402
 from stagecut.instances.pytorch.tracing.unchanged import unchanged  # noqa: E402
 from stagecut.runtime.execution.sharded.prepare import prepare_sharding  # noqa: E402

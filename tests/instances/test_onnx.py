@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 import stagecut
-from stagecut import InputError, tied_as
+from stagecut import InputError
+from stagecut.instances import tied_as
 
 onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
-from stagecut.instances.onnx.file import read_onnx  # noqa: E402
+from stagecut.instances.onnx_file import read_onnx  # noqa: E402
 
 REAL, INT8, INT64 = TensorProto.FLOAT, TensorProto.INT8, TensorProto.INT64
 

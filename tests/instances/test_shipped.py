@@ -18,8 +18,13 @@ from stagecut import Cluster, InputError, Throughput, Workload
 from stagecut.instances import price
 from stagecut.instances.formats.files import save
 from stagecut.instances.generate.architectures import ARCHITECTURES, Network, to_workload
-from stagecut.instances.generate.architectures.network import NetworkTensor
-from stagecut.instances.generate.architectures.operators import concat, conv, elementwise, linear
+from stagecut.instances.generate.architectures.network import (
+    NetworkTensor,
+    concat,
+    conv,
+    elementwise,
+    linear,
+)
 from stagecut.instances.generate.catalogue import CATALOGUE, build, find, generate, shipped, show
 from stagecut.instances.generate.roofline import CPU_CORE, MACHINES, machine
 from stagecut.runtime import evaluate
@@ -280,7 +285,7 @@ def test_outputs_and_gradients_are_counted_once_per_tensor() -> None:
         z = elementwise(net, "add", y, z)
     with net.layer("join"):
         concat(net, (z, x))
-    workload = to_workload(net, "small", A100, training=True)
+    workload = to_workload(net, A100, training=True)
     assert workload.output_bytes is not None
     size = dict(zip(workload.ids, workload.output_bytes.tolist(), strict=True))
     tensor = 2.0 * 4 * 8 * 8
@@ -303,7 +308,7 @@ def test_a_linear_operator_by_hand() -> None:
     net = Network("one", "8 rows")
     with net.layer("only"):
         linear(net, NetworkTensor((8, 1024)), 4096, "linear")
-    workload = to_workload(net, "one", A100)
+    workload = to_workload(net, A100)
     weights = 1024 * 4096 + 4096
     assert workload.extra["flops"][0] == 2 * 8 * 1024 * 4096
     moved = 2 * (8 * 1024 + weights + 8 * 4096)

@@ -25,8 +25,8 @@ from stagecut import (
     solve,
     topology,
 )
-from stagecut import chain as stage_chain
 from stagecut.instances.common.quantities import show_gap, show_percent
+from stagecut.runtime.simulate import chain as stage_chain
 
 
 def test_in_a_line_and_in_a_notebook_as_a_table() -> None:

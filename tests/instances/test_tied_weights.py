@@ -13,8 +13,8 @@ import pytest
 from tied_chain import chain
 
 import stagecut
-from stagecut import InputError, Placement, Throughput, Workload, accelerators_and_cpus, tied_as
-from stagecut.instances import DeviceKind, Problem
+from stagecut import InputError, Throughput, Workload, accelerators_and_cpus
+from stagecut.instances import DeviceKind, Placement, Problem, tied_as
 from stagecut.instances.formats.files import load_plan_with_form
 from stagecut.instances.model.cluster import Cluster
 from stagecut.instances.model.tied_weights import are_copied, exchange_nodes
@@ -51,7 +51,7 @@ def test_files_keep_ties(tmp_path: Path) -> None:
     (tmp_path / "w.json").write_text(json.dumps(data))
     with pytest.raises(InputError, match=r"w\.json: tie .*unknown node .*nobody"):
         stagecut.load(tmp_path / "w.json")
-    assert "ties" not in json.loads(stagecut.dumps(stagecut.load("unet")))
+    assert "ties" not in json.loads(stagecut.instances.formats.dumps(stagecut.load("unet")))
 
 
 def test_each_device_with_a_copy_keeps_it_and_pays_for_the_exchange() -> None:

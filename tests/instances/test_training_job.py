@@ -7,8 +7,8 @@ from dataclasses import fields
 import pytest
 from conformance import task
 
-from stagecut import InputError, LayerRule, PipelineJob
-from stagecut.instances import is_iteration, is_stream
+from stagecut import InputError, PipelineJob
+from stagecut.instances import LayerRule, is_iteration, is_stream
 from stagecut.instances.model.pipeline_job import OF_ITERATIONS, OF_STREAMS
 
 #: Fields of one kind, with values that are no defaults.

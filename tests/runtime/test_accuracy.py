@@ -28,9 +28,8 @@ from stagecut.commands.report import report
 from stagecut.instances import Layers, Stage
 from stagecut.instances.model.solution import in_stages
 from stagecut.runtime.accuracy.calibrate import calibrate, predicted_after
-from stagecut.runtime.accuracy.chart import draw_comparison
+from stagecut.runtime.accuracy.chart import MEASURED, comparison_trace, draw_comparison
 from stagecut.runtime.accuracy.join import compare_run, stages_run
-from stagecut.runtime.accuracy.trace import MEASURED, comparison_trace
 from stagecut.runtime.execution.recording_file import (
     Done,
     RankRecording,

@@ -543,9 +543,9 @@ def test_a_plan_for_a_launcher_is_taken_by_it(name: str, seed: int, tmp_path: Pa
             "profile with --depth",
         ),
         ({"backward": True}, ["--for", "vllm"], "plan its inference"),
-        ({}, ["--for", "mpi"], "must be one of python, csv"),
+        ({}, ["--for", "mpi"], "must be one of run, python, csv"),
         ({}, ["--for", "deepspeed", "--split", "noncontiguous"], "leave --split noncontiguous out"),
-        ({}, ["--for", "torchtitan", "--objective", "latency"], "plan with --objective job"),
+        ({}, ["--for", "torchtitan", "--problem", "latency"], "plan with --problem pipeline"),
         (
             {"backward": True},
             ["--for", "megatron", "--microbatches", "4", "--schedule", "zb-h1"],
@@ -569,9 +569,9 @@ def test_what_a_launcher_cannot_take_is_said_before_the_search(
 
 
 def test_a_training_plan_for_a_launcher_has_one_value_of_each_degree() -> None:
-    asked = ["solve", "unet-training", "--objective", "pipeline", "--bandwidth", "25GB"]
+    asked = ["solve", "unet-training", "--problem", "pipeline", "--set", "bandwidth=25e9"]
     asked += ["--microbatches", "8", "--accelerators", "4", "--for", "megatron"]
     asked += ["--schedule", "stream"]
     done = CliRunner().invoke(app, asked)
     assert isinstance(done.exception, InputError)
-    assert "the same value of --replicas, --degrees, --recomputation" in str(done.exception)
+    assert "the same value of replicas, degrees, recomputation" in str(done.exception)

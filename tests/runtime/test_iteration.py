@@ -19,7 +19,6 @@ from stagecut import (
     InputError,
     Limits,
     PipelineJob,
-    PipelinePlacement,
     PlacementRules,
     Plan,
     VerificationError,
@@ -30,6 +29,7 @@ from stagecut import (
     solve,
     verify,
 )
+from stagecut.instances import PipelinePlacement
 from stagecut.instances.formats.files import dumps, load_plan, save
 
 LIMITS = Limits(seconds=120)

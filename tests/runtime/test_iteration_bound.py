@@ -11,9 +11,9 @@ from brute_iteration import least_makespan
 from sweep import VARIANTS
 
 import stagecut
-from stagecut import InputError, Limits, PipelineJob, Schedule, VerificationError, Workload
+from stagecut import InputError, Limits, PipelineJob, VerificationError, Workload
 from stagecut.instances import is_iteration
-from stagecut.runtime.schedules import make_schedule
+from stagecut.runtime.schedules import Schedule, make_schedule
 from stagecut.runtime.simulate.simulator import simulate_stages
 from stagecut.runtime.simulate.stages import chain
 from stagecut.runtime.verify.bounds import stage_chains as stage_list

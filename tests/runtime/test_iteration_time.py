@@ -42,10 +42,13 @@ def test_the_longest_path_is_the_simulators(schedule: str) -> None:
         sent = np.array([draw.uniform(0, 2)])
         share = float(weights[0, 0] / backward[0, 0])
         weights = share * backward  # the simulator splits all stages alike
-        path = longest_path(
-            schedule, pipeline, chunks, microbatches, forward, backward, weights, sent
+        path, apart = (
+            longest_path(
+                schedule, pipeline, chunks, microbatches, forward, backward, weights, sent, own
+            )
+            for own in (False, True)
         )
-        line = stagecut.chain(
+        line = stagecut.runtime.simulate.chain(
             forward[:, 0].tolist(),
             backward[:, 0].tolist(),
             device=[s % pipeline for s in range(stages)],
@@ -56,6 +59,43 @@ def test_the_longest_path_is_the_simulators(schedule: str) -> None:
         order = stagecut.make_schedule(schedule, line, microbatches, network)
         simulated = simulate_stages(line, order, network=network)
         assert path[0] == pytest.approx(simulated.makespan)
+        spans = [
+            max(end) - min(begin)
+            for begin, end in zip(simulated.starts, simulated.ends, strict=True)
+        ]
+        assert apart[0] == pytest.approx(max(spans))
+
+
+def test_zero_bubble_leaves_none_where_ranks_begin_their_next_iteration_themselves() -> None:
+    """With passes of equal length its order is a parallelogram; the makespan has its slant too."""
+    pipeline, microbatches = 4, 12
+    one = np.ones((pipeline, 1))
+    times = {
+        (schedule, own): longest_path(
+            schedule, pipeline, 1, microbatches, one, 2 * one, one, np.zeros(1), own
+        )[0]
+        for schedule in ("zb-h2", "1f1b")
+        for own in (False, True)
+    }
+    busy = 3 * microbatches
+    slant = pipeline - 1
+    assert times["zb-h2", True] == busy
+    assert times["zb-h2", False] == busy + slant
+    # The first rank of 1F1B is the first to begin and the last to end.
+    assert times["1f1b", True] == times["1f1b", False] == busy + 3 * slant
+
+
+def test_an_iteration_is_shorter_where_ranks_do_not_wait_for_each_other() -> None:
+    """And all of its terms but the bubble are the same."""
+    layout = replace(LAYOUT, schedule="zb-h2")
+    waits = iteration_time(LLAMA, layout, CLUSTER, TABLE)
+    apart = replace(layout, overlap=replace(layout.overlap, iterations=True))
+    goes_on = iteration_time(LLAMA, apart, CLUSTER, TABLE)
+    assert goes_on.seconds < waits.seconds
+    assert waits.seconds - goes_on.seconds == pytest.approx(
+        waits.terms["bubble"] - goes_on.terms["bubble"]
+    )
+    assert goes_on.terms["bubble"] >= 0
 
 
 def test_many_microbatches_repeat_what_few_began(monkeypatch: pytest.MonkeyPatch) -> None:

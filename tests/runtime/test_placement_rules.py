@@ -10,18 +10,15 @@ import pytest
 from conformance import chain
 
 from stagecut import (
-    CallPlacement,
     Latency,
     PipelineJob,
-    PipelinePlacement,
-    Placement,
     PlacementRules,
     Throughput,
     Workload,
     accelerators_and_cpus,
     evaluate,
 )
-from stagecut.instances import Solution
+from stagecut.instances import CallPlacement, PipelinePlacement, Placement, Solution
 
 WORKLOAD = chain([1.0] * 4, ids=tuple("abcd"), names=("in", "mlp 1", "mlp 2", "out"))
 SPLIT = Placement([0, 0, 1, 1])

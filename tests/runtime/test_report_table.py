@@ -44,5 +44,5 @@ def test_a_mapping_has_a_row_per_stage_and_a_broken_plan_has_none() -> None:
     assert plan is not None
     report = stagecut.evaluate(workload, plan.cluster, problem, plan.solution)
     assert report.to_pandas()["total_s"].shape == (2,)
-    nothing = stagecut.Report(float("inf"), (), ("broken",))
+    nothing = stagecut.runtime.Report(float("inf"), (), ("broken",))
     assert nothing.to_pandas().empty

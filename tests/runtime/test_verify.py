@@ -15,7 +15,6 @@ from cases import THROUGHPUT_PROBLEMS, random_case
 
 from stagecut import (
     Plan,
-    Split,
     Throughput,
     VerificationError,
     Workload,
@@ -23,7 +22,7 @@ from stagecut import (
     solve,
     verify,
 )
-from stagecut.instances import Placement, price
+from stagecut.instances import Placement, Split, price
 from stagecut.runtime import evaluate
 
 

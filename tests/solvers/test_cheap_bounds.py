@@ -27,8 +27,8 @@ from stagecut import (
 )
 from stagecut.formulations.cheap_bounds import cheap_bounds
 from stagecut.formulations.task import pose
-from stagecut.solvers.core import search as share_module
-from stagecut.solvers.core.search import Share
+from stagecut.solvers.core import search as search_module
+from stagecut.solvers.core.search import Clock
 
 
 def bounds(workload: Workload, cluster: Cluster, problem: Throughput | Latency) -> dict[str, float]:
@@ -166,18 +166,10 @@ def test_methods_that_prove_nothing_have_a_bound(
 def test_set_partitioning_stops_when_its_share_of_the_time_is_used_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Whole:
-        def should_stop(self) -> bool:
-            return False
-
-        @property
-        def seconds_left(self) -> float:
-            return 10.0 - clock.now
-
     clock = SimpleNamespace(now=2.0)
-    monkeypatch.setattr(share_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    share = Share(Whole(), 0.25)
-    part = Share(share, 0.5)
+    monkeypatch.setattr(search_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    share = Clock(8.0).part(0.25)
+    part = share.part(0.5)
     assert share.seconds_left == pytest.approx(2.0)
     assert part.seconds_left == pytest.approx(1.0)
     clock.now = 3.9

@@ -20,13 +20,12 @@ from stagecut import (
     Latency,
     Limits,
     PipelineJob,
-    Split,
     Throughput,
     Workload,
     solve,
     verify,
 )
-from stagecut.instances import Placement, Problem
+from stagecut.instances import Placement, Problem, Split
 from stagecut.runtime import evaluate
 from stagecut.solvers import METHODS
 

@@ -45,3 +45,23 @@ def test_the_label_dp_goes_on_after_local_search(monkeypatch: pytest.MonkeyPatch
         assert result.status in ("optimal", "infeasible"), seed
         resumed += "local search" in result.phases and result.bound_origin == "label DP"
     assert resumed > 1
+
+
+def test_graphs_too_large_for_the_label_dp_have_plans_and_bounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The path-interval bound holds, and one order cut into calls gives most optima."""
+    monkeypatch.setattr(auto, "MOST_UNITS", 0)
+    monkeypatch.setattr(auto, "MOST_CHOICES", 0)
+    found = planned = 0
+    for seed in range(12):
+        workload, cluster = random_case(seed, max_kinds=2)
+        best = least_latency(workload, cluster, Latency())
+        result = solve(workload, cluster, Latency(), limits=Limits(nodes=3), workers=1)
+        assert result.bound <= best * (1 + 1e-9), seed
+        if np.isfinite(best):
+            planned += 1
+            assert result.plan is not None, seed
+            found += result.plan.objective == pytest.approx(best)
+        assert any("too many for the label DP" in note for note in result.notes) or result.gap == 0
+    assert found > 0.7 * planned

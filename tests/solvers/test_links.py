@@ -22,13 +22,12 @@ from stagecut import (
     Latency,
     Limits,
     Link,
-    PairLink,
     PipelineJob,
     Throughput,
     Workload,
     accelerators_and_cpus,
 )
-from stagecut.instances import CallPlacement, Placement
+from stagecut.instances import CallPlacement, PairLink, Placement
 from stagecut.instances.formats.files import load_cluster, load_plan, save
 from stagecut.runtime import evaluate
 

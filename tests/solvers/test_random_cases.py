@@ -24,8 +24,8 @@ from sweep import (
 )
 from wide_cases import three_never
 
-from stagecut import Result, Split, Throughput, Workload, accelerators_and_cpus, solve
-from stagecut.instances import Solution
+from stagecut import Result, Throughput, Workload, accelerators_and_cpus, solve
+from stagecut.instances import Solution, Split
 from stagecut.solvers import METHODS
 from stagecut.solvers.core.search import Search
 
@@ -98,7 +98,7 @@ def test_a_claim_that_is_too_high_is_seen_beside_any_incumbent(
     case = case_of("ranges series", 2)
     optimum, incumbent = case.optimum(), incumbent_of(case)
     assert math.isfinite(optimum)
-    name = "throughput.multilevel.critical_path.raise_by_critical_path"
+    name = "throughput.multilevel.least_load.raise_by_least_load"
 
     def claim(task: object, search: Search[Solution]) -> None:  # noqa: ARG001
         search.raise_bound(1.1 * optimum, "nothing")

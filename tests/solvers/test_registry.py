@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from conformance import METHODS_OF, task
 
-from stagecut import Cluster, DeviceKind, InputError, Link, PairLink, Throughput
+from stagecut import Cluster, DeviceKind, InputError, Link, Throughput
 from stagecut.formulations.task import pose
-from stagecut.instances import DeviceMapping
+from stagecut.instances import DeviceMapping, PairLink
 from stagecut.solvers import METHODS, supported_method
 from stagecut.solvers.core.method import SolverName
 

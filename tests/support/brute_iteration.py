@@ -9,14 +9,8 @@ from itertools import permutations, product
 
 import numpy as np
 
-from stagecut import (
-    Cluster,
-    PipelineJob,
-    PipelinePlacement,
-    Workload,
-    accelerators_and_cpus,
-    evaluate,
-)
+from stagecut import Cluster, PipelineJob, Workload, accelerators_and_cpus, evaluate
+from stagecut.instances import PipelinePlacement
 
 #: Every schedule of an iteration that has a name; see `given_orders` for those that are given.
 SCHEDULES = ("1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2")

@@ -104,7 +104,8 @@ def random_problem(rng: np.random.Generator, mesh: tuple[int, ...] | None = None
     shape = mesh or MESHES[int(rng.integers(len(MESHES)))]
     links = tuple(Link(float(rng.choice([0.0, 0.5])), float(rng.choice([8, 50]))) for _ in shape)
     objective = "distpar" if rng.random() < 0.4 else "time"
-    return Sharding(DeviceMesh(shape, links), objective, beta=float(rng.choice([0.0, 0.3, 2.0])))
+    beta = float(rng.choice([0.0, 0.3, 2.0]))
+    return Sharding(DeviceMesh(shape, links), objective, beta if objective == "distpar" else 1.0)
 
 
 def least_cost(workload: Workload, problem: Sharding) -> float | None:

@@ -7,15 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from stagecut import (
-    Cluster,
-    DeviceKind,
-    Link,
-    PairLink,
-    Throughput,
-    Workload,
-    accelerators_and_cpus,
-)
+from stagecut import Cluster, DeviceKind, Link, Throughput, Workload, accelerators_and_cpus
+from stagecut.instances import PairLink
 
 #: Every combination of a throughput problem's rules.
 THROUGHPUT_PROBLEMS = [

@@ -28,8 +28,7 @@ from stagecut import (
 from stagecut.formulations.task import Task, pose
 from stagecut.instances import DeviceMapping, Problem, topology
 from stagecut.instances.common import kernel as kernels
-from stagecut.instances.common.compiling import NotCompiled
-from stagecut.instances.common.kernel import Kernel
+from stagecut.instances.common.kernel import Kernel, NotCompiled
 
 GIB = 2.0**30
 

@@ -58,9 +58,6 @@ SCOPE: dict[str, Callable[[Task[Any], Search[Solution]], bool]] = {
     "latency.lns.improve": lambda _, search: search.best is not None,
     "mapping.auto.stage_times": lambda task, _: task.problem.objective == "stage-time",
     "mapping.busiest_link.busiest_link": lambda task, _: task.problem.objective != "stage-time",
-    "throughput.multilevel.critical_path.raise_by_critical_path": lambda task, _: ideals_alone(
-        task
-    ),
     "throughput.series.series_dp.series_dp": lambda task, _: ideals_alone(task),
 }
 

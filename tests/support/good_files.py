@@ -17,7 +17,7 @@ from sample_files import cluster, placement, plan, workload
 from tied_chain import chain
 
 import stagecut
-from stagecut import Throughput, tied_as
+from stagecut import Throughput
 from stagecut.api.case_record import line, read_record
 from stagecut.api.cases import ComparisonCase
 from stagecut.api.records import InstanceRecord, read_records, write_records
@@ -28,6 +28,7 @@ from stagecut.instances import (
     Plan,
     Sharding,
     Workload,
+    tied_as,
     topology,
 )
 from stagecut.instances.common.errors import StagecutError
@@ -208,7 +209,7 @@ def _records() -> Sample:
 
 
 def _linked() -> stagecut.Cluster:
-    from stagecut import PairLink
+    from stagecut.instances import PairLink
 
     both = cluster()
     link = stagecut.Link(1e-6, 3e11)

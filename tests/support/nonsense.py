@@ -14,7 +14,6 @@ from unittest.mock import patch
 
 import numpy as np
 import typer.main
-from conformance import task
 
 from stagecut import Throughput, Workload, accelerators_and_cpus, cli, save, solve
 from stagecut.api.cases import ComparisonCase
@@ -73,8 +72,6 @@ def commands(folder: Path) -> dict[str, list[str]]:
         asked="as it is",
         command="",
     )
-    save(task("sharding").workload, folder / "s.json")
-    s = str(folder / "s.json")
     recording = _recording(plan.workload_fingerprint, plan.placement.tolist())
     (folder / "r.json").write_text(json.dumps(recording))
     model = f"{folder / 'm.py'}:make"
@@ -84,10 +81,6 @@ def commands(folder: Path) -> dict[str, list[str]]:
         "simulate": [w, p, "--microbatches", "2"],
         "explain": [w, p, "--time-limit", "0.2", "--most", "1"],
         "diff": [p, p],
-        "shard": [s, "--mesh", "2", "--links", "1us:1GB", "--time-limit", "2"],
-        "map": [
-            w, "--topology", "ring:2", "--stages", "2", "--method", "layouts", "--time-limit", "2",
-        ],
         "estimate": ["llama3.2-1b", "--cluster", "h100:8", "--global-batch", "64"],
         "compare": [w, "-o", str(folder / "t.csv"), "--methods", "greedy"],
         "learn": [

@@ -23,7 +23,7 @@ import stagecut
 from stagecut.cli import app
 
 #: Languages of blocks that are executed, and of those that are what programs print or read.
-PROGRAMS, DATA = ("python", "sh", "console"), ("text", "csv", "bibtex")
+PROGRAMS, DATA = ("python", "sh", "console"), ("text", "csv", "bibtex", "toml")
 
 _BLOCK = re.compile(
     r"(?P<notes>(?:^<!--(?:(?!-->).)*-->\n+)*)^```(?P<language>[^\n`]*)\n(?P<text>.*?)^```$",

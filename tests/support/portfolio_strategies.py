@@ -11,7 +11,7 @@ import numpy as np
 from stagecut.formulations.task import Task
 from stagecut.instances import Placement, Solution, Throughput
 from stagecut.solvers import Search
-from stagecut.solvers.core.portfolio.channel import Channel
+from stagecut.solvers.core.processes import Channel
 
 #: A bound that `begins_twice` waits for: above the first ones, below the better plan.
 AFTER_THE_KILL = 4.8

@@ -11,17 +11,8 @@ from typing import Any
 import numpy as np
 from brute_iteration import placements
 
-from stagecut import (
-    CallPlacement,
-    Cluster,
-    Latency,
-    Placement,
-    PlacementRules,
-    Throughput,
-    Workload,
-    evaluate,
-)
-from stagecut.instances import Solution, is_iteration
+from stagecut import Cluster, Latency, PlacementRules, Throughput, Workload, evaluate
+from stagecut.instances import CallPlacement, Placement, Solution, is_iteration
 from stagecut.instances.model.problem import names_stages
 
 
@@ -66,14 +57,14 @@ def random_rules(
 def best_under_rules(workload: Workload, cluster: Cluster, problem: Any) -> float:
     """Return the least objective of all placements that keep all rules; `inf` if none does."""
     best = math.inf
-    for solution in _solutions(workload, cluster, problem):
+    for solution in solutions(workload, cluster, problem):
         report = evaluate(workload, cluster, problem, solution)
         if not report.violations:
             best = min(best, report.objective)
     return best
 
 
-def _solutions(workload: Workload, cluster: Cluster, problem: Any) -> Iterator[Solution]:
+def solutions(workload: Workload, cluster: Cluster, problem: Any) -> Iterator[Solution]:
     n, size = workload.n, cluster.size
     if is_iteration(problem):
         yield from placements(workload, cluster, problem, named=True)

@@ -18,7 +18,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from training_cases import random_training_case
 
-from stagecut import Cluster, DeviceKind, Latency, PipelineJob, Split, Throughput, Workload
+from stagecut import Cluster, DeviceKind, Latency, PipelineJob, Throughput, Workload
+from stagecut.instances import Split
 
 #: Small whole numbers, which make ties, or others of about their size.
 AMOUNTS = st.one_of(st.integers(0, 5).map(float), st.floats(0.01, 5.0))

@@ -35,7 +35,6 @@ from stagecut import (
     PipelineJob,
     PlacementRules,
     Result,
-    Split,
     Throughput,
     VerificationError,
     Workload,
@@ -43,7 +42,7 @@ from stagecut import (
     solve,
     verify,
 )
-from stagecut.instances import DeviceMapping, Problem, stage_costs
+from stagecut.instances import DeviceMapping, Problem, Split, stage_costs
 from stagecut.instances.common.arrays import Floats
 from stagecut.solvers import METHODS
 from stagecut.solvers.core.search import OPTIMAL_GAP

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from stagecut import Cluster, DeviceKind, LayerRule, PipelineJob, PlacementRules, Workload
-from stagecut.instances import Layers
+from stagecut import Cluster, DeviceKind, PipelineJob, PlacementRules, Workload
+from stagecut.instances import LayerRule, Layers
 
 
 def random_training_case(

@@ -7,8 +7,10 @@ Layers are the halves of the transformer blocks (attention, feed-forward), each 
 from __future__ import annotations
 
 from ...common.errors import InputError
-from .network import Network, NetworkTensor, Reads
-from .operators import (
+from .network import (
+    Network,
+    NetworkTensor,
+    Reads,
     attention,
     elementwise,
     embedding,
@@ -98,7 +100,7 @@ def _llama(
 
 
 def _experts(net: Network, x: NetworkTensor, block: str, experts: int, inner: int) -> NetworkTensor:
-    """Route each token to 2 experts and add up what they say, weighted."""
+    """Route each token to 2 experts and add their outputs, weighted."""
     chosen = 2
     batch, tokens, width = x.shape
     share = -(-batch * tokens * chosen // experts)

@@ -1,4 +1,4 @@
-"""From a described network to a workload: layers or operators, inference or training.
+"""Conversion of networks to workloads: layers or operators, inference or training, microbatches.
 
 *Output bytes* of a layer are the tensors that others read. A backward node sends the gradients of
 the tensors that its forward node received from others; a sum sends one gradient to all its terms.
@@ -8,10 +8,8 @@ operators may send more between devices than the layers that they make up.
 *Colours*: a backward node shares its forward node's. Nodes that use one weight matrix are a tie
 (`instances/model/ties.py`).
 
-What each operator costs, forward and backward: operations, bytes moved, bytes held.
-
-What is counted
----------------
+Costs
+-----
 Numbers are 16-bit: 2 bytes in weights, activations and gradients, on CPU cores too.
 
 *Time* is the roofline's (`instances/generate/roofline.py`), operator by operator; a layer takes the
@@ -36,11 +34,19 @@ column                inference                                   training
 12 bytes are Adam's: a 32-bit copy of the weight and two 32-bit moments (Rajbhandari et al.,
 "ZeRO", SC 2020, section 3.1). A tensor is kept by the operator that made it, once, however many
 read it. Scratch space and what is alive only between two operators is not counted.
+
+Microbatches
+------------
+The graph may be repeated for each microbatch of an iteration, as in traces: node v of microbatch m
+is numbered m·n + v and called ``ID#m``. All microbatches of a node, and the nodes of its colour,
+share one device, because they use the same weights. Weights, gradients and optimizer state are
+there once, with microbatch 0; activations once per microbatch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -52,29 +58,24 @@ from ...model.network.links import Link
 from ...model.tied_weights import with_ties
 from ...model.ties import Copy, Tie
 from ...model.workload import Workload
-from ..microbatches import per_microbatch
 from ..roofline import CPU_CORE, Machine
 from .network import Network, NetworkOperator
 
+#: What a microbatch has of its own; the other columns of `Workload.extra` are there once.
+OF_EACH = frozenset({"flops", "activation_bytes"})
+
 #: Bytes per number of a tensor, and per parameter of a gradient and of Adam's state.
 NUMBER_BYTES = 2
-
-
 GRADIENT_BYTES = 2
-
-
 OPTIMIZER_BYTES = 12
-
 
 #: Numbers per operator, or per node, by what they are.
 Columns = dict[str, Floats]
-
-
 Granularity = Literal["layers", "operators"]
 
 
 class Via(Choice):
-    """Where transfers between accelerators go."""
+    """Path of transfers between accelerators."""
 
     PEER = "peer"
     HOST = "host"
@@ -83,17 +84,13 @@ class Via(Choice):
 #: Columns that a node's memory is the sum of.
 MEMORY = ("weight_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
 
-
 #: The suggested cluster has at least so many accelerators, and this share of memory to spare.
 LEAST_ACCELERATORS = 4
-
-
 SPARE = 0.2
 
 
 def to_workload(
     network: Network,
-    name: str,
     machine: Machine,
     *,
     granularity: Granularity = "layers",
@@ -102,9 +99,8 @@ def to_workload(
     via: Via = Via.PEER,
     accelerators: int | None = None,
     microbatches: int = 1,
-    provenance: Mapping[str, str] | None = None,
 ) -> Workload:
-    """Return the network as a workload, with a cluster that it fits on.
+    """Return the network as a workload of its title, with a cluster that it fits on.
 
     Parameters
     ----------
@@ -121,9 +117,7 @@ def to_workload(
         How many the suggested cluster has; default: 4, doubled until everything fits with a fifth
         to spare. A CPU core comes with them.
     microbatches
-        How many the graph is of; see `microbatches.py`.
-    provenance
-        Entries added to those of the generator.
+        Number of microbatches in the graph.
 
     Notes
     -----
@@ -151,7 +145,7 @@ def to_workload(
     link = machine.peer if via == Via.PEER else machine.host
     transfer = [1e3 * link.seconds(size) for size in columns["output_bytes"].tolist()]
     once = Workload(
-        name=name,
+        name=network.title,
         ids=tuple(nodes),
         edges=np.array(edges, dtype=np.int64).reshape(-1, 2),
         times={kind: columns[kind] for kind in (ACCELERATOR, CPU)},
@@ -172,7 +166,6 @@ def to_workload(
             "cpu": f"{CPU_CORE.name}: {CPU_CORE.source}",
             "cost_model": "roofline",
             "link": "between accelerators" if via == Via.PEER else "to host memory",
-            **(provenance or {}),
         },
     )
     ties = _ties(operators, group, count if training else 0, link)
@@ -311,7 +304,7 @@ def loss(network: Network) -> NetworkOperator:
 
 
 def forward_costs(operators: list[NetworkOperator], training: bool) -> Columns:
-    """Return what the forward pass of each operator costs.
+    """Return the costs of each operator's forward pass, by column.
 
     Returns
     -------
@@ -336,7 +329,7 @@ def forward_costs(operators: list[NetworkOperator], training: bool) -> Columns:
 
 
 def backward_costs(operators: list[NetworkOperator]) -> Columns:
-    """Return what the backward pass of each operator costs; columns as of `forward_costs`."""
+    """Return the costs of each operator's backward pass; columns as of `forward_costs`."""
     flops, moved, launches = [], [], []
     for op in operators:
         if op.products:
@@ -375,13 +368,67 @@ def _held(operators: list[NetworkOperator]) -> Floats:
 
 
 def _saved(operators: list[NetworkOperator]) -> set[int]:
-    """Operators whose output the backward pass needs."""
+    """Operators with outputs that the backward pass needs."""
     saved = {v for v, op in enumerate(operators) if op.saves in ("output", "both")}
     return saved.union(*(op.inputs for op in operators if op.saves in ("inputs", "both")))
 
 
 def _kept(operators: list[NetworkOperator]) -> set[int]:
-    """Operators whose output is cached, read by another layer, or read by nobody here."""
+    """Operators with outputs cached, read by another layer, or read by none here."""
     inner = {u for v in operators for u in v.inputs}
     leaving = {u for v in operators for u in v.inputs if operators[u].layer != v.layer}
     return {v for v, op in enumerate(operators) if op.cached or v in leaving or v not in inner}
+
+
+def per_microbatch(once: Workload, ties: Sequence[Tie], count: int) -> tuple[Workload, list[Tie]]:
+    """Return the graph of `count` microbatches and its ties.
+
+    Parameters
+    ----------
+    once
+        Of one microbatch, with ``activation_bytes`` among its extras; colours say nothing of ties.
+    ties
+        Of `once`, without exchange nodes. Their gradients are delivered by the last microbatch.
+    """
+    if count == 1:
+        return once, list(ties)
+    n, shift = once.n, np.arange(count)[:, None] * once.n
+    activations = np.tile(once.extra["activation_bytes"], count)
+    activations[:n] = once.memory_bytes
+
+    def first(values: Floats) -> Floats:
+        return np.concatenate([values, np.zeros((count - 1) * n)])
+
+    def each(values: Floats | None) -> Floats | None:
+        return None if values is None else np.tile(values, count)
+
+    alone = np.arange(n) + len(once.colour_labels)
+    labels = np.where(once.colours >= 0, once.colours, alone)
+    _, lead, colours = np.unique(labels, return_index=True, return_inverse=True)
+    workload = replace(
+        once,
+        ids=tuple(f"{node}#{m}" for m in range(count) for node in once.ids),
+        names=tuple(f"{node}#{m}" for m in range(count) for node in once.names),
+        edges=(once.edges[None] + shift[:, :, None]).reshape(-1, 2),
+        times={kind: np.tile(values, count) for kind, values in once.times.items()},
+        memory_bytes=activations,
+        transfer=each(once.transfer),
+        output_bytes=each(once.output_bytes),
+        backward=np.tile(once.backward, count),
+        colours=np.tile(colours, count),
+        colour_labels=tuple(once.ids[v] for v in lead.tolist()),
+        extra={
+            key: np.tile(values, count) if key in OF_EACH else first(values)
+            for key, values in once.extra.items()
+        },
+        provenance={**once.provenance, "microbatches": str(count)},
+    )
+    return workload, [
+        replace(tie, copies=tuple(_copy(copy, n, count) for copy in tie.copies)) for tie in ties
+    ]
+
+
+def _copy(copy: Copy, n: int, count: int) -> Copy:
+    nodes = tuple(m * n + v for m in range(count) for v in copy.nodes)
+    late = None if copy.deliverer is None else (count - 1) * n + copy.deliverer
+    return Copy(nodes, copy.holder, late)

@@ -1,13 +1,31 @@
-"""A network while it is described: operators, and the tensors between them."""
+"""Networks of operators, each with FLOPs, weights, inputs, outputs and saved tensors.
+
+A multiply-add counts as two operations; adding a bias is left out, as published counts do.
+Elementwise operators are kernels of their own (nothing is fused unless its name says so), and
+their few operations per element hardly matter beside the bytes they move. Dropout is left out.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+#: Operations per output element, what the backward pass needs; by kind.
+ELEMENTWISE: dict[str, tuple[float, Saves]] = {
+    "relu": (1, "output"),
+    "gelu": (8, "inputs"),
+    "silu": (5, "inputs"),
+    "swiglu": (6, "inputs"),
+    "geglu": (9, "inputs"),
+    "tanh": (5, "output"),
+    "softmax": (5, "output"),
+    "add": (1, "nothing"),
+    "rotary": (3, "nothing"),
+    "scale": (1, "inputs"),
+}
 Saves = Literal["inputs", "output", "both", "nothing"]
 
 
@@ -83,7 +101,7 @@ class NetworkOperator:
 
 @dataclass(frozen=True)
 class Reads:
-    """What an operator reads, in numbers.
+    """Parameters and inputs that an operator reads, as numbers of elements.
 
     Parameters
     ----------
@@ -105,6 +123,10 @@ class Reads:
 
 
 INPUTS_ALONE = Reads()
+
+#: FLOPs of the backward pass over those of the forward pass, by kind of operator; of others 2 for
+#: products, one for each operand's gradient, and else 1. Attention has five products, not two.
+BACKWARD_RATIO = {"attention": 2.5}
 
 
 @dataclass
@@ -144,8 +166,6 @@ class Network:
         saves: Saves,
         reads: Reads = INPUTS_ALONE,
         products: bool = False,
-        backward_ratio: float | None = None,
-        cached: bool = False,
     ) -> NetworkTensor:
         """Add an operator and return its output.
 
@@ -157,13 +177,10 @@ class Network:
             Of the output.
         reads
             Its weights, and how much it reads of them and of its inputs.
-        backward_ratio
-            FLOPs of the backward pass over those of the forward pass; default: 2 for products,
-            one for each operand's gradient, and 1 for others.
         """
         producers = [t.producer for t in inputs if t.producer is not None]
         operands = {id(t) if t.producer is None else t.producer: t.elements for t in inputs}
-        ratio = backward_ratio or (2.0 if products else 1.0)
+        ratio = BACKWARD_RATIO.get(kind, 2.0 if products else 1.0)
         output = NetworkTensor(shape, len(self.operators))
         self.operators.append(
             NetworkOperator(
@@ -183,7 +200,241 @@ class Network:
                 saves=saves,
                 products=products,
                 backward_flops=ratio * flops,
-                cached=cached,
+                cached=False,
             )
         )
         return output
+
+    def cache(self, output: NetworkTensor) -> NetworkTensor:
+        """Let an operator's output outlive the pass in inference, and return it."""
+        assert output.producer is not None
+        self.operators[output.producer] = replace(self.operators[output.producer], cached=True)
+        return output
+
+
+def elementwise(
+    net: Network,
+    kind: str,
+    x: NetworkTensor,
+    *others: NetworkTensor,
+    name: str = "",
+    cached: bool = False,
+) -> NetworkTensor:
+    """Apply an elementwise function: the output has the shape of `x`; names default to kinds."""
+    per_element, saves = ELEMENTWISE[kind]
+    flops = per_element * x.elements
+    output = net.add(kind, name or kind, (x, *others), x.shape, flops=flops, saves=saves)
+    return net.cache(output) if cached else output
+
+
+def linear(
+    net: Network,
+    x: NetworkTensor,
+    width: int,
+    name: str,
+    *,
+    bias: bool = True,
+    owner: str = "",
+    cached: bool = False,
+) -> NetworkTensor:
+    """Y = X·W + b: 2·rows·in·out operations. With `owner`, W is that operator's and b its own."""
+    before = x.shape[-1]
+    matrix = before * width
+    output = net.add(
+        "linear",
+        name,
+        (x,),
+        (*x.shape[:-1], width),
+        flops=2 * x.elements * width,
+        reads=Reads(
+            (0 if owner else matrix) + (width if bias else 0), matrix if owner else 0, owner
+        ),
+        saves="inputs",
+        products=True,
+    )
+    return net.cache(output) if cached else output
+
+
+def matmul(
+    net: Network, a: NetworkTensor, b: NetworkTensor, shape: tuple[int, ...], inner: int, name: str
+) -> NetworkTensor:
+    """Multiply two tensors; `inner` is the dimension that is summed over."""
+    output = NetworkTensor(shape).elements
+    return net.add(
+        "matmul", name, (a, b), shape, flops=2 * output * inner, saves="inputs", products=True
+    )
+
+
+def norm(net: Network, kind: str, x: NetworkTensor, name: str, *, axis: int = -1) -> NetworkTensor:
+    """Normalise: ``layernorm``, ``groupnorm``, ``batchnorm`` (scale and shift), or ``rmsnorm``."""
+    weights = x.shape[axis] * (1 if kind == "rmsnorm" else 2)
+    return net.add(
+        kind, name, (x,), x.shape, flops=5 * x.elements, reads=Reads(weights), saves="inputs"
+    )
+
+
+def embedding(
+    net: Network, tokens: NetworkTensor, rows: int, width: int, name: str, *, owner: str = ""
+) -> NetworkTensor:
+    """Look up rows of a table, possibly `owner`'s: reads only these, computes nothing."""
+    return net.add(
+        "embedding",
+        name,
+        (tokens,),
+        (*tokens.shape, width),
+        flops=0,
+        reads=Reads(
+            parameters=0 if owner else rows * width,
+            shared=rows * width if owner else 0,
+            owner=owner,
+            weights=tokens.elements * width,
+        ),
+        saves="nothing",
+    )
+
+
+def learned(
+    net: Network, shape: tuple[int, ...], name: str, *, rows: int | None = None
+) -> NetworkTensor:
+    """Read a learned tensor (positions, a class token) of which the first of `rows` are used."""
+    size = NetworkTensor(shape).elements
+    return net.add(
+        "learned",
+        name,
+        (),
+        shape,
+        flops=0,
+        reads=Reads(size if rows is None else size // shape[-2] * rows, weights=size),
+        saves="nothing",
+    )
+
+
+def conv(
+    net: Network,
+    x: NetworkTensor,
+    channels: int,
+    kernel: int,
+    name: str,
+    *,
+    stride: int = 1,
+    padding: int | None = None,
+    bias: bool = False,
+) -> NetworkTensor:
+    """Convolve: 2·k²·c_in operations per output element; padding keeps the size by default."""
+    batch, before, height, width = x.shape
+    pad = kernel // 2 if padding is None else padding
+    sides = [(side + 2 * pad - kernel) // stride + 1 for side in (height, width)]
+    shape = (batch, channels, *sides)
+    return net.add(
+        "conv",
+        name,
+        (x,),
+        shape,
+        flops=2 * NetworkTensor(shape).elements * kernel**2 * before,
+        reads=Reads(kernel**2 * before * channels + (channels if bias else 0)),
+        saves="inputs",
+        products=True,
+    )
+
+
+def upconv(net: Network, x: NetworkTensor, channels: int, name: str) -> NetworkTensor:
+    """Convolve transposed, 2×2 with stride 2: doubles both sides; 2·c_in per output element."""
+    batch, before, height, width = x.shape
+    shape = (batch, channels, 2 * height, 2 * width)
+    return net.add(
+        "upconv",
+        name,
+        (x,),
+        shape,
+        flops=2 * NetworkTensor(shape).elements * before,
+        reads=Reads(4 * before * channels + channels),
+        saves="inputs",
+        products=True,
+    )
+
+
+def pool(
+    net: Network, kind: str, x: NetworkTensor, kernel: int, stride: int, padding: int = 0
+) -> NetworkTensor:
+    """Pool: ``maxpool`` or ``avgpool``; k² operations per output element."""
+    batch, channels, height, width = x.shape
+    sides = [(side + 2 * padding - kernel) // stride + 1 for side in (height, width)]
+    shape = (batch, channels, *sides)
+    flops = kernel**2 * NetworkTensor(shape).elements
+    return net.add(
+        kind, kind, (x,), shape, flops=flops, saves="inputs" if kind == "maxpool" else "nothing"
+    )
+
+
+def resize(net: Network, kind: str, x: NetworkTensor, factor: int, name: str) -> NetworkTensor:
+    """Enlarge an image: ``nearest`` copies, ``bilinear`` takes 7 operations per element."""
+    batch, channels, height, width = x.shape
+    shape = (batch, channels, factor * height, factor * width)
+    per_element = 7 if kind == "bilinear" else 0
+    flops = per_element * NetworkTensor(shape).elements
+    return net.add(kind, name, (x,), shape, flops=flops, saves="nothing")
+
+
+def concat(
+    net: Network, parts: Sequence[NetworkTensor], name: str = "concat", *, axis: int = 1
+) -> NetworkTensor:
+    """Concatenate along `axis`; other sides are cropped to those of the first part."""
+    sides = parts[0].shape
+    whole = sum(part.shape[axis] for part in parts)
+    shape = (*sides[:axis], whole, *sides[axis + 1 :])
+    return net.add("concat", name, parts, shape, flops=0, saves="nothing")
+
+
+def flatten(x: NetworkTensor) -> NetworkTensor:
+    """See an image as a sequence (batch, pixels, channels): a view, no operator."""
+    batch, channels, height, width = x.shape
+    return NetworkTensor((batch, height * width, channels), x.producer)
+
+
+def image(x: NetworkTensor, height: int, width: int) -> NetworkTensor:
+    """See a sequence (batch, pixels, channels) as an image: a view, no operator."""
+    return NetworkTensor((x.shape[0], x.shape[2], height, width), x.producer)
+
+
+def first_token(x: NetworkTensor) -> NetworkTensor:
+    """See only the first token of each sequence: a view, no operator."""
+    return NetworkTensor((x.shape[0], x.shape[2]), x.producer)
+
+
+def attention(
+    net: Network,
+    query: NetworkTensor,
+    key: NetworkTensor,
+    value: NetworkTensor,
+    heads: int,
+    *,
+    bias: NetworkTensor | None = None,
+    prefix: str = "",
+) -> NetworkTensor:
+    """Attend by three operators: scores QKᵀ, softmax, scores·V; each 2·S·T·width if a product."""
+    batch, rows, width = query.shape
+    columns = key.shape[1]
+    shape = (batch, heads, rows, columns)
+    scores = matmul(net, query, key, shape, width // heads, f"{prefix}scores")
+    if bias is not None:
+        scores = elementwise(net, "add", scores, bias, name=f"{prefix}biased")
+    weights = elementwise(net, "softmax", scores, name=f"{prefix}softmax")
+    return matmul(net, weights, value, query.shape, columns, f"{prefix}context")
+
+
+def fused_attention(
+    net: Network, query: NetworkTensor, key: NetworkTensor, value: NetworkTensor, *, causal: bool
+) -> NetworkTensor:
+    """Attend by one kernel that writes no scores and, if causal, skips those above the diagonal.
+
+    4·S·T·width operations, half of that if causal; the backward pass computes the scores again,
+    five products instead of two (Dao et al., "FlashAttention", NeurIPS 2022).
+    """
+    return net.add(
+        "attention",
+        "attention",
+        (query, key, value),
+        query.shape,
+        flops=4 * query.elements * key.shape[1] * (0.5 if causal else 1.0),
+        saves="both",
+    )

@@ -1,4 +1,4 @@
-"""The architectures that workloads are shipped for, with what was published about them."""
+"""Table of the shipped architectures, with published numbers of parameters and FLOPs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
-from .diffusion import stable_diffusion_unet
 from .language import bert_large, gpt2_xl, llama3_8b, mixtral_8x7b, t5_large
 from .network import Network
-from .vision import resnet50, semantic_fpn, unet, vit_l16
+from .vision import resnet50, semantic_fpn, stable_diffusion_unet, unet, vit_l16
 
 
 class Describe(Protocol):

@@ -1,1 +1,1 @@
-"""How devices are connected: topologies, routes, links and what they carry."""
+"""Networks of devices: topologies, routes and links."""

@@ -77,7 +77,8 @@ class PairLink:
     Examples
     --------
     >>> import stagecut
-    >>> nvlink = stagecut.PairLink(("accelerator", "accelerator"), stagecut.Link(1e-6, 1e11))
+    >>> from stagecut.instances import PairLink
+    >>> nvlink = PairLink(("accelerator", "accelerator"), stagecut.Link(1e-6, 1e11))
     >>> kinds = (stagecut.DeviceKind("accelerator", 2),)
     >>> stagecut.Cluster(kinds, (nvlink,)).link_of.tolist()
     [[-1, 0], [0, -1]]

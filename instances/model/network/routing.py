@@ -1,4 +1,4 @@
-"""Routes between devices: of all pairs as look-up tables, or of the few pairs asked for.
+"""Routes between devices: tables of all pairs, or single pairs on demand.
 
 The routes of some pairs of nodes, by breadth-first searches that go on side by side.
 
@@ -24,14 +24,11 @@ from .routing_kernel import fewest_hops, widest
 
 Number = TypeVar("Number", int, Ints)
 
-
 #: Nodes on a route, both ends included; sum of its latencies in seconds, least bandwidth.
 Found = tuple[list[int], float, float]
 
-
 #: Nodes times pairs searched side by side.
 TOGETHER = 2**26
-
 
 #: Links looked at in all; beyond this the table of all pairs is faster.
 MOST_LINKS = 4_000_000
@@ -185,7 +182,7 @@ class Routes:
         return float(self.latency_s[a, b]), float(self.bytes_per_s[a, b])
 
     def _single(self, low: int, high: int) -> Found | None:
-        """What is known of one route besides the tables; None if they have to be asked."""
+        """Return the route of a single pair; None once all routes are in tables."""
         if "_searched" in vars(self):
             return None
         if (low, high) not in self._known:
@@ -393,7 +390,7 @@ def grid_links(sides: tuple[int, ...], wraps: bool) -> Ints:
 def is_even_grid(
     sides: tuple[int, ...], wraps: bool, links: Ints, latency_s: Floats, bytes_per_s: Floats
 ) -> bool:
-    """Whether these links are those of the grid, each once, and all alike."""
+    """Whether the links form the grid, each once, with equal costs."""
     if not sides or not len(links):
         return False
     wanted = grid_links(sides, wraps)

@@ -1,4 +1,4 @@
-"""Searches for the routes of all pairs of devices."""
+"""Kernels for shortest routes between all pairs of devices."""
 
 from __future__ import annotations
 

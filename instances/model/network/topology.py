@@ -1,4 +1,4 @@
-"""A topology: devices, switches, and the links between them."""
+"""Topologies: devices, switches, and the links between them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...common.arrays import Bools, Floats, Ints, checked, frozen
-from ...common.choices import Routing
+from ...common.choices import OrText, Routing
 from ...common.errors import InputError, quote
 from ...common.units import LARGEST, SMALLEST
 from ..summary import Summarised
@@ -85,7 +85,7 @@ class Topology(Summarised):
     switches: int = 0
     island: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     excluded: tuple[int, ...] = ()
-    routing: Routing | str = Routing.HOPS
+    routing: OrText[Routing] = Routing.HOPS
     shape: tuple[int, ...] = ()
     wraps: bool = False
 

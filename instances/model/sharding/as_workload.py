@@ -21,7 +21,7 @@ def program_workload(
     cluster: Cluster | None = None,
     provenance: Mapping[str, str] | None = None,
 ) -> Workload:
-    """Return the workload whose nodes are the operators of a program.
+    """Return a tensor program as a workload with a node for each operator.
 
     A node holds what it makes, unless that lies in the memory of what it reads; so a parameter or
     an input of the program is a node that takes no time.

@@ -1,4 +1,4 @@
-"""The problem of sharding: how every tensor of a program lies on the devices of a mesh.
+"""Sharding problem: the layout of every tensor of a program on a mesh of devices.
 
 Meshes of devices: rows, or tables, whose axes have a link each.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...common.choices import Optimizer, OrText, ShardingObjective, choose
 from ...common.errors import InputError, quote
-from ...common.options import check_count
+from ...common.quantities import check_count
 from ...common.units import LARGEST, TIME_UNITS, NodeId
 from ..network.links import Link
 from ..summary import ByFields
@@ -145,6 +145,8 @@ class Sharding(ByFields):
         choose(self, objective=ShardingObjective, optimizer=Optimizer)
         if self.optimizer not in STATE:
             raise InputError(f"optimizer: {self.optimizer!r} is not one of {', '.join(STATE)}")
+        if self.objective == ShardingObjective.TIME and self.beta != 1.0:
+            raise InputError("beta: it weighs elements for the objective distpar; leave it out")
         if not isinstance(self.mesh, DeviceMesh):
             raise InputError(f"mesh: {quote(self.mesh)} is not a DeviceMesh")
         for key, least in (("beta", 0.0), ("memory_bytes", 0.0)):
@@ -160,7 +162,7 @@ class Sharding(ByFields):
 
     @property
     def name(self) -> str:
-        """What the problem is called in files and tables."""
+        """Name of the problem in files and tables."""
         return "sharding"
 
     @property

@@ -1,4 +1,4 @@
-"""Tensor programs: operators with the tensors that they read and make, and ways to split them.
+"""Tensor programs: operators, their tensors, and their signatures.
 
 Properties: how a tensor lies on the devices along each axis of a mesh.
 
@@ -25,24 +25,18 @@ from ..summary import Tabled
 #: A property along one axis: i for S(i), or one of these.
 COPIED, PARTIAL = -1, -2
 
-
 #: A property along every axis of a mesh.
 Property = tuple[int, ...]
 
-
 #: Axes that a tensor can have, at most; torch allows no more.
 MOST_AXES = 64
-
-
 _SPLIT = re.compile(r"S([0-9]{1,2})")
-
 
 #: Bytes of one element, by torch's name of the type.
 ITEM_BYTES = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2,
     "int8": 1, "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16,
 }  # fmt: skip
-
 
 #: Elements that a tensor can have, at most.
 MOST_ELEMENTS = 1 << 53
@@ -144,7 +138,7 @@ class Signature:
 
     @property
     def text(self) -> str:
-        """Such as ``S0,B->S0``: what is read, and what is made."""
+        """Text of inputs and outputs, such as ``S0,B->S0``."""
         read, made = (",".join(map(axis_text, side)) for side in (self.inputs, self.outputs))
         return f"{read}->{made}"
 
@@ -232,7 +226,7 @@ class Operator:
 
 @dataclass(frozen=True, eq=False)
 class TensorProgram(Tabled):
-    """What a device computes for one batch: operators in an order in which they can run.
+    """Computation of one batch: operators in topological order, and their tensors.
 
     Parameters
     ----------
@@ -417,7 +411,7 @@ def local_shape(shape: Sequence[int], whole: Property, mesh: Sequence[int]) -> t
 
 
 def divides(shape: Sequence[int], whole: Property, mesh: Sequence[int]) -> bool:
-    """Whether a tensor of this shape can have a property: every split axis divides evenly."""
+    """Whether a property splits every axis of this shape evenly."""
     parts: dict[int, int] = {}
     for one, devices in zip(whole, mesh, strict=True):
         if one >= len(shape):

@@ -1,1 +1,1 @@
-"""From a model to a tensor program: its training graph, and the ways to split each operator."""
+"""Tensor programs of models: training graphs, and signatures of each ATen operator."""

@@ -1,4 +1,4 @@
-"""A layer as a tensor program: forward and backward pass, whole tensors at its ends."""
+"""Tensor programs of single layers: forward and backward pass, replicated inputs and outputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..tracing.traced import reason_of
 from ..tracing.values import TensorValue
 from .program import SAME, program_of_graph
 from .rules import name_of
-from .trace import TrainingGraph, holding, named_graph, state_without_numbers
+from .trace import TrainingGraph, fake_state, named_graph, swapped_state
 
 #: Name of the operator that reads what leaves a layer.
 LEAVES = "leaves"
@@ -134,7 +134,7 @@ def _traced(
         given = [
             torch.empty(x.shape, dtype=x.dtype, device=device, requires_grad=x.grad) for x in inputs
         ]
-    weights, buffers = state_without_numbers(module, mode)
+    weights, buffers = fake_state(module, mode)
     trained = [name for name, value in weights.items() if value.requires_grad]
     learned: list[bool] = []
     reached = [False] * len(given)
@@ -144,7 +144,7 @@ def _traced(
         return [made[k] for k in outputs]
 
     def step(weights: Any, buffers: Any, given: Any, arriving: Any) -> tuple[Any, Any]:
-        with holding(module, {**weights, **buffers}):
+        with swapped_state(module, {**weights, **buffers}):
             return both_ways(weights, given, arriving)
 
     def both_ways(weights: Any, given: Any, arriving: Any) -> tuple[Any, Any]:
@@ -163,7 +163,7 @@ def _traced(
 
     try:
         with mode:
-            with holding(module, {**weights, **buffers}):
+            with swapped_state(module, {**weights, **buffers}):
                 made = forward(given)
             arriving = [torch.empty_like(x) for x in made if x.requires_grad]
             traced = make_fx(step)(weights, buffers, given, [x.detach() for x in arriving])

@@ -1,4 +1,4 @@
-"""Signatures from letters: an operator's axes by name, as in ``mk,kn->mn``.
+"""Signatures of operators by named axes, as in ``mk,kn->mn``.
 
 A small letter may be split: tensors that have it are split along its axis, those that have not are
 copied. What is made without it is partial, if the operator adds up over it; then what is added to
@@ -27,7 +27,7 @@ Maker = Callable[["fx.Node", Sequence[Shape], Sequence[Shape]], "Rule | None"]
 
 @dataclass(frozen=True)
 class Rule:
-    """How an operator may be split.
+    """Splitting rule of an operator: the axes of its tensors as letters.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class Rule:
 def signatures(
     rule: Rule, inputs: Sequence[Shape], outputs: Sequence[Shape]
 ) -> tuple[Signature, ...]:
-    """Return the signatures of an operator whose tensors have these shapes, the copied one last.
+    """Return an operator's signatures for these shapes, the replicated one last.
 
     Raises
     ------

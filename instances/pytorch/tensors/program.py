@@ -1,8 +1,10 @@
-"""A training graph as a tensor program: tensors, signatures, and what each operator takes."""
+"""Tensor programs of training graphs: tensors, signatures, and seconds of each operator."""
 
 from __future__ import annotations
 
 import operator as python_operator
+import statistics
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,12 +28,13 @@ from ...model.sharding.program import (
     TensorProgram,
 )
 from ...model.workload import Workload
+from ..flops import custom_mapping
 from ..parts import plain
-from ..prices.prices import ASSUMED_LINKS
-from ..prices.timing import clock_name, machine_name
-from ..recording.formulas import custom_mapping
+from ..prices import ASSUMED_LINKS
+from ..timing import BUDGET_S, FEWEST_RUNS, MOST_RUNS, WARM_UP, clock_name, host_clock, machine_name
+from ..tracing.leaves import tensors
+from ..tracing.traced import reason_of
 from ..tracing.unchanged import unchanged
-from .measured import as_measured, operator_seconds
 from .rules import CONSTANTS, VIEWS, name_of, signatures_of
 from .trace import TrainingGraph, training_graph
 
@@ -41,7 +44,7 @@ SAME = ("detach", "alias", "lift_fresh_copy", "lift_fresh")
 
 @dataclass
 class _Made:
-    """What is made of a graph so far."""
+    """Tensor program under construction."""
 
     tensors: list[Tensor] = field(default_factory=list)
     operators: list[Operator] = field(default_factory=list)
@@ -213,7 +216,7 @@ def _add_source(made: _Made, traced: TrainingGraph, node: fx.Node) -> None:
 
 
 def _add(made: _Made, node: fx.Node, target: Machine, backward: bool) -> None:
-    """Add what a call makes; parts of several, and what is the same tensor, only get a number."""
+    """Add the outputs of a call; items of a tuple and aliases only get a number."""
     if node.target is python_operator.getitem:
         part = made.parts[node.args[0].name][node.args[1]]
         if part is not None:
@@ -266,7 +269,7 @@ def _add(made: _Made, node: fx.Node, target: Machine, backward: bool) -> None:
 
 
 def _of_numbers(ways: tuple[Signature, ...], around: list[Tensor]) -> tuple[Signature, ...]:
-    """Return the signatures without those whose partial tensors cannot be added up."""
+    """Return the signatures without partial sums of tensors that cannot be added."""
     return tuple(
         way
         for way in ways
@@ -310,3 +313,74 @@ def _flops(node: fx.Node) -> float:
 
     args, kwargs = fx.map_arg(node.args, value), fx.map_arg(node.kwargs, value)
     return float(count(*args, **kwargs, out_val=node.meta["val"]))
+
+
+def operator_seconds(
+    traced: TrainingGraph, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Mapping[str, float]:
+    """Return the median seconds of each call of a training graph, by its node's name.
+
+    The graph runs again and again on the model's numbers, as `measure_kernels` does it.
+
+    Raises
+    ------
+    InputError
+        If the model is not on a CPU, or fails when it runs.
+    """
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    inputs = {f"input {k}": value for k, value in enumerate(tensors((args, dict(kwargs))))}
+    values = {name: value.detach() for name, value in (state | inputs).items()}
+    values |= traced.constants
+    if any(value.device.type != "cpu" for value in values.values()):
+        raise InputError("model: operators are measured on CPUs alone; give --estimate")
+    clock = host_clock(torch.device("cpu"))
+    seconds: dict[str, list[float]] = {}
+
+    class Timed(fx.Interpreter):  # type: ignore[misc]
+        def run_node(self, node: fx.Node) -> Any:
+            begun = clock()
+            made = super().run_node(node)
+            if node.op == "call_function" and node.target is not python_operator.getitem:
+                seconds.setdefault(node.name, []).append(clock() - begun)
+            return made
+
+    running = Timed(fx.GraphModule(nn.Module(), traced.graph))
+    placeholders = [node for node in traced.graph.nodes if node.op == "placeholder"]
+    until, runs = time.perf_counter() + BUDGET_S, 0
+    while runs < WARM_UP + FEWEST_RUNS or (runs < MOST_RUNS and time.perf_counter() < until):
+        given = [values.get(traced.names.get(node.name, "")) for node in placeholders]
+        for k, node in enumerate(placeholders):
+            if node.name in traced.resident:  # statistics change
+                given[k] = values[traced.names[node.name]].clone()
+        try:
+            with torch.no_grad():
+                running.run(*given, enable_io_processing=False)
+        except RuntimeError as error:
+            reason = reason_of(error, model)
+            raise InputError(f"model: it fails when it runs: {reason}") from None
+        runs += 1
+    return {name: statistics.median(each[WARM_UP:]) for name, each in seconds.items()}
+
+
+def as_measured(program: TensorProgram, seconds: Mapping[str, float]) -> TensorProgram:
+    """Return a program priced by a CPU core's roofline with times as they were measured, in ms.
+
+    What a view takes is what any call takes that computes nothing; it does not shrink. The rest
+    of an operator's time shrinks with its work, or with its bytes, in the roofline's proportion.
+    """
+    views = [seconds[str(o.name)] for o in program.operators if o.view and o.name in seconds]
+    call = 1e3 * statistics.median(views) if views else 0.0
+
+    def measured(one: Operator) -> Operator:
+        if one.name not in seconds:
+            return one
+        taken = 1e3 * seconds[str(one.name)]
+        if one.view:
+            return replace(one, fixed=taken)
+        fixed = min(taken, call)
+        # without either, bytes: a call whose tensors are empty, or hold what is no number
+        compute, memory = one.compute, one.memory or float(one.compute == 0)
+        factor = (taken - fixed) / max(compute, memory)
+        return replace(one, fixed=fixed, compute=factor * compute, memory=factor * memory)
+
+    return TensorProgram(program.tensors, tuple(map(measured, program.operators)))

@@ -1,10 +1,20 @@
-"""The rules: for each ATen operator the letters of its tensors, by what it computes.
+"""Splitting rules of ATen operators: the axes of their tensors by letters.
 
 All are tested on numbers, part by part (`tests/runtime/execution/test_local_operators.py`).
+
+*Exchanges*: operators that a device cannot compute on its part alone. Some need statistics of the
+whole axis, which the devices add up meanwhile (batch normalisation, softmax along a split axis, the
+mean of a loss); some must know which part of an axis they have (rows of an embedding, classes of a
+loss). `runtime/execution/sharded/local.py` computes them so.
+
+*Picks*: operators that pick, put or compare along one axis, which is not split: experts' routers.
+The elements they pick depend on data, so that no device can tell from a part of that axis the
+positions of the others. All other axes can be split.
 """
 
 from __future__ import annotations
 
+import math
 import string
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,11 +22,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...model.sharding.program import Signature
-from .exchanges import EXCHANGES
+from ...model.sharding.program import COPIED, PARTIAL, Signature
 from .letters import Maker, Rule, Shape, signatures
-from .picks import PICKS
-from .views import view_signatures
+
+#: Letters of the axis, which cannot be split, in what is picked from, where, and what is put there.
+_WHOLE, _PICKED, _PUT = "A", "B", "C"
+
+#: Bytes of a statistic.
+_FLOAT = 4.0
 
 #: Letters of axes that differ and cannot be split: from here on.
 _OTHERS = 0x4E00
@@ -105,14 +118,14 @@ def signatures_of(
 
 
 def name_of(node: fx.Node) -> str:
-    """Return what ATen calls the operator of a node; one that works in place as if it did not."""
+    """Return the ATen name of a node's operator, without the mark of in-place variants."""
     packet = getattr(node.target, "overloadpacket", None)
     name = getattr(packet, "__name__", str(node.target))
     return name[:-1] if name.endswith("_") and not name.endswith("__") else name
 
 
 def is_pointwise(node: fx.Node) -> bool:
-    """Whether every element that a node makes depends on those at its place alone."""
+    """Whether a node's operator is elementwise."""
     tags = getattr(node.target, "tags", ())
     random = torch.Tag.nondeterministic_seeded in tags
     return (torch.Tag.pointwise in tags or name_of(node) in POINTWISE) and not random
@@ -135,7 +148,7 @@ def _letters(count: int, capital: Sequence[int] = ()) -> str:
 
 
 def _axes(given: Any, count: int) -> list[int]:
-    """Return axes as numbers from 0; none stands for all."""
+    """Return axes as numbers from 0; all if none is given."""
     listed = [given] if isinstance(given, int) else list(given or range(count))
     return [axis % count for axis in listed] if count else []
 
@@ -315,9 +328,259 @@ def _attention_backward(_: fx.Node, inputs: Sequence[Shape], __: Sequence[Shape]
 
 
 def _by_row(query: Shape, statistics: Shape) -> str:
-    """Letters of what attention keeps of each row: some kernels have rows first, others heads."""
+    """Letters of attention's saved row statistics, rows or heads first by kernel."""
     return "bhQ" if statistics == query[:3] else "bQh"
 
+
+def _batch_norm(node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule:
+    """Sums and sums of squares of each channel are added up where samples are split."""
+    data = "nc" + "YXUV"[: len(inputs[0]) - 2]
+    training = bool(node.args[5])
+    channels = ("c" if training else "Z",) * (len(outputs) - 1)
+    texts = (data, *("c",) * (len(inputs) - 1))
+    if not training:
+        return Rule(texts, (data, *channels))
+    apart = [("n", k) for k in range(1, len(outputs))]
+    return Rule(
+        texts,
+        (data, *channels),
+        apart=tuple(apart),
+        reduced=(("n", 2 * _FLOAT * inputs[0][1]),),
+    )
+
+
+def _batch_norm_backward(node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule:
+    """Batch norm's backward pass: gradients of weight and bias are partial sums."""
+    data = "nc" + "YXUV"[: len(inputs[0]) - 2]
+    training = bool(node.args[7])
+    read = tuple(
+        data if len(shape) == len(data) else "c" if shape == inputs[0][1:2] else "Z"
+        for shape in inputs
+    )
+    made = tuple(data if len(shape) == len(data) else "c" for shape in outputs)
+    if not training:
+        return Rule(read, made)
+    apart = tuple(("n", k) for k, text in enumerate(made) if text == "c")
+    return Rule(read, made, apart=apart, reduced=(("n", 2 * _FLOAT * inputs[0][1]),))
+
+
+def _softmax(values: int, at: int) -> Maker:
+    """Softmax along an axis, which may be split: `values` of each row are added up then."""
+
+    def rule(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule:
+        given: Any = node.args[at]
+        axis = given % len(inputs[0])
+        letters = string.ascii_lowercase[: len(inputs[0])]
+        rows = math.prod(inputs[0]) / max(inputs[0][axis], 1)
+        reduced = ((letters[axis], values * _FLOAT * rows),)
+        return Rule((letters,) * len(inputs), (letters,), reduced=reduced)
+
+    return rule
+
+
+def _loss(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule | None:
+    """A loss of log-probabilities; the number of samples that count is added up."""
+    if len(inputs[0]) != 2 or len(inputs) != 2 or node.args[3] == 0:
+        return None
+    apart = (("n", 1), ("c", 1))
+    return Rule(("nc", "n"), ("", ""), apart=apart, reduced=(("n", _FLOAT),))
+
+
+def _loss_backward(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule | None:
+    if len(inputs[1]) != 2 or len(inputs) != 4 or node.args[4] == 0:
+        return None
+    return Rule(("", "nc", "n", ""), ("nc",), ((0,),))
+
+
+def _embedding(_: fx.Node, inputs: Sequence[Shape], __: Sequence[Shape]) -> Rule:
+    letters = string.ascii_lowercase[: len(inputs[1])]
+    return Rule(("vz", letters), (f"{letters}z",), ((0,),))
+
+
+def _embedding_backward(_: fx.Node, inputs: Sequence[Shape], __: Sequence[Shape]) -> Rule:
+    letters = string.ascii_lowercase[: len(inputs[1])]
+    return Rule((f"{letters}z", letters), ("vz",), ((0,),))
+
+
+def _axis(node: fx.Node, at: int, default: int, count: int) -> int:
+    given: Any = node.args[at] if len(node.args) > at else node.kwargs.get("dim", default)
+    return int(given) % max(count, 1)
+
+
+def _texts(shapes: Sequence[Shape], axis: int, letters: str) -> tuple[str, ...] | None:
+    """Return letters of tensors that differ along one axis alone; None if others differ."""
+    count = len(shapes[0])
+    others = {shape[:axis] + shape[axis + 1 :] for shape in shapes}
+    if len(others) > 1 or any(len(shape) != count for shape in shapes):
+        return None
+    plain = string.ascii_lowercase[:count]
+    return tuple(f"{plain[:axis]}{one}{plain[axis + 1 :]}" for one in letters)
+
+
+def _safe_softmax(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule | None:
+    texts = _texts(inputs, _axis(node, 1, -1, len(inputs[0])), _WHOLE)
+    return None if texts is None else Rule(texts, texts)
+
+
+def _topk(node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule | None:
+    axis = _axis(node, 2, -1, len(inputs[0]))
+    texts = _texts((*inputs, outputs[0]), axis, _WHOLE + _PICKED)
+    return None if texts is None else Rule(texts[:1], texts[1:] * 2)
+
+
+def _gather(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule | None:
+    texts = _texts(inputs, _axis(node, 1, 0, len(inputs[0])), _WHOLE + _PICKED)
+    return None if texts is None else Rule(texts, texts[1:], ((0,),))
+
+
+def _scatter(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule | None:
+    """Scatter: the source may be longer than the index, or a number."""
+    axis = _axis(node, 1, 0, len(inputs[0]))
+    texts = _texts(inputs, axis, (_WHOLE + _PICKED + _PUT)[: len(inputs)])
+    if texts is None or (len(inputs) == 3 and inputs[1] != inputs[2]):
+        return None
+    return Rule(texts, texts[:1], ((0, 2),) if len(inputs) == 3 else ())
+
+
+def _index_add(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule | None:
+    texts = _texts((inputs[0], inputs[2]), _axis(node, 1, 0, len(inputs[0])), _WHOLE + _PICKED)
+    return None if texts is None else Rule((texts[0], _PICKED, texts[1]), texts[:1], ((0, 2),))
+
+
+def _index_select(node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule | None:
+    axis = _axis(node, 1, 0, len(inputs[0]))
+    texts = _texts((inputs[0], outputs[0]), axis, _WHOLE + _PICKED)
+    return None if texts is None else Rule((texts[0], _PICKED), texts[1:], ((0,),))
+
+
+def _index(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule | None:
+    """Rows of a tensor by a list of their numbers: the list can be split, too."""
+    if not _by_rows(node, inputs):
+        return None
+    rest = string.ascii_lowercase[1 : len(inputs[0])]
+    return Rule((f"{_WHOLE}{rest}", "a"), (f"a{rest}",), ((0,),))
+
+
+def _index_put(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule | None:
+    """Index put: rows may be added to; overwriting depends on the order."""
+    if not _by_rows(node, inputs) or True not in node.args[3:]:
+        return None
+    rest = string.ascii_lowercase[1 : len(inputs[0])]
+    if inputs[2] != (*inputs[1], *inputs[0][1:]):
+        return None
+    whole = f"{_WHOLE}{rest}"
+    return Rule((whole, "a", f"a{rest}"), (whole,), ((0, 2),), additive=(0,))
+
+
+def _by_rows(node: fx.Node, inputs: Sequence[Shape]) -> bool:
+    """Whether the tensor is indexed along its first axis alone, by one index tensor."""
+    indices: Any = node.args[1]
+    return len(indices) == 1 and len(inputs[1]) == 1
+
+
+def _cumsum(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule | None:
+    texts = _texts(inputs, _axis(node, 1, 0, len(inputs[0])), _WHOLE)
+    return None if texts is None else Rule(texts, texts, ((0,),))
+
+
+def _pad(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule:
+    """Axes that become longer stay whole."""
+    count = len(inputs[0])
+    before = [*string.ascii_lowercase[:count]]
+    after = list(before)
+    for axis in range(count - len(node.args[1]) // 2, count):
+        before[axis], after[axis] = chr(ord("A") + 2 * axis), chr(ord("B") + 2 * axis)
+    value = node.args[2] if len(node.args) > 2 else 0
+    return Rule(("".join(before),), ("".join(after),), ((0,),) if value == 0 else ())
+
+
+def _mse_loss(_: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Rule | None:
+    """A mean over parts is one of theirs, divided by their number when it is computed."""
+    letters = string.ascii_lowercase[: len(inputs[0])]
+    if inputs[0] != inputs[1]:
+        return None
+    return Rule((letters, letters), (letters if outputs[0] == inputs[0] else "",))
+
+
+def _mse_loss_backward(_: fx.Node, inputs: Sequence[Shape], __: Sequence[Shape]) -> Rule | None:
+    letters = string.ascii_lowercase[: len(inputs[1])]
+    if inputs[1] != inputs[2]:
+        return None
+    gradient = letters if inputs[0] == inputs[1] else ""
+    return Rule((gradient, letters, letters), (letters,), ((0,),))
+
+
+def view_signatures(before: Shape, after: Shape) -> tuple[Signature, ...]:
+    """Return the signatures of a view with another shape.
+
+    Axes that are joined or parted form a group; a group can be split along its first axes, where
+    the parts divide both. Everything that is linear may be partial.
+    """
+    found: dict[str, Signature] = {}
+    for i, j in _leading(before, after):
+        extent = math.gcd(before[i], after[j])
+        if extent > 1:
+            one = Signature((i,), (j,), extent)
+            found.setdefault(one.text, one)
+    for kind in (PARTIAL, COPIED):
+        one = Signature((kind,), (kind,))
+        found[one.text] = one
+    return tuple(found.values())
+
+
+def _leading(before: Shape, after: Shape) -> list[tuple[int, int]]:
+    """Return the first axis of each group of axes, before and after; those of extent 1 left out."""
+    pairs = []
+    one, other = _wide(before), _wide(after)
+    while one and other:
+        (i, left), (j, right) = one.pop(0), other.pop(0)
+        pairs.append((i, j))
+        while left != right:
+            rest = one if left < right else other
+            if not rest:
+                return pairs
+            _, extent = rest.pop(0)
+            if left < right:
+                left *= extent
+            else:
+                right *= extent
+    return pairs
+
+
+def _wide(shape: Sequence[int]) -> list[tuple[int, int]]:
+    return [(axis, extent) for axis, extent in enumerate(shape) if extent != 1]
+
+
+#: By the operator's name.
+PICKS: Mapping[str, Maker] = {
+    "_safe_softmax": _safe_softmax,
+    "topk": _topk,
+    "gather": _gather,
+    "scatter": _scatter,
+    "scatter_add": _scatter,
+    "index_add": _index_add,
+    "index_select": _index_select,
+    "index": _index,
+    "index_put": _index_put,
+    "cumsum": _cumsum,
+    "constant_pad_nd": _pad,
+    "mse_loss": _mse_loss,
+    "mse_loss_backward": _mse_loss_backward,
+}
+
+#: By the operator's name.
+EXCHANGES: Mapping[str, Maker] = {
+    "native_batch_norm": _batch_norm,
+    "native_batch_norm_backward": _batch_norm_backward,
+    "_softmax": _softmax(2, 1),
+    "_log_softmax": _softmax(2, 1),
+    "_softmax_backward_data": _softmax(1, 2),
+    "_log_softmax_backward_data": _softmax(1, 2),
+    "nll_loss_forward": _loss,
+    "nll_loss_backward": _loss_backward,
+    "embedding": _embedding,
+    "embedding_dense_backward": _embedding_backward,
+}
 
 _MAKERS: Mapping[str, Maker] = {
     "transpose": _transpose,

@@ -1,4 +1,4 @@
-"""The training graph of a model: loss and gradients as one graph of ATen operators."""
+"""Training graphs of models: loss and gradients as one graph of ATen operators."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_map
 
 from ...common.errors import InputError
+from ..tracing.fake_tensors import as_fake, swapped_tensors
 from ..tracing.leaves import loss_of, tensors
-from ..tracing.regions import check_operators
+from ..tracing.trace import check_operators
 from ..tracing.traced import as_exported, quiet, reason_of
 from ..tracing.unchanged import unchanged
-from ..tracing.without_numbers import swapped, without_numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +69,7 @@ class TrainingGraph:
 def training_graph(
     model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> TrainingGraph:
-    """Trace loss and gradients on tensors without numbers; nothing is computed.
+    """Trace loss and gradients on fake tensors; nothing is computed.
 
     A model whose output is no loss is trained on the sum of its outputs.
 
@@ -79,14 +79,14 @@ def training_graph(
         If it cannot be traced: the reason.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    weights, buffers = state_without_numbers(model, mode)
+    weights, buffers = fake_state(model, mode)
     given, named = tree_map(lambda x: _detached(x, mode), (args, dict(kwargs)))
     trained = {name: value for name, value in weights.items() if value.requires_grad}
 
     def step(
         weights: dict[str, Any], buffers: dict[str, Any], given: Any, named: Any
     ) -> tuple[Any, Any]:
-        with holding(model, {**weights, **buffers}):
+        with swapped_state(model, {**weights, **buffers}):
             losses = loss_of(tensors(model(*given, **named)))
             if not losses:
                 raise InputError(f"{type(model).__name__}: no output depends on its parameters")
@@ -116,13 +116,11 @@ def training_graph(
 
 
 def _detached(value: Any, mode: FakeTensorMode) -> Any:
-    return without_numbers(value.detach(), mode) if isinstance(value, torch.Tensor) else value
+    return as_fake(value.detach(), mode) if isinstance(value, torch.Tensor) else value
 
 
-def state_without_numbers(
-    model: nn.Module, mode: FakeTensorMode
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what stands for the parameters and buffers of a model, by their names."""
+def fake_state(model: nn.Module, mode: FakeTensorMode) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return fake tensors for the parameters and buffers of a model, by name."""
     weights = {
         name: _detached(value, mode).requires_grad_(value.requires_grad)
         for name, value in model.named_parameters()
@@ -131,11 +129,11 @@ def state_without_numbers(
 
 
 @contextmanager
-def holding(model: nn.Module, state: Mapping[str, torch.Tensor]) -> Iterator[None]:
-    """Let a model hold other parameters and buffers; its backward pass may read them, too."""
+def swapped_state(model: nn.Module, state: Mapping[str, torch.Tensor]) -> Iterator[None]:
+    """Replace a model's parameters and buffers within the block, its backward pass too."""
     own = (*model.named_parameters(), *model.named_buffers())
     others = {id(value): state[name] for name, value in own}
-    with swapped(model, lambda value: others[id(value)]):
+    with swapped_tensors(model, lambda value: others[id(value)]):
         yield
 
 
@@ -146,7 +144,7 @@ def named_graph(
     trained: list[str],
     given: Any,
 ) -> TrainingGraph:
-    """Return a graph that returns losses and the gradients of what is trained, with its names."""
+    """Return a graph of losses and gradients, and the names of the trained parameters."""
     check_operators(module)
     graph, inputs = module.graph, tensors(given)
     called = [*weights, *buffers, *(f"input {k}" for k in range(len(inputs)))]
@@ -200,7 +198,7 @@ def _lifted(module: fx.GraphModule, names: dict[str, str]) -> dict[str, torch.Te
 
 
 def _changed(node: fx.Node) -> fx.Node:
-    """Return what a call adds to in place, maybe after others that did."""
+    """Return the tensor that a chain of in-place additions changes."""
     while node.target is torch.ops.aten.add_.Tensor:
         node = node.args[0]
     return node

@@ -1,1 +1,1 @@
-"""From a module to an fx graph, whatever `torch.export` says."""
+"""Tracing of modules to fx graphs, also where `torch.export` fails."""

@@ -1,15 +1,21 @@
-"""Exports a model around the parts that `torch.export` cannot follow, or whose backward pass it
-would lose.
+"""Export of models around parts that `torch.export` cannot follow or whose gradients it loses.
 
 A module at fault runs as it is, with all modules of its class; if no border can be drawn around it,
 so does the module that calls it. Autograd functions and calls under activation checkpointing are
-parts by themselves.
+parts by themselves. The model first runs on its inputs, and the outputs of every part are recorded;
+then it is exported with an operator in the place of each part; at last a call of the part itself
+replaces the operator.
+
+Custom backward passes are found because a graph of operators has the forward pass only, from which
+autograd derives the backward pass: an autograd function derives it in its own way, and
+checkpointing (or another use of saved-tensor hooks) recomputes tensors that it did not save.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from functools import partial, wraps
 from types import CellType, FunctionType, MethodType
 from typing import Any
@@ -17,15 +23,193 @@ from typing import Any
 import torch
 import torch.utils.checkpoint
 from torch import fx, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from ...common.errors import InputError
-from .hidden import OF_TORCH, BackwardLost, replaced
-from .leaves import look_into, tensors
+from .fake_tensors import has_no_data, mode_of
+from .leaves import is_fixed, is_plain, look_into, tensors
 from .traced import Traced, fault, flat_inputs, parameters_of, quiet, why_of
 from .unchanged import unchanged
-from .whole import PartRecorder
-from .without_numbers import has_no_numbers, mode_of
+
+#: Modules whose autograd functions are torch's own; operators keep these, and it exports them.
+OF_TORCH = ("torch._library", "torch._higher_order_ops", "torch._functorch", "torch._dynamo")
+
+
+class BackwardLost(Exception):
+    """A part of the model has a backward pass that a graph of operators does not keep."""
+
+
+#: Size of a tensor; None where it depends on the numbers of the inputs.
+Shape = tuple[int | None, ...]
+_library = torch.library.Library("stagecut", "FRAGMENT")
+
+
+_library.define("part(Tensor[] given, int number) -> Tensor[]")
+
+
+class NoBorder(Exception):
+    """Error: a module cannot be a part, as its inputs or outputs are more than tensors."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(why)
+        self.path = path
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A nested value without its tensors."""
+
+    spec: TreeSpec
+    leaves: tuple[Any, ...]
+
+    def filled(self, tensors: Iterable[torch.Tensor]) -> Any:
+        """Return the value with tensors in it."""
+        waiting = iter(tensors)
+        leaves = [next(waiting) if leaf is _TENSOR else leaf for leaf in self.leaves]
+        return tree_unflatten(leaves, self.spec)
+
+
+@dataclass
+class PartCall:
+    """A call of a part.
+
+    Parameters
+    ----------
+    name
+        Path of its module, or what else it is called.
+    why
+        What keeps it from being taken apart.
+    entry
+        What runs.
+    carriers
+        Modules, parameters and buffers that it uses, by their names in the model.
+    made, shapes, empty
+        What it returns; the shapes of its tensors; and tensors without memory of their types.
+    given
+        What it takes when it is exported.
+    recomputes
+        Whether it computes in the backward pass what its forward pass did not keep.
+    """
+
+    name: str
+    why: str
+    entry: Callable[..., Any]
+    carriers: tuple[str, ...]
+    made: _Form
+    shapes: list[Shape]
+    empty: list[torch.Tensor]
+    given: _Form | None = None
+    recomputes: bool = False
+
+
+class PartRecorder:
+    """Notes the parts of a model when it runs, and stands in for them when it is exported."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.found: list[PartCall] = []
+        self.inside = False
+        self.recomputes = False
+        self.model = model
+        self._next: int | None = None
+
+    def call(
+        self,
+        name: str,
+        why: str,
+        entry: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        carriers: tuple[str, ...] | None = None,
+        more: tuple[str, ...] = (),
+    ) -> Any:
+        """Call the part.
+
+        Parameters
+        ----------
+        carriers, more
+            What it uses; default: the modules that it calls, and what is said in `more`.
+        """
+        if self.inside:
+            return entry(*args, **kwargs)
+        if self._next is not None:
+            return self._stand_in(name, args, kwargs)
+        self.inside, self.recomputes = True, False
+        called: list[nn.Module] = []
+        try:
+            with _called(called):
+                out = entry(*args, **kwargs)
+        finally:
+            self.inside = False
+        if carriers is None:
+            paths = {module: path for path, module in self.model.named_modules()}
+            found = dict.fromkeys(paths[m] for m in called if m in paths)
+            carriers = (*found, *more)
+        given, made = _flat(name, out)
+        shapes: list[Shape] = [tuple(map(int, t.shape)) for t in given]
+        empty = [t.detach().new_empty(0) for t in given]
+        part = PartCall(name, why, entry, carriers, made, shapes, empty, recomputes=self.recomputes)
+        self.found.append(part)
+        return out
+
+    def compare(self, other: PartRecorder) -> None:
+        """Compare with a run on other numbers to find values that depend on them."""
+        for part, again in zip(self.found, other.found, strict=False):
+            if part.name != again.name:
+                return  # the export will find that the way depends on the numbers
+            if part.made != again.made:
+                raise NoBorder(part.name, "what it returns beside tensors depends on numbers")
+            part.shapes = [
+                tuple(a if a == b else None for a, b in zip(one, two, strict=True))
+                for one, two in zip(part.shapes, again.shapes, strict=True)
+            ]
+
+    @contextmanager
+    def standing_in(self) -> Iterator[None]:
+        """Replace calls of parts by operators within the block."""
+        self._next = 0
+        _STANDING_IN.append(self)
+        try:
+            yield
+        finally:
+            _STANDING_IN.pop()
+
+    def _stand_in(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        assert self._next is not None
+        number, self._next = self._next, self._next + 1
+        if number >= len(self.found) or self.found[number].name != name:
+            raise RuntimeError(f"{name} is called when traced, and not when run")
+        part = self.found[number]
+        given, part.given = _flat(name, (args, dict(kwargs)), is_fixed)
+        return part.made.filled(torch.ops.stagecut.part.default(given, number))
+
+    def put_in(self, module: fx.GraphModule) -> None:
+        """Replace the operators of a graph by calls of the parts."""
+        vars(module)["_of_model"] = self.model  # no part of it, but what its parts may change
+        for path in dict.fromkeys(path for part in self.found for path in part.carriers):
+            with suppress(AttributeError):  # parameters are there already
+                module.add_submodule(path, self.model.get_submodule(path))
+        for n in list(module.graph.nodes):
+            if n.target is not torch.ops.stagecut.part.default:
+                continue
+            part = self.found[n.args[1]]
+            with module.graph.inserting_before(n):
+                carriers = [module.graph.get_attr(path) for path in part.carriers]
+                new = module.graph.create_node(
+                    "call_function",
+                    _caller(part),
+                    (tuple(carriers), *n.args[0]),
+                    name=part.name.replace(".", "_"),
+                )
+            new.meta = n.meta
+            n.replace_all_uses_with(new)
+            module.graph.erase_node(n)
+        module.recompile()
+
+
+#: The parts that are stood in for.
+_STANDING_IN: list[PartRecorder] = []
+_TENSOR = object()
 
 #: Makes a graph of a model, while the parts are stood in for.
 Export = Callable[[], fx.GraphModule]
@@ -64,7 +248,7 @@ def export_around(
             if not path:
                 return None
             reason = whole.get(getattr(error, "path", ""), why_of(error, model))
-            whole |= dict.fromkeys(_alike(model, path), reason)
+            whole |= dict.fromkeys(_paths_of_class(model, path), reason)
         try:
             return _exported(model, args, kwargs, training, whole, export)
         except Exception as again:  # any code of the model may run here, and fail in any way
@@ -108,12 +292,14 @@ def _exported(
         unchanged(model, (args, kwargs)),
         quiet(),
         parts.standing_in(),
-        _apart(model, parts, whole, training),
+        _intercepted(model, parts, whole, training),
     ):
         module = export()
     parts.put_in(module)
     given = flat_inputs(args, kwargs)
-    return Traced(module, given, parameters_of(model), "torch.export in parts", _said(parts))
+    return Traced(
+        module, given, parameters_of(model), "torch.export in parts", _reasons_text(parts)
+    )
 
 
 def _rehearsed(
@@ -125,11 +311,14 @@ def _rehearsed(
 ) -> PartRecorder:
     """Run a model on its inputs, and on others like them, and note its parts."""
     parts = PartRecorder(model)
-    with _run_again(model, (args, kwargs), training), _apart(model, parts, whole, training):
+    with _run_again(model, (args, kwargs), training), _intercepted(model, parts, whole, training):
         model(*args, **kwargs)
-    for other in (_near, _turned):
+    for other in (_perturbed, _permuted):
         again = PartRecorder(model)
-        with _run_again(model, (args, kwargs), training), _apart(model, again, whole, training):
+        with (
+            _run_again(model, (args, kwargs), training),
+            _intercepted(model, again, whole, training),
+        ):
             given, named = tree_map(other, (args, dict(kwargs)))
             # Such numbers may be nonsense to the model, and it may raise anything. What it reached
             # is compared; a size that depends on numbers beyond that ends a run, which names it.
@@ -142,24 +331,24 @@ def _rehearsed(
 @contextmanager
 def _run_again(model: nn.Module, inputs: Any, training: bool) -> Iterator[None]:
     held = (*model.parameters(), *model.buffers(), *tensors(inputs))
-    mode = mode_of(held) if has_no_numbers(held) else nullcontext()
+    mode = mode_of(held) if has_no_data(held) else nullcontext()
     with unchanged(model, inputs), quiet(), torch.set_grad_enabled(training), mode:
         yield
 
 
-def _near(value: Any) -> Any:
+def _perturbed(value: Any) -> Any:
     """Return other numbers of about the same size."""
     if isinstance(value, torch.Tensor) and value.is_floating_point():
         return value * (1 + 0.05 * torch.randn_like(value))
     return value
 
 
-def _turned(value: Any) -> Any:
+def _permuted(value: Any) -> Any:
     """Return the same numbers in another order."""
     return value.flip(-1) if isinstance(value, torch.Tensor) and value.dim() else value
 
 
-def _said(parts: PartRecorder) -> str:
+def _reasons_text(parts: PartRecorder) -> str:
     """Return the parts by their reasons, in one line."""
     names: dict[str, list[str]] = {}
     for part in parts.found:
@@ -178,7 +367,7 @@ def _at_fault(error: Exception, model: nn.Module) -> str:
     return "" if where is None else where[0]
 
 
-def _alike(model: nn.Module, path: str) -> list[str]:
+def _paths_of_class(model: nn.Module, path: str) -> list[str]:
     """Return the paths of all modules of a class; of torch's own, which are containers, of one."""
     kind = type(model.get_submodule(path))
     if kind.__module__.startswith("torch."):
@@ -187,10 +376,10 @@ def _alike(model: nn.Module, path: str) -> list[str]:
 
 
 @contextmanager
-def _apart(
+def _intercepted(
     model: nn.Module, parts: PartRecorder, whole: Mapping[str, str], training: bool
 ) -> Iterator[None]:
-    """Let all parts pass through `parts`."""
+    """Replace the calls of all parts by those of `parts`."""
     with ExitStack() as stack:
         for path, why in whole.items():
             stack.enter_context(_module(model.get_submodule(path), path, why, parts))
@@ -201,7 +390,7 @@ def _apart(
 @contextmanager
 def _module(module: nn.Module, path: str, why: str, parts: PartRecorder) -> Iterator[None]:
     own, before = module.forward, vars(module).get("forward")
-    name, carriers = path or type(module).__name__, (path,) if path else _held(module)
+    name, carriers = path or type(module).__name__, (path,) if path else _module_state(module)
 
     @wraps(own)
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -216,15 +405,15 @@ def _module(module: nn.Module, path: str, why: str, parts: PartRecorder) -> Iter
             module.forward = before
 
 
-def _held(model: nn.Module) -> tuple[str, ...]:
-    """Return what a model itself holds: its modules, parameters and buffers."""
+def _module_state(model: nn.Module) -> tuple[str, ...]:
+    """Return a model's modules, parameters and buffers."""
     held = {**model._modules, **model._parameters, **model._buffers}
     return tuple(name for name, value in held.items() if value is not None)
 
 
 @contextmanager
 def _functions(parts: PartRecorder) -> Iterator[None]:
-    """Let autograd functions and checkpointed calls be parts."""
+    """Intercept autograd functions and checkpointed calls as parts."""
     apply = torch.autograd.Function.__dict__["apply"]
 
     def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -241,11 +430,11 @@ def _functions(parts: PartRecorder) -> Iterator[None]:
         if parts.inside:
             return whole(function, *args, use_reentrant=use_reentrant, **kwargs)
         options = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
-        held, make = _opened(function)
+        held, make = _closure(function)
         name, own = _owner(parts.model, function, (held, args, kwargs))
 
         def entry(held: Any, *args: Any, **kwargs: Any) -> Any:
-            return _again(make(held), use_reentrant is not False, options)(*args, **kwargs)
+            return _recomputed(make(held), use_reentrant is not False, options)(*args, **kwargs)
 
         why = "activation checkpointing"
         return parts.call(name, why, entry, (held, *args), kwargs, None, own)
@@ -259,8 +448,8 @@ def _functions(parts: PartRecorder) -> Iterator[None]:
         setattr(whole, "__dynamo_disable", before)
 
 
-def _again(function: Any, reentrant: bool, options: Mapping[str, Any]) -> Callable[..., Any]:
-    """Return what computes a function, and computes it again in the backward pass."""
+def _recomputed(function: Any, reentrant: bool, options: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return a checkpointed function, recomputed in the backward pass."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         if reentrant and not any(getattr(x, "requires_grad", False) for x in tree_leaves(args)):
@@ -273,15 +462,17 @@ def _again(function: Any, reentrant: bool, options: Mapping[str, Any]) -> Callab
     return run
 
 
-def _opened(value: Any, around: tuple[int, ...] = ()) -> tuple[Any, Callable[[Any], Any]]:
-    """Return what a function holds beside its code, and what makes it again from other such values.
+def _closure(value: Any, around: tuple[int, ...] = ()) -> tuple[Any, Callable[[Any], Any]]:
+    """Return a function's closure values and a constructor from other such values.
 
     Tensors may lie in a partial's arguments, a closure, defaults, or an object whose method it is.
     """
     around = (*around, id(value))
 
     def each(values: Any) -> tuple[list[Any], Callable[[Any], list[Any]]]:
-        opened = [_opened(one, around) if id(one) not in around else (one, _same) for one in values]
+        opened = [
+            _closure(one, around) if id(one) not in around else (one, _same) for one in values
+        ]
         return (
             [held for held, _ in opened],
             lambda new: [make(held) for (_, make), held in zip(opened, new, strict=True)],
@@ -336,7 +527,7 @@ def _is_full(cell: CellType) -> bool:
 
 
 def _owner(model: nn.Module, function: Any, given: Any) -> tuple[str, tuple[str, ...]]:
-    """Return what a function is called, and the parameters and buffers of the modules it has."""
+    """Return a function's name, and parameters and buffers of the modules it holds."""
     look_into(given)
     modules = [leaf for leaf in tree_leaves(given) if isinstance(leaf, nn.Module)]
     paths = {id(vars(module)): path for path, module in model.named_modules()}
@@ -349,3 +540,127 @@ def _owner(model: nn.Module, function: Any, given: Any) -> tuple[str, tuple[str,
     )
     name = found[0][0] or type(model).__name__ if found else ""
     return name or str(getattr(function, "__name__", "checkpoint")), held
+
+
+def _outlines(given: list[torch.Tensor], number: int) -> list[torch.Tensor]:  # noqa: ARG001
+    part = _STANDING_IN[-1].found[number]
+    sizes = [
+        [torch.library.get_ctx().new_dynamic_size() if size is None else size for size in shape]
+        for shape in part.shapes
+    ]
+    return [
+        torch.empty(size, dtype=t.dtype, device=t.device)
+        for size, t in zip(sizes, part.empty, strict=True)
+    ]
+
+
+def _caller(part: PartCall) -> Callable[..., Any]:
+    """Return a function of carriers and tensors that runs a part and returns its tensors."""
+    assert part.given is not None
+    form = part.given
+
+    def run(_carriers: tuple[Any, ...], *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        args, kwargs = form.filled(given)
+        made = tensors(part.entry(*args, **kwargs))
+        for tensor, shape in zip(made, part.shapes, strict=True):
+            if not _fits(tensor, shape):
+                raise RuntimeError(
+                    f"{part.name} returned {'×'.join(map(str, tensor.shape))}, and "
+                    f"{'×'.join(map(str, shape))} when it was traced: its sizes depend on numbers"
+                )
+        blocks = {t.untyped_storage()._cdata for t in given}
+        return tuple(t.clone() if t.untyped_storage()._cdata in blocks else t for t in made)
+
+    run.__name__ = part.name.replace(".", "_")
+    vars(run)["recomputes"] = part.recomputes
+    run.__qualname__ = f"{part.name} {form.spec} {part.made.spec}"
+    return run
+
+
+def _flat(
+    name: str, value: Any, allowed: Callable[[Any], bool] = is_plain
+) -> tuple[list[torch.Tensor], _Form]:
+    """Return the tensors within a part's inputs or outputs, and their structure."""
+    look_into(value)
+    leaves, spec = tree_flatten(value)
+    for leaf in leaves:
+        if not allowed(leaf):
+            raise NoBorder(name, f"a {type(leaf).__name__} goes in or out of it")
+    found = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    rest = (_TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
+    return found, _Form(spec, tuple(rest))
+
+
+def _fits(tensor: torch.Tensor, shape: Shape) -> bool:
+    return len(tensor.shape) == len(shape) and all(
+        size is None or int(now) == size for now, size in zip(tensor.shape, shape, strict=True)
+    )
+
+
+@contextmanager
+def _called(outermost: list[nn.Module]) -> Iterator[None]:
+    """Record the outermost module calls."""
+    depth = 0
+
+    def enter(module: nn.Module, _: Any) -> None:
+        nonlocal depth
+        if depth == 0:
+            outermost.append(module)
+        depth += 1
+
+    def leave(*_: Any) -> None:
+        nonlocal depth
+        depth -= 1
+
+    handles = [
+        register_module_forward_pre_hook(enter),
+        register_module_forward_hook(leave, always_call=True),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def refused() -> Iterator[None]:
+    """Raise `BackwardLost` where the model runs such a part."""
+
+    apply = torch.autograd.Function.__dict__["apply"]
+
+    def refuse(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if cls.__module__.startswith(OF_TORCH):
+            return apply.__get__(None, cls)(*args, **kwargs)
+        raise BackwardLost(
+            f"autograd function {cls.__name__} has a backward pass that an exported graph loses"
+        )
+
+    with replaced(refuse):
+        yield
+
+
+@contextmanager
+def replaced(
+    call: Callable[..., Any], allowed: Callable[[], bool] = lambda: False
+) -> Iterator[None]:
+    """Replace autograd functions by `call`, and refuse saved-tensor hooks unless `allowed`."""
+    function, hooks = torch.autograd.Function, torch.autograd.graph.saved_tensors_hooks
+    apply, enter = function.__dict__["apply"], hooks.__enter__
+
+    def refuse(own: Any) -> Any:
+        if allowed():
+            return enter(own)
+        raise BackwardLost(
+            "activation checkpointing, or another use of saved-tensor hooks, is lost in an "
+            "exported graph"
+        )
+
+    function.apply, hooks.__enter__ = classmethod(call), refuse
+    try:
+        yield
+    finally:
+        function.apply, hooks.__enter__ = apply, enter
+
+
+torch.library.register_fake("stagecut::part", _outlines, lib=_library)

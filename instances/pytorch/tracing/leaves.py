@@ -78,7 +78,7 @@ _CONSTANT = (
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Return what a tensor is below `torch.func`'s wrappers, as `vmap` makes them."""
+    """Return the tensor below `torch.func`'s wrappers, such as those of `vmap`."""
     while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor

@@ -1,25 +1,37 @@
-"""From a module and example inputs to an fx graph of operators."""
+"""Tracing of a module with example inputs to an fx graph of operators.
+
+Where `torch.export` fails at the model's own code, the graph has the operators in the order of
+execution, along the branches taken with these inputs; enough to plan, not to run.
+
+`torch.export` makes one node of a region under autocast or without gradients, however much is in
+it. Here each of its operators becomes a node, in a region of its own; so they can be planned apart,
+and each still runs under the same context.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+import operator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import fx, nn
+from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._pytree import tree_map
+from torch.fx import traceback as notes
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from ...common.errors import InputError
-from .around import export_around, export_uncut
-from .fallback import trace_on_numbers
-from .hidden import refused
+from ...common.units import ON_NUMBERS
+from .around import BackwardLost, export_around, export_uncut, refused
+from .fake_tensors import has_no_data, own
 from .leaves import known, register, tensors
-from .regions import check_operators, cut_regions
-from .traced import Traced, flat_inputs, parameters_of, quiet, why_of
+from .traced import Traced, flat_inputs, parameters_of, quiet, reason_of, why_of
 from .unchanged import unchanged
-from .without_numbers import own
+
+_REGIONS = frozenset({"wrap_with_autocast", "wrap_with_set_grad_enabled"})
 
 
 def trace(
@@ -117,3 +129,182 @@ def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         raise NotImplementedError("a tensor that the model makes became a constant without numbers")
     cut_regions(module)
     return module
+
+
+def trace_on_numbers(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    training: bool,
+    because: str,
+) -> Traced:
+    """Trace a model that cannot be exported.
+
+    Parameters
+    ----------
+    because
+        Why not.
+
+    Raises
+    ------
+    InputError
+        If nothing else works either.
+    """
+    try:
+        with unchanged(model, (args, kwargs)), quiet(), torch.set_grad_enabled(training):
+            graph = _on_numbers(model, args, kwargs)
+    except Exception as error:  # any code of the model may run here
+        if has_no_data((*model.parameters(), *tensors((args, dict(kwargs))))):
+            raise InputError(
+                f"model: torch.export failed: {because}; on the device meta nothing else helps"
+            ) from None
+        try:
+            with unchanged(model, (args, kwargs)), quiet(), torch.set_grad_enabled(training):
+                model(*args, **kwargs)
+        except Exception as own:
+            raise InputError(f"model: it fails on its inputs: {reason_of(own, model)}") from None
+        raise InputError(
+            f"model: torch.export failed: {because}; operator by operator it fails, too: "
+            f"{reason_of(error, model)}"
+        ) from None
+    if because.startswith(BackwardLost.__name__):
+        because += "; its backward pass is taken as autograd derives it from the operators"
+    given = flat_inputs(args, kwargs)
+    return Traced(graph, given, parameters_of(model), ON_NUMBERS, because)
+
+
+def _on_numbers(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> fx.GraphModule:
+    """Trace the operators that run on these inputs."""
+    flat, form = tree_flatten((args, dict(kwargs)))
+
+    def call(*leaves: Any) -> Any:
+        given, named = tree_unflatten(list(leaves), form)
+        out = model(*given, **named)
+        return out if known(out) else tuple(tensors(out))
+
+    with _annotated(model):
+        traced = make_fx(
+            call, tracing_mode="real", pre_dispatch=True, _error_on_data_dependent_ops=False
+        )
+        graph: fx.GraphModule = traced(*flat)
+    if any(t.grad_fn is not None for t in tensors(list(vars(graph).values()))):
+        raise NotImplementedError("the model differentiates itself; the result became a constant")
+    return graph
+
+
+@contextmanager
+def _annotated(model: nn.Module) -> Iterator[None]:
+    """Annotate the nodes of a graph under construction with their modules."""
+    inside: list[str] = []
+
+    def show() -> None:
+        notes.current_meta["nn_module_stack"] = {path: (path, None) for path in inside}
+
+    def enter(path: str) -> None:
+        inside.append(path)
+        show()
+
+    def leave() -> None:
+        inside.pop()
+        show()
+
+    handles: list[Any] = []
+    for path, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            continue  # it takes no hooks
+        handles += [
+            module.register_forward_pre_hook(lambda *_, path=path: enter(path)),
+            module.register_forward_hook(lambda *_: leave()),
+        ]
+    try:
+        with notes.preserve_node_meta():
+            yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def check_operators(module: fx.GraphModule) -> None:
+    """Refuse operators that hold graphs, other than regions: nothing looks into those.
+
+    Raises
+    ------
+    InputError
+        If there is one: which, and in which module's code.
+    """
+    graphs = [inner.graph for inner in module.modules() if isinstance(inner, fx.GraphModule)]
+    for n in (n for graph in graphs for n in graph.nodes):
+        if isinstance(n.target, HigherOrderOperator) and n.target.name() not in _REGIONS:
+            stack = n.meta.get("nn_module_stack") or {}
+            path = next(
+                (str(p).removeprefix("L['self'].") for p, _ in reversed(stack.values())), ""
+            )
+            where = f"module {path}" if path else "the model's own code"
+            raise InputError(
+                f"model: torch's operator {n.target.name()} (in {where}) holds a graph of its own, "
+                "which is not looked into; write it with plain operators (for cond: both branches, "
+                "and torch.where)"
+            )
+
+
+def cut_regions(module: fx.GraphModule) -> None:
+    """Cut all regions of a graph, in place."""
+    for n in list(module.graph.nodes):
+        if isinstance(n.target, HigherOrderOperator) and n.target.name() in _REGIONS:
+            _cut(module, n)
+    module.recompile()
+
+
+def _cut(module: fx.GraphModule, region: fx.Node) -> None:
+    if not all(user.target is operator.getitem for user in region.users):
+        return
+    at = next(i for i, arg in enumerate(region.args) if _is_graph(module, arg))
+    name = str(region.args[at].target)
+    inner: fx.GraphModule = module.get_submodule(name)
+    outer = dict(zip(inner.graph.find_nodes(op="placeholder"), region.args[at + 1 :], strict=True))
+    with module.graph.inserting_before(region):
+        for n in inner.graph.nodes:
+            if n.op == "get_attr":
+                outer[n] = module.graph.get_attr(f"{name}.{n.target}")
+            elif n.op == "call_function" and n.target is operator.getitem:
+                outer[n] = module.graph.call_function(n.target, (outer[n.args[0]], n.args[1]))
+            elif n.op == "call_function":
+                alone, given = _alone(inner, n)
+                path = f"{name}_{n.name}"
+                module.add_submodule(path, alone)
+                outer[n] = module.graph.create_node(
+                    "call_function",
+                    region.target,
+                    (*region.args[:at], module.graph.get_attr(path), *(outer[g] for g in given)),
+                    name=n.name,
+                )
+            if n in outer and n.op == "call_function":
+                outer[n].meta |= n.meta
+        (results,) = inner.graph.output_node().args
+    for user in list(region.users):
+        user.replace_all_uses_with(outer[results[user.args[1]]])
+        module.graph.erase_node(user)
+    module.graph.erase_node(region)
+
+
+def _alone(inner: fx.GraphModule, n: fx.Node) -> tuple[fx.GraphModule, list[fx.Node]]:
+    """Return a graph of one operator, and the nodes that it reads."""
+    graph = fx.Graph()
+    given = [g for g in n.all_input_nodes if g.op != "get_attr"]
+    inside = {g: graph.placeholder(g.name) for g in given}
+    for g in n.all_input_nodes:
+        if g.op == "get_attr":
+            inside[g] = graph.get_attr(g.target)
+    graph.output(graph.node_copy(n, inside.__getitem__))
+    return fx.GraphModule(inner, graph), given
+
+
+def _is_graph(module: fx.GraphModule, arg: Any) -> bool:
+    if not isinstance(arg, fx.Node) or arg.op != "get_attr":
+        return False
+    found: Any = module
+    for word in str(arg.target).split("."):
+        found = getattr(found, word)
+    return isinstance(found, fx.GraphModule)

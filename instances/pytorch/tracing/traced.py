@@ -1,4 +1,4 @@
-"""A traced model, whichever way it was traced; and what every way needs."""
+"""Traced models, and helpers shared by all ways of tracing."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class Traced:
 
     @property
     def runs(self) -> bool:
-        """Whether its graph holds for all inputs of these shapes."""
+        """Whether the graph holds for all inputs of these shapes."""
         return self.how != ON_NUMBERS
 
     def attribute(self, target: str) -> Any:
-        """Return what a `get_attr` node finds."""
+        """Return the value of a `get_attr` node."""
         value: Any = self.module
         for name in target.split("."):
             value = getattr(value, name)
@@ -66,7 +66,7 @@ class Traced:
 
 
 def varying(module: fx.GraphModule) -> list[tuple[str, str]]:
-    """Return which nodes take from which others what has no fixed size, or is a number."""
+    """Return node pairs that pass tensors without a fixed size, or numbers."""
     pairs = []
     for n in module.graph.nodes:
         sizes = [
@@ -79,8 +79,8 @@ def varying(module: fx.GraphModule) -> list[tuple[str, str]]:
     return pairs
 
 
-def said_of(traced: Traced) -> str:
-    """Return in one line what keeps a model from being exported as a whole."""
+def export_failure(traced: Traced) -> str:
+    """Return in one line the reason why a model is not exported as a whole."""
     if traced.runs:
         return (
             "these run as they are, uncut, and must return the shapes that they had when traced: "
@@ -103,7 +103,7 @@ def parameters_of(model: nn.Module) -> tuple[tuple[str, nn.Parameter], ...]:
 
 
 def reason_of(error: BaseException, model: nn.Module) -> str:
-    """Return in one line what went wrong, and in which module's code."""
+    """Return an error in one line, with the module at fault."""
     lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
     what = lines[0] if lines else type(error).__name__
     if len(what) > _LONGEST:
@@ -156,7 +156,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def as_exported() -> Iterator[None]:
-    """Let libraries choose what they choose while exported: kernels that need no numbers."""
+    """Make libraries choose the kernels that they choose under `torch.export`."""
     flags = ("_is_compiling_flag", "_is_exporting_flag")
     before = {
         flag: getattr(torch.compiler, flag) for flag in flags if hasattr(torch.compiler, flag)

@@ -1,4 +1,4 @@
-"""Leave a model as it was found, whatever runs meanwhile."""
+"""Restoring of a model's state after it has run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LIBRARIES = (sys.stdlib_module_names | {"torch", "numpy"}) - {"__main__"}
 
 @contextmanager
 def unchanged(model: nn.Module, inputs: Any = ()) -> Iterator[None]:
-    """Put back what running a model changes, when the block ends.
+    """Restore a model, and the random state, when the block ends.
 
     That is: its modules and what they hold (parameters, buffers, hooks, modes, all other
     attributes), the containers and objects that lie in these, such as a configuration, and those in
@@ -75,7 +75,7 @@ def _hooks(parameter: nn.Parameter) -> dict[int, Any] | None:
 
 
 def _keep(root: Any, undo: list[Callable[[], None]]) -> list[torch.Tensor]:
-    """Add to `undo` what puts back all that lies in a value, and return the tensors in it."""
+    """Add restoring calls for a nested value to `undo`, and return its tensors."""
     tensors: list[torch.Tensor] = []
     kept: dict[int, Any] = {}  # holds on to what was seen, so that no number means two
     waiting = [root]
@@ -128,5 +128,5 @@ def _put_back_members(members: Any, before: list[Any]) -> None:
 
 
 def _identical(now: MutableMapping[Any, Any], before: dict[Any, Any]) -> bool:
-    """Whether two mappings have the same objects in the same order."""
+    """Whether two mappings hold the same objects in the same order."""
     return [*map(id, now), *map(id, now.values())] == [*map(id, before), *map(id, before.values())]

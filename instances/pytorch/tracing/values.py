@@ -1,4 +1,4 @@
-"""What each node of a traced graph gives: shape, type, memory block, whether it has a gradient."""
+"""Values of the nodes of a traced graph: shape, type, memory block, gradient or none."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map
 
+from .fake_tensors import as_fake, mode_of, swapped_tensors
 from .leaves import tensors
 from .traced import Traced, quiet
 from .unchanged import unchanged
-from .without_numbers import mode_of, swapped, without_numbers
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class TensorValue:
 
 @dataclass(frozen=True)
 class Values:
-    """What the nodes of a graph give.
+    """Values of the nodes of a graph.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Values:
 
 
 def values_of(traced: Traced, training: bool) -> Values:
-    """Return what every node of a traced model gives.
+    """Return the value of every node of a traced model.
 
     Tensors have shapes but no numbers, unless sizes depend on numbers: then the model runs.
     """
@@ -75,7 +75,7 @@ def values_of(traced: Traced, training: bool) -> Values:
 
 def _values(traced: Traced, training: bool, fake: FakeTensorMode | None) -> Values:
     run = _ValuePass(traced.module, fake)
-    held = swapped(traced.module, run.convert)
+    held = swapped_tensors(traced.module, run.convert)
     with held, torch.set_grad_enabled(training), fake or nullcontext():
         given = [tree_map(run.convert, x) for x in traced.inputs]
         run.run(*given, enable_io_processing=False)
@@ -88,7 +88,7 @@ def _single(n: fx.Node, given: Any) -> bool:
 
 
 class _ValuePass(fx.Interpreter):  # type: ignore[misc]  # torch is not typed for mypy here
-    """A forward pass that notes what every node gives."""
+    """Interpreter that records the value of every node."""
 
     def __init__(self, module: fx.GraphModule, fake: FakeTensorMode | None) -> None:
         super().__init__(module)
@@ -103,7 +103,7 @@ class _ValuePass(fx.Interpreter):  # type: ignore[misc]  # torch is not typed fo
         if self.fake is None or not isinstance(value, torch.Tensor):
             return value
         if id(value) not in self.converted:
-            self.converted[id(value)] = without_numbers(value, self.fake)
+            self.converted[id(value)] = as_fake(value, self.fake)
         return self.converted[id(value)]
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -119,7 +119,7 @@ class _ValuePass(fx.Interpreter):  # type: ignore[misc]  # torch is not typed fo
         return value
 
     def value(self, name: str, tensor: torch.Tensor) -> TensorValue:
-        """Describe what a node gave, after the pass: changes in place may add a gradient."""
+        """Return a node's value after the pass, as in-place changes may add a gradient."""
         shape = tuple(int(size) for size in tensor.shape)
         return TensorValue(name, shape, tensor.dtype, tensor.requires_grad, self.number(tensor))
 

@@ -1,1 +1,1 @@
-"""Ranks kept together: whatever fails on one ends all, and is said once."""
+"""Failure handling of ranks: a failure on one ends all, reported once."""

@@ -1,4 +1,4 @@
-"""Where an error came from: ranks that wait, ranks that are lost, exceptions in one line."""
+"""Origin of errors: waiting ranks, lost ranks, exceptions in one line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WAITING_IN = os.path.dirname(dist.__file__) + os.sep
 
 
 def waits(frame: FrameType) -> bool:
-    """Whether this is the innermost frame of a rank that waits for others."""
+    """Whether this is the innermost frame of a waiting rank."""
     file = frame.f_code.co_filename
     return file in _WAITING or file.startswith(_WAITING_IN)
 
@@ -62,7 +62,7 @@ def error_line(error: BaseException) -> str:
 
 
 def tell_launcher(text: str) -> None:
-    """Let torchrun end its report of failed processes with our line."""
+    """Add the error's line to torchrun's report of failed processes."""
     file = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if file:
         with suppress(OSError):  # then torchrun's report goes without it

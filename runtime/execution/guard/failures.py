@@ -1,4 +1,4 @@
-"""All ranks end within a bounded time, and the first error is shown once.
+"""Guard that ends all ranks within a bounded time and shows the first error once.
 
 Every rank has a thread that watches. It gives signs of life to the others (`heartbeats.py`), looks
 for an error, and ends the process when there is one. The first error wins. It comes
@@ -43,7 +43,7 @@ GRACE_S = 5.0
 
 
 class Guard:
-    """What keeps the ranks together; `guarded` makes it.
+    """Failure guard of a rank; `guarded` makes it.
 
     Parameters
     ----------
@@ -75,15 +75,15 @@ class Guard:
 
     @property
     def store(self) -> dist.Store:
-        """Of the process group: make the group with it."""
+        """Store for making the process group."""
         return self.heartbeats.store
 
     def tick(self) -> None:
-        """Say that this rank gets on."""
+        """Record progress of this rank."""
         self._busy_since = time.monotonic()
 
     def count(self, actions: Callable[[], int]) -> None:
-        """Let a rank get on whenever the number of actions that it has done changes."""
+        """Record progress whenever the number of finished actions changes."""
         self._actions = actions
 
     def join(self, identity: dict[str, str]) -> None:
@@ -172,7 +172,7 @@ class Guard:
             )
 
     def _suspect(self, otherwise: str) -> str:
-        """Return who is gone; `otherwise` if all are alive, or another error comes first."""
+        """Return the lost rank's error; `otherwise` if all are alive, or an earlier error."""
         before = {r: self.heartbeats.beat(r) for r in range(self.world) if r != self.rank}
         until = time.monotonic() + SUSPICION_S
         while time.monotonic() < until:
@@ -209,7 +209,7 @@ class Guard:
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """Let the thread that watches see signals, while the main thread waits in torch."""
+        """Deliver signals to the watching thread while the main thread waits in torch."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -1,4 +1,4 @@
-"""Signs of life that ranks share while they run, and the first error.
+"""Heartbeats that ranks share while they run, and the first error.
 
 They write it into the store of the process group, which rank 0 or the launcher hosts.
 """
@@ -117,7 +117,7 @@ class Heartbeats:
         return bytes(self._mine.get(f"alive {rank}"))
 
     def leave(self, patience_s: float) -> None:
-        """Say that this rank ends; who hosts the store waits for the others."""
+        """Record the end of this rank; the host of the store waits for the others."""
         self._mine.set(f"left {self.rank}", "1")
         until = time.monotonic() + patience_s
         keys = [f"left {r}" for r in range(self.world)]

@@ -1,4 +1,4 @@
-"""Hashes that say whether two ranks, or a checkpoint, have the same plan and model."""
+"""Hashes of plans and models, to compare ranks and checkpoints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAMPLE = 64
 
 
 def plan_hash(plan: Plan) -> str:
-    """Return a hash of what a plan decides."""
+    """Return a hash of a plan's problem and solution."""
     digest = hashlib.sha256(repr((plan.problem, plan.cluster)).encode())
     digest.update(plan.placement.tobytes())
     if isinstance(plan.solution, PipelinePlacement):
@@ -30,7 +30,7 @@ def plan_hash(plan: Plan) -> str:
 
 
 def training_graph_hash(traced: TrainingGraph) -> str:
-    """Return a hash of a training graph: its operators, and the shapes of what they make."""
+    """Return a hash of a training graph: operators, and shapes of their outputs."""
     digest = hashlib.sha256(_nodes(traced.graph))
     for n in traced.graph.nodes:
         digest.update(f"{n.name} {getattr(n.meta.get('val'), 'shape', ())}\n".encode())
@@ -54,7 +54,7 @@ def _nodes(graph: fx.Graph) -> bytes:
 
 
 def _name(function: Any) -> str:
-    """Return what a function is called, which its text, with an address in it, does not tell."""
+    """Return a function's name without its address."""
     module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
     return f"{module}.{name}" if name else str(function)
 

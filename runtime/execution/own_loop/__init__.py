@@ -1,1 +1,1 @@
-"""Our own loop, for what torch's schedules cannot express."""
+"""Executor of actions for schedules that torch cannot express."""

@@ -1,4 +1,4 @@
-"""Our own loop: a rank does the actions of its row, for what torch's pipelining cannot express.
+"""Executor of a rank's row of actions, for schedules beyond torch's pipelining.
 
 That is: stages with replicas, of a different number each, and asynchronous schedules with weight
 versions. Every other schedule can run here, too.
@@ -260,7 +260,7 @@ class Loop:
         return {n: x for n, x in self.parameters[piece].items() if n not in self.several}
 
     def _end_batch(self, added: set[int]) -> None:
-        """Add up what is not yet, in an order that is the same on all ranks, and update."""
+        """All-reduce remaining gradients in an order equal on all ranks, and update."""
         rest: dict[str, nn.Parameter] = {}
         for piece, own in self.parameters.items():
             done = self._of_replicas(piece) if piece in added else {}
@@ -304,7 +304,7 @@ def stage_chain(ranks: Ranks, world: int, *, training: bool) -> StageGraph:
 
 
 def check(schedule: Schedule, stages: StageGraph, pieces: Sequence[PieceModule]) -> None:
-    """Check that the loop can do a schedule; see `Loop` for what it raises."""
+    """Raise InputError unless the loop can execute a schedule; see `Loop`."""
     kinds = {int(kind) for table in schedule.actions for kind in table[:, 1].tolist()}
     if kinds & set(TRANSFERS):
         raise InputError(f"schedule {schedule.name}: it lists transfers; leave them out")

@@ -1,4 +1,4 @@
-"""Ranks that compute a stage's microbatches together, each with its part of the weights.
+"""Teams of ranks that compute a stage's microbatches together, each with a shard of the weights.
 
 A schedule has a row for the first rank of a team, and the others do the same actions. All of them
 have what enters and leaves a stage whole, so that a rank sends it to one or several of the next
@@ -19,7 +19,7 @@ from .transport import Message, Ranks, Routes
 
 @dataclass(frozen=True)
 class Teams:
-    """Who works together.
+    """Team of each rank.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class Teams:
         return next((team for team in self.members if rank in team), (rank,))
 
     def routes(self, routes: Routes) -> Routes:
-        """Return what each rank sends to which, of what the first ranks send."""
+        """Return each rank's messages, from those of the first ranks of teams."""
         found: dict[tuple[int, int], Sequence[Message]] = {}
         for (source, to), messages in routes.items():
             senders = self.of(source)

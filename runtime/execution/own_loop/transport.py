@@ -1,4 +1,4 @@
-"""Tensors from rank to rank, in an order that both ends know.
+"""Point-to-point messages of tensors, in an order known to both ranks.
 
 Between two ranks there is a channel each way. The schedule says in which order a rank sends on
 each of its channels, and the other end posts its receives in the very same order, whatever it
@@ -122,7 +122,7 @@ class P2PTransport:
                 self.pending.keep(send.tensor, work)
 
     def receive(self, message: Message) -> Sequence[Tensor]:
-        """Return the tensors of a message; waits until they are here."""
+        """Wait for the tensors of a message and return them."""
         if message not in self.routed:
             return self.here.pop(message)
         source = self.sources[message]
@@ -170,7 +170,7 @@ def _position(channel: RankChannel, rank: int) -> int:
 
 
 class _PendingSends:
-    """Holds what is being sent until it has arrived.
+    """Tensors of unfinished sends, held until they have arrived.
 
     gloo reports that a send is done only to a thread that waits for it, so a thread waits.
     """

@@ -1,4 +1,4 @@
-"""Which weights a microbatch uses, and when weights change.
+"""Weight versions of microbatches, and updates.
 
 A *round* is the microbatches whose gradients make one update of a stage:
 

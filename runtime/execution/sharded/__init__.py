@@ -1,1 +1,1 @@
-"""Operators on parts of tensors: what one device of a mesh computes, and exchanges with others."""
+"""Execution of shardings: operators on shards of tensors, and exchanges between devices."""

@@ -1,4 +1,4 @@
-"""Checkpoints of shardings: whole tensors, each written by one process, for any other sharding."""
+"""Checkpoints of shardings: whole tensors, each written by one process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def model_state(model: nn.Module, parts: LocalShards) -> ModelState:
 
 
 def own_parts(parts: LocalShards, optimizers: Sequence[torch.optim.Optimizer]) -> Trained:
-    """Return this device's parts, to be given what a checkpoint has."""
+    """Return this device's shards, to be filled from a checkpoint."""
 
     def part(name: str, whole: Tensor) -> Tensor:
         return part_of(whole, parts.lying[name], parts.place)
@@ -77,7 +77,7 @@ def whole_tensors(parts: LocalShards, optimizers: Sequence[torch.optim.Optimizer
 
 
 def _states(parts: LocalShards, name: str, kept: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield what the optimizer keeps for a parameter, put together."""
+    """Yield the optimizer's state of a parameter as whole tensors."""
     own = parts.parameters[name]
     for key, value in kept.items():
         if not isinstance(value, Tensor) or value.ndim == 0:

@@ -1,4 +1,4 @@
-"""Tensors that come to lie otherwise: each step of a conversion on this device of a mesh.
+"""Collectives of conversions between properties, step by step, on this device of a mesh.
 
 The only home of torch's operators for collectives, which DTensor converts by, and which its
 `CommDebugMode` counts.
@@ -21,7 +21,7 @@ _TORCH = torch.ops._c10d_functional
 
 
 class Sent(NamedTuple):
-    """What a collective was, and the bytes that this device sent in it."""
+    """Collective with the bytes that this device sent."""
 
     collective: str
     bytes: float
@@ -54,7 +54,7 @@ def join_mesh(shape: tuple[int, ...]) -> Place:
 
 
 def part_of(whole: Tensor, how: Property, place: Place) -> Tensor:
-    """Return what this device has of a tensor that is split and copied as `how` says."""
+    """Return this device's shard of a tensor with the properties `how`."""
     for axis, one in enumerate(how):
         if one >= 0:
             whole = _slice(whole, one, axis, place)
@@ -62,7 +62,7 @@ def part_of(whole: Tensor, how: Property, place: Place) -> Tensor:
 
 
 def step(part: Tensor, before: int, after: int, axis: int, place: Place) -> tuple[Tensor, Sent]:
-    """Take one step along an axis of the mesh; return the part after it, and what was sent.
+    """Convert a shard along an axis of the mesh; return the new one and the collective.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def step(part: Tensor, before: int, after: int, axis: int, place: Place) -> tupl
 
 
 def combine(exchange: Exchange, place: Place) -> tuple[Tensor, Sent]:
-    """Add up, or take the largest of, what an operator asks the devices along an axis for."""
+    """Reduce an operator's exchanged values over the devices along an axis."""
     group, count = place.groups[exchange.axis], place.mesh[exchange.axis]
     part = exchange.tensor.contiguous()
     made = _TORCH.wait_tensor(_TORCH.all_reduce(part, exchange.how, group))

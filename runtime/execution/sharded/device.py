@@ -1,4 +1,4 @@
-"""One device of a sharding at work: its parts of parameters and inputs, operator by operator."""
+"""Executor of one device of a sharding: its shards of parameters and inputs, by operator."""
 
 from __future__ import annotations
 

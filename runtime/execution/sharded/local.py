@@ -1,4 +1,4 @@
-"""What a device computes of an operator under a signature, on its parts of the tensors.
+"""Local computation of operators under a signature, on shards of tensors.
 
 Most operators are called as they are, on parts instead of whole tensors; some are told other sizes
 (views, groups of a convolution). Those that need something of the other devices are generators:
@@ -24,7 +24,7 @@ from ....instances.pytorch.tensors.rules import CONSTANTS
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """What the devices along an axis of the mesh have to combine; all get the result."""
+    """All-reduce of an operator's statistics along an axis of the mesh."""
 
     tensor: Tensor
     how: Literal["sum", "max"]
@@ -84,7 +84,7 @@ class Call:
         return number * extent
 
     def local(self, output: int = 0) -> list[int]:
-        """Return the shape of this device's part of what it makes."""
+        """Return the shape of this device's shard of an output."""
         return list(local_shape(self.shapes[output], self.made[output], self.mesh))
 
 
@@ -111,7 +111,7 @@ def compute(call: Call) -> Computing:
 
 
 def _constant(call: Call) -> Any:
-    """Return this device's part of a constant; of what it is like only the type is read."""
+    """Return this device's shard of a constant."""
     args, size = list(call.args), CONSTANTS[call.kind]
     if size != 0:
         args[0] = torch.empty(call.local(), dtype=args[0].dtype)
@@ -240,7 +240,7 @@ def _loss_backward(call: Call) -> Computing:
 def _classes(
     call: Call, log: Tensor, how: Property, target: Tensor, ignored: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return which samples count, whose class is here, and its column here."""
+    """Return masks of counted samples and of classes held here, and local columns."""
     here = target - call.offset(how, 1, log.shape[1])
     inside = (here >= 0) & (here < log.shape[1])
     return target != ignored, inside, torch.where(inside, here, torch.zeros_like(here))

@@ -1,4 +1,4 @@
-"""Operators of a sharding on one device's parts: computed, converted, noted."""
+"""Operators of a sharding on one device's shards: computed, converted, recorded."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Operators:
         self.steps = 0
 
     def operate(self, operation: TracedOperation) -> None:
-        """Compute an operator on this device's parts, and forget what nothing needs any more."""
+        """Compute an operator on this device's shards, and free tensors after last use."""
         parts = iter([self.part(held) for held in operation.reads])
 
         def given(node: fx.Node) -> Any:
@@ -74,7 +74,7 @@ class Operators:
                 del self.held[held]
 
     def _computed(self, operation: TracedOperation, call: Call) -> Any:
-        """Compute a call; what it asks the other devices for is timed apart."""
+        """Compute a call; exchanges with other devices are timed apart."""
         kind = "backward" if operation.operator.backward else "forward"
         name = str(operation.operator.name)
         running = compute(call)

@@ -1,4 +1,4 @@
-"""What one device has of a model: its parts of parameters and buffers."""
+"""Shards of a model's parameters and buffers on one device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sharding and a model become what every device does, operator by operator."""
+"""Preparation of sharded runs from a sharding and a model."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def prepare_sharding(
 
 
 def check_same_program(found: TensorProgram, planned: TensorProgram, name: str) -> None:
-    """Check that a model traced again is the one that a program was made of, whatever its times.
+    """Raise InputError unless a model traced again matches a tensor program, times apart.
 
     Raises
     ------

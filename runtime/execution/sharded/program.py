@@ -1,4 +1,4 @@
-"""A tensor program and its sharding become what every device does, operator by operator."""
+"""Sharded programs: the operators and conversions of every device."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class ShardedProgram:
                 yield operator, (operator.outputs[0], self.lying(operator.outputs[0]))
 
     def resting(self) -> dict[str, Property]:
-        """Return how parameters and buffers lie between steps: what is changed, as it is read.
+        """Return the properties of parameters and buffers between steps.
 
         Raises
         ------
@@ -125,7 +125,7 @@ def sharded_program(
     report: ShardingReport,
     kept: Collection[int],
 ) -> ShardedProgram:
-    """Return what every device does.
+    """Return the sharded program of every device.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def sharded_program(
 
 
 def property_of(lying: Lying) -> Property:
-    """Return what the verifier writes as texts."""
+    """Return a property from its text."""
     return tuple(map(parse_axis, lying))
 
 

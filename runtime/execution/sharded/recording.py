@@ -1,4 +1,4 @@
-"""What the devices of a sharding did: operators and collectives with begin and end. No torch here.
+"""Recordings of sharded runs: begin and end of operators and collectives. Without torch.
 
 A file is an object whose events are rows, as there are many: step, name, kind, whether an operator
 asks for it itself, axis of the mesh (−1 for computing), begin, end, bytes that the device sent.
@@ -19,7 +19,7 @@ from ....instances.formats.writing import layout, write_whole
 
 
 class RecordedEvent(NamedTuple):
-    """What a device did: of the step `step`, from `start_s` to `end_s`.
+    """Event of a device in the step `step`, from `start_s` to `end_s`.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class RecordedEvent(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ShardedRank:
-    """What one device did, first to last."""
+    """Events of one device in order."""
 
     rank: int
     host: str

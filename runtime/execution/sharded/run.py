@@ -1,4 +1,4 @@
-"""A sharding runs: every process is a device of its mesh, for a number of steps."""
+"""Runs of a sharding: every process is a device of its mesh, for a number of steps."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def run_sharding(
 
 
 def _check_options(options: RunOptions) -> None:
-    """Refuse what has no meaning for a sharding, or is not built."""
+    """Raise InputError about options without meaning for a sharding."""
     given = {
         "schedule": options.schedule is not None,
         "microbatches": options.microbatches is not None,

@@ -1,4 +1,4 @@
-"""A stage of a pipeline on several devices: each layer by its sharding, whole tensors between them.
+"""Pipeline stages on several devices: each layer by its sharding, whole tensors between layers.
 
 A layer is one node of autograd's graph: its operators make parts of what it reads, and what leaves
 it is put together, so that stages, schedules and losses are as on one device. A weight that several
@@ -150,7 +150,7 @@ class _Layer:
         }
 
     def run(self, values: Mapping[str, Tensor], parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return what leaves the layer, of what enters it and its parameters and buffers."""
+        """Return the outputs of the layer from its inputs, parameters and buffers."""
         weights = {name: x for name, x in parts.items() if x.requires_grad}
         buffers = {name: x for name, x in parts.items() if not x.requires_grad}
         entering = [values[name] for name in self._piece.inputs]
@@ -161,7 +161,7 @@ class _Layer:
     def forward(
         self, entering: Sequence[Tensor], parts: Mapping[str, Tensor]
     ) -> tuple[list[Tensor], dict[Held, Tensor]]:
-        """Return what the layer makes, and what its backward pass needs besides its parts."""
+        """Return the outputs of the layer, and the tensors saved for its backward pass."""
         resting = self._resting(parts)
         held = dict(resting)
         for t, value in zip(self._ends.entering, entering, strict=True):
@@ -186,7 +186,7 @@ class _Layer:
     def backward(
         self, kept: Mapping[Held, Tensor], parts: Mapping[str, Tensor], arriving: Sequence[Tensor]
     ) -> tuple[list[Tensor | None], dict[str, Tensor]]:
-        """Return gradients of what entered, and of the parameters that have one."""
+        """Return gradients of the inputs, and of the trained parameters."""
         self._operators.held = {**kept, **self._resting(parts)}
         for t, gradient in zip(self._ends.arriving, arriving, strict=True):
             if t is not None:
@@ -249,7 +249,7 @@ class _OfWhole(torch.autograd.Function):  # type: ignore[misc]  # torch is not t
 
 
 def _sharded(ends: LayerProgram, sharding: str, mesh: tuple[int, ...]) -> ShardedProgram:
-    """Return what each device does of a layer."""
+    """Return the sharded program of a layer for each device."""
     program, texts = ends.program, sharding.split()
     ways = [[way.text for way in operator.signatures] for operator in program.operators]
     if len(texts) != len(ways) or any(t not in way for t, way in zip(texts, ways, strict=True)):

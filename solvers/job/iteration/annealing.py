@@ -17,7 +17,7 @@ from ....formulations.job.line import Line
 from ....formulations.job.orders import Chain, order_of
 from ....instances.common.arrays import Floats, Ints
 from ...core.lattice import Lattice
-from ...core.search import Stoppable
+from ...core.search import Clock
 from . import annealing_kernel as kernel
 from .sized import Run
 from .stage_list import StagePaths, bits, boundary_costs
@@ -328,7 +328,7 @@ def equal_parts(line: Line, lattice: Lattice, parts: int) -> Ints | None:
     return np.array([0, *(path[i] for i in ends), path[-1]], np.int64)
 
 
-def climb(chains: Chains, ideals: Ints, search: Stoppable) -> tuple[float, Ints]:
+def climb(chains: Chains, ideals: Ints, search: Clock) -> tuple[float, Ints]:
     """Move boundaries until no move shortens the makespan; return it and the ideals.
 
     A move shifts one boundary by up to `REACH` units, or a run of boundaries by one unit each.

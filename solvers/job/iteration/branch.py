@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....instances.common.arrays import Bools, Floats
-from ...core.search import Stoppable
+from ...core.search import Clock
 from .by_device.options import device_limits
 from .sized import SLACK, Cheapest, Sized, Used, cheapest_chain
 from .stage_list import share_a_device
@@ -59,7 +59,7 @@ Offer = Callable[[Cheapest, float], None]
 
 class _Brancher:
     def __init__(
-        self, plans: Sized, aim: Callable[[], float], offer: Offer, search: Stoppable, most: int
+        self, plans: Sized, aim: Callable[[], float], offer: Offer, search: Clock, most: int
     ) -> None:
         self.plans, self.target, self.aim, self.offer = plans, aim(), aim, offer
         self.search, self.most = search, most
@@ -225,7 +225,7 @@ class _Brancher:
 
 
 def branch(
-    plans: Sized, aim: Callable[[], float], offer: Offer, search: Stoppable, most: int
+    plans: Sized, aim: Callable[[], float], offer: Offer, search: Clock, most: int
 ) -> Generator[None, None, Branching]:
     """Look for chains of P stages with a makespan below the target, some nodes a step.
 

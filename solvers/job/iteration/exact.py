@@ -28,7 +28,7 @@ from ....formulations.task import Task
 from ....formulations.throughput.infeasible import why_infeasible
 from ....instances import PipelineJob, Solution
 from ...core.lattice import chain, list_ideals
-from ...core.search import Search, Share, Stoppable
+from ...core.search import Clock, Search
 from ..methods import ANNEALING
 from .annealing import ANNEALINGS, LONG_STEPS, Best, Chains, climb, restarts, sizes_of
 from .branch import branch
@@ -189,7 +189,7 @@ def _anneal(task: Task[PipelineJob], statement: Line, search: Search[Solution]) 
 
 def _heuristics(run: Run) -> None:
     """Offer candidates for each number of stages."""
-    until = Share(run.search, SHARE)
+    until = run.search.part(SHARE)
     total = float(run.line.compute.min(axis=0).sum())
     share = total / float(run.line.count.sum())
     for part in WORK:
@@ -247,7 +247,7 @@ def numbers_of_stages(run: Run, most: float, *, prove: bool) -> list[Sized] | No
     return sorted(found, key=lambda plans: plans.bound)
 
 
-def try_candidates(run: Run, plans: Sized, until: Stoppable) -> None:
+def try_candidates(run: Run, plans: Sized, until: Clock) -> None:
     """Offer candidates of P stages, and what moving the boundaries of the best ones gives."""
     paths = plans.paths
     met = []
@@ -290,7 +290,7 @@ def prove(run: Run) -> bool:
             search.raise_bound(bound, ORIGIN)
 
     raise_bound()
-    until = Share(search, PROVE_SHARE)
+    until = search.part(PROVE_SHARE)
     with search.phase("candidates"):
         for plans in numbers:
             if plans.bound < search.objective and not until.should_stop():

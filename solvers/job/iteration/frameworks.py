@@ -44,7 +44,7 @@ from ....formulations.job.orders import order_of
 from ....formulations.task import Task
 from ....instances import Cluster, PipelineJob, PipelinePlacement, Solution
 from ....instances.common.arrays import Floats, Ints
-from ...core.search import Search, Share
+from ...core.search import Search
 
 #: Steps by which the part of its memory that every stage may take is halved.
 HALVINGS = 30
@@ -226,7 +226,7 @@ def default_split(name: str, task: Task[PipelineJob], search: Search[Solution]) 
         with search.phase("build"):
             statement = line(task)
         for placement in splits(BY_NAME[name], task, statement):
-            if not search.offer(placement) and np.isinf(search.value(placement)):
+            if not search.offer(placement) and np.isinf(search.judge(placement)):
                 raise Refused(_why_not(task, placement))
     except Refused as reason:
         search.note(f"{search.method}: {reason}")
@@ -236,7 +236,7 @@ def offer_defaults(task: Task[PipelineJob], search: Search[Solution]) -> None:
     """Offer equal parts, then what all rules give, so that no plan of the search is behind them."""
     statement = line(task)
     first_plans(task, statement, search)
-    share = Share(search, RULES_SHARE)
+    share = search.part(RULES_SHARE)
     for rule in BY_NAME.values():
         with suppress(Refused):
             for placement in splits(rule, task, statement):

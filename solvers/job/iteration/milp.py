@@ -11,9 +11,9 @@ from pyomo.common.gc_manager import PauseGC
 from ....formulations.job.iteration_milp import iteration_model
 from ....formulations.job.line import line
 from ....formulations.task import Task
-from ....instances import PipelineJob, PipelinePlacement, Solution
-from ...core.compiled_model import compile_model, write_model
-from ...core.milp_driver import IntegerProgram, solve_program
+from ....instances import PipelineJob, Solution
+from ...core.compiled_model import write_model
+from ...core.milp_driver import IntegerProgram, integer_program, solve_program
 from ...core.search import Search
 from .frameworks import first_plans
 
@@ -21,7 +21,7 @@ from .frameworks import first_plans
 def iteration_milp(task: Task[PipelineJob], search: Search[Solution]) -> None:
     """Solve the integer program, from the best plan known or from equal parts."""
     first_plans(task, line(task), search)
-    solve_program(lambda: _program(task, search), search)
+    solve_program(lambda: _program(task, search), search, solver=task.solver)
 
 
 def export_model(task: Task[PipelineJob], path: str | Path) -> None:
@@ -46,18 +46,12 @@ def _program(task: Task[PipelineJob], search: Search[Solution]) -> IntegerProgra
             reference=search.objective if known else _one_by_one(task),
             floor=max(0.0, search.bound),
         )
-        compiled = compile_model(stated.model)
-    start = None
-    if isinstance(search.best, PipelinePlacement):
-        start = compiled.start(stated.start(search.best))
-    return IntegerProgram(
-        compiled=compiled,
-        read=lambda x: stated.read(lambda var: compiled.value(var, x)),
-        scale=stated.scale,
+    return integer_program(
+        stated,
+        search.best,
         origin="MILP over the schedule's actions",
         infeasible="no contiguous split keeps every device within its memory under this schedule; "
         "allow more memory, more devices, or another schedule",
-        start=start,
     )
 
 

@@ -28,7 +28,7 @@ from ....instances.common.arrays import Ints
 from ....instances.model.costs import times_column
 from ....instances.model.kept_bytes import kept_bytes
 from ...core.limits import Limits
-from ...core.search import PartSearch, Search, Share
+from ...core.search import Search
 from ...throughput.column_generation.frontier import incidence
 from ...throughput.column_generation.orders import narrow_order
 from ...throughput.max_load import max_load
@@ -93,7 +93,7 @@ def _from_max_load(task: Task[PipelineJob], search: Search[Solution]) -> None:
         search.offer(as_pieces(solution.device))
         return max_load(like, solution.device)
 
-    inner = PartSearch(Share(search, SHARE), judge)
+    inner = Search(Limits(), judge, within=search.part(SHARE))
     if search.best is not None:
         inner.offer(Placement(search.best.device))
     THROUGHPUT_METHODS["auto"].solve(like, inner)
@@ -111,7 +111,7 @@ def _divide_memory(task: Task[PipelineJob], search: Search[Solution]) -> None:
             search.offer(as_pieces(solution.device))
             return max_load(like, solution.device)
 
-        inner = PartSearch(Share(search, SHARE), judge)
+        inner = Search(Limits(), judge, within=search.part(SHARE))
         THROUGHPUT_METHODS["auto"].solve(like, inner)
         if search.best is not None or search.should_stop():
             return

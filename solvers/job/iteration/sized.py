@@ -34,7 +34,7 @@ from ....formulations.task import Task
 from ....instances import PipelineJob, PipelinePlacement, Solution
 from ....instances.common.arrays import Bools, Floats, Ints
 from ...core.lattice import Lattice
-from ...core.search import Search, Stoppable
+from ...core.search import Clock, Search
 from .stage_list import StageList, StagePaths
 
 
@@ -206,7 +206,7 @@ def leave_out(plans: Sized, objective: float) -> None:
         plans.paths = replace(paths, stages=paths.stages.keep(kept))
 
 
-def candidates(plans: Sized, search: Stoppable) -> Iterator[Cheapest]:
+def candidates(plans: Sized, search: Clock) -> Iterator[Cheapest]:
     """Yield chains that are good, and raise the bound to what the worst stage of any must cost.
 
     The first has the least largest bound of a stage; the others, with a little more than that, the
@@ -231,7 +231,7 @@ def candidates(plans: Sized, search: Stoppable) -> Iterator[Cheapest]:
             yield chain
 
 
-def refute(plans: Sized, target: float, search: Stoppable) -> Iterator[tuple[float, Cheapest]]:
+def refute(plans: Sized, target: float, search: Clock) -> Iterator[tuple[float, Cheapest]]:
     """Raise the bound of plans with P stages, to the target at most.
 
     Yields

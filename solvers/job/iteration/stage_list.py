@@ -18,7 +18,7 @@ from ....formulations.job.orders import Chain
 from ....formulations.rules.stages import StageRules
 from ....instances.common.arrays import Bools, Floats, Ints
 from ...core.lattice import Lattice, incidence_of
-from ...core.search import Stoppable
+from ...core.search import Clock
 from . import stage_kernel as kernels
 
 #: Forward and backward time of one stage, against `LIGHT` of all others, on which paths are found.
@@ -49,7 +49,7 @@ class StagePaths:
     line: Line
     stages: StageList
     chain: Chain
-    search: Stoppable
+    search: Clock
 
     @cached_property
     def paths(self) -> tuple[tuple[Floats, ...], ...]:
@@ -247,7 +247,7 @@ class StageList:
 
 
 def list_stages(
-    line: Line, lattice: Lattice, most_work: float, search: Stoppable, paid: Bools | None = None
+    line: Line, lattice: Lattice, most_work: float, search: Clock, paid: Bools | None = None
 ) -> StageList | None:
     """List the stages whose compute per microbatch is at most `most_work`, as are all in a chain.
 

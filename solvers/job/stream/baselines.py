@@ -29,7 +29,7 @@ from ....instances import PipelineJob, Solution, Stage, in_stages
 from ....instances.common.arrays import Floats, Ints
 from ...core.lattice import Lattice, chain, list_ideals
 from ...core.lattice_kernel import ideal_sums
-from ...core.search import Search, Share
+from ...core.search import Search
 from .pipedream_kernel import divide_level
 
 #: States beyond which only those of one topological order are used: the effort is cubic.
@@ -122,7 +122,7 @@ def _repeated(staging: Staging) -> Ints:
 
 def first_plan(task: Task[PipelineJob], search: Search[Solution]) -> None:
     """Offer data parallelism; if it is poor or breaks a rule, equal stages until one is not."""
-    share = Share(search, FIRST_SHARE)
+    share = search.part(FIRST_SHARE)
     if search.best is None:
         search.method = "data-parallel"
         data_parallel(task, search)
@@ -172,7 +172,7 @@ def _offer(
                 ],
                 task.cluster,
             )
-            value = search.value(plan)
+            value = search.judge(plan)
             if value < search.objective:
                 search.offer(plan)
             if not value < least:  # fewer replicas do not take less memory either

@@ -17,9 +17,6 @@ knapsack is solved exactly instead of by a rule. Several kinds of devices are ou
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,10 +44,6 @@ from .dp_kernel import (
 
 #: What a file counts once per stage besides weights and gradients.
 FIXED = "fixed bytes besides (optimizer state in the file, recomputed activations)"
-
-
-#: Seconds between two looks at the clock.
-LOOK_S = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +161,7 @@ class Planner:
             at=at,
         )
         labels = no_labels(lattice.size, len(slowdown), by_stages=len(at) > 0)
-        with halted(search) as halt:
+        with search.flag() as halt:
             labels = extend_plans(0, lattice.size - 1, self.data, query, labels, halt)
         if halt[0]:
             return None
@@ -399,32 +392,6 @@ def _why_infeasible(planner: Planner, search: Search[Solution]) -> str:
 
 def _needed(planner: Planner, chosen: tuple[StageChoice, ...]) -> float:
     return max(planner.least_memory(part)[0] for part in chosen)
-
-
-@contextmanager
-def halted(search: Search[Solution]) -> Iterator[Ints]:
-    """Yield a flag, shape (1,), that is set as soon as the search should stop.
-
-    The stages that can follow one ideal may be more than fit into the time left, so a kernel cannot
-    wait for the next ideal to look at the clock.
-    """
-    halt = np.zeros(1, np.int64)
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.is_set():
-            if search.should_stop():
-                halt[0] = 1
-                return
-            over.wait(LOOK_S)
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield halt
-    finally:
-        over.set()
-        watcher.join()
 
 
 def stream_data(staging: Staging, lattice: Lattice, greedy: bool) -> StreamData:

@@ -37,7 +37,7 @@ def stream_milp(task: Task[PipelineJob], search: Search[Solution]) -> None:
 
 def solve_slots(task: Task[PipelineJob], staging: Staging, search: Search[Solution]) -> None:
     """Solve the integer program from the best solution known."""
-    solve_program(lambda: _program(task, staging, search), search)
+    solve_program(lambda: _program(task, staging, search), search, solver=task.solver)
 
 
 def _program(

@@ -85,9 +85,6 @@ PATH_BOUND = "path-interval bound"
 #: Units of work between two looks at the clock: some tenths of a second.
 SLICE = 1_000_000
 
-#: Slices of all targets together that count as long.
-LONG = 8
-
 #: How much a target is raised when it is proved to be a bound.
 ESCALATION = 1.015
 
@@ -113,7 +110,6 @@ def solve_one_call(
     *,
     plans_only: bool = False,
     start: Callable[[], None] = lambda: None,
-    when_long: Callable[[], float] = lambda: -math.inf,
 ) -> None:
     """Solve a task with one call per accelerator, and report plans and bounds to a search.
 
@@ -123,8 +119,6 @@ def solve_one_call(
         The search is one of another problem, for which bounds and infeasibility do not hold.
     start
         Called for a better plan if the bound along paths does not prove the best one.
-    when_long
-        Called once if it takes long, for a better plan and a bound, which it returns.
     """
     graph = latency_graph(task, whole_colours=True)
     counts = [min(int(c), graph.size) for c in graph.count]
@@ -154,26 +148,15 @@ def solve_one_call(
         return
     kernel = kernel_graph(task, core, counts, paths)
     most = latency_ceiling(task, graph)
-    slices = 0
-
-    def should_pause() -> bool:
-        nonlocal slices
-        slices += 1
-        return slices == LONG or should_stop()
-
     while not should_stop() and search.objective > proved * (1 + 2 * MARGIN):
         target = min(next_target(proved, most), search.objective)
         complete, value, steps = run_label_dp(
-            kernel, target, should_pause, best=lambda: search.objective
+            kernel, target, should_stop, best=lambda: search.objective
         )
         if steps is not None:
             search.offer(solution_of(task, core, steps))
         if not complete:
-            if slices != LONG or should_stop():
-                return
-            slices += 1
-            proved = max(proved, when_long())
-            continue
+            return
         if steps is None and target > most and math.isinf(search.objective):
             prove_infeasible()
             return

@@ -16,7 +16,7 @@ from ....instances import ReplicaPlacement
 from ...core.search import OPTIMAL_GAP
 from ..layouts import matched
 from ..parameters import (
-    BLOCK_WIDTH,
+    COUNT_MODEL_STRIDE,
     COUNT_STEPS,
     DESCENT_HEATS,
     DESCENT_STEPS,
@@ -104,7 +104,7 @@ def start_strategies(mapping: MappingState) -> list[StartStrategy]:
         StartStrategy(_from_incumbent, incumbent, REPAIR_COOL, low),
     ]
     if mapping.segments is not None:
-        low *= 1 + BLOCK_WIDTH
+        low *= 1 + COUNT_MODEL_STRIDE
         model = new_count_model(costs, mapping.block)
 
         def from_count_model(mapping: MappingState, start: StartStrategy, seed: int) -> None:

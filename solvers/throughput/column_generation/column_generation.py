@@ -30,7 +30,7 @@ import numpy as np
 from ....formulations.linear_program import SolverError, run_here
 from ....formulations.throughput.certificate import PROOF_MARGIN, Prices
 from ....instances.common.arrays import Bools, Floats
-from ...core.search import Stoppable
+from ...core.search import Clock
 from .best_set import BestSet, SetQuery, best_set, best_sets_by_value, whole
 from .pricing_problem import PricingProblem
 
@@ -223,7 +223,7 @@ def boxstep(
     pricing: PricingProblem,
     target: float,
     on_proof: Callable[[float, Prices], None],
-    search: Stoppable,
+    search: Clock,
     pricings: int,
 ) -> Outcome:
     """Search for prices that prove that every split has a max-load above `target`.

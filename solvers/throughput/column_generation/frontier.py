@@ -21,7 +21,7 @@ import numpy as np
 from ....formulations.throughput.certificate import PROOF_MARGIN
 from ....formulations.throughput.hypergraph import Hypergraph
 from ....instances.common.arrays import Bools, Floats, Ints
-from .frontier_kernels import FrontierNets, build
+from .frontier_kernels import FrontierLimits, FrontierNets, build
 from .orders import greedy_order, narrow_order, order_width
 
 #: Steps as compressed rows: those of state x are ptr[x] … ptr[x + 1] − 1. For each the state at its
@@ -181,7 +181,7 @@ def relaxed_frontier(
     layers, step, cost, _, _ = build(
         order, shape.unit_ptr, shape.unit_nets,
         FrontierNets(np.diff(shape.net_ptr), zero.astype(np.int64), zero > 0, weight, zero),
-        both=False, most=most, width=width, room=width * (graph.size + 2), relax=True,
+        FrontierLimits(False, most, width, width * (graph.size + 2), relax=True),
     )  # fmt: skip
     return (layers, step, cost) if len(layers) else None
 
@@ -199,8 +199,8 @@ def _states(
         weight_out=np.zeros(count),
     )
     layer_ptr, step, cost, _, exact = build(
-        order, shape.unit_ptr, shape.unit_nets, nets, both=False, most=most * (1 + PROOF_MARGIN),
-        width=surplus * width, room=surplus * ROOM, relax=relax,
+        order, shape.unit_ptr, shape.unit_nets, nets,
+        FrontierLimits(False, most * (1 + PROOF_MARGIN), surplus * width, surplus * ROOM, relax),
     )  # fmt: skip
     if len(layer_ptr) == 0:
         return None

@@ -40,6 +40,28 @@ class FrontierNets(NamedTuple):
     weight_out: Floats
 
 
+class FrontierLimits(NamedTuple):
+    """States to leave out, and the size of what is built.
+
+    Parameters
+    ----------
+    both, most
+        What A pays, or, with `both`, A and B together, at most: states that cannot be reached
+        for that are left out.
+    width, room
+        Most states of one layer, and of all layers.
+    relax
+        Whether a layer that grows wider than `width` gives up nets (what they would cost from
+        there on is not charged, so costs are only underestimated) instead of giving up.
+    """
+
+    both: bool
+    most: float
+    width: int
+    room: int
+    relax: bool
+
+
 class FrontierScratch(NamedTuple):
     """Working arrays of `_build`."""
 
@@ -67,12 +89,7 @@ def build(
     unit_ptr: Ints,
     unit_nets: Ints,
     nets: FrontierNets,
-    *,
-    both: bool,
-    most: float,
-    width: int,
-    room: int,
-    relax: bool,
+    limits: FrontierLimits,
 ) -> tuple[Ints, Ints, Floats, Floats, bool]:
     """Build the states that can arise between the units of an order, and what each step costs.
 
@@ -89,14 +106,8 @@ def build(
         Nets of each unit, as compressed rows.
     nets
         The nets.
-    both, most
-        What A pays, or, with `both`, A and B together, at most: states that cannot be reached
-        for that are left out.
-    width, room
-        Most states of one layer, and of all layers.
-    relax
-        Whether a layer that grows wider than `width` gives up nets (what they would cost from
-        there on is not charged, so costs are only underestimated) instead of giving up.
+    limits
+        Most states, and what they may cost.
 
     Returns
     -------
@@ -112,6 +123,7 @@ def build(
     layer_ptr = np.zeros(len(order) + 2, np.int64)
     layer_ptr[1] = 1
     capacity, places = FEW, FEW
+    width = limits.width
     while places < 8 * width:
         places *= 2
     code, exact = FULL, False
@@ -127,22 +139,21 @@ def build(
         )  # fmt: skip
         code, exact = _build(
             order, unit_ptr, unit_nets, nets._replace(pins_left=nets.pins_left.copy()),
-            (both, most, width, room, relax), (layer_ptr, step, cost_in, cost_out), room_for,
+            limits, (layer_ptr, step, cost_in, cost_out), room_for,
         )  # fmt: skip
-        capacity = min(8 * capacity, room)
+        capacity = min(8 * capacity, limits.room)
     total = layer_ptr[-2] if code == MADE else 0
     layers = layer_ptr if code == MADE else layer_ptr[:0]
     return layers, step[:total], cost_in[:total], cost_out[:total], exact
 
 
 @kernel
-def _build(order, unit_ptr, unit_nets, nets, options, made, scratch):
+def _build(order, unit_ptr, unit_nets, nets, limits, made, scratch):
     """Build states as `build` says, into `made`; returns a code and whether no net was given up.
 
     The code is MADE, TOO_MANY, or FULL, which asks for longer arrays of steps. Arrays are allocated
     outside, as each form of them takes a tenth of a second to compile.
     """
-    both, most, width, room, relax = options
     layer_ptr, step, cost_in, cost_out = made
     bits_a, bits_b, least_paid = scratch.bits_a, scratch.bits_b, scratch.paid
     net_of, shared, places = scratch.net_of, scratch.shared, 4096
@@ -156,7 +167,7 @@ def _build(order, unit_ptr, unit_nets, nets, options, made, scratch):
             unit_nets, begin, end, nets, scratch, away, on_a, on_b
         )
         exact &= all_open
-        if not all_open and not relax:
+        if not all_open and not limits.relax:
             return TOO_MANY, False
         if first + count > len(step):
             return FULL, False
@@ -168,30 +179,28 @@ def _build(order, unit_ptr, unit_nets, nets, options, made, scratch):
         found = _take(
             first, (on_a, on_b, paid), (touched, closed, left, away),
             (net_of, nets.weight_in, nets.weight_out, shared), (step, cost_in, cost_out), table,
-            later, both, most,
+            later, limits,
         )  # fmt: skip
         away = close_nets(net_of, closed, away)
-        if found > width:
-            if not relax:
+        if found > limits.width:
+            if not limits.relax:
                 return TOO_MANY, False
             exact = False
-            found = _give_up(
-                first, count, step, table, later, found, net_of, shared, width, scratch.merged
-            )
+            found = _give_up(first, count, step, table, later, found, limits.width, scratch)
         begin = layer_ptr[i + 1]
         for x in range(first, first + count):
             for choice in range(2):
                 if step[x, choice] >= 0:
                     step[x, choice] += begin
         layer_ptr[i + 2] = begin + found
-        if begin + found > room:
+        if begin + found > limits.room:
             return TOO_MANY, False
         on_a, on_b, paid = later[0][:found], later[1][:found], later[2][:found]
     return MADE, exact
 
 
 @inner
-def _take(first, states, bits, costs, steps, table, later, both, most):
+def _take(first, states, bits, costs, steps, table, later, limits):
     """Take the steps from the states of a layer, and write those they lead to; return how many."""
     on_a, on_b, paid = states
     touched, closed, left, away = bits
@@ -236,8 +245,8 @@ def _take(first, states, bits, costs, steps, table, later, both, most):
                 s += 1
             cost_in[first + x, choice] = total_in
             cost_out[first + x, choice] = total_out
-            now_paid = paid[x] + total_in + (total_out if both else 0.0)
-            if now_paid > most:
+            now_paid = paid[x] + total_in + (total_out if limits.both else 0.0)
+            if now_paid > limits.most:
                 step[first + x, choice] = -1
                 continue
             a1 &= ~closed
@@ -255,9 +264,10 @@ def _take(first, states, bits, costs, steps, table, later, both, most):
 
 
 @inner
-def _give_up(first, count, step, table, later, found, net_of, shared, width, merged):
+def _give_up(first, count, step, table, later, found, width, scratch):
     """Merge states that differ in the cheapest nets alone, until they are few; return how many."""
     next_a, next_b, next_paid = later
+    net_of, shared, merged = scratch.net_of, scratch.shared, scratch.merged
     one, mask = np.uint64(1), np.uint64(len(table) - 1)
     given_up = np.uint64(0)
     while found > width:

@@ -53,21 +53,35 @@ class LatticeNets(NamedTuple):
     of: Ints
 
 
+class StateCapacity(NamedTuple):
+    """The weight of units, by Q measures, that devices can take in each of S states."""
+
+    weights: Floats  # (Q, U)
+    total: Floats  # (Q,) their sums
+    used: Floats  # (Q, S) what the devices used in a state can take
+    left: Floats  # (Q, S) what those left can
+
+
+class OpenStates(NamedTuple):
+    """States whose plans are extended by a stage on one more device."""
+
+    now: Ints
+    stride: Ints  # (K,) what one more device of a kind adds to the number of a state
+    may_use: Bools  # (S, K) whether a device of the kind is left
+
+
 @kernel
-def windows(first, last, steps, weights, total, used, left, inside, alive):
+def windows(first, last, steps, capacity, inside, alive):
     """Mark for ideals `first` … `last` − 1 the states that no plan within the limits can be in.
 
     Parameters
     ----------
-    weights
-        Shape (Q, U): weights of the units; `total` are their sums.
-    used, left
-        Shape (Q, S): the weight that the devices used in a state, and those left, can take.
     inside
         Shape (N, Q): weight of each ideal, filled in as far as ideals can be reached so far.
     alive
         Shape (N, S): set to False.
     """
+    weights, total, used, left = capacity
     questions, states = used.shape
     for ideal in range(first, last):
         for step in range(steps.start[ideal], steps.start[ideal + 1]):
@@ -190,7 +204,7 @@ def _open(held, inside, pin_start, net_weight, n):
 
 
 @kernel
-def relax(first, budget, steps, table, now, stride, may_use, lanes, nets, split):
+def relax(first, budget, steps, table, open_states, lanes, nets, split):
     """Extend the plans of ideals `first`, … by one more stage; return the next ideal and the work.
 
     Stages S are grown from an ideal by adding units in increasing number, so that each is met
@@ -205,18 +219,13 @@ def relax(first, budget, steps, table, now, stride, may_use, lanes, nets, split)
     ----------
     budget
         Pairs of ideals after which to return.
-    now
-        States to extend.
-    stride
-        Shape (K,): what one more device of a kind adds to the number of a state.
-    may_use
-        Shape (S, K): whether a device of the kind is left.
     split
         Shape (N, C): what crosses the boundary behind each ideal, which the stages on both sides
         pay; there are no nets then. Of no rows if nothing is relayed.
     """
     members, start, unit, to = steps
     row, value, origin, by, keep = table
+    now, stride, may_use = open_states
     lane_kind, lane_limit, lane_counts, unit_weight, net_weight = lanes
     pin_start, pin, of_start, of = nets
     size, units = len(start) - 1, len(unit_weight)

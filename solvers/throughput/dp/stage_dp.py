@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from ....formulations.throughput.ideals import Criterion, IdealPipeline, Row
 from ....instances.common.arrays import Bools, Floats, Ints
 from ...core.lattice import Lattice, incidence_of
-from ...core.search import Stoppable
+from ...core.search import Clock
 from . import kernel
-from .kernel import LatticeLanes, LatticeNets, LatticeSteps, LatticeTable
+from .kernel import LatticeLanes, LatticeNets, LatticeSteps, LatticeTable, OpenStates, StateCapacity
 
 #: Pairs of ideals between two looks at the clock: about a tenth of a second.
 SLICE = 2_000_000
@@ -96,7 +96,7 @@ def least_maximum(
     lattice: Lattice,
     minimise: Criterion,
     limits: Mapping[Criterion, float],
-    search: Stoppable,
+    search: Clock,
     floor: float = 0.0,
 ) -> ChainFound:
     """Find the chain of stages with the least maximum of one criterion.
@@ -149,6 +149,7 @@ def least_maximum(
     gave_up = ChainFound(False, reachable=len(table.value))
     for total in range(devices):
         now = np.flatnonzero(states.used.sum(axis=1) == total)
+        open_states = OpenStates(now, states.stride, states.left > 0)
         for state in now.tolist():
             if search.should_stop():
                 return replace(gave_up, pairs=pairs)
@@ -159,9 +160,7 @@ def least_maximum(
         began, ideal = time.monotonic(), 0
         while ideal < lattice.size - 1:
             timed = kernel.relax.ready
-            ideal, more = kernel.relax(
-                ideal, SLICE, steps, table, now, states.stride, states.left > 0, lanes, nets, split
-            )
+            ideal, more = kernel.relax(ideal, SLICE, steps, table, open_states, lanes, nets, split)
             pairs += more
             if not timed:  # what is interpreted or compiled tells nothing about the rest
                 began = time.monotonic()
@@ -206,7 +205,7 @@ def _left(table: LatticeTable, now: Ints, ideal: int, devices: int) -> float:
 
 
 def _windows(
-    rows: list[Row], lattice: Lattice, upper_bounds: Floats, states: DeviceStates, search: Stoppable
+    rows: list[Row], lattice: Lattice, upper_bounds: Floats, states: DeviceStates, search: Clock
 ) -> Bools | None:
     """Return for each ideal and state whether the devices used, and those left, can do the work.
 
@@ -227,18 +226,19 @@ def _windows(
     weight = np.array(weights).reshape(len(weights), len(lattice.order))
     take = np.array(takes).reshape(len(takes), len(states.stride))
     total = weight.sum(axis=1)
-    used = take @ states.used.T + SLACK * total[:, None]
-    left = take @ states.left.T + SLACK * total[:, None]
+    capacity = StateCapacity(
+        weight,
+        total,
+        used=take @ states.used.T + SLACK * total[:, None],
+        left=take @ states.left.T + SLACK * total[:, None],
+    )
     inside = np.zeros((lattice.size, len(weight)))
     alive = np.ones((lattice.size, len(states.used)), np.bool_)
     steps = _steps(lattice)
     for first in range(0, lattice.size, BLOCK):
         if search.should_stop():
             return None
-        kernel.windows(
-            first, min(first + BLOCK, lattice.size), steps, weight, total, used, left, inside,
-            alive,
-        )  # fmt: skip
+        kernel.windows(first, min(first + BLOCK, lattice.size), steps, capacity, inside, alive)
     return alive
 
 

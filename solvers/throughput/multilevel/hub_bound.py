@@ -42,7 +42,7 @@ from ....formulations.throughput.hypergraph import Hypergraph
 from ....instances import Solution, Throughput
 from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.formats.certificate import HUBS
-from ...core.search import Search, Stoppable
+from ...core.search import Clock, Search
 from ..column_generation.frontier import incidence, relaxed_frontier
 from ..dp.dp import ideals_alone
 from ..dp.stage_dp import knapsack_shares
@@ -154,7 +154,7 @@ def raise_by_hubs(
     graph: Hypergraph,
     order: Ints,
     search: Search[Solution],
-    clock: Stoppable,
+    clock: Clock,
 ) -> None:
     """Raise the bound by (2), and then by its sums, unless `clock` stops it.
 
@@ -245,7 +245,7 @@ def _bounds(
     counts: Ints,
     start: Floats,
     known: list[HubPrices],
-    clock: Stoppable,
+    clock: Clock,
 ) -> Iterator[tuple[float, HubPrices]]:
     """Yield increasing proved parts of the limit, for given devices by group, with their prices.
 

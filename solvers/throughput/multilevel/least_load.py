@@ -31,7 +31,7 @@ from ....formulations.throughput.certificate import PROOF_MARGIN
 from ....formulations.throughput.hypergraph import Hypergraph
 from ....instances import Solution, Throughput
 from ....instances.common.arrays import Floats, Ints
-from ...core.search import Search, Stoppable
+from ...core.search import Clock, Search
 from ..column_generation.frontier import relaxed_frontier
 from ..dp.stage_dp import knapsack
 from .bound_kernels import CoverTable, extend_cover
@@ -97,7 +97,7 @@ def raise_by_least_load(
     graph: Hypergraph,
     order: Ints,
     search: Search[Solution],
-    clock: Stoppable,
+    clock: Clock,
     width: int | None = None,
 ) -> None:
     """Raise the bound by (1) with ever lower values, and by the best of them in finer steps.
@@ -205,7 +205,7 @@ def least_cover_load(
     frontier: tuple[Ints, Ints, Floats],
     part: Floats,
     steps: int,
-    clock: Stoppable,
+    clock: Clock,
 ) -> tuple[float, int] | None:
     """Return a lower bound on the load of sets of a share, and the last unit of the cheapest.
 

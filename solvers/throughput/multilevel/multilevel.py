@@ -21,14 +21,13 @@ from ....formulations.throughput.ideals import topological_orders
 from ....formulations.throughput.infeasible import why_infeasible
 from ....instances import Placement, Solution, Throughput
 from ....instances.common.arrays import Floats, Ints
-from ...core.search import Search, Share
+from ...core.search import Search
 from ..column_generation.frontier import incidence
 from ..column_generation.orders import demand_order, narrow_order
 from ..dp.dp import contracted_dp, few_ideals_dp, ideals_alone
 from ..neighbourhood import Neighbourhood
 from ..series.series_dp import series_dp
 from .coarsen import around, balanced, crossing, even, labels, touching
-from .critical_path import raise_by_critical_path
 from .hub_bound import raise_by_hubs
 from .least_load import raise_by_least_load
 
@@ -76,17 +75,14 @@ def multilevel(task: Task[Throughput], search: Search[Solution]) -> None:
         _plan(task, of, order, search, any_order=i < len(starts))
         if i == 0:  # this bound takes little time and any plan will do
             with search.phase("bound"):
-                raise_by_hubs(task, free, narrow, search, Share(search, BOUND))
+                raise_by_hubs(task, free, narrow, search, search.part(BOUND))
             if ideals_alone(task):
                 with search.phase("series"):
                     series_dp(task, search)
     with search.phase("dp"):
         few_ideals_dp(task, search)
     with search.phase("bound"):
-        clock = Share(search, BOUND)
-        if ideals_alone(task):
-            raise_by_critical_path(task, graph, search, clock)
-        raise_by_least_load(task, free, narrow, search, clock)
+        raise_by_least_load(task, free, narrow, search, search.part(BOUND))
     if anyhow and search.best is not None:
         before = search.objective
         with search.phase("pairs"):

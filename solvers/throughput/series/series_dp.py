@@ -21,6 +21,7 @@ are rounded down to a grid on which these sums are exact: what is refuted is ref
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -30,7 +31,6 @@ from ....formulations.throughput.certificate import PROOF_MARGIN
 from ....formulations.throughput.ideals import IdealPipeline, pipeline
 from ....instances import Placement, Solution, Throughput
 from ....instances.common.arrays import Floats, Ints
-from ....instances.common.exact_sums import rounded_down, rounded_up, step_of
 from ...core.search import Search
 from .table import FewestDevices, SeriesTable, table
 from .tree import SegmentStates, divide, last_state, neighbours, nets, series, states
@@ -69,7 +69,7 @@ def series_dp(task: Task[Throughput], search: Search[Solution]) -> None:
     low, high = max(search.bound, 0.0), search.objective
     while high - low > CLOSE * high and not search.should_stop():
         limit = (low + high) / 2
-        asked = rounded_up(limit * (1 + PROOF_MARGIN), exact.step)
+        asked = _rounded_up(limit * (1 + PROOF_MARGIN), exact.step)
         fewest = FewestDevices(costs, pipe.count[kinds], asked)
         if not fewest.feasible:
             low = limit
@@ -114,17 +114,17 @@ def _exact(pipe: IdealPipeline, kinds: Ints, longest: float) -> _Exact:
     time = np.minimum(load.unit[kinds], 2 * longest)
     weight = np.minimum(load.net[kinds], 2 * longest)
     # the largest sum: twice the work of a kind, the nets that both ends cut, and a limit
-    step = step_of(float((2 * time.sum(axis=1) + 4 * weight.sum(axis=1)).max()) + 2 * longest)
+    step = _step_of(float((2 * time.sum(axis=1) + 4 * weight.sum(axis=1)).max()) + 2 * longest)
     limited = memory.room[kinds][np.isfinite(memory.room[kinds])]
     most = float(limited.max(initial=0.0))
     size = np.minimum(memory.unit[0], 2 * most if most > 0 else 1.0)
-    grid = step_of(float(size.sum()) + most)
+    grid = _step_of(float(size.sum()) + most)
     return _Exact(
-        time=rounded_down(time, step),
-        weight=rounded_down(weight, step),
-        size=rounded_down(size, grid),
-        room=np.array([rounded_up(one, grid) for one in memory.room[kinds].tolist()]),
-        longest=rounded_up(longest, step),
+        time=_rounded_down(time, step),
+        weight=_rounded_down(weight, step),
+        size=_rounded_down(size, grid),
+        room=np.array([_rounded_up(one, grid) for one in memory.room[kinds].tolist()]),
+        longest=_rounded_up(longest, step),
         step=step,
     )
 
@@ -144,3 +144,19 @@ def _costs(pipe: IdealPipeline, exact: _Exact, search: Search[Solution]) -> Seri
     over = nets(pipe.graph, listed, exact.weight)
     room = exact.size, exact.room
     return table(listed, over, exact.time, room, exact.longest, search, relayed=pipe.relayed)
+
+
+def _step_of(total: float) -> float:
+    """Return the step of a grid on which sums up to a finite total are exact, by a factor of 2."""
+    exponent = math.frexp(total)[1]
+    return math.ldexp(1.0, max(exponent - 52, -1022))
+
+
+def _rounded_down(numbers: Floats, step: float) -> Floats:
+    """Return the largest grid points that are not above some numbers."""
+    return np.asarray(np.floor(numbers / step) * step)
+
+
+def _rounded_up(limit: float, step: float) -> float:
+    """Return the least grid point that is not below a limit; `inf` for `inf`."""
+    return limit if math.isinf(limit) else math.ceil(limit / step) * step

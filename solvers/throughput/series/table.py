@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from ....instances.common.arrays import Bools, Floats, Ints
-from ...core.search import Stoppable
+from ...core.search import Clock
 from .kernel import fewest_devices, larger_states
 from .tree import SegmentStates, SeriesNet, opened
 
@@ -136,7 +136,7 @@ def table(
     time: Floats,
     memory: tuple[Floats, Floats],
     longest: float,
-    search: Stoppable,
+    search: Clock,
     *,
     relayed: bool,
 ) -> SeriesTable | None:
@@ -258,7 +258,7 @@ def _pairs(
     nets: Sequence[SeriesNet],
     reach: Ints,
     cut: Floats,
-    search: Stoppable,
+    search: Clock,
 ) -> SegmentPairs | None:
     """Return the pairs of segments; None if the search must stop.
 

@@ -16,6 +16,7 @@ from project import ROOT
 
 import stagecut
 from stagecut import InputError
+from stagecut.cli import run_command
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
@@ -135,11 +136,17 @@ def test_another_sharding_goes_on_from_a_checkpoint(name: str, tmp_path: Path) -
     on_ranks(4, train_and_go_on, (2, 2), name, tmp_path / "kept")
 
 
-def test_the_command_trains_as_one_process_does_and_reports(files: Path) -> None:
-    losses, said = trained(files, "--steps", "5", "--record", "run.json", "--report")
+def test_the_command_trains_as_one_process_does_and_reports(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    losses, said = trained(files, "--steps", "5", "--record", "run.json")
     assert losses == pytest.approx(alone(), rel=1e-5)
     assert "the inputs ended after 3 steps" in said
-    assert "step: predicted" in said
+    reported = ["report", *(str(files / f"{name}.json") for name in ("program", "megatron", "run"))]
+    assert run_command(reported) == 0
+    assert "step: predicted" in capsys.readouterr().out
+    assert run_command([*reported, "--warm-up", "1"]) == 2
+    assert "--warm-up: the report of a sharding has none" in capsys.readouterr().err
     workload = stagecut.load(files / "program.json")
     plan = stagecut.load_plan(files / "megatron.json", workload)
     recording = load_sharded_recording(files / "run.json")

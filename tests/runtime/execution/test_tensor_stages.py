@@ -9,15 +9,8 @@ from typing import Any
 import pytest
 
 import stagecut
-from stagecut import (
-    Cluster,
-    DeviceKind,
-    InputError,
-    Link,
-    PipelineJob,
-    layers_by_degree,
-    solve,
-)
+from stagecut import Cluster, DeviceKind, InputError, Link, PipelineJob, solve
+from stagecut.api import layers_by_degree
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 

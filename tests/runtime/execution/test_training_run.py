@@ -7,12 +7,14 @@ import pytest
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
 from dataclasses import replace  # noqa: E402
+from typing import Any  # noqa: E402
 
 from ranks import on_ranks  # noqa: E402
 from training_run_cases import (  # noqa: E402
     MICROBATCHES,
     alone,
     gradients,
+    microbatches,
     plan_of,
     profiled,
     workload_of,
@@ -21,6 +23,7 @@ from training_run_cases import (  # noqa: E402
 from stagecut import InputError  # noqa: E402
 from stagecut.instances import StagePlacement  # noqa: E402
 from stagecut.runtime.execution.own_loop.training_pieces import training_pieces  # noqa: E402
+from stagecut.runtime.execution.stage import StageRunner  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -30,10 +33,11 @@ from stagecut.runtime.execution.own_loop.training_pieces import training_pieces 
         ("gpt", (1, 3), "gpipe", False),
         ("mlp", (1, 2, 1), "1f1b", True),
         ("unet", (2, 2), "zb-h1", False),
+        ("gpt", (1, 1), "zb-h1", "some"),
     ],
 )
 def test_gradients_are_those_of_one_process(
-    model: str, replicas: tuple[int, ...], schedule: str, recompute: bool
+    model: str, replicas: tuple[int, ...], schedule: str, recompute: bool | str
 ) -> None:
     done = on_ranks(sum(replicas), gradients, model, replicas, schedule, recompute)
     losses, wanted = alone(model)
@@ -57,9 +61,31 @@ def test_what_the_runtime_does_not_do_is_refused() -> None:
     )
     with pytest.raises(InputError, match="tensor degree is 2"):
         training_pieces(done, workload, wide)
-    mixed = (first.configuration[0] ^ 1, *first.configuration[1:])
-    some = StagePlacement((replace(first, configuration=mixed), second), plan.solution.device)
-    with pytest.raises(InputError, match="some of its layers recompute"):
-        training_pieces(done, workload, replace(plan, solution=some))
     with pytest.raises(InputError, match="not in both"):
         training_pieces(profiled("unet"), workload, plan)
+
+
+def test_layers_that_recompute_keep_their_inputs_only() -> None:
+    done = profiled("gpt")
+    workload = workload_of(done)
+    (inputs, *_) = microbatches("gpt")
+    kept = {}
+    for recompute in (False, "some", True):
+        plan = plan_of(workload, (1,), recompute=recompute)
+        cut = training_pieces(done, workload, plan)
+        (piece,) = cut.pieces
+        layers = [n for n in piece.module.graph.nodes if getattr(n.target, "recomputes", False)]
+        assert len(layers) == (workload.n // 2 if recompute == "some" else 0)
+        assert cut.recompute == ({0} if recompute is True else set())
+        saved: list[int] = []
+        runner = StageRunner(piece, True, True, recompute=0 in cut.recompute)
+        learned = {id(p) for p in piece.module.parameters()}
+
+        def keep(x: torch.Tensor, saved: list[int] = saved, learned: set[int] = learned) -> Any:
+            saved.append(0 if id(x) in learned else x.nbytes)
+            return x
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+            runner.forward(0, inputs)
+        kept[recompute] = sum(saved)
+    assert kept[True] < kept["some"] < kept[False]

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import math
+import signal
+import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from brute import best_max_load
 from cases import random_case
+from conformance import task
 from exact_programs import loosened, random_program, solutions
 from scipy.sparse import csc_array
 
-from stagecut import InfeasibleError, Throughput
+from stagecut import InfeasibleError, Limits, Throughput, solve
 from stagecut.formulations.linear import Linear
 from stagecut.formulations.task import pose
 from stagecut.formulations.throughput.compact import compact
+from stagecut.solvers.core import milp_driver, proofs
 from stagecut.solvers.core.compiled_model import compile_model
-from stagecut.solvers.core.proofs import check_program
-from stagecut.solvers.core.proofs.check_program import ProofOutcome, check
-from stagecut.solvers.core.proofs.relaxation import LpRelaxation
+from stagecut.solvers.core.proofs import LpRelaxation, ProofOutcome, check
 
 
 @pytest.mark.parametrize("wide", [False, True])
@@ -27,7 +30,7 @@ from stagecut.solvers.core.proofs.relaxation import LpRelaxation
 def test_verdicts_are_right(seed: int, wide: bool) -> None:
     linear = random_program(seed, wide=wide, continuous=seed % 3)
     found = solutions(linear)
-    nearly = solutions(loosened(linear, 1.01 * check_program.ROW_SLACK))
+    nearly = solutions(loosened(linear, 1.01 * proofs.ROW_SLACK))
     optimum = float(found[0][0]) if found else 5.0
     step = 1e-6 * max(1.0, abs(optimum))
     for target in (optimum - step, optimum, optimum + step, math.inf):
@@ -61,7 +64,7 @@ def test_a_lying_solver_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         n, m = len(program.cost), len(program.row_lower)
         return LpRelaxation(None, np.full(m, 7.0), np.zeros(n, np.bool_), np.ones(m, np.bool_))
 
-    monkeypatch.setattr(check_program, "relax", lie)
+    monkeypatch.setattr(proofs, "relax", lie)
     assert check(linear, -1.5) is not ProofOutcome.PROVED
     assert check(linear, -2.5, nodes=50) is not ProofOutcome.REFUTED
 
@@ -106,3 +109,25 @@ def test_the_compact_program_with_transfers_nobody_can_pay(
         if optimum > 0:
             assert check(linear, optimum * (1 + 1e-9)) is ProofOutcome.REFUTED
         assert check(linear, math.inf) is ProofOutcome.REFUTED
+
+
+def test_ctrl_c_ends_the_proof_of_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[bool] = []
+
+    def waits(
+        _linear: Linear, _target: float, *, should_stop: Callable[[], bool], nodes: int
+    ) -> ProofOutcome:
+        assert nodes > 0
+        signal.raise_signal(signal.SIGINT)
+        until = time.monotonic() + 60
+        while not should_stop() and time.monotonic() < until:
+            time.sleep(0.005)
+        ended.append(should_stop())
+        return ProofOutcome.UNDECIDED
+
+    monkeypatch.setattr(milp_driver, "check", waits)
+    of = task("throughput", [1.0, 2.5, 3.0, 2.1])
+    result = solve(of.workload, of.cluster, of.problem, method="milp", limits=Limits(seconds=120))
+    assert ended == [True]
+    assert result.limit in ("interrupt", "none")  # none if the bound as claimed had ended it
+    assert not any("left behind" in note for note in result.notes)

@@ -8,7 +8,7 @@ import pytest
 
 from stagecut import InputError, Limits
 from stagecut.solvers.core import search as home
-from stagecut.solvers.core.limits import CHEAP_PART, limits_for
+from stagecut.solvers.core.limits import CHEAP_PART
 from stagecut.solvers.core.search import Search
 
 USUAL = Limits(60.0, 0.01, cheap_gap=1e-4)
@@ -84,8 +84,7 @@ def test_an_explicit_gap_or_a_limit_of_nodes_ends_there(clock: Clock, limits: Li
     assert not search.notes
 
 
-def test_options_ask_for_exactly_their_gap(default_limits: dict[str, Limits]) -> None:
-    assert limits_for("throughput", 5.0, 0.003, seed=7) == Limits(5.0, 0.003, seed=7)
+def test_the_cheap_gap_is_at_most_the_gap(default_limits: dict[str, Limits]) -> None:
     for usual in default_limits.values():
         assert usual.least_gap == (0.0 if usual.gap == 0 else 1e-4)
     with pytest.raises(InputError, match=r"cheap gap: 0\.02"):

@@ -18,7 +18,8 @@ from lies import (
     silence,
 )
 
-from stagecut import Limits, Result, best_schedule, chain, verify
+from stagecut import Limits, Result, best_schedule, verify
+from stagecut.runtime.simulate import chain
 from stagecut.solvers.core import highs, milp_driver
 from stagecut.solvers.core.highs import Outcome
 

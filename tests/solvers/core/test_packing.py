@@ -15,10 +15,9 @@ from stagecut.formulations.task import Task, pose
 from stagecut.formulations.throughput.hypergraph import hypergraph
 from stagecut.formulations.throughput.whole_bytes import whole_bytes
 from stagecut.solvers.core.highs import Outcome
-from stagecut.solvers.core.proofs.exact_packing import Packed, RoomClass, pack
 from stagecut.solvers.core.search import Search
 from stagecut.solvers.throughput import packing as packing_module
-from stagecut.solvers.throughput.packing import packing, prove_unpackable
+from stagecut.solvers.throughput.packing import Packed, RoomClass, pack, packing, prove_unpackable
 
 
 def fits(sizes: list[int], rooms: list[int], kind: list[int], able: list[list[int]]) -> bool:

@@ -35,11 +35,10 @@ from stagecut.api.judge import Judge
 from stagecut.formulations.task import pose
 from stagecut.instances import Placement, Solution
 from stagecut.solvers import METHODS, Method, Progress, Search, Solver
-from stagecut.solvers.core.portfolio import portfolio
-from stagecut.solvers.core.portfolio.messages import Found, Proved
-from stagecut.solvers.core.portfolio.processes import LocalProcesses
-from stagecut.solvers.core.portfolio.shared_search import SharedSearch
-from stagecut.solvers.core.portfolio.strategy import Strategy
+from stagecut.solvers.core import portfolio
+from stagecut.solvers.core.method import Strategy
+from stagecut.solvers.core.processes import LocalProcesses
+from stagecut.solvers.core.search import Found, Proved
 
 OF = task("throughput", [1.0, 2.5, 3.0, 2.1])
 #: Ends what hangs; no test waits for it.
@@ -73,7 +72,7 @@ def workers_left() -> list[psutil.Process]:
     return [
         child
         for child in psutil.Process().children(recursive=True)
-        if any("process_main" in word for word in child.cmdline())
+        if any("core.processes import main" in word for word in child.cmdline())
     ]
 
 
@@ -131,10 +130,10 @@ def test_short_solves_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_wrong_claim_of_a_worker_is_refused_and_its_plan_judged_anew() -> None:
-    search = SharedSearch(Limits(), lambda solution: float(solution.device.sum()))
+    search = Search[Solution](Limits(), lambda solution: float(solution.device.sum()))
     search.offer(Placement(np.array([1, 1])))
-    search.put("a worker", Proved(3.0, "a lie", {}))
-    search.put("a worker", Found(Placement(np.array([0, 5])), 0.0))
+    search.learn(Proved(3.0, "a lie", {}), "a worker")
+    search.learn(Found(Placement(np.array([0, 5])), 0.0), "a worker")
     assert not search.should_stop()
     assert search.objective == 2.0
     assert math.isinf(search.bound)
@@ -195,7 +194,7 @@ def test_deterministic_workers_agree_with_themselves() -> None:
 #: Starts a worker, says its number, and is killed.
 ORPHANED = """
 import portfolio_strategies as strategies, time
-from stagecut.solvers.core.portfolio.processes import Process
+from stagecut.solvers.core.processes import Process
 print(Process(strategies.sleeps, None).receive(), flush=True)
 time.sleep(1000)
 """
@@ -217,7 +216,7 @@ def test_a_worker_ends_with_the_process_that_started_it() -> None:
 
 
 def test_a_port_that_says_nothing_is_no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = pytest.importorskip("stagecut.solvers.core.portfolio.dask_cluster")
+    cluster = pytest.importorskip("stagecut.solvers.core.dask_cluster")
     monkeypatch.setattr(cluster, "CONNECT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         where = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
@@ -239,7 +238,7 @@ def test_a_cluster_goes_on_when_a_machine_leaves(asked: Asked) -> None:
     ) as local:
         killed = threading.Event()
 
-        def kills(of: object, search: SharedSearch) -> None:
+        def kills(of: object, search: Search[Solution]) -> None:
             search.offer(strategies.all_on(0, of))  # type: ignore[arg-type]
             while not search.should_stop():
                 if search.objective < ONE and not killed.is_set():

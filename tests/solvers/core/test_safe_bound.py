@@ -12,7 +12,7 @@ from exact_programs import random_program, solutions
 from scipy.sparse import csc_array
 
 from stagecut.formulations.linear import Linear
-from stagecut.solvers.core.proofs.relaxation import dual_bound, refuted, relax
+from stagecut.solvers.core.proofs import dual_bound, refuted, relax
 
 
 def over(entries: list[list[float]], **changes: object) -> Linear:

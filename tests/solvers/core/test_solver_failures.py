@@ -35,7 +35,7 @@ def _no_highs(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for module in (
         "formulations.linear_program",
-        "solvers.core.proofs.relaxation",
+        "solvers.core.proofs",
         "solvers.throughput.column_generation.column_generation",
     ):
         monkeypatch.setattr(f"stagecut.{module}.run_here", refused)
@@ -128,7 +128,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch, ended: object, told: str = "") ->
     real = other_solvers.pyo.SolverFactory
     monkeypatch.setattr(other_solvers.pyo, "SolverFactory", Pretending())
     workload = chain([1.0, 2.0, 4.0])
-    return solve(workload, FAST_AND_SLOW, method="milp", solver="scip", limits=Limits(gap=0.01))
+    return solve(workload, FAST_AND_SLOW, method="milp:scip", limits=Limits(gap=0.01))
 
 
 @pytest.mark.parametrize("ended", sorted(other_solvers.FAILURES, key=str))
@@ -165,7 +165,8 @@ class LicenceError(Exception):
 @pytest.mark.parametrize("text", ["Model too large for size-limited license; visit us\nmore", ""])
 def test_what_an_interface_raises_is_one_line(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     result = pretended(monkeypatch, LicenceError(text))
-    told = text.splitlines()[0] if text else "LicenceError"
+    of_licence = "its licence does not cover this program: "
+    told = of_licence + text.splitlines()[0] if text else "LicenceError"
     assert any(note.endswith(f"solver scip: {told}") for note in result.notes), result.notes
 
 
@@ -173,6 +174,6 @@ def test_glpk_says_whether_it_reached_the_gap_or_the_time_limit() -> None:
     if not pyo.SolverFactory("glpk").available(exception_flag=False):
         pytest.skip("glpk is not installed")
     workload, cluster = random_case(3, max_nodes=8)
-    result = solve(workload, cluster, method="milp", solver="glpk", limits=Limits(gap=0.5))
+    result = solve(workload, cluster, method="milp:glpk", limits=Limits(gap=0.5))
     assert result.limit == "none"
     assert result.gap <= 0.5

@@ -12,7 +12,7 @@ from exact_programs import keeps, loosened, random_program, solutions
 from scipy.sparse import csc_array
 
 from stagecut.formulations.linear import Linear
-from stagecut.solvers.core.proofs.tighten import spread, tighten
+from stagecut.solvers.core.tighten import spread, tighten
 
 
 def two_devices(price: float) -> Linear:

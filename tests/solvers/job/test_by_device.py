@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from brute_iteration import placements, training_case
 
-from stagecut import Cluster, InputError, Limits, PipelineJob, PipelinePlacement, Workload, evaluate
+from stagecut import Cluster, InputError, Limits, PipelineJob, Workload, evaluate
 from stagecut.formulations.job.iteration_bounds import divide
 from stagecut.formulations.job.line import line, most_between
 from stagecut.formulations.job.orders import Chain, order_of
 from stagecut.formulations.task import pose
+from stagecut.instances import PipelinePlacement
 from stagecut.instances.common.arrays import Ints
 from stagecut.solvers.core.lattice import Lattice, list_ideals
 from stagecut.solvers.core.search import Search

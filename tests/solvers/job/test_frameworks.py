@@ -12,7 +12,6 @@ from conformance import chain
 from stagecut import (
     InputError,
     PipelineJob,
-    PipelinePlacement,
     PlacementRules,
     Result,
     Workload,
@@ -21,8 +20,8 @@ from stagecut import (
     solve,
     verify,
 )
-from stagecut.api.solve import solve_with
 from stagecut.formulations.job.modules import Modules
+from stagecut.instances import PipelinePlacement
 from stagecut.solvers.job.iteration.frameworks import BY_NAME, Refused, balanced
 from stagecut.solvers.job.methods import RULES
 
@@ -216,12 +215,12 @@ def test_the_operators_of_a_module_belong_together() -> None:
 def test_the_regular_expression_is_an_option() -> None:
     workload, cluster = named(8), accelerators_and_cpus(2)
     for pattern, first in (("", 4), ("layers.[0-1]", 1)):
-        result = solve_with(workload, cluster, PipelineJob(4), method="deepspeed-type",
-                            options={"type": pattern} if pattern else {})  # fmt: skip
+        method = f"deepspeed-type:{pattern}" if pattern else "deepspeed-type"
+        result = solve(workload, cluster, PipelineJob(4), method=method)
         assert result.plan is not None
         assert isinstance(result.plan.solution, PipelinePlacement)
         assert int((result.plan.solution.stage == 0).sum()) == first
-        again = solve(workload, cluster, PipelineJob(4), method=f"deepspeed-type:{pattern}")
+        again = solve(workload, cluster, PipelineJob(4), method=f"deepspeed-type:type={pattern}")
         assert again.plan is not None
         assert again.method == "deepspeed-type"
         assert again.plan.objective == result.plan.objective
@@ -231,9 +230,3 @@ def test_the_regular_expression_is_an_option() -> None:
     ):
         with pytest.raises(InputError, match=message):
             solve(workload, cluster, PipelineJob(4), method=method)
-    with pytest.raises(InputError, match="is no regular expression for deepspeed-type"):
-        solve_with(
-            workload, cluster, PipelineJob(4), method="deepspeed-type", options={"type": "("}
-        )
-    with pytest.raises(InputError, match="only deepspeed-type do"):
-        solve_with(workload, cluster, PipelineJob(4), method="vllm", options={"type": "x"})

@@ -12,7 +12,6 @@ from training_cases import best_objective, random_training_case
 
 from stagecut import (
     InputError,
-    LayerRule,
     Limits,
     PipelineJob,
     VerificationError,
@@ -21,8 +20,7 @@ from stagecut import (
     solve,
     verify,
 )
-from stagecut.api.solve import solve_with
-from stagecut.instances import Stage, StagePlacement, in_stages
+from stagecut.instances import LayerRule, Stage, StagePlacement, in_stages
 from stagecut.runtime import evaluate
 
 GIB = 2.0**30
@@ -57,7 +55,7 @@ def test_milp_is_brute_force_on_devices_that_differ(seed: int) -> None:
 def test_milp_is_dp(seed: int) -> None:
     workload, cluster, problem = random_training_case(seed, max_nodes=4, max_devices=4)
     by_dp = solve(workload, cluster, problem, method="dp")
-    by_milp = solve_with(workload, cluster, problem, method="milp", options={"start": "none"})
+    by_milp = solve(workload, cluster, problem, method="milp:none")
     assert by_milp.status == by_dp.status
     if by_dp.objective is not None:
         assert by_milp.objective == pytest.approx(by_dp.objective, rel=1e-6)

@@ -203,13 +203,12 @@ def test_training_improves_on_its_own_first_mean() -> None:
     "problem", [Throughput(), Throughput("contiguous"), PipelineJob(4)], ids=str
 )
 def test_fine_tuning_offers_what_it_draws(problem: Problem) -> None:
-    from stagecut.api.solve import solve_with
-
-    options = {"fine-tune": "1e6"}
-    result = solve_with(
-        TRAINS, problem=problem, method="learned", limits=Limits(nodes=64, seconds=60),
-        options=options,
-    )  # fmt: skip
+    result = solve(
+        TRAINS,
+        problem=problem,
+        method="learned:fine-tune=1e6",
+        limits=Limits(nodes=64, seconds=60),
+    )
     assert result.plan is not None
     assert result.phases["fine-tune"] > 0
     assert result.bound <= result.plan.objective
@@ -228,41 +227,34 @@ def test_fine_tuning_makes_what_was_best_likelier() -> None:
 
 
 @pytest.mark.parametrize("problem", [Throughput(), Throughput("contiguous"), Latency()], ids=str)
-@pytest.mark.parametrize("options", [{}, {"fine-tune": "1e6"}], ids=["zero-shot", "fine-tuned"])
-def test_never_behind_greedy(problem: Problem, options: dict[str, str]) -> None:
-    from stagecut.api.solve import solve_with
-
+@pytest.mark.parametrize("learned", ["learned", "learned:fine-tune=1e6"])
+def test_never_behind_greedy(problem: Problem, learned: str) -> None:
     workload, cluster = graph_for(problem), SMALL if isinstance(problem, Latency) else None
     greedy, found = (
-        solve_with(
-            workload, cluster, problem, method=method, limits=Limits(nodes=1), options=given
-        ).objective
-        for method, given in (("greedy", {}), ("learned", options))
+        solve(workload, cluster, problem, method=method, limits=Limits(nodes=1)).objective
+        for method in ("greedy", learned)
     )
     assert greedy is not None
     assert found is not None
     assert found <= greedy
 
 
-@pytest.mark.parametrize("options", [{}, {"fine-tune": "1e6"}], ids=["zero-shot", "fine-tuned"])
-def test_never_behind_what_frameworks_do(options: dict[str, str]) -> None:
+@pytest.mark.parametrize("learned", ["learned", "learned:fine-tune=1e6"])
+def test_never_behind_what_frameworks_do(learned: str) -> None:
     """On a graph whose modules have names, with one placement drawn."""
-    from stagecut.api.solve import solve_with
-
     found = {
-        method: solve_with(
+        method: solve(
             load("bert-large-training"),
             accelerators_and_cpus(4),
             PipelineJob(8),
             method=method,
             limits=Limits(nodes=1),
-            options=options if method == "learned" else {},
         ).objective
-        for method in ("learned", "megatron", "block-dp", "deepspeed-uniform")
+        for method in (learned, "megatron", "block-dp", "deepspeed-uniform")
     }
-    learned = found.pop("learned")
-    assert learned is not None
-    assert all(other is not None and learned <= other for other in found.values())
+    drawn = found.pop(learned)
+    assert drawn is not None
+    assert all(other is not None and drawn <= other for other in found.values())
 
 
 def test_zero_shot_is_near_the_optimum_on_a_family_that_it_has_not_seen() -> None:

@@ -154,14 +154,14 @@ def test_what_the_command_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["learn", *out, "--family", "chian"], 'family: no "chian"; use one of chain'),
         (["learn", *out, *small, "--seconds", "0"], "--seconds: 0.0; it must be above 0"),
         (["learn", *out, *small, "--imitate", "2"], "it must be at most --steps"),
-        (["learn", *out, *small, "--objective", "mapping"], "use throughput, iteration or latency"),
+        (["learn", *out, *small, "--problem", "mapping"], "use throughput, iteration or latency"),
         (["learn", *out, *small, "--resume"], "no such file"),
         (
-            ["solve", "gpt2-xl", "--method", "learned", "--policy", "gone.npz"],
+            ["solve", "gpt2-xl", "--method", "learned:gone.npz"],
             "gone.npz: no such file",
         ),
-        (["solve", "gpt2-xl", "--method", "learned", "--fine-tune", "-1"], "seconds of at least 0"),
-        (["solve", "gpt2-xl", "--method", "dp", "--policy", "p.npz"], "only learned do"),
+        (["solve", "gpt2-xl", "--method", "learned:fine-tune=-1"], "seconds of at least 0"),
+        (["solve", "gpt2-xl", "--method", "dp:p.npz"], "takes nothing behind a colon"),
     ):
         assert cli.run_command(arguments) == 2
         shown = capsys.readouterr().err.strip()
@@ -178,8 +178,8 @@ def test_the_command_trains_and_solve_takes_the_file(
     assert cli.run_command([*given, "--steps", "3", "--resume", "-o", str(path)]) == 0
     assert len(log.read_text().splitlines()) == 4
     assert "3 updates on 4 tasks" in capsys.readouterr().out
-    solving = ["solve", "unet", "--method", "learned", "--policy", str(path)]
-    assert cli.run_command([*solving, "--node-limit", "256", "--time-limit", "9999"]) == 0
+    solving = ["solve", "unet", "--method", f"learned:{path}"]
+    assert cli.run_command([*solving, "--set", "limits.nodes=256", "--time-limit", "9999"]) == 0
 
 
 def test_the_policy_of_the_package_says_how_it_was_made() -> None:

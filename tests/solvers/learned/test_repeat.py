@@ -14,8 +14,8 @@ pytest.importorskip("torch")
 #: Prints a digest of all that is drawn, with the policy learning from it.
 PROGRAM = """
 import hashlib
-from stagecut import Iteration, Latency, Limits, Throughput
-from stagecut.api.solve import solve_with
+from stagecut import PipelineJob, Latency, Limits, Throughput
+from stagecut.api.solve import solve
 from stagecut.instances.generate.graph_family import family_graph
 from stagecut.solvers.learned import method
 
@@ -31,9 +31,9 @@ for problem in (Throughput(), Throughput("contiguous"), PipelineJob(4, "1f1b"), 
     graphs = (family_graph("branches", seed) for seed in range(20))
     trains = is_iteration(problem)
     workload = next(graph for graph in graphs if graph.backward.any() == trains)
-    found = solve_with(
-        workload, problem=problem, method="learned", limits=Limits(nodes=200, seed=3),
-        options={"fine-tune": "1e6"},
+    found = solve(
+        workload, problem=problem, method="learned:fine-tune=1e6",
+        limits=Limits(nodes=200, seed=3),
     )
     print(problem.name, found.objective, digest.hexdigest())
 """

@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 from brute_mapping import stages_of
 
-from stagecut.formulations.mapping.blocks import find_blocks
 from stagecut.formulations.mapping.bound import stage_lower_bounds
-from stagecut.formulations.mapping.costs import MappingCosts, mapping_costs, stage_times
+from stagecut.formulations.mapping.costs import (
+    MappingCosts,
+    find_blocks,
+    mapping_costs,
+    stage_times,
+)
 from stagecut.instances import DeviceMapping, stage_costs, topology
 from stagecut.instances.common.arrays import Floats, Ints
 from stagecut.solvers.mapping.annealing.anneal_kernel import anneal

@@ -16,7 +16,6 @@ from stagecut import (
     Limits,
     Link,
     Sharding,
-    TensorSharding,
     Workload,
     accelerators_and_cpus,
     evaluate,
@@ -34,6 +33,7 @@ from stagecut.formulations.sharding.relaxation import (
     proved_bound,
 )
 from stagecut.formulations.task import pose
+from stagecut.instances import TensorSharding
 from stagecut.solvers.sharding import auto, messages
 from stagecut.solvers.sharding.elimination import cheapest_of_few
 from stagecut.solvers.sharding.message_kernel import sweep

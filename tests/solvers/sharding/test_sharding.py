@@ -16,9 +16,6 @@ from stagecut import (
     Limits,
     Link,
     Sharding,
-    ShardingObjective,
-    Tensor,
-    TensorSharding,
     VerificationError,
     evaluate,
     load,
@@ -28,6 +25,7 @@ from stagecut import (
     verify,
 )
 from stagecut.formulations.sharding.costs import conversions
+from stagecut.instances import ShardingObjective, Tensor, TensorSharding
 from stagecut.instances.model.sharding.program import parse_axis
 from stagecut.runtime.simulate.sharded import sharded_timeline
 from stagecut.runtime.verify.sharding import path

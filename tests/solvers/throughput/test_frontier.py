@@ -15,7 +15,7 @@ from stagecut.formulations.task import Task, pose
 from stagecut.formulations.throughput.hypergraph import Hypergraph, hypergraph
 from stagecut.formulations.throughput.set_partitioning import load_of
 from stagecut.instances import Placement, Solution
-from stagecut.instances.common.compiling import NotCompiled
+from stagecut.instances.common.kernel import NotCompiled
 from stagecut.runtime import evaluate
 from stagecut.solvers import Search
 from stagecut.solvers.throughput import neighbourhood

@@ -21,15 +21,13 @@ from stagecut import (
     verify,
 )
 from stagecut.formulations.task import pose
-from stagecut.formulations.throughput.hypergraph import hypergraph, pipeline_units
+from stagecut.formulations.throughput.hypergraph import hypergraph
 from stagecut.formulations.throughput.ideals import topological_orders
 from stagecut.instances.formats.certificate import HUBS
 from stagecut.instances.formats.files import save
 from stagecut.solvers.throughput import auto
 from stagecut.solvers.throughput.column_generation.orders import groups, narrow_order
-from stagecut.solvers.throughput.dp.dp import ideals_alone
-from stagecut.solvers.throughput.multilevel import coarsen, critical_path, least_load
-from stagecut.solvers.throughput.multilevel.critical_path import raise_by_critical_path
+from stagecut.solvers.throughput.multilevel import coarsen, least_load
 from stagecut.solvers.throughput.multilevel.least_load import (
     raise_by_least_load,
     value_share,
@@ -196,7 +194,7 @@ class Noted:
         return False
 
     def raise_bound(self, bound: float, origin: str) -> None:
-        assert origin in (least_load.ORIGIN, critical_path.ORIGIN)
+        assert origin == least_load.ORIGIN
         self.bound = max(self.bound, bound)
 
 
@@ -230,30 +228,3 @@ def test_narrow_orders_open_few_groups(name: str) -> None:
         alone = {next(iter(some)) for some in kinds if len(some) == 1}
         assert few[i] == len(alone) + sum(len(some) > 1 for some in kinds)
     assert few.max() <= 20
-
-
-@pytest.mark.parametrize("seed", range(120))
-def test_pieces_of_a_path_prove_no_more_than_brute_force(seed: int) -> None:
-    """From below, and from a plan that is far from the best."""
-    workload, cluster = random_case(seed, max_nodes=7)
-    problem = Throughput("contiguous")
-    best = best_max_load(workload, cluster, problem)
-    task = pose(workload, cluster, problem)
-    if not ideals_alone(task):
-        return
-    known = Noted(1.5 * best + 1.0 if np.isfinite(best) else 1e9)
-    raise_by_critical_path(task, hypergraph(task, pipeline_units(task)), known, known)
-    assert known.bound <= best * (1 + 1e-9)
-
-
-def test_pieces_of_a_path_count_transfers() -> None:
-    """In a chain of equal units every piece pays at both its ends."""
-    workload = load("gpt2-xl-training")
-    cluster = accelerators_and_cpus(4, cpus=0)
-    problem = Throughput("contiguous")
-    exact = solve(workload, cluster, problem, method="dp", limits=ENDLESS)
-    assert exact.plan is not None
-    task = pose(workload, cluster, problem)
-    known = Noted(1.1 * exact.plan.objective)
-    raise_by_critical_path(task, hypergraph(task, pipeline_units(task)), known, known)
-    assert 0.97 * exact.plan.objective <= known.bound <= exact.plan.objective * (1 + 1e-9)

@@ -45,7 +45,7 @@ def planned_with_torch(rank: int, model: str, schedule: str) -> None:
 
     stages = planned.stages(made)
     assert len(stages) == world * planned.plan.problem.chunks_per_device
-    sums = stagecut.tied_gradients(stages)
+    sums = stagecut.runtime.execution.tied_gradients(stages)
     own = stages[rank::world]
     wrapped = [
         PipelineStage(
@@ -114,13 +114,14 @@ def own_training_loop(rank: int, scheduled: str) -> None:
     world, size = dist.get_world_size(), 16 // MICROBATCHES
     kind = stagecut.DeviceKind("process", world, times="accelerator", link=stagecut.Link(0.0, 1e18))
     planned = stagecut.plan(
-        made, torch.zeros(size, 64), devices=stagecut.Cluster((kind,)), microbatches=MICROBATCHES,
-        estimate="h100", limits=stagecut.Limits(nodes=1000),
+        made, torch.zeros(size, 64), devices=stagecut.Cluster((kind,)),
+        problem=stagecut.PipelineJob(MICROBATCHES), estimate="h100",
+        limits=stagecut.Limits(nodes=1000),
     )  # fmt: skip
     stages = planned.stages(made)
     assert len(stages) == world
     own, last = stages[rank], rank == world - 1
-    sums = stagecut.tied_gradients(stages)
+    sums = stagecut.runtime.execution.tied_gradients(stages)
     kinds = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
     stage = PipelineStage(
         own, rank, world, torch.device("cpu"), input_args=own.takes, output_args=own.gives
@@ -131,7 +132,7 @@ def own_training_loop(rank: int, scheduled: str) -> None:
     for x, y in loader:
         runs.step(*([x] if rank == 0 else []), **({"target": y} if last else {}))
         sums()
-        norm = stagecut.clip_gradients(stages, 0.05)
+        norm = stagecut.runtime.execution.clip_gradients(stages, 0.05)
         for a, b in zip(x.chunk(MICROBATCHES), y.chunk(MICROBATCHES), strict=True):
             (nn.functional.mse_loss(alone(a), b) / MICROBATCHES).backward()
         wanted = nn.utils.clip_grad_norm_(alone.parameters(), 0.05)
@@ -253,7 +254,9 @@ def refused(_rank: int) -> None:
     """Every rank learns that rank 0 found no plan."""
     model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
     try:
-        stagecut.plan(model, torch.zeros(4, 64), devices=2, memory_bytes=100.0, estimate="h100")
+        small = stagecut.DeviceKind("gpu", 2, 100.0, times="accelerator")
+        cluster = stagecut.Cluster((small,))
+        stagecut.plan(model, torch.zeros(4, 64), devices=cluster, estimate="h100")
     except stagecut.InfeasibleError:
         return
     raise AssertionError("no error")

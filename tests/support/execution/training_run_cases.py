@@ -52,15 +52,16 @@ def workload_of(done: Profile) -> Workload:
     )  # fmt: skip
 
 
-def plan_of(workload: Workload, replicas: tuple[int, ...], *, recompute: bool) -> Plan:
-    """Return a plan of stages of about equally many layers."""
+def plan_of(workload: Workload, replicas: tuple[int, ...], *, recompute: bool | str) -> Plan:
+    """Return a plan of stages of about equally many layers; ``some``: every second recomputes."""
     graph = nx.DiGraph(workload.edges.tolist())
     graph.add_nodes_from(range(workload.n))
     order = list(nx.lexicographical_topological_sort(graph))
     stages = []
     for nodes, count in zip(np.array_split(order, len(replicas)), replicas, strict=True):
         own = tuple(sorted(nodes.tolist()))
-        stages.append(Stage(own, tuple(2 * v + int(recompute) for v in own), count, 1))
+        again = {v: k % 2 if recompute == "some" else int(recompute) for k, v in enumerate(own)}
+        stages.append(Stage(own, tuple(2 * v + again[v] for v in own), count, 1))
     cluster = stagecut.accelerators_and_cpus(sum(replicas))
     return Plan(
         workload.name, workload.fingerprint, cluster, stagecut.PipelineJob(schedule="stream"),
@@ -76,7 +77,9 @@ def microbatches(name: str) -> list[tuple[torch.Tensor, ...]]:
     ]
 
 
-def gradients(_: int, name: str, replicas: tuple[int, ...], schedule: str, recompute: bool) -> Any:
+def gradients(
+    _: int, name: str, replicas: tuple[int, ...], schedule: str, recompute: bool | str
+) -> Any:
     """Return losses and gradients of one batch."""
     done = profiled(name)
     workload = workload_of(done)

@@ -1,0 +1,84 @@
+"""What a solve is asked, with its defaults, and the result that its search ends with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..instances import (
+    Cluster,
+    DeviceMapping,
+    InputError,
+    PipelineJob,
+    Plan,
+    Problem,
+    Sharding,
+    Solution,
+    Throughput,
+    Workload,
+    accelerators_and_cpus,
+)
+from ..instances.formats.files import load
+from ..instances.model.problem import suggested_cluster
+from ..solvers import Result, Search
+from .versions import installed
+
+
+def chosen(
+    workload: Workload | str | Path, cluster: Cluster | None, problem: Problem | None
+) -> tuple[Workload, Cluster, Problem]:
+    """Return what is planned where: what is not given, by default.
+
+    Raises
+    ------
+    InputError
+        If the workload cannot be read, or no cluster is known.
+    """
+    if not isinstance(workload, Workload):
+        workload = load(workload)
+    if cluster is None and isinstance(problem, DeviceMapping):
+        cluster = accelerators_and_cpus(problem.topology.size)
+    if cluster is None and isinstance(problem, Sharding):
+        cluster = accelerators_and_cpus(problem.mesh.size)
+    problem = problem or (Throughput() if workload.layers is None else PipelineJob())
+    if isinstance(problem, PipelineJob):
+        problem = problem.for_workload(workload)
+    cluster = cluster or suggested_cluster(workload, problem.name)
+    if cluster is None:
+        raise InputError(f"{workload.name}: it suggests no cluster; give one")
+    return workload, cluster, problem
+
+
+def result_of(
+    workload: Workload, cluster: Cluster, problem: Problem, search: Search[Solution]
+) -> Result:
+    """Return what a search for a problem ended with."""
+    versions = {"stagecut": installed("stagecut"), "highspy": installed("highspy")}
+    plan = None
+    if search.best is not None:
+        plan = Plan(
+            workload_name=workload.name,
+            workload_fingerprint=workload.fingerprint,
+            cluster=cluster,
+            problem=problem,
+            solution=search.best,
+            objective=search.objective,
+            bound=search.bound,
+            method=search.method,
+            time_unit=workload.time_unit,
+            certificate={"origin": search.bound_origin, **search.certificate},
+            provenance={**versions, "seed": search.limits.seed},
+        )
+    return Result(
+        status=search.status,
+        limit=search.hit,
+        plan=plan,
+        bound=search.bound,
+        bound_origin=search.bound_origin,
+        method=search.method,
+        seconds=search.seconds,
+        trace=tuple(search.trace),
+        phases=dict(search.phases),
+        versions=versions,
+        notes=tuple(search.notes),
+        reason=search.infeasible_because or "",
+    )

@@ -1,0 +1,483 @@
+"""The front door for training jobs: plan one, and what to know of the plan."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..formulations.job.bounds import first_bounds
+from ..formulations.job.memory import memory_limit
+from ..formulations.job.rates import rates
+from ..formulations.job.space import JobSpace, job_space
+from ..instances import InputError, Status
+from ..instances.common.arrays import Floats
+from ..instances.costs import calibration as calibrations
+from ..instances.costs.calibration import Calibration
+from ..instances.costs.clusters import training_cluster
+from ..instances.costs.description import ModelDescription
+from ..instances.costs.hardware import TrainingCluster
+from ..instances.costs.layers import LayerPrices
+from ..instances.costs.layout import Layout
+from ..instances.costs.measured import load_measurements, with_measurements
+from ..instances.costs.memory import peak_memory
+from ..instances.costs.models import model_description
+from ..instances.job.plan import CertificateRow, JobCertificate, JobPlan, costs_hash
+from ..instances.job.problem import TrainingJob
+from ..instances.job.usual_layouts import usual_layouts
+from ..runtime.estimate import iteration_time, iteration_times
+from ..solvers import Limits
+from ..solvers.job.search import JobProgress, JobSearch, even_plan, search_job
+from .estimate import Estimate, estimate
+from .versions import installed
+
+#: Limits of a job's search, where none are given.
+JOB_LIMITS = Limits(seconds=60.0, gap=1e-3)
+#: Relative differences of seconds within which published runs do not tell layouts apart: see
+#: docs/validation.md.
+SEPARABLE = 0.05
+#: Relative errors of terms, by which close plans are ordered in their worst case: what
+#: communication takes and hides is known less well than what products take.
+TERM_ERRORS = {
+    "tensor": 0.3, "context": 0.3, "experts": 0.3, "gradients": 0.3, "weights": 0.3, "offload": 0.3,
+}  # fmt: skip
+OTHER_ERROR = 0.05
+#: Plans that are listed, and looked at to be listed.
+LISTED, LOOKED_AT = 10, 400
+
+
+#: t, c, p, d, e and e_t.
+Degrees = tuple[int, int, int, int, int, int]
+
+
+@dataclass(frozen=True)
+class JobCandidate:
+    """A plan beside the best: other degrees, schedule or recomputation.
+
+    Parameters
+    ----------
+    layout
+        The plan.
+    seconds
+        Of an iteration.
+    worst
+        Seconds where every term takes as much longer as its costs may be wrong.
+    free
+        Bytes of the fullest device that are left.
+    """
+
+    layout: Layout
+    seconds: float
+    worst: float
+    free: float
+
+
+@dataclass(frozen=True)
+class UsualChoice:
+    """What a usual choice would take.
+
+    Parameters
+    ----------
+    name
+        Whose choice.
+    layout
+        The layout; None if it has none that runs.
+    seconds
+        Of an iteration; infinite where it does not fit.
+    reason
+        Why it is not the rule's first choice, or why there is none.
+    most
+        Term of time in which it is behind the plan most, and by how many seconds; empty if it is
+        not.
+    """
+
+    name: str
+    layout: Layout | None
+    seconds: float
+    reason: str
+    most: tuple[str, float] | None = None
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """What a search for a training job's layout has found.
+
+    Parameters
+    ----------
+    plan
+        The best plan; None if there is none.
+    status
+        ``optimal`` (within the gap that was asked), ``feasible`` (a limit came first),
+        ``infeasible`` (nothing fits), ``no solution`` (a limit came before any plan).
+    seconds
+        That the search took.
+    candidates
+        The best plans that differ, the best first.
+    close
+        Those that the costs' known error cannot tell from the best, in the order in which to try
+        them: by their worst case, then by free memory, fewer pipeline and tensor ranks.
+    usual
+        What is usually done: ZeRO-3 over all, tensor parallelism in the node with a pipeline
+        across, guides, NVIDIA's recipe where the model has one.
+    reason
+        Where nothing fits: what is missing.
+    least_memory
+        Where nothing fits: bytes of a device with which something does.
+    programs
+        Points whose relaxation, and whose program, was solved.
+    """
+
+    plan: JobPlan | None
+    status: Status
+    seconds: float
+    candidates: tuple[JobCandidate, ...] = ()
+    close: tuple[JobCandidate, ...] = ()
+    usual: tuple[UsualChoice, ...] = ()
+    reason: str = ""
+    least_memory: float | None = None
+    programs: tuple[int, int] = (0, 0)
+
+    @property
+    def estimate(self) -> Estimate:
+        """Seconds and bytes of the plan by term.
+
+        Raises
+        ------
+        InputError
+            If there is no plan.
+        """
+        if self.plan is None:
+            raise InputError(f"no plan: {self.reason}")
+        return estimate(self.plan.model, self.plan.layout, self.plan.cluster)
+
+
+@dataclass(frozen=True)
+class JobCosts:
+    """A model on a cluster with the costs of a job.
+
+    Parameters
+    ----------
+    model, cluster, job
+        What trains on what, and what is asked.
+    prices
+        Seconds of layers.
+    """
+
+    model: ModelDescription
+    cluster: TrainingCluster
+    job: TrainingJob
+    prices: LayerPrices
+
+    def judge(self, layouts: Sequence[Layout]) -> Floats:
+        """Return the seconds of plans, infinite where one does not fit."""
+        limit = _limit(self.cluster, self.job)
+        fits = [peak_memory(self.model, one).needed <= limit for one in layouts]
+        chosen = [one for one, there in zip(layouts, fits, strict=True) if there]
+        seconds = np.full(len(layouts), np.inf)
+        seconds[fits] = [time.seconds for time in iteration_times(chosen, self.prices)]
+        return seconds
+
+
+def _limit(cluster: TrainingCluster, job: TrainingJob) -> float:
+    least = min(nodes.accelerator.memory_bytes for nodes in cluster.nodes)
+    return least if job.memory_bytes is None else min(least, job.memory_bytes)
+
+
+def job_costs(
+    model: str | Path | ModelDescription,
+    cluster: str | Path | TrainingCluster,
+    job: TrainingJob,
+    *,
+    calibration: Calibration | None = None,
+    measured: str | Path | None = None,
+) -> JobCosts:
+    """Return the costs of a job; parameters as of `solve_job`."""
+    if not isinstance(model, ModelDescription):
+        model = model_description(model)
+    if not isinstance(cluster, TrainingCluster):
+        cluster = training_cluster(cluster)
+    table = calibration
+    if table is None:
+        table = calibrations.calibration(cluster.accelerator.family, job.settings.software)
+    if measured is not None:
+        table = with_measurements(table, load_measurements(Path(measured)), cluster)
+    return JobCosts(model, cluster, job, LayerPrices(model, cluster, table))
+
+
+def solve_job(
+    model: str | Path | ModelDescription,
+    cluster: str | Path | TrainingCluster,
+    job: TrainingJob,
+    *,
+    limits: Limits | None = None,
+    on_progress: Callable[[JobProgress], None] | None = None,
+    calibration: Calibration | None = None,
+    measured: str | Path | None = None,
+) -> JobResult:
+    """Find the layout in which a model trains fastest on a cluster, and prove it.
+
+    Parameters
+    ----------
+    model
+        A shipped description's name such as ``llama3-70b``, a Hugging Face ``config.json`` or its
+        folder, a file of ``profile --train --layers``, or a description.
+    cluster
+        Such as ``h100:8x8``, a cluster file, or a cluster.
+    job
+        Batch, and what of the layout is fixed.
+    limits
+        How long and how well; default: `JOB_LIMITS`.
+    on_progress
+        Told of better plans and bounds.
+    calibration, measured
+        Efficiencies, as for `estimate`.
+
+    Returns
+    -------
+    JobResult
+        Its plan is judged by the estimate; its bound holds for the declared space of
+        `stagecut.formulations.job.space`.
+
+    Raises
+    ------
+    InputError
+        If model or cluster is not known, or what is fixed contradicts itself or one of them.
+
+    Examples
+    --------
+    >>> found = solve_job("llama3.2-1b", "h100:8", TrainingJob(global_batch=64, sequence=4096))
+    >>> found.status, found.plan.gap <= 1e-3
+    ('optimal', True)
+    """
+    begin = time.monotonic()
+    limits = limits or JOB_LIMITS
+    costs = job_costs(model, cluster, job, calibration=calibration, measured=measured)
+    space = job_space(costs.model, costs.cluster, job)
+    deadline = begin + (np.inf if limits.seconds is None else limits.seconds)
+    search = search_job(
+        space, costs.prices, costs.judge, gap=limits.gap, deadline=deadline,
+        on_progress=on_progress,
+    )  # fmt: skip
+    programs = (search.relaxed, search.solved)
+    if search.best is None:
+        return _without_plan(costs, space, search, time.monotonic() - begin)
+    table = costs.prices.calibration
+    certificate = JobCertificate(
+        costs_hash(costs.model, costs.cluster, job, table), table.name, _rows(search)
+    )
+    plan = JobPlan(
+        costs.model, costs.cluster, job, search.best, search.seconds,
+        min(search.least_bound, search.seconds), certificate, {"stagecut": installed("stagecut")},
+    )  # fmt: skip
+    candidates = _candidates(costs, space, search)
+    most = search.seconds * (1 + SEPARABLE)
+    close = [one for one in candidates if one.seconds <= most]
+    close.sort(key=lambda one: (one.worst, -one.free, one.layout.pipeline, one.layout.tensor))
+    status = Status.OPTIMAL if plan.gap <= limits.gap * (1 + 1e-9) else Status.FEASIBLE
+    return JobResult(
+        plan, status, time.monotonic() - begin, tuple(candidates[:LISTED]), tuple(close[:LISTED]),
+        _usual(costs, search.best), programs=programs,
+    )  # fmt: skip
+
+
+def _rows(search: JobSearch) -> tuple[CertificateRow, ...]:
+    """Return the certificate's table from what a search knows of each point."""
+    space = search.space
+    groups: dict[Degrees, list[int]] = {}
+    for point in range(len(space)):
+        setting = space.settings[space.setting[point]]
+        degrees: Degrees = (
+            setting.tensor, setting.context, int(space.pipeline[point]), int(space.data[point]),
+            setting.expert, setting.expert_tensor,
+        )  # fmt: skip
+        groups.setdefault(degrees, []).append(point)
+    rows = []
+    for degrees, points in groups.items():
+        counts: dict[str, int] = {}
+        for point in points:
+            reason = str(search.reason[point])
+            counts[reason] = counts.get(reason, 0) + 1
+        bound = min(float(search.bound[points].min()), search.seconds)
+        fits = np.isfinite(search.bound[points]).any()
+        rows.append(CertificateRow(*degrees, counts, bound if fits else None))
+    return tuple(rows)
+
+
+def _candidates(costs: JobCosts, space: JobSpace, search: JobSearch) -> list[JobCandidate]:
+    """Return plans by their seconds, of each kind of layout the best that is known.
+
+    Points that their bound alone ruled out, but that could be close, are judged with even stages.
+    """
+    near = np.flatnonzero(search.bound <= search.seconds * (1 + SEPARABLE))
+    near = near[np.argsort(search.bound[near], kind="stable")][:LOOKED_AT]
+    table = rates(space, costs.prices)
+    judged = dict(search.tried)
+    more = [even_plan(space, table, int(point)) for point in near]
+    more = [layout for layout in more if layout not in judged]
+    judged.update(zip(more, costs.judge(more).tolist(), strict=True))
+    best: dict[Layout, Layout] = {}
+    for layout, seconds in judged.items():
+        kind = replace(layout, stage_layers=(), recompute_layers=None)
+        if seconds < judged.get(best.get(kind, layout), np.inf) or kind not in best:
+            best[kind] = layout
+    order = sorted((layout for layout in best.values() if np.isfinite(judged[layout])),
+                   key=lambda layout: judged[layout])  # fmt: skip
+    limit = _limit(costs.cluster, costs.job)
+    found = []
+    for layout in order[: 4 * LISTED]:
+        time = iteration_time(costs.model, layout, costs.cluster, costs.prices.calibration)
+        worst = sum(
+            seconds * (1 + TERM_ERRORS.get(term, OTHER_ERROR))
+            for term, seconds in time.terms.items()
+        )
+        free = limit - peak_memory(costs.model, layout).needed
+        found.append(JobCandidate(layout, judged[layout], float(worst), float(free)))
+    return found
+
+
+def _usual(costs: JobCosts, best: Layout) -> tuple[UsualChoice, ...]:
+    """Return what is usually done, judged by the same costs."""
+    table = costs.prices.calibration
+    least = iteration_time(costs.model, best, costs.cluster, table).terms
+    found = []
+    limit = _limit(costs.cluster, costs.job)
+    for one in usual_layouts(costs.model, costs.cluster, costs.job.template, limit):
+        if one.layout is None:
+            found.append(UsualChoice(one.name, None, np.inf, one.reason))
+            continue
+        time = iteration_time(costs.model, one.layout, costs.cluster, table)
+        term = max(time.terms, key=lambda name: time.terms[name] - least.get(name, 0.0))
+        behind = time.terms[term] - least.get(term, 0.0)
+        most = (term, behind) if behind > 0 else None
+        fits = peak_memory(costs.model, one.layout).needed <= limit
+        seconds = time.seconds if fits else np.inf
+        found.append(UsualChoice(one.name, one.layout, seconds, one.reason, most))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """A bound under another assumption: what a change could bring at most, and what it brings.
+
+    Parameters
+    ----------
+    change
+        What is different.
+    seconds
+        Of an iteration's best plan there, for as many sequences as the job has.
+    bound
+        No plan is faster there.
+    layout
+        The best plan there; None if there is none.
+    """
+
+    change: str
+    seconds: float
+    bound: float
+    layout: Layout | None
+
+
+def what_would_help(plan: JobPlan, limits: Limits | None = None) -> tuple[WhatIf, ...]:
+    """Return what more memory, a faster network, a larger batch or free bubbles would bring.
+
+    Parameters
+    ----------
+    plan
+        What was asked, and its answer.
+    limits
+        Of each of the searches; default: 20 s and 1 %.
+
+    Examples
+    --------
+    >>> job = TrainingJob(global_batch=64, sequence=4096, tensor=1, context=1)
+    >>> found = solve_job("llama3.2-1b", "h100:8", job)
+    >>> [one.change for one in what_would_help(found.plan)][:2]
+    ['twice the memory', 'twice the network']
+    """
+    limits = limits or Limits(seconds=20.0, gap=1e-2)
+    cluster, job = plan.cluster, plan.job
+    more = min(nodes.accelerator.memory_bytes for nodes in cluster.nodes) * 2
+    network = replace(cluster.network, bandwidth=2 * cluster.network.bandwidth)
+    cases = [
+        ("twice the memory", with_memory(cluster, more), replace(job, memory_bytes=None), 1.0),
+        ("twice the network", replace(cluster, network=network), job, 1.0),
+        ("twice the batch", cluster, replace(job, global_batch=2 * job.global_batch), 0.5),
+    ]
+    if plan.layout.pipeline > 1 and job.launcher != "any":
+        cases.append(("zero-bubble schedules", cluster, replace(job, launcher="any"), 1.0))
+    found = []
+    for change, devices, asked, share in cases:
+        result = solve_job(plan.model, devices, asked, limits=limits)
+        if result.plan is None:
+            found.append(WhatIf(change, np.inf, 0.0, None))
+            continue
+        there = result.plan
+        found.append(WhatIf(change, share * there.seconds, share * there.bound, there.layout))
+    return tuple(found)
+
+
+def _without_plan(costs: JobCosts, space: JobSpace, search: JobSearch, seconds: float) -> JobResult:
+    """Return a result without plan: nothing fits, or there was no time to find what does."""
+    bound = float(search.bound.min())
+    if np.isfinite(bound):
+        return JobResult(
+            None, Status.NO_SOLUTION, seconds, reason="no plan within the time limit; give it more"
+        )
+    table = rates(space, costs.prices)
+    low, high = memory_limit(space), memory_limit(space)
+
+    def some_fit(limit: float) -> bool:
+        cluster = with_memory(costs.cluster, limit)
+        wider = replace(space, cluster=cluster, job=replace(costs.job, memory_bytes=None))
+        return bool(first_bounds(wider, table, costs.prices).fits.any())
+
+    while not some_fit(high):
+        high *= 2
+    while high / low > 1.005:
+        middle = (low * high) ** 0.5
+        low, high = (low, middle) if some_fit(middle) else (middle, high)
+    device = costs.cluster.accelerator.name
+    reason = (
+        f"{costs.model.name} needs at least {high / 2**30:.1f} GiB per device in any layout, and "
+        f"{device} has {memory_limit(space) / 2**30:.1f}"
+    )
+    return JobResult(None, Status.INFEASIBLE, seconds, reason=reason, least_memory=high)
+
+
+def with_memory(cluster: TrainingCluster, memory_bytes: float) -> TrainingCluster:
+    """Return a cluster whose devices have so many bytes."""
+    nodes = tuple(
+        replace(one, accelerator=replace(one.accelerator, memory_bytes=memory_bytes))
+        for one in cluster.nodes
+    )
+    return replace(cluster, nodes=nodes)
+
+
+def describe(layout: Layout) -> str:
+    """Return a layout in one line: degrees above one, batch, schedule, recomputation.
+
+    Examples
+    --------
+    >>> describe(Layout(tensor=4, pipeline=2, data=8, zero=1, microbatch=2))
+    'TP 4, PP 2, DP 8, ZeRO 1, microbatch 2, 1f1b'
+    """
+    names = (("TP", layout.tensor), ("CP", layout.context), ("PP", layout.pipeline),
+             ("DP", layout.data), ("EP", layout.expert), ("ETP", layout.expert_tensor))  # fmt: skip
+    parts = [f"{name} {degree}" for name, degree in names if degree > 1]
+    parts += [f"ZeRO {layout.zero}"] * (layout.zero > 0) + [f"microbatch {layout.microbatch}"]
+    if layout.pipeline > 1:
+        parts.append(str(layout.schedule) + (f" x {layout.chunks}" if layout.chunks > 1 else ""))
+    counts = layout.recompute_layers
+    some: Any = counts
+    if layout.recompute and (counts is None or (np.asarray(some) > 0).any()):
+        names_of = " + ".join(sorted(layout.recompute))
+        if isinstance(counts, tuple) or counts:
+            layers = int(np.sum(np.asarray(some)))
+            parts.append(f"{layers} layers recomputed")
+        else:
+            parts.append(f"{names_of} recomputed")
+    return ", ".join(parts)

@@ -1,0 +1,143 @@
+"""What a planner of training jobs must not be behind: published layouts and the usual choices.
+
+    python benchmarks/job_rivals.py [--csv OUT] [--only NAME]
+
+`jobs` returns each job with its rivals: for every published recipe of NVIDIA's (model, devices and
+precision) the layout that was published, with its measured seconds, and what the usual rules choose
+there; and the same rules for models from 8B to 671B on 8 to 16,384 devices. All layouts of a job
+have one recipe, software, overlap and graphs, and are priced by one evaluator. Printed of each job
+are the rivals' seconds, or why there is none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from job_sweeps import in_short, provenance
+
+from stagecut.instances.costs.calibration import calibration
+from stagecut.instances.costs.clusters import training_cluster
+from stagecut.instances.costs.description import ModelDescription
+from stagecut.instances.costs.hardware import TrainingCluster
+from stagecut.instances.costs.layers import LayerPrices
+from stagecut.instances.costs.layout import Layout
+from stagecut.instances.costs.memory import peak_memory
+from stagecut.instances.costs.models import shipped_model
+from stagecut.instances.job.recipes import published_recipes
+from stagecut.instances.job.usual_layouts import UsualLayout, usual_layouts
+from stagecut.runtime.estimate import iteration_times
+
+#: Model, cluster, global batch and sequence of the jobs that nobody published.
+OTHERS = (
+    ("llama3-8b", "h100:8x1", 128, 8192),
+    ("llama3-8b", "a100:8x8", 512, 8192),
+    ("llama3-70b", "h100:8x8", 512, 8192),
+    ("llama3-70b", "a100:8x16", 512, 4096),
+    ("llama3-70b", "h100:8x128", 2048, 8192),
+    ("llama3.1-405b", "h100:8x64", 512, 8192),
+    ("llama3.1-405b", "h100:8x2048", 2048, 8192),
+    ("mixtral-8x7b", "h100:8x8", 256, 4096),
+    ("mixtral-8x22b", "h100:8x16", 256, 8192),
+    ("qwen3-235b-a22b", "h100:8x32", 1024, 4096),
+    ("deepseek-v3", "h100:8x256", 4096, 4096),
+    ("gpt3-175b", "a100:8x128", 1536, 2048),
+)
+#: What the published layout is called among a job's rivals.
+PUBLISHED = "as published"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job with its rivals.
+
+    Parameters
+    ----------
+    name
+        Model, devices and precision.
+    model, cluster, base
+        What is trained and on what; batch, recipe, software, overlap and graphs of all layouts.
+    rivals
+        The layout that was published, if one was, and what the rules choose.
+    measured
+        Seconds of the published layout.
+    """
+
+    name: str
+    model: ModelDescription
+    cluster: TrainingCluster
+    base: Layout
+    rivals: tuple[UsualLayout, ...]
+    measured: float | None = None
+
+    def prices(self) -> LayerPrices:
+        """What all of them are priced by."""
+        table = calibration(self.cluster.accelerator.family, self.base.software)
+        return LayerPrices(self.model, self.cluster, table)
+
+
+def jobs(only: str = "") -> Iterator[Job]:
+    """Yield the jobs whose name has `only` in it, those with published layouts first."""
+    for recipe in published_recipes():
+        own = recipe.layout
+        name = f"{recipe.name}, {recipe.devices}, {own.recipe.compute}"
+        if only in name:
+            model, cluster = recipe.model, recipe.cluster
+            rules = usual_layouts(model, cluster, own)
+            rivals = (UsualLayout(PUBLISHED, own, ""), *rules)
+            yield Job(name, model, cluster, own, rivals, recipe.seconds)
+    for named, devices, batch, sequence in OTHERS:
+        base = Layout(global_batch=batch, sequence=sequence)
+        name = f"{named}, {devices}, {base.recipe.compute}"
+        if only in name:
+            model, cluster = shipped_model(named), training_cluster(devices)
+            yield Job(name, model, cluster, base, usual_layouts(model, cluster, base))
+
+
+def rows_of(job: Job) -> list[dict[str, object]]:
+    """Return a row for each rival of a job."""
+    prices, rows = job.prices(), []
+    for rival in job.rivals:
+        row: dict[str, object] = {"job": job.name, "rival": rival.name}
+        layout = rival.layout
+        if layout is None:
+            row |= {"layout": "", "seconds": "", "measured_s": "", "needed_gib": "", "fits": ""}
+        else:
+            needed = peak_memory(job.model, layout).needed
+            published = rival.name == PUBLISHED and job.measured is not None
+            row |= {
+                "layout": in_short(layout),
+                "seconds": f"{iteration_times([layout], prices)[0].seconds:.4g}",
+                "measured_s": f"{job.measured:.4g}" if published else "",
+                "needed_gib": f"{needed / 2**30:.1f}",
+                "fits": int(needed <= job.cluster.accelerator.memory_bytes),
+            }
+        rows.append(row | {"reason": rival.reason})
+    return rows
+
+
+def main() -> None:
+    """Print the rivals of each job and write them."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--csv", type=Path)
+    parser.add_argument("--only", default="")
+    options = parser.parse_args()
+    rows = []
+    for job in jobs(options.only):
+        print(job.name)
+        for row in rows_of(job):
+            rows.append(row | provenance())
+            words = (row["rival"], row["layout"], row["reason"])
+            print(f"{row['seconds']!s:>10}{row['measured_s']!s:>8} {' | '.join(map(str, words))}")
+    if options.csv and rows:
+        with options.csv.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""Rows of measurements: a CSV file per table in `results/`, each row with where it comes from.
+
+    python benchmarks/dp.py table | python benchmarks/results.py contiguous
+    python benchmarks/latency.py … | python benchmarks/results.py latency --add --seed 1
+
+The first form replaces the file by the Markdown table that a program prints, the second adds to it.
+Columns go by position; a table of another number of columns is refused. Rows of before 25 November
+2026 were taken over from the tables of the page by a script: their revision is the commit that put
+the row there, and their machine and versions are those that the page gave.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import date
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results"
+#: The columns of origin, which every file has after its own.
+ORIGIN = ("seed", "revision", "date", "machine", "versions")
+PACKAGES = {"numpy": "numpy", "numba": "numba", "Pyomo": "pyomo", "HiGHS": "highspy"}
+PACKAGES |= {"torch": "torch", "transformers": "transformers"}
+Row = Mapping[str, str]
+
+
+def read(name: str) -> list[dict[str, str]]:
+    """Return the rows of a table, by column."""
+    with (RESULTS / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write(name: str, rows: Iterable[Row], seed: str, add: bool = False) -> None:
+    """Write rows, or add them, with the revision, machine and versions of this process."""
+    path = RESULTS / f"{name}.csv"
+    stamped: list[Row] = [*(read(name) if add else ()), *(row | origin(seed) for row in rows)]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(stamped[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(stamped)
+
+
+def origin(seed: str) -> dict[str, str]:
+    """Return the values of the columns of origin for what is measured now."""
+    revision = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--exclude", "*"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=RESULTS.parent,
+    )
+    gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    versions = [f"Python {platform.python_version()}"]
+    for name, package in PACKAGES.items():
+        try:
+            versions.append(f"{name} {version(package)}")
+        except PackageNotFoundError:
+            continue
+    values = (
+        seed,
+        revision.stdout.strip(),
+        date.today().isoformat(),
+        f"{os.cpu_count()} cores, {_processor()}, {gib:.0f} GiB",
+        "; ".join(versions),
+    )
+    return dict(zip(ORIGIN, values, strict=True))
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def markdown(text: str) -> list[list[str]]:
+    """Return the cells of each row of the Markdown tables in a text, headers left out."""
+    lines = text.splitlines()
+    rules = {n for n, line in enumerate(lines) if line.startswith("|") and set(line) <= set("|-: ")}
+    return [
+        [cell.strip() for cell in line.strip()[1:-1].split("|")]
+        for n, line in enumerate(lines)
+        if line.startswith("|") and n not in rules and n + 1 not in rules
+    ]
+
+
+def main() -> None:
+    """Read a table from standard input and write it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("name", choices=sorted(path.stem for path in RESULTS.glob("*.csv")))
+    parser.add_argument("--seed", default="0", help="of the runs; empty: nothing is drawn")
+    parser.add_argument("--add", action="store_true", help="keep the rows that are there")
+    args = parser.parse_args()
+    columns = [name for name in read(args.name)[0] if name not in ORIGIN]
+    found = markdown(sys.stdin.read())
+    for cells in found:
+        if len(cells) != len(columns):
+            sys.exit(f"{args.name}.csv has {len(columns)} columns, {columns}; the row is {cells}")
+    if not found:
+        sys.exit("no Markdown table on standard input")
+    write(
+        args.name, [dict(zip(columns, cells, strict=True)) for cells in found], args.seed, args.add
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""Bytes of pipeline ranks as linear functions of layers: what the verifier adds up, for a search.
+
+A rank k that holds n_sτ layers of type τ in its stages s, r_sτ of them recomputed, needs
+
+    c_k + Σ_s Σ_τ [ state_τ n_sτ + x a_s (A_τ n_sτ − A'_τ r_sτ) ] + x max(loss_k, X_k) ≤ memory  (5)
+
+with a_s microbatches of the stage in flight, x = 1 + the share that the allocator loses, and c_k
+what is there in any case. With Megatron's kernels and ZeRO below 3 this is `rank_memory`, term by
+term; with sharded weights it leaves out moments of the backward pass, and is a bound below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from ...instances.common.arrays import Floats, Ints
+from ...instances.costs.activations import fused
+from ...instances.costs.layout import JobSchedule, Layout
+from ...instances.costs.memory import CONTEXT_BYTES, FRAGMENTATION, passes_in_flight
+from .rates import Rates, kept_output
+from .space import JobSpace
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryRows:
+    """Coefficients of (5) for one outer point.
+
+    Parameters
+    ----------
+    limit
+        Bytes of a device.
+    fixed
+        Shape (p,): c_k, with the loss on the last rank left out.
+    state
+        Shape (K,): bytes per layer.
+    flight
+        Shape (p, v): a_s of rank k's chunk j, which is stage j p + k.
+    kept, saved
+        Shape (K,): x A and x A'.
+    loss
+        Bytes on the last rank in place of `working`, if they are more.
+    working
+        Shape (K,): x X.
+    """
+
+    limit: float
+    fixed: Floats
+    state: Floats
+    flight: Ints
+    kept: Floats
+    saved: Floats
+    loss: float
+    working: Floats
+
+
+@lru_cache(maxsize=4096)
+def in_flight(schedule: JobSchedule, pipeline: int, chunks: int, microbatches: int) -> Ints:
+    """Return the microbatches in flight of rank k's chunk j, shape (p, v)."""
+    layout = Layout(pipeline=pipeline, chunks=chunks, schedule=schedule, global_batch=microbatches)
+    found = np.zeros((pipeline, chunks), dtype=np.int64)
+    for rank in range(pipeline):
+        for stage, count in passes_in_flight(layout, rank).items():
+            found[rank, stage // pipeline] = count
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class StateBytes:
+    """Bytes that a parameter takes all the time, for n points.
+
+    Parameters
+    ----------
+    shared, routed
+        Shape (n,): per parameter that all replicas hold, and per routed expert's parameter.
+    gathered
+        Shape (n,): per parameter of embedding and head besides, where weights are sharded.
+    """
+
+    shared: Floats
+    routed: Floats
+    gathered: Floats
+
+
+def state_bytes(space: JobSpace, points: Ints) -> StateBytes:
+    """Return the bytes per parameter at some points."""
+    recipe, template = space.job.template.recipe, space.job.template
+    zero, m = space.zero[points], space.microbatches[points]
+    tensor, context, e, e_t = _degrees(space, points)
+    replicas = space.data[points] * context
+    copies = tensor * context * space.data[points] // (e * e_t)
+    shards = np.where(zero > 0, replicas, 1)
+    routed_shards = np.where(zero > 0, np.maximum(1, np.minimum(shards, copies)), 1)
+    sharded = (zero == 3) & (shards > 1)
+    stays = sharded & (space.pipeline[points] > 1) & (not fused(template))
+    lazily = (not fused(template)) & (m == 1)
+    each = {}
+    for name, divisor in (("shared", shards), ("routed", routed_shards)):
+        whole = np.zeros(len(points))
+        for size, stage, there in (
+            (recipe.weight_bytes, 3, np.ones(len(points), bool)),
+            (recipe.gradient_bytes, 2, ~lazily),
+            (recipe.master_bytes + recipe.moment_bytes, 1, np.ones(len(points), bool)),
+        ):
+            whole += there * size / np.where(zero >= stage, divisor, 1)
+        unit = np.ones(len(points)) if name == "shared" else (copies > 1)
+        whole += stays * (
+            recipe.reduce_bytes * ~lazily + (1 + FRAGMENTATION) * recipe.gather_bytes * unit
+        )
+        each[name] = whole
+    gathered = sharded * (1 + FRAGMENTATION) * recipe.gather_bytes
+    return StateBytes(each["shared"], each["routed"], gathered * ~stays)
+
+
+def _degrees(space: JobSpace, points: Ints) -> tuple[Ints, ...]:
+    """Return t, c, e and e_t of points."""
+    names = ("tensor", "context", "expert", "expert_tensor")
+    table = np.array([[getattr(one, name) for name in names] for one in space.settings])
+    return tuple(table[space.setting[points]].T)
+
+
+def memory_rows(space: JobSpace, rates: Rates, point: int) -> MemoryRows:
+    """Return (5) for one point."""
+    points = np.array([point])
+    setting = space.settings[space.setting[point]]
+    i, p, v = int(space.setting[point]), int(space.pipeline[point]), int(space.chunks[point])
+    recipe, loses = setting.recipe, 1 + FRAGMENTATION
+    state = state_bytes(space, points)
+    per = np.array([state.shared[0], state.routed[0]])
+    flight = in_flight(space.schedules[space.schedule[point]], p, v, int(space.microbatches[point]))
+    always = recipe.bucket_bytes + (rates.messages[i] if p > 1 else 0.0)
+    fixed = np.full(p, CONTEXT_BYTES + loses * always)
+    output = kept_output(setting, space.model.hidden)
+    if p * v > 1:
+        fixed += loses * output * flight.sum(axis=1)
+    own = -output  # of the two ends, which have it among what they keep
+    ends_state = rates.ends_held[i] @ per + state.gathered[0] * rates.ends_gathered[i]
+    fixed[0] += ends_state[0] + loses * flight[0, 0] * (rates.ends_kept[i, 0] + own)
+    fixed[-1] += ends_state[1] + loses * flight[-1, -1] * (rates.ends_kept[i, 1] + own)
+    if p * v == 1:
+        tied, further = _copies_of_embedding(space, i)
+        fixed[0] -= (tied + further) * per[0] + tied * state.gathered[0]
+    return MemoryRows(
+        limit=memory_limit(space),
+        fixed=fixed,
+        state=rates.held[i] @ per,
+        flight=flight,
+        kept=loses * rates.kept[i],
+        saved=loses * rates.saved[i],
+        loss=float(loses * rates.loss[i]),
+        # With sharded weights activations are gone by the time that a layer works: left out.
+        working=loses * rates.working[i] * (fused(setting) and space.zero[point] < 3),
+    )
+
+
+def memory_limit(space: JobSpace) -> float:
+    """Bytes of the smallest device, or what the job says."""
+    least = min(nodes.accelerator.memory_bytes for nodes in space.cluster.nodes)
+    return least if space.job.memory_bytes is None else min(least, space.job.memory_bytes)
+
+
+def _copies_of_embedding(space: JobSpace, setting: int) -> tuple[float, float]:
+    """Parameters that a pipeline's last rank has besides, being the first one's.
+
+    Returns
+    -------
+    float, float
+        Of a tied head, and for the prediction of further tokens.
+    """
+    model, tensor = space.model, space.settings[setting].tensor
+    table = model.vocabulary * model.hidden / tensor
+    return table if model.tied and model.head else 0.0, table if model.mtp else 0.0

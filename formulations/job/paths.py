@@ -1,0 +1,122 @@
+"""Paths of a schedule: sums of passes that follow each other, whatever they take.
+
+A schedule is an order of actions on every pipeline rank, which does not depend on how long they
+take. So every path π through it, of actions that wait for each other, bounds the seconds of every
+plan with this schedule, p ranks, v chunks and M microbatches:
+
+    T ≥ Σ_s ( n_πsF F_s + n_πsB B_s + n_πsW W_s ) + n_π · (seconds of a message)                 (4)
+
+with F_s, B_s, W_s the seconds of stage s's passes for one microbatch (B whole, W included) and n_π
+how often the path has them. The longest path is the schedule's time. For the last work of a
+schedule that splits backward passes n_πsW is the number of W less that of I, where n_πsB counts
+both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from ...instances import PipelineJob
+from ...instances.common.arrays import Floats
+from ...instances.costs.layout import JobSchedule
+from .orders import BACKWARD, FORWARD, INPUT, WEIGHT, Chain, order_of
+from .paths_kernel import execute_with_messages
+
+#: How much longer one rank is than the others on the paths that a schedule begins with.
+LONGER = 1.5
+#: The same around a plan.
+SLOWER = 1.03
+
+
+@dataclass(frozen=True, eq=False)
+class JobPaths:
+    """Paths of one schedule, for p ranks with v chunks each and M microbatches.
+
+    Parameters
+    ----------
+    schedule, pipeline, chunks, microbatches
+        Which.
+    found
+        Paths so far: shape (stages, 3) and the number of messages.
+    """
+
+    schedule: JobSchedule
+    pipeline: int
+    chunks: int
+    microbatches: int
+    found: dict[bytes, tuple[Floats, float]] = field(default_factory=dict)
+
+    @property
+    def stages(self) -> int:
+        """Model stages, p v."""
+        return self.pipeline * self.chunks
+
+    @cached_property
+    def chain(self) -> Chain:
+        """The order of actions."""
+        several = self.chunks if self.chunks > 1 else None
+        problem = PipelineJob(self.microbatches, schedule=self.schedule.value, chunks=several)
+        return Chain(order_of(problem, self.stages, True), 0.0)
+
+    def longest(self, passes: Floats, sent: float) -> float:
+        """Return the seconds of the schedule, and keep its longest path.
+
+        Parameters
+        ----------
+        passes
+            Shape (stages, 3): F, B and W.
+        sent
+            Seconds of a message.
+        """
+        if self.pipeline == 1:
+            once = np.zeros((self.stages, 3))
+            once[:, :2] = self.microbatches
+            self._keep(once, 0.0)
+            return float(self.microbatches * passes[:, :2].sum())
+        forward, backward, weights = passes.T
+        duration = np.empty((self.stages, 4))
+        duration[:, FORWARD], duration[:, BACKWARD] = forward, backward
+        duration[:, INPUT], duration[:, WEIGHT] = backward - weights, weights
+        actions = self.chain.actions
+        counts = np.zeros((self.stages + 1, 4))
+        end = np.empty(len(actions.which))
+        seconds = execute_with_messages(actions.which, actions.before, duration, sent, end, counts)
+        own = counts[:-1]
+        path = np.stack(
+            (own[:, FORWARD], own[:, BACKWARD] + own[:, INPUT], own[:, WEIGHT] - own[:, INPUT]),
+            axis=1,
+        )
+        self._keep(path, float(counts[-1, 0]))
+        return float(seconds)
+
+    def begin(self, passes: Floats, sent: float) -> None:
+        """Find the longest path where each rank in turn is the slowest, and where none is."""
+        if self.found:
+            return
+        self.longest(passes, sent)
+        if self.pipeline == 1:
+            return
+        for rank in range(self.pipeline):
+            slow = passes.copy()
+            slow[rank :: self.pipeline] *= LONGER
+            self.longest(slow, sent)
+
+    def around(self, passes: Floats, sent: float) -> None:
+        """Find the longest path, and those where each rank in turn is a little slower."""
+        self.longest(passes, sent)
+        for rank in range(self.pipeline):
+            slow = passes.copy()
+            slow[rank :: self.pipeline] *= SLOWER
+            self.longest(slow, sent)
+
+    def _keep(self, path: Floats, messages: float) -> None:
+        self.found.setdefault(path.tobytes(), (path, messages))
+
+    @property
+    def rows(self) -> tuple[Floats, Floats]:
+        """All paths so far, shape (paths, stages, 3), and their messages, shape (paths,)."""
+        paths, messages = zip(*self.found.values(), strict=True)
+        return np.array(paths), np.array(messages)

@@ -1,0 +1,443 @@
+"""The program of one outer point: layers of each stage, and how many of them are recomputed.
+
+For stage s and layer type τ, n_sτ layers, r_sτ of them recomputed; y_k whether rank k recomputes
+any. Seconds of stage s for a microbatch are linear in both, with E_s what the ends have besides:
+
+    F_s = Σ_τ ( f_τ n_sτ + f'_τ r_sτ ) + E_sF + φ_s          B_s, W_s alike, B_s with ψ_s       (6)
+
+    minimise  T + G + O + constants
+    T ≥ Σ_s ( n_πsF F_s + n_πsB B_s + n_πsW W_s ) + n_π · message       paths π found so far    (4)
+    Σ_s n_sτ = L_τ,   r_sτ ≤ n_sτ,   Σ_τ n_sτ within the declared range of s                    (7)
+    bytes of rank k ≤ memory, X_k with the recomputed layer where y_k     every rank k           (5)
+    r_sτ ≤ L_τ y_k                                                      s on k                  (8)
+    G ≥ reduce_k + gather_k, each as far as nothing hides it            every rank k            (9)
+    O ≥ the optimizer's step over what rank k holds                     every rank k           (10)
+    φ_s ≥ gather_s − hidden F_s, φ_s ≥ a layer's gather; ψ_s alike      weights sharded        (11)
+
+Traffic of a rank is below its true seconds where those are not linear (all-reduce is the faster of
+ring and tree). Where layers of two types follow each other once (dense ones, then mixtures of
+experts), z_s says that stage s has none of the second type, and n_sτ keep that order; of models in
+which types alternate, the order is relaxed. So the optimum is a bound for every plan at this point,
+and if layers are alike, and its longest path among those found, it is the plan's time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from scipy.sparse import csc_array, vstack
+
+from ...instances.common.arrays import Floats, Ints
+from ...instances.costs.description import ModelDescription
+from ...instances.costs.layers import LayerPrices
+from ...instances.costs.layout import Layout
+from ...instances.costs.memory import stays_gathered
+from ...instances.costs.stages import (
+    message_time,
+    optimizer_step,
+    replica_traffic,
+    tied_all_reduce,
+)
+from ..linear import Linear, LinearBuilder
+from .memory import memory_rows
+from .paths import JobPaths
+from .rates import Rates
+from .space import JobSpace
+
+
+@dataclass(frozen=True)
+class LinearTraffic:
+    """Seconds of a rank's traffic over its replicas, no more than they are.
+
+    Parameters
+    ----------
+    constant
+        Of what all replicas hold, whatever its size.
+    shared, routed
+        Per parameter.
+    """
+
+    constant: float
+    shared: float
+    routed: float
+
+
+@dataclass(frozen=True, eq=False)
+class PointCosts:
+    """All costs of an outer point that do not depend on its stages.
+
+    Parameters
+    ----------
+    layout
+        The point, with stages as even as can be.
+    message
+        Seconds between two ranks.
+    gather, reduce
+        Of a rank's weights and gradients.
+    step
+        Seconds of the optimizer per parameter that all replicas hold, and per routed one.
+    constant
+        Seconds of an iteration in any case.
+    hooks
+        Seconds per layer of the backward pass, of a sharded optimizer in a pipeline.
+    """
+
+    layout: Layout
+    message: float
+    gather: LinearTraffic
+    reduce: LinearTraffic
+    step: tuple[float, float]
+    constant: float
+    hooks: float
+
+
+#: Pieces in which a rank sends gradients at least, the last of which nothing hides.
+LEAST_PIECES = 8
+#: A number of parameters far below that of any rank, from which on traffic is taken as a line.
+FEW = 1.0
+
+
+def point_costs(space: JobSpace, point: int, prices: LayerPrices) -> PointCosts:
+    """Return the costs of a point, from those of any estimate."""
+    layout = space.layout(point)
+    most = float(space.model.parameters)
+    gather, reduce = _traffic_lines(layout, prices, most)
+    one = (optimizer_step(layout, prices, 1.0, 0.0), optimizer_step(layout, prices, 0.0, 1.0))
+    constant = prices.calibration.step + tied_all_reduce(layout, prices)
+    hooks = prices.calibration.hooks if layout.zero and layout.pipeline > 1 else 0.0
+    return PointCosts(layout, message_time(layout, prices), gather, reduce, one, constant, hooks)
+
+
+def _traffic_lines(
+    layout: Layout, prices: LayerPrices, most: float
+) -> tuple[LinearTraffic, LinearTraffic]:
+    """Return lines below the seconds of gathering and reducing up to `most` parameters."""
+    few, many = (
+        replica_traffic(layout, prices, FEW, 0.0),
+        replica_traffic(layout, prices, most, 0.0),
+    )
+    routed = replica_traffic(layout, prices, 0.0, most)
+    found = [
+        LinearTraffic(low, (high - low) / most, experts / most)
+        for low, high, experts in zip(few, many, routed, strict=True)
+    ]
+    return found[0], found[1]
+
+
+@lru_cache(maxsize=64)
+def _first_layers(types: tuple[int, ...]) -> int:
+    """Count the layers of the first type where a second follows once; 0 for any other order."""
+    first = types[0]
+    count = next((k for k, one in enumerate(types) if one != first), 0)
+    return count if count and len(set(types[count:])) == 1 else 0
+
+
+def with_row(linear: Linear, columns: list[int], most: float) -> Linear:
+    """Return a program whose `columns` add up to at most `most`."""
+    row = csc_array((np.ones(len(columns)), (np.zeros(len(columns), int), columns)),
+                    shape=(1, len(linear.cost)))  # fmt: skip
+    return replace(
+        linear,
+        matrix=csc_array(vstack([linear.matrix, row])),
+        row_lower=np.append(linear.row_lower, -np.inf),
+        row_upper=np.append(linear.row_upper, most),
+        row_names=(*linear.row_names, "cutoff"),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class PointProgram:
+    """A program, and where its columns are.
+
+    Parameters
+    ----------
+    linear
+        The program.
+    layers, again
+        Shape (stages, K): columns n_sτ and r_sτ; of none if nothing is recomputed layer by layer.
+    """
+
+    linear: Linear
+    layers: Ints
+    again: Ints | None
+
+    def plan(self, layout: Layout, x: Floats) -> Layout:
+        """Return the layout that a solution states."""
+        counts = np.rint(x[self.layers].sum(axis=1)).astype(int)
+        again = None
+        if self.again is not None:
+            again = tuple(np.rint(x[self.again].sum(axis=1)).astype(int).tolist())
+        return replace(layout, stage_layers=tuple(counts.tolist()), recompute_layers=again)
+
+
+def stage_range(model: ModelDescription, layout: Layout) -> tuple[Ints, Ints]:
+    """Return the declared least and most layers of each stage.
+
+    Of one stage per rank any number from 1 on. With several chunks, as launchers cut them, stages
+    are even up to one layer, where embedding, head and further predictions count as one each.
+
+    Returns
+    -------
+    arrays, shape (stages,)
+    """
+    stages, layers = layout.stages, model.layers
+    if layout.chunks == 1:
+        return np.ones(stages, np.int64), np.full(stages, layers, np.int64)
+    ends = np.zeros(stages, np.int64)
+    ends[0], ends[-1] = 1, 1 + len(model.mtp)
+    least = np.maximum(1, layers // stages - ends)
+    return least, np.maximum(least, -(-(layers + ends.sum()) // stages) - ends)
+
+
+class ProgramBuilder:
+    """Columns of the program and its rows, one method per equation."""
+
+    def __init__(
+        self, space: JobSpace, rates: Rates, costs: PointCosts, point: int, prices: LayerPrices
+    ) -> None:
+        self.space, self.rates, self.costs = space, rates, costs
+        self.layout, self.prices, self.point = costs.layout, prices, point
+        self.i = int(space.setting[point])
+        self.stages, self.ranks = self.layout.stages, self.layout.pipeline
+        self.kinds = len(rates.count)
+        self.recomputes = space.job.counts_layers(self.layout.recompute)
+        self.sharded = self.layout.zero == 3 and not stays_gathered(self.layout)
+        self.build = LinearBuilder()
+        most = np.broadcast_to(rates.count, (self.stages, self.kinds))
+        self.n = self.build.columns((self.stages, self.kinds), most)
+        self.r = self.build.columns((self.stages, self.kinds), most) if self.recomputes else None
+        self.y = self.build.columns(self.ranks) if self.recomputes else None
+        self.t, self.g, self.o = self.build.columns(3, np.inf, whole=False)
+        self.wait = (
+            self.build.columns((self.stages, 2), np.inf, whole=False) if self.sharded else None
+        )
+        self.ends = np.zeros((self.stages, 3))
+        self.ends[0] += rates.ends[self.i, 0]
+        self.ends[-1] += rates.ends[self.i, 1]
+        self.ends_weights = rates.ends_weights[self.i].copy()
+        model = space.model
+        if model.tied and self.stages > 1:
+            self.ends_weights[1, 0] += model.vocabulary * model.hidden / self.layout.tensor
+
+        self.layers()
+        self.order_of_types()
+        self.memory()
+        self.waits()
+        self.traffic()
+        self.optimizer()
+        self.listed: set[int] = set()
+
+    def program(self, paths: JobPaths, cutoff: float) -> PointProgram:
+        """Return the program with the paths so far, for what takes at most `cutoff` seconds."""
+        self.paths(paths)
+        ends = [self.t, self.g, self.o]
+        linear = self.build.build()
+        cost = np.zeros(len(linear.cost))
+        cost[ends] = 1.0
+        upper = linear.column_upper.copy()
+        upper[ends] = cutoff - self.costs.constant
+        # One of the three may take all of it; their sum is cut off by the row.
+        linear = replace(linear, cost=cost, column_upper=upper, offset=self.costs.constant)
+        return PointProgram(with_row(linear, ends, cutoff - self.costs.constant), self.n, self.r)
+
+    def seconds(self, x: Floats) -> Floats:
+        """Return the passes of every stage in a solution, shape (stages, 3)."""
+        rates, i = self.rates, self.i
+        found = x[self.n] @ rates.passes[i] + self.ends
+        found[:, 1] += self.costs.hooks * x[self.n].sum(axis=1)
+        if self.r is not None:
+            found[:, :2] += x[self.r] @ rates.again[i]
+        if self.wait is not None:
+            found[:, :2] += x[self.wait]
+        return np.asarray(found)
+
+    def passes(self, s: int, weight: Floats) -> tuple[list[int], list[float], float]:
+        """Return columns, factors and constant of Σ weight · (F_s, B_s, W_s), equation (6)."""
+        rates, i = self.rates, self.i
+        per_layer = rates.passes[i] @ weight + self.costs.hooks * weight[1]
+        columns, factors = list(self.n[s]), list(per_layer)
+        if self.r is not None:
+            columns += list(self.r[s])
+            factors += list(rates.again[i] @ weight[:2])
+        if self.wait is not None:
+            columns += list(self.wait[s])
+            factors += [weight[0], weight[1]]
+        return columns, factors, float(self.ends[s] @ weight)
+
+    def layers(self) -> None:
+        """Every layer is in one stage, whose number of layers is in its range (7)."""
+        for k in range(self.kinds):
+            count = self.rates.count[k]
+            self.build.row(f"layers[{k}]", self.n[:, k], 1.0, count, count)
+        least, most_layers = stage_range(self.space.model, self.layout)
+        for s in range(self.stages):
+            low, high = float(least[s]), float(most_layers[s])
+            self.build.row(f"range[{s}]", self.n[s], 1.0, low, high)
+            if self.r is not None and self.y is not None:
+                for k in range(self.kinds):
+                    one, most = [self.r[s, k], self.n[s, k]], self.rates.count[k]
+                    self.build.row(f"recomputed[{s},{k}]", one, [1.0, -1.0], -np.inf, 0.0)
+                    two = [self.r[s, k], self.y[s % self.ranks]]
+                    self.build.row(f"recomputes[{s},{k}]", two, [1.0, -most], -np.inf, 0.0)
+
+    def order_of_types(self) -> None:
+        """A stage with layers of the second type is followed by none with the first."""
+        model = self.space.model
+        types = model.types_of_layers[: model.layers]
+        first = _first_layers(types)
+        if not first or self.stages == 1:
+            return
+        a, b = types[0], types[-1]
+        none_yet = self.build.columns(self.stages)
+        for s in range(self.stages):
+            most = self.rates.count[b]
+            self.build.row(f"before[{s}]", [self.n[s, b], none_yet[s]], [1.0, most], -np.inf, most)
+            if s:
+                pair = [self.n[s, a], none_yet[s - 1]]
+                self.build.row(f"behind[{s}]", pair, [1.0, -float(first)], -np.inf, 0.0)
+
+    def memory(self) -> None:
+        """Every rank has the bytes that it needs (5)."""
+        rows = memory_rows(self.space, self.rates, self.point)
+        there = np.flatnonzero(self.rates.count)
+        x = float(rows.working[there].min())
+        for k in range(self.ranks):
+            columns: list[int] = []
+            factors: list[float] = []
+            for j in range(self.layout.chunks):
+                s, a = j * self.ranks + k, float(rows.flight[k, j])
+                columns += list(self.n[s])
+                factors += list(rows.state + a * rows.kept)
+                if self.r is not None:
+                    columns += list(self.r[s])
+                    factors += list(-a * rows.saved)
+            free = rows.limit - rows.fixed[k]
+            scale = 1 / rows.limit
+            if k == self.ranks - 1 and rows.loss:
+                self.build.row(
+                    f"loss[{k}]", columns, np.array(factors) * scale, -np.inf,
+                    (free - rows.loss) * scale,
+                )  # fmt: skip
+            if self.y is not None and x:
+                columns = [*columns, self.y[k]]
+                factors = [*factors, float(rows.saved[there].min())]
+            self.build.row(
+                f"memory[{k}]", columns, np.array(factors) * scale, -np.inf, (free - x) * scale
+            )
+
+    def waits(self) -> None:
+        """Passes wait for sharded weights that computation does not hide (11)."""
+        if self.wait is None:
+            return
+        hidden = self.prices.calibration.hidden
+        gather, reduce = self.costs.gather, self.costs.reduce
+        back = [reduce, gather] if self.layout.reshard_after_forward else [reduce]
+        for s in range(self.stages):
+            for column, lines, weight in (
+                (0, [gather], np.array([1.0, 0.0, 0.0])),
+                (1, back, np.array([0.0, 1.0, 0.0])),
+            ):
+                held, factors, constant = self.held([s], lines)
+                busy, shares, fixed = self.passes(s, hidden * weight)
+                own = [x != self.wait[s, column] for x in busy]
+                busy = [x for x, keep in zip(busy, own, strict=True) if keep]
+                shares = [x for x, keep in zip(shares, own, strict=True) if keep]
+                self.build.row(
+                    f"wait[{s},{column}]",
+                    [self.wait[s, column], *held, *busy],
+                    [1.0, *(-f for f in factors), *shares],
+                    constant - fixed,
+                    np.inf,
+                )
+                once = lines[:1]  # of one unit: a layer's gather, or its gradients' reduction
+                there = np.flatnonzero(self.rates.count)
+                least = min(self._line(once, self.rates.weights[self.i, k]) for k in there)
+                self.build.row(f"unit[{s},{column}]", [self.wait[s, column]], [1.0], least, np.inf)
+
+    def _line(self, lines: list[LinearTraffic], weights: Floats) -> float:
+        return float(sum(one.shared * weights[0] + one.routed * weights[1] for one in lines))
+
+    def held(
+        self, stages: list[int], lines: list[LinearTraffic]
+    ) -> tuple[list[int], list[float], float]:
+        """Return columns, factors and constant of the traffic of what some stages hold."""
+        columns: list[int] = []
+        factors: list[float] = []
+        constant = sum(one.constant for one in lines)
+        for s in stages:
+            columns += list(self.n[s])
+            factors += [self._line(lines, w) for w in self.rates.weights[self.i]]
+            for end, at in ((0, 0), (1, self.stages - 1)):
+                if s == at:
+                    constant += self._line(lines, self.ends_weights[end])
+        return columns, factors, float(constant)
+
+    def traffic(self) -> None:
+        """Traffic of gradients and weights that nothing hides (9)."""
+        if self.sharded:
+            return
+        overlap, hidden = self.layout.overlap, self.prices.calibration.hidden
+        pieces = max(LEAST_PIECES, self.layout.chunks)
+        for k in range(self.ranks):
+            own = list(range(k, self.stages, self.ranks))
+            ways: list[list[tuple[list[int], list[float], float]]] = []
+            for line, hides, weight in (
+                (self.costs.reduce, overlap.gradients, np.array([0.0, 1.0, 0.0])),
+                (self.costs.gather, overlap.parameters, np.array([1.0, 0.0, 0.0])),
+            ):
+                columns, factors, constant = self.held(own, [line])
+                whole = (columns, factors, constant)
+                if not hides:
+                    ways.append([whole])
+                    continue
+                part = (columns, [f / pieces for f in factors], constant / pieces)
+                beside = (list(columns), list(factors), constant)
+                for s in own:
+                    busy, shares, fixed = self.passes(s, -hidden * weight)
+                    beside = (beside[0] + busy, beside[1] + shares, beside[2] + fixed)
+                ways.append([beside, part])
+            for a, one in enumerate(ways[0]):
+                for b, two in enumerate(ways[1]):
+                    self.build.row(
+                        f"traffic[{k},{a},{b}]",
+                        [self.g, *one[0], *two[0]],
+                        [1.0, *(-f for f in one[1]), *(-f for f in two[1])],
+                        one[2] + two[2],
+                        np.inf,
+                    )  # fmt: skip
+
+    def optimizer(self) -> None:
+        """The optimizer's step over what a rank holds (10)."""
+        shared, routed = self.costs.step
+        for k in range(self.ranks):
+            own = list(range(k, self.stages, self.ranks))
+            columns, factors, constant = self.held(own, [LinearTraffic(0.0, shared, routed)])
+            self.build.row(
+                f"optimizer[{k}]", [self.o, *columns], [1.0, *(-f for f in factors)],
+                constant, np.inf,
+            )  # fmt: skip
+
+    def paths(self, paths: JobPaths) -> None:
+        """No path is longer than the schedule (4)."""
+        rates, i = self.rates, self.i
+        per_layer = rates.passes[i].copy()
+        per_layer[:, 1] += self.costs.hooks
+        columns = [np.array([self.t]), self.n.ravel()]
+        if self.r is not None:
+            columns.append(self.r.ravel())
+        if self.wait is not None:
+            columns.append(self.wait.ravel())
+        where = np.concatenate(columns)
+        rows, messages = paths.rows
+        for number in range(len(self.listed), len(rows)):
+            self.listed.add(number)
+            path, sent = rows[number], messages[number]
+            factors = [np.ones(1), -(path @ per_layer.T).ravel()]
+            if self.r is not None:
+                factors.append(-(path[:, :2] @ rates.again[i].T).ravel())
+            if self.wait is not None:
+                factors.append(-path[:, :2].ravel())
+            least = sent * self.costs.message + float((path * self.ends).sum())
+            self.build.row(f"path[{number}]", where, np.concatenate(factors), least, np.inf)

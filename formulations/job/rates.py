@@ -1,0 +1,153 @@
+"""Seconds and bytes of one layer, by layer type and setting, as arrays; and of what is beside them.
+
+For a setting (degrees, microbatch, recomputed modules) and a layer type τ, per microbatch:
+
+    f, g, w   seconds of the forward pass, of the backward pass (w included), of weights' gradients
+    f', g'    what f and g grow by where the whole layer is recomputed; 0 with modules, counted in g
+    A, A'     bytes kept from the forward to the backward pass, and what recomputation saves of them
+    X         bytes inside the backward pass
+    h, q      parameters on a rank that all replicas hold, and of routed experts
+
+Embedding, head and the prediction of further tokens have their own seconds and bytes, on the first
+and the last stage.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...instances.common.arrays import Floats
+from ...instances.costs.activations import Tokens, element_bytes, fused
+from ...instances.costs.layers import LayerPrices, LayerTime, rank_parameters
+from ...instances.costs.layout import Layout, Software
+from ...instances.costs.memory import RankStages, ends_held, loss_bytes, stage_kept
+from .space import JobSpace
+
+
+@dataclass(frozen=True, eq=False)
+class Rates:
+    """What a layer takes, for S settings and K layer types.
+
+    Parameters
+    ----------
+    count
+        Shape (K,): layers of each type, those that predict further tokens apart.
+    passes
+        Shape (S, K, 3): f, g, w.
+    again
+        Shape (S, K, 2): f', g'.
+    ends
+        Shape (S, 2, 3): the same as `passes` of what the first and the last stage have besides.
+    kept, saved, working
+        Shape (S, K): A, A', X without recomputation of the whole layer.
+    ends_kept
+        Shape (S, 2): bytes kept per microbatch besides, in the first and the last stage.
+    loss
+        Shape (S,): bytes of the loss.
+    held, weights
+        Shape (S, K, 2): h and q, in memory, and as traffic and optimizer count them.
+    ends_held, ends_weights
+        Shape (S, 2, 2): of the first and the last stage besides.
+    ends_gathered
+        Shape (S, 2): parameters of embedding and head alone.
+    messages
+        Shape (S,): bytes always there for messages, in a pipeline.
+    """
+
+    count: Floats
+    passes: Floats
+    again: Floats
+    ends: Floats
+    kept: Floats
+    saved: Floats
+    working: Floats
+    ends_kept: Floats
+    loss: Floats
+    held: Floats
+    weights: Floats
+    ends_held: Floats
+    ends_weights: Floats
+    ends_gathered: Floats
+    messages: Floats
+
+
+def rates(space: JobSpace, prices: LayerPrices) -> Rates:
+    """Return what layers take under every setting, from the same costs as any estimate."""
+    model, settings = prices.model, space.settings
+    kinds = len(model.layer_types)
+    main = Counter(model.types_of_layers[: model.layers])
+    further = [model.layer_types.index(block) for block in model.mtp]
+    s = len(settings)
+    out = Rates(
+        np.array([main[k] for k in range(kinds)], dtype=float),
+        np.zeros((s, kinds, 3)), np.zeros((s, kinds, 2)), np.zeros((s, 2, 3)),
+        np.zeros((s, kinds)), np.zeros((s, kinds)), np.zeros((s, kinds)),
+        np.zeros((s, 2)), np.zeros(s), np.zeros((s, kinds, 2)), np.zeros((s, kinds, 2)),
+        np.zeros((s, 2, 2)), np.zeros((s, 2, 2)), np.zeros((s, 2)), np.zeros(s),
+    )  # fmt: skip
+    for i, setting in enumerate(settings):
+        by_layer = space.job.counts_layers(setting.recompute)
+        _time(out, i, setting, prices, further, by_layer)
+        _memory(out, i, setting, prices, further, by_layer)
+    return out
+
+
+def _seconds(time: LayerTime) -> tuple[float, float, float]:
+    return time.forward, time.backward, time.weights
+
+
+def _time(
+    out: Rates, i: int, setting: Layout, prices: LayerPrices, further: list[int], by_layer: bool
+) -> None:
+    """Set seconds and traffic of setting i."""
+    times, model = prices.times(setting), prices.model
+    for k, (plain, again) in enumerate(zip(times.blocks, times.recomputed, strict=True)):
+        out.passes[i, k] = _seconds(plain if by_layer else again)
+        if by_layer:
+            out.again[i, k] = again.forward - plain.forward, again.backward - plain.backward
+        out.weights[i, k] = rank_parameters(model.layer_types[k], model.hidden, setting)
+    out.ends[i, 0] = _seconds(times.embedding)
+    out.ends[i, 1] = _seconds(times.head)
+    for k in further:
+        out.ends[i, 1] += _seconds(times.recomputed[k])
+        out.ends[i, 1] += _seconds(times.further)
+        out.ends_weights[i, 1] += out.weights[i, k]
+        out.ends_weights[i, 1, 0] += 2 * model.hidden**2 / setting.tensor
+    out.ends_weights[i, 0, 0] += model.embedding_parameters / setting.tensor
+    out.ends_weights[i, 1, 0] += model.head_parameters / setting.tensor
+
+
+def _memory(
+    out: Rates, i: int, setting: Layout, prices: LayerPrices, further: list[int], by_layer: bool
+) -> None:
+    """Set bytes of setting i, by asking for a pipeline whose ends have no layers."""
+    model = prices.model
+    ends = replace(setting, pipeline=2, stage_layers=(0, model.layers), recompute_layers=0)
+    divided = RankStages.of(model, ends)
+    for k, (again, plain) in enumerate(zip(divided.sizes, divided.plain, strict=True)):
+        out.kept[i, k] = plain.kept if by_layer else again.kept
+        out.saved[i, k] = plain.kept - again.kept if by_layer else 0.0
+        out.working[i, k] = plain.working if by_layer else again.working
+        out.held[i, k] = again.held.shared, again.held.routed
+    empty = replace(divided, stages=((), ()))
+    out.ends_kept[i] = [stage_kept(model, ends, stage, empty) for stage in (0, 1)]
+    out.ends_gathered[i] = [ends_held(model, ends, stage) for stage in (0, 1)]
+    out.ends_held[i, :, 0] = out.ends_gathered[i]
+    for k in further:
+        out.ends_held[i, 1] += out.held[i, k]
+        out.ends_held[i, 1, 0] += (2 * model.hidden / setting.tensor + 3) * model.hidden
+        out.ends_held[i, 1, 0] += model.vocabulary / setting.tensor * model.hidden
+    out.loss[i] = loss_bytes(model, setting)
+    at = Tokens.of(setting)
+    out.messages[i] = 2 * element_bytes(setting) * at.outer * model.hidden
+
+
+def kept_output(setting: Layout, hidden: int) -> float:
+    """Bytes of a stage's output that pipelines of PyTorch and DeepSpeed keep per microbatch."""
+    deepspeed = setting.software is Software.MEGATRON_DEEPSPEED
+    if deepspeed or not fused(setting):
+        return element_bytes(setting) * Tokens.of(setting).outer * hidden
+    return 0.0

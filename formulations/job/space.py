@@ -1,0 +1,297 @@
+"""The declared space of a training job: every layout that may be chosen, up to its stages.
+
+An *outer point* fixes everything but the pipeline's stages: the degrees t (tensor), c (context),
+p (pipeline), d (data), e (expert), e_t (expert-tensor), the microbatch b, the ZeRO stage z, the
+schedule with v chunks, and the recomputed modules. *Inside* a point remain the layers of each stage
+and, where whole layers are recomputed, how many of each stage are. The points are
+
+    t c p d = N devices,  M = global batch / (b d) whole,  e e_t | t c d                         (1)
+    t ≤ the domain of peer links,  c ≤ sequence / 1,024,  v ≤ 12,  b a power of two up to 16     (2)
+    interleaved: p | M, p v | L + (0, 1 or 2 for the ends);  in a pipeline M ≤ 4,096             (3)
+
+(1) is what `check_layout` asks, (2) and (3) are declared: a certificate holds for this space. What
+the job gives takes the place of (2). Points are columns of numbers: there are up to a million.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+
+from ...instances.common.arrays import Ints
+from ...instances.common.errors import InputError
+from ...instances.costs.description import ModelDescription
+from ...instances.costs.hardware import TrainingCluster
+from ...instances.costs.layout import JobSchedule, Layout, Recompute, check_experts, check_heads
+from ...instances.job.launchers import runs
+from ...instances.job.problem import TrainingJob
+
+#: Declared ends of the space, where the job does not say otherwise.
+MOST_MICROBATCH, MOST_CHUNKS, LEAST_CONTEXT_TOKENS = 16, 12, 1024
+#: Microbatches of a replica in a pipeline at most.
+MOST_MICROBATCHES = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class JobSpace:
+    """Outer points of a job, as columns.
+
+    Parameters
+    ----------
+    model, cluster, job
+        What trains on what, and what is asked.
+    settings
+        Layouts by all that decides a layer's time and bytes: t, c, e, e_t, b and the recomputed
+        modules; their pipeline and data degrees are 1.
+    setting
+        Shape (points,): of each point.
+    pipeline, data, chunks, zero, microbatches
+        Shape (points,): p, d, v, z and M.
+    schedule
+        Shape (points,): place in `schedules`.
+    schedules
+        Orders of passes.
+    """
+
+    model: ModelDescription
+    cluster: TrainingCluster
+    job: TrainingJob
+    settings: tuple[Layout, ...]
+    setting: Ints
+    pipeline: Ints
+    data: Ints
+    chunks: Ints
+    zero: Ints
+    microbatches: Ints
+    schedule: Ints
+    schedules: tuple[JobSchedule, ...]
+
+    def __len__(self) -> int:
+        """Count the points."""
+        return len(self.setting)
+
+    def layout(self, point: int) -> Layout:
+        """Return a point as a layout, with stages as even as can be."""
+        setting: Layout = self.settings[int(self.setting[point])]
+        return replace(
+            setting,
+            pipeline=int(self.pipeline[point]),
+            data=int(self.data[point]),
+            chunks=int(self.chunks[point]),
+            zero=int(self.zero[point]),
+            schedule=self.schedules[self.schedule[point]],
+        )
+
+
+def job_space(model: ModelDescription, cluster: TrainingCluster, job: TrainingJob) -> JobSpace:
+    """Return all outer points of a job.
+
+    Raises
+    ------
+    InputError
+        If none keeps what is given.
+    """
+    devices = cluster.devices
+    settings: list[Layout] = []
+    rows: list[Ints] = []
+    schedules = _orders(job)
+    for degrees in _degrees(model, cluster, job):
+        own = list(_settings(model, job, degrees))
+        if not own:
+            continue
+        per_rank = degrees.tensor * degrees.context
+        for pipeline in _values(job, "pipeline", range(1, min(devices, model.layers) + 1)):
+            if devices % (per_rank * pipeline):
+                continue
+            data = devices // (per_rank * pipeline)
+            allowed = job.allowed("data")
+            if allowed is not None and data not in allowed:
+                continue
+            if (per_rank * data) % (degrees.expert * degrees.expert_tensor):
+                continue
+            for k, setting in enumerate(own, len(settings)):
+                once = setting.microbatch * data
+                if job.global_batch % once:
+                    continue
+                m = job.global_batch // once
+                if pipeline > 1 and m > MOST_MICROBATCHES:
+                    continue
+                kinds = _pipelines(model, job, schedules, pipeline, m, data * degrees.context)
+                if len(kinds):
+                    fixed = np.array([k, pipeline, data, m])
+                    rows.append(np.hstack([np.tile(fixed, (len(kinds), 1)), kinds]))
+        settings += own
+    if not rows:
+        raise InputError(_nothing(job, cluster))
+    table = _runnable(job, settings, schedules, np.concatenate(rows))
+    if not len(table):
+        raise InputError(_nothing(job, cluster))
+    return JobSpace(
+        model, cluster, job, tuple(settings),
+        setting=table[:, 0], pipeline=table[:, 1], data=table[:, 2], microbatches=table[:, 3],
+        schedule=table[:, 4], chunks=table[:, 5], zero=table[:, 6], schedules=schedules,
+    )  # fmt: skip
+
+
+def _values(job: TrainingJob, name: str, otherwise: range | list[int]) -> list[int]:
+    """Return what the job allows of a degree, in rising order; what is declared if it is open."""
+    given = job.allowed(name)
+    return sorted(otherwise if given is None else given)
+
+
+def _degrees(
+    model: ModelDescription, cluster: TrainingCluster, job: TrainingJob
+) -> Iterator[Layout]:
+    """Yield tensor, context, expert and expert-tensor degrees that the model can be cut into."""
+    devices, template = cluster.devices, job.template
+    divisors = [n for n in range(1, devices + 1) if devices % n == 0]
+    experts = max(
+        (b.experts.experts for b in model.layer_types if b.experts is not None), default=1
+    )
+    within = [n for n in divisors if n <= min(cluster.domain, cluster.per_node)]
+    rings = [n for n in divisors if n == 1 or n <= job.sequence // LEAST_CONTEXT_TOKENS]
+    shares = [n for n in divisors if experts % n == 0]
+    parallel = job.settings.sequence_parallel
+    for t, c in product(_values(job, "tensor", within), _values(job, "context", rings)):
+        if devices % (t * c):
+            continue
+        one = replace(template, tensor=t, context=c, sequence_parallel=parallel and t > 1)
+        if not _keeps(check_heads, model, one):
+            continue
+        folded = [1] if experts == 1 else _values(job, "expert_tensor", [1])
+        for e, e_t in product([1] if experts == 1 else _values(job, "expert", shares), folded):
+            # All of a rank's devices are there to be divided; how many depends on the pipeline.
+            both = replace(one, expert=e, expert_tensor=e_t)
+            if e * e_t <= devices and _keeps(
+                check_experts, model, replace(both, data=devices * e_t)
+            ):
+                yield both
+
+
+def _keeps(check: object, model: ModelDescription, layout: Layout) -> bool:
+    """Whether a check of a layout raises nothing."""
+    assert callable(check)
+    try:
+        check(model, layout)
+    except InputError:
+        return False
+    return True
+
+
+def _settings(model: ModelDescription, job: TrainingJob, degrees: Layout) -> Iterator[Layout]:
+    """Yield the degrees with every microbatch and every set of recomputed modules."""
+    powers = [1 << k for k in range(MOST_MICROBATCH.bit_length())]
+    if any(block.profiled is not None for block in model.layer_types):
+        powers = [1]
+    modules = _modules(model)
+    for b in _values(job, "microbatch", powers):
+        if b > job.global_batch:
+            continue
+        seen = set()
+        for modes in (frozenset[Recompute](), *job.modes):
+            if modes <= modules:
+                seen.add(modes)
+        if any(job.counts_layers(modes) for modes in seen):
+            seen.discard(frozenset())  # that recomputes none of its layers
+        for found in sorted(seen, key=sorted):
+            yield replace(degrees, microbatch=b, recompute=found)
+
+
+def _modules(model: ModelDescription) -> frozenset[Recompute]:
+    """Return the modules that layers of the model have, of those that can be recomputed."""
+    if any(block.profiled is not None for block in model.layer_types):
+        return frozenset({Recompute.FULL})
+    found = {Recompute.FULL, Recompute.LAYERNORM, Recompute.OPERATORS}
+    for block in model.layer_types:
+        if block.attention is not None and block.attention.latent:
+            found.add(Recompute.MLA_UP_PROJECTION)
+        if block.feed_forward is not None:
+            found.add(Recompute.MLP)
+        if block.experts is not None:
+            found |= {Recompute.MOE, Recompute.MOE_ACTIVATION}
+            if block.experts.shared is not None:
+                found.add(Recompute.SHARED_EXPERTS)
+    return frozenset(found)
+
+
+def _orders(job: TrainingJob) -> tuple[JobSchedule, ...]:
+    """Return the orders of passes, plain 1F1B first, which one pipeline rank has in any case."""
+    return (
+        JobSchedule.ONE_F_ONE_B,
+        *(one for one in job.orders if one is not JobSchedule.ONE_F_ONE_B),
+    )
+
+
+def _pipelines(
+    model: ModelDescription,
+    job: TrainingJob,
+    schedules: tuple[JobSchedule, ...],
+    pipeline: int,
+    microbatches: int,
+    replicas: int,
+) -> Ints:
+    """Return schedule, chunks and ZeRO stage of all points with so many pipeline ranks.
+
+    Returns
+    -------
+    array, shape (points, 3)
+    """
+    chunks = _values(job, "chunks", range(1, MOST_CHUNKS + 1))
+    kinds: list[tuple[int, int]] = []
+    for k, schedule in enumerate(schedules):
+        if pipeline == 1:
+            if k == 0 and 1 in chunks:
+                kinds.append((0, 1))
+        elif schedule not in job.orders:
+            continue
+        elif schedule is JobSchedule.INTERLEAVED:
+            fits = microbatches % pipeline == 0
+            kinds += [(k, v) for v in chunks if v > 1 and fits and _even(model, v * pipeline)]
+        elif 1 in chunks:
+            kinds.append((k, 1))
+    stages = job.zero_stages(pipeline)
+    if replicas == 1:
+        stages = stages[:1]  # nothing is divided
+    return np.array([(k, v, z) for k, v in kinds for z in stages], dtype=np.int64).reshape(-1, 3)
+
+
+def _runnable(
+    job: TrainingJob, settings: list[Layout], schedules: tuple[JobSchedule, ...], table: Ints
+) -> Ints:
+    """Return the rows of the points that the launcher can run, asking once for those alike."""
+    alike: dict[tuple[object, ...], bool] = {}
+    kinds = [
+        (one.tensor > 1, one.context > 1, one.expert > 1, one.expert_tensor > 1, one.recompute)
+        for one in settings
+    ]
+    keep = np.zeros(len(table), bool)
+    for k, (i, p, d, _, schedule, v, z) in enumerate(table.tolist()):
+        key = (kinds[i], p > 1, d > 1, schedule, v > 1, z)
+        if key not in alike:
+            layout = replace(
+                settings[i], pipeline=p, data=d, schedule=schedules[schedule], chunks=v, zero=z
+            )
+            alike[key] = runs(job.launcher, layout) is None
+        keep[k] = alike[key]
+    return table[keep]
+
+
+def _even(model: ModelDescription, stages: int) -> bool:
+    """Whether stages can be even, where embedding, head and predictions may count as layers."""
+    ends = 2 + len(model.mtp)
+    even = any((model.layers + k) % stages == 0 for k in range(ends + 1))
+    return even and stages <= model.layers
+
+
+def _nothing(job: TrainingJob, cluster: TrainingCluster) -> str:
+    """Say why no point is left."""
+    given = [name for name in ("tensor", "context", "pipeline", "data", "expert", "chunks",
+                               "microbatch", "zero") if getattr(job, name) is not None]  # fmt: skip
+    names = ", ".join(f"{name} {getattr(job, name)}" for name in given) or "nothing is fixed"
+    return (
+        f"job: no layout of {cluster.devices} devices for {job.launcher} has a global batch of "
+        f"{job.global_batch} sequences and {names}; free one of them, or take another batch"
+    )

@@ -1,0 +1,286 @@
+"""Seconds of model stages and of what surrounds a schedule: traffic of gradients, optimizer.
+
+A stage's passes are the sums of its layers' parts, of the embedding in the first and the head in
+the last stage. With sharded weights a pass waits where gathering them takes longer than computing;
+with activations or weights in host memory where the link to the host does. What computation does
+not hide of an iteration's reductions and gathers, and the optimizer's step, come on top of the
+schedule's longest path, which is not here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from .collectives import Group, all_gather, all_reduce, message
+from .hardware import TrainingCluster
+from .layers import LayerPrices, LayerTimes, axis_stride, rank_parameters
+from .layout import Layout
+from .memory import RankStages, stage_kept, stays_gathered
+
+
+@dataclass(frozen=True)
+class StageTime:
+    """Seconds of one model stage for one microbatch.
+
+    Parameters
+    ----------
+    forward, backward, weights
+        Passes; `backward` includes `weights` and recomputation.
+    gathered
+        Part of both passes that waits for weights (ZeRO-3).
+    dense, routed
+        Weights of a rank: those that all replicas hold, and routed experts'.
+    terms
+        Seconds of both passes by term.
+    """
+
+    forward: float
+    backward: float
+    weights: float
+    gathered: float
+    dense: float
+    routed: float
+    terms: dict[str, float]
+
+
+def stage_times(layout: Layout, prices: LayerPrices) -> tuple[StageTime, ...]:
+    """Return the passes of each model stage for one microbatch; stages that are alike are one.
+
+    Passes wait for what lies in host memory where computation does not hide it.
+
+    On unequal nodes a stage takes what it takes on the slowest kind that its ranks lie on.
+    """
+    if len(prices.cluster.nodes) == 1:
+        return _offloading(layout, prices, _stage_times(layout, prices))
+    kinds = range(len(prices.cluster.nodes))
+    by_kind = [_stage_times(layout, prices.on(kind, layout.software)) for kind in kinds]
+    slowest: dict[int, StageTime] = {}
+    for rank in range(layout.pipeline):
+        own = [by_kind[kind] for kind in kinds_of_rank(rank, layout, prices.cluster)]
+        for stage in layout.rank_stages(rank):
+            slowest[stage] = max(
+                (times[stage] for times in own), key=lambda one: one.forward + one.backward
+            )
+    return _offloading(layout, prices, tuple(slowest[stage] for stage in range(layout.stages)))
+
+
+def _offloading(
+    layout: Layout, prices: LayerPrices, stages: tuple[StageTime, ...]
+) -> tuple[StageTime, ...]:
+    """Return stages that wait for what is kept in host memory, where computation does not hide it.
+
+    Activations leave beside the forward pass and come back beside the backward pass, weights come
+    for both, over the device's link to its host.
+    """
+    if not layout.offload_activations and not layout.offload_weights:
+        return stages
+    device, hidden = prices.cluster.accelerator, prices.calibration.hidden
+    whole = replace(layout, offload_activations=0.0)
+    divided = RankStages.of(prices.model, whole)
+    shards = layout.shards if layout.zero == 3 else 1
+    waiting = []
+    for number, stage in enumerate(stages):
+        kept = layout.offload_activations * stage_kept(prices.model, whole, number, divided)
+        weights = layout.offload_weights * layout.recipe.weight_bytes / shards
+        moved = (kept + weights * (stage.dense + stage.routed)) / device.host_bandwidth
+        ahead = max(0.0, moved - hidden * stage.forward)
+        behind = max(0.0, moved - hidden * stage.backward)
+        waiting.append(
+            replace(
+                stage,
+                forward=stage.forward + ahead,
+                backward=stage.backward + behind,
+                terms={**stage.terms, "offload": ahead + behind},
+            )
+        )
+    return tuple(waiting)
+
+
+def kinds_of_rank(rank: int, layout: Layout, cluster: TrainingCluster) -> list[int]:
+    """Return the kinds of nodes that devices of a pipeline rank lie on."""
+    stride, found, first = axis_stride(layout, "pipeline"), [], 0
+    for kind, nodes in enumerate(cluster.nodes):
+        behind = first + nodes.devices
+        blocks = range(first // stride, (behind - 1) // stride + 1)
+        if len(blocks) >= layout.pipeline or any(b % layout.pipeline == rank for b in blocks):
+            found.append(kind)
+        first = behind
+    return found
+
+
+def _stage_times(layout: Layout, prices: LayerPrices) -> tuple[StageTime, ...]:
+    """Return the passes of each model stage on nodes of the first kind."""
+    model, times = prices.model, prices.times(layout)
+    held = [rank_parameters(block, model.hidden, layout) for block in model.layer_types]
+    stages, start = [], 0
+    further = layout.mtp_stage % layout.stages if model.mtp else -1
+    known: dict[tuple[object, ...], StageTime] = {}
+    for stage, count in enumerate(layout.layers_of_stages(model.layers)):
+        own = prices.kinds[start : start + count]
+        start += count
+        again = layout.recomputed_layers(stage, count)
+        ends = (stage == 0, stage == layout.stages - 1, stage == further)
+        if (own, again, ends) not in known:
+            known[own, again, ends] = stage_time(layout, prices, times, held, own, again, *ends)
+        stages.append(known[own, again, ends])
+    return tuple(stages)
+
+
+def stage_time(
+    layout: Layout,
+    prices: LayerPrices,
+    times: LayerTimes,
+    held: list[tuple[float, float]],
+    own: tuple[int, ...],
+    again: int,
+    first: bool,
+    last: bool,
+    further: bool,
+) -> StageTime:
+    """Return the passes of a stage of blocks of such layer types.
+
+    Parameters
+    ----------
+    held
+        Weights of a rank by layer type: of all replicas, and routed experts'.
+    again
+        How many of its layers are recomputed, from the first one on.
+    first, last, further
+        Whether the stage has the embedding, the head, and the prediction of further tokens.
+    """
+    model = prices.model
+    counted = Counter(own[:again])
+    parts = [(times.recomputed[which], count) for which, count in counted.items()]
+    parts += [(times.blocks[which], count) for which, count in Counter(own[again:]).items()]
+    dense, routed = sum(held[i][0] for i in own), sum(held[i][1] for i in own)
+    if first:
+        parts.append((times.embedding, 1))
+        dense += model.embedding_parameters / layout.tensor
+    if last:
+        parts.append((times.head, 1))
+        dense += model.head_parameters / layout.tensor
+        if model.tied and layout.stages > 1:
+            dense += model.vocabulary * model.hidden / layout.tensor
+    if further:
+        for block in model.mtp:
+            which = model.layer_types.index(block)
+            parts += [(times.recomputed[which], 1), (times.further, 1)]
+            dense += held[which][0] + 2 * model.hidden**2 / layout.tensor
+            routed += held[which][1]
+    forward = sum(count * part.forward for part, count in parts)
+    backward = sum(count * part.backward for part, count in parts)
+    weights = sum(count * part.weights for part, count in parts)
+    terms: dict[str, float] = {}
+    for part, count in parts:
+        for term, seconds in part.terms:
+            terms[term] = terms.get(term, 0.0) + count * seconds
+    units = max(1, len(own))
+    if layout.zero and layout.pipeline > 1 and prices.calibration.hooks:
+        hooks = prices.calibration.hooks * units
+        backward += hooks
+        terms["host"] += hooks
+    gathered = 0.0
+    if layout.zero == 3 and not stays_gathered(layout):
+        gather, reduce = replica_traffic(layout, prices, dense, routed)
+        hidden = prices.calibration.hidden
+        wait_forward = max(gather - hidden * forward, gather / units)
+        again_gathered = gather if layout.reshard_after_forward else 0.0
+        wait_backward = max(again_gathered + reduce - hidden * backward, reduce / units)
+        gathered = wait_forward + wait_backward
+        forward, backward = forward + wait_forward, backward + wait_backward
+    terms["weights"] = gathered
+    return StageTime(forward, backward, weights, gathered, dense, routed, terms)
+
+
+def replica_traffic(
+    layout: Layout, prices: LayerPrices, dense: float, routed: float
+) -> tuple[float, float]:
+    """Return the seconds to gather so many weights of a rank, and to reduce their gradients."""
+    cluster, links, recipe = prices.cluster, prices.calibration.links, layout.recipe
+    gather = reduce = 0.0
+    experts = layout.expert * layout.expert_tensor
+    for held, ranks, stride in (
+        (dense, layout.replicas, axis_stride(layout, "context")),
+        (routed, layout.expert_data, experts),
+    ):
+        shards = min(layout.shard_group or ranks, ranks) if layout.zero else 1
+        inner = Group(shards, stride)
+        whole = Group(ranks, stride)
+        if shards > 1:
+            gather += all_gather(held * recipe.gather_bytes, inner, cluster, links)
+            if held and layout.zero < 3:
+                gather += shards * prices.calibration.broadcast
+            reduce += all_gather(held * recipe.reduce_bytes, inner, cluster, links)
+            copies = Group(ranks // shards, stride * shards)
+            reduce += all_reduce(held * recipe.reduce_bytes / shards, copies, cluster, links)
+        else:
+            reduce += all_reduce(held * recipe.reduce_bytes, whole, cluster, links)
+    return gather, reduce
+
+
+def message_time(layout: Layout, prices: LayerPrices) -> float:
+    """Return the seconds of a message between pipeline ranks.
+
+    Each tensor-parallel rank sends its part; without sequence parallelism the parts are gathered
+    again on arrival.
+    """
+    if layout.pipeline == 1:
+        return 0.0
+    cluster, links = prices.cluster, prices.calibration.links
+    moved = 2.0 * layout.tokens * prices.model.hidden
+    stride = axis_stride(layout, "pipeline")
+    seconds = message(moved / layout.tensor, stride, cluster, links)
+    if layout.tensor > 1 and not layout.sequence_parallel:
+        group = Group(layout.tensor, axis_stride(layout, "tensor"))
+        seconds += all_gather(moved, group, cluster, links)
+    return seconds
+
+
+def exposed_traffic(layout: Layout, prices: LayerPrices, own: list[StageTime]) -> float:
+    """Return the traffic of a rank's gradients and weights that nothing hides.
+
+    Reduction can run beside the last microbatch's backward passes, gathering beside the first
+    one's forward passes; what the first to be sent and the last to be received wait for stays.
+    """
+    if layout.zero == 3 and not stays_gathered(layout):
+        return 0.0
+    gather, reduce = replica_traffic(
+        layout, prices, sum(s.dense for s in own), sum(s.routed for s in own)
+    )
+    hidden = prices.calibration.hidden
+    if layout.overlap.gradients:
+        backward = sum(stage.backward for stage in own)
+        reduce = max(reduce - hidden * backward, reduce / max(8, len(own)))
+    if layout.overlap.parameters:
+        forward = sum(stage.forward for stage in own)
+        gather = max(gather - hidden * forward, gather / max(8, len(own)))
+    return gather + reduce
+
+
+def tied_all_reduce(layout: Layout, prices: LayerPrices) -> float:
+    """Return the all-reduce between the first and the last stage's copy of a tied embedding."""
+    model = prices.model
+    if not model.tied or layout.pipeline == 1:
+        return 0.0
+    moved = model.vocabulary * model.hidden / layout.tensor * layout.recipe.gradient_bytes
+    group = Group(2, axis_stride(layout, "pipeline") * (layout.pipeline - 1))
+    return all_reduce(moved, group, prices.cluster, prices.calibration.links)
+
+
+def optimizer_step(layout: Layout, prices: LayerPrices, dense: float, routed: float) -> float:
+    """Return the seconds of clipping and of the optimizer's step over so many weights of a rank."""
+    recipe, device = layout.recipe, prices.cluster.accelerator
+    if layout.zero:
+        dense /= layout.shards
+        routed /= max(1, min(layout.shards, layout.expert_data))
+    held = dense + routed
+    kept = recipe.master_bytes + recipe.moment_bytes
+    # Gradients are read for norm, scaling and step, states read and written, weights written.
+    moved = held * (3 * recipe.gradient_bytes + 2 * kept + recipe.weight_bytes)
+    here = (
+        moved * (1 - layout.offload_optimizer) / (device.bandwidth * prices.calibration.optimizer)
+    )
+    # The host reads gradients and writes weights over the link, and steps at about its rate.
+    sent = held * (recipe.gradient_bytes + recipe.gather_bytes + 2 * kept)
+    return here + layout.offload_optimizer * sent / device.host_bandwidth

@@ -1,0 +1,172 @@
+"""Problem files: TOML whose fields are those of the problems in Python.
+
+A table names the problem, and holds its fields; what is left out has its default::
+
+    [pipeline]
+    microbatches = 8
+    schedule = "zb-h1"
+    placement_rules = { pins = [["embed*", 0]], max_stages = 4 }
+
+Other tables, which the caller names, hold the fields of other records: limits of a search, say.
+The fields are read off the dataclasses, so that a new one is in these files at once.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.inspect import DataclassType, TupleType, Type, UnionType, VarTupleType, type_info
+
+from ..common.errors import InputError, quote
+from ..model.problem import Problem
+from .plan_json import CODECS
+from .source import explain, read_source
+
+R = TypeVar("R")
+
+#: Fields by name, as TOML has them.
+Table = dict[str, Any]
+#: What is built from a text where a record of this type is asked for.
+FromText = Mapping[type[Any], Callable[[str], object]]
+
+#: Name of a table → the problem that it states.
+PROBLEMS: dict[str, type[Problem]] = {name: codec.problem for name, codec in CODECS.items()}
+
+
+def read_tables(path: str | Path, others: Iterable[str] = ()) -> tuple[str, dict[str, Table]]:
+    """Return the name of the problem that a file states, and the file's tables by name.
+
+    Parameters
+    ----------
+    others
+        Names of the tables that there may be beside that of the problem.
+
+    Raises
+    ------
+    InputError
+        If it is no TOML, states no problem or several, or has another table.
+    """
+    source = read_source(path)
+    try:
+        tables = tomllib.loads(source.text)
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        source.fail(f"no TOML: {error}; correct it")
+    known = [*PROBLEMS, *others]
+    for name, table in tables.items():
+        if name not in known:
+            source.fail(f"unknown table {quote(name)}; it must be one of {', '.join(known)}")
+        if not isinstance(table, dict):
+            source.fail(f"{name} is {quote(table)}; it must be a table: [{name}]")
+    stated = [name for name in tables if name in PROBLEMS]
+    if len(stated) != 1:
+        found = ", ".join(stated) or "none"
+        source.fail(f"it must state one problem, and has {found}; add or remove a table")
+    return stated[0], tables
+
+
+def read_setting(text: str) -> Table:
+    """Return the fields that a text such as ``stages=4,mode=both`` sets.
+
+    What stands between the braces of a table in TOML will do; texts need no quotes.
+
+    Raises
+    ------
+    InputError
+        If it sets no field.
+
+    Examples
+    --------
+    >>> read_setting("stages=4,mode=both"), read_setting("schedule=my schedule.csv")
+    ({'stages': 4, 'mode': 'both'}, {'schedule': 'my schedule.csv'})
+    """
+    field, _, value = text.partition("=")
+    words = re.sub(r"=([^,\s\"'\[\]{}=\\]+)(?=,|$)", lambda found: f"={_quoted(found[1])}", text)
+    for attempt in (text, words, f"{field}={_quoted(value)}"):
+        found = _in_braces(attempt)
+        if found and value:
+            return found
+    raise InputError(f"{quote(text)} sets no field; write FIELD=VALUE, such as overlap=true")
+
+
+def _quoted(value: str) -> str:
+    """Return a value as TOML writes it: a text without quotes gets them."""
+    if _in_braces(f"it={value}"):
+        return value
+    plain = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{plain}"'
+
+
+def _in_braces(text: str) -> Table:
+    """Return the table between whose braces a text stands; empty if it stands in none."""
+    try:
+        found = tomllib.loads(f"it = {{{text}}}")
+    except (ValueError, RecursionError):
+        return {}
+    return found["it"] if list(found) == ["it"] else {}
+
+
+def make_record(
+    kind: type[R], values: Table, where: str = "", from_text: FromText | None = None
+) -> R:
+    """Return the record whose fields are given.
+
+    Parameters
+    ----------
+    kind
+        A dataclass.
+    where
+        The file, for errors; empty for none.
+    from_text
+        What texts may stand for.
+
+    Raises
+    ------
+    InputError
+        If a field does not exist or is missing, or has a wrong value.
+    """
+    prefix = f"{where}: " if where else ""
+    try:
+        ready = _ready(values, type_info(kind), from_text or {}, "")
+        return msgspec.convert(ready, kind)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{prefix}{explain(str(error), values, kind)}") from None
+    except InputError as error:
+        raise InputError(f"{prefix}{error}") from None
+
+
+def _ready(value: Any, kind: Type, from_text: FromText, place: str) -> Any:
+    """Return a value with records in place of texts that stand for them; all fields are known."""
+    match kind:
+        case DataclassType() if isinstance(value, str) and kind.cls in from_text:
+            return from_text[kind.cls](value)
+        case DataclassType() if isinstance(value, dict):
+            fields = {field.name: field.type for field in kind.fields}
+            for key in value:
+                if key not in fields:
+                    known = ", ".join(fields)
+                    raise InputError(f"{place}unknown field {quote(key)}; use one of {known}")
+            return {
+                key: _ready(item, fields[key], from_text, f"{place}{key}: ")
+                for key, item in value.items()
+            }
+        case VarTupleType() if isinstance(value, list):
+            return [_ready(item, kind.item_type, from_text, place) for item in value]
+        case TupleType() if isinstance(value, list) and len(value) == len(kind.item_types):
+            pairs = zip(value, kind.item_types, strict=True)
+            return [_ready(item, one, from_text, place) for item, one in pairs]
+        case UnionType():
+            records = [one for one in kind.types if isinstance(one, DataclassType | VarTupleType)]
+            return _ready(value, records[0], from_text, place) if len(records) == 1 else value
+    return value
+
+
+def required_fields(kind: type[Any]) -> list[str]:
+    """Return the names of the fields of a dataclass that have no default."""
+    stated = type_info(kind)
+    assert isinstance(stated, DataclassType)
+    return [field.name for field in stated.fields if field.required]

@@ -1,0 +1,470 @@
+"""JSON format of solutions: placements, calls, training stages, mappings, shardings.
+
+Nodes are given by id; a mapping comes with its topology, a sharding with the signatures as texts.
+Placement rules have the same records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from ..common.arrays import Ints
+from ..common.choices import Collective, MappingMode, MappingObjective, Optimizer, ShardingObjective
+from ..common.errors import InputError, quote
+from ..common.units import NodeId
+from ..model.cluster import Cluster
+from ..model.layers import Layers
+from ..model.network.links import Link
+from ..model.problem import MAX_CALLS
+from ..model.sharding.problem import DeviceMesh, Sharding, program_of
+from ..model.solution import (
+    CallPlacement,
+    PipelinePlacement,
+    Placement,
+    ReplicaPlacement,
+    Stage,
+    StagePlacement,
+    TensorSharding,
+    in_stages,
+)
+from ..model.training_layers import layers_of
+from ..model.workload import Workload
+from .source import Record, plain_id
+
+
+class MeshLinkRecord(Record):
+    """Link between neighbours along an axis of a mesh."""
+
+    latency_s: float
+    bytes_per_s: float
+
+
+class MeshRecord(Record):
+    """Devices along each axis of a mesh, and the link of each axis."""
+
+    shape: list[int]
+    links: list[MeshLinkRecord]
+
+
+class ShardingRecord(Record):
+    """A sharding problem."""
+
+    mesh: MeshRecord
+    objective: ShardingObjective
+    beta: float
+    memory_bytes: float | None
+    optimizer: Optimizer
+    fixed: list[tuple[int | str, str]]
+
+    def problem(self) -> Sharding:
+        """Return the problem; raises InputError without the file's name."""
+        links = tuple(Link(link.latency_s, link.bytes_per_s) for link in self.mesh.links)
+        return Sharding(
+            mesh=DeviceMesh(tuple(self.mesh.shape), links),
+            objective=self.objective,
+            beta=self.beta,
+            memory_bytes=self.memory_bytes,
+            optimizer=self.optimizer,
+            fixed=tuple(self.fixed),
+        )
+
+
+class ShardedRecord(Record):
+    """An operator, and its signature along each axis of the mesh."""
+
+    node: int | str
+    signatures: list[str]
+
+
+class ShardedOperatorsRecord(Record):
+    """Solution of a sharding problem."""
+
+    operators: list[ShardedRecord]
+
+
+class ChosenRecord(Record):
+    """A node of a stage: its id, and which of its configurations of the stage's degree it has."""
+
+    node: int | str
+    configuration: str
+    number: int
+
+
+class StageRecord(Record):
+    """One stage of a training plan; `number` counts the node's configurations from 0."""
+
+    kind: str
+    replicas: int
+    degree: int
+    nodes: list[ChosenRecord]
+
+
+class StagesRecord(Record):
+    """Solution of a training problem."""
+
+    stages: list[StageRecord]
+
+
+class RulesRecord(Record):
+    """Rules for placements; pins: pairs of pattern and number; fixed: pairs of id and number."""
+
+    pins: tuple[tuple[str, int], ...] = ()
+    together: tuple[tuple[str, ...], ...] = ()
+    apart: tuple[tuple[str, ...], ...] = ()
+    max_stages: int | None = None
+    fixed: tuple[tuple[int | str, int], ...] = ()
+
+
+class DeviceRecord(Record):
+    """The nodes of one device, by id."""
+
+    device: int
+    name: str
+    nodes: list[int | str]
+
+
+class PlacementRecord(Record):
+    """Solution of a throughput problem; devices without nodes may be left out.
+
+    `order` numbers the devices in use stage by stage, if data is relayed.
+    """
+
+    devices: list[DeviceRecord]
+    order: list[int]
+
+
+class PipelineRecord(Record):
+    """Solution of an iteration problem: the stages, of a chain in the order of the pipeline."""
+
+    stages: list[DeviceRecord]
+
+
+class CallRecord(Record):
+    """The nodes of one call, by id; `call` is null for nodes on CPUs."""
+
+    device: int
+    name: str
+    call: int | None
+    nodes: list[int | str]
+
+
+class CallsRecord(Record):
+    """Solution of a latency problem."""
+
+    calls: list[CallRecord]
+
+
+class MappingRecord(Record):
+    """A mapping problem; the topology as in its own file."""
+
+    topology: dict[str, Any]
+    stages: int
+    replicas: int
+    mode: MappingMode
+    microbatches: int
+    gradients: bool
+    collective: Collective
+    objective: MappingObjective
+    overlap: bool
+
+    def options(self) -> dict[str, Any]:
+        """Return the fields by name."""
+        return msgspec.structs.asdict(self)
+
+
+class MappedStageRecord(Record):
+    """A stage: its nodes by id, its devices in ring order, and whom each sends to.
+
+    `sends_to` are positions in the next stage's devices; empty for the last stage.
+    """
+
+    nodes: list[int | str]
+    devices: list[int]
+    sends_to: list[int]
+
+
+class MappedRecord(Record):
+    """Solution of a mapping problem."""
+
+    stages: list[MappedStageRecord]
+
+
+def encode_mapped(mapped: ReplicaPlacement, workload: Workload, _: Cluster) -> MappedRecord:
+    """Return the solution as a record."""
+    stages = len(mapped.slots)
+    held: list[list[NodeId]] = [[] for _ in range(stages)]
+    for node, s in zip(workload.ids, mapped.stage.tolist(), strict=True):
+        held[s].append(node)
+    sends = [*mapped.sends_to.tolist(), []]
+    return MappedRecord(
+        [MappedStageRecord(held[s], mapped.slots[s].tolist(), sends[s]) for s in range(stages)]
+    )
+
+
+def decode_mapped(record: MappedRecord, workload: Workload, cluster: Cluster) -> ReplicaPlacement:
+    """Return the solution of a record; raises InputError without the file's name."""
+    stage = np.full(workload.n, -1)
+    if not record.stages:
+        raise InputError("solution: stages is empty; plan again")
+    replicas = len(record.stages[0].devices)
+    last = len(record.stages) - 1
+    for s, part in enumerate(record.stages):
+        sends = replicas if s < last else 0
+        if not replicas or len(part.devices) != replicas or len(part.sends_to) != sends:
+            raise InputError(f"solution: stage {s}: it must have {replicas} devices and receivers")
+        for d in part.devices:
+            if not 0 <= d < cluster.size:
+                raise InputError(
+                    f"solution: device {quote(d)} is not one of 0 to {cluster.size - 1}"
+                )
+        for receiver in part.sends_to:
+            if not 0 <= receiver < replicas:
+                raise InputError(
+                    f"solution: stage {s}: sends_to {quote(receiver)} is not one of 0 to "
+                    f"{replicas - 1}"
+                )
+        for node in part.nodes:
+            v = workload.index.get(node)
+            if v is None:
+                raise InputError(f"solution: unknown node {plain_id(node)} in stage {s}")
+            if stage[v] >= 0:
+                raise InputError(f"solution: node {plain_id(node)} is in two stages")
+            stage[v] = s
+    for v in np.flatnonzero(stage < 0)[:1].tolist():
+        raise InputError(f"solution: node {plain_id(workload.ids[v])} is missing; plan again")
+    sends_to = [part.sends_to for part in record.stages[:-1]]
+    return ReplicaPlacement(
+        stage,
+        np.array([part.devices for part in record.stages]),
+        np.array(sends_to, np.int64).reshape(last, replicas),
+    )
+
+
+def encode_placement(placement: Placement, workload: Workload, cluster: Cluster) -> PlacementRecord:
+    """Return a placement device by device."""
+    nodes: list[list[NodeId]] = [[] for _ in cluster.devices]
+    for node, d in zip(workload.ids, placement.device.tolist(), strict=True):
+        nodes[d].append(node)
+    return PlacementRecord(
+        [DeviceRecord(d, dev.name, nodes[d]) for d, dev in enumerate(cluster.devices)],
+        list(placement.order),
+    )
+
+
+def decode_placement(record: PlacementRecord, workload: Workload, cluster: Cluster) -> Placement:
+    """Return the placement; raises InputError if nodes or devices are wrong."""
+    part_of = _part_of(record.devices, workload, cluster)
+    device = np.array([record.devices[i].device for i in part_of])
+    for d in record.order:
+        if not 0 <= d < cluster.size:
+            raise InputError(
+                f"solution: order: device {quote(d)} is not one of 0 to {cluster.size - 1}"
+            )
+    return Placement(device, tuple(record.order))
+
+
+def encode_pipeline(
+    pipeline: PipelinePlacement, workload: Workload, cluster: Cluster
+) -> PipelineRecord:
+    """Return the stages in their order."""
+    nodes: list[list[NodeId]] = [[] for _ in pipeline.devices]
+    for node, stage in zip(workload.ids, pipeline.stage.tolist(), strict=True):
+        nodes[stage].append(node)
+    return PipelineRecord(
+        [DeviceRecord(d, cluster.devices[d].name, nodes[s]) for s, d in enumerate(pipeline.devices)]
+    )
+
+
+def decode_pipeline(
+    record: PipelineRecord, workload: Workload, cluster: Cluster
+) -> PipelinePlacement:
+    """Return the stages; raises InputError if nodes or devices are wrong."""
+    stage = np.array(_part_of(record.stages, workload, cluster))
+    return PipelinePlacement(stage, tuple(part.device for part in record.stages))
+
+
+def encode_calls(calls: CallPlacement, workload: Workload, cluster: Cluster) -> CallsRecord:
+    """Return calls in the order of devices, then of calls."""
+    nodes: dict[tuple[int, int], list[NodeId]] = {}
+    for v, key in enumerate(zip(calls.device.tolist(), calls.call.tolist(), strict=True)):
+        nodes.setdefault(key, []).append(workload.ids[v])
+    return CallsRecord(
+        [
+            CallRecord(d, cluster.devices[d].name, None if call < 0 else call, nodes[d, call])
+            for d, call in sorted(nodes)
+        ]
+    )
+
+
+def decode_calls(record: CallsRecord, workload: Workload, cluster: Cluster) -> CallPlacement:
+    """Return the calls; raises InputError if nodes, devices or numbers of calls are wrong."""
+    part_of = _part_of(record.calls, workload, cluster)
+    for part in record.calls:
+        if part.call is not None and not 0 <= part.call < MAX_CALLS:
+            raise InputError(
+                f"solution: call {quote(part.call)} on {quote(part.name)}; calls number from 0 to "
+                f"{MAX_CALLS - 1}"
+            )
+    numbers = [-1 if part.call is None else part.call for part in record.calls]
+    return CallPlacement(
+        np.array([record.calls[i].device for i in part_of]),
+        np.array([numbers[i] for i in part_of]),
+    )
+
+
+def _part_of(
+    parts: Sequence[DeviceRecord | CallRecord],
+    workload: Workload,
+    cluster: Cluster,
+) -> list[int]:
+    """Return which part each node is in, by its number."""
+    part_of = [-1] * workload.n
+    for i, part in enumerate(parts):
+        d = part.device
+        if not 0 <= d < cluster.size:
+            raise InputError(
+                f"solution: device {quote(d)} is not one of the cluster's 0 to {cluster.size - 1}"
+            )
+        if part.name != cluster.devices[d].name:
+            raise InputError(
+                f"solution: device {d} is called {quote(part.name)}, in the cluster "
+                f"{quote(cluster.devices[d].name)}; correct it"
+            )
+        for node in part.nodes:
+            v = workload.index.get(node)
+            if v is None:
+                raise InputError(f"solution: unknown node {plain_id(node)} on {part.name}")
+            if part_of[v] >= 0:
+                raise InputError(f"solution: node {plain_id(node)} is placed twice")
+            part_of[v] = i
+    if -1 in part_of:
+        node = workload.ids[part_of.index(-1)]
+        raise InputError(f"solution: node {plain_id(node)} is missing; plan again")
+    return part_of
+
+
+def encode_stages(solution: StagePlacement, workload: Workload, cluster: Cluster) -> StagesRecord:
+    """Return the record of a plan's stages."""
+    layers = layers_of(workload)
+    first = np.searchsorted(layers.node, np.arange(workload.n), sorter=_by_node(layers))
+    position = np.empty(layers.size, np.int64)
+    position[_by_node(layers)] = np.arange(layers.size)
+    return StagesRecord(
+        [
+            StageRecord(
+                kind=cluster.kinds[stage.kind].name,
+                replicas=stage.replicas,
+                degree=stage.degree,
+                nodes=[
+                    ChosenRecord(workload.ids[v], layers.label[c], int(position[c] - first[v]))
+                    for v, c in zip(stage.nodes, stage.configuration, strict=True)
+                ],
+            )
+            for stage in solution.stages
+        ]
+    )
+
+
+def decode_stages(record: StagesRecord, workload: Workload, cluster: Cluster) -> StagePlacement:
+    """Return the stages in a record; raises InputError where they do not fit the workload."""
+    layers = layers_of(workload)
+    order = _by_node(layers).tolist()
+    mine: list[list[int]] = [[] for _ in workload.ids]
+    for c in order:
+        mine[int(layers.node[c])].append(c)
+    kinds = [kind.name for kind in cluster.kinds]
+    seen: set[NodeId] = set()
+    stages = []
+    for s, part in enumerate(record.stages):
+        if part.kind not in kinds:
+            raise InputError(f"solution: stage {s}: the cluster has no kind {quote(part.kind)}")
+        for what, value in (("replicas", part.replicas), ("degree", part.degree)):
+            if not 1 <= value <= cluster.size:
+                raise InputError(
+                    f"solution: stage {s}: {what} is {quote(value)}; it must be from 1 to "
+                    f"{cluster.size}, the number of devices"
+                )
+        chosen = []
+        for entry in part.nodes:
+            v = workload.index.get(entry.node)
+            if v is None:
+                raise InputError(f"solution: stage {s}: unknown node {plain_id(entry.node)}")
+            if entry.node in seen:
+                raise InputError(f"solution: node {plain_id(entry.node)} is in two stages")
+            seen.add(entry.node)
+            if not 0 <= entry.number < len(mine[v]):
+                raise InputError(
+                    f"solution: node {plain_id(entry.node)} has no configuration "
+                    f"number {quote(entry.number)}; it has {len(mine[v])}: give the workload that "
+                    "the plan was made for"
+                )
+            chosen.append((v, mine[v][entry.number]))
+        chosen.sort()
+        nodes, configuration = tuple(v for v, _ in chosen), tuple(c for _, c in chosen)
+        kind = kinds.index(part.kind)
+        stages.append(Stage(nodes, configuration, part.replicas, part.degree, kind))
+    for node in workload.ids:
+        if node not in seen:
+            raise InputError(f"solution: node {plain_id(node)} is missing; plan again")
+    return in_stages(stages, cluster)
+
+
+def _by_node(layers: Layers) -> Ints:
+    return np.argsort(layers.node, kind="stable")
+
+
+def encode_sharding(
+    solution: TensorSharding, workload: Workload, _: Cluster
+) -> ShardedOperatorsRecord:
+    """Return the solution as a record."""
+    operators = program_of(workload).operators
+    return ShardedOperatorsRecord(
+        [
+            ShardedRecord(operator.name, [operator.signatures[k].text for k in row])
+            for operator, row in zip(operators, solution.signature.tolist(), strict=True)
+        ]
+    )
+
+
+def decode_sharding(
+    record: ShardedOperatorsRecord, workload: Workload, _: Cluster
+) -> TensorSharding:
+    """Return the solution of a record; raises InputError without the file's name."""
+    operators = program_of(workload).operators
+    rows: dict[NodeId, list[int]] = {}
+    axes = len(record.operators[0].signatures) if record.operators else 0
+    for part in record.operators:
+        v = workload.index.get(part.node)
+        where = f"solution: operator {plain_id(part.node)}"
+        if v is None:
+            raise InputError(f"{where}: the program has none of this name; plan again")
+        if part.node in rows:
+            raise InputError(f"{where}: it is listed twice")
+        known = [signature.text for signature in operators[v].signatures]
+        if len(part.signatures) != axes:
+            raise InputError(f"{where}: give a signature for each axis of the mesh")
+        for text in part.signatures:
+            if text not in known:
+                raise InputError(f"{where}: no signature {quote(text)}; it has {', '.join(known)}")
+        rows[part.node] = [known.index(text) for text in part.signatures]
+    for node in workload.ids:
+        if node not in rows:
+            raise InputError(f"solution: operator {plain_id(node)} is missing; plan again")
+    return TensorSharding(np.array([rows[node] for node in workload.ids], np.int64))
+
+
+def sharding_options(problem: Sharding) -> dict[str, Any]:
+    """Return a problem's fields as JSON values."""
+    links = [{"latency_s": k.latency_s, "bytes_per_s": k.bytes_per_s} for k in problem.mesh.links]
+    return {
+        "mesh": {"shape": list(problem.mesh.shape), "links": links},
+        "objective": problem.objective,
+        "beta": problem.beta,
+        "memory_bytes": problem.memory_bytes,
+        "optimizer": problem.optimizer,
+        "fixed": [list(pair) for pair in problem.fixed],
+    }

@@ -1,0 +1,196 @@
+"""JSON format of tensor programs: tensors by name, operators in topological order.
+
+Nodes, edges and costs of the workload follow from them. A signature is written as its text with the
+extent that it divides and what is added up meanwhile, or as the text alone where nothing is split.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import msgspec
+
+from ..common.choices import Role
+from ..common.errors import prefix_errors, quote
+from ..model.sharding.as_workload import program_workload
+from ..model.sharding.program import Operator, Signature, Tensor, TensorProgram
+from ..model.workload import Workload
+from .source import Record, Source, plain_id
+from .stagecut_json import (
+    KindRecord,
+    PairLinkRecord,
+    format_name,
+    kinds_of,
+    links_of,
+    make_cluster,
+    read_file,
+)
+from .versions import NEWEST, PROGRAM
+
+
+class TensorRecord(Record):
+    """A tensor: its name, the extent of each axis, and torch's name of its type."""
+
+    name: str
+    shape: list[int]
+    dtype: str = "float32"
+
+
+class SignatureRecord(Record):
+    """A way to split an operator: such as S0,B->S0, of an extent of 64."""
+
+    text: str
+    extent: int = 1
+    reduced_bytes: float = 0.0
+
+
+class OperatorRecord(Record):
+    """Operator, parameter or input; `gradient` names the tensor that a parameter gets."""
+
+    name: int | str
+    outputs: list[str]
+    inputs: list[str] = msgspec.field(default_factory=list)
+    signatures: list[SignatureRecord | str] = msgspec.field(default_factory=list)
+    role: Role = Role.OPERATOR
+    kind: str = ""
+    fixed: float = 0.0
+    compute: float = 0.0
+    memory: float = 0.0
+    flops: float = 0.0
+    backward: bool = False
+    view: bool = False
+    gradient: str | None = None
+    ruled: bool = True
+
+
+class ProgramFile(Record):
+    """A file of a tensor program."""
+
+    format: Literal["stagecut-program"]
+    version: Literal[1]
+    name: str
+    time_unit: Literal["s", "ms", "us", "ns"]
+    tensors: list[TensorRecord]
+    operators: list[OperatorRecord]
+    provenance: dict[str, str] = msgspec.field(default_factory=dict)
+    cluster: list[KindRecord] | None = None
+    cluster_links: list[PairLinkRecord] = msgspec.field(default_factory=list)
+
+
+def is_program(source: Source) -> bool:
+    """Whether the content declares a tensor program."""
+    return format_name(source) == PROGRAM
+
+
+def read_program(source: Source) -> Workload:
+    """Return the workload of a tensor program's file.
+
+    Raises
+    ------
+    InputError
+        If the file breaks the format.
+    """
+    file = read_file(source, ProgramFile, PROGRAM)
+    number: dict[str, int] = {}
+    for t, tensor in enumerate(file.tensors):
+        if tensor.name in number:
+            source.fail(f"tensor {plain_id(tensor.name)}: its name occurs twice; names must differ")
+        number[tensor.name] = t
+    with prefix_errors(source.file, file.name):
+        for operator in file.operators:
+            late = [] if operator.gradient is None else [operator.gradient]
+            for name in (*operator.inputs, *operator.outputs, *late):
+                if name not in number:
+                    source.fail(
+                        f"operator {plain_id(operator.name)}: unknown tensor {quote(name)}; list "
+                        "it in tensors"
+                    )
+        program = TensorProgram(
+            tuple(Tensor(t.name, tuple(t.shape), t.dtype) for t in file.tensors),
+            tuple(_operator(record, number) for record in file.operators),
+        )
+        cluster = None
+        if file.cluster is not None:
+            cluster = make_cluster(source, file.cluster, file.cluster_links)
+        return program_workload(
+            program,
+            file.name,
+            time_unit=file.time_unit,
+            cluster=cluster,
+            provenance=file.provenance,
+        )
+
+
+def write_program(workload: Workload, program: TensorProgram) -> dict[str, object]:
+    """Return the file of a workload with a tensor program, as JSON values."""
+    cluster = workload.cluster
+    return {
+        "format": PROGRAM,
+        "version": NEWEST[PROGRAM],
+        "name": workload.name,
+        "time_unit": workload.time_unit,
+        "provenance": dict(workload.provenance),
+        "cluster": None if cluster is None else kinds_of(cluster),
+        "cluster_links": [] if cluster is None else links_of(cluster),
+        "tensors": [
+            {"name": t.name, "shape": list(t.shape), "dtype": t.dtype} for t in program.tensors
+        ],
+        "operators": [_record(program, operator) for operator in program.operators],
+    }
+
+
+def _operator(record: OperatorRecord, number: dict[str, int]) -> Operator:
+    return Operator(
+        name=record.name,
+        inputs=tuple(number[name] for name in record.inputs),
+        outputs=tuple(number[name] for name in record.outputs),
+        signatures=tuple(map(_signature, record.signatures)),
+        role=record.role,
+        kind=record.kind,
+        fixed=record.fixed,
+        compute=record.compute,
+        memory=record.memory,
+        flops=record.flops,
+        backward=record.backward,
+        view=record.view,
+        gradient=None if record.gradient is None else number[record.gradient],
+        ruled=record.ruled,
+    )
+
+
+def _signature(record: SignatureRecord | str) -> Signature:
+    if isinstance(record, str):
+        return Signature.of(record)
+    return Signature.of(record.text, record.extent, record.reduced_bytes)
+
+
+def _record(program: TensorProgram, operator: Operator) -> dict[str, object]:
+    names = [tensor.name for tensor in program.tensors]
+    made: dict[str, object] = {
+        "name": operator.name,
+        "kind": operator.kind,
+        "inputs": [names[t] for t in operator.inputs],
+        "outputs": [names[t] for t in operator.outputs],
+        "signatures": [_written(signature) for signature in operator.signatures],
+    }
+    if operator.role is not Role.OPERATOR:
+        made["role"] = operator.role
+    if operator.gradient is not None:
+        made["gradient"] = names[operator.gradient]
+    for key in ("fixed", "compute", "memory", "flops", "backward", "view"):
+        if getattr(operator, key):
+            made[key] = getattr(operator, key)
+    if not operator.ruled:
+        made["ruled"] = False
+    return made
+
+
+def _written(signature: Signature) -> object:
+    if signature.extent == 1 and not signature.reduced_bytes:
+        return signature.text
+    made: dict[str, object] = {"text": signature.text, "extent": signature.extent}
+    if signature.reduced_bytes:
+        made["reduced_bytes"] = signature.reduced_bytes
+    assert math.isfinite(signature.reduced_bytes)
+    return made

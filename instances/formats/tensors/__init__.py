@@ -1,1 +1,0 @@
-"""Tensor programs and shardings in our own JSON."""

@@ -1,0 +1,278 @@
+"""What launchers can run: which layouts of a training job each of them has a setting for.
+
+Each fact has its source: documentation or the check in the launcher's own code, by repository and
+commit. Whether a layout fits the model, the cluster or the memory is not asked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from ..common.choices import Choice
+from ..common.errors import InputError, quote
+from ..costs.hardware import NumberFormat
+from ..costs.layout import ContextKind, JobSchedule, Layout, Recompute, Software
+
+_SIXTEEN = frozenset({NumberFormat.BF16, NumberFormat.FP16})
+_FULL = frozenset({Recompute.FULL})
+_PLAIN = frozenset({JobSchedule.ONE_F_ONE_B})
+
+
+@dataclass(frozen=True)
+class LauncherSettings:
+    """What a launcher can run.
+
+    Parameters
+    ----------
+    software
+        Whose kernels and overlap it trains with.
+    recipe
+        Precision and bytes per parameter that it trains with unless told otherwise.
+    formats
+        Precisions of matrix products.
+    schedules
+        Orders of passes.
+    zero, zero_in_pipeline
+        ZeRO stages without a pipeline, and with one.
+    sharded_groups
+        ZeRO stages that may divide over fewer than all replicas (`Layout.shard_group`).
+    sequence_parallel
+        Whether tensor-parallel ranks can divide the sequence outside matrix products.
+    context
+        How context-parallel ranks can exchange keys and values; empty: it has none.
+    context_alone
+        Whether context parallelism excludes tensor and pipeline parallelism.
+    expert, expert_tensor, expert_beside_tensor
+        Whether it divides routed experts over devices, one expert's matrices, and experts in models
+        whose other matrices are divided.
+    recompute
+        Modules that it can compute again.
+    recompute_some
+        Whether full recomputation can be of some of a stage's layers.
+    offload
+        Fields of `Layout` whose fractions it can keep in host memory.
+    """
+
+    software: Software
+    recipe: str
+    formats: frozenset[NumberFormat]
+    schedules: frozenset[JobSchedule]
+    zero: frozenset[int]
+    zero_in_pipeline: frozenset[int]
+    sharded_groups: frozenset[int] = frozenset()
+    sequence_parallel: bool = False
+    context: frozenset[ContextKind] = frozenset()
+    context_alone: bool = False
+    expert: bool = True
+    expert_tensor: bool = False
+    expert_beside_tensor: bool = True
+    recompute: frozenset[Recompute] = _FULL
+    recompute_some: bool = False
+    offload: frozenset[str] = frozenset()
+
+
+# NVIDIA/Megatron-LM@d98e8a6. Schedules: megatron/core/pipeline_parallel/schedules.py. ZeRO 1 is
+# --use-distributed-optimizer, 2 and 3 are Megatron-FSDP's --data-parallel-sharding-strategy, over
+# part of the replicas by --num-distributed-optimizer-instances
+# (docs/user-guide/features/megatron_fsdp.md, which combines it with tensor, context and expert
+# parallelism; its second version refuses pipelines, core/distributed/fsdp/mcore_fsdp_adapter.py).
+# --cp-comm-type, --recompute-modules: core/transformer/transformer_config.py;
+# --recompute-num-layers, --optimizer-cpu-offload: megatron/training/arguments.py;
+# fine-grained activation offloading works in pipelines, too.
+_MEGATRON = LauncherSettings(
+    software=Software.MEGATRON,
+    recipe="megatron-bf16",
+    formats=frozenset(NumberFormat),
+    schedules=_PLAIN | {JobSchedule.INTERLEAVED},
+    zero=frozenset({0, 1, 2, 3}),
+    zero_in_pipeline=frozenset({0, 1}),
+    sharded_groups=frozenset({1, 2, 3}),
+    sequence_parallel=True,
+    context=frozenset(ContextKind),
+    expert_tensor=True,
+    recompute=frozenset(Recompute) - {Recompute.OPERATORS},
+    recompute_some=True,
+    offload=frozenset({"offload_activations", "offload_optimizer"}),
+)
+
+# pytorch/torchtitan@b5bcd76: torchtitan/config/configs.py (ParallelismConfig: FSDP or HSDP over
+# what the other degrees leave, `fsdp_reshard_after_forward`, schedules of
+# torch.distributed.pipelining by name, `expert_parallel_degree` with dp_shard · cp · tp = efsdp ·
+# ep, hence no division of one expert) and distributed/activation_checkpoint.py (full, or
+# selective by operator, of all layers). Orders of zero-bubble schedules run as a table of actions,
+# `pipeline_parallel_schedule_csv`. Context parallelism is
+# torch.distributed.tensor.experimental's: all-gather, or a ring by `set_rotate_method`.
+_TORCHTITAN = LauncherSettings(
+    software=Software.TORCHTITAN,
+    recipe="fsdp-bf16",
+    formats=frozenset(NumberFormat)
+    - {NumberFormat.FP16, NumberFormat.TF32, NumberFormat.FP8_BLOCK},
+    schedules=frozenset(JobSchedule),
+    zero=frozenset({0, 2, 3}),
+    zero_in_pipeline=frozenset({0, 2, 3}),
+    sharded_groups=frozenset({2, 3}),
+    sequence_parallel=True,
+    context=frozenset({ContextKind.RING, ContextKind.ALL_GATHER}),
+    recompute=_FULL | {Recompute.OPERATORS},
+)
+
+# deepspeedai/DeepSpeed@edaa722: runtime/pipe/engine.py ("ZeRO-2 and ZeRO-3 are incompatible with
+# pipeline parallelism") and runtime/pipe/schedule.py (`TrainSchedule` is 1F1B, a stage per rank);
+# docs/_tutorials/autotp-training.md (tensor parallelism by all-reduce);
+# docs/_pages/config-json.md (`mics_shard_size` divided ZeRO-3 over fewer ranks, and 0.19.8 refuses
+# it as removed; `expert_tensor_parallel_size` must be 1; AutoEP is refused beside AutoTP; offload
+# of optimizer and parameters). Sequence parallelism is Ulysses, docs/_tutorials/ds-sequence.md;
+# Megatron-DeepSpeed's megatron/core/parallel_state.py refuses it beside tensor and pipeline
+# parallelism.
+_DEEPSPEED = LauncherSettings(
+    software=Software.MEGATRON_DEEPSPEED,
+    recipe="deepspeed-bf16",
+    formats=_SIXTEEN | {NumberFormat.FP32},
+    schedules=_PLAIN,
+    zero=frozenset({0, 1, 2, 3}),
+    zero_in_pipeline=frozenset({0, 1}),
+    context=frozenset({ContextKind.ALL_TO_ALL}),
+    context_alone=True,
+    expert_beside_tensor=False,
+    offload=frozenset({"offload_activations", "offload_weights", "offload_optimizer"}),
+)
+
+# runtime/execution/job (docs/run.md, Training jobs): FSDP2, which in a pipeline of
+# torch.distributed.pipelining divides gradients at the end of a batch alone, so that ZeRO 2 and 3
+# would keep more there than they promise; attention by gathered keys and values or exchanged heads;
+# experts over data- and context-parallel ranks; modules to recompute are named by the user.
+_STAGECUT = LauncherSettings(
+    software=Software.OTHER,
+    recipe="fsdp-bf16",
+    formats=frozenset({NumberFormat.BF16, NumberFormat.FP32}),
+    schedules=frozenset(JobSchedule),
+    zero=frozenset({0, 1, 2, 3}),
+    zero_in_pipeline=frozenset({0, 1}),
+    sharded_groups=frozenset({1, 2, 3}),
+    sequence_parallel=True,
+    context=frozenset({ContextKind.ALL_GATHER, ContextKind.ALL_TO_ALL}),
+    expert_beside_tensor=False,
+    recompute=frozenset(Recompute)
+    - {Recompute.CORE_ATTENTION, Recompute.MLA_UP_PROJECTION, Recompute.MOE_ACTIVATION},
+    recompute_some=True,
+)
+
+# Not a launcher: every order of passes there is here, with Megatron's kernels.
+_ANY = replace(
+    _MEGATRON,
+    schedules=frozenset(JobSchedule),
+    zero_in_pipeline=frozenset({0, 1, 2}),
+)
+
+#: Launchers by name.
+LAUNCHERS: Mapping[str, LauncherSettings] = MappingProxyType(
+    {
+        "megatron": _MEGATRON,
+        "torchtitan": _TORCHTITAN,
+        "deepspeed": _DEEPSPEED,
+        "stagecut": _STAGECUT,
+        "any": _ANY,
+    }
+)
+
+
+def runs(launcher: str, layout: Layout) -> str | None:
+    """Return why a launcher cannot run a layout, in one line; None if it can.
+
+    Parameters
+    ----------
+    launcher
+        One of `LAUNCHERS`.
+
+    Raises
+    ------
+    InputError
+        If there is no launcher of that name.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> runs("deepspeed", stagecut.Layout(pipeline=4, zero=3, global_batch=8))
+    'zero: 3 in a pipeline; deepspeed has 0, 1 there'
+    """
+    known = LAUNCHERS.get(launcher)
+    if known is None:
+        raise InputError(f"launcher: {quote(launcher)} is not one of {', '.join(LAUNCHERS)}")
+    found = _passes(known, layout) or _division(known, layout) or _kept(known, layout)
+    return None if found is None else f"{found[0]}; {launcher} has {found[1]}"
+
+
+#: What a layout asks for, and what the launcher has instead.
+_Refusal = tuple[str, str] | None
+
+
+def _passes(known: LauncherSettings, layout: Layout) -> _Refusal:
+    """Return what of precision, schedule and stages it has no setting for."""
+    if layout.recipe.compute not in known.formats:
+        return f"recipe: products in {layout.recipe.compute}", _listed(known.formats)
+    if layout.pipeline == 1:
+        return None
+    if layout.schedule not in known.schedules:
+        return f"schedule: {layout.schedule}", _listed(known.schedules)
+    return None
+
+
+def _division(known: LauncherSettings, layout: Layout) -> _Refusal:
+    """Return what of replicas, tensors, sequences and experts it cannot divide so."""
+    piped = layout.pipeline > 1
+    stages = known.zero_in_pipeline if piped else known.zero
+    if layout.zero not in stages:
+        where = " in a pipeline" if piped else ""
+        return f"zero: {layout.zero}{where}", _listed(stages) + (" there" if piped else "")
+    if layout.shards < layout.replicas and layout.zero and layout.zero not in known.sharded_groups:
+        groups = _listed(known.sharded_groups)
+        over = f"for ZeRO {groups} alone" if groups else "none"
+        return f"shard_group: {layout.shard_group} with ZeRO {layout.zero}", f"such groups {over}"
+    if layout.tensor > 1 and layout.sequence_parallel and not known.sequence_parallel:
+        return "sequence_parallel: True", "tensor parallelism without it"
+    if layout.context > 1:
+        if layout.context_kind not in known.context:
+            return f"context_kind: {layout.context_kind}", _listed(known.context) or "none"
+        if known.context_alone and (layout.tensor > 1 or piped):
+            return f"context: {layout.context}", "it without tensor and pipeline parallelism alone"
+    # Where attention is causal, each context-parallel rank takes an early and a late part of the
+    # sequence: megatron/training/arguments.py of Megatron-LM, and `seq_len_divisor` of torchtitan's
+    # distributed/parallel_dims.py, by which tensor-parallel ranks divide each part.
+    parts = layout.context * (1 if layout.context == 1 or known.context_alone else 2)
+    parts *= layout.tensor if layout.sequence_parallel else 1
+    if layout.sequence % parts:
+        return f"sequence: {layout.sequence} tokens in {parts} parts", f"multiples of {parts}"
+    if layout.expert > 1 and not known.expert:
+        return f"expert: {layout.expert}", "no expert parallelism"
+    if layout.expert_tensor > 1 and not known.expert_tensor:
+        return f"expert_tensor: {layout.expert_tensor}", "1"
+    if layout.expert > 1 and layout.tensor > 1:
+        if not known.expert_beside_tensor:
+            return f"expert: {layout.expert} beside tensor {layout.tensor}", "one of the two"
+        # core/transformer/moe/moe_layer.py of Megatron-LM, and torchtitan's own dispatch.
+        if not layout.sequence_parallel:
+            return f"expert: {layout.expert} beside tensor {layout.tensor}", (
+                "it with sequence parallelism alone"
+            )
+    return None
+
+
+def _kept(known: LauncherSettings, layout: Layout) -> _Refusal:
+    """Return what of recomputation and host memory it has no setting for."""
+    if more := layout.recompute - known.recompute:
+        return f"recompute: {_listed(more)}", _listed(known.recompute)
+    if Recompute.FULL in layout.recompute and len(layout.recompute) > 1:
+        return f"recompute: {_listed(layout.recompute)}", "full, or modules"
+    some = layout.recompute and layout.recompute_layers is not None
+    if some and not (known.recompute_some and Recompute.FULL in layout.recompute):
+        return f"recompute_layers: {layout.recompute_layers}", "all layers"
+    for name in ("offload_activations", "offload_weights", "offload_optimizer"):
+        if getattr(layout, name) and name not in known.offload:
+            return f"{name}: {getattr(layout, name):g}", "none of it in host memory"
+    return None
+
+
+def _listed(values: Iterable[Choice | int]) -> str:
+    return ", ".join(sorted(map(str, values)))

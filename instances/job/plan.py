@@ -1,0 +1,209 @@
+"""Plans of training jobs: a layout with its seconds, a bound for all others, and the file of both.
+
+A certificate is a table: what was asked, the costs by a hash, and for every group of outer points
+(by degrees) how many were ruled out for which reason, and the least bound among them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..common.errors import InputError, quote
+from ..common.records import from_plain, to_plain
+from ..costs.description import ModelDescription
+from ..costs.hardware import TrainingCluster
+from ..costs.layout import Layout
+from ..costs.models import shipped_model, shipped_models
+from .problem import TrainingJob
+
+#: What the file calls itself, and the version of its fields.
+FORMAT, VERSION = "stagecut-job-plan", 1
+
+
+@dataclass(frozen=True)
+class CertificateRow:
+    """Outer points of the same degrees: how many, why none is better, and their least bound.
+
+    Parameters
+    ----------
+    tensor, context, pipeline, data, expert, expert_tensor
+        Degrees.
+    points
+        How many by reason: ``capacity`` (even with all layers recomputed it does not fit),
+        ``work`` (its bound is above), ``relaxation`` and ``program`` (so is that of its program),
+        ``exhausted`` (all its plans were judged), ``open`` (not ruled out).
+    bound
+        Seconds; no plan at any of the points is faster. Infinite where none fits.
+    """
+
+    tensor: int
+    context: int
+    pipeline: int
+    data: int
+    expert: int
+    expert_tensor: int
+    points: Mapping[str, int]
+    bound: float | None
+
+
+@dataclass(frozen=True)
+class JobCertificate:
+    """Why no plan of the declared space is faster than a bound.
+
+    Parameters
+    ----------
+    costs
+        Hash of model, cluster, calibration and what the job fixes: of all that bounds follow from.
+    calibration
+        Name of the table of efficiencies.
+    rows
+        All outer points of the space, by degrees.
+    """
+
+    costs: str
+    calibration: str
+    rows: tuple[CertificateRow, ...]
+
+    @property
+    def points(self) -> dict[str, int]:
+        """Outer points by reason."""
+        found: dict[str, int] = {}
+        for row in self.rows:
+            for reason, count in row.points.items():
+                found[reason] = found.get(reason, 0) + count
+        return found
+
+    @property
+    def bound(self) -> float:
+        """Seconds; no plan of the space is faster."""
+        return min((row.bound for row in self.rows if row.bound is not None), default=float("inf"))
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """How a model trains on a cluster, with what proves that little is left to gain.
+
+    Parameters
+    ----------
+    model, cluster, job
+        What trains on what, and what was asked.
+    layout
+        The plan.
+    seconds
+        Of one iteration.
+    bound
+        Seconds; no plan of the declared space is faster.
+    certificate
+        Why.
+    provenance
+        Versions that made the plan.
+    """
+
+    model: ModelDescription
+    cluster: TrainingCluster
+    job: TrainingJob
+    layout: Layout
+    seconds: float
+    bound: float
+    certificate: JobCertificate
+    provenance: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def gap(self) -> float:
+        """Part of `seconds` that a better plan could save at most."""
+        return max(0.0, 1 - self.bound / self.seconds)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens per second and device."""
+        tokens = self.layout.global_batch * self.layout.sequence
+        return tokens / self.seconds / self.layout.devices
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON.
+
+        Raises
+        ------
+        InputError
+            If the file cannot be written.
+        """
+        try:
+            Path(path).write_text(json.dumps(self.as_dict(), indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror or error}") from None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what the file holds."""
+        model: Any = self.model.name
+        if model not in shipped_models() or shipped_model(model) != self.model:
+            model = to_plain(self.model)
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "model": model,
+            "cluster": to_plain(self.cluster),
+            "job": to_plain(self.job),
+            "layout": to_plain(self.layout),
+            "seconds": self.seconds,
+            "bound": self.bound,
+            "certificate": to_plain(self.certificate),
+            "provenance": dict(self.provenance),
+        }
+
+
+def is_job_plan(path: str | Path) -> bool:
+    """Whether a file says that it is the plan of a training job."""
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            return f'"{FORMAT}"' in file.read(200)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def load_job_plan(path: str | Path) -> JobPlan:
+    """Return the plan in a file.
+
+    Raises
+    ------
+    InputError
+        If there is none, or a field is missing or wrong: one line with file and field.
+    """
+    try:
+        plain = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: it is no JSON: {error}") from None
+    if not isinstance(plain, dict) or plain.get("format") != FORMAT:
+        raise InputError(f"{path}: it is no plan of a training job; solve writes one")
+    if plain.get("version") != VERSION:
+        raise InputError(
+            f"{path}: version {quote(plain.get('version'))}; this stagecut reads {VERSION}"
+        )
+    wanted = {
+        "model", "cluster", "job", "layout", "seconds", "bound", "certificate", "provenance",
+    }  # fmt: skip
+    body = {name: value for name, value in plain.items() if name not in ("format", "version")}
+    if isinstance(body.get("model"), str):
+        body["model"] = to_plain(shipped_model(body["model"]))
+    missing = wanted - body.keys() - {"provenance"}
+    if missing:
+        raise InputError(f"{path}: {min(missing)}: it is missing")
+    plan = from_plain(JobPlan, body, str(path))
+    for name in ("seconds", "bound"):
+        if not 0 < getattr(plan, name) < float("inf"):
+            raise InputError(f"{path}: {name}: {getattr(plan, name):g}; it must be above 0")
+    return plan
+
+
+def costs_hash(
+    model: ModelDescription, cluster: TrainingCluster, job: TrainingJob, calibration: object
+) -> str:
+    """Return a hash of everything that seconds and bytes of a job follow from."""
+    text = json.dumps([to_plain(one) for one in (model, cluster, job, calibration)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

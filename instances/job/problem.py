@@ -1,0 +1,193 @@
+"""The question of a training job: batch, and what of the layout is decided beforehand.
+
+A job says how many sequences of how many tokens an iteration trains. Everything else is open unless
+it is given: the degrees of every parallelism, ZeRO stage, microbatch, schedule with its chunks, and
+recomputation. A launcher narrows what may be chosen to what it can run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..common.choices import OrText
+from ..common.errors import InputError, quote
+from ..common.units import MOST_COUNT
+from ..costs.layout import RECIPES, ContextKind, JobSchedule, Layout, Recipe, Recompute
+from .launchers import LAUNCHERS, LauncherSettings, runs
+
+_FULL = frozenset({Recompute.FULL})
+#: Sets of modules that are recomputed in all layers, where the launcher and the model have them.
+_MODES = (
+    _FULL,
+    frozenset({Recompute.OPERATORS}),
+    frozenset({Recompute.LAYERNORM}),
+    frozenset({Recompute.MLP}),
+    frozenset({Recompute.MOE_ACTIVATION}),
+    frozenset({Recompute.LAYERNORM, Recompute.MOE_ACTIVATION}),
+    frozenset({Recompute.LAYERNORM, Recompute.MOE_ACTIVATION, Recompute.MLA_UP_PROJECTION}),
+    frozenset({Recompute.MOE}),
+)
+#: How keys and values are exchanged unless the job says otherwise: the first that a launcher has.
+_CONTEXT = (ContextKind.RING, ContextKind.ALL_GATHER, ContextKind.ALL_TO_ALL)
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """Choose everything that decides how a model trains on a cluster; minimise an iteration's time.
+
+    A degree, ZeRO stage, microbatch or number of chunks that is None is open; a number, or several,
+    are what it may be.
+
+    Parameters
+    ----------
+    global_batch
+        Sequences per iteration, over all replicas.
+    sequence
+        Tokens per sequence.
+    launcher
+        Software that will run the plan: ``megatron``, ``torchtitan``, ``deepspeed``, ``stagecut``,
+        or ``any`` for all schedules with Megatron's kernels.
+    tensor, context, pipeline, data, expert, expert_tensor, chunks, microbatch, zero
+        Allowed values of the fields of `Layout`.
+    schedules
+        Allowed orders of passes; default: the launcher's.
+    recompute
+        Allowed sets of recomputed modules; default: the launcher's. No recomputation is always
+        allowed with ``full``, of which each stage recomputes as many layers as it must.
+    recipe
+        Precision and bytes per parameter; default: the launcher's.
+    memory_bytes
+        Of each device; default: the device's own.
+
+    Raises
+    ------
+    InputError
+        If a value is none of its choices or out of range.
+
+    Examples
+    --------
+    >>> job = TrainingJob(global_batch=512, sequence=8192, tensor=8, zero=(0, 1))
+    >>> job.allowed("tensor"), job.allowed("zero"), job.allowed("pipeline")
+    ((8,), (0, 1), None)
+    """
+
+    global_batch: int
+    sequence: int = 4096
+    launcher: str = "megatron"
+    tensor: int | tuple[int, ...] | None = None
+    context: int | tuple[int, ...] | None = None
+    pipeline: int | tuple[int, ...] | None = None
+    data: int | tuple[int, ...] | None = None
+    expert: int | tuple[int, ...] | None = None
+    expert_tensor: int | tuple[int, ...] | None = 1
+    chunks: int | tuple[int, ...] | None = None
+    microbatch: int | tuple[int, ...] | None = None
+    zero: int | tuple[int, ...] | None = None
+    schedules: tuple[OrText[JobSchedule], ...] | None = None
+    recompute: tuple[frozenset[Recompute], ...] | None = None
+    recipe: str | Recipe | None = None
+    memory_bytes: float | None = None
+
+    def __post_init__(self) -> None:
+        """Take texts for choices and refuse numbers out of range."""
+        if self.launcher not in LAUNCHERS:
+            names = ", ".join(LAUNCHERS)
+            raise InputError(f"launcher: {quote(self.launcher)} is not one of {names}")
+        for name in ("global_batch", "sequence"):
+            _check(name, getattr(self, name), 1)
+        for name in OPEN:
+            for value in self.allowed(name) or ():
+                _check(name, value, 0 if name == "zero" else 1)
+        if any(stage > 3 for stage in self.allowed("zero") or ()):
+            raise InputError(f"zero: {quote(self.zero)}; it must be 0, 1, 2 or 3")
+        if self.schedules is not None:
+            given: Iterable[OrText[JobSchedule]] = (
+                (self.schedules,) if isinstance(self.schedules, str) else self.schedules
+            )
+            orders = tuple(JobSchedule.of("schedules", one) for one in given)
+            object.__setattr__(self, "schedules", orders)
+        if self.recompute is not None:
+            sets = tuple(
+                frozenset(Recompute.of("recompute", module) for module in modules)
+                for modules in self.recompute
+            )
+            object.__setattr__(self, "recompute", sets)
+        if isinstance(self.recipe, str) and self.recipe not in RECIPES:
+            raise InputError(f"recipe: {quote(self.recipe)} is not one of {', '.join(RECIPES)}")
+        if self.memory_bytes is not None and not self.memory_bytes > 0:
+            raise InputError(f"memory_bytes: {self.memory_bytes:g}; it must be above 0")
+
+    def allowed(self, name: str) -> tuple[int, ...] | None:
+        """Return the allowed values of a degree, None if it is open."""
+        value = getattr(self, name)
+        return (value,) if isinstance(value, int) else value
+
+    @property
+    def settings(self) -> LauncherSettings:
+        """What the launcher can run."""
+        return LAUNCHERS[self.launcher]
+
+    @property
+    def template(self) -> Layout:
+        """A layout of one device with what the job decides: batch, precision, software."""
+        known = self.settings
+        recipe = self.recipe if self.recipe is not None else known.recipe
+        return Layout(
+            microbatch=1,
+            global_batch=self.global_batch,
+            sequence=self.sequence,
+            context_kind=next((one for one in _CONTEXT if one in known.context), _CONTEXT[0]),
+            recipe=RECIPES[recipe] if isinstance(recipe, str) else recipe,
+            software=known.software,
+        )
+
+    def counts_layers(self, recompute: frozenset[Recompute]) -> bool:
+        """Whether each stage chooses in how many of its layers these modules are recomputed."""
+        return recompute == _FULL and self.settings.recompute_some
+
+    def zero_stages(self, pipeline: int) -> tuple[int, ...]:
+        """Return the ZeRO stages that launcher and job allow with so many pipeline ranks."""
+        known = self.settings.zero if pipeline == 1 else self.settings.zero_in_pipeline
+        given = self.allowed("zero")
+        return tuple(sorted(z for z in known if given is None or z in given))
+
+    def allows(self, layout: Layout) -> bool:
+        """Whether a layout is among those that the job leaves open."""
+        for name in OPEN:
+            values = self.allowed(name)
+            if values is not None and getattr(layout, name) not in values:
+                return False
+        return (
+            runs(self.launcher, layout) is None
+            and (layout.pipeline == 1 or layout.schedule in self.orders)
+            and (not layout.recompute or layout.recompute in self.modes)
+        )
+
+    @property
+    def orders(self) -> tuple[JobSchedule, ...]:
+        """Allowed orders of passes."""
+        known = self.settings.schedules
+        if self.schedules is None:
+            return tuple(one for one in JobSchedule if one in known)
+        asked = (JobSchedule.of("schedules", one) for one in self.schedules)
+        return tuple(one for one in asked if one in known)
+
+    @property
+    def modes(self) -> tuple[frozenset[Recompute], ...]:
+        """Allowed sets of recomputed modules."""
+        if self.recompute is not None:
+            return self.recompute
+        return tuple(mode for mode in _MODES if mode <= self.settings.recompute)
+
+
+#: Fields of a layout that a job may leave open.
+OPEN = (
+    "tensor", "context", "pipeline", "data", "expert", "expert_tensor", "chunks", "microbatch",
+    "zero",
+)  # fmt: skip
+
+
+def _check(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or not least <= value <= MOST_COUNT:
+        raise InputError(f"{name}: {quote(value)}; it must be a whole number of at least {least}")

@@ -1,0 +1,285 @@
+"""The usual choices for a training job: what frameworks and their guides would have one do.
+
+Each rule names its layouts in the order in which it would try them, and the first that the model,
+the cluster and the devices' memory allow is its choice. No time is asked for: rules have none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ..common.errors import InputError
+from ..common.quantities import show_bytes
+from ..costs.description import ModelDescription
+from ..costs.hardware import NumberFormat, TrainingCluster
+from ..costs.layout import JobSchedule, Layout, Recompute, check_layout
+from ..costs.memory import peak_memory
+from .recipes import PublishedRecipe, published_recipes
+
+_NOTHING: frozenset[Recompute] = frozenset()
+_FULL = frozenset({Recompute.FULL})
+
+#: Widest tensor parallelism of the rules, as nodes have that many devices.
+WIDEST = 8
+
+#: Megatron-Bridge's starting points by parameters: up to so many, tensor and pipeline degrees,
+#: context (NVIDIA-NeMo/Megatron-Bridge@067f987, skills/nemo-mbridge-perf-parallelism-strategies).
+BY_PARAMETERS: tuple[tuple[float, tuple[int, ...], tuple[int, ...], int], ...] = (
+    (1e9, (1,), (1,), 1),
+    (10e9, (2, 4), (1,), 1),
+    (70e9, (4, 8), (2, 4), 1),
+    (175e9, (8,), (4, 8), 1),
+    (math.inf, (8,), (8, 16), 2),
+)
+#: The same guide's mixtures of experts: tensor, pipeline, expert and context degree.
+BY_NAME = {
+    "moonlight-16b-a3b": (2, 1, 8, 1),
+    "deepseek-v2": (1, 4, 32, 1),
+    "qwen3-30b-a3b": (4, 2, 4, 1),
+    "qwen3-235b-a22b": (4, 16, 8, 2),
+    "deepseek-v3": (2, 16, 64, 1),
+    "kimi-k2": (2, 16, 32, 1),
+}
+#: Of other mixtures: tensor 1 or 2, pipeline 1 to 4, experts over 8 to 32
+#: (skills/adding-model-support/recipe-patterns.md).
+EXPERTS = tuple((t, p, e, 1) for e in (8, 16, 32) for p in (1, 2, 4) for t in (1, 2))
+
+#: torchtitan trains Llama 3 of 70B and 405B with tensor 8 and full recomputation, 8B with neither
+#: (pytorch/torchtitan@b5bcd76, torchtitan/models/llama3/config_registry.py).
+TITAN_TENSOR_FROM = 70e9
+
+
+@dataclass(frozen=True)
+class UsualLayout:
+    """What a rule chooses.
+
+    Parameters
+    ----------
+    name
+        The rule.
+    layout
+        Its choice; None if there is none that runs.
+    reason
+        Why it is not what the rule would try first, in one line; empty if it is. If there is none,
+        the bytes of the one that needs least, or why the first is none.
+    """
+
+    name: str
+    layout: Layout | None
+    reason: str
+
+
+def usual_layouts(
+    model: ModelDescription,
+    cluster: TrainingCluster,
+    base: Layout,
+    memory_bytes: float | None = None,
+) -> tuple[UsualLayout, ...]:
+    """Return what each rule chooses for a model, a cluster and a batch.
+
+    Parameters
+    ----------
+    base
+        What all have in common: global batch and sequence, recipe, software, overlap and graphs;
+        its degrees are not looked at.
+    memory_bytes
+        Of each device; default: the smallest device's own.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> model = stagecut.model_description("llama3-8b")
+    >>> cluster = stagecut.training_cluster("h100:8")
+    >>> base = stagecut.Layout(global_batch=64, sequence=8192)
+    >>> for one in usual_layouts(model, cluster, base)[:2]:
+    ...     print(one.name, one.layout.zero, one.layout.tensor, one.layout.pipeline)
+    ZeRO-3 over all devices 3 1 1
+    tensor parallelism in the node, pipeline across 1 8 1
+    """
+    common = replace(
+        base, tensor=1, sequence_parallel=False, context=1, pipeline=1, chunks=1, data=1, expert=1,
+        expert_tensor=1, zero=0, shard_group=0, microbatch=1, schedule=JobSchedule.ONE_F_ONE_B,
+        recompute=_NOTHING, recompute_layers=None, stage_layers=(), mtp_stage=-1,
+    )  # fmt: skip
+    least = min(nodes.accelerator.memory_bytes for nodes in cluster.nodes)
+    rules = [
+        ("ZeRO-3 over all devices", _sharded(common, cluster)),
+        ("tensor parallelism in the node, pipeline across", _in_node(common, model, cluster)),
+        ("Megatron-Bridge's guide", _by_size(common, model, cluster)),
+        ("ZeRO-1 in a pipeline (DeepSpeed)", _pipeline(common, model, cluster)),
+        ("torchtitan's recipes", _titan(common, model, cluster)),
+    ]
+    recipe = nearest_recipe(model, cluster, base.recipe.compute)
+    if recipe is not None:
+        rules.append((f"NVIDIA's recipe for {recipe.devices}", _published(common, recipe, cluster)))
+    return tuple(
+        _first(name, model, cluster, layouts, memory_bytes or least) for name, layouts in rules
+    )
+
+
+def _first(
+    name: str,
+    model: ModelDescription,
+    cluster: TrainingCluster,
+    layouts: Iterable[Layout],
+    memory_bytes: float,
+) -> UsualLayout:
+    """Return the first layout that runs and why not one before it, or what all of them lack."""
+    reason, least = "", math.inf
+    for layout in layouts:
+        try:
+            check_layout(model, layout, cluster)
+        except InputError as error:
+            reason = reason or str(error)
+            continue
+        needed = peak_memory(model, layout).needed
+        if needed <= memory_bytes:
+            return UsualLayout(name, layout, reason)
+        least = min(least, needed)
+        reason = reason or f"memory: {show_bytes(needed)} of {show_bytes(memory_bytes)}"
+    if least < math.inf:
+        reason = f"memory: at least {show_bytes(least)} of {show_bytes(memory_bytes)}"
+    return UsualLayout(name, None, reason)
+
+
+def _sharded(common: Layout, cluster: TrainingCluster) -> Iterator[Layout]:
+    """FSDP, or DeepSpeed's ZeRO-3: weights over all devices, microbatches as large as fit.
+
+    Where the batch has too few sequences for so many replicas, or memory is short, with as little
+    tensor parallelism as will do.
+    """
+    for tensor in _divisors(min(WIDEST, cluster.per_node)):
+        whole = replace(_divided(common, cluster, tensor, 1), zero=3)
+        for recompute in (_NOTHING, _FULL):
+            for size in _microbatches(whole):
+                yield replace(whole, microbatch=size, recompute=recompute)
+
+
+def _in_node(common: Layout, model: ModelDescription, cluster: TrainingCluster) -> Iterator[Layout]:
+    """The widest tensor parallelism within a node, and as few pipeline ranks as fit."""
+    for tensor in reversed(_divisors(min(WIDEST, cluster.per_node))):
+        for recompute in (_NOTHING, _FULL):
+            for pipeline in _divisors(cluster.devices // tensor):
+                if pipeline <= model.layers:
+                    layout = _divided(common, cluster, tensor, pipeline)
+                    yield replace(_with_experts(layout, model, cluster), recompute=recompute)
+
+
+def _by_size(common: Layout, model: ModelDescription, cluster: TrainingCluster) -> Iterator[Layout]:
+    """Megatron-Bridge's starting points, context parallelism by the length of sequences."""
+    long = 1 if common.sequence <= 8192 else 2 if common.sequence <= 32768 else 4
+    sparse = any(block.experts is not None for block in model.layer_types)
+    if sparse:
+        named = BY_NAME.get(model.name)
+        points = (named,) if named else EXPERTS
+    else:
+        _, tensors, pipelines, context = next(
+            row for row in BY_PARAMETERS if model.parameters < row[0]
+        )
+        points = tuple((t, p, 1, context) for t in tensors for p in pipelines)
+    for recompute in (_NOTHING, _FULL):
+        for tensor, pipeline, expert, context in points:
+            layout = _divided(common, cluster, tensor, pipeline, max(context, long))
+            for experts in _expert_degrees(layout, expert):
+                yield replace(layout, expert=experts, recompute=recompute)
+
+
+def _pipeline(
+    common: Layout, model: ModelDescription, cluster: TrainingCluster
+) -> Iterator[Layout]:
+    """A pipeline of as few ranks as fit, the rest replicas that divide the optimizer."""
+    for recompute in (_NOTHING, _FULL):
+        for pipeline in _divisors(cluster.devices)[1:]:
+            if pipeline <= model.layers:
+                layout = _divided(common, cluster, 1, pipeline)
+                yield replace(_with_experts(layout, model, cluster), recompute=recompute)
+
+
+def _titan(common: Layout, model: ModelDescription, cluster: TrainingCluster) -> Iterator[Layout]:
+    """FSDP beside tensor parallelism for large models; selective recomputation for others."""
+    large = model.parameters >= TITAN_TENSOR_FROM
+    layout = replace(_divided(common, cluster, WIDEST if large else 1, 1), zero=3)
+    for recompute in (_FULL,) if large else (frozenset({Recompute.OPERATORS}), _FULL):
+        for size in _microbatches(layout):
+            yield replace(layout, microbatch=size, recompute=recompute)
+
+
+def nearest_recipe(
+    model: ModelDescription, cluster: TrainingCluster, precision: NumberFormat
+) -> PublishedRecipe | None:
+    """Return NVIDIA's recipe of a model on such devices, of the nearest number and precision."""
+    named = cluster.accelerator.name
+    own = [
+        recipe
+        for recipe in published_recipes()
+        if recipe.name == model.name and recipe.cluster.accelerator.name == named
+    ]
+    return min(
+        own,
+        key=lambda one: (
+            abs(math.log(one.layout.devices / cluster.devices)),
+            one.layout.recipe.compute is not precision,
+        ),
+        default=None,
+    )
+
+
+def _published(
+    common: Layout, recipe: PublishedRecipe, cluster: TrainingCluster
+) -> Iterator[Layout]:
+    """A published layout with as many replicas as there are devices for, in this precision."""
+    own = recipe.layout
+    replica = own.tensor * own.context * own.pipeline
+    layout = replace(
+        common, tensor=own.tensor, sequence_parallel=own.sequence_parallel, context=own.context,
+        context_kind=own.context_kind, pipeline=own.pipeline, chunks=own.chunks,
+        data=max(1, cluster.devices // replica), expert=own.expert,
+        expert_tensor=own.expert_tensor, dispatcher=own.dispatcher, zero=own.zero,
+        microbatch=own.microbatch, schedule=own.schedule, recompute=own.recompute,
+        recompute_layers=own.recompute_layers, stage_layers=own.stage_layers,
+        mtp_stage=own.mtp_stage,
+    )  # fmt: skip
+    for expert in _expert_degrees(layout, own.expert):
+        for size in dict.fromkeys((own.microbatch, 1)):
+            yield replace(layout, expert=expert, microbatch=size)
+            yield replace(layout, expert=expert, microbatch=size, recompute=_FULL)
+
+
+def _divided(
+    common: Layout, cluster: TrainingCluster, tensor: int, pipeline: int, context: int = 1
+) -> Layout:
+    """Return a layout of such degrees whose replicas divide the optimizer."""
+    return replace(
+        common,
+        tensor=tensor,
+        sequence_parallel=tensor > 1,
+        context=context,
+        pipeline=pipeline,
+        data=max(1, cluster.devices // (tensor * context * pipeline)),
+        zero=1,
+    )
+
+
+def _with_experts(layout: Layout, model: ModelDescription, cluster: TrainingCluster) -> Layout:
+    """Return a layout with routed experts over the devices of a node."""
+    counts = [block.experts.experts for block in model.layer_types if block.experts is not None]
+    ranks = math.gcd(layout.tensor * layout.context * layout.data, *counts) if counts else 1
+    return replace(layout, expert=math.gcd(ranks, cluster.per_node))
+
+
+def _expert_degrees(layout: Layout, wanted: int) -> Iterable[int]:
+    """Return an expert degree, and what of it a pipeline rank's devices can be divided by."""
+    ranks = layout.tensor * layout.context * layout.data
+    return dict.fromkeys((wanted, math.gcd(wanted, ranks)))
+
+
+def _microbatches(layout: Layout) -> Sequence[int]:
+    """Return sizes of microbatches, the largest first."""
+    local = layout.global_batch // layout.data
+    return [size for size in (8, 4, 2, 1) if size == 1 or (local >= size and local % size == 0)]
+
+
+def _divisors(number: int) -> list[int]:
+    return [d for d in range(1, number + 1) if number % d == 0]

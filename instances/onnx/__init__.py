@@ -1,1 +1,0 @@
-"""ONNX files as workloads. Needs the extra `onnx`."""

@@ -1,0 +1,431 @@
+"""Operator graphs from recordings: operators, tensors between them, and colours.
+
+Folded steps
+------------
+A step that computes nothing (a view, a check, dropout in evaluation) belongs to the operator whose
+output it looks at. A step that depends on no input and no parameter is a constant: every device
+has its own, made once; only its bytes are kept, by the first operator that reads it. A step that
+only updates a module's state (a counter) belongs to the next operator of that module. Backward
+steps that compute nothing hand their gradients on.
+
+Colours
+-------
+Operators that change one tensor in place together with whoever reads it before the last change,
+users of state that changes, a backward operator with its forward operator, and who takes tensors
+without a fixed size, as only tensors of one size pass between devices. Operators that read
+one parameter are listed, as they may share a device or have copies (`instances/model/ties.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .recording import KernelCall, Read, Recording
+
+
+class Draft:
+    """Operator graph under construction."""
+
+    def __init__(self, recording: Recording, training: bool) -> None:
+        self.recording = recording
+        self.training = training
+        self.operators: list[TracedOperator] = []
+        self.flows: list[Flow] = []
+        self.shared: list[SharedWeight] = []
+        self.anywhere: list[str] = []
+        self.of_step: dict[int, int] = {}
+        self.writer: dict[int, int] = {}
+        self.readers: dict[int, list[int]] = {}
+        changed = {
+            s
+            for i, step in enumerate(recording.steps)
+            for s in step.writes
+            if step.kernels and s in {r.storage for r in step.reads}
+        }
+        self.constant = set(recording.buffers) - changed
+        self.state = set(recording.buffers) & changed
+        self.leader: list[int] = []
+
+    def owner(self, storages: Iterable[int]) -> int:
+        """Return the operator that made the first of these storages, else its first reader."""
+        for storage in storages:
+            if storage in self.writer:
+                return self.writer[storage]
+            if self.readers.get(storage):
+                return self.readers[storage][0]
+        return -1
+
+    def together(self, members: Iterable[int]) -> None:
+        """Merge the colours of these operators."""
+        first = -1
+        for v in members:
+            root = self.find(v)
+            if first < 0:
+                first = root
+            low, high = sorted((self.find(first), root))
+            self.leader[high] = low
+
+    def find(self, v: int) -> int:
+        """Return the representative of the colour of `v` (union-find)."""
+        while self.leader[v] != v:
+            self.leader[v] = self.leader[self.leader[v]]
+            v = self.leader[v]
+        return v
+
+    def graph(self) -> OperatorGraph:
+        """Return the finished operator graph."""
+        classes: dict[int, list[int]] = {}
+        for v in range(len(self.operators)):
+            classes.setdefault(self.find(v), []).append(v)
+        return OperatorGraph(
+            operators=tuple(self.operators),
+            flows=tuple(self.flows),
+            sizes=self.recording.sizes,
+            colours=tuple(tuple(c) for c in classes.values() if len(c) > 1),
+            shared=tuple(self.shared),
+            anywhere=tuple(self.anywhere),
+        )
+
+
+@dataclass
+class TracedOperator:
+    """A node of the operator graph; bytes as in `Workload.extra`.
+
+    Parameters
+    ----------
+    name
+        The fx node's, for a backward operator followed by autograd's name.
+    partner
+        The forward operator of a backward operator, or −1.
+    parts
+        Names of the fx nodes that it stands for, in order of execution.
+    """
+
+    name: str
+    kind: str
+    modules: tuple[str, ...]
+    kernels: tuple[KernelCall, ...]
+    backward: bool = False
+    partner: int = -1
+    parts: list[str] = field(default_factory=list)
+    parameters: float = 0.0
+    weight_bytes: float = 0.0
+    constant_bytes: float = 0.0
+    gradient_bytes: float = 0.0
+    optimizer_bytes: float = 0.0
+    activation_bytes: float = 0.0
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A tensor that one operator makes and another reads.
+
+    Parameters
+    ----------
+    source, target
+        Operators; the target is −1 for the model's output.
+    tensor
+        What is read.
+    slot
+        Of gradients: the step and the input that they arrive at. Those that arrive at one are
+        added up, by the sender if it has several.
+    """
+
+    source: int
+    target: int
+    tensor: Read
+    slot: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class SharedWeight:
+    """A parameter that several operators read; it is held once.
+
+    Parameters
+    ----------
+    name
+        In the model.
+    readers, deliverers
+        Forward operators that read it, and backward operators that deliver its gradient, in order.
+    weight_bytes, gradient_bytes, optimizer_bytes
+        Of the parameter; 0 for what is not there.
+    """
+
+    name: str
+    readers: tuple[int, ...]
+    deliverers: tuple[int, ...]
+    weight_bytes: float
+    gradient_bytes: float
+    optimizer_bytes: float
+
+
+@dataclass(frozen=True)
+class OperatorGraph:
+    """Operators in the order of execution; all forward ones before the backward ones.
+
+    Parameters
+    ----------
+    sizes
+        Bytes of each storage.
+    colours
+        Operators that share a device, each at most in one class of at least two; for the weights
+        that they share alone, none do.
+    shared
+        The weights that several operators read.
+    anywhere
+        Names of the fx nodes that are constants.
+    """
+
+    operators: tuple[TracedOperator, ...]
+    flows: tuple[Flow, ...]
+    sizes: tuple[float, ...]
+    colours: tuple[tuple[int, ...], ...]
+    shared: tuple[SharedWeight, ...]
+    anywhere: tuple[str, ...]
+
+    def edges(self) -> list[tuple[int, int]]:
+        """Return the edges: tensors read, and forward partners of backward operators."""
+        pairs = {(f.source, f.target) for f in self.flows if f.target >= 0}
+        pairs |= {(op.partner, v) for v, op in enumerate(self.operators) if op.partner >= 0}
+        return sorted((u, v) for u, v in pairs if u != v)
+
+
+def operator_graph(recording: Recording, training: bool) -> OperatorGraph:
+    """Return the operator graph of a recording.
+
+    Notes
+    -----
+    Linear in what was recorded.
+    """
+    draft = Draft(recording, training)
+    add_forward(draft)
+    hold_memory(draft)
+    add_backward(draft)
+    for i, j in recording.together:
+        draft.together({draft.of_step[step] for step in (i, j) if step in draft.of_step})
+    return draft.graph()
+
+
+def add_forward(draft: Draft) -> None:
+    """Turn steps into operators, and readings into flows from the last writer."""
+    waiting: list[int] = []  # steps that only touch state, until an operator of their module
+    for i, step in enumerate(draft.recording.steps):
+        touched = {r.storage for r in step.reads} | set(step.writes)
+        if not step.kernels:
+            if touched and touched <= draft.constant:
+                draft.constant |= set(step.writes)
+            continue
+        fixed = {r.storage for r in step.reads} <= draft.constant
+        if fixed and not step.random:
+            draft.constant |= set(step.writes)
+            draft.anywhere.append(step.name)
+            continue
+        if touched <= draft.state | draft.constant:
+            waiting.append(i)
+            continue
+        v = _operator(draft, i)
+        for other in [w for w in waiting if draft.recording.steps[w].modules == step.modules]:
+            waiting.remove(other)
+            _join(draft, other, v)
+    for i in waiting:
+        _operator(draft, i)
+    _views(draft)
+    for tensor in draft.recording.outputs:
+        if tensor.storage in draft.writer:
+            draft.flows.append(Flow(draft.writer[tensor.storage], -1, tensor))
+
+
+def _operator(draft: Draft, i: int) -> int:
+    step = draft.recording.steps[i]
+    v = len(draft.operators)
+    draft.operators.append(
+        TracedOperator(step.name, step.kind, step.modules, step.kernels, parts=[step.name])
+    )
+    draft.leader.append(v)
+    _connect(draft, i, v)
+    return v
+
+
+def _join(draft: Draft, i: int, v: int) -> None:
+    """Fuse traced step `i` into operator `v`."""
+    step, op = draft.recording.steps[i], draft.operators[v]
+    op.kernels = (*step.kernels, *op.kernels)
+    op.parts.insert(0, step.name)
+    _connect(draft, i, v)
+
+
+def _connect(draft: Draft, i: int, v: int) -> None:
+    step = draft.recording.steps[i]
+    draft.of_step[i] = v
+    read = {r.storage for r in step.reads}
+    for tensor in step.reads:
+        source = draft.writer.get(tensor.storage)
+        if source is not None and source != v:
+            draft.flows.append(Flow(source, v, tensor))
+    for storage in read:
+        draft.readers.setdefault(storage, []).append(v)
+    for storage in step.writes:
+        if storage in read:  # changed in place: with all who have seen it so far
+            before = [draft.writer[storage]] if storage in draft.writer else []
+            draft.together([v, *before, *draft.readers[storage]])
+        draft.writer[storage] = v
+        draft.constant.discard(storage)
+    for storage in read & draft.state:
+        draft.together(draft.readers[storage])
+
+
+def _views(draft: Draft) -> None:
+    """Assign views and other steps without work to the operator of their input."""
+    for i, step in enumerate(draft.recording.steps):
+        if step.kernels or i in draft.of_step:
+            continue
+        v = draft.owner(r.storage for r in step.reads)
+        if v >= 0:
+            draft.of_step[i] = v
+            draft.operators[v].parts.append(step.name)
+        else:
+            draft.anywhere.append(step.name)
+
+
+def add_backward(draft: Draft) -> None:
+    """Add backward operators, those that compute nothing skipped."""
+    steps = draft.recording.backward
+    number: dict[int, int] = {}
+    names: dict[str, int] = {}
+    for i, step in enumerate(steps):
+        if not step.kernels:
+            continue
+        partner = _partner(draft, step.forward)
+        made_by = draft.recording.steps[step.forward]
+        name = f"{made_by.name}.{step.name}"
+        names[name] = names.get(name, 0) + 1
+        name += f".{names[name]}" if names[name] > 1 else ""
+        number[i] = len(draft.operators)
+        draft.leader.append(len(draft.operators))
+        modules = draft.operators[partner].modules if partner >= 0 else made_by.modules
+        draft.operators.append(
+            TracedOperator(name, step.name, modules, step.kernels, True, partner, [name])
+        )
+        if partner >= 0:
+            draft.together([partner, number[i]])
+    for i in range(len(steps)):
+        if i in number:
+            for target, slot, tensor in steps[i].feeds:
+                for j, at in _reached(draft, target, slot, number):
+                    draft.flows.append(Flow(number[i], number[j], tensor, (j, at)))
+    deliverers: dict[int, list[int]] = {}
+    for i, storage in _gradients(draft, number):
+        deliverers.setdefault(storage, []).append(number.get(i, -1))
+    hold_parameters(draft, deliverers)
+
+
+def _partner(draft: Draft, step: int) -> int:
+    if step in draft.of_step:
+        return draft.of_step[step]
+    return draft.owner(r.storage for r in draft.recording.steps[step].reads)
+
+
+def _reached(draft: Draft, start: int, slot: int, number: dict[int, int]) -> list[tuple[int, int]]:
+    """Backward operators and their inputs that a gradient reaches, handed on as it is."""
+    found, waiting = [], [(start, slot)]
+    seen = set(waiting)
+    while waiting:
+        i, at = waiting.pop()
+        if i in number:
+            found.append((i, at))
+            continue
+        for target, slot, _ in draft.recording.backward[i].feeds:
+            if (target, slot) not in seen:
+                seen.add((target, slot))
+                waiting.append((target, slot))
+    return sorted(found)
+
+
+def _gradients(draft: Draft, number: dict[int, int]) -> list[tuple[int, int]]:
+    """Return which backward operator delivers the gradient of which parameter, and adds it up."""
+    pairs: list[tuple[int, int]] = []
+    source: dict[int, int] = {}  # the last operator before each step that hands on
+    for i, step in enumerate(draft.recording.backward):
+        giver = i if i in number else source.get(i, -1)
+        for target, _, _ in step.feeds:
+            source[target] = giver
+        pairs += [(giver, storage) for storage in step.accumulates]
+        if giver >= 0:
+            draft.operators[number[giver]].kernels += step.sums
+    return pairs
+
+
+def hold_parameters(draft: Draft, deliverers: Mapping[int, Sequence[int]]) -> None:
+    """Hold each parameter by its first reader, its gradient and optimizer state behind that.
+
+    Parameters
+    ----------
+    deliverers
+        Of the gradient of each parameter, by storage: backward operators, −1 for none.
+    """
+    for storage, parameter in draft.recording.parameters.items():
+        readers = list(dict.fromkeys(draft.readers.get(storage, [])))
+        given = deliverers.get(storage, [])
+        late = [v for v in given if v >= 0]
+        gradient = parameter.size_bytes if given else 0.0
+        state = optimizer_bytes(parameter.elements, parameter.size_bytes) if given else 0.0
+        for v in readers[:1]:
+            draft.operators[v].weight_bytes += parameter.size_bytes
+            draft.operators[v].parameters += parameter.elements
+        if given:
+            behind = [v for v in late if draft.find(v) == draft.find(readers[0])] if readers else []
+            holder = draft.operators[(behind or late or [draft.owner([storage])])[0]]
+            holder.gradient_bytes += gradient
+            holder.optimizer_bytes += state
+        if len(readers) > 1:
+            draft.shared.append(
+                SharedWeight(
+                    parameter.name, tuple(readers), tuple(late), parameter.size_bytes, gradient,
+                    state,
+                )
+            )  # fmt: skip
+
+
+def optimizer_bytes(elements: float, size_bytes: float) -> float:
+    """Return the bytes of Adam's state: two 32-bit moments, and a 32-bit copy of shorter weights.
+
+    Rajbhandari et al., "ZeRO", SC 2020, section 3.1.
+    """
+    return elements * (12.0 if size_bytes < 4 * elements else 8.0)
+
+
+def hold_memory(draft: Draft) -> None:
+    """Hold each constant and saved tensor by one operator."""
+    recording, kept = draft.recording, {s for step in draft.recording.steps for s in step.saved}
+    inner = {
+        s: draft.of_step[i]
+        for i, step in enumerate(recording.steps)
+        for s in step.saved
+        if i in draft.of_step
+    }
+    for storage, size in enumerate(recording.sizes):
+        made = draft.writer.get(storage, -1)
+        owner = draft.owner([storage])
+        if owner < 0:  # made within a step, for the backward pass only
+            owner = inner.get(storage, -1)
+        if storage in recording.parameters or owner < 0:
+            continue
+        holder = draft.operators[owner]
+        if storage in kept and storage not in recording.buffers:
+            holder.activation_bytes += size
+        elif made < 0 and storage not in recording.inputs:
+            holder.constant_bytes += size
+    if not draft.training:
+        _kept_outputs(draft)
+
+
+def _kept_outputs(draft: Draft) -> None:
+    """Count, for inference, the tensors that leave their module or the model."""
+    kept = {
+        f.tensor.storage
+        for f in draft.flows
+        if f.target < 0 or draft.operators[f.source].modules != draft.operators[f.target].modules
+    }
+    for storage in kept:
+        draft.operators[draft.writer[storage]].activation_bytes += draft.recording.sizes[storage]

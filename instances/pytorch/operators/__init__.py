@@ -1,1 +1,0 @@
-"""From recorded steps to a graph of operators."""

@@ -1,1 +1,0 @@
-"""What operators and layers take: estimated, measured, corrected."""

@@ -1,1 +1,0 @@
-"""What every step of an fx graph does, forward and backward."""

@@ -1,0 +1,120 @@
+"""Expert parallelism: each rank has some of a layer's experts, and tokens travel to them and back.
+
+Every token reaches all of its experts (dropless). What each expert computes is the model's own
+module, which is called with the tokens that arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.nn.functional import all_to_all_single
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+from ....instances import InputError
+from ....instances.costs.layout import Dispatcher, Layout
+
+_Experts = Callable[[Tensor, Tensor], Tensor]
+
+
+def check_experts(layout: Layout) -> None:
+    """Refuse a division of experts that does not run here.
+
+    Raises
+    ------
+    InputError
+        With the field, and what to plan instead.
+    """
+    if layout.expert_tensor > 1:
+        raise InputError(f"expert_tensor: {layout.expert_tensor}; jobs run with 1 here")
+    if layout.expert == 1:
+        return
+    if layout.tensor > 1:
+        raise InputError(
+            f"expert: {layout.expert} beside tensor {layout.tensor}; jobs run with one of the two"
+        )
+    if layout.replicas % layout.expert:
+        raise InputError(
+            f"expert: {layout.expert} does not divide {layout.replicas} data- and "
+            "context-parallel ranks"
+        )
+    if layout.dispatcher is not Dispatcher.ALL_TO_ALL:
+        raise InputError(f"dispatcher: {layout.dispatcher.value}; jobs run with all-to-all here")
+    if layout.expert_capacity:
+        raise InputError(
+            f"expert_capacity: {layout.expert_capacity:g}; jobs drop no tokens here; plan with 0"
+        )
+
+
+def divide_experts(name: str, module: nn.Module, mesh: DeviceMesh) -> None:
+    """Give each rank of `mesh` its part of a module's experts.
+
+    Parameters
+    ----------
+    name
+        Of the module, for errors.
+    module
+        ``forward(tokens, counts)`` takes tokens in the order of their experts and how many each
+        expert has, and returns as many; its parameters have the experts first.
+
+    Raises
+    ------
+    InputError
+        If the experts do not divide.
+    """
+    for key, parameter in list(module.named_parameters()):
+        if len(parameter) % mesh.size():
+            raise InputError(f"expert: {mesh.size()} does not divide {name}'s {len(parameter)}")
+        owner, _, leaf = key.rpartition(".")
+        parted = distribute_tensor(parameter.detach(), mesh, [Shard(0)], src_data_rank=None)
+        made = nn.Parameter(parted, requires_grad=parameter.requires_grad)
+        module.get_submodule(owner).register_parameter(leaf, made)
+    module.forward = _exchanged(module, module.forward, mesh)
+
+
+def _exchanged(module: nn.Module, experts: _Experts, mesh: DeviceMesh) -> _Experts:
+    """Return a forward pass that sends tokens to the ranks of their experts and back."""
+    group, size = mesh.get_group(), mesh.size()
+
+    def forward(tokens: Tensor, counts: Tensor) -> Tensor:
+        arriving = torch.empty_like(counts)
+        dist.all_to_all_single(arriving, counts, group=group)
+        leave = counts.view(size, -1).sum(1).tolist()
+        arrive = arriving.view(size, -1).sum(1).tolist()
+        here = tokens.new_empty(sum(arrive), tokens.shape[-1])
+        here = all_to_all_single(here, tokens.contiguous(), arrive, leave, group)
+        # they come by rank and then by expert
+        own = torch.arange(len(counts) // size, device=counts.device)
+        order = own.repeat(size).repeat_interleave(arriving).argsort(stable=True)
+        with _local_parameters(module):
+            made = experts(here[order], arriving.view(size, -1).sum(0))
+        back = made.new_empty(len(tokens), made.shape[-1])
+        result: Tensor = all_to_all_single(
+            back, made[order.argsort()].contiguous(), leave, arrive, group
+        )
+        return result
+
+    return forward
+
+
+@contextmanager
+def _local_parameters(module: nn.Module) -> Iterator[None]:
+    """Let a module see its rank's part of its parameters as plain tensors."""
+    held = [
+        (owner, name, parameter)
+        for owner in module.modules()
+        for name, parameter in owner._parameters.items()
+        if isinstance(parameter, DTensor)
+    ]
+    for owner, name, parameter in held:
+        owner._parameters[name] = parameter.to_local()
+    try:
+        yield
+    finally:
+        for owner, name, parameter in held:
+            owner._parameters[name] = parameter

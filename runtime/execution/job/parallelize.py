@@ -1,0 +1,603 @@
+"""The modules of one rank of a training job: a model cut, divided and sharded as a layout says.
+
+In the order in which it is applied: the device mesh; the model stages of this rank; tensor and
+sequence parallelism (`torch.distributed.tensor.parallel`); recomputation
+(`torch.utils.checkpoint`); FSDP2 (`torch.distributed.fsdp.fully_shard`), with replicas alone where
+the layout divides nothing. Nothing depends on the device: gloo on CPUs, NCCL on GPUs.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleOutput,
+    RowwiseParallel,
+    parallelize_module,
+)
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+
+from ....instances import InputError
+from ....instances.costs.hardware import NumberFormat
+from ....instances.costs.layout import Layout, Recipe, Recompute
+from .context import positions_of
+from .experts import check_experts, divide_experts
+
+#: Dimension of a hidden state that runs over the tokens of a sequence.
+SEQUENCE_DIM = 1
+
+#: Matrix products and attention: what selective recomputation by operator keeps, of products every
+#: second one.
+_PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+_ATTENTION = (
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+)
+
+
+@dataclass(frozen=True)
+class ParallelizePlan:
+    """Names of a model's modules in their order, and how tensor parallelism divides them.
+
+    Every module takes what the one before it returns: one tensor, of batch × sequence × width but
+    for the model's tokens. Names are those of ``model.named_modules()``; patterns are as in
+    `fnmatch`, ``layers.*.mlp.up`` for instance.
+
+    Parameters
+    ----------
+    before
+        Modules before the blocks: the embedding.
+    blocks
+        The list of blocks.
+    after
+        Modules after the blocks: the last norm and the head, which returns logits.
+    shared
+        Modules that every model stage has and `call` asks for: rotary embeddings. They learn
+        nothing.
+    colwise
+        Patterns of linear layers divided by their outputs, and of the head if it is.
+    rowwise
+        Patterns of linear layers divided by their inputs, and of embeddings divided by words.
+    experts
+        Patterns of modules of experts: ``forward(tokens, counts)`` takes tokens in the order of
+        their experts, and how many each of these has; parameters have the experts first.
+    recomputed
+        Patterns of the modules that recomputation by module means, by `Recompute`.
+    call
+        How a block runs: ``call(stage, block, hidden)``, where ``stage`` has the model's modules
+        under their names and ``stage.positions`` those of the tokens in their sequences, of which
+        context parallelism gives a rank some; default: ``block(hidden)``.
+    loss
+        Mean loss of a microbatch from logits, which it must not change in place, and targets;
+        default: the cross-entropy, computed where the vocabulary is divided
+        (`torch.distributed.tensor.parallel.loss_parallel`).
+
+    Notes
+    -----
+    A module whose linear layers are divided by outputs sees its own part of heads or features:
+    attention must find the number of heads from the shape (``view(batch, tokens, -1, head_dim)``).
+
+    Examples
+    --------
+    >>> plan = ParallelizePlan(colwise=("layers.*.up",), rowwise=("layers.*.down",))
+    >>> plan.before, plan.blocks, plan.after
+    (('embedding',), 'layers', ('norm', 'head'))
+    """
+
+    before: tuple[str, ...] = ("embedding",)
+    blocks: str = "layers"
+    after: tuple[str, ...] = ("norm", "head")
+    shared: tuple[str, ...] = ()
+    colwise: tuple[str, ...] = ()
+    rowwise: tuple[str, ...] = ()
+    experts: tuple[str, ...] = ()
+    recomputed: Mapping[Recompute, tuple[str, ...]] = field(default_factory=dict)
+    call: Callable[[nn.Module, nn.Module, Tensor], Tensor] | None = None
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None
+
+
+class JobStage(nn.Module):  # type: ignore[misc]  # torch does not say its type
+    """A model stage: some of a model's modules under their own names, run one after the other.
+
+    Parameters
+    ----------
+    modules
+        By name, in the order in which they run.
+    shared
+        Modules that all stages have, by name.
+    blocks
+        Which of `modules` are blocks.
+    call
+        See `ParallelizePlan`.
+
+    Attributes
+    ----------
+    positions
+        Of the tokens that blocks see on this rank, in their sequences.
+    """
+
+    def __init__(
+        self,
+        modules: Mapping[str, nn.Module],
+        shared: Mapping[str, nn.Module],
+        blocks: frozenset[str],
+        call: Callable[[nn.Module, nn.Module, Tensor], Tensor] | None,
+    ) -> None:
+        super().__init__()
+        self.positions = torch.zeros(0)
+        for name, module in {**modules, **shared}.items():
+            *path, last = name.split(".")
+            parent: nn.Module = self
+            for part in path:
+                if part not in parent._modules:
+                    parent.add_module(part, nn.Module())
+                parent = parent.get_submodule(part)
+            parent.add_module(last, module)
+        self.order, self.blocks, self.call = tuple(modules), blocks, call
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Run the modules of this stage."""
+        for name in self.order:
+            module = self.get_submodule(name)
+            if self.call is not None and name in self.blocks:
+                x = self.call(self, module, x)
+            else:
+                x = module(x)
+        return x
+
+
+@dataclass(frozen=True)
+class JobMesh:
+    """The ranks of a layout as a mesh, and this rank's groups in it.
+
+    Parameters
+    ----------
+    mesh
+        All axes above one another: ``pipeline``, ``replicate``, ``shard``, ``tensor``, in the
+        layout's order. Context-parallel ranks are neighbours among those of ``replicate`` and
+        ``shard``, over which FSDP2 divides states.
+    context
+        The ranks that share this one's sequences; None if it has them alone.
+    experts
+        The same ranks as ``pipeline``, ``expert_replicate``, ``expert_shard``, ``expert`` and
+        ``tensor``; None if experts are not divided.
+    """
+
+    mesh: DeviceMesh
+    context: DeviceMesh | None = None
+    experts: DeviceMesh | None = None
+
+    @property
+    def data(self) -> DeviceMesh:
+        """Ranks with the same weights: those that divide states, within replicas of these."""
+        return self.mesh["replicate", "shard"]
+
+    def group(self, axis: str) -> dist.ProcessGroup:
+        """Return the ranks that differ from this one in one axis alone."""
+        return self.mesh.get_group(axis)
+
+    def rank(self, axis: str) -> int:
+        """Return this rank's place on an axis."""
+        return int(self.mesh.get_local_rank(axis))
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """Which part of the batch this rank has, and which part of its sequences."""
+        place = self.rank("replicate") * int(self.mesh["shard"].size()) + self.rank("shard")
+        return divmod(place, 1 if self.context is None else int(self.context.size()))
+
+
+def job_mesh(layout: Layout, device: str) -> JobMesh:
+    """Return the mesh of all ranks; all of them call this.
+
+    Raises
+    ------
+    InputError
+        If other than the layout's number of processes run, or its order of axes is not possible.
+    """
+    if dist.get_world_size() != layout.devices:
+        raise InputError(
+            f"the layout is for {layout.devices} devices, and {dist.get_world_size()} processes "
+            f"run; start {layout.devices}"
+        )
+    shards = layout.shards
+    if layout.replicas % shards:
+        raise InputError(f"shard_group: {shards} does not divide {layout.replicas} replicas")
+    sizes = {
+        "tensor": layout.tensor, "pipeline": layout.pipeline,
+        "replicate": layout.replicas // shards, "shard": shards,
+    }  # fmt: skip
+    order = [axis for axis in layout.order if axis != "context" or layout.context > 1]
+    if "context" in order:  # sequences are divided among the nearest of the ranks of a replica
+        at = order.index("context")
+        if order[at + 1 : at + 2] != ["data"]:
+            raise InputError(f"order: {', '.join(layout.order)}; put data behind context")
+        del order[at]
+    nearest = [n for axis in order for n in (("shard", "replicate") if axis == "data" else (axis,))]
+    if set(nearest) != set(sizes):
+        raise InputError(f"order: {', '.join(layout.order)}; name tensor, data and pipeline")
+    made = JobMesh(_mesh(device, sizes, nearest))
+    if layout.context > 1:
+        lines, count = lines_of(made.mesh, "replicate", "shard"), layout.context
+        sharing = [line[k : k + count] for line in lines for k in range(0, len(line), count)]
+        made = replace(made, context=DeviceMesh.from_group(own_group(sharing), device))
+    if layout.expert > 1:
+        copies = layout.replicas // layout.expert
+        parts = math.gcd(copies, max(1, shards // layout.expert))
+        sizes |= {"expert": layout.expert, "expert_shard": parts}
+        sizes["expert_replicate"] = copies // parts
+        axes = [
+            new
+            for axis in nearest
+            if axis != "replicate"
+            for new in (
+                ("expert", "expert_shard", "expert_replicate") if axis == "shard" else (axis,)
+            )
+        ]
+        made = replace(made, experts=_mesh(device, sizes, axes))
+    return made
+
+
+def _mesh(device: str, sizes: Mapping[str, int], nearest: Sequence[str]) -> DeviceMesh:
+    """Return a mesh of axes, given from neighbouring ranks to distant ones."""
+    axes = tuple(nearest[::-1])
+    shape = tuple(sizes[axis] for axis in axes)
+    return dist.init_device_mesh(device, shape, mesh_dim_names=axes)
+
+
+def lines_of(mesh: DeviceMesh, *axes: str) -> list[list[int]]:
+    """Return the ranks that differ in some axes alone, for all places on the others."""
+    names = mesh.mesh_dim_names
+    assert names is not None
+    places = [names.index(axis) for axis in axes]
+    others = [k for k in range(len(names)) if k not in places]
+    lines: list[list[int]] = (
+        mesh.mesh.permute(*others, *places).flatten(0, len(others) - 1).flatten(1).tolist()
+    )
+    return lines
+
+
+def own_group(lists: Sequence[Sequence[int]]) -> dist.ProcessGroup:
+    """Make a group of each list of ranks, and return that of this rank; all ranks call this."""
+    groups = [(ranks, dist.new_group(list(ranks))) for ranks in lists]
+    return next((group for ranks, group in groups if dist.get_rank() in ranks), groups[0][1])
+
+
+def check_runs(layout: Layout) -> None:
+    """Refuse a layout that this execution does not run.
+
+    Raises
+    ------
+    InputError
+        With the field, and what to plan instead.
+    """
+    check_experts(layout)
+    for name in ("offload_activations", "offload_weights", "offload_optimizer"):
+        if getattr(layout, name):
+            raise InputError(f"{name}: {getattr(layout, name):g}; jobs run with 0 here")
+    if layout.global_batch % (layout.microbatch * layout.data):
+        raise InputError(
+            f"global_batch: {layout.global_batch} is no multiple of microbatch {layout.microbatch} "
+            f"x data {layout.data}; every microbatch must have the same shape"
+        )
+    for part in range(layout.context):
+        positions_of(layout, part)
+    precision(layout.recipe)
+
+
+def check_patterns(model: nn.Module, plan: ParallelizePlan, layout: Layout) -> None:
+    """Refuse a plan whose patterns match nothing of what the layout divides.
+
+    Raises
+    ------
+    InputError
+        With the axis.
+    """
+    names = [name for name, _ in model.named_modules()]
+    linear = (*plan.colwise, *plan.rowwise)
+    if layout.tensor > 1 and not any(_matches(name, linear) for name in names):
+        raise InputError("tensor: no module of the model matches colwise or rowwise of the plan")
+    if layout.expert > 1 and not any(_matches(name, plan.experts) for name in names):
+        raise InputError("expert: no module of the model matches experts of the plan")
+
+
+def precision(recipe: Recipe) -> MixedPrecisionPolicy:
+    """Return the precision that FSDP2 gathers weights and reduces gradients in.
+
+    Weights and moments stay in 32 bits on the rank that updates them.
+
+    Raises
+    ------
+    InputError
+        If products are in another precision than 32 bits or bfloat16.
+    """
+    if recipe.compute == NumberFormat.FP32:
+        return MixedPrecisionPolicy()
+    if recipe.compute != NumberFormat.BF16:
+        raise InputError(
+            f"recipe: {recipe.name} computes in {recipe.compute.value}; jobs run in fp32 or bf16 "
+            "here; export the layout"
+        )
+    reduced = torch.float32 if recipe.reduce_bytes == 4 else torch.bfloat16
+    return MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=reduced)
+
+
+def stage_modules(model: nn.Module, plan: ParallelizePlan, layout: Layout) -> list[tuple[str, ...]]:
+    """Return the names of the modules of each model stage, in the order in which they run.
+
+    Raises
+    ------
+    InputError
+        If the model has other blocks than the layout counts.
+    """
+    names = [f"{plan.blocks}.{name}" for name, _ in _module(model, plan.blocks).named_children()]
+    counts = layout.layers_of_stages(len(names))
+    if len(counts) != layout.stages or sum(counts) != len(names):
+        raise InputError(
+            f"stage_layers: {len(counts)} counts of {sum(counts)} layers; the layout has "
+            f"{layout.stages} model stages, and the model {len(names)} layers"
+        )
+    found = []
+    for stage, count in enumerate(counts):
+        begin = sum(counts[:stage])
+        before = plan.before if stage == 0 else ()
+        after = plan.after if stage == layout.stages - 1 else ()
+        found.append((*before, *names[begin : begin + count], *after))
+    return found
+
+
+def make_stage(model: nn.Module, plan: ParallelizePlan, names: Sequence[str]) -> JobStage:
+    """Return a model stage of the modules of these names, which are taken and not copied."""
+    modules = {name: _module(model, name) for name in names}
+    shared = {name: _module(model, name) for name in plan.shared}
+    blocks = frozenset(name for name in names if name.rpartition(".")[0] == plan.blocks)
+    return JobStage(modules, shared, blocks, plan.call)
+
+
+def ties_of(model: nn.Module) -> tuple[tuple[str, ...], ...]:
+    """Return the names of each weight that a model has under several."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return tuple(tuple(each) for each in names.values() if len(each) > 1)
+
+
+def part_ties(stages: Sequence[JobStage]) -> None:
+    """Give each stage of a rank copies of its own of what another one of them has, too."""
+    seen: set[int] = set()
+    for stage in stages:
+        own = {id(p) for p in stage.parameters()}
+        copies: dict[int, nn.Parameter] = {}
+        for module in stage.modules():
+            for name, parameter in list(module._parameters.items()):
+                if parameter is not None and id(parameter) in seen:
+                    copy = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
+                    module.register_parameter(name, copies.setdefault(id(parameter), copy))
+        seen |= own
+
+
+class _Gather(ParallelStyle):  # type: ignore[misc]  # torch does not say its type
+    """The whole sequence for a module whose linear layers are divided by outputs.
+
+    Under sequence parallelism it gathers the ranks' parts once for all of them; the gradient is
+    added up, and parted again, once for all of them.
+    """
+
+    def __init__(self, sequence_parallel: bool) -> None:
+        super().__init__()
+        self.placement = Shard(SEQUENCE_DIM) if sequence_parallel else Replicate()
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        def gather(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            first = next((n for n, x in kwargs.items() if isinstance(x, Tensor)), "")
+            x = args[0] if args else kwargs[first]
+            whole = DTensor.from_local(x, device_mesh, (self.placement,), run_check=False)
+            whole = whole.redistribute(placements=(Replicate(),))
+            return ((whole, *args[1:]), kwargs) if args else (args, {**kwargs, first: whole})
+
+        module.register_forward_pre_hook(gather, with_kwargs=True)
+        return module
+
+
+def tensor_parallel(
+    stage: JobStage, plan: ParallelizePlan, layout: Layout, mesh: DeviceMesh, *, parted_logits: bool
+) -> frozenset[str]:
+    """Divide a stage's linear layers over the tensor-parallel ranks.
+
+    Parameters
+    ----------
+    parted_logits
+        Whether the head returns each rank's part of the vocabulary, as a `DTensor`, for
+        `torch.distributed.tensor.parallel.loss_parallel`.
+
+    Returns
+    -------
+    frozenset of str
+        Names of parameters that are whole on every rank and see only a part of the tokens or heads
+        there: their gradients are to be added up over the ranks.
+
+    Raises
+    ------
+    InputError
+        If a dimension does not divide.
+    """
+    hidden = Shard(SEQUENCE_DIM) if layout.sequence_parallel else Replicate()
+    styles: dict[str, ParallelStyle] = {}
+    parents: set[str] = set()
+    divided = {
+        n: m for n, m in stage.named_modules() if _matches(n, (*plan.colwise, *plan.rowwise))
+    }
+    for name, module in divided.items():
+        parent = name.rpartition(".")[0]
+        within = any(name.startswith(f"{block}.") for block in stage.blocks)
+        rows, columns = module.get_parameter("weight").shape
+        by_output = _matches(name, plan.colwise)
+        size = rows if by_output or isinstance(module, nn.Embedding) else columns
+        if size % layout.tensor:
+            raise InputError(f"tensor: {layout.tensor} does not divide {name}'s {size}")
+        if isinstance(module, nn.Embedding):
+            alone = name in plan.before[-1:]
+            styles[name] = RowwiseParallel(
+                input_layouts=Replicate(), output_layouts=hidden if alone else Replicate()
+            )
+        elif by_output and within:
+            gathered = parent not in stage.blocks
+            parents |= {parent} if gathered else set()
+            styles[name] = ColwiseParallel(input_layouts=Replicate() if gathered else hidden)
+        elif by_output:
+            styles[name] = ColwiseParallel(
+                input_layouts=hidden,
+                output_layouts=Shard(-1) if parted_logits else Replicate(),
+                use_local_output=not parted_logits,
+            )
+        else:
+            styles[name] = RowwiseParallel(output_layouts=hidden)
+    head = plan.after[-1] if plan.after else ""
+    if layout.sequence_parallel and head in stage.order and head not in divided:
+        raise InputError(
+            f"sequence_parallel: {head} would see a part of the sequence; name it in colwise"
+        )
+    last = plan.before[-1] if plan.before else ""
+    if layout.sequence_parallel and last in stage.order and last not in styles:
+        styles[last] = PrepareModuleOutput(
+            output_layouts=Replicate(), desired_output_layouts=hidden, use_local_output=True
+        )
+    ties = ties_of(stage)
+    parallelize_module(stage, mesh, styles)
+    for parent in parents:
+        parallelize_module(stage.get_submodule(parent), mesh, _Gather(layout.sequence_parallel))
+    for first, *others in ties:
+        for other in others:
+            module, _, leaf = other.rpartition(".")
+            stage.get_submodule(module).register_parameter(leaf, stage.get_parameter(first))
+    parted = [name for name in stage.order if layout.sequence_parallel and name not in plan.before]
+    inside = tuple(f"{name}." for name in (*parted, *parents))
+    return frozenset(
+        name
+        for name, p in stage.named_parameters(remove_duplicate=False)
+        if not isinstance(p, DTensor) and name.startswith(inside)
+    )
+
+
+def recompute(stage: JobStage, plan: ParallelizePlan, layout: Layout, number: int) -> None:
+    """Let modules compute their activations again in the backward pass, as the layout says.
+
+    Parameters
+    ----------
+    number
+        Of the model stage.
+
+    Raises
+    ------
+    InputError
+        If the plan names no module for one that the layout recomputes.
+    """
+    names = [name for name in stage.order if name in stage.blocks]
+    for name in names[: layout.recomputed_layers(number, len(names))]:
+        block = stage.get_submodule(name)
+        for what in layout.recompute:
+            if what == Recompute.FULL:
+                _checkpointed(block)
+            elif what == Recompute.OPERATORS:
+                _checkpointed(block, functools.partial(_selective))
+            else:
+                patterns = plan.recomputed.get(what, ())
+                found = [m for n, m in stage.named_modules() if n.startswith(f"{name}.")
+                         and _matches(n, patterns)]  # fmt: skip
+                if not found:
+                    raise InputError(
+                        f"recompute: {what.value} is no module of {name} by the plan; name it in "
+                        "its recomputed"
+                    )
+                for module in found:
+                    _checkpointed(module)
+
+
+def _checkpointed(module: nn.Module, contexts: Callable[[], Any] | None = None) -> None:
+    """Replace a module's forward pass by one that keeps its inputs alone."""
+    options: dict[str, Any] = {"use_reentrant": False}
+    if contexts is not None:
+        options["context_fn"] = contexts
+    module.forward = functools.partial(checkpoint, module.forward, **options)
+
+
+def _selective() -> Any:
+    """Return contexts that keep attention's output and that of every second matrix product."""
+    counts: Counter[bool] = Counter()
+
+    def policy(context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+        if operator in _ATTENTION:
+            return CheckpointPolicy.MUST_SAVE
+        if operator in _PRODUCTS:
+            counts[context.is_recompute] += 1
+            if counts[context.is_recompute] % 2:
+                return CheckpointPolicy.MUST_SAVE
+        return CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)
+
+
+def shard(
+    stage: JobStage, plan: ParallelizePlan, layout: Layout, mesh: JobMesh, *, once: bool
+) -> frozenset[str]:
+    """Divide a stage's experts and states over ranks, a group of FSDP2 for each block.
+
+    With ``zero`` 0 every rank holds all, and FSDP2 replicates. With `once` gathered weights stay
+    until the schedule gives them up.
+
+    Returns
+    -------
+    frozenset of str
+        Names of the parameters of divided experts. A rank's have the gradients of tokens of
+        several replicas, and FSDP2 takes the mean over those with the same experts: divide them
+        by the ranks that share the experts.
+    """
+    again = layout.zero == 3 and layout.reshard_after_forward and not once
+    options: dict[str, Any] = {
+        "mp_policy": precision(layout.recipe),
+        "reshard_after_forward": again,
+    }
+    found: set[str] = set()
+    if mesh.experts is not None:
+        modules = {n: m for n, m in stage.named_modules() if _matches(n, plan.experts)}
+        for name, module in modules.items():
+            divide_experts(name, module, mesh.experts["expert"])
+            within = mesh.experts["expert_replicate", "expert_shard"]
+            fully_shard(module, mesh=within, **options)
+            found |= {f"{name}.{key}" for key, _ in module.named_parameters()}
+    for name in stage.order:
+        if name in stage.blocks:
+            fully_shard(stage.get_submodule(name), mesh=mesh.data, **options)
+    fully_shard(stage, mesh=mesh.data, **options)
+    return frozenset(found)
+
+
+def _module(model: nn.Module, name: str) -> nn.Module:
+    try:
+        return model.get_submodule(name)
+    except AttributeError as error:
+        raise InputError(f"{type(model).__name__}: it has no module {name}") from error
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

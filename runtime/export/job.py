@@ -1,0 +1,67 @@
+"""Files that give a layout of a training job to a launcher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from ...instances import InputError
+from ...instances.common.errors import quote
+from ...instances.costs.description import ModelDescription
+from ...instances.costs.layout import Layout
+from ...instances.job.launchers import runs
+from .job_deepspeed import deepspeed_files
+from .job_megatron import megatron_arguments
+from .job_torchtitan import torchtitan_files
+
+
+def _megatron_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
+    return {"megatron.sh": megatron_arguments(model, layout)}
+
+
+#: What writes a launcher's files, by its name.
+JOB_LAUNCHERS: Mapping[str, Callable[[ModelDescription, Layout], dict[str, str]]] = (
+    MappingProxyType(
+        {
+            "deepspeed": deepspeed_files,
+            "megatron": _megatron_files,
+            "torchtitan": torchtitan_files,
+        }
+    )
+)
+
+
+def job_files(launcher: str, model: ModelDescription, layout: Layout) -> dict[str, str]:
+    """Return the files that make a launcher train a model under a layout.
+
+    Parameters
+    ----------
+    launcher
+        One of `JOB_LAUNCHERS`.
+    model, layout
+        What is trained, and how it is divided.
+
+    Returns
+    -------
+    dict of str to str
+        Text of each file, by name.
+
+    Raises
+    ------
+    InputError
+        If there is no such launcher, or it cannot run the layout.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> model = stagecut.model_description("llama-3-8b")
+    >>> layout = stagecut.Layout(tensor=2, pipeline=2, data=2, zero=1, global_batch=16)
+    >>> print(job_files("megatron", model, layout)["megatron.sh"].splitlines()[1])
+    WORLD_SIZE=8
+    """
+    if launcher not in JOB_LAUNCHERS:
+        raise InputError(f"launcher: {quote(launcher)} is not one of {', '.join(JOB_LAUNCHERS)}")
+    why = runs(launcher, layout)
+    if why is not None:
+        raise InputError(why)
+    return JOB_LAUNCHERS[launcher](model, layout)

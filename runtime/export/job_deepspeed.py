@@ -1,0 +1,110 @@
+"""Layouts for DeepSpeed: its JSON, and a `PipelineModule` of the stages where there is a pipeline.
+
+Names are those of deepspeedai/DeepSpeed at edaa722: deepspeed/runtime/config.py and constants.py,
+zero/config.py, zero/offload_config.py, precision_config.py, tensor_parallel/config.py.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ...instances import InputError
+from ...instances.costs.description import ModelDescription
+from ...instances.costs.hardware import NumberFormat
+from ...instances.costs.layout import Layout
+from . import deepspeed
+from .stages import ModuleStages
+
+#: Files, as the launch line names them.
+CONFIG_FILE, PIPELINE_FILE = "deepspeed.json", "planned_pipeline.py"
+
+
+def deepspeed_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
+    """Return DeepSpeed's JSON and, of a pipeline, the module of its stages, by file.
+
+    ``deepspeed train.py --deepspeed --deepspeed_config deepspeed.json`` takes the JSON; the module
+    makes the model of your script: a `PipelineModule` of a layer for each of its ``LAYERS``.
+
+    Raises
+    ------
+    InputError
+        If DeepSpeed has no field for a part of the layout.
+    """
+    if layout.global_batch % (layout.microbatch * layout.data):
+        raise InputError(
+            f"global_batch: {layout.global_batch} is no multiple of microbatch {layout.microbatch} "
+            f"x data {layout.data}, as deepspeed wants it"
+        )
+    config: dict[str, Any] = {
+        "train_batch_size": layout.global_batch,
+        "train_micro_batch_size_per_gpu": layout.microbatch,
+        "gradient_accumulation_steps": layout.microbatches,
+        "zero_optimization": _zero(layout),
+    }
+    if layout.recipe.compute in (NumberFormat.BF16, NumberFormat.FP16):
+        config[layout.recipe.compute.value] = {"enabled": True}
+    # what gradients are reduced in: communication_data_type of runtime/constants.py
+    config["communication_data_type"] = (
+        "fp32" if layout.recipe.reduce_bytes == 4 else (layout.recipe.compute.value)
+    )
+    if layout.tensor > 1:
+        config["tensor_parallel"] = {"autotp_size": layout.tensor}
+    if layout.context > 1:  # Ulysses
+        config["sequence_parallel_size"] = layout.context
+    if layout.recompute:
+        config["activation_checkpointing"] = {
+            "partition_activations": False,
+            "cpu_checkpointing": bool(layout.offload_activations),
+        }
+    files = {CONFIG_FILE: json.dumps(config, indent=2) + "\n"}
+    if layout.pipeline > 1:
+        files[PIPELINE_FILE] = deepspeed.write(_stages(model, layout))
+    return files
+
+
+def _zero(layout: Layout) -> dict[str, Any]:
+    """Return what data-parallel ranks divide, and what lies in host memory."""
+    zero: dict[str, Any] = {"stage": layout.zero, "overlap_comm": layout.overlap.gradients}
+    if layout.offload_optimizer:
+        # a part of it is ZeRO-3's alone ("twin-flow offload", zero/offload_config.py)
+        if layout.offload_optimizer < 1 and layout.zero != 3:
+            raise InputError(
+                f"offload_optimizer: {layout.offload_optimizer:g} with ZeRO {layout.zero}; "
+                "deepspeed keeps a part of it in host memory with ZeRO 3 alone"
+            )
+        zero["offload_optimizer"] = {"device": "cpu", "ratio": layout.offload_optimizer}
+    if layout.offload_weights:
+        if layout.offload_weights < 1 or layout.zero != 3:
+            raise InputError(
+                f"offload_weights: {layout.offload_weights:g} with ZeRO {layout.zero}; deepspeed "
+                "keeps all weights in host memory, with ZeRO 3"
+            )
+        zero["offload_param"] = {"device": "cpu"}
+    if 0 < layout.offload_activations < 1:
+        raise InputError(
+            f"offload_activations: {layout.offload_activations:g}; deepspeed keeps all that "
+            "recomputation begins with in host memory, or none"
+        )
+    return zero
+
+
+def _stages(model: ModelDescription, layout: Layout) -> ModuleStages:
+    """Return the model's layers by stage, with embedding and head as layers of their own."""
+    counts = layout.layers_of_stages(len(model.blocks))
+    modules = []
+    for stage, count in enumerate(counts):
+        begin = sum(counts[:stage])
+        own = [f"layers.{layer}" for layer in range(begin, begin + count)]
+        own = ["embedding", *own] if stage == 0 else own
+        modules.append((*own, "norm", "head") if stage == layout.stages - 1 else tuple(own))
+    return ModuleStages(
+        modules=tuple(modules),
+        ranks=layout.pipeline,
+        devices=(),
+        replicas=layout.data,
+        degree=layout.tensor,
+        recomputes=bool(layout.recompute),
+        schedule=layout.schedule.value,
+        microbatches=layout.microbatches,
+    )

@@ -1,0 +1,164 @@
+"""Layouts for torchtitan: a Python module whose function puts a layout into a `Trainer.Config`.
+
+Names are those of torchtitan 0.3.0 (torchtitan/config/configs.py, trainer.py), which has its
+configuration in Python; the configuration's dataclasses have slots, so that a name which another
+version does not know is an error there and not ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ...instances import InputError
+from ...instances.common.escape import docstring
+from ...instances.costs.description import ModelDescription
+from ...instances.costs.hardware import NumberFormat
+from ...instances.costs.layout import ContextKind, JobSchedule, Layout, Recompute
+from ..schedules import Schedule, make_schedule
+from ..simulate.stages import chain
+from .torch_csv import COMPUTES, torch_csv
+
+#: Schedules by the names of torch.distributed.pipelining; others are a table of actions.
+SCHEDULES = {
+    JobSchedule.ONE_F_ONE_B: "1F1B",
+    JobSchedule.GPIPE: "GPipe",
+    JobSchedule.INTERLEAVED: "Interleaved1F1B",
+}
+#: Converters of linear layers: torchtitan/models/*/config_registry.py.
+_CONVERTERS = {
+    NumberFormat.FP8: "Float8LinearConverter",
+    NumberFormat.MXFP8: "MXFP8LinearConverter",
+    NumberFormat.NVFP4: "NVFP4LinearConverter",
+}
+#: File of a schedule that torchtitan knows no name of.
+SCHEDULE_FILE = "schedule.csv"
+
+_TEMPLATE = '''"""The planned layout for torchtitan: {words}.
+
+    from {file} import planned
+    def my_model_planned():
+        return planned(my_model())  # my_model: a function that returns a Trainer.Config
+
+NGPU={devices} MODULE=... CONFIG=my_model_planned ./run_train.sh
+"""
+
+from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
+
+
+def planned(config):
+    """Put the layout into a Trainer.Config, and return it."""
+{lines}
+    return config
+'''
+
+
+def torchtitan_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
+    """Return the module, and a table of the schedule if torchtitan knows no name of it, by file.
+
+    Raises
+    ------
+    InputError
+        If torchtitan has no field for a part of the layout.
+    """
+    fields, files = _parallelism(model, layout)
+    lines = [f"config.parallelism.{name} = {_python(value)}" for name, value in fields.items()]
+    lines += [f"config.training.{name} = {value!r}" for name, value in _training(layout).items()]
+    kind = None
+    if layout.recompute:
+        kind = "FullAC" if Recompute.FULL in layout.recompute else "SelectiveAC"
+    lines.append(f"config.activation_checkpoint = {f'{kind}.Config()' if kind else None}")
+    lines.append(f"config.compile.enable = {layout.compiled}")
+    if layout.compiled and layout.overlap.tensor:
+        lines.append("config.compile.enable_async_tensor_parallel = True")
+    if layout.context > 1 and layout.context_kind is ContextKind.RING:
+        lines += [
+            "from torch.distributed.tensor.experimental._attention import set_rotate_method",
+            'set_rotate_method("alltoall")  # a ring; it gathers otherwise',
+        ]
+    if layout.recipe.compute in _CONVERTERS:
+        name = _CONVERTERS[layout.recipe.compute]
+        lines.append(f"# Products in {layout.recipe.compute.value}: give model_registry")
+        lines.append(f"# converters=[{name}.Config(...)] (torchtitan.components.quantization).")
+    words = (
+        f"{model.name}, tensor {layout.tensor} x context {layout.context} x pipeline "
+        f"{layout.pipeline} x data {layout.data}"
+    )
+    text = _TEMPLATE.format(
+        words=docstring(words), file="planned", devices=layout.devices,
+        lines="\n".join(f"    {line}" for line in lines),
+    )  # fmt: skip
+    return {"planned.py": text, **files}
+
+
+def _parallelism(
+    model: ModelDescription, layout: Layout
+) -> tuple[Mapping[str, object], dict[str, str]]:
+    """Return the fields of `ParallelismConfig`, and a table of the schedule by its file.
+
+    FSDP divides over ``data_parallel_shard_degree`` times the context-parallel ranks.
+    """
+    if layout.zero and layout.shards % layout.context:
+        raise InputError(
+            f"shard_group: {layout.shards} is no multiple of context {layout.context}, over which "
+            "torchtitan divides states, too"
+        )
+    shards = layout.shards // layout.context if layout.zero else 1
+    keeps = layout.zero < 3 or not layout.reshard_after_forward
+    fields: dict[str, object] = {
+        "data_parallel_replicate_degree": layout.data // shards,
+        "data_parallel_shard_degree": shards,
+        "fsdp_reshard_after_forward": "never" if keeps else "always",
+        "tensor_parallel_degree": layout.tensor,
+        "enable_sequence_parallel": layout.sequence_parallel,
+        "context_parallel_degree": layout.context,
+        "expert_parallel_degree": layout.expert,
+        "pipeline_parallel_degree": layout.pipeline,
+    }
+    if layout.pipeline == 1:
+        return fields, {}
+    counts = layout.layers_of_stages(len(model.blocks))
+    parts = []
+    for stage, count in enumerate(counts):
+        begin = sum(counts[:stage])
+        own = [f"layers.{layer}" for layer in range(begin, begin + count)]
+        own = ["tok_embeddings", *own] if stage == 0 else own
+        parts.append([*own, "norm", "lm_head"] if stage == layout.stages - 1 else own)
+    fields["module_fqns_per_model_part"] = parts
+    fields["pipeline_parallel_microbatch_size"] = layout.microbatch
+    if layout.schedule in SCHEDULES:
+        fields["pipeline_parallel_schedule"] = SCHEDULES[layout.schedule]
+        return fields, {}
+    stages = chain([1.0] * layout.stages, [2.0] * layout.stages)
+    made = make_schedule(layout.schedule.value, stages, layout.microbatches)
+    fields["pipeline_parallel_schedule"] = "_PipelineScheduleRuntime"
+    fields["pipeline_parallel_schedule_csv"] = SCHEDULE_FILE
+    rows = tuple(table[np.isin(table[:, 1], COMPUTES)] for table in made.actions)
+    return fields, {SCHEDULE_FILE: torch_csv(Schedule(made.name, made.microbatches, rows))}
+
+
+def _training(layout: Layout) -> Mapping[str, object]:
+    """Return the fields of `TrainingConfig`; a local batch is split into pipeline microbatches."""
+    if layout.global_batch % (layout.microbatch * layout.data):
+        raise InputError(
+            f"global_batch: {layout.global_batch} is no multiple of microbatch {layout.microbatch} "
+            f"x data {layout.data}, as torchtitan wants it"
+        )
+    local = layout.global_batch // layout.data if layout.pipeline > 1 else layout.microbatch
+    kept = (layout.recipe.weight_bytes, layout.recipe.master_bytes)
+    exact = layout.recipe.compute in (NumberFormat.FP32, NumberFormat.TF32)
+    return {
+        "local_batch_size": local,
+        "global_batch_size": layout.global_batch,
+        "seq_len": layout.sequence,
+        "dtype": "float32" if 4 in kept else "bfloat16",
+        "mixed_precision_param": "float32" if exact else "bfloat16",
+    }
+
+
+def _python(value: object) -> str:
+    """Return a value as Python has it, an item of a list on a line."""
+    if not isinstance(value, list):
+        return repr(value)
+    return "\n".join(["[", *(f"        {item!r}," for item in value), "    ]"])

@@ -1,0 +1,95 @@
+"""Plans of training jobs judged from their definition: seconds, bytes, and what was asked."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from ...instances import InputError, VerificationError
+from ...instances.costs.calibration import Calibration, calibration
+from ...instances.costs.layout import Layout, check_layout
+from ...instances.costs.memory import rank_memory
+from ...instances.job.plan import JobPlan, costs_hash
+from ..estimate import iteration_time
+
+#: Relative difference up to which claimed and computed seconds count as the same.
+SAME = 1e-9
+
+
+def verify_job_plan(plan: JobPlan, table: Calibration | None = None) -> None:
+    """Judge a plan anew, and hold its claims against it.
+
+    Parameters
+    ----------
+    table
+        Efficiencies that it was made with; default: the shipped ones.
+
+    Raises
+    ------
+    VerificationError
+        If the layout contradicts the model, the cluster or the job, needs more bytes than there
+        are, takes other seconds than claimed, or the certificate contradicts itself: one line.
+    """
+    table = table or calibration(plan.cluster.accelerator.family, plan.job.settings.software)
+    made = costs_hash(plan.model, plan.cluster, plan.job, table)
+    if made != plan.certificate.costs:
+        raise VerificationError(
+            "costs: the plan was made with other costs than these; solve it again, or give the "
+            "measurements that it was made with"
+        )
+    try:
+        check_layout(plan.model, plan.layout, plan.cluster)
+    except InputError as error:
+        raise VerificationError(f"layout: {error}") from None
+    _check_asked(plan)
+    seconds = iteration_time(plan.model, plan.layout, plan.cluster, table).seconds
+    if not math.isclose(seconds, plan.seconds, rel_tol=SAME):
+        raise VerificationError(
+            f"seconds: the plan claims {plan.seconds:.9g}; it takes {seconds:.9g}"
+        )
+    _check_memory(plan)
+    if plan.bound > plan.seconds * (1 + SAME):
+        raise VerificationError(
+            f"bound: the plan claims that nothing is faster than {plan.bound:.9g} s, and takes "
+            f"{plan.seconds:.9g}"
+        )
+    if plan.bound > plan.certificate.bound * (1 + SAME):
+        raise VerificationError(
+            f"certificate: its rows prove {plan.certificate.bound:.9g} s, and the plan claims "
+            f"{plan.bound:.9g}"
+        )
+
+
+def _check_asked(plan: JobPlan) -> None:
+    """Hold the layout against what the job asks and fixes."""
+    job, layout = plan.job, plan.layout
+    template = job.template
+    for name in ("global_batch", "sequence", "recipe", "software", "context_kind"):
+        if getattr(layout, name) != getattr(template, name):
+            raise VerificationError(
+                f"{name}: the job asks for {getattr(template, name)}, and the plan has "
+                f"{getattr(layout, name)}"
+            )
+    if not job.allows(layout):
+        raise VerificationError("layout: the job does not allow it: a degree, schedule or module")
+    free = replace(
+        layout, tensor=1, sequence_parallel=False, context=1, pipeline=1, chunks=1, data=1,
+        expert=1, expert_tensor=1, zero=0, microbatch=1, schedule=Layout.schedule,
+        recompute=frozenset(), recompute_layers=None, stage_layers=(),
+    )  # fmt: skip
+    if free != template:
+        raise VerificationError("layout: it changes what the job leaves at its default")
+
+
+def _check_memory(plan: JobPlan) -> None:
+    """Hold the bytes of every pipeline rank against its devices' memory."""
+    limit = min(nodes.accelerator.memory_bytes for nodes in plan.cluster.nodes)
+    if plan.job.memory_bytes is not None:
+        limit = min(limit, plan.job.memory_bytes)
+    for rank in range(plan.layout.pipeline):
+        needed = rank_memory(plan.model, plan.layout, rank).needed
+        if needed > limit:
+            raise VerificationError(
+                f"memory: pipeline rank {rank} needs {needed / 2**30:.2f} GiB, and its devices "
+                f"have {limit / 2**30:.2f}"
+            )

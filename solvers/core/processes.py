@@ -1,0 +1,248 @@
+"""Processes that run a function elsewhere, and the channels by which to talk with them.
+
+An *executor* runs functions: `LocalProcesses` on this machine, `DaskCluster` (`dask_cluster.py`) on
+others. Comparisons run their cases by `unordered`, solves their strategies by `start`.
+
+Processes are started as programs and not forked, as threads of HiGHS or torch may be about, and not
+by `multiprocessing`, which would run the user's own program once more. They talk through pipes; a
+process ends when its pipe does, so that none is left when this one is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO, Any, Protocol, TypeVar
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+#: The last message to the thread that writes.
+_CLOSED = object()
+
+#: Times that an argument is pickled before that counts as failed; see `_pickled`.
+ATTEMPTS = 5
+
+
+class Channel(Protocol):
+    """Messages to and from a function that runs elsewhere."""
+
+    def send(self, message: object) -> None:
+        """Send a message; returns at once, and never fails, though the message may be lost."""
+
+    def receive(self) -> Any:
+        """Return the next message, or wait for it.
+
+        Raises
+        ------
+        EOFError
+            Once the function has ended and all that it sent is received; says how it ended.
+        """
+
+    def close(self) -> None:
+        """End the function, wherever it is; what it has sent can still be received."""
+
+
+#: A function that runs elsewhere: of its argument, and the channel back.
+Body = Callable[[Any, Channel], None]
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Message: a function begins again, on another machine than before."""
+
+
+class Executor(Protocol):
+    """Place where functions run, each in a process of its own.
+
+    Parameters
+    ----------
+    size
+        How many run at a time.
+    """
+
+    size: int
+
+    def start(self, body: Body, argument: object) -> Channel:
+        """Start a function in a process of its own."""
+
+    def unordered(
+        self, function: Callable[[A], R], arguments: Sequence[A]
+    ) -> Iterator[tuple[A, R]]:
+        """Yield each argument with the function's result, as they are ready."""
+
+    def close(self) -> None:
+        """Release processes and connections."""
+
+
+def python_process(*arguments: str) -> tuple[list[str], dict[str, str]]:
+    """Return command and environment of a Python process, as all of ours are started.
+
+    It finds modules where this process does, but not in the working directory, unless this package
+    is there: what lies beside a user's files is data, even if it is called ``random.py``.
+
+    Parameters
+    ----------
+    arguments
+        Of the interpreter, such as ``-m`` and a module.
+    """
+    (package, *_) = sys.modules[__package__.partition(".")[0]].__path__
+    folders = (path for path in sys.path if path and not _is_working_directory(path))
+    paths = dict.fromkeys([*folders, os.path.dirname(package)])
+    return [sys.executable, "-P", *arguments], {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _is_working_directory(path: str) -> bool:
+    try:
+        return os.path.samefile(path, ".")
+    except OSError:  # one of the two is not there
+        return False
+
+
+class LocalProcesses(Executor):
+    """Processes on this machine.
+
+    Parameters
+    ----------
+    size
+        How many at a time.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def start(self, body: Body, argument: object) -> Channel:
+        """Start a function in a process of its own."""
+        return Process(body, argument)
+
+    def unordered(
+        self, function: Callable[[A], R], arguments: Sequence[A]
+    ) -> Iterator[tuple[A, R]]:
+        """Call a function that starts processes itself, from threads."""
+        with ThreadPoolExecutor(max_workers=self.size) as pool:
+            futures = {pool.submit(function, argument): argument for argument in arguments}
+            try:
+                for future in as_completed(futures):
+                    yield futures[future], future.result()
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Process(Channel):
+    """A function that runs in a process of its own, and the channel to it."""
+
+    def __init__(self, body: Body, argument: object) -> None:
+        command, environment = python_process("-c", PROGRAM)
+        # its numbers need one thread
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        self._child = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**environment, **threads},
+            start_new_session=True,  # Ctrl-C is for this process alone
+        )
+        self._out: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._out.put((body, argument))
+        threading.Thread(target=self._write, name="to a worker", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """Number of the process."""
+        return self._child.pid
+
+    def send(self, message: object) -> None:
+        """Send a message."""
+        self._out.put(message)
+
+    def receive(self) -> Any:
+        """Return the next message; EOFError says how the process ended."""
+        assert self._child.stdout is not None
+        try:
+            return pickle.load(self._child.stdout)
+        except Exception:  # half a message can look like anything
+            self._child.stdout.close()
+            raise EOFError(_end_of(self._child)) from None
+
+    def close(self) -> None:
+        """End the process."""
+        self._child.kill()
+        self._child.wait()
+        self._out.put(_CLOSED)
+
+    def _write(self) -> None:
+        assert self._child.stdin is not None
+        with suppress(OSError), self._child.stdin as pipe:
+            while (message := self._out.get()) is not _CLOSED:
+                pipe.write(_pickled(message))
+                pipe.flush()
+
+
+def _pickled(message: object) -> bytes:
+    """Return a message as bytes.
+
+    A solver may add a cached property to the task while that is pickled; then it is done again.
+    """
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return pickle.dumps(message)
+        except RuntimeError:
+            continue
+    return pickle.dumps(message)
+
+
+def _end_of(child: subprocess.Popen[bytes]) -> str:
+    """Return, in words, how a process ended that has closed its pipe."""
+    code = child.wait()
+    return f"killed by signal {-code}" if code < 0 else f"ended with code {code}"
+
+
+class Pipes(Channel):
+    """A channel by standard input and output, in the process that runs the function."""
+
+    def __init__(self, incoming: IO[bytes], outgoing: IO[bytes]) -> None:
+        self._incoming, self._outgoing = incoming, outgoing
+        self._lock = threading.Lock()
+
+    def send(self, message: object) -> None:
+        """Send a message; the process ends if nobody listens any more."""
+        try:
+            with self._lock:
+                pickle.dump(message, self._outgoing)
+                self._outgoing.flush()
+        except OSError:
+            self.close()
+
+    def receive(self) -> Any:
+        """Return the next message."""
+        return pickle.load(self._incoming)
+
+    def close(self) -> None:
+        """End this process at once, whatever its threads do."""
+        os._exit(1)
+
+
+#: The program of a worker process: run the function that comes in, talk through the pipes.
+PROGRAM = f"from {__name__} import main; main()"
+
+
+def main() -> None:
+    """Run one function to its end; the process ends with it, and with its pipes."""
+    outgoing = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print must not come between messages
+    body, argument = pickle.load(sys.stdin.buffer)
+    body(argument, Pipes(sys.stdin.buffer, outgoing))
+    outgoing.flush()
+    os._exit(0)  # threads of HiGHS that do not listen are not waited for

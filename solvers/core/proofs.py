@@ -1,0 +1,568 @@
+"""Proofs of bounds on integer programs in safe arithmetic, as HiGHS is not believed.
+
+First its linear relaxation (`relax`, `dual_bound`, `refuted`). HiGHS's simplex gives a point,
+multipliers of rows and a basis; nothing of that is a proof. Two proofs follow from it.
+
+*Multipliers.* For any y, with side_i the lower side of row i where y_i > 0, its upper one where
+y_i < 0,
+
+    cost·x ≥ Σ_i y_i side_i + Σ_j min_{x_j in its box} (c_j − yᵀA_j) x_j
+
+for every x within rows and box. The right side is computed with all rounding counted against it,
+so it is a lower bound, however poor the multipliers are. The program's numbers count as exact.
+
+*Basis.* The basis of a small program is evaluated in rational numbers: exact point, exact bound.
+
+Then branch and bound (`check`), which proves or refutes a bound on a small integer program: a node
+is closed by propagation (`tighten`), by its multipliers, or, once all whole numbers are fixed, in
+rational numbers.
+
+References
+----------
+Neumaier and Shcherbina, "Safe bounds in linear and mixed-integer linear programming",
+Mathematical Programming 99 (2004).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+from fractions import Fraction
+
+import highspy
+import numpy as np
+
+from ...formulations.linear import Linear
+from ...formulations.linear_program import run_here
+from ...instances.common.arrays import Bools, Floats
+from .highs import load
+from .tighten import EPS, entries_of, tighten
+
+#: Largest system of equations that is solved in rational numbers.
+LARGEST_SYSTEM = 80
+
+#: By which share of its terms a row of a solution may be broken: rounding of sums.
+ROW_SLACK = 1e-12
+
+#: Distance from a whole number up to which a column of a relaxation counts as whole.
+WHOLE = 1e-6
+
+Row = dict[int, Fraction]
+
+
+@dataclass(frozen=True, eq=False)
+class ExactBasis:
+    """The point and the lower bound of a basis in rational numbers.
+
+    Parameters
+    ----------
+    x
+        The point, by column; None if it breaks a row or a bound.
+    bound
+        cost·x + offset is not below this for any x within rows and box; None if the basis gives
+        no bound.
+    """
+
+    x: list[Fraction] | None
+    bound: Fraction | None
+
+
+#: More than what products lose that are too small for floating point, all in all.
+UNDERFLOW = 1e-300
+
+#: Multipliers smaller than this count as 0, so that products stay above `UNDERFLOW`.
+LEAST_MULTIPLIER = 1e-100
+
+#: Passes over rows and columns that even out the size of entries.
+SCALINGS = 4
+
+#: Pivots after which a relaxation is given up.
+PIVOTS = 50_000
+
+
+@dataclass(frozen=True, eq=False)
+class LpRelaxation:
+    """HiGHS's answer to the relaxation of a program: point, multipliers and basis.
+
+    Parameters
+    ----------
+    x
+        Shape (n,): an optimal point; None if there is none.
+    multipliers
+        Shape (m,): duals of an optimal basis, or a dual ray where the rows contradict each other;
+        None if HiGHS has neither.
+    basic_columns, basic_rows
+        Shape (n,), (m,): what is in the last basis.
+    """
+
+    x: Floats | None
+    multipliers: Floats | None
+    basic_columns: Bools
+    basic_rows: Bools
+
+
+def relax(linear: Linear) -> LpRelaxation:
+    """Solve the relaxation of a minimisation, with entries scaled by powers of 2.
+
+    Raises
+    ------
+    SolverError
+        If HiGHS fails.
+    """
+    rows, columns = _scales(linear)
+    cost = linear.cost * columns
+    unit = _power(1.0 / np.abs(cost).max()) if cost.any() else np.float64(1.0)
+    matrix = linear.matrix.copy()
+    matrix.data = matrix.data * rows[matrix.indices] * np.repeat(columns, np.diff(matrix.indptr))
+    scaled = replace(
+        linear,
+        cost=cost * unit,
+        offset=0.0,
+        column_lower=linear.column_lower / columns,
+        column_upper=linear.column_upper / columns,
+        integer=np.zeros(len(columns), np.bool_),
+        matrix=matrix,
+        row_lower=linear.row_lower * rows,
+        row_upper=linear.row_upper * rows,
+    )
+    highs = load(
+        scaled,
+        {
+            "presolve": "off",
+            "solver": "simplex",
+            "primal_feasibility_tolerance": 1e-9,
+            "dual_feasibility_tolerance": 1e-9,
+            "simplex_iteration_limit": PIVOTS,
+        },
+    )
+    status, basis = run_here(highs), highs.getBasis()
+    basic = highspy.HighsBasisStatus.kBasic
+    x = multipliers = None
+    if status in (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kModelEmpty):
+        solution = highs.getSolution()
+        x = np.array(solution.col_value, dtype=np.float64) * columns
+        multipliers = np.array(solution.row_dual, dtype=np.float64) * rows / unit
+    elif status == highspy.HighsModelStatus.kInfeasible:
+        _, has_ray, ray = highs.getDualRay()
+        multipliers = np.array(ray, dtype=np.float64) * rows if has_ray else None
+    return LpRelaxation(
+        x,
+        multipliers,
+        np.array([s == basic for s in basis.col_status], dtype=np.bool_),
+        np.array([s == basic for s in basis.row_status], dtype=np.bool_),
+    )
+
+
+def _scales(linear: Linear) -> tuple[Floats, Floats]:
+    """Return powers of 2 that bring the entries near 1, by row and by column."""
+    matrix = linear.matrix.tocoo()
+    row, column = matrix.coords
+    rows, columns = np.zeros(matrix.shape[0]), np.zeros(matrix.shape[1])
+    some = matrix.data != 0
+    row, column = row[some], column[some]
+    size = np.log2(np.abs(matrix.data[some]))
+    for _ in range(SCALINGS):
+        for scale, index, other, at in ((rows, row, columns, column), (columns, column, rows, row)):
+            now = size + other[at]
+            top, low = np.full((2, len(scale)), -np.inf)
+            np.maximum.at(top, index, now)
+            np.maximum.at(low, index, -now)
+            used = np.isfinite(top)
+            scale[used] = (low[used] - top[used]) / 2
+    return np.exp2(np.rint(rows)), np.exp2(np.rint(columns))
+
+
+def _power(value: float) -> np.float64:
+    """Return the power of 2 nearest to a positive number."""
+    return np.float64(np.exp2(np.rint(np.log2(value))))
+
+
+def dual_bound(linear: Linear, multipliers: Floats) -> float:
+    """Return a lower bound on cost·x + offset for any x within the rows and the box.
+
+    Parameters
+    ----------
+    linear
+        A minimisation. Whole-number columns count as continuous.
+    multipliers
+        Shape (m,): cost per unit of each row, as HiGHS gives `row_dual`; any numbers are right,
+        those of an optimal solution of the relaxation give its objective.
+
+    Returns
+    -------
+    float
+        `-inf` where a column without a bound has a reduced cost of the wrong sign. (Where its cost
+        has the right sign, all multipliers are made smaller instead, until it is right.)
+
+    Raises
+    ------
+    ValueError
+        If the program maximises.
+    """
+    if linear.maximise:
+        raise ValueError("a program that maximises has no lower bound; negate its cost")
+    y = _usable(linear, multipliers)
+    with np.errstate(over="ignore", invalid="ignore"):
+        low, high = _reduced_costs(linear, y)
+        short = np.where(np.isinf(linear.column_upper) & (low < 0), -low, 0.0)
+        over = np.where(np.isinf(linear.column_lower) & (high > 0), high, 0.0)
+        excess = np.maximum(short, over)
+        if excess.any():
+            cost = np.where(short > 0, linear.cost, -linear.cost)[excess > 0].clip(0.0)
+            share = float((cost / (cost + excess[excess > 0])).min())
+            y = _usable(linear, y * (share * (1 - (len(y) + 8) * EPS)))
+            low, high = _reduced_costs(linear, y)
+        terms = np.concatenate([_at_sides(linear, y), _least_in_box(linear, low, high)])
+    if not np.isfinite(terms).all():
+        return -math.inf
+    total = math.fsum([linear.offset, *terms.tolist()])
+    error = EPS * math.fsum(np.abs(terms).tolist()) + UNDERFLOW
+    return math.nextafter(total - error, -math.inf)
+
+
+def refuted(linear: Linear, multipliers: Floats) -> bool:
+    """Return whether the multipliers prove that no x keeps the rows and the box (Farkas).
+
+    Parameters
+    ----------
+    multipliers
+        Shape (m,), such as HiGHS's dual ray.
+    """
+    nothing = replace(linear, cost=np.zeros(len(linear.cost)), offset=0.0, maximise=False)
+    return dual_bound(nothing, multipliers) > 0
+
+
+def _usable(linear: Linear, multipliers: Floats) -> Floats:
+    """Return the multipliers with 0 where they are too small, or their side is open."""
+    y = np.where(np.abs(multipliers) >= LEAST_MULTIPLIER, multipliers, 0.0)  # also where NaN
+    side = np.where(y > 0, linear.row_lower, linear.row_upper)
+    return np.where(np.isfinite(y) & np.isfinite(side), y, 0.0)
+
+
+def _reduced_costs(linear: Linear, y: Floats) -> tuple[Floats, Floats]:
+    """Return lower and upper bounds on the reduced costs c − yᵀA, by column."""
+    by_row = linear.matrix.T
+    size = abs(by_row) @ np.abs(y)
+    entries = np.diff(linear.matrix.indptr)
+    reduced = linear.cost - by_row @ y
+    error = (entries + 3) * EPS * (np.abs(linear.cost) + size) + UNDERFLOW
+    # Exact where no row plays a part.
+    error = np.where((abs(by_row) @ (y != 0).astype(np.float64)) > 0, error, 0.0)
+    return reduced - error, reduced + error
+
+
+def _at_sides(linear: Linear, y: Floats) -> Floats:
+    side = np.where(y > 0, linear.row_lower, linear.row_upper)
+    return np.where(y != 0, side, 0.0) * y
+
+
+def _least_in_box(linear: Linear, low: Floats, high: Floats) -> Floats:
+    """Return min d·x over d in [low, high] and x in the box, by column.
+
+    It is least at corners. An open end counts where d may have the wrong sign, as −inf.
+    """
+    least = np.full(len(low), np.inf)
+    for end, wrong in ((linear.column_lower, high > 0), (linear.column_upper, low < 0)):
+        closed = np.isfinite(end)
+        corner = np.where(closed, end, 0.0)
+        at_end = np.minimum(low * corner, high * corner)
+        least = np.minimum(least, np.where(closed, at_end, np.where(wrong, -np.inf, np.inf)))
+    return np.where(np.isposinf(least), 0.0, least)  # both ends open, d = 0
+
+
+def evaluate(linear: Linear, relaxation: LpRelaxation) -> ExactBasis | None:
+    """Return point and bound of a basis in rational numbers; None if too large or singular."""
+    tight = np.flatnonzero(~relaxation.basic_rows).tolist()
+    basic = np.flatnonzero(relaxation.basic_columns).tolist()
+    if relaxation.x is None or len(tight) != len(basic) or len(basic) > LARGEST_SYSTEM:
+        return None
+    by_row = linear.matrix.tocsr()
+    rows: list[Row] = [
+        {
+            int(j): Fraction(a)
+            for j, a in zip(
+                by_row.indices[by_row.indptr[i] : by_row.indptr[i + 1]],
+                by_row.data[by_row.indptr[i] : by_row.indptr[i + 1]].tolist(),
+                strict=True,
+            )
+            if a
+        }
+        for i in range(len(linear.row_lower))
+    ]
+    x = _point(linear, relaxation, rows, tight, basic)
+    y = _multipliers(linear, rows, tight, basic)
+    if x is None or y is None:
+        return None
+    return ExactBasis(
+        x=x if keeps(linear, rows, x) else None,
+        bound=_bound(linear, rows, dict(zip(tight, y, strict=True))),
+    )
+
+
+def keeps(linear: Linear, rows: list[Row], x: list[Fraction]) -> bool:
+    """Return whether a point is within rows and box."""
+    values = [sum((a * x[j] for j, a in row.items()), Fraction(0)) for row in rows]
+    sides = zip(linear.row_lower.tolist(), values, linear.row_upper.tolist(), strict=True)
+    ends = zip(linear.column_lower.tolist(), x, linear.column_upper.tolist(), strict=True)
+    return all(low <= value <= high for low, value, high in [*sides, *ends])
+
+
+def _point(
+    linear: Linear, relaxation: LpRelaxation, rows: list[Row], tight: list[int], basic: list[int]
+) -> list[Fraction] | None:
+    """Return the point where the tight rows hold as equations, other columns at an end."""
+    assert relaxation.x is not None
+    box = zip(linear.column_lower.tolist(), linear.column_upper.tolist(), strict=True)
+    x = [_nearer(value, *ends) for value, ends in zip(relaxation.x.tolist(), box, strict=True)]
+    among = set(basic)
+    system, right = [], []
+    for i in tight:
+        row = rows[i]
+        value = sum(a * relaxation.x[j] for j, a in row.items())
+        side = _nearer(float(value), float(linear.row_lower[i]), float(linear.row_upper[i]))
+        system.append({j: a for j, a in row.items() if j in among})
+        right.append(side - sum((a * x[j] for j, a in row.items() if j not in among), Fraction(0)))
+    solved = _solve(system, right)
+    if solved is None:
+        return None
+    for j, value in solved.items():
+        x[j] = value
+    return x
+
+
+def _nearer(value: float, low: float, high: float) -> Fraction:
+    """Return the nearer bound of a value; 0 without a bound."""
+    ends = [end for end in (low, high) if np.isfinite(end)]
+    return Fraction(min(ends, key=lambda end: abs(end - value), default=0.0))
+
+
+def _multipliers(
+    linear: Linear, rows: list[Row], tight: list[int], basic: list[int]
+) -> list[Fraction] | None:
+    """Return the multipliers of the tight rows that leave basic columns a reduced cost of 0."""
+    place = {i: k for k, i in enumerate(tight)}
+    system: dict[int, Row] = {j: {} for j in basic}
+    for i, k in place.items():
+        for j, a in rows[i].items():
+            if j in system:
+                system[j][k] = a
+    solved = _solve(list(system.values()), [Fraction(float(linear.cost[j])) for j in basic])
+    return None if solved is None else [solved[k] for k in range(len(tight))]
+
+
+def _bound(linear: Linear, rows: list[Row], y: dict[int, Fraction]) -> Fraction | None:
+    """Return the dual bound of `dual_bound` in rational numbers; None if it is −∞."""
+    total = Fraction(linear.offset)
+    reduced = [Fraction(c) for c in linear.cost.tolist()]
+    for i, multiplier in y.items():
+        side = float(linear.row_lower[i] if multiplier > 0 else linear.row_upper[i])
+        if not multiplier or not np.isfinite(side):
+            continue
+        total += multiplier * Fraction(side)
+        for j, a in rows[i].items():
+            reduced[j] -= multiplier * a
+    for j, d in enumerate(reduced):
+        end = float(linear.column_lower[j] if d > 0 else linear.column_upper[j])
+        if d:
+            if not np.isfinite(end):
+                return None
+            total += d * Fraction(end)
+    return total
+
+
+def _solve(system: list[Row], right: list[Fraction]) -> Row | None:
+    """Return the solution of as many equations as unknowns by elimination; None if singular."""
+    open_rows = [(dict(row), value) for row, value in zip(system, right, strict=True)]
+    done: list[tuple[int, Row, Fraction]] = []
+    while open_rows:
+        row, value = open_rows.pop(min(range(len(open_rows)), key=lambda i: len(open_rows[i][0])))
+        if not row:
+            return None
+        pivot = next(iter(row))
+        first = row.pop(pivot)
+        row = {j: a / first for j, a in row.items()}
+        value /= first
+        done.append((pivot, row, value))
+        for i, (other, edge) in enumerate(open_rows):
+            factor = other.pop(pivot, None)
+            if factor is None:
+                continue
+            for j, a in row.items():
+                left = other.get(j, Fraction(0)) - factor * a
+                if left:
+                    other[j] = left
+                else:
+                    other.pop(j, None)
+            open_rows[i] = (other, edge - factor * value)
+    x: Row = {}
+    for pivot, row, value in reversed(done):
+        x[pivot] = value - sum((a * x[j] for j, a in row.items()), Fraction(0))
+    return x
+
+
+class ProofOutcome(Enum):
+    """Outcome of a check of the claim that no solution has an objective below a target."""
+
+    PROVED = "proved"
+    REFUTED = "refuted"  # by a solution below the target, whose rows hold to `ROW_SLACK`
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, eq=False)
+class _Box:
+    """A node of the search: the program tightened to a box of the columns, and its relaxation."""
+
+    program: Linear
+    relaxation: LpRelaxation
+
+
+def check(
+    linear: Linear,
+    target: float,
+    *,
+    should_stop: Callable[[], bool] = lambda: False,
+    nodes: int = 2000,
+) -> ProofOutcome:
+    """Prove or refute that no solution has an objective below `target`.
+
+    Parameters
+    ----------
+    linear
+        A minimisation. Its numbers are taken at their word.
+    target
+        In the unit of the objective; `inf` asks whether there is any solution at all.
+    nodes
+        Relaxations after which the search gives up.
+
+    Returns
+    -------
+    ProofOutcome
+        Undecided if it gave up at a limit, or where numbers are too large for rational arithmetic.
+
+    Raises
+    ------
+    ValueError
+        If the program maximises.
+    """
+    if math.isinf(target) and target > 0:
+        linear = replace(linear, cost=np.zeros(len(linear.cost)), offset=0.0)
+    boxes = [(linear.column_lower, linear.column_upper)]
+    complete = True
+    for _ in range(nodes):
+        if not boxes:
+            return ProofOutcome.PROVED if complete else ProofOutcome.UNDECIDED
+        if should_stop():
+            return ProofOutcome.UNDECIDED
+        lower, upper = boxes.pop()
+        node = _node(linear, lower, upper, target)
+        if node is None:
+            continue
+        outcome = _check_node(linear, node, target)
+        if outcome is ProofOutcome.REFUTED:
+            return outcome
+        if outcome is ProofOutcome.UNDECIDED and not _branch(node, boxes):
+            complete = False
+    return ProofOutcome.UNDECIDED
+
+
+def _node(linear: Linear, lower: Floats, upper: Floats, target: float) -> _Box | None:
+    """Return the node of a box; None if the box has no solution below the target."""
+    program = tighten(replace(linear, column_lower=lower, column_upper=upper), target, exact=True)
+    return None if program is None else _Box(program, relax(program))
+
+
+def _check_node(linear: Linear, node: _Box, target: float) -> ProofOutcome:
+    """Check the claim within a box by its relaxation, rounded and exact."""
+    program, found = node.program, node.relaxation
+    if found.multipliers is not None:
+        if found.x is None and refuted(program, found.multipliers):
+            return ProofOutcome.PROVED
+        if found.x is not None and dual_bound(program, found.multipliers) >= target:
+            return ProofOutcome.PROVED
+    if found.x is None:
+        return ProofOutcome.UNDECIDED
+    x = np.where(linear.integer, np.round(found.x), found.x)
+    if (np.abs(x - found.x) > WHOLE).any():
+        return ProofOutcome.UNDECIDED
+    x = np.clip(x, program.column_lower, program.column_upper)
+    if _solves(linear, x, target):
+        return ProofOutcome.REFUTED
+    fixed = bool((program.column_lower == program.column_upper)[linear.integer].all())
+    if fixed:
+        return _check_exactly(linear, node, target)
+    rounded = _node(
+        linear,
+        np.where(linear.integer, x, linear.column_lower),
+        np.where(linear.integer, x, linear.column_upper),
+        target,
+    )
+    if rounded is not None and _check_node(linear, rounded, target) is ProofOutcome.REFUTED:
+        return ProofOutcome.REFUTED
+    return ProofOutcome.UNDECIDED
+
+
+def _check_exactly(linear: Linear, node: _Box, target: float) -> ProofOutcome:
+    """Check the claim in rational numbers, where only continuous columns are free."""
+    exact = evaluate(node.program, node.relaxation)
+    if exact is None:
+        return ProofOutcome.UNDECIDED
+    if exact.bound is not None and exact.bound >= target:
+        return ProofOutcome.PROVED
+    if exact.x is not None:
+        x = np.array([float(value) for value in exact.x])
+        if _solves(linear, x, target):
+            return ProofOutcome.REFUTED
+    return ProofOutcome.UNDECIDED
+
+
+def _solves(linear: Linear, x: Floats, target: float) -> bool:
+    """Return whether a point is a solution below the target, its rows to within `ROW_SLACK`."""
+    if (x < linear.column_lower).any() or (x > linear.column_upper).any():
+        return False
+    entries = entries_of(linear)
+    term = entries.value * x[entries.column]
+    value = np.bincount(entries.row, term, len(entries.lower))
+    size = np.bincount(entries.row, np.abs(term), len(entries.lower))
+    low, high = entries.lower, entries.upper
+    if (value < low - ROW_SLACK * np.maximum(size, np.abs(low))).any():
+        return False
+    if (value > high + ROW_SLACK * np.maximum(size, np.abs(high))).any():
+        return False
+    terms = zip(linear.cost.tolist(), x.tolist(), strict=True)
+    objective = sum((Fraction(c) * Fraction(v) for c, v in terms if c), Fraction(linear.offset))
+    return objective < target
+
+
+def _branch(node: _Box, boxes: list[tuple[Floats, Floats]]) -> bool:
+    """Split the box of a node at the most fractional column; False if nothing can be split.
+
+    The part nearest to the relaxation comes next.
+    """
+    program = node.program
+    lower, upper = program.column_lower, program.column_upper
+    free = np.flatnonzero(program.integer & (lower < upper))
+    if not len(free):
+        return False
+    if node.relaxation.x is None:
+        ends = np.where(np.isfinite(lower), lower, np.where(np.isfinite(upper), upper, 0.0))
+        middle = np.where(np.isfinite(lower) & np.isfinite(upper), (lower + upper) / 2, ends)
+        x = np.floor(middle)
+    else:
+        x = np.clip(node.relaxation.x, lower, upper)
+    distance = np.abs(x - np.round(x))[free]
+    j = int(free[distance.argmax()])
+    value = float(x[j])
+    if distance.max() > WHOLE:
+        parts = [(lower[j], math.floor(value)), (math.ceil(value), upper[j])]
+        parts.sort(key=lambda part: min(abs(end - value) for end in part), reverse=True)
+    else:
+        here = float(np.round(value))
+        parts = [(lower[j], here - 1), (here + 1, upper[j]), (here, here)]
+    for low, high in parts:
+        if low <= high:
+            new_lower, new_upper = lower.copy(), upper.copy()
+            new_lower[j], new_upper[j] = low, high
+            boxes.append((new_lower, new_upper))
+    return True

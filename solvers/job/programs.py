@@ -1,0 +1,62 @@
+"""Small programs solved in the caller's thread, many in a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import highspy
+import numpy as np
+
+from ...formulations.linear import Linear
+from ...instances import StagecutError
+from ...instances.common.arrays import Floats
+from ..core.highs import load
+
+
+@dataclass(frozen=True, eq=False)
+class ProgramEnd:
+    """How a program ended.
+
+    Parameters
+    ----------
+    bound
+        No solution is below; infinite if there is none.
+    x
+        The best solution, if one was found.
+    value
+        Its objective.
+    """
+
+    bound: float
+    x: Floats | None
+    value: float
+
+
+def solve_program(linear: Linear, seconds: float, *, relaxed: bool = False) -> ProgramEnd:
+    """Solve a program, or its relaxation, within so many seconds.
+
+    Raises
+    ------
+    StagecutError
+        If HiGHS refuses it.
+    """
+    if relaxed:
+        linear = replace(linear, integer=np.zeros(len(linear.cost), np.bool_))
+    highs = load(linear, {"threads": 1, "mip_rel_gap": 1e-6, "time_limit": max(0.01, seconds)})
+    if highs.run() == highspy.HighsStatus.kError:
+        highs.setOptionValue("threads", 0)
+        highs.run()
+    status, ends = highs.getModelStatus(), highspy.HighsModelStatus
+    if status in (ends.kInfeasible, ends.kUnboundedOrInfeasible):
+        return ProgramEnd(np.inf, None, np.inf)
+    info = highs.getInfo()
+    found = status == ends.kOptimal or info.primal_solution_status == 2
+    x = np.array(highs.getSolution().col_value) if found else None
+    value = float(info.objective_function_value) if found else np.inf
+    if relaxed:
+        if status != ends.kOptimal:
+            return ProgramEnd(-np.inf, None, np.inf)
+        return ProgramEnd(value, x, value)
+    if status not in (ends.kOptimal, ends.kTimeLimit):
+        raise StagecutError(f"HiGHS ended with {highs.modelStatusToString(status)!r}")
+    return ProgramEnd(float(info.mip_dual_bound), x, value)

@@ -1,0 +1,365 @@
+"""The search for the best layout of a training job: bounds for all points, programs for few.
+
+Every outer point has a bound from memory and work. The search keeps the points in the order of
+their bounds and always looks at the lowest one: first it solves the relaxation of its program, then
+the program itself, in which a better plan than the best known is asked for. A solution is judged by
+the estimate; its longest path joins the program, until there is no better solution: the point is
+refuted. So the least bound that is left is a bound for every plan of the declared space.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+import numpy as np
+
+from ...formulations.job.bounds import FirstBounds, first_bounds
+from ...formulations.job.memory import MemoryRows, memory_rows
+from ...formulations.job.paths import JobPaths
+from ...formulations.job.program import PointCosts, ProgramBuilder, point_costs, stage_range
+from ...formulations.job.rates import Rates, rates
+from ...formulations.job.space import JobSpace
+from ...instances.common.arrays import Floats
+from ...instances.costs.layers import LayerPrices
+from ...instances.costs.layout import Layout
+from ...instances.costs.stages import stage_times
+from .programs import solve_program
+
+#: Seconds of an iteration under each of some layouts; infinite where one does not fit.
+Judge = Callable[[Sequence[Layout]], Floats]
+
+#: Points whose plans with even stages are judged before any program, and at a time.
+FIRST_PLANS, AT_ONCE = 256, 64
+#: Seconds for one program of a point at most.
+PROGRAM_S = 20.0
+#: Relaxations of a point at most, each with the longest path of the one before; and how near the
+#: longest path must come to those that are there.
+RELAXED_ROUNDS, CLOSE = 12, 2e-4
+#: Solutions of one point's program at most.
+ROUNDS = 40
+
+
+class Reason(StrEnum):
+    """Why a point holds no better plan than the best, or that this is not known."""
+
+    CAPACITY = "capacity"
+    WORK = "work"
+    RELAXATION = "relaxation"
+    EXHAUSTED = "exhausted"
+    PROGRAM = "program"
+    OPEN = "open"
+
+
+@dataclass(frozen=True)
+class JobProgress:
+    """What a search knows: seconds of the best plan, bound for all, points left below it."""
+
+    seconds: float
+    bound: float
+    left: int
+
+
+@dataclass
+class JobSearch:
+    """What a search has found.
+
+    Parameters
+    ----------
+    space, prices, judge
+        What is searched.
+    gap
+        Relative gap at which to stop.
+    deadline
+        `time.monotonic()` at which to stop.
+    on_progress
+        Told of better plans and bounds.
+    best, seconds
+        The best plan and its seconds.
+    bound
+        Shape (points,): no plan at a point is faster.
+    reason
+        Of each point, why.
+    tried
+        Judged plans by seconds.
+    """
+
+    space: JobSpace
+    prices: LayerPrices
+    judge: Judge
+    gap: float
+    deadline: float
+    on_progress: Callable[[JobProgress], None] | None = None
+    best: Layout | None = None
+    seconds: float = np.inf
+    bound: Floats = field(default_factory=lambda: np.zeros(0))
+    reason: list[Reason] = field(default_factory=list)
+    tried: dict[Layout, float] = field(default_factory=dict)
+    solved: int = 0
+    relaxed: int = 0
+
+    @property
+    def threshold(self) -> float:
+        """Seconds from which on a plan is no improvement worth finding."""
+        return self.seconds * (1 - self.gap)
+
+    @property
+    def least_bound(self) -> float:
+        """No plan of the space is faster."""
+        return float(min(self.bound.min(), self.seconds))
+
+    @property
+    def stopped(self) -> bool:
+        """Whether time is up."""
+        return time.monotonic() >= self.deadline
+
+    def consider(self, layouts: Sequence[Layout]) -> Floats:
+        """Judge plans and keep the best; return their seconds."""
+        found = self.judge(layouts)
+        for layout, seconds in zip(layouts, found.tolist(), strict=True):
+            if np.isfinite(seconds):
+                self.tried[layout] = seconds
+            if seconds < self.seconds:
+                self.best, self.seconds = layout, seconds
+                self.say()
+        return found
+
+    def say(self) -> None:
+        """Tell of the state."""
+        if self.on_progress is not None:
+            left = int((self.bound < self.threshold).sum())
+            self.on_progress(JobProgress(self.seconds, self.least_bound, left))
+
+
+def search_job(
+    space: JobSpace,
+    prices: LayerPrices,
+    judge: Judge,
+    *,
+    gap: float,
+    deadline: float,
+    on_progress: Callable[[JobProgress], None] | None = None,
+) -> JobSearch:
+    """Search a space until no point can hold a plan better than the best by more than `gap`.
+
+    Parameters
+    ----------
+    judge
+        Seconds of plans, infinite where one does not fit.
+    gap
+        Relative.
+    deadline
+        `time.monotonic()` at which the search ends with what it has.
+    on_progress
+        Told of better plans.
+    """
+    search = JobSearch(space, prices, judge, gap, deadline, on_progress)
+    table = rates(space, prices)
+    first = first_bounds(space, table, prices)
+    search.bound = first.seconds.copy()
+    search.reason = [Reason.CAPACITY if not fits else Reason.WORK for fits in first.fits]
+    _first_plans(search, table, first)
+    _best_first(search, table, first)
+    search.say()
+    return search
+
+
+def _first_plans(search: JobSearch, table: Rates, first: FirstBounds) -> None:
+    """Judge plans with even stages at the most promising points."""
+    order = np.argsort(first.seconds, kind="stable")
+    order = order[np.isfinite(first.seconds[order])]
+    for start in range(0, FIRST_PLANS, AT_ONCE):
+        points = order[start : start + AT_ONCE]
+        points = points[first.seconds[points] < search.seconds]
+        if not len(points) or search.stopped:
+            return
+        search.consider([even_plan(search.space, table, int(point)) for point in points])
+    while not np.isfinite(search.seconds) and len(order) > FIRST_PLANS and not search.stopped:
+        order = order[AT_ONCE:]
+        search.consider([even_plan(search.space, table, int(p)) for p in order[:AT_ONCE]])
+
+
+def even_plan(space: JobSpace, table: Rates, point: int) -> Layout:
+    """Return a point with stages of even work, and as little recomputation as memory asks for."""
+    layout, i = space.layout(point), int(space.setting[point])
+    types = np.array(space.model.types_of_layers[: space.model.layers])
+    counts = _even_stages(space, table, i, layout)
+    layout = replace(layout, stage_layers=counts)
+    if not space.job.counts_layers(layout.recompute):
+        return layout
+    rows = memory_rows(space, table, point)
+    edges = np.cumsum([0, *counts])
+    again = [0] * layout.stages
+    for k in range(layout.pipeline):
+        own = layout.rank_stages(k)
+        for rank, count in _recomputed(rows, k, [types[edges[s] : edges[s + 1]] for s in own]):
+            again[own[rank]] = count
+    return replace(layout, recompute_layers=tuple(again))
+
+
+def _even_stages(space: JobSpace, table: Rates, i: int, layout: Layout) -> tuple[int, ...]:
+    """Return layers of each stage so that the longest stage is as short as can be, greedily."""
+    types = np.array(space.model.types_of_layers[: space.model.layers])
+    each = table.passes[i, types, :2].sum(axis=1)
+    ends = table.ends[i, :, :2].sum(axis=1)
+    stages = layout.stages
+    least, most = stage_range(space.model, layout)
+    total = np.concatenate(([0.0], np.cumsum(each))) + ends[0]
+    whole = total[-1] + ends[1]
+    cuts = [int(np.abs(total - whole * (s + 1) / stages).argmin()) for s in range(stages - 1)]
+    edges = [0, *cuts, len(types)]
+    for s in range(1, stages):
+        edges[s] = min(max(edges[s], edges[s - 1] + least[s - 1]), edges[s - 1] + most[s - 1])
+    for s in range(stages - 1, 0, -1):
+        edges[s] = max(min(edges[s], edges[s + 1] - least[s]), edges[s + 1] - most[s])
+    return tuple(np.diff(edges).tolist())
+
+
+def _recomputed(rows: MemoryRows, rank: int, stages: Sequence[Floats]) -> Iterator[tuple[int, int]]:
+    """Yield for each stage of a rank how many of its layers must be recomputed.
+
+    Parameters
+    ----------
+    stages
+        Layer types of each stage's layers.
+    """
+    needed = rows.fixed[rank]
+    flight = rows.flight[rank]
+    every = np.concatenate(list(stages)).astype(int)
+    for a, own in zip(flight, stages, strict=True):
+        needed += float((rows.state + a * rows.kept)[own.astype(int)].sum())
+    last = rank == len(rows.fixed) - 1
+    work = rows.working[every].max(initial=0.0)
+    over = needed + max(work, rows.loss if last else 0.0) - rows.limit
+    left = [len(own) for own in stages]
+    counts = [0] * len(stages)
+    if over > 0 and len(every):
+        heaviest = rows.saved[every].max()
+        over = max(over, needed + work + (heaviest if work else 0.0) - rows.limit)
+    while over > 0:
+        open_stages = [j for j in range(len(stages)) if counts[j] < left[j]]
+        if not open_stages:
+            break
+        j = max(open_stages, key=lambda one: flight[one])
+        over -= flight[j] * rows.saved[int(stages[j][counts[j]])]
+        counts[j] += 1
+    yield from enumerate(counts)
+
+
+def _best_first(search: JobSearch, table: Rates, first: FirstBounds) -> None:
+    """Look at the point with the least bound, again and again, until none is below."""
+    queue = [(float(first.seconds[p]), 0, int(p)) for p in np.flatnonzero(first.fits)]
+    heapq.heapify(queue)
+    points = _Points(search, table)
+    while queue and not search.stopped:
+        bound, stage, point = heapq.heappop(queue)
+        if bound >= search.threshold:
+            return
+        if stage == 0:
+            bound = max(bound, points.relax(point))
+            search.relaxed += 1
+            search.bound[point] = bound
+            search.reason[point] = Reason.RELAXATION
+            if np.isfinite(bound):
+                heapq.heappush(queue, (bound, 1, point))
+        else:
+            bound, reason = points.solve(point)
+            search.solved += 1
+            search.bound[point], search.reason[point] = max(search.bound[point], bound), reason
+
+
+class _Points:
+    """Programs of points, which share the paths of their schedules."""
+
+    def __init__(self, search: JobSearch, table: Rates) -> None:
+        self.search, self.table = search, table
+        self.paths: dict[tuple[object, ...], JobPaths] = {}
+        self.costs: dict[int, PointCosts] = {}
+
+    def builder(self, point: int) -> tuple[ProgramBuilder, JobPaths]:
+        """Return what a point's program is built from."""
+        space, prices = self.search.space, self.search.prices
+        if point not in self.costs:
+            self.costs[point] = point_costs(space, point, prices)
+        costs = self.costs[point]
+        layout = costs.layout
+        builder = ProgramBuilder(space, self.table, costs, point, prices)
+        key = (layout.schedule, layout.pipeline, layout.chunks, layout.microbatches)
+        if key not in self.paths:
+            self.paths[key] = JobPaths(*key)
+        paths = self.paths[key]
+        if not paths.found:
+            share = self.table.count / self.table.count.sum()
+            mean = share @ self.table.passes[builder.i]
+            even = np.array(layout.layers_of_stages(space.model.layers))[:, None] * mean
+            paths.begin(even + builder.ends, costs.message)
+        return builder, paths
+
+    def relax(self, point: int) -> float:
+        """Return the relaxation's optimum; infinite if no plan is below the threshold."""
+        builder, paths = self.builder(point)
+        value = -np.inf
+        for _ in range(RELAXED_ROUNDS):
+            program = builder.program(paths, self.search.threshold)
+            left = self.search.deadline - time.monotonic()
+            end = solve_program(program.linear, left, relaxed=True)
+            value = max(value, end.bound)
+            if end.x is None:
+                break
+            seconds = paths.longest(builder.seconds(end.x), builder.costs.message)
+            if seconds <= end.x[builder.t] * (1 + CLOSE):
+                break
+        return value
+
+    def solve(self, point: int) -> tuple[float, Reason]:
+        """Return a bound of a point, and why; better plans go to the search."""
+        search = self.search
+        if search.space.pipeline[point] == 1:
+            return self.solve_one_stage(point), Reason.EXHAUSTED
+        bound = -np.inf
+        for _ in range(ROUNDS):
+            builder, paths = self.builder(point)
+            program = builder.program(paths, search.threshold)
+            left = min(PROGRAM_S, search.deadline - time.monotonic())
+            if left <= 0:
+                break
+            end = solve_program(program.linear, left)
+            bound = max(bound, min(end.bound, search.threshold))
+            if end.bound >= search.threshold * (1 - 1e-7):
+                return bound, Reason.PROGRAM
+            if end.x is None:
+                break
+            plan = program.plan(builder.layout, end.x)
+            search.consider([plan])
+            stages = stage_times(plan, search.prices)
+            passes = np.array([[s.forward, s.backward, s.weights] for s in stages])
+            known = len(paths.found)
+            paths.around(passes, builder.costs.message)
+            if len(paths.found) == known:
+                break  # the program cannot tell this plan from a better one
+        return bound, Reason.OPEN
+
+    def solve_one_stage(self, point: int) -> float:
+        """Return the seconds of the best plan without a pipeline, where recomputed layers are open.
+
+        The more of them, the longer a plan takes and the fewer bytes it needs, so that the least
+        number which fits is the best; it is found by halving.
+        """
+        layout = self.search.space.layout(point)
+        if not self.search.space.job.counts_layers(layout.recompute):
+            return float(self.search.consider([layout])[0])
+        fewest, most = -1, self.search.space.model.layers  # the first does not fit
+        best = np.inf
+        while most - fewest > 1 or not np.isfinite(best):
+            middle = most if not np.isfinite(best) else (fewest + most) // 2
+            seconds = self.search.consider([replace(layout, recompute_layers=middle)])[0]
+            if np.isfinite(seconds):
+                best, most = float(seconds), middle
+            elif middle == self.search.space.model.layers:
+                return np.inf
+            else:
+                fewest = middle
+        return best

@@ -1,1 +1,0 @@
-"""Latency of graphs that are a series of regions: a bound and plans, near-linear in size."""

@@ -1,0 +1,88 @@
+"""The page of benchmarks is what its tables make it, and decisions are short and found."""
+
+from __future__ import annotations
+
+import csv
+import re
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+
+import pytest
+from project import ROOT
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import page
+import results
+
+TABLES = sorted(path.stem for path in results.RESULTS.glob("*.csv"))
+DECISIONS = ROOT / "docs" / "decisions"
+#: What each page of a decision says.
+PARTS = ("Asked", "Decided")
+
+
+def test_the_page_is_made_of_its_tables() -> None:
+    assert page.page() == page.PAGE.read_text(encoding="utf-8"), "run make benchmarks-page"
+
+
+def test_every_table_is_on_the_page() -> None:
+    named = set(re.findall(r"`([\w-]+)\.csv`", page.PAGE.read_text(encoding="utf-8")))
+    ablations = {name for name in TABLES if name.startswith("ablation-")}
+    assert named == set(TABLES) - ablations
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES if not name.startswith("ablation-")])
+def test_every_row_has_its_origin(name: str) -> None:
+    with (results.RESULTS / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file)
+    assert tuple(header[-len(results.ORIGIN) :]) == results.ORIGIN
+    assert rows
+    for row in rows:
+        origin = dict(zip(results.ORIGIN, row[-len(results.ORIGIN) :], strict=True))
+        assert re.fullmatch(r"[0-9a-f]{7,}(-dirty)?", origin["revision"])
+        assert date.fromisoformat(origin["date"])
+        assert "cores" in origin["machine"]
+        assert origin["versions"].startswith("Python 3.")
+
+
+def test_results_are_read_from_a_printed_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed = (
+        "text\n\n| a | b |\n|---|--:|\n| x | 1 |\n| y |  |\n\n| b | a |\n|---|---|\n| z | 2 |\n"
+    )
+    assert results.markdown(printed) == [["x", "1"], ["y", ""], ["z", "2"]]
+    monkeypatch.setattr(results, "RESULTS", tmp_path)
+    monkeypatch.setattr(results, "origin", lambda seed: dict.fromkeys(results.ORIGIN, seed))
+    results.write("new", [{"a": "x", "b": "1"}], "7")
+    results.write("new", [{"a": "y", "b": ""}], "8", add=True)
+    assert [(row["a"], row["b"], row["seed"]) for row in results.read("new")] == [
+        ("x", "1", "7"),
+        ("y", "", "8"),
+    ]
+
+
+def test_a_table_of_other_columns_is_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / "results.py", "training"],
+        input="| a |\n|---|\n| 1 |\n",
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "training.csv has 9 columns" in done.stderr
+
+
+def test_decisions_are_short_and_in_the_index_and_the_navigation() -> None:
+    pages = sorted(path.name for path in DECISIONS.glob("*.md"))
+    index = (DECISIONS / "index.md").read_text(encoding="utf-8")
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    for name in pages:
+        assert f"decisions/{name}" in site
+        if name != "index.md":
+            assert f"({name})" in index
+            lines = (DECISIONS / name).read_text(encoding="utf-8").splitlines()
+            assert len(lines) <= 60
+            assert lines[0].endswith("?")
+            assert all(any(line.startswith(f"**{part}.**") for line in lines) for part in PARTS)

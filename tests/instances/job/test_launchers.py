@@ -1,0 +1,112 @@
+"""What launchers can run, against what their documentation says of single settings."""
+
+import pytest
+
+from stagecut.instances import InputError
+from stagecut.instances.costs.layout import JobSchedule, Layout
+from stagecut.instances.job.launchers import LAUNCHERS, runs
+from stagecut.runtime.export.registry import LAUNCHERS as EXPORTED
+
+#: One layout that each launcher runs, with as much of what it can do as goes together.
+RUN = {
+    "megatron": Layout(
+        tensor=4, sequence_parallel=True, context=2, pipeline=4, chunks=3, data=2, expert=8,
+        expert_tensor=2, zero=1, shard_group=2, schedule="interleaved",
+        recompute={"moe_act", "layernorm"}, recipe="megatron-fp8", offload_optimizer=0.5,
+    ),
+    "torchtitan": Layout(
+        tensor=4, sequence_parallel=True, context=2, context_kind="all-gather", pipeline=2,
+        data=8, expert=8, zero=3, shard_group=4, schedule="zb-h1", recompute={"op"},
+        recipe="fsdp-fp8", software="torchtitan",
+    ),
+    "deepspeed": Layout(
+        tensor=4, pipeline=2, data=4, zero=1, recompute={"full"}, recipe="deepspeed-bf16",
+        offload_optimizer=1.0,
+    ),
+    "stagecut": Layout(
+        tensor=2, sequence_parallel=True, context=2, context_kind="all-gather", pipeline=3,
+        chunks=2, data=2, zero=1, schedule="interleaved", recompute={"full"}, recompute_layers=1,
+        recipe="fp32",
+    ),
+}  # fmt: skip
+
+
+def test_each_launcher_runs_a_layout_of_its_own():
+    assert set(RUN) == set(LAUNCHERS) - {"any"}  # which is none
+    assert {name: runs(name, layout) for name, layout in RUN.items()} == dict.fromkeys(RUN)
+
+
+#: Layouts that a launcher has no setting for, and the first word of the reason.
+REFUSED = [
+    ("megatron", {"pipeline": 2, "schedule": "gpipe"}, "schedule: gpipe"),
+    ("megatron", {"pipeline": 2, "schedule": "zb-h1"}, "schedule: zb-h1"),
+    ("megatron", {"pipeline": 2, "data": 2, "zero": 2}, "zero: 2 in a pipeline"),
+    ("megatron", {"pipeline": 2, "data": 2, "zero": 3}, "zero: 3 in a pipeline"),
+    ("megatron", {"recompute": {"op"}}, "recompute: op"),
+    ("megatron", {"recompute": {"full", "mlp"}}, "recompute: full, mlp"),
+    ("megatron", {"recompute": {"mlp"}, "recompute_layers": 2}, "recompute_layers: 2"),
+    ("megatron", {"tensor": 2, "data": 2, "expert": 4}, "expert: 4 beside tensor 2"),
+    ("megatron", {"offload_weights": 0.5}, "offload_weights: 0.5"),
+    ("megatron", {"context": 8, "sequence": 2056}, "sequence: 2056 tokens in 16 parts"),
+    (
+        "torchtitan",
+        {"context": 2, "tensor": 2, "sequence_parallel": True, "sequence": 2052},
+        "sequence: 2052 tokens in 8 parts",
+    ),
+    (
+        "deepspeed",
+        {"context": 8, "context_kind": "all-to-all", "sequence": 2052},
+        "sequence: 2052 tokens in 8 parts",
+    ),
+    ("torchtitan", {"data": 8, "zero": 1}, "zero: 1"),
+    ("torchtitan", {"context": 2, "context_kind": "all-to-all"}, "context_kind: all-to-all"),
+    ("torchtitan", {"data": 4, "expert_tensor": 2}, "expert_tensor: 2"),
+    ("torchtitan", {"recompute": {"mlp"}}, "recompute: mlp"),
+    ("torchtitan", {"recompute": {"full"}, "recompute_layers": 1}, "recompute_layers: 1"),
+    ("torchtitan", {"recipe": "megatron-fp8-block"}, "recipe: products in fp8-block"),
+    ("torchtitan", {"offload_activations": 1.0}, "offload_activations: 1"),
+    ("deepspeed", {"pipeline": 2, "data": 2, "zero": 2}, "zero: 2 in a pipeline"),
+    ("deepspeed", {"pipeline": 2, "chunks": 2, "schedule": "interleaved"}, "schedule: interl"),
+    ("deepspeed", {"tensor": 2, "sequence_parallel": True}, "sequence_parallel: True"),
+    ("deepspeed", {"context": 2}, "context_kind: ring"),
+    ("deepspeed", {"tensor": 2, "context": 2, "context_kind": "all-to-all"}, "context: 2"),
+    ("deepspeed", {"pipeline": 2, "context": 2, "context_kind": "all-to-all"}, "context: 2"),
+    ("deepspeed", {"data": 8, "zero": 2, "shard_group": 4}, "shard_group: 4 with ZeRO 2"),
+    ("deepspeed", {"tensor": 2, "data": 2, "expert": 4}, "expert: 4 beside tensor 2"),
+    ("deepspeed", {"recipe": "megatron-fp8"}, "recipe: products in fp8"),
+    ("stagecut", {"pipeline": 2, "data": 2, "zero": 3}, "zero: 3 in a pipeline"),
+    ("stagecut", {"context": 2}, "context_kind: ring"),
+    ("stagecut", {"data": 4, "tensor": 2, "expert": 4}, "expert: 4 beside tensor 2"),
+    ("stagecut", {"recompute": {"core_attn"}}, "recompute: core_attn"),
+    ("stagecut", {"recompute": {"mlp"}, "recompute_layers": 1}, "recompute_layers: 1"),
+]
+
+
+@pytest.mark.parametrize(("launcher", "changes", "reason"), REFUSED)
+def test_what_a_launcher_lacks_is_said_in_one_line(launcher, changes, reason):
+    found = runs(launcher, Layout(**{"recipe": LAUNCHERS[launcher].recipe, **changes}))
+    assert found is not None
+    assert found.startswith(reason), found
+    assert "\n" not in found
+    assert f"; {launcher} has " in found
+
+
+def test_one_rank_has_no_schedule():
+    one = Layout(schedule="gpipe", data=8)
+    assert [runs(name, one) for name in LAUNCHERS] == [None] * len(LAUNCHERS)
+
+
+@pytest.mark.parametrize("name", sorted(set(LAUNCHERS) & set(EXPORTED)))
+def test_what_is_exported_is_run(name):
+    for schedule in EXPORTED[name].schedules:
+        assert JobSchedule(schedule) in LAUNCHERS[name].schedules
+
+
+def test_the_own_launcher_has_the_schedules_that_it_runs():
+    chain = pytest.importorskip("stagecut.runtime.execution.chain")
+    assert set(LAUNCHERS["stagecut"].schedules) == set(chain.SYNCHRONOUS)
+
+
+def test_an_unknown_launcher_is_refused():
+    with pytest.raises(InputError, match='launcher: "slurm" is not one of megatron, '):
+        runs("slurm", Layout())

@@ -1,0 +1,228 @@
+"""Training jobs by layouts, on FSDP2, DTensor and torch's schedules, equal to one process."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stagecut import InputError, Layout
+
+torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
+
+from job_cases import (  # noqa: E402
+    BATCH,
+    PLAN,
+    TOKENS,
+    alone,
+    collectives,
+    job_rank,
+    make_transformer,
+    run_rank,
+)
+from ranks import launched, on_ranks  # noqa: E402
+
+from stagecut.runtime.execution.job.parallelize import (  # noqa: E402
+    ParallelizePlan,
+    check_patterns,
+    check_runs,
+    stage_modules,
+)
+from stagecut.runtime.execution.job.run import stage_ranks  # noqa: E402
+
+#: Layout, options, and forward passes of blocks in a step of rank 0.
+Case = tuple[dict[str, Any], dict[str, Any], int]
+
+TWO: dict[str, Case] = {
+    "replicas": ({"data": 2}, {}, 16),
+    "zero 1": ({"data": 2, "zero": 1, "recompute": "full", "recompute_layers": 3}, {}, 28),
+    "zero 2": ({"data": 2, "zero": 2, "microbatch": 2}, {"tied": True}, 8),
+    "zero 3": ({"data": 2, "zero": 3, "microbatch": 2, "recompute": "full"}, {"tied": True}, 16),
+    "tensor": ({"tensor": 2, "microbatch": 4}, {}, 8),
+    "sequence": (
+        {"tensor": 2, "sequence_parallel": True, "microbatch": 4, "recompute": "op"},
+        {"tied": True},
+        16,
+    ),
+    "keys and values gathered": (
+        {"context": 2, "context_kind": "all-gather", "zero": 3, "microbatch": 4},
+        {"placed": True},
+        8,
+    ),
+    "experts": (
+        {"data": 2, "expert": 2, "zero": 2, "microbatch": 2, "recompute": "full"},
+        {"experts": True},
+        16,
+    ),
+    "1f1b, uneven": ({"pipeline": 2, "microbatch": 2, "stage_layers": (1, 3)}, {"tied": True}, 4),
+    "zb-h1": ({"pipeline": 2, "microbatch": 2, "schedule": "zb-h1", "recompute": "mlp"}, {}, 8),
+    "interleaved": (
+        {"pipeline": 2, "chunks": 2, "microbatch": 2, "schedule": "interleaved"}, {}, 8
+    ),
+    "dualpipe-v": (
+        {"pipeline": 2, "chunks": 2, "microbatch": 2, "zero": 3}, {"schedule": "dualpipe-v"}, 8
+    ),
+}  # fmt: skip
+FOUR: dict[str, Case] = {
+    "fsdp, tensor": (
+        {"data": 2, "tensor": 2, "sequence_parallel": True, "zero": 3, "microbatch": 2},
+        {"tied": True},
+        8,
+    ),
+    "pipeline, fsdp": ({"pipeline": 2, "data": 2, "zero": 3, "microbatch": 2}, {"tied": True}, 4),
+    "pipeline, tensor, recomputation by layer": (
+        {"pipeline": 2, "tensor": 2, "sequence_parallel": True, "microbatch": 2,
+         "recompute": "full", "recompute_layers": (1, 0)},
+        {"tied": True},
+        12,
+    ),
+    "zb-v, tensor": (
+        {"pipeline": 2, "tensor": 2, "chunks": 2, "microbatch": 2}, {"schedule": "zb-v"}, 8
+    ),
+    "heads exchanged, pipeline": (
+        {"context": 2, "context_kind": "all-to-all", "pipeline": 2, "microbatch": 4,
+         "recompute": "full"},
+        {"placed": True},
+        8,
+    ),
+    "keys and values gathered, tensor": (
+        {"context": 2, "context_kind": "all-gather", "tensor": 2, "sequence_parallel": True,
+         "microbatch": 4},
+        {"tied": True},
+        8,
+    ),
+    "experts, fsdp": (
+        {"data": 4, "expert": 2, "zero": 3, "microbatch": 2}, {"experts": True}, 4
+    ),
+    "experts, pipeline": (
+        {"data": 2, "expert": 2, "pipeline": 2, "microbatch": 2}, {"experts": True}, 4
+    ),
+    "replicated shards": ({"data": 4, "zero": 3, "shard_group": 2, "microbatch": 2}, {}, 4),
+}  # fmt: skip
+
+
+@cache
+def ran(world: int) -> list[list[dict[str, Any]]]:
+    """Run all cases of so many processes; return what each process has of each."""
+    cases = [(fields, options) for fields, options, _ in (TWO if world == 2 else FOUR).values()]
+    done: list[list[dict[str, Any]]] = on_ranks(world, job_rank, cases)
+    return done
+
+
+@cache
+def expected(tied: bool, placed: bool = False, experts: bool = False) -> dict[str, Any]:
+    return alone(tied, placed, experts)
+
+
+@pytest.mark.parametrize(
+    ("world", "name"), [*((2, name) for name in TWO), *((4, name) for name in FOUR)], ids=str
+)
+def test_it_trains_as_one_process_does(world: int, name: str) -> None:
+    cases = TWO if world == 2 else FOUR
+    _, options, passes = cases[name]
+    wanted = expected(*(options.get(name, False) for name in ("tied", "placed", "experts")))
+    found = [rank[list(cases).index(name)] for rank in ran(world)]
+    names: set[str] = set()
+    for rank in found:
+        assert rank["losses"] == pytest.approx(wanted["losses"], rel=1e-5)
+        assert rank["norms"] == pytest.approx(wanted["norms"], rel=1e-5)
+        for key, gradient in rank["gradients"].items():
+            exact = wanted["gradients"][key]
+            assert (gradient - exact).norm() <= 1e-5 * exact.norm(), key
+        names |= set(rank["gradients"])
+    assert names == set(wanted["gradients"])
+    assert found[0]["passes"] == passes
+
+
+def test_tensor_parallelism_moves_what_megatron_does() -> None:
+    plain, divided = on_ranks(
+        2, collectives, [{"tensor": 2}, {"tensor": 2, "sequence_parallel": True}]
+    )[0]
+    # two per block and pass, the embedding's forward and the head's backward pass; the loss has 3
+    ends = 2 * 2 * 4 + 2
+    assert plain == {"all_reduce": ends + 3}
+    assert divided == {
+        "all_gather_into_tensor": ends, "reduce_scatter_tensor": ends, "all_reduce": 3,
+    }  # fmt: skip
+
+
+def test_a_checkpoint_goes_on_under_another_layout(tmp_path: Path) -> None:
+    first = {"clip": 0.05, "part": slice(0, 1), "checkpoint": tmp_path / "kept"}
+    then = {"clip": 0.05, "part": slice(1, 2), "checkpoint": tmp_path / "kept", "resume": True}
+    layouts = [
+        ({"pipeline": 2, "microbatch": 2}, first),
+        ({"data": 2, "zero": 3}, then),
+        ({"tensor": 2, "sequence_parallel": True}, first),
+        ({"pipeline": 2, "microbatch": 2, "chunks": 2}, {**then, "schedule": "zb-v"}),
+        ({"data": 2, "expert": 2, "zero": 3}, {**first, "experts": True}),
+        ({"pipeline": 2, "microbatch": 2}, {**then, "experts": True}),
+    ]
+    found = on_ranks(2, job_rank, layouts)[0]
+    losses, mixed = expected(False)["losses"], expected(False, False, True)["losses"]
+    for case, loss in zip(found, [*losses, *losses, *mixed], strict=True):
+        assert case["losses"] == pytest.approx([loss], rel=1e-5)
+
+
+def test_a_job_runs_under_a_launcher_and_is_held_to_one_process() -> None:
+    done, codes = launched(2, run_rank, 2)
+    assert codes == [0, 0]
+    placed = expected(False, True)["losses"]
+    for seen, losses in done:
+        assert seen == pytest.approx(placed[0], rel=1e-5)
+        assert losses[0] == pytest.approx(seen, rel=1e-5)
+    assert done[0] == done[1]
+
+
+def test_another_number_of_processes_is_refused() -> None:
+    done, _ = launched(2, run_rank, 4)
+    assert "the layout is for 4 devices, and 2 processes run; start 4" in done
+
+
+def test_bfloat16_is_computed_with_and_32_bits_are_kept() -> None:
+    (found,) = on_ranks(1, job_rank, [({"recipe": "fsdp-bf16"}, {}), ({}, {})])
+    exact, rounded = found[1], found[0]
+    assert rounded["losses"] == pytest.approx(exact["losses"], rel=1e-2)
+    assert rounded["losses"] != exact["losses"]
+    assert all(g.dtype == torch.float32 for g in rounded["gradients"].values())
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"context": 2}, "context_kind: ring"),
+        ({"context": 3, "context_kind": "all-to-all"}, "sequence: 8 tokens do not divide into 3"),
+        ({"expert": 2, "data": 3}, "expert: 2 does not divide 3"),
+        ({"expert": 2, "data": 2, "tensor": 2}, "expert: 2 beside tensor 2"),
+        ({"expert": 2, "data": 2, "expert_capacity": 1.5}, "expert_capacity: 1.5"),
+        ({"expert": 2, "data": 2, "dispatcher": "hierarchical"}, "dispatcher: hierarchical"),
+        ({"offload_optimizer": 0.5}, "offload_optimizer: 0.5"),
+        ({"microbatch": 3}, "global_batch: 8 is no multiple of microbatch 3"),
+        ({"recipe": "megatron-fp8"}, "recipe: megatron-fp8 computes in fp8"),
+    ],
+    ids=str,
+)
+def test_what_does_not_run_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        check_runs(Layout(**{"global_batch": BATCH, "sequence": TOKENS, **fields}))
+
+
+def test_patterns_must_match_what_is_divided() -> None:
+    for layout, axis in ((Layout(tensor=2), "tensor"), (Layout(expert=2), "expert")):
+        with pytest.raises(InputError, match=f"{axis}: no module"):
+            check_patterns(make_transformer(), ParallelizePlan(), layout)
+
+
+def test_schedules_say_where_model_stages_are() -> None:
+    layout = Layout(pipeline=3, chunks=2)
+    assert stage_ranks("zb-v", layout) == (0, 1, 2, 2, 1, 0)
+    assert stage_ranks("interleaved", layout) == (0, 1, 2, 0, 1, 2)
+    with pytest.raises(InputError, match="chunks: 2; the schedule 1f1b takes 1"):
+        stage_ranks("1f1b", layout)
+
+
+def test_blocks_must_be_those_that_the_layout_counts() -> None:
+    layout = Layout(pipeline=2, stage_layers=(1, 2))
+    with pytest.raises(InputError, match="3 layers; the layout has 2 model stages"):
+        stage_modules(make_transformer(), PLAN, layout)

@@ -1,0 +1,243 @@
+"""Files that give layouts to launchers: they parse, and say what the layout says."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from itertools import pairwise
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stagecut import InputError, Layout, model_description
+from stagecut.instances.costs.layout import OptimizerRecipe, Recipe
+from stagecut.runtime.export.job import JOB_LAUNCHERS, job_files
+from stagecut.runtime.schedules import read_csv
+
+DENSE, SPARSE = model_description("llama-3-8b"), model_description("deepseek-v3")
+
+
+def megatron(layout: Layout, model: Any = DENSE) -> dict[str, str]:
+    """Return the arguments of a layout, each with the word behind it."""
+    words = shlex.split(job_files("megatron", model, layout)["megatron.sh"], comments=True)
+    assert words[0] == f"WORLD_SIZE={layout.devices}"
+    assert (words[1], words[-1]) == ("MEGATRON_ARGS=(", ")")
+    return dict(pairwise(words[2:]))
+
+
+def test_megatron_has_the_degrees_and_the_batch() -> None:
+    layout = Layout(
+        tensor=4, sequence_parallel=True, context=2, context_kind="all-gather", pipeline=2,
+        data=2, zero=1, shard_group=2, microbatch=2, global_batch=32, sequence=4096,
+        order=("tensor", "context", "pipeline", "data"),
+    )  # fmt: skip
+    found = megatron(layout)
+    for name, value in {
+        "tensor-model-parallel-size": 4, "context-parallel-size": 2, "cp-comm-type": "allgather",
+        "pipeline-model-parallel-size": 2, "num-layers": 32, "micro-batch-size": 2,
+        "global-batch-size": 32, "seq-length": 4096, "num-distributed-optimizer-instances": 2,
+    }.items():  # fmt: skip
+        assert found[f"--{name}"] == str(value)
+    for name in ("sequence-parallel", "use-distributed-optimizer", "bf16", "use-tp-pp-dp-mapping",
+                 "overlap-grad-reduce", "overlap-param-gather"):  # fmt: skip
+        assert f"--{name}" in found
+    for name in (
+        "expert-model-parallel-size",
+        "pipeline-model-parallel-layout",
+        "use-megatron-fsdp",
+    ):
+        assert f"--{name}" not in found
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"recompute": "full"}, {"--recompute-granularity": "full",
+          "--recompute-method": "uniform", "--recompute-num-layers": "1"}),
+        ({"recompute": "full", "recompute_layers": 3},
+         {"--recompute-method": "block", "--recompute-num-layers": "3"}),
+        ({"pipeline": 2, "global_batch": 2, "stage_layers": (2, 30), "recompute": "full",
+          "recompute_layers": (2, 5)},
+         {"--recompute-method": "block", "--recompute-num-layers": "5"}),
+        ({"recompute": ("mlp", "layernorm")},
+         {"--recompute-granularity": "selective", "--recompute-modules": "layernorm"}),
+        ({"chunks": 4, "pipeline": 4, "schedule": "interleaved", "global_batch": 8},
+         {"--num-virtual-stages-per-pipeline-rank": "4"}),
+        ({"pipeline": 3, "global_batch": 6},
+         {"--pipeline-model-parallel-layout": "Et*11|t*11|t*10L"}),
+        ({"zero": 2, "data": 2, "global_batch": 2},
+         {"--data-parallel-sharding-strategy": "optim_grads"}),
+        ({"zero": 3, "data": 2, "global_batch": 2},
+         {"--data-parallel-sharding-strategy": "optim_grads_params"}),
+        ({"recipe": "megatron-mxfp8"}, {"--fp8-format": "e4m3", "--fp8-recipe": "mxfp8"}),
+        ({"offload_optimizer": 0.5}, {"--optimizer-offload-fraction": "0.5"}),
+        ({"graphs": "iteration"}, {"--cuda-graph-impl": "full_iteration"}),
+        ({"recipe": Recipe("muon", "bf16", optimizer=OptimizerRecipe.MUON)},
+         {"--optimizer": "muon"}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_megatron_has_what_is_special(fields: dict[str, Any], expected: dict[str, str]) -> None:
+    found = megatron(Layout(**fields))
+    assert {name: found[name] for name in expected} == expected
+
+
+def test_megatron_takes_experts_and_tokens_ahead() -> None:
+    layout = Layout(
+        pipeline=16, chunks=2, data=8, expert=4, dispatcher="hierarchical", expert_capacity=1.5,
+        schedule="interleaved", global_batch=512, mtp_stage=-2,
+        stage_layers=(3, *[2] * 29, 0, 0),
+    )  # fmt: skip
+    found = megatron(layout, SPARSE)
+    layout_text = found["--pipeline-model-parallel-layout"]
+    assert layout_text == "|".join(["Et*3", *["tt"] * 29, "m", "L"])
+    assert found["--mtp-num-layers"] == "1"
+    assert found["--expert-model-parallel-size"] == "4"
+    assert found["--moe-flex-dispatcher-backend"] == "deepep"
+    assert found["--moe-expert-capacity-factor"] == "1.5"
+    core = pytest.importorskip(
+        "megatron.core.transformer.pipeline_parallel_layer_layout",
+        reason="the extra `launchers` is not installed",
+    )
+    read = core.PipelineParallelLayerLayout.from_str(layout_text, 16)
+    read.validate_layer_layout(num_layers=61, mtp_num_layers=1)
+
+
+class _Fields(SimpleNamespace):
+    """A configuration that takes any field."""
+
+
+def torchtitan(layout: Layout) -> tuple[Any, dict[str, str]]:
+    """Return the configuration after the written function, and all files."""
+    files = job_files("torchtitan", DENSE, layout)
+    policies = ModuleType("torchtitan.distributed.activation_checkpoint")
+    for name in ("FullAC", "SelectiveAC"):
+        setattr(policies, name, SimpleNamespace(Config=lambda name=name: name))
+    names = ["torchtitan", "torchtitan.distributed", policies.__name__]
+    before = {name: sys.modules.get(name) for name in names}
+    sys.modules |= dict.fromkeys(names, policies)
+    try:
+        space: dict[str, Any] = {}
+        exec(compile(files["planned.py"], "planned.py", "exec"), space)
+        config = _Fields(parallelism=_Fields(), training=_Fields(), compile=_Fields())
+        return space["planned"](config), files
+    finally:
+        for name, module in before.items():
+            sys.modules.pop(name)
+            if module is not None:
+                sys.modules[name] = module
+
+
+def test_torchtitan_has_the_degrees_and_the_batch() -> None:
+    layout = Layout(
+        tensor=2, sequence_parallel=True, pipeline=2, data=4, zero=3, shard_group=2, microbatch=2,
+        global_batch=32, recompute="full", stage_layers=(15, 17), recipe="fsdp-bf16",
+    )  # fmt: skip
+    config, _ = torchtitan(layout)
+    found = vars(config.parallelism)
+    parts = found.pop("module_fqns_per_model_part")
+    assert [len(part) for part in parts] == [16, 19]
+    assert (parts[0][:2], parts[1][-3:]) == (
+        ["tok_embeddings", "layers.0"], ["layers.31", "norm", "lm_head"],
+    )  # fmt: skip
+    assert found == {
+        "data_parallel_replicate_degree": 2, "data_parallel_shard_degree": 2,
+        "fsdp_reshard_after_forward": "always", "tensor_parallel_degree": 2,
+        "enable_sequence_parallel": True, "context_parallel_degree": 1,
+        "expert_parallel_degree": 1, "pipeline_parallel_degree": 2,
+        "pipeline_parallel_microbatch_size": 2, "pipeline_parallel_schedule": "1F1B",
+    }  # fmt: skip
+    assert vars(config.training) == {
+        "local_batch_size": 8, "global_batch_size": 32, "seq_len": 2048, "dtype": "float32",
+        "mixed_precision_param": "bfloat16",
+    }  # fmt: skip
+    assert config.activation_checkpoint == "FullAC"
+
+
+def test_torchtitan_reads_schedules_without_a_name_from_a_table() -> None:
+    layout = Layout(pipeline=2, schedule="zb-h1", global_batch=4, recompute="op", compiled=True)
+    config, files = torchtitan(layout)
+    assert config.parallelism.pipeline_parallel_schedule_csv == "schedule.csv"
+    rows = read_csv(files["schedule.csv"])
+    assert (len(rows.actions), rows.microbatches) == (2, 4)
+    assert config.activation_checkpoint == "SelectiveAC"
+    assert config.compile.enable
+
+
+def test_torchtitan_accumulates_without_a_pipeline() -> None:
+    config, files = torchtitan(Layout(data=2, zero=2, microbatch=2, global_batch=16))
+    assert config.training.local_batch_size == 2
+    assert config.parallelism.fsdp_reshard_after_forward == "never"
+    assert config.activation_checkpoint is None
+    assert set(files) == {"planned.py"}
+
+
+def test_deepspeed_has_the_batch_and_the_states() -> None:
+    layout = Layout(
+        data=4, zero=3, microbatch=2, global_batch=32, recipe="deepspeed-fp16",
+        offload_optimizer=0.25, offload_weights=1.0, recompute="full",
+    )  # fmt: skip
+    files = job_files("deepspeed", DENSE, layout)
+    assert json.loads(files["deepspeed.json"]) == {
+        "train_batch_size": 32,
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 4,
+        "zero_optimization": {
+            "stage": 3, "overlap_comm": True,
+            "offload_optimizer": {"device": "cpu", "ratio": 0.25},
+            "offload_param": {"device": "cpu"},
+        },
+        "fp16": {"enabled": True},
+        "communication_data_type": "fp16",
+        "activation_checkpointing": {
+            "partition_activations": False, "cpu_checkpointing": False,
+        },
+    }  # fmt: skip
+    assert set(files) == {"deepspeed.json"}
+
+
+def test_deepspeed_has_the_stages_of_a_pipeline() -> None:
+    layout = Layout(pipeline=2, data=2, stage_layers=(15, 17), global_batch=8)
+    text = job_files("deepspeed", DENSE, layout)["planned_pipeline.py"]
+    compile(text, "planned_pipeline.py", "exec")
+    assert "PARTS = (0, 16, 35)\nPIPELINE, DATA, TENSOR = 2, 2, 1\n" in text
+    assert "MICROBATCHES = 4\n" in text
+
+
+@pytest.mark.parametrize(
+    ("launcher", "fields", "message"),
+    [
+        ("accelerate", {}, 'launcher: "accelerate" is not one of deepspeed, megatron, torchtitan'),
+        ("megatron", {"order": ("data", "tensor", "context", "pipeline")}, "order: data, tensor"),
+        ("megatron", {"offload_activations": 0.5}, "offload_activations: 0.5"),
+        ("megatron", {"pipeline": 2, "recompute": "full", "recompute_layers": (1, 2),
+          "global_batch": 2}, "recompute_layers: 1, 2; megatron has one number"),
+        ("deepspeed", {"pipeline": 2, "zero": 3, "global_batch": 2}, "zero: 3 in a pipeline"),
+        ("megatron", {"global_batch": 3, "microbatch": 2}, "global_batch: 3"),
+        ("torchtitan", {"global_batch": 3, "microbatch": 2}, "global_batch: 3"),
+        ("torchtitan", {"context": 2, "data": 3, "zero": 3, "shard_group": 3, "global_batch": 3},
+         "shard_group: 3 is no multiple of context 2"),
+        ("deepspeed", {"global_batch": 3, "microbatch": 2}, "global_batch: 3"),
+        ("deepspeed", {"data": 4, "zero": 3, "shard_group": 2, "global_batch": 4},
+         "shard_group: 2 with ZeRO 3; deepspeed has such groups none"),
+        ("deepspeed", {"offload_optimizer": 0.5, "zero": 1}, "offload_optimizer: 0.5 with ZeRO 1"),
+        ("deepspeed", {"offload_weights": 0.5, "zero": 3}, "offload_weights: 0.5 with ZeRO 3"),
+        ("deepspeed", {"offload_activations": 0.5}, "offload_activations: 0.5"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_a_launcher_has_no_field_for_is_refused(
+    launcher: str, fields: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        job_files(launcher, DENSE, Layout(**fields))
+    assert "\n" not in str(caught.value)
+
+
+def test_no_launcher_makes_a_stack_of_encoder_and_decoder() -> None:
+    model = model_description("t5-3b")
+    with pytest.raises(InputError, match="encoder"):
+        job_files("megatron", model, Layout())
+    assert set(JOB_LAUNCHERS) == {"deepspeed", "megatron", "torchtitan"}

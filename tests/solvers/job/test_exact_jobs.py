@@ -1,0 +1,68 @@
+"""The search finds the best of all plans of small jobs, and no bound is above one."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from brute_job import all_layouts, best_of_all, small_job
+
+from stagecut.formulations.job.bounds import first_bounds
+from stagecut.formulations.job.rates import rates
+from stagecut.formulations.job.space import job_space
+from stagecut.instances.costs.calibration import calibration
+from stagecut.instances.costs.layers import LayerPrices
+from stagecut.instances.costs.layout import Layout
+from stagecut.instances.costs.memory import peak_memory
+from stagecut.runtime.estimate import iteration_times
+from stagecut.solvers.job.search import search_job
+
+
+def check(seed: int) -> str:
+    """Compare one random job with brute force; return what it was."""
+    draw = random.Random(seed)
+    model, cluster, job = small_job(draw)
+    prices = LayerPrices(
+        model, cluster, calibration(cluster.accelerator.family, job.settings.software)
+    )
+    every = list(all_layouts(model, cluster, job))
+    if not every:
+        return "empty"
+    bytes_needed = [peak_memory(model, draw.choice(every)).needed for _ in range(40)]
+    limit = min(float(np.quantile(bytes_needed, draw.choice((0.02, 0.2, 0.6, 1.0)))), 79e9)
+    job = replace(job, memory_bytes=limit)
+    least, by_point = best_of_all(model, cluster, job, limit)
+    space = job_space(model, cluster, job)
+
+    def judge(layouts: list[Layout]) -> np.ndarray:
+        seconds = np.array([one.seconds for one in iteration_times(layouts, prices)])
+        fits = [peak_memory(model, layout).needed <= limit for layout in layouts]
+        return np.where(fits, seconds, np.inf)
+
+    found = search_job(space, prices, judge, gap=1e-6, deadline=time.monotonic() + 60)
+    first = first_bounds(space, rates(space, prices), prices)
+    for point in range(len(space)):
+        layout = space.layout(point)
+        modes = [layout.recompute] + ([frozenset()] if job.counts_layers(layout.recompute) else [])
+        true = min(by_point.get(replace(layout, recompute=mode), np.inf) for mode in modes)
+        assert first.seconds[point] <= true * (1 + 1e-9), (seed, layout)
+        assert min(found.bound[point], found.seconds) <= true * (1 + 1e-5), (seed, layout)
+    assert found.least_bound <= least * (1 + 1e-6), seed
+    known = {replace(layout, recompute_layers=None, stage_layers=()) for layout in every}
+    assert all(
+        replace(space.layout(point), stage_layers=()) in known for point in range(len(space))
+    )
+    if np.isinf(least):
+        assert found.best is None, seed
+        return "infeasible"
+    assert found.seconds == pytest.approx(least, rel=2e-6), (seed, found.best)
+    return str(job.launcher)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_best_of_all_plans(seed: int) -> None:
+    """Equal to brute force, with and without memory that binds."""
+    check(seed)
