@@ -8,8 +8,8 @@ workloads, files   `Workload`, `load`, `save`, `from_networkx`, `from_pandas`, `
                    of a PyTorch model `profile`, `tensor_program`
 devices            `Cluster`, `DeviceKind`, `Link`, `accelerators_and_cpus`, `load_cluster`;
                    `topology`; measured: `measure`
-problems           `Throughput`, `Iteration`, `Latency`, `Training`, `DeviceMapping`; of the first
-                   four `PlacementRules`; `Sharding` over a `DeviceMesh`
+problems           `Throughput`, `PipelineJob`, `Latency`, `DeviceMapping`; of the first three
+                   `PlacementRules`; `Sharding` over a `DeviceMesh`
 jobs               of training: `TrainingJob` for `solve`, which gives a `JobPlan`,
                    `load_job_plan`; `estimate`, of a `Layout`, of the model of a
                    `model_description` (by name, or a config.json), on a `training_cluster`
@@ -61,8 +61,8 @@ if TYPE_CHECKING:
     from .instances import DeviceMapping as DeviceMapping
     from .instances import DeviceMesh as DeviceMesh
     from .instances import InfeasibleError as InfeasibleError
+    from .instances import InFlight as InFlight
     from .instances import InputError as InputError
-    from .instances import Iteration as Iteration
     from .instances import Latency as Latency
     from .instances import Link as Link
     from .instances import PlacementRules as PlacementRules
@@ -70,7 +70,6 @@ if TYPE_CHECKING:
     from .instances import Sharding as Sharding
     from .instances import StagecutError as StagecutError
     from .instances import Throughput as Throughput
-    from .instances import Training as Training
     from .instances import VerificationError as VerificationError
     from .instances import Workload as Workload
     from .instances import accelerators_and_cpus as accelerators_and_cpus
@@ -128,8 +127,8 @@ _MODULES = {
     "api.run": "run",
     "api.solve": "solve",
     "instances": (
-        "Cluster DeviceKind DeviceMapping DeviceMesh InfeasibleError InputError Iteration "
-        "Latency Link PlacementRules Plan Sharding StagecutError Throughput Training "
+        "Cluster DeviceKind DeviceMapping DeviceMesh InfeasibleError InputError "
+        "Latency Link PipelineJob PlacementRules Plan Sharding StagecutError Throughput "
         "VerificationError Workload accelerators_and_cpus topology"
     ),
     "instances.costs.clusters": "training_cluster",

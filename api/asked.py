@@ -8,12 +8,12 @@ from ..instances import (
     Cluster,
     DeviceMapping,
     InputError,
+    PipelineJob,
     Plan,
     Problem,
     Sharding,
     Solution,
     Throughput,
-    Training,
     Workload,
     accelerators_and_cpus,
 )
@@ -39,7 +39,9 @@ def chosen(
         cluster = accelerators_and_cpus(problem.topology.size)
     if cluster is None and isinstance(problem, Sharding):
         cluster = accelerators_and_cpus(problem.mesh.size)
-    problem = problem or (Throughput() if workload.layers is None else Training())
+    problem = problem or (Throughput() if workload.layers is None else PipelineJob())
+    if isinstance(problem, PipelineJob):
+        problem = problem.for_workload(workload)
     cluster = cluster or suggested_cluster(workload, problem.name)
     if cluster is None:
         raise InputError(f"{workload.name}: it suggests no cluster; give one")

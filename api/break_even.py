@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
-from ..instances import Iteration, Plan, Throughput, Workload
+from ..instances import PipelineJob, Plan, Throughput, Workload
 from ..instances.common.kernel import NotCompiled, compiled_only_if
 from ..runtime import evaluate
 from ..runtime.simulate.simulator import simulate
@@ -74,7 +74,7 @@ def _break_even(workload: Workload, plan: Plan, seconds: float) -> BreakEven | N
     low, high = 0, powers  # the plan is behind below `low`, and ahead from `high` on
     while low < high:
         middle = (low + high) // 2
-        problem = Iteration(
+        problem = PipelineJob(
             1 << middle,
             schedule,
             relayed=asked.relayed,

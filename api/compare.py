@@ -12,10 +12,10 @@ from ..instances import (
     Cluster,
     DeviceMesh,
     InputError,
+    PipelineJob,
     Problem,
     StagecutError,
     Throughput,
-    Training,
     Workload,
 )
 from ..instances.common.quantities import show_percent
@@ -152,7 +152,7 @@ def _by_name(pairs: Sequence[tuple[str, Named]], what: str) -> dict[str, Named]:
 
 
 def _own_problem(workload: Workload) -> dict[str, Problem]:
-    problem = Throughput() if workload.layers is None else Training()
+    problem = Throughput() if workload.layers is None else PipelineJob()
     return {problem.name: problem}
 
 

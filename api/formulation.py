@@ -18,7 +18,7 @@ from ..formulations.linear import Linear
 from ..formulations.program import quiet_pyomo
 from ..formulations.rules.cases import RuleCase
 from ..formulations.rules.reduce import only_rule_case
-from ..formulations.stated import FORMULATIONS, Stated
+from ..formulations.stated import Stated, formulations_of
 from ..formulations.task import Task, pose
 from ..instances import (
     Cluster,
@@ -30,6 +30,7 @@ from ..instances import (
     Sharding,
     Solution,
     Workload,
+    is_stream,
     plan_of,
 )
 from ..instances.common.arrays import Floats
@@ -58,12 +59,12 @@ ROW_TOLERANCE = 1e-6
 #: Whether a solution is one that is asked for.
 Keeps = Callable[[Solution], bool]
 
-#: Problem → method → the program that it states, the best one first.
+#: Problem, of pipelines that are streams ``stream`` → method → its program, the best one first.
 STATED_BY = {
     "throughput": {"milp": "by-device"},
-    "iteration": {"milp": "actions"},
+    "pipeline": {"milp": "actions"},
+    "stream": {"milp": "slots"},
     "latency": {"milp": "potentials", "milp-big-m": "big-m"},
-    "training": {"milp": "slots"},
     "mapping": {"joint": "joint"},
     "sharding": {"milp": "flows", "milp-compact": "compact"},
 }
@@ -88,7 +89,7 @@ def solve_constrained(
         As `solve`, and for a method that states no program.
     """
     loaded, devices, asked = chosen(workload, cluster, problem)
-    able = STATED_BY[asked.name]
+    able = STATED_BY["stream" if is_stream(asked) else asked.name]
     name, _, solver = method.partition(":")
     name = next(iter(able)) if name == "auto" else name
     if name not in able:
@@ -122,8 +123,8 @@ def formulation(
         As in `solve`.
     name
         Throughput: ``compact``, whose contiguous splits have places in the pipeline, ``by-device``,
-        whose places are devices, or, for up to 14 units, ``set-partitioning``. Iteration:
-        ``actions``. Latency: ``big-m`` or ``potentials``. Training: ``slots``. Mapping: ``joint``.
+        whose places are devices, or, for up to 14 units, ``set-partitioning``. Pipelines:
+        ``actions``, of streams ``slots``. Latency: ``big-m`` or ``potentials``. Mapping: ``joint``.
         Sharding: ``compact`` or ``flows``. Default: the first.
 
     Returns
@@ -154,7 +155,7 @@ def formulation(
     """
     loaded, devices, asked = chosen(workload, cluster, problem)
     task = pose(loaded, devices, asked)
-    known = FORMULATIONS[asked.name]
+    known = formulations_of(asked)
     name = next(iter(known)) if name is None else name
     if name not in known:
         raise InputError(

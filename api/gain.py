@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..formulations.iteration.line import chain_edges
+from ..formulations.job.line import chain_edges
 from ..formulations.sharding.costs import is_divided, sharding_costs
 from ..formulations.task import Task, pose
 from ..formulations.throughput.hypergraph import colour_units, merge_cycles, pipeline_units
 from ..instances import (
-    Iteration,
     Problem,
     Sharding,
     ShardingObjective,
     Throughput,
     Workload,
+    is_iteration,
     program_of,
 )
 from ..instances.common.arrays import Ints
@@ -76,12 +76,12 @@ def gain(workload: Workload, result: Result) -> Gain | None:
             return None
         alone = math.fsum(operator.time for operator in program_of(workload).operators)
         return _over(alone, result, lambda: _reason_of_sharding(workload, result, alone))
-    if not isinstance(plan.problem, Throughput | Iteration):
+    if not (isinstance(plan.problem, Throughput) or is_iteration(plan.problem)):
         return None
     task = pose(workload, plan.cluster, plan.problem)
     times = np.where(task.costs.count > 0, task.costs.compute.sum(axis=1), np.inf)
     fastest = int(times.argmin())
-    microbatches = plan.problem.microbatches if isinstance(plan.problem, Iteration) else 1
+    microbatches = plan.problem.batch if is_iteration(plan.problem) else 1
     alone = microbatches * float(times[fastest])
     return _over(alone, result, lambda: _reason(task, result, alone, fastest))
 
@@ -128,7 +128,7 @@ def _reason(task: Task[Problem], result: Result, alone: float, fastest: int) -> 
     """Return the reason for no speed-up; `alone` is the time on one device of kind `fastest`."""
     if task.cluster.size == 1:
         return "there is one device"
-    if isinstance(task.problem, Iteration) and task.problem.microbatches == 1:
+    if is_iteration(task.problem) and task.problem.batch == 1:
         return "one microbatch is on one device at a time; give more --microbatches"
     part = _largest_part(task)
     if part:
@@ -136,7 +136,7 @@ def _reason(task: Task[Problem], result: Result, alone: float, fastest: int) -> 
     _, resident, activation = kept_bytes(task.workload)
     needed = (
         float((resident + activation).sum())
-        if isinstance(task.problem, Iteration)
+        if is_iteration(task.problem)
         else float(task.workload.memory_bytes.sum())
     )
     if needed > task.costs.capacity_bytes[fastest]:
@@ -145,7 +145,9 @@ def _reason(task: Task[Problem], result: Result, alone: float, fastest: int) -> 
             "what it saves"
         )
     if _proved(result, alone):
-        if isinstance(task.problem, Throughput | Iteration) and task.problem.placement_rules:
+        if (
+            isinstance(task.problem, Throughput) or is_iteration(task.problem)
+        ) and task.problem.placement_rules:
             return "no plan that keeps the placement rules is faster"
         return (
             "whatever is moved to another device costs more in transfers and waiting than it saves"
@@ -178,9 +180,9 @@ def _largest_part(task: Task[Problem]) -> str:
 def units_of(task: Task[Problem]) -> Ints:
     """Return the group of each node that must share a device, shape (n,)."""
     problem = task.problem
-    if isinstance(problem, Iteration | Throughput) and problem.split == "contiguous":
-        if isinstance(problem, Iteration):
+    if (isinstance(problem, Throughput) or is_iteration(problem)) and problem.split == "contiguous":
+        if is_iteration(problem):
             return merge_cycles(colour_units(task), chain_edges(task.workload))
-        if problem.cpu_split == "contiguous":
+        if isinstance(problem, Throughput) and problem.cpu_split == "contiguous":
             return pipeline_units(task)
     return colour_units(task)

@@ -11,7 +11,15 @@ from pathlib import Path
 import numpy as np
 
 from ..formulations.task import Task, pose
-from ..instances import CallPlacement, InputError, Iteration, Latency, Plan, Problem, Workload
+from ..instances import (
+    CallPlacement,
+    InputError,
+    Latency,
+    PipelineJob,
+    Plan,
+    Problem,
+    Workload,
+)
 from ..instances.common.arrays import Ints
 from ..instances.formats.files import load
 from ..instances.generate.graph_family import family_graph
@@ -147,7 +155,7 @@ def _fits(workload: Workload, problem: Problem) -> bool:
     """Whether the workload has a backward pass for iterations, and none for requests."""
     if isinstance(problem, Latency):
         return not workload.backward.any()
-    return not isinstance(problem, Iteration) or bool(workload.backward.any())
+    return not isinstance(problem, PipelineJob) or bool(workload.backward.any())
 
 
 def learn(

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..instances import Cluster, InputError, StagePlacement, Training, Workload
+from ..instances import Cluster, InputError, PipelineJob, StagePlacement, Workload
 from ..runtime import evaluate
 from ..solvers import Limits
 from .solve import solve
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def pareto(
     workload: Workload,
     cluster: Cluster | None = None,
-    problem: Training | None = None,
+    problem: PipelineJob | None = None,
     *,
     devices: Iterable[int] | None = None,
     memory_bytes: Iterable[float] | None = None,
@@ -34,7 +34,7 @@ def pareto(
     cluster
         Accelerators of one kind; default: the workload's suggestion.
     problem
-        Default: `Training()`.
+        Default: `PipelineJob()`.
     devices, memory_bytes
         Values to plan for; default: the cluster's own. Every pair is planned.
     method, limits
@@ -58,7 +58,7 @@ def pareto(
     >>> import stagecut
     >>> workload = stagecut.training_layers(stagecut.load("gpt2-xl-training"))
     >>> cluster = stagecut.accelerators_and_cpus(4, memory_bytes=80e9)
-    >>> problem = stagecut.Training(microbatches=8, bandwidth=1e8)
+    >>> problem = stagecut.PipelineJob(microbatches=8, bandwidth=1e8)
     >>> front = stagecut.pareto(workload, cluster, problem, devices=(2, 4), method="equal-stages")
     >>> front["devices"].tolist()
     [2, 4]
@@ -71,7 +71,7 @@ def pareto(
     own = [kind for kind in cluster.kinds if kind.count and not kind.host]
     if len(own) != 1:
         raise InputError("pareto: the cluster must have one kind of accelerators")
-    problem = problem or Training()
+    problem = problem or PipelineJob()
     rows = []
     for count in devices if devices is not None else (own[0].count,):
         for memory in memory_bytes if memory_bytes is not None else (own[0].memory_bytes,):

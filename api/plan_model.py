@@ -17,12 +17,13 @@ from ..instances import (
     Cluster,
     InfeasibleError,
     InputError,
-    Iteration,
+    PipelineJob,
     Problem,
     StagecutError,
     Throughput,
-    Training,
     Workload,
+    is_iteration,
+    is_stream,
 )
 from ..instances.common.choices import Limit, Status, Tied
 from ..instances.formats.files import load, load_plan, save
@@ -70,7 +71,7 @@ def plan(
         that `estimate` names; on CPUs without a limit, and the report says so. Or a cluster, links
         and memories included.
     problem
-        What to minimise; default: `Iteration(8)`, 1F1B on a chain of stages, for a model in
+        What to minimise; default: `PipelineJob(8)`, 1F1B on a chain of stages, for a model in
         training mode (as `model.train()` and `model.eval()` set it), whose backward pass is
         planned too; else `Throughput` with contiguous stages. `Latency()` is the time of one
         request.
@@ -118,9 +119,11 @@ def plan(
         raise InputError("inputs: give those of one microbatch, such as a tensor")
     made = make(model) if isinstance(model, str) else made_of(model, inputs)
     training = made.model.training
-    problem = problem or (Iteration(MICROBATCHES) if training else Throughput("contiguous"))
-    if isinstance(problem, Training) and not training:
-        raise InputError("problem: a Training plan has a backward pass; call model.train()")
+    problem = problem or (PipelineJob(MICROBATCHES) if training else Throughput("contiguous"))
+    if isinstance(problem, PipelineJob) and problem.schedule is None:
+        problem = replace(problem, schedule=problem.schedule_name)
+    if is_stream(problem) and not training:
+        raise InputError("problem: a stream has a backward pass; call model.train()")
     ask = _Ask(made, training, problem, devices, estimate, depth, limits)
     search = ask.planned if keep is None else partial(_kept_or_planned, ask, Path(keep))
     if not (dist.is_available() and dist.is_initialized()):
@@ -143,7 +146,7 @@ class _Ask:
     def planned(self) -> PlannedModel:
         """Profile the model and search."""
         made, problem = self.made, self.problem
-        staged = isinstance(problem, Training)
+        staged = is_stream(problem)
         depth = "auto" if staged and self.depth is None else self.depth
         devices = self.devices.size if isinstance(self.devices, Cluster) else self.devices
         with _threads_of_each(devices):
@@ -152,8 +155,8 @@ class _Ask:
                 training=self.training, estimate=self.estimate, depth=depth,
             )  # fmt: skip
         workload = training_layers(done.workload) if staged else done.workload
-        if isinstance(problem, Iteration):
-            workload = tied_as(workload, Tied.COPIES, problem.microbatches)
+        if is_iteration(problem):
+            workload = tied_as(workload, Tied.COPIES, problem.batch)
         cluster = self.cluster(workload)
         if not done.traced.runs and cluster.size > 1:
             raise InputError(f"{workload.name}: {export_failure(done.traced)}")

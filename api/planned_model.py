@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..instances import Iteration, Latency, PipelinePlacement, Plan, Workload
+from ..instances import Latency, PipelineJob, PipelinePlacement, Plan, Workload
 from ..instances.common.quantities import show_bytes, show_proved, show_time, text_table
 from ..instances.formats.files import save
 from ..instances.model.summary import Summarised
@@ -155,9 +155,9 @@ class PlannedModel(Summarised):
         times = [show_time(plan.objective, unit)]
         each = plan.objective
         match plan.problem:
-            case Iteration() as problem:
-                each /= problem.microbatches
-                times[0] += f" per iteration of {problem.microbatches} microbatches"
+            case PipelineJob() as problem:
+                each /= problem.batch
+                times[0] += f" per iteration of {problem.batch} microbatches"
                 times.append(f"{show_time(each, unit)} per microbatch")
                 facts["schedule"] = problem.schedule
             case Latency():

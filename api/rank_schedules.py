@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..instances import (
     Cluster,
     InputError,
-    Iteration,
+    PipelineJob,
     PipelineSchedule,
     Plan,
     Split,
@@ -35,7 +35,7 @@ COLUMNS = ("schedule", "chunks", "makespan", "bound", "gap", "bubble", "peak_byt
 def rank_schedules(
     workload: Workload | str | Path,
     cluster: Cluster | None = None,
-    problem: Iteration | None = None,
+    problem: PipelineJob | None = None,
     *,
     microbatches: int | None = None,
     schedules: Sequence[PipelineSchedule | str] | None = None,
@@ -53,7 +53,7 @@ def rank_schedules(
     problem
         What is asked for besides the schedule.
     microbatches
-        In place of a problem: `Iteration(microbatches)`.
+        In place of a problem: `PipelineJob(microbatches)`.
     schedules
         Default: all that the problem can have.
     chunks
@@ -93,13 +93,13 @@ def rank_schedules(
 
     if not isinstance(workload, Workload):
         workload = load(workload)
-    cluster = cluster or suggested_cluster(workload, "iteration")
+    cluster = cluster or suggested_cluster(workload, "pipeline")
     if cluster is None:
         raise InputError(f"{workload.name}: it suggests no cluster; give one")
     if problem is None:
         if microbatches is None:
             raise InputError("schedules: give a problem, or microbatches")
-        problem = Iteration(microbatches)
+        problem = PipelineJob(microbatches)
     if not workload.backward.any():
         raise InputError(
             f"{workload.name}: it has no backward pass, without which schedules do not differ"
@@ -122,8 +122,8 @@ def rank_schedules(
 
 
 def _problems(
-    problem: Iteration, schedules: Sequence[PipelineSchedule | str], chunks: int | None
-) -> list[Iteration]:
+    problem: PipelineJob, schedules: Sequence[PipelineSchedule | str], chunks: int | None
+) -> list[PipelineJob]:
     """Return the problem under each schedule that it can have."""
     chain = problem.split is Split.CONTIGUOUS and not problem.relayed
     return [
@@ -141,7 +141,7 @@ def _problems(
 def _row(
     workload: Workload,
     cluster: Cluster,
-    problem: Iteration,
+    problem: PipelineJob,
     result: Result,
     limits: Limits,
     method: str,

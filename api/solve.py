@@ -12,8 +12,8 @@ from ..instances import (
     Cluster,
     DeviceMapping,
     InputError,
-    Iteration,
     Limit,
+    PipelineJob,
     PipelinePlacement,
     PlacementRules,
     Plan,
@@ -22,6 +22,7 @@ from ..instances import (
     Solution,
     Workload,
     gap_between,
+    is_iteration,
     plan_of,
 )
 from ..instances.common.quantities import show_percent
@@ -103,8 +104,8 @@ def solve(
         its topology, else the cluster that the workload's file suggests, for an iteration without
         its CPUs.
     problem
-        What to minimise, and which splits are allowed, or the `TrainingJob`; default: `Training()`
-        for a workload with layer configurations, else `Throughput()`.
+        What to minimise, and which splits are allowed, or the `TrainingJob`; default:
+        `PipelineJob()` for a workload with layer configurations, else `Throughput()`.
     method
         ``auto`` chooses and says what it chose; others: `stagecut.METHODS`. What some read
         follows a colon: ``milp:gurobi`` (a solver that Pyomo knows, in place of HiGHS),
@@ -182,7 +183,7 @@ def solve(
     search = Search(limits, judge, on_progress, limits.since, ties)
     search.method = name
     run_session(task, chosen_method, search, start, workers)
-    if name == "auto" and isinstance(problem, Iteration):
+    if name == "auto" and is_iteration(problem):
         _say_pieces(task, problem, search)
     return result_of(workload, cluster, problem, search)
 
@@ -198,7 +199,7 @@ def _on(start: Plan, cluster: Cluster) -> Plan:
     return replace(start, cluster=cluster, solution=solution)
 
 
-def _say_pieces(task: Task[Problem], problem: Iteration, search: Search[Solution]) -> None:
+def _say_pieces(task: Task[Problem], problem: PipelineJob, search: Search[Solution]) -> None:
     """Add a note on a faster plan in pieces, if a short search finds one."""
     chain, seconds = search.best, PIECES_SHARE * search.seconds
     plain = problem.chunks_per_device == 1 and not (problem.order or problem.relayed)
@@ -207,7 +208,7 @@ def _say_pieces(task: Task[Problem], problem: Iteration, search: Search[Solution
         return
     if search.hit != Limit.NONE or search.seconds_left < 2 * seconds:
         return
-    from ..solvers.iteration.pieces import pieces_from_chain  # only here: chains do without it
+    from ..solvers.job.iteration.pieces import pieces_from_chain
 
     like = replace(problem, split="noncontiguous")
     asked = pose(task.workload, task.cluster, like)

@@ -1,7 +1,7 @@
 """Layer configurations per tensor degree, from shardings of each layer.
 
 Every layer of a profiled model is cut out, and its operators sharded over t devices at least cost,
-with whole tensors at its ends; layers alike are sharded once. What `Training` then chooses from:
+with whole tensors at its ends; layers alike are sharded once. What `PipelineJob` then chooses from:
 
     label            time of a microbatch            of the memory of one device
     tensor           of the fastest sharding         what that holds
@@ -98,7 +98,7 @@ def layers_by_degree(
     Returns
     -------
     Workload
-        For `Training`.
+        For `PipelineJob`.
 
     Raises
     ------

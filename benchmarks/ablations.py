@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from stagecut import Cluster, Iteration, Throughput, Workload, accelerators_and_cpus, load
+from stagecut import Cluster, PipelineJob, Throughput, Workload, accelerators_and_cpus, load
 
 PUBLISHED = Path(os.environ.get("STAGECUT_BENCHMARKS", "../shared/benchmarks")) / "placement"
 Case = tuple[Workload, Cluster | None, Any]
@@ -118,12 +118,13 @@ def _suggested(name: str, problem: Throughput) -> Case:
 
 def iteration() -> tuple[dict[str, Cell], dict[str, Part]]:
     """Shipped training workloads of six families, under four schedules."""
-    from stagecut.solvers.iteration import exact, prove
-    from stagecut.solvers.iteration.by_device import prove as by_device
+    from stagecut.solvers.job.iteration import exact as exact
+    from stagecut.solvers.job.iteration import exact as prove
+    from stagecut.solvers.job.iteration.by_device import prove as by_device
 
     cells = {
         f"{name} K={devices} M={microbatches} {schedule}": _shipped(
-            f"{name}-training", devices, Iteration(microbatches, schedule)
+            f"{name}-training", devices, PipelineJob(microbatches, schedule)
         )
         for name, devices, microbatches, schedule in (
             ("semantic-fpn", 8, 8, "1f1b"),

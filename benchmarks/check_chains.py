@@ -16,8 +16,8 @@ from itertools import product
 from pathlib import Path
 
 import stagecut
-from stagecut import Cluster, InputError, Iteration, Limits, Throughput, VerificationError
-from stagecut.instances import Problem
+from stagecut import Cluster, InputError, Limits, PipelineJob, Throughput, VerificationError
+from stagecut.instances import Problem, is_iteration
 from stagecut.runtime.verify.bounds.check import check_bound
 
 
@@ -44,7 +44,7 @@ def cases(args: argparse.Namespace) -> Iterator[tuple[Cluster | None, Problem]]:
         yield None, Throughput(split="contiguous")
     for schedule, microbatches in product(args.schedules, args.microbatches):
         cluster = stagecut.accelerators_and_cpus(args.accelerators, memory_bytes=80 * 2**30)
-        yield cluster, Iteration(microbatches, schedule)
+        yield cluster, PipelineJob(microbatches, schedule)
 
 
 def row(name: str, cluster: Cluster | None, problem: Problem, seconds: float) -> str:
@@ -57,7 +57,7 @@ def row(name: str, cluster: Cluster | None, problem: Problem, seconds: float) ->
     )
     search = time.process_time() - begin
     asked = "max-load"
-    if isinstance(problem, Iteration):
+    if is_iteration(problem):
         asked = f"{problem.schedule}, M = {problem.microbatches}"
     if result.plan is None:
         return f"| {Path(name).stem} | {asked} | {result.status} | {search:.2f} | | |"

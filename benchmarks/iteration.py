@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from stagecut import Cluster, Iteration, Limits, Plan, Throughput, Workload, evaluate, load, solve
+from stagecut import Cluster, Limits, PipelineJob, Plan, Throughput, Workload, evaluate, load, solve
 from stagecut.instances import PipelinePlacement, PipelineSchedule, Placement
 from stagecut.instances.model.problem import Split
-from stagecut.solvers.iteration.methods import RULES
+from stagecut.solvers.job.methods import RULES
 
 WORKLOADS = ("bert-large", "gpt2-xl", "llama3-8b", "mixtral-8x7b", "resnet50", "semantic-fpn",
              "stable-diffusion-unet", "t5-large", "unet", "vit-l16")  # fmt: skip
@@ -55,7 +55,7 @@ def run(cell: Cell, limits: Limits, split: Split, workers: int | None) -> dict[s
     workload = load(f"{name}-training")
     assert workload.cluster is not None
     cluster = workload.cluster.with_counts(accelerators, 0)
-    problem = Iteration(microbatches, schedule)
+    problem = PipelineJob(microbatches, schedule)
     keys = ("workload", "accelerators", "microbatches", "schedule")
     row: dict[str, Any] = dict(zip(keys, cell, strict=True)) | {"unit": workload.time_unit}
     begun, cpu = time.monotonic(), time.process_time()
@@ -97,14 +97,14 @@ def max_load(name: str, cluster: Cluster, split: Split, limits: Limits) -> Plan 
 
 
 def simulated(
-    workload: Workload, cluster: Cluster, problem: Iteration, plan: Plan | None
+    workload: Workload, cluster: Cluster, problem: PipelineJob, plan: Plan | None
 ) -> float | None:
     """Return the makespan of a plan for the max-load, None if it cannot run or does not fit."""
     if plan is None:
         return None
     assert isinstance(plan.solution, Placement)
     device = plan.solution.device
-    free = Iteration(problem.microbatches, problem.schedule, "noncontiguous")
+    free = PipelineJob(problem.microbatches, problem.schedule, "noncontiguous")
     objectives = []
     for asked, order in ((problem, in_order(workload, device)), (free, np.unique(device))):
         if order is not None:

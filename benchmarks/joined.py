@@ -18,7 +18,7 @@ import torch
 from sharding_models import gpt2, llama, resnet50, vit
 
 import stagecut
-from stagecut import InfeasibleError, Limits, PlacementRules, Training, Workload
+from stagecut import InfeasibleError, Limits, PipelineJob, PlacementRules, Workload
 
 MADE = {
     "gpt2": partial(gpt2, batch=8),
@@ -38,9 +38,9 @@ def profiled(name: str, degrees: tuple[int, ...]) -> tuple[Workload, float]:
     return layers, time.process_time() - began
 
 
-def ways(devices: int, microbatches: int, **more: Any) -> dict[str, Training]:
+def ways(devices: int, microbatches: int, **more: Any) -> dict[str, PipelineJob]:
     """Return the problems that are compared, with more options if they are given."""
-    problem = partial(Training, microbatches=microbatches, **more)
+    problem = partial(PipelineJob, microbatches=microbatches, **more)
     one = PlacementRules(max_stages=1)
     return {
         "joined": problem(),

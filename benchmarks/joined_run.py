@@ -92,7 +92,7 @@ if __name__ == "__main__":
     columns = ["plan", "layers (replicas, degree)", "predicted ms", "busiest process, CPU ms",
                "all, CPU ms", "least on the clock, ms", "loss"]  # fmt: skip
     print("|", " | ".join(columns), "|\n" + "|---" * len(columns) + "|", flush=True)
-    problems = ways(DEVICES, given.microbatches, objective="batch", bandwidth=link.bytes_per_s)
+    problems = ways(DEVICES, given.microbatches, bandwidth=link.bytes_per_s)
     for name, problem in problems.items():
         plan = solve(layers, cluster, problem, limits=Limits(seconds=60)).plan
         if plan is None:

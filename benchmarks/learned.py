@@ -38,7 +38,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from stagecut import Iteration, Latency, Limits, Throughput, Workload, evaluate, load
+from stagecut import Latency, Limits, PipelineJob, Throughput, Workload, evaluate, load
 from stagecut.api.solve import solve
 from stagecut.formulations.task import pose
 from stagecut.instances import Problem
@@ -55,7 +55,7 @@ from stagecut.solvers.learned.train import FineTuning, Settings, new_training, t
 PROBLEMS: dict[str, Problem] = {
     "contiguous": Throughput("contiguous"),
     "noncontiguous": Throughput(),
-    "iteration": Iteration(8),
+    "iteration": PipelineJob(8, "1f1b"),
     "latency": Latency(),
 }
 #: Each arm: method by problem (absent: none), options, whether seeds make a difference.

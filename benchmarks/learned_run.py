@@ -36,7 +36,7 @@ from ranks import on_ranks
 from run_iteration import measured_cluster
 
 import stagecut
-from stagecut import Cluster, Limits, Plan, Throughput, Training, Workload
+from stagecut import Cluster, Limits, PipelineJob, Plan, Throughput, Workload
 from stagecut.formulations.task import pose
 from stagecut.instances import Placement
 from stagecut.instances.model.training_layers import training_layers
@@ -68,7 +68,7 @@ class Way:
 def ways_of(workload: Workload, cluster: Cluster) -> tuple[list[Way], float]:
     """Return what trains, and a bound on the max-load of any contiguous plan."""
 
-    def plan(given: Workload, problem: Throughput | Training, method: str) -> Plan:
+    def plan(given: Workload, problem: Throughput | PipelineJob, method: str) -> Plan:
         limits = Limits(nodes=DRAWN) if method == "learned" else Limits(seconds=60)
         found = stagecut.solve(given, cluster, problem, method=method, limits=limits).plan
         assert found is not None
@@ -83,7 +83,7 @@ def ways_of(workload: Workload, cluster: Cluster) -> tuple[list[Way], float]:
         Way(
             "data parallel",
             layers,
-            plan(layers, Training(microbatches=2), "data-parallel"),
+            plan(layers, PipelineJob(microbatches=2), "data-parallel"),
             "pipedream",
             2,
         ),

@@ -34,7 +34,7 @@ from torch.nn import functional as F
 from transformer_block import Block
 
 import stagecut
-from stagecut import Cluster, Iteration, Limits, Plan, Throughput, Workload
+from stagecut import Cluster, Limits, PipelineJob, Plan, Throughput, Workload
 from stagecut.instances.pytorch.profile import profile
 from stagecut.runtime.execution.pipeline import RunningPipeline
 from stagecut.runtime.execution.prepare import split_model
@@ -96,7 +96,7 @@ def planned(workload: Workload, cluster: Cluster) -> list[Run]:
     """Return what runs."""
     limits = Limits(seconds=60, gap=0.01)
 
-    def plan(problem: Throughput | Iteration, **more: Any) -> Plan:
+    def plan(problem: Throughput | PipelineJob, **more: Any) -> Plan:
         found = stagecut.solve(workload, cluster, problem, **{"limits": limits, **more}).plan
         assert found is not None
         return found
@@ -104,12 +104,12 @@ def planned(workload: Workload, cluster: Cluster) -> list[Run]:
     load = plan(Throughput())
     runs = []
     for m in MICROBATCHES:
-        pieces = Iteration(m, split="noncontiguous")
+        pieces = PipelineJob(m, split="noncontiguous")
         runs += [
             Run(ALONE, m, None),
-            Run("planned, a chain", m, plan(Iteration(m))),
+            Run("planned, a chain", m, plan(PipelineJob(m))),
             Run("planned, any pieces", m, plan(pieces, limits=Limits(seconds=20))),
-            Run("equal layers", m, plan(Iteration(m), method="deepspeed-uniform")),
+            Run("equal layers", m, plan(PipelineJob(m), method="deepspeed-uniform")),
             Run("least max-load", m, load),
         ]
     return runs

@@ -91,7 +91,7 @@ def training(inputs: Path) -> None:
         workload = stagecut.load(inputs / "piper" / f"{name}.json")
         cluster = stagecut.accelerators_and_cpus(devices, memory_bytes=8 * 2**30)
         for way in ("1f1b", "pipedream"):
-            problem = stagecut.Training(schedule=way)
+            problem = stagecut.PipelineJob(schedule="stream", in_flight=way)
             plan = stagecut.solve(workload, cluster, problem, limits=Limits(seconds=120)).plan
             if plan is None:
                 continue

@@ -63,7 +63,7 @@ def plan_one(
     kind = replace(workload.cluster.kinds[0], count=devices)
     cluster = stagecut.Cluster((kind,))
     iteration = split == "iteration"
-    problem = stagecut.Iteration(MICROBATCHES) if iteration else stagecut.Throughput(split=split)
+    problem = stagecut.PipelineJob(MICROBATCHES) if iteration else stagecut.Throughput(split=split)
     times = MICROBATCHES if iteration else 1
     result = solve(
         workload,

@@ -15,8 +15,8 @@ from typing import Any
 
 from stagecut import (
     Limits,
+    PipelineJob,
     Result,
-    Training,
     Workload,
     accelerators_and_cpus,
     load,
@@ -26,7 +26,6 @@ from stagecut import (
 from stagecut.instances import StagePlacement
 from stagecut.instances.formats.piper_json import read_piper
 from stagecut.instances.formats.source import parse
-from stagecut.runtime import evaluate
 
 GIB = 2.0**30
 #: Memory in GiB, devices, switches, what the authors' program gives (recomputed).
@@ -45,7 +44,7 @@ PIPER: list[tuple[float, int, dict[str, Any], float]] = [
 ]
 
 
-def timed(workload: Workload, devices: int, memory: float, problem: Training, method: str,
+def timed(workload: Workload, devices: int, memory: float, problem: PipelineJob, method: str,
           seconds: float | None = None, gap: float = 0.0) -> tuple[Result, float]:  # fmt: skip
     """Solve, verify, and return the result with the processor seconds."""
     begin = time.process_time()
@@ -81,14 +80,14 @@ def piper(folder: Path) -> None:
     print("| M (GiB) | K | switches | authors | greedy rule | exact | gap | s | stages |")
     print("|---|---|---|---|---|---|---|---|---|")
     for memory, devices, switches, theirs in PIPER:
-        problem = Training(bandwidth=25 * GIB, **switches)
+        problem = PipelineJob(bandwidth=25 * GIB, **switches)
         rule, _ = timed(workload, devices, memory * GIB, problem, "piper")
         ours, used = timed(workload, devices, memory * GIB, problem, "dp")
         print(
             f"| {memory:g} | {devices} | {switches or ''} | {theirs} | {number(rule.objective)} | "
             f"{number(ours.objective)} | {ours.gap:.1e} | {used:.2f} | {shape(ours)} |"
         )
-    equal, _ = timed(workload, 64, 8 * GIB, Training(bandwidth=25 * GIB), "equal-stages")
+    equal, _ = timed(workload, 64, 8 * GIB, PipelineJob(bandwidth=25 * GIB), "equal-stages")
     print(f"\nEqual stages, M = 8 GiB, K = 64: {number(equal.objective)} (authors: 0.0257245)")
 
 
@@ -103,7 +102,7 @@ def knapsack(folder: Path) -> None:
     workloads = {name: load(folder / "piper" / f"{name}.json") for name in ("gnmt", "bert32a100")}
     for name, devices, memory in cases:
         workload = workloads[name]
-        problem = Training(replicas=(1,)) if name == "gnmt" else Training(bandwidth=25 * GIB)
+        problem = PipelineJob(replicas=(1,)) if name == "gnmt" else PipelineJob(bandwidth=25 * GIB)
         rule, _ = timed(workload, devices, memory, problem, "piper", seconds=60)
         ours, _ = timed(workload, devices, memory, problem, "dp", seconds=60)
         tried += ours.objective is not None
@@ -164,7 +163,7 @@ def growth(folder: Path) -> None:
     data = json.loads((folder / "piper" / "bert32a100.json").read_text())
     print("| transformer layers | K | objective | gap | s |")
     print("|---|---|---|---|---|")
-    problem = Training(bandwidth=25 * GIB)
+    problem = PipelineJob(bandwidth=25 * GIB)
     for layers, devices in ((32, 512), (32, 1024), (32, 2048), (48, 512), (64, 512), (96, 512),
                             (96, 2048)):  # fmt: skip
         text = json.dumps(deeper(data, layers)).encode()
@@ -186,7 +185,7 @@ def gnmt(folder: Path) -> None:
         *((devices, 2e9, None) for devices in (2, 4, 8, 16)),
     ]
     for devices, memory, replicas in cases:
-        problem = Training(replicas=replicas)
+        problem = PipelineJob(replicas=replicas)
         result, used = timed(workload, devices, memory, problem, "dp", seconds=600)
         gap = "—" if result.gap is None else f"{result.gap:.1e}"
         print(
@@ -202,10 +201,10 @@ def pipedream(folder: Path) -> None:
     for name in ("vgg16", "resnet50", "gnmt", "alexnet"):
         workload = load(folder / "pipedream" / f"{name}.txt")
         for devices in (4, 16):
-            problem = Training(bandwidth=12e9, schedule="pipedream")
+            problem = PipelineJob(bandwidth=12e9, in_flight="pipedream")
             if devices == 16:
-                problem = Training(
-                    bandwidth=1.25e9, schedule="pipedream", server_devices=4, server_bandwidth=12e9
+                problem = PipelineJob(
+                    bandwidth=1.25e9, in_flight="pipedream", server_devices=4, server_bandwidth=12e9
                 )
             ours, used = timed(workload, devices, 80 * GIB, problem, "dp", seconds=600)
             rest = [
@@ -219,32 +218,12 @@ def pipedream(folder: Path) -> None:
             )  # fmt: skip
 
 
-def batch(folder: Path) -> None:
-    """Print where counting fill and drain changes the plan."""
-    workload = load(folder / "piper" / "bert32a100.json")
-    print("| K | microbatches | steady plan's batch time | best batch time | gap | s | stages |")
-    print("|---|---|---|---|---|---|---|")
-    for devices, microbatches in ((8, 8), (16, 16), (32, 32), (32, 64)):
-        steady = Training(bandwidth=25 * GIB, microbatches=microbatches)
-        whole = Training(bandwidth=25 * GIB, microbatches=microbatches, objective="batch")
-        first, _ = timed(workload, devices, 8 * GIB, steady, "dp")
-        best, used = timed(workload, devices, 8 * GIB, whole, "dp", seconds=120, gap=1e-6)
-        again = None
-        if first.plan is not None:
-            again = evaluate(workload, first.plan.cluster, whole, first.plan.solution).objective
-        print(
-            f"| {devices} | {microbatches} | {number(again)} | {number(best.objective)} | "
-            f"{best.gap:.1e} | {used:.1f} | {shape(best)} |"
-        )
-
-
 PARTS: dict[str, Callable[[Path], None]] = {
     "piper": piper,
     "knapsack": knapsack,
     "growth": growth,
     "gnmt": gnmt,
     "pipedream": pipedream,
-    "batch": batch,
 }
 
 
@@ -256,7 +235,7 @@ def main() -> None:
     arguments = parser.parse_args()
     warm = load(arguments.benchmarks / "piper" / "bert32a100.json")
     for method in ("dp", "piper"):
-        solve(warm, accelerators_and_cpus(8, 0, 8 * GIB), Training(), method=method)
+        solve(warm, accelerators_and_cpus(8, 0, 8 * GIB), PipelineJob(), method=method)
     for part in arguments.part or PARTS:
         print(f"\n## {part}\n")
         PARTS[part](arguments.benchmarks)

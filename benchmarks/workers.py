@@ -35,8 +35,8 @@ def one(options: argparse.Namespace, workers: int) -> None:
         problem = stagecut.DeviceMapping(topology(options.map), options.stages, options.replicas)
     elif options.objective == "latency":
         problem = stagecut.Latency()
-    elif options.objective == "iteration":
-        problem = stagecut.Iteration(options.microbatches)
+    elif options.objective == "pipeline":
+        problem = stagecut.PipelineJob(options.microbatches)
     workload = stagecut.load(options.workloads[0])
     result = solve(
         workload,

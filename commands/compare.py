@@ -19,13 +19,13 @@ from rich.text import Text
 from ..api.case_record import RECORD
 from ..api.cases import ComparisonCase, cases, run_cases
 from ..api.compare import Row, summaries, tabulate
-from ..instances import InputError, Workload
+from ..instances import InputError, Workload, is_stream
 from ..instances.common.escape import plain
 from ..instances.formats.files import load
 from ..instances.formats.plan_json import problem_values
 from ..solvers import METHODS, method_of
 from ..solvers.core.limits import DEFAULT_SECONDS
-from ..solvers.iteration import methods as iteration
+from ..solvers.job import methods as pipeline
 from ..solvers.sharding import methods as sharding
 from .common import names, options
 from .common.console import ERR, OUT, check_outputs, show_gap, tell_written
@@ -108,7 +108,7 @@ def compare(
         for one, label in zip(posed, labels, strict=True)
         for case in cases(
             workloads,
-            _methods(one.name, listed),
+            _methods(one.name, listed, stream=one.stream),
             one.words,
             one.seconds,
             problem=one.name,
@@ -125,6 +125,8 @@ class _Posed:
 
     Parameters
     ----------
+    stream
+        Whether some workload is planned for a stream of microbatches.
     words
         The options of `solve` that pose it, as typed.
     seconds
@@ -136,6 +138,7 @@ class _Posed:
     """
 
     name: str
+    stream: bool
     words: Sequence[str]
     seconds: float
     given: Mapping[str, str]
@@ -148,6 +151,7 @@ def _pose(
     """Pose a problem on every workload: what is wrong with it is said here, not in every case."""
     given, known, seconds = {}, set(), 0.0
     files: list[str] = []
+    stream = False
     for name, workload in loaded.items():
         stated = state(asked, workload, (LIMITS,))
         if WORKERS in stated.others:
@@ -161,13 +165,14 @@ def _pose(
         said = {"problem": problem_values(problem), "cluster": devices and devices.fingerprint}
         given[name] = json.dumps(said, sort_keys=True, default=str)
         known.add(stated.name)
+        stream = stream or is_stream(problem)
         files += stated.files
     if len(known) > 1:
         raise InputError(
             f"--problem: for some workloads it is {', for others '.join(sorted(known))}; give it"
         )
     words = asked.words() if gap is None else [*asked.words(), "--gap", str(gap)]
-    return _Posed("".join(known) or "throughput", words, seconds, given, files)
+    return _Posed("".join(known) or "throughput", stream, words, seconds, given, files)
 
 
 def _labels(posed: Sequence[_Posed], problems: Sequence[str] | None) -> list[str]:
@@ -180,10 +185,10 @@ def _labels(posed: Sequence[_Posed], problems: Sequence[str] | None) -> list[str
     return labels
 
 
-def _methods(problem: str, listed: Sequence[str] | None) -> list[str]:
+def _methods(problem: str, listed: Sequence[str] | None, *, stream: bool) -> list[str]:
     """Return those methods of a problem that are asked for; or its usual ones."""
     usual = {
-        "iteration": ("auto", *iteration.RULES),
+        "pipeline": DEFAULT_METHODS if stream else ("auto", *pipeline.RULES),
         "sharding": ("auto", *(r for r in sharding.RULES if r != "communication-only")),
         "mapping": ("auto", "layouts"),
     }

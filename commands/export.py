@@ -177,7 +177,7 @@ def _write_python(
     if not isinstance(ready.plan.solution, Placement | PipelinePlacement):
         raise InputError(
             f"python: the plan is for {ready.plan.problem.name}; a script runs placements: plan "
-            "with --problem iteration or throughput"
+            "with --problem pipeline or throughput"
         )
     schedule, microbatches = schedule_to_run(ready.plan, schedule, microbatches)
     text = python_script(

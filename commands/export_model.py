@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..instances import InputError, Iteration, Throughput
+from ..instances import InputError, PipelineJob, Throughput
 from .common import options
 from .common.console import check_outputs, tell_written
 from .common.pose import Asked, build, state
@@ -26,7 +26,7 @@ def export_model(
     cpus: options.Cpus = None,
     memory: options.Memory = None,
 ) -> None:
-    """Write the integer program of a throughput or iteration problem as MPS or LP file.
+    """Write the integer program of a throughput or pipeline problem as MPS or LP file.
 
     For plans see export.
     """
@@ -41,17 +41,17 @@ def export_model(
     loaded = load(workload)
     stated = state(asked, loaded, ())
     check_outputs(output, inputs=[workload, *stated.files])
-    if stated.name not in ("throughput", "iteration"):
+    if stated.name not in ("throughput", "pipeline"):
         raise InputError(
-            f"--problem: {stated.name} is not throughput or iteration, whose programs are written"
+            f"--problem: {stated.name} is not throughput or pipeline, whose programs are written"
         )
     posed, devices = build(stated, asked, loaded)
     assert devices is not None
     task = pose(loaded, devices, posed)
     method_of(posed.name, "milp").check("milp", task)
     # Pyomo takes a second to import
-    if isinstance(posed, Iteration):
-        from ..solvers.iteration.milp import export_model as write_iteration
+    if isinstance(posed, PipelineJob):
+        from ..solvers.job.iteration.milp import export_model as write_iteration
 
         write_iteration(only_case(task), output)
     elif isinstance(posed, Throughput):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from ..instances import InputError, Iteration, Latency, Split, Throughput
+from ..instances import InputError, Latency, PipelineJob, Split, Throughput
 from ..instances.common.errors import quote
 from ..instances.formats.writing import write_whole
 from .common import options
@@ -43,7 +43,7 @@ def learn(
     workloads: Annotated[
         str | None, typer.Option(help="Files or shipped workloads to train on, instead.")
     ] = None,
-    problem: Annotated[str, typer.Option(help="throughput, iteration or latency.")] = "throughput",
+    problem: Annotated[str, typer.Option(help="throughput, pipeline or latency.")] = "throughput",
     split: Annotated[
         Split | None, typer.Option(help="Throughput; default: contiguous and noncontiguous.")
     ] = None,
@@ -119,19 +119,19 @@ def _families(text: str) -> list[str]:
 
 def _problems(
     problem: str, split: Split | None, microbatches: int | None
-) -> tuple[Throughput | Iteration | Latency, ...]:
+) -> tuple[Throughput | PipelineJob | Latency, ...]:
     if problem == "latency":
         if split is not None or microbatches is not None:
             raise InputError("--problem latency: has no --split and no --microbatches; leave out")
         return (Latency(),)
-    if problem == "iteration":
+    if problem == "pipeline":
         if split not in (None, "contiguous"):
             raise InputError("--split: plans for iterations are learned contiguous alone")
-        return (Iteration(8 if microbatches is None else microbatches),)
+        return (PipelineJob(8 if microbatches is None else microbatches, "1f1b"),)
     if problem != "throughput":
-        raise InputError(f"--problem: {quote(problem)}; use throughput, iteration or latency")
+        raise InputError(f"--problem: {quote(problem)}; use throughput, pipeline or latency")
     if microbatches is not None:
-        raise InputError("--microbatches: only for --problem iteration; leave it out")
+        raise InputError("--microbatches: only for --problem pipeline; leave it out")
     splits = [Split.CONTIGUOUS, Split.NONCONTIGUOUS] if split is None else [split]
     return tuple(Throughput(split=one) for one in splits)
 

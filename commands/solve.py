@@ -12,11 +12,11 @@ import typer
 from ..instances import (
     DeviceMapping,
     InputError,
-    Iteration,
     Plan,
     Problem,
     ReplicaPlacement,
     Sharding,
+    is_iteration,
 )
 from ..instances.formats.problem_toml import Table
 from .common import names, options
@@ -115,7 +115,7 @@ def solve(
     check_outputs(output, pictures=[plot], inputs=[workload, start, *stated.files])
     limits = replace(limits_of(stated, time_limit, gap), since=STARTED)
     workers = workers_of(stated)
-    if ranked is not None and isinstance(posed, Iteration) and devices is not None:
+    if ranked is not None and is_iteration(posed) and devices is not None:
         from .show.rank import rank
 
         _refuse_for_all_schedules(
@@ -155,7 +155,7 @@ def _without_all(stated: Statement) -> tuple[Statement, Table | None]:
 
     Of all other problems nothing is left out, and None returned.
     """
-    if stated.name != "iteration" or stated.fields.get("schedule") != "all":
+    if stated.name != "pipeline" or stated.fields.get("schedule") != "all":
         return stated, None
     apart = {key: value for key, value in stated.fields.items() if key in ("schedule", "chunks")}
     kept = {key: value for key, value in stated.fields.items() if key not in apart}

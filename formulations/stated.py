@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..instances import InputError, StagePlacement, in_stages
+from ..instances import InputError, Problem, StagePlacement, in_stages, is_stream
 from .program import Program, Start, Value
 from .task import Task
 
@@ -156,9 +156,9 @@ def sets_of(task: Task[Any]) -> tuple[Hypergraph, list[Column]]:
 
 
 def _actions(task: Task[Any]) -> Stated:
-    from .iteration.milp import iteration_model
+    from .job.iteration_milp import iteration_model
 
-    unit = _unit(task.problem.microbatches * _even_share(task))
+    unit = _unit(task.problem.batch * _even_share(task))
     program = iteration_model(task, reference=1000.0 * unit)
     nodes = node_names(task.workload)
     places: dict[tuple[str, str], Any] = {}
@@ -166,7 +166,7 @@ def _actions(task: Task[Any]) -> Stated:
         for v in program.data.line.graph.members[unit]:
             key = nodes[v], f"stage {stage}"
             places[key] = places.get(key, 0) + var
-    return _stated(program, "iteration.milp", places)
+    return _stated(program, "job.iteration_milp", places)
 
 
 def _calls(task: Task[Any], *, potentials: bool) -> Stated:
@@ -196,12 +196,12 @@ def _calls(task: Task[Any], *, potentials: bool) -> Stated:
 def _slots(task: Task[Any]) -> Stated:
     import pyomo.environ as pyo
 
-    from .training.cheap_bounds import least_stage_time
-    from .training.milp import training_milp
-    from .training.staging import state_staging
+    from .job.stream import state_staging
+    from .job.stream_bounds import least_stage_time
+    from .job.stream_milp import stream_model
 
     staging = state_staging(task)
-    program = training_milp(staging, _unit(least_stage_time(staging)))
+    program = stream_model(staging, _unit(least_stage_time(staging)))
     data, z, nodes = program.data, program.model.z, node_names(task.workload)
     places = {
         (nodes[v], f"stage {i}"): pyo.quicksum(
@@ -214,7 +214,7 @@ def _slots(task: Task[Any]) -> Stated:
     def read(value: Value) -> StagePlacement:
         return in_stages(program.read(value), task.cluster)
 
-    return Stated(program.model, data.scale, "training.milp", read, program.start, places)
+    return Stated(program.model, data.scale, "job.stream_milp", read, program.start, places)
 
 
 def _joint(task: Task[Any]) -> Stated:
@@ -288,7 +288,7 @@ def _one_by_one(task: Task[Any]) -> float:
     return float(slowest.sum() + 2 * calls * moved.sum())
 
 
-#: Problem → name → the program of a task.
+#: Problem, of pipelines that are streams ``stream`` → name → the program of a task.
 FORMULATIONS: dict[str, dict[str, Callable[[Task[Any]], Stated]]] = {
     "throughput": {
         "compact": partial(_compact, named=False),
@@ -296,15 +296,20 @@ FORMULATIONS: dict[str, dict[str, Callable[[Task[Any]], Stated]]] = {
         "set-partitioning": set_partitioning,
         "all-sets": set_partitioning,
     },
-    "iteration": {"actions": _actions},
     "latency": {
         "big-m": partial(_calls, potentials=False),
         "potentials": partial(_calls, potentials=True),
     },
-    "training": {"slots": _slots},
+    "pipeline": {"actions": _actions},
+    "stream": {"slots": _slots},
     "mapping": {"joint": _joint},
     "sharding": {
         "compact": partial(_sharding, strong=False),
         "flows": partial(_sharding, strong=True),
     },
 }
+
+
+def formulations_of(problem: Problem) -> dict[str, Callable[[Task[Any]], Stated]]:
+    """Return the programs that a problem has, by name."""
+    return FORMULATIONS["stream" if is_stream(problem) else problem.name]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from ..instances import (
     Cluster,
     Costs,
     DeviceMapping,
-    Iteration,
     Latency,
+    PipelineJob,
     Plan,
     Problem,
     Sharding,
@@ -22,7 +22,6 @@ from ..instances import (
     without_links,
 )
 from ..instances.common.arrays import Ints
-from ..instances.model.iteration import check_two_passes
 from ..instances.model.stage_costs import check_weights
 
 P = TypeVar("P", bound=Problem)
@@ -93,8 +92,8 @@ def pose(
     """
     if isinstance(problem, DeviceMapping):
         check_weights(workload, problem)
-    if isinstance(problem, Iteration):
-        check_two_passes(workload, problem)
+    if isinstance(problem, PipelineJob):
+        problem = cast("P", problem.for_workload(workload))
     if isinstance(problem, Sharding):
         program_of(workload)
     return Task(workload, cluster, problem, start, options or {})

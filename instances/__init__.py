@@ -3,6 +3,7 @@
 from .common.choices import (
     Collective,
     CpuSplit,
+    InFlight,
     Limit,
     MappingMode,
     MappingObjective,
@@ -17,16 +18,14 @@ from .common.choices import (
     Split,
     Status,
     Tied,
-    TrainingObjective,
-    TrainingSchedule,
 )
 from .common.errors import InfeasibleError, InputError, StagecutError, VerificationError
 from .common.units import TIME_UNITS, NodeId
 from .model.cluster import ACCELERATOR, CPU, Cluster, Device, DeviceKind, accelerators_and_cpus
 from .model.costs import Costs, price, without_links
-from .model.iteration import Iteration
 from .model.layers import Layers
 from .model.network.links import Link, PairLink
+from .model.pipeline_job import LayerRule, PipelineJob, is_iteration, is_stream
 from .model.placement_rules import PlacementRules
 from .model.plan import Plan, Planned, gap_between, plan_of
 from .model.problem import DeviceMapping, Latency, Problem, Throughput
@@ -46,7 +45,6 @@ from .model.solution import (
 )
 from .model.stage_costs import StageCosts, stage_costs
 from .model.tied_weights import tied_as
-from .model.training import LayerRule, Training
 from .model.training_layers import layers_of
 from .model.workload import Workload
 from .topologies import Topology, topology
@@ -64,9 +62,9 @@ __all__ = [
     "DeviceKind",
     "DeviceMapping",
     "DeviceMesh",
+    "InFlight",
     "InfeasibleError",
     "InputError",
-    "Iteration",
     "Latency",
     "LayerRule",
     "Layers",
@@ -79,6 +77,7 @@ __all__ = [
     "Optimizer",
     "PairLink",
     "Pipeline",
+    "PipelineJob",
     "PipelinePlacement",
     "PipelineSchedule",
     "Placement",
@@ -107,14 +106,13 @@ __all__ = [
     "Throughput",
     "Tied",
     "Topology",
-    "Training",
-    "TrainingObjective",
-    "TrainingSchedule",
     "VerificationError",
     "Workload",
     "accelerators_and_cpus",
     "gap_between",
     "in_stages",
+    "is_iteration",
+    "is_stream",
     "layers_of",
     "plan_of",
     "price",

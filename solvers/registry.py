@@ -9,19 +9,17 @@ from ..formulations.task import Task
 from ..instances import InputError, Problem
 from ..instances.common.errors import quote
 from .core.method import Method
-from .iteration import methods as iteration
+from .job import methods as job
 from .latency import methods as latency
 from .mapping import methods as mapping
 from .sharding import methods as sharding
 from .throughput import methods as throughput
-from .training import methods as training
 
 #: Problem → name → method.
 METHODS: dict[str, dict[str, Method[Any]]] = {
     "throughput": throughput.METHODS,
-    "iteration": iteration.METHODS,
     "mapping": mapping.METHODS,
-    "training": training.METHODS,
+    "pipeline": job.METHODS,
     "latency": latency.METHODS,
     "sharding": sharding.METHODS,
 }
@@ -52,7 +50,7 @@ def split_argument(problem: str, method: str) -> tuple[str, dict[str, str]]:
 
     Examples
     --------
-    >>> split_argument("iteration", "deepspeed-type:conv|linear")
+    >>> split_argument("pipeline", "deepspeed-type:conv|linear")
     ('deepspeed-type', {'type': 'conv|linear'})
     >>> split_argument("throughput", "learned:policy=p.npz:fine-tune=2")
     ('learned', {'policy': 'p.npz', 'fine-tune': '2'})

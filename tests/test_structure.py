@@ -113,7 +113,7 @@ LARGE = {
     "runtime/simulate/engine_kernel.py: _execute": "measured: 20 times as slow in steps",
     "solvers/latency/mincut_kernel.py: least_load": UNSPLIT,
     "solvers/throughput/dp/kernel.py: relax": "measured: 5 times as slow in steps, as it says",
-    "solvers/training/kernels.py: extend_plans": "measured: its steps are not inlined, as it says",
+    "solvers/job/stream/dp_kernel.py: extend_plans": "measured: not inlined, as it says",
 }
 
 
@@ -210,7 +210,7 @@ def test_help_of_commands_is_theirs() -> None:
 def test_methods_that_auto_begins_with_need_no_pyomo() -> None:
     """It takes a second to import, which a short time limit does not have."""
     modules = [
-        f"stagecut.solvers.{name}.auto" for name in ("throughput", "latency", "training", "mapping")
+        f"stagecut.solvers.{name}.auto" for name in ("throughput", "latency", "pipeline", "mapping")
     ]
     code = f"import sys, {', '.join(modules)}; sys.exit('pyomo' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(ROOT / ".dev")})

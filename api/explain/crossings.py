@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...instances import Plan, Training, Workload, price
+from ...instances import Plan, Workload, is_stream, price
 from ...runtime import Report, evaluate
 from ...runtime.verify.loads import loads_of
 from .answers import Crossing
@@ -31,7 +31,7 @@ def crossings(workload: Workload, plan: Plan, report: Report, most: int) -> tupl
         for u, after in enumerate(workload.successors)
     }
     crossing = [u for u, others in targets.items() if others]
-    if isinstance(plan.problem, Training):
+    if is_stream(plan.problem):
         longest = _edge_bytes(workload)
     else:
         longest = price(workload, plan.cluster).transfer.max(axis=0)

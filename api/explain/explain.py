@@ -8,12 +8,12 @@ from ...instances import (
     Cluster,
     DeviceMapping,
     InputError,
+    PipelineJob,
     Plan,
     Planned,
     Problem,
     Sharding,
     Throughput,
-    Training,
     Workload,
     plan_of,
 )
@@ -148,4 +148,4 @@ def _searched(
 
 def _usual(workload: Workload) -> Problem:
     """Return the problem that `solve` takes where none is given."""
-    return Throughput() if workload.layers is None else Training()
+    return Throughput() if workload.layers is None else PipelineJob().for_workload(workload)

@@ -8,7 +8,16 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...formulations.task import Task, pose
-from ...instances import Iteration, Latency, Plan, Problem, Throughput, Training, Workload
+from ...instances import (
+    Latency,
+    PipelineJob,
+    Plan,
+    Problem,
+    Throughput,
+    Workload,
+    is_iteration,
+    is_stream,
+)
 from ...instances.common.quantities import show_bytes, show_percent, show_time
 from ...runtime import Report
 from ...runtime.simulate.simulator import simulate
@@ -49,7 +58,7 @@ def reasons(
         yield from _parts(workload, plan, load)
     if isinstance(problem, Latency):
         yield _path(workload, plan, report)
-    elif isinstance(problem, Iteration) and load is not None:
+    elif is_iteration(problem) and load is not None:
         yield from _waiting(load, report, problem, unit)
     if isinstance(problem, Throughput) and problem.pipeline == "gpipe":
         forward, backward = (
@@ -60,9 +69,9 @@ def reasons(
             f"{show_time(forward.forward, unit)}, {backward.name} the longest backward pass, "
             f"{show_time(backward.backward, unit)}."
         )
-    if not isinstance(problem, Latency | Training):
+    if not (isinstance(problem, Latency) or is_stream(problem)):
         yield from _evenness(plan, loads, unit)
-    if isinstance(problem, Iteration):
+    if is_iteration(problem):
         yield from _long_first(problem, loads)
     yield from _memory(loads, name)
     if math.isfinite(plan.bound):
@@ -96,7 +105,7 @@ def _busy(load: Load, report: Report, problem: Problem, unit: str) -> str:
 
 def _parts(workload: Workload, plan: Plan, load: Load) -> Iterator[str]:
     """Yield a sentence on the indivisible part of the device's work, if it is most of it."""
-    if isinstance(plan.problem, Training):
+    if is_stream(plan.problem):
         own = [workload.index[node] for node in load.nodes]
         if len(own) == 1:
             yield f"It has one layer alone, {workload.ids[own[0]]}, which cannot be cut."
@@ -132,12 +141,12 @@ def _pool(plan: Plan, load: Load) -> list[str]:
     ]
 
 
-def _waiting(load: Load, report: Report, problem: Iteration, unit: str) -> Iterator[str]:
+def _waiting(load: Load, report: Report, problem: PipelineJob, unit: str) -> Iterator[str]:
     waits = report.objective - load.busy
     if waits > 1e-9 * report.objective:
         yield (
             f"The other {show_time(waits, unit)} ({show_percent(waits / report.objective, 0)}) it "
-            f"waits while the pipeline of {problem.microbatches} microbatches under "
+            f"waits while the pipeline of {problem.batch} microbatches under "
             f"{problem.schedule} fills and drains; more microbatches, or another schedule "
             "(--schedule all), make that share smaller."
         )
@@ -180,17 +189,17 @@ def _evenness(plan: Plan, loads: tuple[Load, ...], unit: str) -> Iterator[str]:
         yield f"Without any work: {', '.join(idle)}."
 
 
-def _long_first(problem: Iteration, loads: tuple[Load, ...]) -> Iterator[str]:
+def _long_first(problem: PipelineJob, loads: tuple[Load, ...]) -> Iterator[str]:
     """Yield a sentence on a long first stage of a chain with few microbatches."""
     used = [load for load in loads if load.nodes]
-    few = problem.microbatches <= FEW * len(used)
+    few = problem.batch <= FEW * len(used)
     if len(used) < 2 or problem.split != "contiguous" or problem.chunks_per_device > 1 or not few:
         return
     first, others = used[0].busy, max(load.busy for load in used[1:])
     if first > LONGER * others:
         yield (
             f"{used[0].name}, with the first stage, is busy {show_percent(first / others - 1, 0)} "
-            f"longer than any other: with few microbatches ({problem.microbatches} in "
+            f"longer than any other: with few microbatches ({problem.batch} in "
             f"{len(used)} stages) the others wait for fill and drain, in which it works."
         )
 

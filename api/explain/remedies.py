@@ -13,10 +13,10 @@ from ...instances import (
     Cluster,
     DeviceKind,
     InputError,
-    Iteration,
     Latency,
     Link,
     PairLink,
+    PipelineJob,
     PipelineSchedule,
     Plan,
     Problem,
@@ -24,8 +24,9 @@ from ...instances import (
     Split,
     Throughput,
     Tied,
-    Training,
     Workload,
+    is_iteration,
+    is_stream,
 )
 from ...instances.common.quantities import show_bytes, show_percent
 from ...instances.model.kept_bytes import kept_bytes
@@ -131,11 +132,11 @@ def most_bytes(workload: Workload, problem: Problem) -> float:
     All nodes, and of an iteration the activations of all its microbatches: a schedule that
     waits for the end of an iteration has one version of the weights.
     """
-    if isinstance(problem, Training):
+    if is_stream(problem):
         return math.inf  # copies in stages and replicas; no limit is known without planning
-    if isinstance(problem, Iteration):
+    if is_iteration(problem):
         _, resident, activations = kept_bytes(workload)
-        return float(resident.sum() + problem.microbatches * activations.sum())
+        return float(resident.sum() + problem.batch * activations.sum())
     return float(workload.memory_bytes.sum())
 
 
@@ -161,7 +162,7 @@ def _faster_links(workload: Workload, cluster: Cluster, problem: Problem) -> Ite
     def faster(link: Link | None) -> Link | None:
         return link and Link(link.latency_s / FASTER, link.bytes_per_s * FASTER)
 
-    if isinstance(problem, Training):
+    if is_stream(problem):
         if problem.bandwidth is not None:
             quicker = replace(problem, bandwidth=FASTER * problem.bandwidth)
             yield _Case(change, workload, cluster, quicker)
@@ -182,7 +183,7 @@ def _freed(workload: Workload, cluster: Cluster, problem: Problem) -> Iterator[_
     """Yield the problem without tied weights, and without large colours."""
     tied = {int(workload.colours[copy.holder]) for tie in workload.ties for copy in tie.copies}
     if workload.ties and not are_copied(workload):
-        microbatches = problem.microbatches if isinstance(problem, Iteration) else 1
+        microbatches = problem.batch if is_iteration(problem) else 1
         copies = tied_as(workload, Tied.COPIES, microbatches)
         yield _Case("tied weights in copies (--tied copies)", copies, cluster, problem)
     elif are_copied(workload):
@@ -205,7 +206,7 @@ def _freed(workload: Workload, cluster: Cluster, problem: Problem) -> Iterator[_
 
 def _without_rules(problem: Problem) -> Iterator[tuple[str, Problem]]:
     """Yield the problem without each of the user's placement rules."""
-    if not isinstance(problem, Throughput | Iteration | Latency | Training):
+    if not isinstance(problem, Throughput | Latency | PipelineJob):
         return
     rules = problem.placement_rules
     left = [
@@ -234,12 +235,12 @@ def _others(rules: tuple[T, ...], i: int) -> tuple[T, ...]:
 
 def _other_options(workload: Workload, problem: Problem) -> Iterator[tuple[str, Problem]]:
     """Yield the problem under other schedules, and with replicas and all else that is ruled out."""
-    if isinstance(problem, Iteration) and workload.backward.any() and not problem.actions:
+    if is_iteration(problem) and workload.backward.any() and not problem.actions:
         for schedule in FAST_SCHEDULES:
             chained = problem.split is Split.CONTIGUOUS or schedule != PipelineSchedule.INTERLEAVED
             if schedule != problem.schedule and chained:
                 yield f"schedule {schedule}", replace(problem, schedule=schedule, chunks=None)
-    if isinstance(problem, Training):
+    if is_stream(problem):
         if problem.replicas is not None:
             yield "any number of replicas", replace(problem, replicas=None)
         if problem.degrees is not None:

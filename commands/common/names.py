@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ...instances.common.choices import NAMED_SCHEDULES, TrainingSchedule
+from ...instances.common.choices import NAMED_SCHEDULES, PipelineSchedule
 
 Complete = Callable[[str], list[str]]
 
@@ -18,15 +18,13 @@ METHODS = {
         "auto", "dp", "linear-dp", "multilevel", "pipedream", "milp", "column-generation",
         "greedy", "local-search", "random", "learned", "single", "metis",
     ),
-    "iteration": (
-        "auto", "dp", "milp", "learned", "megatron", "vllm", "torchtitan", "deepspeed-uniform",
-        "deepspeed-parameters", "deepspeed-type", "accelerate-balanced", "block-dp",
+    "pipeline": (
+        "auto", "dp", "milp", "piper", "equal-stages", "data-parallel", "pipedream", "learned",
+        "megatron", "vllm", "torchtitan", "deepspeed-uniform", "deepspeed-parameters",
+        "deepspeed-type", "accelerate-balanced", "block-dp",
     ),
     "latency": (
         "auto", "dp", "milp", "milp-big-m", "lns", "linear", "greedy", "max-load", "learned",
-    ),
-    "training": (
-        "auto", "dp", "milp", "piper", "equal-stages", "data-parallel", "pipedream",
     ),
     "mapping": ("auto", "layouts", "milp", "joint"),
     "sharding": (
@@ -103,6 +101,6 @@ LAUNCHER = one_of("run", *LAUNCHERS)
 PROBLEM = one_of(*METHODS)
 METHOD = one_of(*_once(METHODS.values()))
 SIMULATED_SCHEDULE = one_of(*SIMULATED)
-SCHEDULE = one_of(*_once((NAMED_SCHEDULES, TrainingSchedule, ["all"])))
+SCHEDULE = one_of(*NAMED_SCHEDULES, PipelineSchedule.STREAM, "all")
 RUN_SCHEDULE = one_of(*NAMED_SCHEDULES, "pipedream", "2bw")
 BATCH_SCHEDULE = one_of(*NAMED_SCHEDULES)

@@ -27,7 +27,7 @@ ProblemName = Annotated[
     str | None,
     typer.Option(
         autocompletion=names.PROBLEM,
-        help="throughput, iteration, latency, training, mapping, sharding; or a problem file: "
+        help="throughput, pipeline, latency, mapping, sharding; or a problem file: "
         "FILE.toml. Default: by WORKLOAD.",
     ),
 ]
@@ -41,25 +41,26 @@ Setting = Annotated[
 ]
 PipelineSplit = Annotated[
     Split | None,
-    typer.Option(help="Default: contiguous for an iteration, noncontiguous for throughput."),
+    typer.Option(help="Default: contiguous for a pipeline, noncontiguous for throughput."),
 ]
 Microbatches = Annotated[
-    int | None, typer.Option(help="Per batch and replica; makes iteration the default problem.")
+    int | None, typer.Option(help="Per batch and replica; makes pipeline the default problem.")
 ]
 Schedule = Annotated[
     str | None,
     typer.Option(
         autocompletion=names.SCHEDULE,
-        help="1f1b (default), gpipe, interleaved, zb-h1, zb-h2, or a CSV file with a row of passes "
-        "such as 0F0,0B0 per device; training: 1f1b, gpipe, pipedream, 2bw.",
+        help="stream (default with layer configurations), 1f1b (default without), gpipe, "
+        "interleaved, zb-h1, zb-h2, or a CSV file with a row of passes such as 0F0,0B0 per device.",
     ),
 ]
 ScheduleOrAll = Annotated[
     str | None,
     typer.Option(
         autocompletion=names.SCHEDULE,
-        help="1f1b (default), gpipe, interleaved, zb-h1, zb-h2, a CSV file with a row of passes "
-        "such as 0F0,0B0 per device, or all for a table; training: 1f1b, gpipe, pipedream, 2bw.",
+        help="stream (default with layer configurations), 1f1b (default without), gpipe, "
+        "interleaved, zb-h1, zb-h2, a CSV file with a row of passes such as 0F0,0B0 per device, "
+        "or all for a table.",
     ),
 ]
 Mesh = Annotated[
@@ -88,7 +89,7 @@ ClusterFile = Annotated[
 Accelerators = Annotated[int | None, typer.Option(help="Number of accelerators.")]
 Cpus = Annotated[
     int | None,
-    typer.Option(help="Number of CPU cores; default: the file's, for an iteration none."),
+    typer.Option(help="Number of CPU cores; default: the file's, for a pipeline none."),
 ]
 Memory = Annotated[str | None, typer.Option(help="Memory of each accelerator, such as 16GiB.")]
 

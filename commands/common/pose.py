@@ -17,6 +17,7 @@ from ...instances import (
     DeviceMesh,
     InputError,
     Link,
+    PipelineJob,
     PipelineSchedule,
     Plan,
     Problem,
@@ -186,7 +187,7 @@ def state(asked: Asked, workload: Workload, others: Sequence[str] = (LIMITS, WOR
 def _usual_problem(workload: Workload, asked: Asked, settings: Table) -> str:
     """Return what a user of such a workload wants, who names no problem."""
     if workload.layers is not None:
-        return "training"
+        return "pipeline"
     if workload.program is not None:
         return "sharding"
     schedule = asked.schedule or settings.get("schedule")
@@ -194,10 +195,10 @@ def _usual_problem(workload: Workload, asked: Asked, settings: Table) -> str:
     if asked.microbatches is None and "microbatches" not in settings and not given:
         return "throughput"
     if workload.backward.any():
-        return "iteration"
+        return "pipeline"
     raise InputError(
         f"--microbatches: {workload.name} has no backward pass, so it is planned for a stream "
-        "without end; give --problem iteration for forward passes of a batch, or a workload "
+        "without end; give --problem pipeline for forward passes of a batch, or a workload "
         "for training (profile --train)"
     )
 
@@ -276,7 +277,7 @@ def _with_schedule(name: str, fields: Table) -> tuple[Table, str | None]:
             raise InputError("--schedule: name the CSV file that gives it, such as my.csv")
         return fields, None
     if "actions" not in PROBLEMS[name].__dataclass_fields__:
-        raise InputError(f"--schedule: a file is for --problem iteration, not {name}")
+        raise InputError(f"--schedule: a file is for --problem pipeline, not {name}")
     order = given_order(read_source(schedule).text.splitlines(), schedule)
     asked = fields.get("microbatches", order.microbatches)
     if asked != order.microbatches:
@@ -312,6 +313,8 @@ def build(statement: Statement, asked: Asked, workload: Workload) -> tuple[Probl
         placed = rules["fixed"]
         fields["placement_rules"] = {key: rules[key] for key in rules if key != "fixed"}
     problem = make_record(kind, fields, statement.file, _texts(workload))
+    if isinstance(problem, PipelineJob):
+        problem = problem.for_workload(workload)
     if statement.has_devices:
         _refuse_devices(statement, asked)
         return problem, None
@@ -439,7 +442,7 @@ def choose_ties(
     """
     from ...instances.model.tied_weights import are_copied, tied_as
 
-    iteration = problem == "iteration"
+    iteration = problem == "pipeline" and workload.layers is None
     if tied is None and not (iteration and are_copied(workload)):
         return workload
     return tied_as(workload, tied or Tied.COPIES, microbatches or 1 if iteration else 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from glob import escape
 from typing import NamedTuple
 
-from ...instances import InputError, Plan, Workload
+from ...instances import InputError, PipelineSchedule, Plan, Workload
 from ...instances.common.choices import Tied
 from ...instances.common.units import ON_NUMBERS, TO_RUN
 from ...instances.formats.problem_toml import Table
@@ -108,19 +108,26 @@ def fitted(target: str | None, problem: str, workload: Workload, given: Fitted) 
     if target not in names.LAUNCHERS:
         raise InputError(f"{option}: it must be one of {', '.join((RUN, *names.LAUNCHERS))}")
     if problem in ("latency", "mapping", "sharding"):
-        raise InputError(f"{option}: it runs pipelines; plan with --problem iteration")
-    if target == "python" and problem == "training":
-        raise InputError(f"{option}: it runs placements; plan with --problem iteration")
+        raise InputError(f"{option}: it runs pipelines; plan with --problem pipeline")
+    schedule, split = (given.fields.get(key) for key in ("schedule", "split"))
+    staged = problem == "pipeline" and (
+        workload.layers is not None or schedule == PipelineSchedule.STREAM
+    )
+    if target == "python" and staged:
+        raise InputError(f"{option}: it runs placements; profile without --layers")
     launcher = LAUNCHERS.get(target)
     fit, said = given, []
     if target == "python" and workload.ties:
         fit = fit._replace(tied=Tied.COLOUR)
         said.append("tied weights on one device")
     if launcher is not None:
-        if problem == "training":
+        if staged:
             _check_levels(option, given.fields)
-        schedule, split = (given.fields.get(key) for key in ("schedule", "split"))
-        if launcher.schedules and schedule not in (None, *launcher.schedules):
+        if launcher.schedules and schedule not in (
+            None,
+            PipelineSchedule.STREAM,
+            *launcher.schedules,
+        ):
             runs = " and ".join(launcher.schedules)
             raise InputError(f"{option}: it runs {runs}; leave --schedule {schedule} out")
         groups = kept_whole(workload, target)
@@ -134,7 +141,7 @@ def fitted(target: str | None, problem: str, workload: Workload, given: Fitted) 
                 said.append("--cpus 0")
             if split not in (None, "contiguous"):
                 raise InputError(f"{option}: it runs chains; leave --split {split} out")
-            if problem != "training" and split is None:
+            if not staged and split is None:
                 fit = fit._replace(fields={**fit.fields, "split": "contiguous"})
                 said.append("--split contiguous")
     if said:
@@ -161,7 +168,7 @@ def _together(fields: Table, rules: list[list[str]]) -> Table:
 
 
 def _check_levels(option: str, fields: Table) -> None:
-    """Check that all stages of a training plan will have the same degrees.
+    """Check that all stages with replicas will have the same degrees.
 
     Raises
     ------

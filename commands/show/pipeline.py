@@ -10,7 +10,7 @@ from rich.table import Table
 
 from ...api.break_even import MAX_MICROBATCHES, BreakEven, break_even
 from ...api.gain import Gain, gain
-from ...instances import Iteration, PipelinePlacement, Workload
+from ...instances import PipelineJob, PipelinePlacement, Workload, is_iteration
 from ...runtime import Report
 from ...runtime.simulate.simulator import simulate
 from ...solvers import Result
@@ -58,7 +58,7 @@ def facts_of(workload: Workload, result: Result, *, objective_given: bool) -> Fa
     gained = gain(workload, result)
     if gained is None or result.plan is None:
         return None
-    if isinstance(result.plan.problem, Iteration):
+    if is_iteration(result.plan.problem):
         return Facts(gained, simulate(workload, result.plan).bubble)
     if objective_given or not workload.backward.any():
         return Facts(gained)
@@ -79,11 +79,11 @@ def facts_json(facts: Facts, result: Result) -> dict[str, Any]:
         "no_gain_because": facts.gain.reason,
     }
     problem, solution = result.plan.problem, result.plan.solution
-    if isinstance(problem, Iteration) and isinstance(solution, PipelinePlacement):
+    if is_iteration(problem) and isinstance(solution, PipelinePlacement):
         answer |= {
             "schedule": problem.schedule,
-            "microbatches": problem.microbatches,
-            "per_microbatch": result.plan.objective / problem.microbatches,
+            "microbatches": problem.batch,
+            "per_microbatch": result.plan.objective / problem.batch,
             "bubble": facts.bubble,
             "stages": list(solution.devices),
         }
@@ -125,7 +125,7 @@ def _right_for(right: BreakEven | None) -> str:
 
 
 def iteration_table(
-    report: Report, problem: Iteration, solution: PipelinePlacement, title: str, of_unit: str
+    report: Report, problem: PipelineJob, solution: PipelinePlacement, title: str, of_unit: str
 ) -> Table:
     """Return the table of devices in the order of their first stages; times per microbatch."""
     numbers: dict[int, list[int]] = {}

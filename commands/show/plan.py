@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from ...instances import Iteration, PipelinePlacement, Problem, Training, Workload
+from ...instances import PipelinePlacement, Problem, Workload, is_iteration
 from ...instances.common.quantities import show_proved
 from ..common.console import ERR, OUT, new_table, show_bytes, show_time
 from .pipeline import Facts, facts_json, facts_rows, iteration_table
@@ -124,21 +124,20 @@ def print_result(
         title = f"{workload.name}: {workload.n} nodes, {len(workload.edges)} edges"
         if report.stages:
             OUT.print(_stage_table(report, title, of_unit))
-            batch = isinstance(problem, Training) and problem.objective == "batch"
-            what = "per batch" if batch else "per microbatch"
+            what = "per microbatch"
         elif report.calls:
             OUT.print(_call_table(report, title, of_unit))
             what = "for one request"
         elif (
             result.plan is not None
-            and isinstance(problem, Iteration)
+            and is_iteration(problem)
             and isinstance(result.plan.solution, PipelinePlacement)
         ):
             OUT.print(iteration_table(report, problem, result.plan.solution, title, of_unit))
-            each = show_time(report.objective / problem.microbatches, unit)
+            each = show_time(report.objective / problem.batch, unit)
             named = "the schedule given" if problem.order else problem.schedule
             what = (
-                f"per iteration of {problem.microbatches} microbatches under {named}, "
+                f"per iteration of {problem.batch} microbatches under {named}, "
                 f"{each} per microbatch as profiled"
             )
         else:

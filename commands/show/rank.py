@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...instances import Cluster, Iteration, Workload
+from ...instances import Cluster, PipelineJob, Workload
 from ..common.clock import STARTED
 from ..common.console import INFEASIBLE, NO_PLAN, OUT, end, print_json, progress
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def rank(
     workload: Workload,
     cluster: Cluster,
-    problem: Iteration,
+    problem: PipelineJob,
     chunks: int | None,
     method: str,
     limits: Limits,
@@ -46,9 +46,9 @@ def rank(
     if as_json:
         rows = schedules_json(ranked)
         head = {"workload": workload.name, "problem": problem.name, "time_unit": workload.time_unit}
-        print_json({**head, "microbatches": problem.microbatches, "schedules": rows})
+        print_json({**head, "microbatches": problem.batch, "schedules": rows})
     else:
-        title = f"{workload.name}: {problem.microbatches} microbatches"
+        title = f"{workload.name}: {problem.batch} microbatches"
         unit = "" if workload.time_unit == "unspecified" else f" ({workload.time_unit})"
         OUT.print(schedule_table(ranked, title, unit))
         for row in ranked[~ranked["fits"].astype(bool)].to_dict("records"):

@@ -13,9 +13,8 @@ from blocks import HEAD, indented, is_mathematics, rules_of, sentences, typeset
 ROOT = Path(__file__).resolve().parents[2]
 PROBLEMS = {
     "throughput": "Throughput",
-    "iteration": "Iteration",
+    "job": "Training jobs",
     "latency": "Latency",
-    "training": "Training plans",
     "mapping": "Mapping",
     "sharding": "Sharding",
     "schedule": "Schedules",

@@ -1,1 +1,1 @@
-"""Training jobs: the space of layouts, and bounds and programs over it."""
+"""Training jobs: layouts and bounds and programs over them; of a graph, its pipelines."""

@@ -19,11 +19,10 @@ from functools import cached_property
 
 import numpy as np
 
-from ...instances import Iteration
+from ...instances import PipelineJob
 from ...instances.common.arrays import Floats
 from ...instances.costs.layout import JobSchedule
-from ..iteration.chain import Chain
-from ..iteration.orders import BACKWARD, FORWARD, INPUT, WEIGHT, order_of
+from .orders import BACKWARD, FORWARD, INPUT, WEIGHT, Chain, order_of
 from .paths_kernel import execute_with_messages
 
 #: How much longer one rank is than the others on the paths that a schedule begins with.
@@ -59,7 +58,7 @@ class JobPaths:
     def chain(self) -> Chain:
         """The order of actions."""
         several = self.chunks if self.chunks > 1 else None
-        problem = Iteration(self.microbatches, schedule=self.schedule.value, chunks=several)
+        problem = PipelineJob(self.microbatches, schedule=self.schedule.value, chunks=several)
         return Chain(order_of(problem, self.stages, True), 0.0)
 
     def longest(self, passes: Floats, sent: float) -> float:

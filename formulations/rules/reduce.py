@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...instances import InfeasibleError, InputError, Training
+from ...instances import InfeasibleError, InputError, is_stream
 from ...instances.model.problem import names_stages
 from ..task import Task
 from .cases import RuleCase, cases, colours_of, relaxed
@@ -43,7 +43,7 @@ def stage_task(task: Task[Any]) -> Task[Any]:
     InfeasibleError
         If nodes must be both together and apart.
     """
-    coloured = not isinstance(task.problem, Training)
+    coloured = not is_stream(task.problem)
     groups = groups_of(task.workload, task.problem.placement_rules, coloured=coloured)
     if not coloured:
         return task

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...instances import Iteration, Throughput
+from ...instances import Throughput, is_iteration
 from ...instances.common.arrays import Floats
 from ...instances.common.errors import quote
 from ...instances.common.quantities import show_percent
@@ -35,14 +35,17 @@ def colour_notes(task: Task[Any]) -> list[str]:
     O(C (n + m)) in the colours, nodes and edges; O(n + m) where no colour closes a cycle.
     """
     problem = task.problem
-    if not isinstance(problem, Throughput | Iteration) or problem.split != "contiguous":
+    if (
+        not (isinstance(problem, Throughput) or is_iteration(problem))
+        or problem.split != "contiguous"
+    ):
         return []
     what, times = "max-load", 1
-    if isinstance(problem, Iteration):
-        what, times = "iteration", problem.microbatches
+    if is_iteration(problem):
+        what, times = "iteration", problem.batch
     workload, costs = task.workload, task.costs
     before = colour_units(task)
-    after = pipeline_units(task) if isinstance(problem, Iteration) else units_of_split(task)
+    after = pipeline_units(task) if is_iteration(problem) else units_of_split(task)
     if after.max() == before.max():
         return []
     present = np.flatnonzero(costs.count)

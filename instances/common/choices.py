@@ -113,12 +113,12 @@ class Pipeline(Choice):
 
 
 class PipelineSchedule(Choice):
-    """In which order a pipeline's devices work; see `Iteration`.
+    """In which order a pipeline's devices work, or that it never ends; see `PipelineJob`.
 
     Examples
     --------
     >>> import stagecut
-    >>> stagecut.Iteration(8, schedule="zb-h1").schedule is PipelineSchedule.ZB_H1
+    >>> stagecut.PipelineJob(8, schedule="zb-h1").schedule is PipelineSchedule.ZB_H1
     True
     """
 
@@ -128,19 +128,24 @@ class PipelineSchedule(Choice):
     ZB_H1 = "zb-h1"
     ZB_H2 = "zb-h2"
     GIVEN = "given"
+    STREAM = "stream"
 
 
-#: All but those that users give.
-NAMED_SCHEDULES = tuple(name for name in PipelineSchedule if name != PipelineSchedule.GIVEN)
+#: The orders of M microbatches that have a name.
+NAMED_SCHEDULES = tuple(
+    name
+    for name in PipelineSchedule
+    if name not in (PipelineSchedule.GIVEN, PipelineSchedule.STREAM)
+)
 
 
 class Recomputation(Choice):
-    """Activation recomputation in the backward pass; see `Training`.
+    """Activation recomputation in the backward pass; see `PipelineJob`.
 
     Examples
     --------
     >>> import stagecut
-    >>> stagecut.Training(recomputation="off").recomputation is Recomputation.OFF
+    >>> stagecut.PipelineJob(recomputation="off").recomputation is Recomputation.OFF
     True
     """
 
@@ -149,27 +154,13 @@ class Recomputation(Choice):
     FORCED = "forced"
 
 
-class TrainingObjective(Choice):
-    """Objective of a training plan; see `Training`.
+class InFlight(Choice):
+    """What a stream of microbatches keeps in memory, by its schedule; see `PipelineJob`.
 
     Examples
     --------
     >>> import stagecut
-    >>> stagecut.Training(objective="batch").objective is TrainingObjective.BATCH
-    True
-    """
-
-    TIME_PER_SAMPLE = "time-per-sample"
-    BATCH = "batch"
-
-
-class TrainingSchedule(Choice):
-    """Schedule of a training plan, which sets the microbatches in flight; see `Training`.
-
-    Examples
-    --------
-    >>> import stagecut
-    >>> stagecut.Training(schedule="2bw").schedule is TrainingSchedule.TWO_BW
+    >>> stagecut.PipelineJob(schedule="stream", in_flight="2bw").in_flight is InFlight.TWO_BW
     True
     """
 
@@ -180,12 +171,12 @@ class TrainingSchedule(Choice):
 
 
 class Optimizer(Choice):
-    """Whose state a training plan keeps per weight; see `Training`.
+    """Whose state a training job keeps per weight; see `PipelineJob`.
 
     Examples
     --------
     >>> import stagecut
-    >>> stagecut.Training(optimizer="adam").optimizer is Optimizer.ADAM
+    >>> stagecut.PipelineJob(optimizer="adam").optimizer is Optimizer.ADAM
     True
     """
 
@@ -196,12 +187,12 @@ class Optimizer(Choice):
 
 
 class Precision(Choice):
-    """Number formats of weights, gradients and optimizer state; see `Training`.
+    """Number formats of weights, gradients and optimizer state; see `PipelineJob`.
 
     Examples
     --------
     >>> import stagecut
-    >>> stagecut.Training(precision="mixed").precision is Precision.MIXED
+    >>> stagecut.PipelineJob(precision="mixed").precision is Precision.MIXED
     True
     """
 

@@ -183,7 +183,7 @@ def load_plan_with_form(path: str | Path, workload: Workload) -> tuple[Workload,
 
 
 def load_plan_for_model(
-    path: str | Path, workload_of: Callable[[type[Problem], tuple[NodeId, ...]], Workload]
+    path: str | Path, workload_of: Callable[[Problem, tuple[NodeId, ...]], Workload]
 ) -> Plan:
     """Return the plan in a file for a workload with the same nodes and other costs.
 

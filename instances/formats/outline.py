@@ -11,10 +11,10 @@ import msgspec
 
 from ..common.errors import prefix_errors, quote
 from ..common.units import NodeId
+from ..model.pipeline_job import is_stream
 from ..model.plan import Plan, Planned, gap_between, plan_of
 from ..model.problem import DeviceMapping, Problem, names_stages, objective_unit
 from ..model.sharding.problem import Sharding
-from ..model.training import Training
 from ..model.workload import Workload
 from .plan_json import PlanFile, convert, read_problem, write_plan
 from .source import Source, read_source
@@ -160,7 +160,7 @@ def made_for(source: Source) -> tuple[str, int]:
     return file.workload.fingerprint, max(1, given) if isinstance(given, int) else 1
 
 
-def placed_ids(source: Source) -> tuple[type[Problem], tuple[NodeId, ...]]:
+def placed_ids(source: Source) -> tuple[Problem, tuple[NodeId, ...]]:
     """Return the problem of the plan in one of our files, and the ids of the nodes it places.
 
     Raises
@@ -169,7 +169,7 @@ def placed_ids(source: Source) -> tuple[type[Problem], tuple[NodeId, ...]]:
         If the file breaks the format.
     """
     problem, parts = _placed(source)
-    return type(problem), tuple(node for _, nodes in parts for node in nodes)
+    return problem, tuple(node for _, nodes in parts for node in nodes)
 
 
 def placed_numbers(source: Source, problem: Problem) -> tuple[tuple[NodeId, int], ...]:
@@ -186,7 +186,7 @@ def placed_numbers(source: Source, problem: Problem) -> tuple[tuple[NodeId, int]
     of_stages = names_stages(problem)
     if isinstance(made, DeviceMapping | Sharding) or (of_stages and not names_stages(made)):
         source.fail(f"it is a plan for {made.name}, whose parts are no stages of {problem.name}")
-    if isinstance(made, Training) and not of_stages:
+    if is_stream(made) and not of_stages:
         source.fail(f"it is a plan for training, whose stages are no devices of {problem.name}")
     return tuple(
         (node, i if of_stages else device)

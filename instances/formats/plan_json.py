@@ -17,12 +17,11 @@ import numpy as np
 
 from ..common.errors import InputError, prefix_errors, quote
 from ..model.cluster import Cluster
-from ..model.iteration import Iteration
+from ..model.pipeline_job import PipelineJob, is_stream
 from ..model.plan import Plan
 from ..model.problem import DeviceMapping, Latency, Problem, Throughput
 from ..model.sharding.problem import Sharding
 from ..model.solution import Solution
-from ..model.training import Training
 from ..model.workload import Workload
 from ..topologies import write_topology
 from ..topologies.topology_json import TopologyFile, make_topology
@@ -93,7 +92,7 @@ class PlanFile(Record):
     """A plan file; problem and solution have a shape per problem."""
 
     format: Literal["stagecut-plan"]
-    version: Literal[3]
+    version: Literal[4]
     workload: WorkloadRecord
     problem: dict[str, Any]
     objective: float
@@ -132,12 +131,14 @@ class Codec:
     statement: type[Any] | None = None
 
 
-#: Problem → how its solutions are written and read.
+#: Of pipelines without end, whose stages have replicas and configurations.
+STREAM = Codec(PipelineJob, StagesRecord, encode_stages, decode_stages)
+
+#: Problem → how its solutions are written and read; of pipelines those of an iteration.
 CODECS: dict[str, Codec] = {
     "throughput": Codec(Throughput, PlacementRecord, encode_placement, decode_placement),
-    "iteration": Codec(Iteration, PipelineRecord, encode_pipeline, decode_pipeline),
+    "pipeline": Codec(PipelineJob, PipelineRecord, encode_pipeline, decode_pipeline),
     "mapping": Codec(DeviceMapping, MappedRecord, encode_mapped, decode_mapped, MappingRecord),
-    "training": Codec(Training, StagesRecord, encode_stages, decode_stages),
     "latency": Codec(Latency, CallsRecord, encode_calls, decode_calls),
     "sharding": Codec(
         Sharding, ShardedOperatorsRecord, encode_sharding, decode_sharding, ShardingRecord
@@ -156,7 +157,7 @@ def write_plan(plan: Plan, workload: Workload) -> dict[str, object]:
     plan.check_made_for(workload)
     if not math.isfinite(plan.objective):
         raise InputError(f"plan: its objective is {plan.objective!r}; only finite ones are saved")
-    record = CODECS[plan.problem.name].encode(plan.solution, workload, plan.cluster)
+    record = codec_of(plan.problem).encode(plan.solution, workload, plan.cluster)
     return {
         "format": PLAN,
         "version": NEWEST[PLAN],
@@ -304,7 +305,13 @@ def read_problem(source: Source, values: dict[str, Any]) -> tuple[Problem, Codec
             return DeviceMapping(**{**given, "topology": make_topology(file)}), codec
     if codec.problem is Sharding:
         return convert(source, options, ShardingRecord, "problem").problem(), codec
-    return convert(source, options, codec.problem, "problem"), codec
+    problem = convert(source, options, codec.problem, "problem")
+    return problem, codec_of(problem)
+
+
+def codec_of(problem: Problem) -> Codec:
+    """Return how the solutions of a problem are written and read."""
+    return STREAM if is_stream(problem) else CODECS[problem.name]
 
 
 def convert(source: Source, values: object, kind: type[Any], where: str) -> Any:

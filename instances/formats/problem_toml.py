@@ -2,7 +2,7 @@
 
 A table names the problem, and holds its fields; what is left out has its default::
 
-    [iteration]
+    [pipeline]
     microbatches = 8
     schedule = "zb-h1"
     placement_rules = { pins = [["embed*", 0]], max_stages = 4 }

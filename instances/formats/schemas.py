@@ -20,7 +20,7 @@ from .certificate import (
     PotentialCertificate,
     PriceCertificate,
 )
-from .plan_json import CODECS, PlanFile
+from .plan_json import CODECS, STREAM, PlanFile
 from .problem_toml import PROBLEMS
 from .stagecut_json import ClusterFile, WorkloadFile
 from .tensor_program_json import ProgramFile
@@ -92,8 +92,9 @@ def _schema(*kinds: type[Any]) -> dict[str, Any]:
 
 def _plan_schema() -> dict[str, Any]:
     """Return the JSON schema of plans, with a variant for each problem."""
-    stated = {name: codec.statement or codec.problem for name, codec in CODECS.items()}
-    used = [kind for name, codec in CODECS.items() for kind in (stated[name], codec.record)]
+    codecs = [*CODECS.items(), ("pipeline", STREAM)]
+    stated = {name: codec.statement or codec.problem for name, codec in codecs}
+    used = [kind for name, codec in codecs for kind in (stated[name], codec.record)]
     checked = (
         PriceCertificate, HubCertificate, MultiplierCertificate, PotentialCertificate,
     )  # fmt: skip
@@ -103,7 +104,7 @@ def _plan_schema() -> dict[str, Any]:
     known = [{"$ref": f"#/$defs/{kind.__name__}"} for kind in checked]
     schema["$defs"]["PlanFile"]["properties"]["certificate"] = {"anyOf": [*known, other]}
     choices = []
-    for name, codec in CODECS.items():
+    for name, codec in codecs:
         problem = schema["$defs"][stated[name].__name__]
         problem["properties"] = {"name": {"const": name}, **problem["properties"]}
         problem["required"] = list(problem["properties"])

@@ -7,8 +7,11 @@ whoever writes a workload, cluster or topology by hand has its default in the fo
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
+
+from ..model.pipeline_job import PipelineJob
 
 WORKLOAD = "stagecut-workload"
 CLUSTER = "stagecut-cluster"
@@ -20,7 +23,7 @@ SHARDED_RECORDING = "stagecut-sharded-recording"
 
 #: The version that is written, by format.
 NEWEST: Mapping[str, int] = MappingProxyType(
-    {WORKLOAD: 1, CLUSTER: 1, PLAN: 3, TOPOLOGY: 1, RECORDING: 1, PROGRAM: 1, SHARDED_RECORDING: 1}
+    {WORKLOAD: 1, CLUSTER: 1, PLAN: 4, TOPOLOGY: 1, RECORDING: 1, PROGRAM: 1, SHARDED_RECORDING: 1}
 )
 
 
@@ -50,7 +53,21 @@ def upgraded(data: dict[str, Any], version: int) -> dict[str, Any]:
             data = {**data, "problem": {**kept, "placement_rules": rules}}
         if isinstance(problem, dict) and problem.get("name") == "iteration":
             _fill(data, "problem", {"actions": []})
+    if form == PLAN and version < 4 and isinstance(data.get("problem"), dict):
+        data = {**data, "problem": _job(data["problem"])}
     return {**data, "version": NEWEST[form]}
+
+
+def _job(problem: dict[str, Any]) -> dict[str, Any]:
+    """Return a problem of a version before 4, in which streams and iterations were two problems."""
+    own = {key: value for key, value in problem.items() if key not in ("name", "objective")}
+    defaults = {item.name: item.default for item in fields(PipelineJob)}
+    if problem.get("name") == "iteration":
+        return {"name": "pipeline", **defaults, **own}
+    if problem.get("name") == "training" and problem.get("objective") == "time-per-sample":
+        kept = {"schedule": "stream", "in_flight": problem.get("schedule")}
+        return {"name": "pipeline", **defaults, **own, **kept}
+    return problem
 
 
 def _fill(data: dict[str, Any], key: str, defaults: dict[str, Any]) -> None:

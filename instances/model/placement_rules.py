@@ -21,9 +21,9 @@ class PlacementRules(ByFields):
 
     A *pattern* is a node's id or name, or a glob over ids and names: ``*`` any text, ``?`` one
     character, ``[ab]`` one of them. What a number is depends on the problem: the number of a device
-    (`Throughput`, `Latency`, `Iteration` with a split that is not contiguous), or of a stage in the
-    order of the pipeline (`Iteration` with a contiguous split, `Training`). Negative ones count
-    from the end: −1 is the last device of the cluster, or the plan's last stage. For the latency
+    (`Throughput`, `Latency`, `PipelineJob` with a split that is not contiguous), or of a stage in
+    the order of the pipeline (`PipelineJob` with a contiguous split). Negative ones count from the
+    end: −1 is the last device of the cluster, or the plan's last stage. For the latency
     all devices of a host kind are one.
 
     Parameters

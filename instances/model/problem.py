@@ -21,12 +21,11 @@ from ..common.errors import InputError
 from ..common.quantities import check_count
 from .cluster import Cluster
 from .costs import price
-from .iteration import Iteration
 from .network.topology import Topology
+from .pipeline_job import PipelineJob
 from .placement_rules import NO_RULES, PlacementRules
 from .sharding.problem import Sharding
 from .summary import ByFields
-from .training import Training
 from .workload import Workload
 
 #: Calls per accelerator; no workload has use for more.
@@ -248,18 +247,18 @@ class DeviceMapping(ByFields):
         return "mapping"
 
 
-Problem = Throughput | Iteration | Latency | Training | DeviceMapping | Sharding
+Problem = Throughput | PipelineJob | Latency | DeviceMapping | Sharding
 
 
 def suggested_cluster(workload: Workload, problem: str) -> Cluster | None:
     """Return the cluster that a workload's file suggests, for a problem of this name.
 
-    The stages of an iteration are for accelerators: the file's CPUs are left out, unless there is
+    The stages of a training job are for accelerators: the file's CPUs are left out, unless there is
     nothing else or some node needs them. A slow stage on a CPU, only because memory is short, is
     not what a user of a pipeline means; who does, asks for CPUs.
     """
     cluster = workload.cluster
-    if cluster is None or problem != "iteration" or cluster.without_hosts() == cluster:
+    if cluster is None or problem != "pipeline" or cluster.without_hosts() == cluster:
         return cluster
     compute = price(workload, cluster.without_hosts()).compute
     able = [i for i, kind in enumerate(cluster.kinds) if not kind.host and kind.count]
@@ -275,6 +274,4 @@ def objective_unit(problem: Problem, time_unit: str) -> str:
 
 def names_stages(problem: Problem) -> bool:
     """Whether a problem's placement rules number stages instead of devices."""
-    return isinstance(problem, Training) or (
-        isinstance(problem, Iteration) and problem.split == "contiguous"
-    )
+    return isinstance(problem, PipelineJob) and problem.split == Split.CONTIGUOUS

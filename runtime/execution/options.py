@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from ...instances import InputError, Plan, Training, Workload, layers_of
+from ...instances import InputError, Plan, Workload, is_stream, layers_of
 from ..simulate.plan_stages import DEFAULT_MICROBATCHES, schedule_to_run
 from .chain import SYNCHRONOUS
 from .guard.failures import TIMEOUT_S
@@ -108,7 +108,7 @@ class RunOptions:
         InputError
             If something was said that the plan does not run with.
         """
-        if isinstance(plan.problem, Training):
+        if is_stream(plan.problem):
             if self.replicas > 1:
                 raise InputError("replicas: the plan says them for each stage; leave them out")
             batch = plan.problem.microbatches or layers_of(workload).microbatches

@@ -17,8 +17,8 @@ from ...instances import (
     Planned,
     Problem,
     StagePlacement,
-    Training,
     Workload,
+    is_stream,
     plan_of,
 )
 from ...instances.common.choices import Tied
@@ -267,11 +267,11 @@ def _trace_again(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any] | None,
     found: list[tuple[Profile, Workload]],
-) -> Callable[[type[Problem], tuple[NodeId, ...]], Workload]:
+) -> Callable[[Problem, tuple[NodeId, ...]], Workload]:
     """Return a function that traces the model for given ids and fills `found`."""
 
-    def workload_of(problem: type[Problem], ids: tuple[NodeId, ...]) -> Workload:
-        if problem is Training:
+    def workload_of(problem: Problem, ids: tuple[NodeId, ...]) -> Workload:
+        if is_stream(problem):
             profile = matching(model, args, kwargs, ids, True, layers=True)
             found.append((profile, training_layers(profile.workload)))
             return found[0][1]

@@ -137,7 +137,7 @@ def _as_script(workload: Workload, plan: Plan) -> None:
         If a script of the plan is refused.
     """
     if not isinstance(plan.solution, Placement | PipelinePlacement):
-        raise InputError("a script runs placements; plan with --problem iteration or throughput")
+        raise InputError("a script runs placements; plan with --problem pipeline or throughput")
     made = workload.provenance
     if made.get("generator") != "stagecut.instances.pytorch":
         raise InputError(f"{workload.name} is of no PyTorch model; profile one")

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 
 from ...instances import (
     InputError,
-    Iteration,
     PipelinePlacement,
+    PipelineSchedule,
     Placement,
     Plan,
     ReplicaPlacement,
     StagePlacement,
     TensorSharding,
     Workload,
+    is_iteration,
 )
 from ...instances.common.units import ROOT_MODULE
 from ..simulate.pieces import forward_pieces_of, groups_of
@@ -235,7 +236,7 @@ def _stages(workload: Workload, plan: Plan, target: str) -> list[_Stage]:
         )
     raise InputError(
         f"{target}: the plan is for the latency of one request, not for a pipeline; plan with "
-        "--problem iteration, throughput or training"
+        "--problem pipeline or throughput"
     )
 
 
@@ -299,17 +300,17 @@ def _ranks(plan: Plan, devices: Sequence[int], target: str, rounds: bool) -> lis
 
 def _schedule(plan: Plan, target: str, schedules: Sequence[str]) -> tuple[str, int]:
     """Return schedule and microbatches of a plan, for a launcher that takes them."""
-    if not isinstance(plan.problem, Iteration) or not schedules:
+    if not is_iteration(plan.problem) or not schedules:
         return "", 0
-    schedule = plan.problem.schedule
+    schedule = plan.problem.schedule_name
     if schedule == "interleaved" and plan.problem.chunks_per_device == 1:
-        schedule = "1f1b"
+        schedule = PipelineSchedule.ONE_F_ONE_B
     if schedule not in schedules:
         raise InputError(
             f"{target}: the plan was made for {schedule}; it runs {' and '.join(schedules)}: plan "
             f"with --schedule {schedules[0]}"
         )
-    return schedule, plan.problem.microbatches
+    return schedule, plan.problem.batch
 
 
 def _recomputes(workload: Workload, plan: Plan, target: str) -> bool:

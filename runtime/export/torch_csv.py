@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...instances import InputError, Iteration, Plan, Workload
+from ...instances import InputError, Plan, Workload, is_iteration
 from ..schedules import Schedule, make_schedule, read_csv, write_csv
 from ..schedules.actions import Kind
 from ..simulate.plan_stages import named_schedule, schedule_to_run, stages_of, usual_schedule
@@ -27,7 +27,7 @@ def torch_schedule(
         If torch cannot run the schedule, or it does not fit the plan.
     """
     stages = stages_of(workload, plan)
-    if not isinstance(plan.problem, Iteration):
+    if not is_iteration(plan.problem):
         name = name or str(usual_schedule(plan))
     name, microbatches = schedule_to_run(plan, name, microbatches)
     planned = named_schedule(plan, name)

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
 
-from ...instances import Iteration, Latency, Plan, Planned, Training, plan_of
+from ...instances import Latency, Plan, Planned, is_iteration, plan_of
 from ...instances.common.escape import plain
 from ...instances.common.quantities import show_bytes, show_percent
 from ..verify.loads import Load, loads_of
@@ -290,12 +290,11 @@ def _draw_times(axes: Axes, rows: Sequence[Load], plan: Plan) -> None:
 def _span(plan: Plan) -> str:
     """Say what time the loads are of."""
     problem = plan.problem
-    if isinstance(problem, Iteration):
+    if is_iteration(problem):
         return f"load per iteration of {problem.microbatches} microbatches"
     if isinstance(problem, Latency):
         return "load of one request"
-    batch = isinstance(problem, Training) and problem.objective == "batch"
-    return "load per batch" if batch else "load per microbatch"
+    return "load per microbatch"
 
 
 def _draw_memory(axes: Axes, rows: Sequence[Load]) -> None:
@@ -339,7 +338,7 @@ def plot_front(front: pd.DataFrame, time_unit: str = "unspecified") -> Figure:
     >>> import stagecut
     >>> workload = stagecut.training_layers(stagecut.load("gpt2-xl-training"))
     >>> cluster = stagecut.accelerators_and_cpus(4, memory_bytes=80e9)
-    >>> problem = stagecut.Training(microbatches=8, bandwidth=1e8)
+    >>> problem = stagecut.PipelineJob(microbatches=8, bandwidth=1e8)
     >>> front = stagecut.pareto(workload, cluster, problem, devices=(2, 4), method="equal-stages")
     >>> len(stagecut.plot_front(front, workload.time_unit).axes)
     1

@@ -16,11 +16,11 @@ from ...instances import (
     Cluster,
     Costs,
     InputError,
-    Iteration,
     PipelinePlacement,
     Placement,
     Plan,
     Workload,
+    is_iteration,
     price,
 )
 from ...instances.common.arrays import Bools, Floats, Ints, frozen
@@ -137,11 +137,11 @@ def groups_of(plan: Plan) -> tuple[list[int], tuple[int, ...]]:
 
 def weight_share_of(plan: Plan) -> float:
     """Return the part of a backward pass that computes gradients of weights, as the plan counts."""
-    return plan.problem.weight_share if isinstance(plan.problem, Iteration) else 0.5
+    return plan.problem.weight_share if is_iteration(plan.problem) else 0.5
 
 
 def _is_chain(plan: Plan) -> bool:
-    return isinstance(plan.problem, Iteration) and plan.problem.split == "contiguous"
+    return is_iteration(plan.problem) and plan.problem.split == "contiguous"
 
 
 def _pieces(

@@ -14,23 +14,6 @@ replica of the next stage that the plan matched it with. Two ways to move data:
   that share a link in one direction compete for it. All-reduces take the time of the definition;
   their traffic does not compete with messages.
 
-A training plan as stages for the simulator: replicas, tensor degree, recomputation.
-
-What the plan's problem defines per microbatch is taken apart:
-
-- The t devices of a replica work as one, so a replica is one device here, named after its first
-  and last.
-- A layer's time is forward and backward together. Its forward takes the file's own share where it
-  names forward and backward times, else a third. Recomputation makes the backward longer.
-- A cut edge costs 2 (c + sync) / B at each end: half in the forward pass, half in the backward.
-- The all-reduce of a batch takes 4 (d − 1) w / (d B); in PipeDream's asynchronous pipeline, which
-  has no batches, a round of d microbatches is one.
-- Memory: a layer takes `fixed_bytes` and the optimizer's state all the time, and
-  `bytes_per_microbatch` for each microbatch in flight.
-
-So the asynchronous schedules run at the plan's time per microbatch: ``2bw`` for problems with
-batches, ``pipedream`` for those without.
-
 A latency plan as stages: every call is one, and every node on a CPU is one.
 
 A call waits for all its inputs, transfers them in, computes, transfers out; its results appear when
@@ -50,9 +33,8 @@ from ...instances import (
     Cluster,
     DeviceMapping,
     InputError,
-    Iteration,
     Latency,
-    Layers,
+    PipelineJob,
     PipelinePlacement,
     Placement,
     Plan,
@@ -60,9 +42,9 @@ from ...instances import (
     StagePlacement,
     TensorSharding,
     Throughput,
-    Training,
     Workload,
-    layers_of,
+    is_iteration,
+    is_stream,
     price,
     stage_costs,
 )
@@ -72,16 +54,11 @@ from ...instances.model.kept_bytes import kept_bytes
 from ...instances.model.stage_costs import accelerator_seconds
 from ..schedules.actions import Schedule
 from ..verify.mapping import link_table, stage_reports
-from ..verify.training import check, microbatches_and_bandwidth
-from .iteration_stages import iteration_schedule, stages_of_iteration
+from .job_stages import iteration_schedule, stages_of_iteration, stages_of_stream
 from .network import HostMemory, Links, Network
 from .pieces import cut, weight_share_of
 from .relay import cut_relayed
 from .stages import BACKWARD, FORWARD, StageGraph
-
-#: The forward's share of a layer's time where the file does not say it.
-FORWARD_SHARE = 1 / 3
-
 
 #: How many microbatches are simulated, and run, unless the plan or the caller says otherwise.
 DEFAULT_MICROBATCHES = 8
@@ -121,11 +98,11 @@ def stages_of(
     match plan.problem, plan.solution:
         case Latency(), CallPlacement(device, call):
             return stages_of_calls(workload, plan.cluster, device, call)
-        case Training() as problem, StagePlacement() as solution:
-            return stages_of_training(workload, plan, problem, solution, weight_share=weight_share)
+        case PipelineJob() as problem, StagePlacement() as solution:
+            return stages_of_stream(workload, plan, problem, solution, weight_share=weight_share)
         case DeviceMapping() as problem, ReplicaPlacement() as solution:
             return stages_of_mapping(workload, plan, problem, solution, weight_share=weight_share)
-        case Iteration() as problem, PipelinePlacement() as solution:
+        case PipelineJob() as problem, PipelinePlacement() as solution:
             return stages_of_iteration(
                 workload, plan.cluster, problem, solution, weight_share=weight_share
             )
@@ -142,15 +119,17 @@ def stages_of(
 
 def usual_schedule(plan: Plan) -> str | Schedule:
     """Return the schedule that a plan is simulated with unless another is asked for."""
-    if isinstance(plan.problem, Training | Iteration):
-        return named_schedule(plan, plan.problem.schedule)
+    if is_stream(plan.problem):
+        return plan.problem.in_flight
+    if is_iteration(plan.problem):
+        return named_schedule(plan, plan.problem.schedule_name)
     return "single" if isinstance(plan.problem, Latency) else "1f1b"
 
 
 def named_schedule(plan: Plan, name: str) -> str | Schedule:
     """Return a schedule by its name; of ``given``, the plan's own rows on its devices."""
     problem, solution = plan.problem, plan.solution
-    if isinstance(problem, Iteration) and isinstance(solution, PipelinePlacement):
+    if is_iteration(problem) and isinstance(solution, PipelinePlacement):
         own = iteration_schedule(problem, solution, plan.cluster.size)
         return own if name == problem.schedule else name
     return name
@@ -166,9 +145,9 @@ def schedule_to_run(plan: Plan, schedule: str | None, microbatches: int | None) 
     InputError
         If something else is asked for than the plan was made for.
     """
-    if not isinstance(plan.problem, Iteration):
+    if not is_iteration(plan.problem):
         return schedule or "1f1b", microbatches or DEFAULT_MICROBATCHES
-    planned = plan.problem.schedule, plan.problem.microbatches
+    planned = plan.problem.schedule_name, plan.problem.batch
     for what, asked, own in zip(
         ("schedule", "microbatches"), (schedule, microbatches), planned, strict=True
     ):
@@ -188,7 +167,10 @@ def usual_network(plan: Plan) -> Network:
     """
     if isinstance(plan.problem, DeviceMapping) and isinstance(plan.solution, ReplicaPlacement):
         return topology_links(plan.problem, plan.solution)
-    return HostMemory(isinstance(plan.problem, Throughput | Iteration) and plan.problem.overlap)
+    return HostMemory(
+        (isinstance(plan.problem, Throughput) or is_iteration(plan.problem))
+        and plan.problem.overlap
+    )
 
 
 def stages_of_mapping(
@@ -311,123 +293,6 @@ def topology_links(problem: DeviceMapping, solution: ReplicaPlacement) -> Links:
 
 def _of_side(nodes: Ints, side: Ints, which: int) -> tuple[int, ...]:
     return tuple(nodes[side[nodes] == which].tolist())
-
-
-def stages_of_training(
-    workload: Workload,
-    plan: Plan,
-    problem: Training,
-    solution: StagePlacement,
-    *,
-    weight_share: float = 0.5,
-) -> StageGraph:
-    """Return the stages of a training plan.
-
-    Raises
-    ------
-    InputError
-        If the plan was made for another workload, or microbatches or bandwidth are not known.
-
-    Notes
-    -----
-    O(n + m + devices).
-    """
-    plan.check_made_for(workload)
-    layers = layers_of(workload)
-    microbatches, bandwidth = microbatches_and_bandwidth(workload, problem)
-    reports = check(workload, plan.cluster, problem, solution).stages
-    count = len(solution.stages)
-    compute, receive, send = (np.zeros((count, 2)) for _ in range(3))
-    stage_of, chosen = np.zeros(workload.n, np.int64), np.zeros(workload.n, np.int64)
-    names: list[str] = []
-    replicas: list[tuple[int, ...]] = []
-    for s, stage in enumerate(solution.stages):
-        nodes = list(stage.nodes)
-        stage_of[nodes], chosen[nodes] = s, stage.configuration
-        slowdown = plan.cluster.kinds[stage.kind].slowdown
-        for v, c in zip(stage.nodes, stage.configuration, strict=True):
-            forward = forward_time(workload, layers, v, c)
-            compute[s] += slowdown * np.array([forward, layers.time[c] - forward])
-        first = int(solution.device[nodes[0]])
-        replicas.append(tuple(range(len(names), len(names) + stage.replicas)))
-        for r in range(stage.replicas):
-            group = [first + r * stage.degree + t for t in range(stage.degree)]
-            names.append(_group_name([plan.cluster.devices[d].name for d in group]))
-    payload: dict[tuple[int, int], float] = {}
-    for e, (u, v) in enumerate(workload.edges.tolist()):
-        a, b = int(stage_of[u]), int(stage_of[v])
-        if a == b:
-            continue
-        size = float(layers.edge_bytes[e])
-        sync = [layers.sync_bytes[chosen[end]].get(e, 0.0) for end in (u, v)]
-        for side, (source, target) in ((FORWARD, (0, 1)), (BACKWARD, (1, 0))):
-            ends = (a, b)
-            send[ends[source], side] += (size + sync[source]) / bandwidth
-            receive[ends[target], side] += (size + sync[target]) / bandwidth
-        payload[a, b] = payload.get((a, b), 0.0) + size + max(sync)
-    edges = {(2 * a, 2 * b): size for (a, b), size in payload.items()}
-    edges |= {(2 * b + 1, 2 * a + 1): size for (a, b), size in payload.items()}
-    edges |= {(2 * s, 2 * s + 1): 0.0 for s in range(count)}
-    pairs = sorted(edges)
-    rank = np.zeros(2 * count, np.int64)
-    rank[0::2], rank[1::2] = np.arange(count), 2 * count - 1 - np.arange(count)
-    per_batch = [r.replicas if problem.schedule == "pipedream" else microbatches for r in reports]
-    configurations = [list(stage.configuration) for stage in solution.stages]
-    return StageGraph(
-        devices=tuple(names),
-        replicas=tuple(replicas),
-        compute=frozen(compute, np.float64),
-        present=frozen(np.ones((count, 2)), np.bool_),
-        receive=frozen(receive, np.float64),
-        send=frozen(send, np.float64),
-        edges=frozen(np.array(pairs, np.int64).reshape(-1, 2), np.int64),
-        payload_bytes=frozen([edges[pair] for pair in pairs], np.float64),
-        rank=frozen(rank, np.int64),
-        weight_bytes=frozen([layers.weight_bytes[c].sum() for c in configurations], np.float64),
-        activation_bytes=frozen(
-            [layers.bytes_per_microbatch[c].sum() for c in configurations], np.float64
-        ),
-        resident_bytes=frozen(
-            [r.memory_bytes - r.activation_bytes - r.version_bytes for r in reports], np.float64
-        ),
-        nodes=tuple((stage.nodes, ()) for stage in solution.stages),
-        capacity_bytes=frozen(
-            [reports[s].capacity_bytes for s, ring in enumerate(replicas) for _ in ring], np.float64
-        ),
-        weight_share=weight_share,
-        time_unit=workload.time_unit,
-        all_reduce=frozen(
-            [r.synchronise * n for r, n in zip(reports, per_batch, strict=True)], np.float64
-        ),
-        batch=None if problem.schedule == "pipedream" else microbatches,
-    )
-
-
-def forward_time(workload: Workload, layers: Layers, node: int, configuration: int) -> float:
-    """Return the part of a configuration's time that its forward pass takes.
-
-    Without recomputation a share of it; with recomputation the same time as without, which is
-    the best configuration of the node and degree that computes nothing twice. Where there is
-    none, the time is taken to be a forward, a backward and the forward again.
-    """
-    share = FORWARD_SHARE
-    known = [workload.extra.get(f"{key}_time") for key in ("forward", "backward")]
-    if known[0] is not None and known[1] is not None:
-        forward, backward = float(known[0][node]), float(known[1][node])
-        if forward + backward > 0:
-            share = forward / (forward + backward)
-    time = float(layers.time[configuration])
-    if not layers.recomputes[configuration]:
-        return share * time
-    same = (layers.node == node) & (layers.degree == layers.degree[configuration])
-    plain = layers.time[same & ~layers.recomputes]
-    if not len(plain):
-        return share * time / (1 + share)
-    return min(share * float(plain.min()), time)
-
-
-def _group_name(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]}–{names[-1].rpartition(' ')[2]}"
 
 
 def stages_of_calls(workload: Workload, cluster: Cluster, device: Ints, call: Ints) -> StageGraph:

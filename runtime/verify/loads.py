@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...instances import Iteration, NodeId, Problem, Training
+from ...instances import NodeId, Problem, is_iteration
 from .report import Report
 
 
@@ -39,7 +39,7 @@ class Load:
 def loads_of(problem: Problem, report: Report) -> tuple[Load, ...]:
     """Return the loads of a plan, one per device or stage; for throughput, per microbatch.
 
-    Else it is an iteration with all its microbatches, a request, or the batch of a training plan.
+    Else it is an iteration with all its microbatches, or a request.
 
     Parameters
     ----------
@@ -54,15 +54,14 @@ def loads_of(problem: Problem, report: Report) -> tuple[Load, ...]:
         Devices in the order of the cluster, or stages; none for a mapping.
     """
     if report.stages:
-        each = _batch(problem, report)
         return tuple(
             Load(
-                f"stage {s.number}", s.nodes, each * s.compute, each * s.transfer,
-                each * s.synchronise, each * s.time, s.memory_bytes, s.capacity_bytes,
+                f"stage {s.number}", s.nodes, s.compute, s.transfer, s.synchronise, s.time,
+                s.memory_bytes, s.capacity_bytes,
             )
             for s in report.stages
         )  # fmt: skip
-    each = problem.microbatches if isinstance(problem, Iteration) else 1
+    each = problem.batch if is_iteration(problem) else 1
     return tuple(
         Load(
             d.name, d.nodes, each * d.compute, each * d.transfer, 0.0, each * d.load,
@@ -70,11 +69,3 @@ def loads_of(problem: Problem, report: Report) -> tuple[Load, ...]:
         )
         for d in report.devices
     )  # fmt: skip
-
-
-def _batch(problem: Problem, report: Report) -> int:
-    """Return the microbatches N where the objective is that of a batch, else 1."""
-    times = [stage.time for stage in report.stages]
-    if not isinstance(problem, Training) or problem.objective != "batch" or not max(times):
-        return 1
-    return round((report.objective - sum(times)) / max(times)) + 1

@@ -100,7 +100,7 @@ class StageReport:
     >>> import stagecut
     >>> workload = stagecut.training_layers(stagecut.load("gpt2-xl-training"))
     >>> cluster = stagecut.accelerators_and_cpus(2)
-    >>> problem = stagecut.Training(microbatches=4, bandwidth=1e8)
+    >>> problem = stagecut.PipelineJob(microbatches=4, bandwidth=1e8)
     >>> plan = stagecut.solve(workload, cluster, problem, method="equal-stages").plan
     >>> stage = stagecut.evaluate(workload, cluster, problem, plan.solution).stages[0]
     >>> stage.number, stage.time == stage.compute + stage.transfer + stage.synchronise

@@ -9,8 +9,8 @@ from ...instances import (
     CallPlacement,
     Cluster,
     DeviceMapping,
-    Iteration,
     Latency,
+    PipelineJob,
     PipelinePlacement,
     Placement,
     Plan,
@@ -22,13 +22,14 @@ from ...instances import (
     StagePlacement,
     TensorSharding,
     Throughput,
-    Training,
     VerificationError,
     Workload,
+    is_iteration,
+    is_stream,
     plan_of,
     price,
 )
-from . import iteration, latency, mapping, sharding, throughput, training
+from . import job, latency, mapping, sharding, throughput
 from .report import Report
 from .rules import broken_rules
 
@@ -45,8 +46,8 @@ def evaluate(workload: Workload, cluster: Cluster, problem: Problem, solution: S
         What the solution is for.
     solution
         Of the problem's type: `Placement` for `Throughput`, `CallPlacement` for `Latency`,
-        `StagePlacement` for `Training`, `ReplicaPlacement` for `DeviceMapping`,
-        `TensorSharding` for `Sharding`.
+        `StagePlacement` or `PipelinePlacement` for a `PipelineJob` that is a stream or an
+        iteration, `ReplicaPlacement` for `DeviceMapping`, `TensorSharding` for `Sharding`.
 
     Returns
     -------
@@ -68,6 +69,8 @@ def evaluate(workload: Workload, cluster: Cluster, problem: Problem, solution: S
     >>> evaluate(workload, cluster, plan.problem, plan.solution).violations
     ()
     """
+    if isinstance(problem, PipelineJob):
+        problem = problem.for_workload(workload)
     report = _of_problem(workload, cluster, problem, solution)
     if math.isinf(report.objective):
         return report
@@ -83,11 +86,11 @@ def _of_problem(
         case Throughput(), Placement():
             costs = price(workload, cluster)
             return throughput.check(workload, cluster, costs, problem, solution)
-        case Iteration(), PipelinePlacement():
+        case PipelineJob(), PipelinePlacement() if is_iteration(problem):
             costs = price(workload, cluster)
-            return iteration.check(workload, cluster, costs, problem, solution)
-        case Training(), StagePlacement():
-            return training.check(workload, cluster, problem, solution)
+            return job.check_iteration(workload, cluster, costs, problem, solution)
+        case PipelineJob(), StagePlacement() if is_stream(problem):
+            return job.check_stream(workload, cluster, problem, solution)
         case Latency(), CallPlacement():
             costs = price(workload, cluster)
             return latency.check(workload, cluster, costs, problem, solution)

@@ -115,9 +115,8 @@ _BY_GAP = Limits(DEFAULT_SECONDS, DEFAULT_GAP, cheap_gap=DEFAULT_CHEAP_GAP)
 #: The same by problem.
 DEFAULT_LIMITS: dict[str, Limits] = {
     "throughput": _BY_GAP,
-    "iteration": _BY_GAP,
     "latency": _BY_GAP,
-    "training": _BY_GAP,
+    "pipeline": _BY_GAP,
     "mapping": Limits(DEFAULT_SECONDS, MAPPING_GAP),
     "sharding": _BY_GAP,
 }

@@ -1,1 +1,1 @@
-"""Search over the layouts of a training job."""
+"""Training jobs: search over layouts; of a graph, over its pipelines."""

@@ -12,7 +12,7 @@ from functools import cached_property
 import networkx as nx
 import numpy as np
 
-from ...formulations.iteration.line import chain_edges
+from ...formulations.job.line import chain_edges
 from ...formulations.task import Task
 from ...formulations.throughput.hypergraph import Hypergraph
 from ...instances import Problem

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ...formulations.task import Task
-from ...instances import Iteration, Latency, Solution, Throughput
+from ...instances import Latency, PipelineJob, Solution, Throughput
 from ...instances.common.arrays import Floats, Ints
 from ..core.search import Search
 from .groups import interleaved_order, random_order, together
@@ -34,7 +34,7 @@ FREE_AIM = 4
 INTERLEAVED, KEPT = 3, 2
 
 
-def learned(task: Task[Throughput | Iteration | Latency], search: Search[Solution]) -> None:
+def learned(task: Task[Throughput | PipelineJob | Latency], search: Search[Solution]) -> None:
     """Draw placements until a limit; `limits.nodes` counts them, and no bound is proved.
 
     With the option ``fine-tune`` the policy learns from what it draws for so many seconds. Only
@@ -44,7 +44,7 @@ def learned(task: Task[Throughput | Iteration | Latency], search: Search[Solutio
         _learned(task, search)
 
 
-def _learned(task: Task[Throughput | Iteration | Latency], search: Search[Solution]) -> None:
+def _learned(task: Task[Throughput | PipelineJob | Latency], search: Search[Solution]) -> None:
     with search.phase("load"):
         policy = policy_of(read_policy(task.options.get("policy")))
         of = subject(task)

@@ -15,9 +15,8 @@ from functools import cache
 
 import numpy as np
 
-from ...formulations.iteration.chain import Chain
-from ...formulations.iteration.line import Line, line
-from ...formulations.iteration.orders import order_of
+from ...formulations.job.line import Line, line
+from ...formulations.job.orders import Chain, order_of
 from ...formulations.latency.execute_kernel import execute, flatten, slots_of
 from ...formulations.latency.graph import LatencyGraph, latency_graph
 from ...formulations.task import Task
@@ -30,12 +29,13 @@ from ...formulations.throughput.hypergraph import (
 )
 from ...instances import (
     CallPlacement,
-    Iteration,
     Latency,
+    PipelineJob,
     PipelinePlacement,
     Placement,
     Problem,
     Throughput,
+    is_iteration,
 )
 from ...instances.common.arrays import Floats, Ints
 from .features import Scene, scene
@@ -47,7 +47,7 @@ class _Makespans:
     """Makespans of chains of stages, one by one, by the order of their schedule."""
 
     def __init__(
-        self, task: Task[Iteration], of: Line, seen: Scene, devices: Callable[[Ints, Ints], Ints]
+        self, task: Task[PipelineJob], of: Line, seen: Scene, devices: Callable[[Ints, Ints], Ints]
     ) -> None:
         self.task, self.line, self.seen, self.devices = task, of, seen, devices
         self._chain = cache(self._chain_of)
@@ -85,7 +85,7 @@ class _Makespans:
         room = np.take(self.line.room, kind[: len(held)]).reshape(1, -1)
         lacking = np.full(1, (member * self._lacking[kind]).sum())
         broken = excess(held[None], room) + lacking
-        value = np.array([span / self.seen.even_load / self.task.problem.microbatches])
+        value = np.array([span / self.seen.even_load / self.task.problem.batch])
         return float(with_penalty(value, broken, stages).item())
 
 
@@ -93,7 +93,7 @@ def subject(task: Task[Problem]) -> Subject:
     """Return the subject of a task for throughput, an iteration or latency."""
     if isinstance(task.problem, Latency):
         return latency_subject(task)  # type: ignore[arg-type]
-    if isinstance(task.problem, Iteration):
+    if is_iteration(task.problem):
         return _iteration(task)  # type: ignore[arg-type]
     return _throughput(task)  # type: ignore[arg-type]
 
@@ -134,7 +134,7 @@ def max_loads(task: Task[Throughput], of: Scene, where: Ints) -> Floats:
     return with_penalty(value / of.even_load, over + lacking, len(kind))
 
 
-def _iteration(task: Task[Iteration]) -> Subject:
+def _iteration(task: Task[PipelineJob]) -> Subject:
     of = line(task)
     seen = scene(task, of.graph)
     chunks = task.problem.chunks_per_device
@@ -149,12 +149,12 @@ def _iteration(task: Task[Iteration]) -> Subject:
         most=np.full(task.cluster.size, ANY_NUMBER if given else 1),
         values=_Makespans(task, of, seen, devices),
         solution=lambda group, device: _pipeline(of.graph, group, devices(group, device)),
-        unit=seen.even_load * task.problem.microbatches,
+        unit=seen.even_load * task.problem.batch,
     )
 
 
 def _devices_of_stages(
-    problem: Iteration, of: Scene, *, given: bool
+    problem: PipelineJob, of: Scene, *, given: bool
 ) -> Callable[[Ints, Ints], Ints]:
     """Return what gives the devices of the stages in use; accelerators, if the schedule says."""
     by_host = np.argsort(of.host[of.kind_of], kind="stable")

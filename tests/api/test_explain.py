@@ -14,9 +14,9 @@ from training_cases import random_training_case
 import stagecut
 from stagecut import (
     InputError,
-    Iteration,
     Latency,
     Limits,
+    PipelineJob,
     PlacementRules,
     Plan,
     Throughput,
@@ -28,7 +28,7 @@ from stagecut import (
 )
 from stagecut.api.explain.explanation import Explanation
 from stagecut.api.explain.remedies import most_bytes
-from stagecut.instances import PipelinePlacement, Placement
+from stagecut.instances import PipelinePlacement, Placement, is_iteration
 
 
 def chain(times: list[float], memory: float = 1.0, transfer: float = 0.1) -> Workload:
@@ -108,7 +108,7 @@ def test_a_move_in_a_chain_takes_along_what_lies_behind() -> None:
     assert move.objective == 4.0
 
 
-@pytest.mark.parametrize("problem", [Throughput("contiguous"), Iteration(4), Latency()])
+@pytest.mark.parametrize("problem", [Throughput("contiguous"), PipelineJob(4, "1f1b"), Latency()])
 def test_what_would_help_is_what_solving_anew_gives(problem) -> None:
     workload = chain([3.0, 1.0, 2.0, 2.0, 1.0])
     plan = planned(workload, 2, problem, memory=3.0)
@@ -148,17 +148,17 @@ def test_no_device_ever_holds_more_than_is_said(seed: int) -> None:
     stages = PipelinePlacement(stage, tuple(devices))
     for problem, solution in (
         (Throughput(), plan.solution),
-        *((Iteration(3, s, split="noncontiguous"), stages) for s in ("1f1b", "gpipe", "zb-h2")),
+        *((PipelineJob(3, s, split="noncontiguous"), stages) for s in ("1f1b", "gpipe", "zb-h2")),
     ):
         report = evaluate(workload, plan.cluster, problem, solution)
         most = most_bytes(workload, problem) * (1 + 1e-9)
         assert all(device.memory_bytes <= most for device in report.devices), problem
 
 
-@pytest.mark.parametrize("problem", [Throughput("contiguous"), Iteration(4), Latency()])
+@pytest.mark.parametrize("problem", [Throughput("contiguous"), PipelineJob(4, "1f1b"), Latency()])
 def test_more_memory_is_tried_only_where_it_can_run_out(problem) -> None:
     workload = replace(chain([3.0, 1.0, 2.0]), extra={"activation_bytes": np.full(3, 0.5)})
-    most = 7.5 if isinstance(problem, Iteration) else 3.0
+    most = 7.5 if is_iteration(problem) else 3.0
     for memory, tried in ((most, False), (most - 0.5, True)):
         said = explain(workload, planned(workload, 2, problem, memory), seconds=0.01)
         assert ("no limit on memory" in {r.change for r in said.remedies}) == tried
@@ -179,7 +179,7 @@ def test_tied_weights_and_colours() -> None:
     workload = stagecut.instances.tied_as(stagecut.load("bert-large-training"), "colour")
     assert workload.cluster is not None
     cluster = workload.cluster.with_counts(2, 0)
-    plan = solve(workload, cluster, Iteration(4), limits=Limits(gap=0.01)).plan
+    plan = solve(workload, cluster, PipelineJob(4), limits=Limits(gap=0.01)).plan
     said = explain(workload, plan, seconds=30)
     tied = next(r for r in said.remedies if r.change.startswith("tied weights in copies"))
     assert tied.objective is not None
@@ -209,7 +209,7 @@ def test_other_schedules_and_options_are_tried() -> None:
     workload = stagecut.load("bert-large-training")
     assert workload.cluster is not None
     cluster = workload.cluster.with_counts(2, 0)
-    plan = solve(workload, cluster, Iteration(4), limits=Limits(gap=0.05)).plan
+    plan = solve(workload, cluster, PipelineJob(4), limits=Limits(gap=0.05)).plan
     changes = {r.change for r in explain(workload, plan, seconds=0.01).remedies}
     assert {"schedule interleaved", "schedule zb-h1", "schedule zb-h2"} <= changes
     assert not {"schedule 1f1b", "schedule gpipe"} & changes
@@ -251,7 +251,7 @@ def test_it_refuses_in_one_line() -> None:
     with pytest.raises(InputError, match="seconds: -1"):
         explain(workload, plan, seconds=-1)
     mapping = stagecut.DeviceMapping(stagecut.topology("ring:2"), stages=2, replicas=1)
-    with pytest.raises(InputError, match="stagecut map shows"):
+    with pytest.raises(InputError, match="stagecut solve shows"):
         explain(workload, problem=mapping)
 
 

@@ -14,7 +14,7 @@ from training_cases import random_training_case
 import stagecut
 from stagecut import Plan, Workload, evaluate, explain, solve
 from stagecut.instances import StagePlacement, layers_of
-from stagecut.runtime.verify.training import microbatches_and_bandwidth
+from stagecut.runtime.verify.job import microbatches_and_bandwidth
 
 
 @cache
@@ -156,7 +156,7 @@ def test_infeasible_says_how_much_memory_would_do() -> None:
 def test_a_published_plan(benchmarks: Path) -> None:
     workload = stagecut.load(benchmarks / "piper" / "bert32a100.json")
     assert workload.cluster is not None
-    plan = solve(workload, workload.cluster, stagecut.Training()).plan
+    plan = solve(workload, workload.cluster, stagecut.PipelineJob()).plan
     assert plan is not None
     said = explain(workload, plan, seconds=0, node=workload.ids[workload.n // 2])
     report = evaluate(workload, plan.cluster, plan.problem, plan.solution)

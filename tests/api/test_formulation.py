@@ -16,7 +16,7 @@ from rules_cases import solutions
 from training_cases import best_objective, random_training_case
 
 import stagecut
-from stagecut import InfeasibleError, InputError, Iteration, Latency, Limits, Throughput
+from stagecut import InfeasibleError, InputError, Latency, Limits, PipelineJob, Throughput
 from stagecut.api import formulation as formulation_module
 from stagecut.formulations.sharding.costs import sharding_costs
 from stagecut.formulations.stated import FORMULATIONS
@@ -213,7 +213,7 @@ def test_programs_start_where_they_end() -> None:
     )
     cases: list[tuple[Any, ...]] = [
         ("unet", stagecut.accelerators_and_cpus(2, cpus=1), Latency(1)),
-        ("unet-training", stagecut.accelerators_and_cpus(2, cpus=0), Iteration(2, "1f1b")),
+        ("unet-training", stagecut.accelerators_and_cpus(2, cpus=0), PipelineJob(2, "1f1b")),
         ("semantic-fpn-training", None, mapping),
     ]
     for workload, cluster, problem in cases:

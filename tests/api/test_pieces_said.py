@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from brute_iteration import least_makespan
 
-from stagecut import Iteration, Limits, Workload, accelerators_and_cpus, evaluate
+from stagecut import Limits, PipelineJob, Workload, accelerators_and_cpus, evaluate
 from stagecut.api import solve as front
 from stagecut.instances import PipelinePlacement
 
@@ -26,7 +26,7 @@ def layers(times: list[float]) -> Workload:
     )
 
 
-def said(workload: Workload, problem: Iteration) -> tuple[list[float], float]:
+def said(workload: Workload, problem: PipelineJob) -> tuple[list[float], float]:
     """What the notes promise in percent, and the makespan of the chain."""
     result = front.solve(workload, accelerators_and_cpus(2), problem, limits=Limits(), workers=1)
     notes = [note for note in result.notes if note.startswith("in pieces")]
@@ -43,8 +43,8 @@ def test_pieces_are_named_where_they_are_faster_and_only_there(
     rng, promised = np.random.default_rng(0), 0
     for _ in range(6):
         workload = layers(rng.integers(1, 9, 4).astype(float).tolist())
-        notes, chain = said(workload, Iteration(16))
-        free = Iteration(16, split="noncontiguous")
+        notes, chain = said(workload, PipelineJob(16))
+        free = PipelineJob(16, split="noncontiguous")
         best = least_makespan(workload, accelerators_and_cpus(2), free)
         promised += len(notes)
         assert all(percent <= 100 * (1 - best / chain) + 0.05 for percent in notes)
@@ -55,16 +55,16 @@ def test_pieces_are_named_where_they_are_faster_and_only_there(
 def test_nothing_is_said_of_other_splits_or_without_time(monkeypatch: pytest.MonkeyPatch) -> None:
     workload = layers([3.0, 4.0, 3.0, 2.0])
     monkeypatch.setattr(front, "PIECES_SHARE", 1e4)
-    assert said(workload, Iteration(16))[0]
-    assert not said(workload, Iteration(16, split="noncontiguous"))[0]
+    assert said(workload, PipelineJob(16))[0]
+    assert not said(workload, PipelineJob(16, split="noncontiguous"))[0]
     monkeypatch.setattr(front, "PIECES_SHARE", 1e-9)
-    assert not said(workload, Iteration(16))[0]
+    assert not said(workload, PipelineJob(16))[0]
 
 
 @pytest.mark.parametrize(("schedule", "share"), [("1f1b", 2), ("gpipe", 2), ("zb-h1", 1)])
 def test_fill_and_drain_vanish_with_finer_pieces(schedule: str, share: float) -> None:
     """So no bound of divided work on plans in pieces is above M times the work over the devices."""
-    problem = Iteration(8, schedule, split="noncontiguous")  # type: ignore[arg-type]
+    problem = PipelineJob(8, schedule, split="noncontiguous")  # type: ignore[arg-type]
     for n in (2, 4, 8, 16):
         workload = layers([1 / n] * n)
         in_turn = PipelinePlacement(workload.colours % 2, (0, 1))

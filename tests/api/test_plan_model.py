@@ -29,7 +29,7 @@ def test_its_stages_one_after_the_other_are_the_model(model: str, training: bool
     made, example = MODELS[model]()
     made.train(training)
     planned = stagecut.plan(made, example, devices=free(2), estimate="h100")
-    assert planned.plan.problem.name == ("iteration" if training else "throughput")
+    assert planned.plan.problem.name == ("pipeline" if training else "throughput")
     stages = planned.stages(made)
     assert [stage.number for stage in stages] == list(range(len(stages))) == [0, 1]
     values = example
@@ -83,11 +83,11 @@ def test_a_plan_that_is_kept_is_found_again(
         layers[3].weight = layers[0].weight
     model, inputs, folder = nn.Sequential(*layers), torch.zeros(8, 64), tmp_path / "a" / "kept"
     asked = {"devices": free(2), "estimate": "h100", "keep": folder}
-    first = stagecut.plan(model, inputs, problem=stagecut.Iteration(4), **asked)
+    first = stagecut.plan(model, inputs, problem=stagecut.PipelineJob(4), **asked)
     nothing = "stagecut.api.plan_model.profile", "stagecut.api.plan_model.solve"
     for name in nothing:
         monkeypatch.setattr(name, None)
-    again = stagecut.plan(model, inputs, problem=stagecut.Iteration(4), **asked)
+    again = stagecut.plan(model, inputs, problem=stagecut.PipelineJob(4), **asked)
     assert again.plan.placement.tolist() == first.plan.placement.tolist()
     assert (again.plan.objective, again.result.status) == (
         first.plan.objective,
@@ -97,7 +97,7 @@ def test_a_plan_that_is_kept_is_found_again(
     assert "nothing was measured or searched" in again.report()
     assert [s.number for s in again.stages(model)] == [s.number for s in first.stages(model)]
     for other, said in (
-        ({"problem": stagecut.Iteration(8)}, "another value of problem"),
+        ({"problem": stagecut.PipelineJob(8)}, "another value of problem"),
         ({"devices": free(3)}, "another value of devices"),
         ({"problem": None}, "another value of problem and training"),
     ):
@@ -105,7 +105,7 @@ def test_a_plan_that_is_kept_is_found_again(
         with pytest.raises(
             InputError, match=f"keep: .*plan.json was made for {said}; name another"
         ):
-            stagecut.plan(model, inputs, **({"problem": stagecut.Iteration(4)} | asked | other))
+            stagecut.plan(model, inputs, **({"problem": stagecut.PipelineJob(4)} | asked | other))
     with pytest.raises(InputError, match="the plan was made for another model"):
         again.stages(nn.Sequential(*(nn.Linear(64, 64) for _ in range(5))))
     (tmp_path / "file").touch()
@@ -139,7 +139,7 @@ def test_what_cannot_run_is_refused_before_the_search(monkeypatch: pytest.Monkey
 
 def test_training_plans_and_requests() -> None:
     model, inputs = MODELS["gpt"]()
-    problem = stagecut.Training(microbatches=4, bandwidth=1e12, degrees=(1,))
+    problem = stagecut.PipelineJob(4, "stream", bandwidth=1e12, degrees=(1,))
     staged = stagecut.plan(
         model, inputs, devices=2, problem=problem, estimate="h100", limits=stagecut.Limits(nodes=50)
     )
@@ -176,7 +176,9 @@ def test_it_refuses_in_one_line() -> None:
     with pytest.raises(InputError, match="no such file"):
         stagecut.plan("nowhere.py:make", devices=2)
     with pytest.raises(StagecutError, match=r"call model\.train"):
-        stagecut.plan(model.eval(), inputs, devices=2, problem=stagecut.Training())
+        stagecut.plan(
+            model.eval(), inputs, devices=2, problem=stagecut.PipelineJob(schedule="stream")
+        )
     planned = stagecut.plan(model, inputs, devices=1, estimate="h100")
     with pytest.raises(InputError):
         planned.stages(nn.Linear(32, 32))

@@ -51,7 +51,7 @@ def test_relaxations_of_throughput_are_bounds_in_their_order(seed: int) -> None:
     ("problem", "formulation"),
     [
         (Latency(1), "big-m"), (Latency(1), "potentials"),
-        (stagecut.Iteration(4, "1f1b"), "actions"),
+        (stagecut.PipelineJob(4, "1f1b"), "actions"),
     ],
 )  # fmt: skip
 def test_relaxations_are_below_plans(problem: stagecut.Problem, formulation: str) -> None:
@@ -67,7 +67,7 @@ def test_relaxations_are_below_plans(problem: stagecut.Problem, formulation: str
 def test_training_and_mapping_have_relaxations() -> None:
     layers = stagecut.training_layers(stagecut.load("unet-training"))
     cluster = stagecut.accelerators_and_cpus(4, cpus=0, memory_bytes=2 * GIB)
-    problem = stagecut.Training(microbatches=16, bandwidth=25e9)
+    problem = stagecut.PipelineJob(microbatches=16, bandwidth=25e9)
     slots = stagecut.relax(layers, cluster, problem)
     best = stagecut.solve(layers, cluster, problem, method="dp").objective
     assert best is not None

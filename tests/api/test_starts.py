@@ -12,8 +12,8 @@ from stagecut import (
     InputError,
     Latency,
     Limits,
+    PipelineJob,
     Throughput,
-    Training,
     accelerators_and_cpus,
     load,
     solve,
@@ -55,7 +55,7 @@ def test_devices_that_are_not_there() -> None:
         solve(workload, accelerators_and_cpus(2), Throughput("contiguous"), start=plan)
     layers = training_layers(load("gpt2-xl-training"))
     assert layers.cluster is not None
-    problem = Training(microbatches=4, bandwidth=1e9)
+    problem = PipelineJob(microbatches=4, bandwidth=1e9)
     staged = solve(layers, layers.cluster, problem, method="equal-stages").plan
     with pytest.raises(InputError, match="start: the cluster has no a100-80gb; plan without it"):
         solve(layers, accelerators_and_cpus(4), problem, start=staged)

@@ -17,7 +17,7 @@ from stagecut import (
     InputError,
     Limits,
     Link,
-    Training,
+    PipelineJob,
     Workload,
     load,
     profile,
@@ -107,7 +107,7 @@ def test_joined_plans_are_never_behind(layers: Workload, microbatches: int) -> N
             "data": {"degrees": (1,)},
             "tensor": {"degrees": (4,), "replicas": (1,)},
         }.items():
-            problem = Training(microbatches=microbatches, bandwidth=100e9, **options)  # type: ignore[arg-type]
+            problem = PipelineJob(microbatches=microbatches, bandwidth=100e9, **options)  # type: ignore[arg-type]
             result = solve(layers, cluster, problem, limits=Limits(seconds=60, gap=1e-6))
             found[name] = result.objective
             if result.plan is not None:

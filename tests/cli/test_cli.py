@@ -243,7 +243,7 @@ def test_export_model_of_an_iteration(tmp_path: Path) -> None:
     save(chain([1.0, 2.0, 3.0]), tmp_path / "w.json")
     model = tmp_path / "model.lp"
     asked = ["export-model", tmp_path / "w.json", "-o", model, "--microbatches", "4"]
-    asked += ["--problem", "iteration"]
+    asked += ["--problem", "pipeline"]
     done = stagecut(*asked, "--accelerators", "2", "--schedule", "gpipe")
     assert done.returncode == 0, done.stderr
     assert "placed_once(0_2)" in model.read_text()

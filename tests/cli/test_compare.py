@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from stagecut import (
     DeviceMapping,
     InputError,
-    Iteration,
     Latency,
     Limits,
+    PipelineJob,
     Throughput,
     Workload,
     accelerators_and_cpus,
@@ -235,7 +235,7 @@ def test_iterations_are_compared_with_what_frameworks_do(tmp_path: Path) -> None
         cluster=accelerators_and_cpus(2),
     )
     save(workload, path)
-    options = ["--problem", "iteration", "--microbatches", "4", "--time-limit", str(SECONDS)]
+    options = ["--problem", "pipeline", "--microbatches", "4", "--time-limit", str(SECONDS)]
     options += ["--gap", "0", "--methods", "auto,vllm,megatron,deepspeed-type:layers.[34]"]
     done = CliRunner().invoke(app, ["compare", str(path), *options], catch_exceptions=False)
     assert done.exit_code == 0
@@ -283,7 +283,7 @@ def test_the_command_takes_what_solve_takes_of_the_problem(tmp_path: Path) -> No
 def test_what_one_method_proves_holds_for_all() -> None:
     workload = dataclasses.replace(chain(), names=tuple(f"layers.{v}" for v in range(3)))
     table = compare(
-        workload, Iteration(4), ["vllm", "dp", "deepspeed-type:layers.2"],
+        workload, PipelineJob(4), ["vllm", "dp", "deepspeed-type:layers.2"],
         cluster=accelerators_and_cpus(2), limits=Limits(),
     ).set_index("method")  # fmt: skip
     best = table["objective"]["dp"]
@@ -315,7 +315,7 @@ def test_another_schedule_in_the_same_file_is_another_case(tmp_path: Path) -> No
 
 
 def test_a_method_without_a_plan_says_why() -> None:
-    table = compare(chain(), Iteration(4), ["vllm"], cluster=accelerators_and_cpus(2))
+    table = compare(chain(), PipelineJob(4), ["vllm"], cluster=accelerators_and_cpus(2))
     assert list(table["status"]) == ["no solution"]
     assert table["error"][0].startswith("vllm: the names of the nodes name no modules")
 
@@ -338,12 +338,12 @@ def test_what_a_method_gains_in_one_line() -> None:
 
 def test_one_reason_of_several_methods_is_said_once(tmp_path: Path) -> None:
     path = str(placement_file(tmp_path))
-    options = ["--problem", "iteration", "--microbatches", "4", "--accelerators", "2"]
+    options = ["--problem", "pipeline", "--microbatches", "4", "--accelerators", "2"]
     options += ["--methods", "megatron,vllm,dp", "--time-limit", str(SECONDS)]
     done = CliRunner().invoke(app, ["compare", path, *options], catch_exceptions=False)
     assert done.exit_code == 0
     assert done.stderr.endswith("\n")
     said = " ".join(done.stderr.split())
     assert said.count("name no modules") == 1
-    assert "iteration: megatron, vllm: the names of the nodes name no modules" in said
+    assert "job: megatron, vllm: the names of the nodes name no modules" in said
     assert "3 of 3 cases" in said

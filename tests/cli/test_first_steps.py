@@ -34,7 +34,7 @@ def test_loads_are_drawn_for_every_problem(
 ) -> None:
     start = ["solve", "gpt2-xl", "--accelerators", "2", "--cpus", "0"]
     for options in (
-        ["--problem", "iteration", "--microbatches", "4"],
+        ["--problem", "pipeline", "--microbatches", "4"],
         ["--problem", "latency"],
     ):
         picture = tmp_path / f"{options[-1]}.png"

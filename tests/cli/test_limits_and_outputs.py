@@ -15,7 +15,7 @@ from stagecut import Cluster, DeviceKind, InputError, Limits, Link, Workload
 from stagecut.cli import app, run_command
 from stagecut.commands.common.console import check_outputs, file_of
 from stagecut.commands.common.pose import Statement, limits_of
-from stagecut.instances import Latency, Layers, Training, topology
+from stagecut.instances import Latency, Layers, PipelineJob, topology
 from stagecut.instances.formats.files import save
 from stagecut.instances.topologies import save_topology
 from stagecut.runtime.schedules import make_schedule
@@ -76,8 +76,8 @@ def test_numbers_that_would_overflow_are_refused_by_field(huge: float) -> None:
         (lambda: Link(huge, 1.0), "latency_s"),
         (lambda: Link(0.0, huge), "bytes_per_s"),
         (lambda: Link(0.0, 1 / huge), "bytes_per_s"),
-        (lambda: Training(bandwidth=huge), "bandwidth"),
-        (lambda: Training(microbatches=10**10), "microbatches"),
+        (lambda: PipelineJob(bandwidth=huge), "bandwidth"),
+        (lambda: PipelineJob(microbatches=10**10), "microbatches"),
         (lambda: Latency(calls=10**4), "calls"),
         (lambda: _layers(time=huge), "time"),
         (lambda: _layers(bandwidth=huge), "bandwidth"),

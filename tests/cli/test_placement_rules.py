@@ -103,7 +103,7 @@ def test_a_plan_of_stages_fixes_stages_alone(
     code, plan = solved(tmp_path)
     assert code == 0
     part = plan.rename(tmp_path / "part.json")
-    iteration = ["--problem", "iteration", "--microbatches", "2"]
+    iteration = ["--problem", "pipeline", "--microbatches", "2"]
     assert solved(tmp_path, *iteration, *rule(f"fixed='{part}'"))[0] == 2
     assert "it is a plan for throughput, whose parts are no stages" in capsys.readouterr().err
     code, plan = solved(tmp_path, *iteration, *rule('pins=[["2",1]]'))
@@ -138,15 +138,16 @@ def test_plans_carry_the_rules_and_older_plans_their_number_of_stages(tmp_path: 
     rules = PlacementRules(pins=(("0", 1),), apart=(("0", "3"),), max_stages=2)
     assert plan.problem.placement_rules == rules  # type: ignore[union-attr]
     document = json.loads(path.read_text())
-    assert document["version"] == 3
+    assert document["version"] == 4
     del document["problem"]["placement_rules"]
     path.write_text(json.dumps({**document, "version": 2}))
     assert not load_plan(path, workload).problem.placement_rules  # type: ignore[union-attr]
-    words = ["--problem", "iteration", "--microbatches", "2", *rule("max_stages=2")]
+    words = ["--problem", "pipeline", "--microbatches", "2", *rule("max_stages=2")]
     code, path = solved(tmp_path, *words)
     assert code == 0
     document = json.loads(path.read_text())
     document["problem"]["max_stages"] = document["problem"].pop("placement_rules")["max_stages"]
+    document["problem"]["name"] = "iteration"
     path.write_text(json.dumps({**document, "version": 2}))
     older = load_plan(path, workload).problem
     assert older.placement_rules == PlacementRules(max_stages=2)  # type: ignore[union-attr]
@@ -163,7 +164,7 @@ def test_the_program_of_a_problem_with_rules_is_written_if_it_is_one(
     assert "they are several programs" in capsys.readouterr().err
     rules = [
         "--problem",
-        "iteration",
+        "pipeline",
         "--microbatches",
         "2",
         "--cpus",

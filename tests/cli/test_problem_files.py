@@ -23,9 +23,8 @@ MOST_OPTIONS, MOST_LINES = 20, 60
 
 GOOD = {
     "throughput": 'split = "contiguous"\nplacement_rules = { pins = [["*", 0]], max_stages = 2 }',
-    "iteration": 'microbatches = 4\nschedule = "zb-h1"\nweight_share = 0.25',
+    "pipeline": 'microbatches = 4\nschedule = "zb-h1"\nweight_share = 0.25',
     "latency": "calls = 2",
-    "training": "replicas = [1, 2]\nrules = [{ node = 0, degrees = [1] }]\nuncut = [[0, 1]]",
     "mapping": 'topology = "ring:4"\nstages = 2\nreplicas = 2\nmode = "p2p"',
     "sharding": 'objective = "distpar"\nbeta = 0.5\nfixed = [["v0", "S0,S0->S0"]]\n'
     'mesh = { shape = [2], links = ["1us:1GB/s"] }',
@@ -62,12 +61,12 @@ def test_a_file_states_every_problem_as_its_schema_has_it(name: str, tmp_path: P
 
 
 def test_options_and_settings_and_files_say_the_same(tmp_path: Path) -> None:
-    path = file_of(tmp_path, "iteration", 'microbatches = 4\nsplit = "contiguous"')
+    path = file_of(tmp_path, "pipeline", 'microbatches = 4\nsplit = "contiguous"')
     ways = (
         Asked(str(path)),
         Asked(str(path), ["microbatches=4"], split="contiguous", microbatches=4),
-        Asked("iteration", ["microbatches=4,split=contiguous"]),
-        Asked("iteration", ["split=contiguous"], microbatches=4),
+        Asked("pipeline", ["microbatches=4,split=contiguous"]),
+        Asked("pipeline", ["split=contiguous"], microbatches=4),
     )
     workload = workload_of(tmp_path)
     problems = [build(state(asked, workload), asked, workload)[0] for asked in ways]
@@ -82,7 +81,7 @@ def test_options_and_settings_and_files_say_the_same(tmp_path: Path) -> None:
             "--split: noncontiguous contradicts contiguous of my problem",
         ),
         (["--set", "split=per-device"], "--set split: per-device contradicts contiguous of my pro"),
-        (["--microbatches", "4"], "--microbatches: it belongs to --problem iteration or mapping"),
+        (["--microbatches", "4"], "--microbatches: it belongs to --problem pipeline or mapping"),
         (["--set", "placement_rules.max_stages=1"], "--set placement_rules.max_stages: 1 contradi"),
         (["--set", "overlap=true", "--set", "overlap=false"], "contradicts True of --set"),
         (["--time-limit", "3"], "--time-limit: 3.0 contradicts 20 of my problem file.toml"),
@@ -131,9 +130,9 @@ def test_what_contradicts_is_refused_in_one_line(
         ("[throughput]\nplacement_rules = 3", "placement_rules is 3; it must be"),
         ("[throughput]\nplacement_rules.pins = [['a', 'b']]", 'pins[0][1] is "b"; it must be'),
         ("[throughput]\nplacement_rules.fixed = 'gone.json'", "gone.json: no such file"),
-        ("[iteration]\nschedule = 'gpipe'", "--microbatches: iteration needs it"),
-        ("[iteration]\nmicrobatches = 0", "microbatches: 0; it must be a whole number"),
-        ("[iteration]\nmicrobatches = 2\nschedule = 'gone.csv'", "gone.csv: no such file"),
+        ("[pipeline]\nschedule = 'gpipe'", "microbatches: say how many an iteration has"),
+        ("[pipeline]\nmicrobatches = 0", "microbatches: 0; it must be a whole number"),
+        ("[pipeline]\nmicrobatches = 2\nschedule = 'gone.csv'", "gone.csv: no such file"),
         ("[mapping]\nstages = 2", "--cluster: mapping needs it; say its topology"),
         ("[mapping]\ntopology = 'ring:2'", "--set stages=…: mapping needs it; say its stages"),
         ("[mapping]\ntopology = 'rung:2'\nstages = 1", "rung"),

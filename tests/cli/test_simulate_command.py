@@ -15,7 +15,7 @@ from pipelines import plan_of, random_plan
 from training_cases import random_training_case
 from typer.testing import CliRunner
 
-from stagecut import InputError, Latency, Throughput, Training, Workload, save, solve
+from stagecut import InputError, Latency, PipelineJob, Throughput, Workload, save, solve
 from stagecut.commands.diff import diff
 from stagecut.commands.simulate import simulate
 from stagecut.instances import DeviceMapping, accelerators_and_cpus, topology
@@ -124,7 +124,7 @@ def test_every_kind_of_plan_is_simulated_and_drawn(tmp_path: Path) -> None:
 def _plans():
     """A plan of every kind."""
     workload, cluster, _ = random_training_case(22, max_devices=6)
-    yield "training", workload, solve(workload, cluster, Training()).plan
+    yield "training", workload, solve(workload, cluster, PipelineJob()).plan
     chain = Workload(
         name="chain",
         ids=tuple(range(6)),

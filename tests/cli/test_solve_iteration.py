@@ -16,11 +16,10 @@ from typer.testing import CliRunner
 
 from stagecut import (
     InputError,
-    Iteration,
     Limits,
+    PipelineJob,
     PlacementRules,
     Throughput,
-    Training,
     Workload,
     accelerators_and_cpus,
     load_plan,
@@ -39,6 +38,7 @@ from stagecut.commands.export_model import export_model
 from stagecut.commands.simulate import simulate
 from stagecut.commands.solve import solve as solve_command
 from stagecut.commands.verify import verify
+from stagecut.instances import is_iteration
 from stagecut.instances.common import kernel as kernels
 from stagecut.instances.model.problem import suggested_cluster
 from stagecut.runtime.export.registry import launcher_file
@@ -98,7 +98,7 @@ def test_what_was_planned_is_what_all_others_take(file: Path, tmp_path: Path) ->
     plan = tmp_path / "plan.json"
     answer = json.loads(_run("solve", file, "--microbatches", 4,
                              "-o", plan, "--json"))  # fmt: skip
-    assert answer["problem"] == "iteration"
+    assert answer["problem"] == "pipeline"
     assert (answer["schedule"], answer["microbatches"]) == ("1f1b", 4)
     assert answer["per_microbatch"] == answer["objective"] / 4
     assert answer["one_device"] == pytest.approx(4 * 3 * TIMES.sum())
@@ -144,7 +144,7 @@ def test_a_schedule_of_the_users_own_is_planned_and_handed_on(file: Path, tmp_pa
         (("solve", file, "--schedule", own, "--microbatches", 8), "--microbatches: 8; .* is of 4"),
         (("solve", file, "--schedule", "given", "--microbatches", 4), "name the CSV file"),
         (("solve", file, "--schedule", own, "--problem", "latency"), "belongs to --problem iter"),
-        (("solve", file, "--schedule", own, "--problem", "training"), "not training"),
+        (("solve", file, "--schedule", own, "--problem", "pipeline"), "not training"),
         (("solve", file, "--schedule", own, "-o", own), "own.csv: it is an input"),
         (("simulate", file, plan, "--microbatches", 2), "microbatches: 2; the schedule is of 4"),
     ):
@@ -199,7 +199,7 @@ def test_a_fixed_part_is_kept_by_compare_and_export_model(file: Path, tmp_path: 
         _run("solve", file, *asked, *pinned_to("layers.1", 1), "-o", plan, "--json")
     )
     fixed = (*asked, *as_in(plan))
-    _run("compare", file, "--problem", "iteration", "--methods", "dp,milp", *fixed, "-o", table)
+    _run("compare", file, "--problem", "pipeline", "--methods", "dp,milp", *fixed, "-o", table)
     objectives = pd.read_csv(table)["objective"].tolist()
     assert objectives == pytest.approx([pinned["objective"]] * 2)
     _run("export-model", file, *asked, "-o", model)
@@ -213,12 +213,12 @@ def test_an_iteration_leaves_out_the_cpus_that_a_file_suggests(tmp_path: Path) -
     times = {"accelerator": np.concatenate((TIMES, 2 * TIMES)), "cpu": np.full(12, 1e3)}
     suggested = accelerators_and_cpus(3, 1)
     workload = trained(times=times, cluster=suggested)
-    for problem, known in (("iteration", (3, 0)), ("throughput", (3, 1))):
+    for problem, known in (("pipeline", (3, 0)), ("throughput", (3, 1))):
         found = suggested_cluster(workload, problem)
         assert found is not None
         assert tuple(kind.count for kind in found.kinds) == known
     lacks = {**times, "accelerator": np.where(np.arange(12) == 2, np.inf, times["accelerator"])}
-    assert suggested_cluster(trained(times=lacks, cluster=suggested), "iteration") == suggested
+    assert suggested_cluster(trained(times=lacks, cluster=suggested), "pipeline") == suggested
     save(workload, tmp_path / "w.json")
     short = ("solve", tmp_path / "w.json", "--microbatches", 4, "--memory", "15B")
     _run(*short, code=3)
@@ -263,27 +263,27 @@ def test_the_problem_follows_the_file_and_the_microbatches() -> None:
 
     workload = trained()
     inference = replace(workload, backward=np.zeros(workload.n, np.bool_))
-    for words in ("net has no backward pass", "--problem iteration", "profile --train"):
+    for words in ("net has no backward pass", "--problem pipeline", "profile --train"):
         with pytest.raises(InputError, match=words):
             named(inference, microbatches=8)
-    assert named(inference, problem="iteration", microbatches=8) == "iteration"
+    assert named(inference, problem="pipeline", microbatches=8) == "pipeline"
     assert named(inference) == "throughput"
-    assert named(workload, microbatches=8) == "iteration"
-    assert named(workload, settings=["microbatches=8"]) == "iteration"
+    assert named(workload, microbatches=8) == "pipeline"
+    assert named(workload, settings=["microbatches=8"]) == "pipeline"
     assert named(workload) == "throughput"
     layered, cluster, _ = random_training_case(22, max_devices=6)
-    assert named(layered, microbatches=8) == "training"
-    assert named(layered, problem="iteration", microbatches=8) == "iteration"
-    asked = Asked(microbatches=8, settings=["objective=batch"], accelerators=2)
-    found, _ = build(state(asked, layered), asked, replace(layered, cluster=cluster))
-    assert found == Training(8, objective="batch")
+    assert named(layered, microbatches=8) == "pipeline"
+    asked = Asked(microbatches=8, accelerators=2)
+    for of, schedule in ((layered, "stream"), (workload, "1f1b")):
+        found, _ = build(state(asked, of), asked, replace(of, cluster=cluster))
+        assert found == PipelineJob(8, schedule)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--problem", "iteration"], "--microbatches: iteration needs it"),
-        (["--schedule", "gpipe"], "--schedule: it belongs to --problem iteration or training"),
+        (["--problem", "pipeline"], "microbatches: say how many"),
+        (["--schedule", "gpipe"], "--schedule: it belongs to --problem pipeline"),
         (
             ["--microbatches", "4", "--set", "cpu_split=free"],
             "unknown field .cpu_split.; use one of mic",
@@ -318,7 +318,7 @@ def test_schedules_are_ranked_at_the_memory_that_there_is(file: Path, tmp_path: 
     assert not by_name["gpipe"]["fits"]
     assert by_name["gpipe"]["peak_bytes"] > 24
     best = load_plan(plan, workload)
-    assert isinstance(best.problem, Iteration)
+    assert is_iteration(best.problem)
     assert best.problem.schedule == rows[0]["schedule"]
     assert best.objective == rows[0]["makespan"]
     shown = _run(*common, "24B")
@@ -334,7 +334,7 @@ def test_a_plan_of_least_max_load_says_from_when_it_is_right(
     assert result.plan is not None
     ahead = []
     for microbatches in (1 << k for k in range(11)):
-        best = solve(workload, problem=Iteration(microbatches), limits=Limits())
+        best = solve(workload, problem=PipelineJob(microbatches), limits=Limits())
         assert best.plan is not None
         makespan = simulate_plan(workload, result.plan, "1f1b", microbatches).makespan
         if makespan <= best.plan.objective * (1 + 1e-9):
@@ -354,9 +354,9 @@ WHOLE = PlacementRules(together=(("*",),))
 @pytest.mark.parametrize(
     ("changes", "problem", "devices", "reason"),
     [
-        ({}, Iteration(1), 3, "give more --microbatches"),
-        ({}, Iteration(8), 1, "there is one device"),
-        ({"colours": np.zeros(12, int)}, Iteration(8), 3, "12 nodes of colour 0 share a device"),
+        ({}, PipelineJob(1), 3, "give more --microbatches"),
+        ({}, PipelineJob(8), 1, "there is one device"),
+        ({"colours": np.zeros(12, int)}, PipelineJob(8), 3, "12 nodes of colour 0 share a device"),
         (
             {"colours": np.tile([0, 1, 2, 3, 4, 0], 2)},
             Throughput(split="contiguous"),
@@ -364,11 +364,11 @@ WHOLE = PlacementRules(together=(("*",),))
             "because of colour.* and the contiguous split",
         ),
         ({"transfer": 100.0}, Throughput(), 3, "costs more in transfers and waiting"),
-        ({}, Iteration(8, placement_rules=WHOLE), 3, "keeps the placement rules"),
+        ({}, PipelineJob(8, placement_rules=WHOLE), 3, "keeps the placement rules"),
     ],
 )
 def test_no_gain_has_a_reason(
-    changes: dict[str, object], problem: Iteration | Throughput, devices: int, reason: str
+    changes: dict[str, object], problem: PipelineJob | Throughput, devices: int, reason: str
 ) -> None:
     import re
 
@@ -394,7 +394,7 @@ def test_launchers_are_told_schedule_and_microbatches() -> None:
     workload = trained()
     texts = {}
     for schedule in ("1f1b", "gpipe", "interleaved", "zb-h1"):
-        plan = solve(workload, problem=Iteration(6, schedule), limits=Limits(gap=0.05)).plan  # type: ignore[arg-type]
+        plan = solve(workload, problem=PipelineJob(6, schedule), limits=Limits(gap=0.05)).plan  # type: ignore[arg-type]
         assert plan is not None
         for name in ("torchtitan", "megatron", "deepspeed"):
             try:

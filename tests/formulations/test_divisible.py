@@ -9,13 +9,13 @@ import pytest
 from sweep import ORDINARY, WIDE
 
 import stagecut
-from stagecut import Iteration, Limits
+from stagecut import Limits, PipelineJob
 from stagecut.formulations.cheap_bounds import cheap_bounds
-from stagecut.formulations.iteration.divisible import ORIGIN, divisible_bound
+from stagecut.formulations.job.iteration_bounds import ORIGIN, divisible_bound
 from stagecut.formulations.task import pose
-from stagecut.instances import price
+from stagecut.instances import is_iteration, price
 from stagecut.runtime.verify.bounds.check import CLAIM_TOLERANCE, check_bound
-from stagecut.runtime.verify.bounds.iteration import divided_work_bound
+from stagecut.runtime.verify.bounds.job import divided_work_bound
 
 VARIANTS = {
     name: case for name, case in (ORDINARY | WIDE).items() if "iteration" in name.split()[:2]
@@ -33,7 +33,7 @@ def test_no_first_bound_is_above_the_optimum(variant: str) -> None:
         assert max(found.values(), default=0.0) <= best * (1 + 1e-12), seed
         if ORIGIN not in found:
             continue
-        assert isinstance(case.problem, Iteration)
+        assert is_iteration(case.problem)
         costs = price(case.workload, case.cluster)
         again = divided_work_bound(case.workload, costs, case.problem, 1e300)
         assert found[ORIGIN] * (1 - CLAIM_TOLERANCE) <= again <= best * (1 + 1e-9), seed
@@ -43,7 +43,7 @@ def test_no_first_bound_is_above_the_optimum(variant: str) -> None:
 @pytest.mark.parametrize("microbatches", [1, 8, 96])
 def test_equal_stages_under_gpipe_are_the_best_division(stages: int, microbatches: int) -> None:
     """GPipe: Σ w + (M − 1) (max f + max b), equation (3), which equal stages make least."""
-    problem = Iteration(microbatches, "gpipe")
+    problem = PipelineJob(microbatches, "gpipe")
     bound = divisible_bound(problem, range(1, stages + 1), np.array([1.0, 2.0]))
     assert bound == pytest.approx(3 + 3 * (microbatches - 1) / stages, rel=1e-3)
 
@@ -52,7 +52,7 @@ def test_every_method_of_a_large_graph_begins_with_it() -> None:
     """Fill and drain are counted although the graph has too many ideals, and it is checked."""
     workload = stagecut.load("bert-large-operators-training")
     cluster = stagecut.accelerators_and_cpus(4)
-    problem = Iteration(8)
+    problem = PipelineJob(8)
     result = stagecut.solve(workload, cluster, problem, method="deepspeed-uniform")
     assert result.plan is not None
     assert result.bound_origin == ORIGIN
@@ -63,8 +63,8 @@ def test_every_method_of_a_large_graph_begins_with_it() -> None:
 def test_schedules_of_many_passes_leave_it_to_the_search() -> None:
     workload = stagecut.load("gpt2-xl-training")
     cluster = stagecut.accelerators_and_cpus(16)
-    first = [origin for _, origin in cheap_bounds(pose(workload, cluster, Iteration(96)))]
+    first = [origin for _, origin in cheap_bounds(pose(workload, cluster, PipelineJob(96)))]
     assert ORIGIN not in first
-    result = stagecut.solve(workload, cluster, Iteration(96), limits=Limits(seconds=60, gap=0.2))
+    result = stagecut.solve(workload, cluster, PipelineJob(96), limits=Limits(seconds=60, gap=0.2))
     assert result.bound_origin == ORIGIN
     assert math.isfinite(result.bound)

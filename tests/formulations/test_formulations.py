@@ -21,13 +21,15 @@ from training_cases import random_training_case
 
 from stagecut import (
     InfeasibleError,
-    Iteration,
     Latency,
     Limits,
+    PipelineJob,
     Throughput,
     accelerators_and_cpus,
 )
-from stagecut.formulations.iteration import milp as iteration_milp
+from stagecut.formulations.job import iteration_milp as iteration_milp
+from stagecut.formulations.job import stream_milp as training_milp
+from stagecut.formulations.job.stream import state_staging
 from stagecut.formulations.latency import milp
 from stagecut.formulations.latency import milp as links
 from stagecut.formulations.latency import milp as potentials
@@ -48,8 +50,6 @@ from stagecut.formulations.throughput import compact as compact_module
 from stagecut.formulations.throughput import compact_data, set_partitioning
 from stagecut.formulations.throughput.compact import compact
 from stagecut.formulations.throughput.hypergraph import hypergraph
-from stagecut.formulations.training import milp as training_milp
-from stagecut.formulations.training.staging import state_staging
 from stagecut.instances import DeviceMapping, stage_costs, topology
 from stagecut.instances.common.arrays import Floats
 from stagecut.solvers.core.compiled_model import compile_model
@@ -107,11 +107,11 @@ def stated_models() -> Iterator[tuple[str, tuple[ModuleType, ...], pyo.ConcreteM
         parts = random_training_case(seed, max_nodes=4, max_devices=4, kinds=1 + seed % 2)
         with suppress(InfeasibleError):
             staging = state_staging(pose(*parts))
-            stated_training = training_milp.training_milp(staging, 1.0)
+            stated_training = training_milp.stream_model(staging, 1.0)
             yield f"training {seed}", (training_milp,), stated_training.model
         workload, cluster = training_case(np.random.default_rng(seed), kinds=1)
         schedule = SCHEDULES[seed % len(SCHEDULES)]
-        ordered = Iteration(2 + seed % 3, schedule, relayed=seed % 4 == 0)
+        ordered = PipelineJob(2 + seed % 3, schedule, relayed=seed % 4 == 0)
         with suppress(InfeasibleError):
             stated_chains = iteration_milp.iteration_model(
                 pose(workload, cluster, ordered), floor=0.1

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from stagecut import Iteration, Workload, accelerators_and_cpus, load
-from stagecut.formulations.iteration.line import line
-from stagecut.formulations.iteration.modules import Modules, block_of, modules
+from stagecut import PipelineJob, Workload, accelerators_and_cpus, load
+from stagecut.formulations.job.line import line
+from stagecut.formulations.job.modules import Modules, block_of, modules
 from stagecut.formulations.task import pose
 
 Edges = Sequence[tuple[str, str]]
@@ -53,13 +53,13 @@ def chained(names: Sequence[str]) -> list[tuple[str, str]]:
 
 def found_in(workload: Workload, least: int = 1) -> Modules | None:
     """The modules of a workload."""
-    task = pose(workload, accelerators_and_cpus(2), Iteration(4))
+    task = pose(workload, accelerators_and_cpus(2), PipelineJob(4))
     return modules(workload, line(task), least)
 
 
 def members(workload: Workload, least: int = 1) -> dict[str, set[str]]:
     """The names of the nodes of each module."""
-    task = pose(workload, accelerators_and_cpus(2), Iteration(4))
+    task = pose(workload, accelerators_and_cpus(2), PipelineJob(4))
     statement = line(task)
     found = modules(workload, statement, least)
     assert found is not None

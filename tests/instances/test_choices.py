@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 import stagecut
-from stagecut import DeviceMapping, InputError, Link, Throughput, Training, cli, topology
+from stagecut import DeviceMapping, InputError, Link, PipelineJob, Throughput, cli, topology
 from stagecut.instances import LayerRule, Split
 from stagecut.instances.common.choices import Choice
 from stagecut.runtime.schedules import Schedule
@@ -22,12 +22,11 @@ TAKERS: list[tuple[str, type[Choice], Callable[..., object]]] = [
     ("split", stagecut.instances.Split, Throughput),
     ("cpu_split", stagecut.instances.CpuSplit, Throughput),
     ("pipeline", stagecut.instances.Pipeline, Throughput),
-    ("objective", stagecut.instances.TrainingObjective, Training),
-    ("recomputation", stagecut.instances.Recomputation, Training),
+    ("recomputation", stagecut.instances.Recomputation, PipelineJob),
     ("recomputation", stagecut.instances.Recomputation, lambda **given: LayerRule(0, **given)),
-    ("schedule", stagecut.instances.TrainingSchedule, Training),
-    ("optimizer", stagecut.instances.Optimizer, Training),
-    ("precision", stagecut.instances.Precision, Training),
+    ("in_flight", stagecut.instances.InFlight, PipelineJob),
+    ("optimizer", stagecut.instances.Optimizer, PipelineJob),
+    ("precision", stagecut.instances.Precision, PipelineJob),
     ("mode", stagecut.instances.MappingMode, lambda **given: DeviceMapping(RING, 2, 1, **given)),
     (
         "collective",

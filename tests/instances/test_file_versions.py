@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import sample_files
 from brute_iteration import training_case
+from training_cases import random_training_case
 
 from stagecut import (
     Cluster,
     DeviceKind,
     InputError,
-    Iteration,
+    PipelineJob,
     Plan,
     Throughput,
     Workload,
@@ -24,6 +25,7 @@ from stagecut import (
 )
 from stagecut.instances.formats.files import load_plan, save
 from stagecut.instances.formats.plan_json import write_plan
+from stagecut.instances.model.pipeline_job import OF_STREAMS
 from stagecut.runtime.verify.bounds.check import check_bound
 from stagecut.solvers import Limits
 
@@ -45,7 +47,7 @@ def read(document: dict[str, Any], folder: Path, workload: Workload | None = Non
 def test_a_field_of_the_version_may_not_be_missing(where: str, field: str, tmp_path: Path) -> None:
     document = sample_files.document(sample_files.plan())
     holder = document[where] if where else document
-    assert document["version"] == 3
+    assert document["version"] == 4
     del holder[field]
     with pytest.raises(InputError, match=f"{field} is missing; add it"):
         read(document, tmp_path)
@@ -57,14 +59,32 @@ def test_a_field_of_the_version_may_not_be_missing(where: str, field: str, tmp_p
 
 def test_older_plans_for_iterations_have_no_actions(tmp_path: Path) -> None:
     workload, cluster = training_case(np.random.default_rng(1))
-    problem = Iteration(2)
+    problem = PipelineJob(2, "1f1b")
     plan = solve(workload, cluster, problem).plan
     assert plan is not None
-    document = {**write_plan(plan, workload), "version": 2}
-    del document["problem"]["actions"]  # type: ignore[attr-defined]
-    assert read(document, tmp_path, workload).problem == problem
+    document = write_plan(plan, workload)
+    options: dict[str, Any] = document["problem"]  # type: ignore[assignment]
+    own = ("microbatches", "schedule", "split", "chunks", "relayed", "overlap", "weight_share")
+    older = {"name": "iteration", **{key: options[key] for key in own}}
+    assert read({**document, "version": 2, "problem": older}, tmp_path, workload).problem == problem
+    del options["actions"]
     with pytest.raises(InputError, match="actions is missing; add it"):
-        read({**document, "version": 3}, tmp_path, workload)
+        read(document, tmp_path, workload)
+
+
+def test_older_plans_for_training_are_streams(tmp_path: Path) -> None:
+    workload, cluster, problem = random_training_case(22, max_devices=6)
+    plan = solve(workload, cluster, problem).plan
+    assert plan is not None
+    document = write_plan(plan, workload)
+    options: dict[str, Any] = document["problem"]  # type: ignore[assignment]
+    older = {key: options[key] for key in OF_STREAMS if key != "in_flight"}
+    older |= {"microbatches": None, "placement_rules": options["placement_rules"]}
+    older |= {"name": "training", "schedule": problem.in_flight, "objective": "time-per-sample"}
+    assert read({**document, "version": 3, "problem": older}, tmp_path, workload).problem == problem
+    older["objective"] = "batch"
+    with pytest.raises(InputError, match="name is"):
+        read({**document, "version": 3, "problem": older}, tmp_path, workload)
 
 
 def test_a_bound_above_the_objective_is_refused(tmp_path: Path) -> None:

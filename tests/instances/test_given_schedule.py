@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from given_orders import random_devices, random_rows
 
-from stagecut import InputError, Iteration, make_schedule
+from stagecut import InputError, PipelineJob, make_schedule
 from stagecut.instances.model.schedule import given_order
 from stagecut.runtime.schedules import read_csv, validate
 from stagecut.runtime.simulate.stages import chain
@@ -52,13 +52,13 @@ def test_what_is_wrong_is_named(rows: tuple[str, ...], message: str) -> None:
         given_order(rows, "my.csv")
     assert re.fullmatch(r"my\.csv: [^\n]+", str(error.value))
     with pytest.raises(InputError, match=r"^actions: "):
-        Iteration(2, "given", actions=rows)
+        PipelineJob(2, "given", actions=rows)
 
 
 def test_an_iteration_keeps_the_passes_and_no_idle_steps() -> None:
-    problem = Iteration(2, "given", actions=GOOD)
+    problem = PipelineJob(2, "given", actions=GOOD)
     assert problem.actions == ("0F0,0F1,0B0,0B1", "1F0,1B0,1F1,1B1")
-    assert problem == Iteration(2, "given", actions=problem.actions)
+    assert problem == PipelineJob(2, "given", actions=problem.actions)
     assert problem.devices_of(2) == (0, 1)
     for options, message in (
         ({"microbatches": 3}, "microbatches: 3; the actions are of 2"),
@@ -68,7 +68,7 @@ def test_an_iteration_keeps_the_passes_and_no_idle_steps() -> None:
     ):
         given = {"microbatches": 2, "schedule": "given", "actions": GOOD, **options}
         with pytest.raises(InputError, match=message):
-            Iteration(**given)  # type: ignore[arg-type]
+            PipelineJob(**given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("part", range(4))

@@ -15,8 +15,8 @@ from training_files_cases import _configuration, piper
 
 from stagecut import (
     InputError,
+    PipelineJob,
     PlacementRules,
-    Training,
     Workload,
     accelerators_and_cpus,
     load,
@@ -163,7 +163,7 @@ def test_published_graphs_survive_a_round_trip(benchmarks: Path, name: str) -> N
 
 def test_a_plan_is_written_for_pipedream() -> None:
     workload = _graph(GRAPH)
-    problem = Training(
+    problem = PipelineJob(
         bandwidth=1e9,
         microbatches=4,
         degrees=(1,),

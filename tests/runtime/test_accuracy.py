@@ -18,8 +18,8 @@ from stagecut import (
     DeviceKind,
     InputError,
     Link,
+    PipelineJob,
     Plan,
-    Training,
     Workload,
     load,
     save,
@@ -101,7 +101,7 @@ def training_plan() -> tuple[Workload, Plan]:
     cluster = Cluster((DeviceKind("gpu", 5),))
     stages = in_stages([Stage((0, 1), (0, 1), 2, 2), Stage((2,), (2,), 1, 1)], cluster)
     plan = Plan(
-        workload.name, workload.fingerprint, cluster, Training(), stages, 1.0, 0.0, "test", "ms"
+        workload.name, workload.fingerprint, cluster, PipelineJob(), stages, 1.0, 0.0, "test", "ms"
     )
     return workload, plan
 

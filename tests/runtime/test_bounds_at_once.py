@@ -16,7 +16,16 @@ from cases import THROUGHPUT_PROBLEMS, linked_case, random_case
 from training_cases import best_objective, random_training_case
 
 import stagecut
-from stagecut import Cluster, DeviceMapping, InputError, Iteration, Latency, Limits, Plan, Workload
+from stagecut import (
+    Cluster,
+    DeviceMapping,
+    InputError,
+    Latency,
+    Limits,
+    PipelineJob,
+    Plan,
+    Workload,
+)
 from stagecut.formulations.cheap_bounds import cheap_bounds
 from stagecut.formulations.task import pose
 from stagecut.instances import Problem, topology
@@ -31,7 +40,7 @@ HIGH = 1e9
 
 
 def quick_plan(workload: Workload, cluster: Cluster | None, problem: Problem) -> Plan | None:
-    quick = {"mapping": "layouts", "iteration": "deepspeed-uniform"}
+    quick = {"mapping": "layouts", "pipeline": "deepspeed-uniform"}
     method = quick.get(problem.name, "greedy")
     limits = Limits(nodes=1)
     return stagecut.solve(workload, cluster, problem, method=method, limits=limits).plan
@@ -103,8 +112,8 @@ def test_of_iterations_and_mappings() -> None:
     workload = stagecut.load("gpt2-xl-training")
     cluster = stagecut.accelerators_and_cpus(4)
     problems: list[tuple[Cluster | None, Problem]] = [
-        (cluster, Iteration(8)),
-        (cluster, Iteration(8, schedule="interleaved")),
+        (cluster, PipelineJob(8)),
+        (cluster, PipelineJob(8, schedule="interleaved")),
         (None, DeviceMapping(topology("ring:4"), 2, 2)),
     ]
     for where, problem in problems:

@@ -22,8 +22,8 @@ from stagecut import (
     Cluster,
     DeviceKind,
     InputError,
+    PipelineJob,
     Plan,
-    Training,
     Workload,
     load,
     load_plan,
@@ -263,7 +263,7 @@ def layered(degrees: list[tuple[int, int]], recompute: list[bool]) -> tuple[Work
         for s, (d, t) in enumerate(degrees)
     ]
     return workload, Plan(
-        workload.name, workload.fingerprint, cluster, Training(), in_stages(stages, cluster),
+        workload.name, workload.fingerprint, cluster, PipelineJob(), in_stages(stages, cluster),
         1.0, 0.0, "test", workload.time_unit,
     )  # fmt: skip
 
@@ -545,7 +545,7 @@ def test_a_plan_for_a_launcher_is_taken_by_it(name: str, seed: int, tmp_path: Pa
         ({"backward": True}, ["--for", "vllm"], "plan its inference"),
         ({}, ["--for", "mpi"], "must be one of run, python, csv"),
         ({}, ["--for", "deepspeed", "--split", "noncontiguous"], "leave --split noncontiguous out"),
-        ({}, ["--for", "torchtitan", "--problem", "latency"], "plan with --problem iteration"),
+        ({}, ["--for", "torchtitan", "--problem", "latency"], "plan with --problem pipeline"),
         (
             {"backward": True},
             ["--for", "megatron", "--microbatches", "4", "--schedule", "zb-h1"],
@@ -569,8 +569,9 @@ def test_what_a_launcher_cannot_take_is_said_before_the_search(
 
 
 def test_a_training_plan_for_a_launcher_has_one_value_of_each_degree() -> None:
-    asked = ["solve", "unet-training", "--problem", "training", "--set", "bandwidth=25e9"]
+    asked = ["solve", "unet-training", "--problem", "pipeline", "--set", "bandwidth=25e9"]
     asked += ["--microbatches", "8", "--accelerators", "4", "--for", "megatron"]
+    asked += ["--schedule", "stream"]
     done = CliRunner().invoke(app, asked)
     assert isinstance(done.exception, InputError)
     assert "the same value of replicas, degrees, recomputation" in str(done.exception)

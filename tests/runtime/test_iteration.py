@@ -17,8 +17,8 @@ from forgery import changed, fate
 
 from stagecut import (
     InputError,
-    Iteration,
     Limits,
+    PipelineJob,
     PlacementRules,
     Plan,
     VerificationError,
@@ -44,7 +44,7 @@ def planned(seed: int) -> tuple[Workload, Plan] | None:
     if seed % 2 and schedule != "interleaved":
         workload, cluster = random_case(seed, max_nodes=6, max_kinds=2)
     contiguous = schedule == "interleaved" or rng.random() < 0.6
-    problem = Iteration(
+    problem = PipelineJob(
         int(rng.integers(1, 6)),
         schedule,
         "contiguous" if contiguous else "noncontiguous",
@@ -107,7 +107,7 @@ def test_changed_plans_are_refused_or_still_true(
 
 def test_the_stages_of_a_file_must_be_those_of_the_workload(tmp_path: Path) -> None:
     workload = column()
-    plan = solve(workload, accelerators_and_cpus(2), Iteration(4)).plan
+    plan = solve(workload, accelerators_and_cpus(2), PipelineJob(4)).plan
     assert plan is not None
     save(plan, tmp_path / "plan.json", workload)
     document = json.loads((tmp_path / "plan.json").read_text())
@@ -142,7 +142,7 @@ def column(sizes: tuple[float, ...] = (4.0, 4.0, 4.0)) -> Workload:
     )
 
 
-def peaks(problem: Iteration, stage: list[int], devices: tuple[int, ...]) -> list[float]:
+def peaks(problem: PipelineJob, stage: list[int], devices: tuple[int, ...]) -> list[float]:
     """Return the peak memory of the devices in MiB."""
     workload, cluster = column(), accelerators_and_cpus(3)
     both = np.array(stage + stage[::-1])
@@ -154,19 +154,19 @@ def peaks(problem: Iteration, stage: list[int], devices: tuple[int, ...]) -> lis
 def test_memory_is_weights_gradients_optimizer_state_and_activations_in_flight() -> None:
     """4 + 4 + 8 MiB for each layer, and 12 for each microbatch in flight."""
     three = [0, 1, 2], (0, 1, 2)
-    assert peaks(Iteration(8), *three) == [16 + 3 * 12, 16 + 2 * 12, 16 + 12]
-    assert peaks(Iteration(8, "gpipe"), *three) == [16 + 8 * 12] * 3
-    assert peaks(Iteration(2), *three) == [16 + 2 * 12, 16 + 2 * 12, 16 + 12]
-    assert peaks(Iteration(8), [0, 0, 1], (0, 1))[:2] == [2 * (16 + 2 * 12), 16 + 12]
+    assert peaks(PipelineJob(8), *three) == [16 + 3 * 12, 16 + 2 * 12, 16 + 12]
+    assert peaks(PipelineJob(8, "gpipe"), *three) == [16 + 8 * 12] * 3
+    assert peaks(PipelineJob(2), *three) == [16 + 2 * 12, 16 + 2 * 12, 16 + 12]
+    assert peaks(PipelineJob(8), [0, 0, 1], (0, 1))[:2] == [2 * (16 + 2 * 12), 16 + 12]
     # W runs P − 1 rounds after its forward pass, so activations are held so long everywhere
-    assert peaks(Iteration(8, "zb-h1"), *three) == [16 + 3 * 12] * 3
-    assert peaks(Iteration(8, "zb-h2"), *three) == [16 + 5 * 12] * 3
+    assert peaks(PipelineJob(8, "zb-h1"), *three) == [16 + 3 * 12] * 3
+    assert peaks(PipelineJob(8, "zb-h2"), *three) == [16 + 5 * 12] * 3
 
 
 def test_memory_of_interleaved_chunks_is_counted_together() -> None:
     """Two stages on one device: four microbatches' forward passes, of which each holds its own."""
     workload = column((4.0, 4.0))
-    problem = Iteration(4, "interleaved")
+    problem = PipelineJob(4, "interleaved")
     report = evaluate(
         workload,
         accelerators_and_cpus(1),
@@ -182,38 +182,38 @@ def test_a_plan_that_does_not_fit_is_refused_with_the_bytes_that_are_missing() -
     workload, stages = column(), PipelinePlacement(np.array([0, 1, 2, 2, 1, 0]), (0, 1, 2))
     for room, fits in ((52, True), (51, False)):
         cluster = accelerators_and_cpus(3, memory_bytes=room * MIB)
-        report = evaluate(workload, cluster, Iteration(8), stages)
+        report = evaluate(workload, cluster, PipelineJob(8), stages)
         assert (not report.violations) == fits
-    result = solve(workload, accelerators_and_cpus(3, memory_bytes=51 * MIB), Iteration(8))
+    result = solve(workload, accelerators_and_cpus(3, memory_bytes=51 * MIB), PipelineJob(8))
     assert result.plan is None  # one stage less holds more still
-    assert solve(workload, accelerators_and_cpus(3, memory_bytes=52 * MIB), Iteration(8)).plan
+    assert solve(workload, accelerators_and_cpus(3, memory_bytes=52 * MIB), PipelineJob(8)).plan
 
 
 def test_placements_that_are_no_pipeline_are_refused() -> None:
     workload, cluster = column(), accelerators_and_cpus(3)
 
-    def said(problem: Iteration, stage: list[int], devices: tuple[int, ...]) -> str:
+    def said(problem: PipelineJob, stage: list[int], devices: tuple[int, ...]) -> str:
         report = evaluate(
             workload, cluster, problem, PipelinePlacement(np.array(stage + stage[::-1]), devices)
         )
         return " ".join(report.violations)
 
-    assert not said(Iteration(4), [0, 1, 2], (0, 1, 2))
-    assert "no other" in said(Iteration(4), [0, 0, 2], (0, 1, 2))
-    assert "two stages are on one device" in said(Iteration(4), [0, 1, 2], (0, 1, 0))
+    assert not said(PipelineJob(4), [0, 1, 2], (0, 1, 2))
+    assert "no other" in said(PipelineJob(4), [0, 0, 2], (0, 1, 2))
+    assert "two stages are on one device" in said(PipelineJob(4), [0, 1, 2], (0, 1, 0))
     assert "more than allowed" in said(
-        Iteration(4, placement_rules=PlacementRules(max_stages=2)), [0, 1, 2], (0, 1, 2)
+        PipelineJob(4, placement_rules=PlacementRules(max_stages=2)), [0, 1, 2], (0, 1, 2)
     )
-    assert "whose stage comes later" in said(Iteration(4), [1, 0, 2], (0, 1, 2))
-    assert "stage s − D" in said(Iteration(4, "interleaved"), [0, 1, 2], (0, 1, 2))
+    assert "whose stage comes later" in said(PipelineJob(4), [1, 0, 2], (0, 1, 2))
+    assert "stage s − D" in said(PipelineJob(4, "interleaved"), [0, 1, 2], (0, 1, 2))
     workload = column((4.0,) * 4)
-    assert "no multiple" in said(Iteration(3, "interleaved"), [0, 1, 2, 3], (0, 1, 0, 1))
-    assert not said(Iteration(4, "interleaved"), [0, 1, 2, 3], (0, 1, 0, 1))
+    assert "no multiple" in said(PipelineJob(3, "interleaved"), [0, 1, 2, 3], (0, 1, 0, 1))
+    assert not said(PipelineJob(4, "interleaved"), [0, 1, 2, 3], (0, 1, 0, 1))
 
 
 def test_a_changed_objective_is_refused() -> None:
     workload, cluster = column(), accelerators_and_cpus(3)
-    plan = solve(workload, cluster, Iteration(4)).plan
+    plan = solve(workload, cluster, PipelineJob(4)).plan
     assert plan is not None
     with pytest.raises(VerificationError):
         verify(workload, replace(plan, objective=0.9 * plan.objective, bound=0.0))
@@ -231,6 +231,6 @@ def test_a_changed_objective_is_refused() -> None:
 def test_equal_stages_take_the_closed_form(schedule: str) -> None:
     """GPipe and 1F1B: (M + P − 1)(f + b); zero bubble waits less."""
     stages = PipelinePlacement(np.array([0, 1, 2, 2, 1, 0]), (0, 1, 2))
-    report = evaluate(column(), accelerators_and_cpus(3), Iteration(6, schedule), stages)
+    report = evaluate(column(), accelerators_and_cpus(3), PipelineJob(6, schedule), stages)
     usual = (6 + 3 - 1) * (1.0 + 2.0)
     assert report.objective == usual if schedule in ("gpipe", "1f1b") else report.objective < usual

@@ -11,13 +11,14 @@ from brute_iteration import least_makespan
 from sweep import VARIANTS
 
 import stagecut
-from stagecut import InputError, Iteration, Limits, VerificationError, Workload
+from stagecut import InputError, Limits, PipelineJob, VerificationError, Workload
+from stagecut.instances import is_iteration
 from stagecut.runtime.schedules import Schedule, make_schedule
 from stagecut.runtime.simulate.simulator import simulate_stages
 from stagecut.runtime.simulate.stages import chain
 from stagecut.runtime.verify.bounds import stage_chains as stage_list
 from stagecut.runtime.verify.bounds.check import check_bound
-from stagecut.runtime.verify.bounds.iteration import no_iteration_below, paths_of
+from stagecut.runtime.verify.bounds.job import no_iteration_below, paths_of
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1", "zb-h2"])
@@ -30,7 +31,7 @@ def test_says_what_brute_force_says(schedule: str) -> None:
     for seed in range(70):
         case = VARIANTS[f"iteration {schedule}"](seed)
         problem = case.problem
-        assert isinstance(problem, Iteration)
+        assert is_iteration(problem)
         best = case.optimum()
         if best == 0:
             continue
@@ -55,7 +56,7 @@ def test_a_stage_without_time_can_help() -> None:
         colours=np.array([0, 1, 2, 3, 0, 1, 2, 3]),
         backward=np.array([False] * 4 + [True] * 4),
     )
-    problem, cluster = Iteration(5, "zb-h1"), stagecut.accelerators_and_cpus(4)
+    problem, cluster = PipelineJob(5, "zb-h1"), stagecut.accelerators_and_cpus(4)
     assert least_makespan(workload, cluster, problem) == 79.0
     assert not no_iteration_below(workload, cluster, problem, 79.0 * (1 + 1e-6))
 
@@ -65,7 +66,7 @@ def test_given_schedules() -> None:
     for seed in range(60):
         case = VARIANTS["iteration given"](seed)
         problem, best = case.problem, case.optimum()
-        assert isinstance(problem, Iteration)
+        assert is_iteration(problem)
         if not 0 < best < math.inf or problem.chunks_per_device > 1:
             continue
         above = best * (1 + 1e-6)
@@ -79,7 +80,7 @@ def test_longest_paths_are_the_simulators_makespans(schedule: str) -> None:
     forward, backward = [1.0, 3.0, 2.0], [4.0, 2.5, 3.0]
     stages = chain(forward, backward, weight_share=0.4)
     made: Schedule = make_schedule(schedule, stages, 5)
-    paths = paths_of(Iteration(5, schedule), 3, trains=True)
+    paths = paths_of(PipelineJob(5, schedule), 3, trains=True)
     rows = [[f, b, 0.6 * b, 0.4 * b] for f, b in zip(forward, backward, strict=True)]
     durations = np.array(rows)
     makespan, counts = paths.longest(durations)
@@ -91,7 +92,7 @@ def test_longest_paths_are_the_simulators_makespans(schedule: str) -> None:
 def test_of_plans_as_they_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     workload = stagecut.load("llama3-8b-training")
     cluster = stagecut.accelerators_and_cpus(4)
-    plan = stagecut.solve(workload, cluster, Iteration(8), limits=Limits(gap=1e-3)).plan
+    plan = stagecut.solve(workload, cluster, PipelineJob(8), limits=Limits(gap=1e-3)).plan
     assert plan is not None
     assert str(plan.certificate["origin"]).startswith("paths of the schedule")
     assert check_bound(workload, plan).value == plan.bound

@@ -10,8 +10,8 @@ import pytest
 from conformance import chain
 
 from stagecut import (
-    Iteration,
     Latency,
+    PipelineJob,
     PlacementRules,
     Throughput,
     Workload,
@@ -67,16 +67,16 @@ def test_a_pool_is_one_place() -> None:
 
 def test_numbers_are_stages_in_a_chain_and_devices_elsewhere() -> None:
     plan = PipelinePlacement([0, 0, 1, 1], devices=(2, 0))
-    assert said(Iteration(2), plan, pins=(("a", 0), ("d", -1), ("c", 1))) == []
-    assert said(Iteration(2), plan, pins=(("a", 2),)) == ['pin "a=2": node a is in stage 0 of 2']
-    elsewhere = Iteration(2, split="noncontiguous")
+    assert said(PipelineJob(2), plan, pins=(("a", 0), ("d", -1), ("c", 1))) == []
+    assert said(PipelineJob(2), plan, pins=(("a", 2),)) == ['pin "a=2": node a is in stage 0 of 2']
+    elsewhere = PipelineJob(2, split="noncontiguous")
     assert said(elsewhere, plan, pins=(("a", 2), ("a", -1), ("d", 0))) == []
-    assert said(Iteration(2), plan, max_stages=1) == ["2 stages, 1 more than allowed"]
+    assert said(PipelineJob(2), plan, max_stages=1) == ["2 stages, 1 more than allowed"]
 
 
 def test_with_chunks_together_is_one_stage_and_apart_another_device() -> None:
     plan = PipelinePlacement([0, 1, 2, 3], devices=(0, 1, 0, 1))
-    problem = Iteration(2, "interleaved")
+    problem = PipelineJob(2, "interleaved")
     assert said(problem, plan, together=(("a", "c"),)) != []
     assert said(problem, plan, apart=(("a", "c"),)) != []
     assert said(problem, plan, apart=(("a", "d"), ("c", "b"))) == []

@@ -5,17 +5,18 @@ from __future__ import annotations
 import pytest
 
 import stagecut
-from stagecut import DeviceMapping, Iteration, Latency, Throughput, Training
+from stagecut import DeviceMapping, Latency, PipelineJob, Throughput
+from stagecut.instances import is_iteration
 
 
 @pytest.mark.parametrize(
     ("problem", "column"),
-    [(Throughput(), "load"), (Latency(), "start"), (Iteration(2), "load")],
+    [(Throughput(), "load"), (Latency(), "start"), (PipelineJob(2, "1f1b"), "load")],
 )
 def test_devices_and_calls(problem: stagecut.Problem, column: str) -> None:
-    name = "unet-training" if isinstance(problem, Iteration) else "unet"
+    name = "unet-training" if is_iteration(problem) else "unet"
     cluster = stagecut.accelerators_and_cpus(2)
-    methods = {"latency": "greedy", "throughput": "greedy", "iteration": "block-dp"}
+    methods = {"latency": "greedy", "throughput": "greedy", "pipeline": "block-dp"}
     plan = stagecut.solve(name, cluster, problem, method=methods[problem.name]).plan
     assert plan is not None
     workload = stagecut.load(name)
@@ -28,7 +29,7 @@ def test_devices_and_calls(problem: stagecut.Problem, column: str) -> None:
 def test_stages_have_their_memory() -> None:
     workload = stagecut.training_layers(stagecut.load("unet-training"))
     cluster = stagecut.accelerators_and_cpus(2)
-    problem = Training(microbatches=4, bandwidth=1e9)
+    problem = PipelineJob(microbatches=4, bandwidth=1e9)
     plan = stagecut.solve(workload, cluster, problem, method="equal-stages").plan
     assert plan is not None
     report = stagecut.evaluate(workload, cluster, problem, plan.solution)

@@ -10,17 +10,18 @@ import pytest
 from training_cases import random_training_case
 
 import stagecut
-from stagecut import Plan, Training, Workload
+from stagecut import PipelineJob, Plan, Workload
 from stagecut.instances import StagePlacement, layers_of
 from stagecut.runtime import evaluate
-from stagecut.runtime.simulate.plan_stages import forward_time, stages_of, usual_schedule
+from stagecut.runtime.simulate.job_stages import forward_time
+from stagecut.runtime.simulate.plan_stages import stages_of, usual_schedule
 from stagecut.runtime.simulate.simulator import simulate
 
 LIMITS = stagecut.Limits(seconds=60)
 
 
-def _asynchronous(problem: Training) -> str:
-    return "pipedream" if problem.schedule == "pipedream" else "2bw"
+def _asynchronous(problem: PipelineJob) -> str:
+    return "pipedream" if problem.in_flight == "pipedream" else "2bw"
 
 
 def _max_time(workload: Workload, plan: Plan) -> float:
@@ -32,7 +33,7 @@ def _max_time(workload: Workload, plan: Plan) -> float:
 @pytest.mark.parametrize("seed", range(25))
 def test_random_plans_run_at_their_time_per_sample(seed: int, schedule) -> None:
     workload, cluster, problem = random_training_case(seed, max_devices=9)
-    problem = replace(problem, schedule=schedule, rules=(), objective="time-per-sample")
+    problem = replace(problem, in_flight=schedule, rules=())
     plan = stagecut.solve(workload, cluster, problem, limits=LIMITS).plan
     if plan is None:
         return
@@ -52,7 +53,7 @@ def test_piper_plans_run_at_their_time_per_sample(
     workload = stagecut.load(benchmarks / "piper" / f"{name}.json")
     assert workload.cluster is not None
     cluster = workload.cluster.with_counts(accelerators=devices, memory_bytes=8 * 2**30)
-    problem = Training(schedule=schedule)
+    problem = PipelineJob(in_flight=schedule)
     for method in ("dp", "equal-stages"):
         plan = stagecut.solve(workload, cluster, problem, method=method, limits=LIMITS).plan
         if plan is None:
@@ -73,7 +74,7 @@ def test_piper_plans_run_at_their_time_per_sample(
 @pytest.mark.parametrize("name", ["resnet50", "vgg16"])
 def test_pipedream_graphs_say_how_long_a_forward_takes(benchmarks: Path, name: str) -> None:
     workload = stagecut.load(benchmarks / "pipedream" / f"{name}.txt")
-    problem = Training(bandwidth=1e9, schedule="pipedream")
+    problem = PipelineJob(bandwidth=1e9, in_flight="pipedream")
     cluster = stagecut.accelerators_and_cpus(4, memory_bytes=16 * 2**30)
     plan = stagecut.solve(workload, cluster, problem, limits=LIMITS).plan
     assert plan is not None
@@ -106,7 +107,7 @@ def test_a_replica_of_tensor_degree_two_is_one_device(benchmarks: Path) -> None:
     workload = stagecut.load(benchmarks / "piper" / "bert32a100.json")
     assert workload.cluster is not None
     cluster = workload.cluster.with_counts(accelerators=8)
-    problem = Training(degrees=(2,), replicas=(2,))
+    problem = PipelineJob(degrees=(2,), replicas=(2,))
     plan = stagecut.solve(workload, cluster, problem, limits=LIMITS).plan
     assert plan is not None
     assert usual_schedule(plan) == "1f1b"

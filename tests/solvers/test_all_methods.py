@@ -10,15 +10,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conformance import EXACT, Task, chain, task, torn
+from conformance import EXACT, METHODS_OF, Task, chain, task, torn
 
 from stagecut import (
     Cluster,
     DeviceKind,
     InputError,
-    Iteration,
     Latency,
     Limits,
+    PipelineJob,
     Plan,
     Result,
     Throughput,
@@ -31,9 +31,9 @@ from stagecut.instances import program_workload
 from stagecut.runtime import evaluate
 from stagecut.solvers import METHODS, Progress
 from stagecut.solvers.core.method import SolverName
-from stagecut.solvers.iteration.methods import RULES
+from stagecut.solvers.job.methods import RULES
 
-EVERY = [(problem, method) for problem in METHODS for method in METHODS[problem]]
+EVERY = [(problem, method) for problem in METHODS_OF for method in METHODS_OF[problem]]
 TINY, HUGE = 1e-12, 1e12
 #: Ends what hangs; no test waits for it.
 LIMITS = Limits(seconds=120, nodes=2000)
@@ -41,7 +41,7 @@ LIMITS = Limits(seconds=120, nodes=2000)
 
 def module_of(problem: str, method: str) -> str:
     """Module of a method's solver."""
-    solver = METHODS[problem][method].solve
+    solver = METHODS[task(problem).problem.name][method].solve
     return solver.name.rpartition(".")[0] if isinstance(solver, SolverName) else solver.__module__
 
 
@@ -164,7 +164,7 @@ def test_costs_far_from_one(first: tuple[str, str], scale: float) -> None:
         assert plan.objective == pytest.approx(scale * usual.objective, rel=2e-6)
 
 
-@pytest.mark.parametrize("problem", METHODS)
+@pytest.mark.parametrize("problem", METHODS_OF)
 def test_an_empty_workload_is_refused(problem: str) -> None:
     with pytest.raises(InputError, match="no nodes"):
         asked(task(problem, []), "auto")
@@ -340,7 +340,7 @@ def heavy(problem: str, room: float) -> Task:
     return replace(of, workload=workload)
 
 
-@pytest.mark.parametrize("problem", METHODS)
+@pytest.mark.parametrize("problem", METHODS_OF)
 def test_whole_bytes_count_exactly(problem: str) -> None:
     """A plan fits into as many bytes as it takes, and not into one less."""
     of = heavy(problem, math.inf)
@@ -356,7 +356,7 @@ def test_whole_bytes_count_exactly(problem: str) -> None:
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if fits(middle) else (middle, high)
-    assert high % BYTES == 0 or problem in ("training", "sharding"), high
+    assert high % BYTES == 0 or problem in ("stream", "sharding"), high
     assert fits(high)
     assert not fits(high - 1)
 
@@ -364,7 +364,11 @@ def test_whole_bytes_count_exactly(problem: str) -> None:
 @pytest.mark.parametrize("problem", ["throughput", "latency", "iteration"])
 def test_exact_methods_count_whole_bytes(problem: str) -> None:
     """Two nodes that belong together fit on one device, or take one byte more than that has."""
-    problems = {"throughput": Throughput(), "latency": Latency(), "iteration": Iteration(1)}
+    problems = {
+        "throughput": Throughput(),
+        "latency": Latency(),
+        "iteration": PipelineJob(1, "1f1b"),
+    }
     sizes = np.full(2, 6e9 + 5)
     workload = chain([1.0, 1.0], memory_bytes=sizes, transfer=np.array([50.0, 0.0]))
     for room, least in ((sizes.sum() - 1, 50.0), (sizes.sum(), 2.0)):

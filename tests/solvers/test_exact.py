@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from brute import best_max_load
 from brute_latency import least_latency
-from conformance import EXACT
+from conformance import EXACT, METHODS_OF
 from hypothesis import given
 from strategies import examples, latencies, placed, throughputs, trained
 from training_cases import best_objective
@@ -19,8 +19,8 @@ from stagecut import (
     InputError,
     Latency,
     Limits,
+    PipelineJob,
     Throughput,
-    Training,
     Workload,
     solve,
     verify,
@@ -92,11 +92,11 @@ def test_latency(method: str) -> None:
     check()
 
 
-@pytest.mark.parametrize("method", METHODS["training"])
+@pytest.mark.parametrize("method", METHODS_OF["stream"])
 def test_training(method: str) -> None:
     @examples(15)
     @given(trained())
-    def check(case: tuple[Workload, Cluster, Training]) -> None:
+    def check(case: tuple[Workload, Cluster, PipelineJob]) -> None:
         agree(*case, method, best_objective(*case))
 
     check()

@@ -12,7 +12,7 @@ from cold import CASES
 from conformance import chain, task
 from project import ROOT
 
-from stagecut import Iteration, Limits, Throughput, accelerators_and_cpus, solve, verify
+from stagecut import Limits, PipelineJob, Throughput, accelerators_and_cpus, solve, verify
 from stagecut.instances import DeviceMapping, Problem, topology
 from stagecut.solvers.throughput import auto
 
@@ -31,7 +31,7 @@ def stop(progress):
         raise Enough
 
 with event.install_recorder("numba:compile") as record:
-    for problem in ("throughput", "latency", "training", "mapping"):
+    for problem in ("throughput", "latency", "stream", "mapping"):
         of = task(problem, [1.0, 2.0, 3.0, 1.0], room=float(sys.argv[1]))
         try:
             solve(of.workload, of.cluster, of.problem, on_progress=stop)
@@ -54,7 +54,7 @@ def test_the_first_plan_compiles_nothing(room: str, tmp_path: Path) -> None:
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.split() == ["throughput", "latency", "training", "mapping"]
+    assert ran.stdout.split() == ["throughput", "latency", "stream", "mapping"]
 
 
 def test_relayed_data_has_a_first_plan_too() -> None:
@@ -74,9 +74,9 @@ def test_relayed_data_has_a_first_plan_too() -> None:
         Throughput("contiguous", relayed=True),
         Throughput("noncontiguous"),
         Throughput("noncontiguous", pipeline="gpipe"),
-        Iteration(4),
-        Iteration(4, schedule="gpipe"),
-        Iteration(4, split="noncontiguous"),
+        PipelineJob(4),
+        PipelineJob(4, schedule="gpipe"),
+        PipelineJob(4, split="noncontiguous"),
     ],
     ids=lambda problem: f"{problem.name}-{problem.split}",
 )

@@ -22,8 +22,8 @@ from stagecut import (
     Latency,
     Limits,
     Link,
+    PipelineJob,
     Throughput,
-    Training,
     Workload,
     accelerators_and_cpus,
 )
@@ -270,7 +270,7 @@ def test_workloads_and_problems_that_take_no_links_say_so() -> None:
         stagecut.solve(
             stagecut.load("gpt2-xl"),
             replace(accelerators_and_cpus(2), links=(PairLink(("accelerator",) * 2, Link(0, 1)),)),
-            Training(microbatches=8, bandwidth=1e9),
+            PipelineJob(microbatches=8, bandwidth=1e9),
         )
 
 

@@ -14,20 +14,19 @@ from stagecut import (
     Cluster,
     DeviceKind,
     InputError,
-    Iteration,
     Latency,
     Limits,
+    PipelineJob,
     PlacementRules,
     Result,
     Throughput,
-    Training,
     Workload,
     accelerators_and_cpus,
     solve,
 )
 from stagecut.formulations.rules.reduce import only_case, without_rules
 from stagecut.formulations.task import pose
-from stagecut.instances import Layers
+from stagecut.instances import Layers, is_stream
 
 EXACT = Limits(seconds=60.0)
 
@@ -115,23 +114,25 @@ CONTIGUOUS = Throughput(split="contiguous")
             'pin "a=0", pin "A=1" and colour 0 contradict each other',
         ),
         (
-            trained(), Iteration(2), {"pins": (("a", 1), ("b", 0))},
+            trained(), PipelineJob(2, "1f1b"), {"pins": (("a", 1), ("b", 0))},
             'a feeds b, so pin "a=1" and pin "b=0" cannot hold',
         ),
         (
-            trained(), Iteration(2), {"pins": (("a", 0), ("b", 0)), "apart": (("a", "b"),)},
+            trained(), PipelineJob(2, "1f1b"),
+            {"pins": (("a", 0), ("b", 0)), "apart": (("a", "b"),)},
             'pin "a=0", pin "b=0" and apart "a b" contradict each other',
         ),
         (
-            trained(), Iteration(2), {"pins": (("d", 7),)},
+            trained(), PipelineJob(2, "1f1b"), {"pins": (("d", 7),)},
             'pin "d=7": there can be only 2 stages; take another, or fewer rules',
         ),
         (
-            layered(), Training(), {"pins": (("b", 0), ("a", 1))},
+            layered(), PipelineJob(schedule="stream"), {"pins": (("b", 0), ("a", 1))},
             'a feeds b, so pin "a=1" and pin "b=0" cannot hold',
         ),
         (
-            layered(), Training(), {"together": (("a", "b"),), "apart": (("b", "a"),)},
+            layered(), PipelineJob(schedule="stream"),
+            {"together": (("a", "b"),), "apart": (("b", "a"),)},
             'apart "b a" and together "a b" contradict each other',
         ),
     ],
@@ -144,9 +145,12 @@ def test_rules_that_contradict_each_other_are_named(
     assert result.reason == why
 
 
-@pytest.mark.parametrize("problem", [Throughput(), CONTIGUOUS, Latency(), Iteration(2), Training()])
+@pytest.mark.parametrize(
+    "problem",
+    [Throughput(), CONTIGUOUS, Latency(), PipelineJob(2, "1f1b"), PipelineJob(schedule="stream")],
+)
 def test_rules_that_name_nothing_are_refused(problem: Any) -> None:
-    workload = layered() if problem.name == "training" else trained()
+    workload = layered() if is_stream(problem) else trained()
     for rule in ({"pins": (("x*", 0),)}, {"together": (("x",),)}, {"apart": (("a", "x"),)}):
         with pytest.raises(InputError, match=r"no node of a chain has an id or name that matches"):
             planned(workload, problem, **rule)
@@ -175,16 +179,16 @@ def test_pinned_devices_are_no_longer_alike() -> None:
 
 
 def test_numbers_from_the_end_are_of_the_plan_that_is_made() -> None:
-    result = planned(trained(), Iteration(4), 3, pins=(("d", -1), ("a", 0)), max_stages=2)
+    result = planned(trained(), PipelineJob(4, "1f1b"), 3, pins=(("d", -1), ("a", 0)), max_stages=2)
     assert result.plan is not None
     assert result.plan.solution.stage.tolist() == [0, 0, 1, 1] * 2  # type: ignore[union-attr]
-    alone = planned(layered(), Training(), 4, pins=(("d", -2), ("c", -2)))
+    alone = planned(layered(), PipelineJob(schedule="stream"), 4, pins=(("d", -2), ("c", -2)))
     assert alone.reason.endswith("cannot hold") or alone.plan is None
 
 
 def test_chunks_of_one_device_are_not_apart() -> None:
     """Of stages 0 to 3, on devices 0, 1, 0, 1, the first and the third share one."""
-    problem = Iteration(4, "interleaved")
+    problem = PipelineJob(4, "interleaved")
     four = planned(trained(4), problem, 2, apart=(("a", "c"),))
     assert four.reason.startswith("no contiguous split that keeps the placement rules fits")
     six = planned(trained(6), problem, 2, apart=(("a", "c"),))
@@ -196,7 +200,7 @@ def test_chunks_of_one_device_are_not_apart() -> None:
 def test_what_is_apart_under_a_given_schedule_follows_its_rows() -> None:
     """In a V of four stages on two devices, stages 0 and 3 share one, and 0 and 2 do not."""
     rows = ("0F0,3F0,3B0,0B0", "1F0,2F0,2B0,1B0")
-    problem = Iteration(1, "given", actions=rows)
+    problem = PipelineJob(1, "given", actions=rows)
     for other, pin in (("c", 2), ("d", 3)):
         rules = {"pins": (("a", 0), (other, pin)), "apart": (("a", other),)}
         result = planned(trained(4), problem, 2, **rules)
@@ -239,8 +243,8 @@ def test_devices_that_differ_are_cases_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("workload", "problem", "methods"),
     [
-        (trained(), Iteration(2), ("megatron", "vllm", "torchtitan", "block-dp")),
-        (layered(), Training(), ("equal-stages", "data-parallel", "pipedream")),
+        (trained(), PipelineJob(2, "1f1b"), ("megatron", "vllm", "torchtitan", "block-dp")),
+        (layered(), PipelineJob(schedule="stream"), ("equal-stages", "data-parallel", "pipedream")),
     ],
 )
 def test_methods_with_rules_of_their_own_refuse_in_one_line(

@@ -7,7 +7,7 @@ from importlib import import_module
 
 import numpy as np
 import pytest
-from conformance import task
+from conformance import METHODS_OF, task
 
 from stagecut import Cluster, DeviceKind, InputError, Link, Throughput
 from stagecut.formulations.task import pose
@@ -27,7 +27,7 @@ def refused(
         cluster = Cluster((DeviceKind("gpu", 2),), (pair,))
     asked = pose(of.workload, cluster, replace(of.problem, **(change or {})))
     said = {}
-    for method in METHODS[problem]:
+    for method in METHODS_OF[problem]:
         try:
             supported_method(asked, method)
             said[method] = ""
@@ -55,11 +55,11 @@ def test_splits() -> None:
     assert not any(refused("throughput").values())
 
 
-@pytest.mark.parametrize("problem", METHODS)
+@pytest.mark.parametrize("problem", METHODS_OF)
 def test_links_between_devices(problem: str) -> None:
     said = refused(problem, linked=True)
     assert all(reason == "" for reason in said.values()) == (problem in ("throughput", "latency"))
-    assert all(said.values()) == (problem in ("training", "mapping", "sharding"))
+    assert all(said.values()) == (problem in ("stream", "mapping", "sharding"))
     assert all("links" in reason for reason in said.values() if reason)
 
 

@@ -12,7 +12,7 @@ from brute_latency import least_latency
 from cases import random_case
 from training_cases import best_objective, random_training_case
 
-from stagecut import Latency, Throughput, Training, Workload, solve
+from stagecut import Latency, PipelineJob, Throughput, Workload, solve
 from stagecut.instances import Problem
 from stagecut.solvers import Result
 
@@ -30,8 +30,8 @@ def _scaled(workload: Workload, time: float, transfer: float) -> Workload:
 
 
 def _training_scaled(
-    workload: Workload, problem: Training, time: float
-) -> tuple[Workload, Training]:
+    workload: Workload, problem: PipelineJob, time: float
+) -> tuple[Workload, PipelineJob]:
     layers = workload.layers
     assert layers is not None
     assert layers.bandwidth is not None
@@ -76,14 +76,14 @@ def _throughput(rng: np.random.Generator) -> Throughput:
     ("kind", "method"),
     [("throughput", m) for m in ("auto", "dp", "greedy", "local-search", "milp")]
     + [("latency", m) for m in ("dp", "greedy", "max-load", "milp")]
-    + [("training", m) for m in ("dp", "milp", "equal-stages")],
+    + [("stream", m) for m in ("dp", "milp", "equal-stages")],
 )
 def test_all_times_scale_together(kind: str, method: str, exponent: int) -> None:
     scale = 10.0**exponent
     for seed in range(4):
         rng = np.random.default_rng(seed)
         problem: Problem
-        if kind == "training":
+        if kind == "stream":
             workload, cluster, training = random_training_case(seed, max_nodes=4, max_devices=3)
             large, problem = _training_scaled(workload, training, scale)
             _same(

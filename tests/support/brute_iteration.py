@@ -9,14 +9,14 @@ from itertools import permutations, product
 
 import numpy as np
 
-from stagecut import Cluster, Iteration, Workload, accelerators_and_cpus, evaluate
+from stagecut import Cluster, PipelineJob, Workload, accelerators_and_cpus, evaluate
 from stagecut.instances import PipelinePlacement
 
 #: Every schedule of an iteration that has a name; see `given_orders` for those that are given.
 SCHEDULES = ("1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2")
 
 
-def least_makespan(workload: Workload, cluster: Cluster, problem: Iteration) -> float:
+def least_makespan(workload: Workload, cluster: Cluster, problem: PipelineJob) -> float:
     """Return the least makespan, `inf` if no placement keeps the rules.
 
     Of chains that differ by the names of devices of one kind one is tried. Other splits are list
@@ -31,7 +31,7 @@ def least_makespan(workload: Workload, cluster: Cluster, problem: Iteration) -> 
 
 
 def placements(
-    workload: Workload, cluster: Cluster, problem: Iteration, *, named: bool = False
+    workload: Workload, cluster: Cluster, problem: PipelineJob, *, named: bool = False
 ) -> Iterator[PipelinePlacement]:
     """Yield the placements of all units on all devices that may keep the rules.
 

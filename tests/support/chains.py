@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from brute_iteration import SCHEDULES
 
-from stagecut import Iteration
-from stagecut.formulations.iteration.chain import Chain
-from stagecut.formulations.iteration.orders import ScheduleOrder, order_of
+from stagecut import PipelineJob
+from stagecut.formulations.job.orders import Chain, ScheduleOrder, order_of
 from stagecut.instances.common.arrays import Floats
 from stagecut.runtime.simulate.simulator import Simulation, simulate_stages
 from stagecut.runtime.simulate.stages import chain
@@ -31,7 +30,7 @@ class Line:
         Shape (P,): bytes for each microbatch in flight.
     """
 
-    problem: Iteration
+    problem: PipelineJob
     devices: int
     forward: Floats
     backward: Floats | None
@@ -74,7 +73,7 @@ def random_line(seed: int) -> Line:
     if schedule == "interleaved":
         chunks = int(rng.integers(2, 4))
         microbatches = devices * int(rng.integers(1, 4))
-    problem = Iteration(
+    problem = PipelineJob(
         microbatches,
         schedule,
         chunks=chunks,

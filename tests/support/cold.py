@@ -9,15 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 from conformance import task
 
 from stagecut import (
-    Iteration,
     Latency,
     Limits,
+    PipelineJob,
     Sharding,
     Throughput,
     accelerators_and_cpus,
@@ -39,8 +40,8 @@ def _shipped(name: str, problem: Problem, devices: int, gib: float = math.inf) -
 
 def _layers(microbatches: int, room: float) -> Task[Problem]:
     """Forty layers on six devices, whose memory may not hold them all."""
-    of = task("training", np.random.default_rng(0).uniform(1, 3, 40).tolist(), room=room)
-    problem = type(of.problem)(microbatches)
+    of = task("stream", np.random.default_rng(0).uniform(1, 3, 40).tolist(), room=room)
+    problem = replace(of.problem, microbatches=microbatches)
     return pose(of.workload, accelerators_and_cpus(6, memory_bytes=room), problem)
 
 
@@ -66,12 +67,12 @@ CASES = {
     "latency, inference": partial(_shipped, "t5-large", Latency(), 4),
     "throughput, training": partial(_shipped, "gpt2-xl-training", Throughput(), 4, 20.0),
     "throughput, noncontiguous": partial(_shipped, "unet-training", Throughput("noncontiguous"), 4),
-    "iteration": partial(_shipped, "unet-training", Iteration(8), 4),
+    "iteration": partial(_shipped, "unet-training", PipelineJob(8), 4),
     "iteration, noncontiguous": partial(
-        _shipped, "unet-training", Iteration(8, split="noncontiguous"), 4
+        _shipped, "unet-training", PipelineJob(8, split="noncontiguous"), 4
     ),
-    "training": partial(_layers, 64, math.inf),
-    "training in little memory": partial(_layers, 24, 40.0),
+    "stream": partial(_layers, 64, math.inf),
+    "stream in little memory": partial(_layers, 24, 40.0),
     "mapping": _mapping,
     "sharding": _sharding,
 }

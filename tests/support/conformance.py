@@ -10,11 +10,10 @@ import numpy as np
 from stagecut import (
     Cluster,
     DeviceKind,
-    Iteration,
     Latency,
+    PipelineJob,
     Plan,
     Throughput,
-    Training,
     Workload,
     accelerators_and_cpus,
 )
@@ -38,6 +37,7 @@ from stagecut.instances import (
     program_workload,
     topology,
 )
+from stagecut.solvers import METHODS
 
 Edges = Sequence[tuple[int, int]]
 
@@ -89,7 +89,7 @@ def _iterated(seconds: Sequence[float], edges: Edges, scale: float, room: float)
         backward=np.arange(2 * n) >= n,
         names=tuple(f"layers.{v}.mlp{side}" for side in ("", ".backward") for v in range(n)),
     )
-    return Task(workload, accelerators_and_cpus(2, memory_bytes=room), Iteration(4))
+    return Task(workload, accelerators_and_cpus(2, memory_bytes=room), PipelineJob(4, "1f1b"))
 
 
 def _trained(seconds: Sequence[float], edges: Edges, scale: float, room: float) -> Task:
@@ -111,7 +111,8 @@ def _trained(seconds: Sequence[float], edges: Edges, scale: float, room: float) 
     workload = chain(
         list(scale * np.array(seconds)), edges=np.array(edges).reshape(-1, 2), layers=layers
     )
-    return Task(workload, Cluster((DeviceKind("accelerator", 2, room),)), Training())
+    problem = PipelineJob(schedule="stream")
+    return Task(workload, Cluster((DeviceKind("accelerator", 2, room),)), problem)
 
 
 def _mapped(seconds: Sequence[float], edges: Edges, scale: float, room: float) -> Task:
@@ -157,22 +158,33 @@ def _sharded(seconds: Sequence[float], edges: Edges, scale: float, room: float) 
 #: `dp` for contiguous splits alone.
 EXACT = {
     "throughput": ("auto", "milp"),
-    "iteration": ("auto", "dp", "milp"),
+    **dict.fromkeys(("pipeline", "iteration", "stream"), ("auto", "dp", "milp")),
     "latency": ("auto", "dp", "milp", "milp-big-m"),
-    "training": ("auto", "dp", "milp"),
     "mapping": ("auto", "milp", "joint"),
     "sharding": ("auto", "elimination", "messages", "milp", "milp-compact"),
 }
 
-#: Problem → task of nodes that take so long, joined by edges; all costs are `scale` times as large,
-#: and devices have `room` for so many bytes, of which each node takes one or more.
+#: Problem, of jobs the kind → task of nodes that take so long, joined by edges; all costs are
+#: `scale` times as large, and devices have `room` for so many bytes, of which each node takes one
+#: or more.
 TASKS: dict[str, Callable[[Sequence[float], Edges, float, float], Task]] = {
     "throughput": lambda *of: _placed(Throughput(), *of),
     "iteration": _iterated,
     "latency": lambda *of: _placed(Latency(), *of),
-    "training": _trained,
+    "stream": _trained,
     "mapping": _mapped,
     "sharding": _sharded,
+}
+
+
+#: Methods of jobs that know streams alone.
+OF_STREAMS = ("piper", "equal-stages", "data-parallel", "pipedream")
+
+#: Problem, of jobs the kind → its methods.
+METHODS_OF = {
+    **{problem: list(methods) for problem, methods in METHODS.items() if problem != "pipeline"},
+    "iteration": [name for name in METHODS["pipeline"] if name not in OF_STREAMS],
+    "stream": [*EXACT["stream"], *OF_STREAMS],
 }
 
 

@@ -14,7 +14,7 @@ from cases import random_case
 from rules_cases import solutions
 
 import stagecut
-from stagecut import InfeasibleError, Iteration, Latency, Limits, Throughput
+from stagecut import InfeasibleError, Latency, Limits, PipelineJob, Throughput
 from stagecut.formulations.stated import node_names
 
 EXACT = Limits(gap=0.0, seconds=60)
@@ -51,7 +51,7 @@ def latency_case(seed: int) -> tuple[Any, Any, Any, str, PlaceOf]:
 
 def iteration_case(seed: int) -> tuple[Any, Any, Any, str, PlaceOf]:
     workload, cluster = training_case(np.random.default_rng(seed), kinds=1)
-    problem = Iteration(2, ("gpipe", "1f1b")[seed % 2])
+    problem = PipelineJob(2, ("gpipe", "1f1b")[seed % 2])
     return workload, cluster, problem, "actions", lambda solution, v: f"stage {solution.stage[v]}"
 
 

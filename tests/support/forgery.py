@@ -19,7 +19,7 @@ from training_cases import random_training_case
 
 import stagecut
 from stagecut import Cluster, Limits, Plan, Workload
-from stagecut.instances import DeviceMapping, Iteration, Latency, Problem, Throughput, topology
+from stagecut.instances import DeviceMapping, Latency, PipelineJob, Problem, Throughput, topology
 from stagecut.instances.common.errors import InputError, VerificationError
 from stagecut.instances.formats.certificate import HUBS, PRICES
 from stagecut.instances.formats.files import dumps, load_plan
@@ -27,7 +27,7 @@ from stagecut.runtime import verify
 from stagecut.runtime.verify.bounds.check import check_bound
 from stagecut.solvers.throughput.multilevel import hub_bound as hub_sets
 
-_GIVEN = Iteration(2, "given", actions=("0F0,0F1,0B0,0B1", "1F0,1F1,1B0,1B1"))
+_GIVEN = PipelineJob(2, "given", actions=("0F0,0F1,0B0,0B1", "1F0,1F1,1B0,1B1"))
 
 #: What became of a changed plan: refused in one line; or its claims are true, by the definition.
 Fate = Literal["refused", "true", "defect"]
@@ -42,7 +42,7 @@ def plans() -> list[tuple[Workload, Plan]]:
             method = "greedy"
             found.append((workload, _plan(workload, cluster, problem, method)))
         if seed % 4 == 0:
-            found.append((workload, _plan(workload, cluster, Iteration(3), "dp")))
+            found.append((workload, _plan(workload, cluster, PipelineJob(3), "dp")))
             found.append((workload, _plan(workload, cluster, _GIVEN, "auto")))
             rng = np.random.default_rng(seed)
             program, sharding = random_program(rng, 8), random_problem(rng)

@@ -23,11 +23,10 @@ from stagecut.api.cases import ComparisonCase
 from stagecut.api.records import InstanceRecord, read_records, write_records
 from stagecut.instances import (
     DeviceMapping,
-    Iteration,
     Latency,
+    PipelineJob,
     Plan,
     Sharding,
-    Training,
     Workload,
     tied_as,
     topology,
@@ -118,10 +117,10 @@ def samples(folder: Path) -> dict[str, Sample]:
     }
     for problem, of in (
         (Latency(calls=2), own),
-        (Iteration(3), own),
-        (Iteration(2, "given", actions=("0F0,0F1,0B0,0B1", "1F0,1F1,1B0,1B1")), own),
-        (Training(microbatches=4, bandwidth=1e3), layered),
-        (Training(degrees=(2,)), sharded_layers),
+        (PipelineJob(3), own),
+        (PipelineJob(2, "given", actions=("0F0,0F1,0B0,0B1", "1F0,1F1,1B0,1B1")), own),
+        (PipelineJob(microbatches=4, bandwidth=1e3), layered),
+        (PipelineJob(degrees=(2,)), sharded_layers),
         (DeviceMapping(topology("mesh2d:2x2"), 2, 2), weighted()),
         (sharded.problem, sharded.workload),
     ):

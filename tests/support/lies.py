@@ -14,7 +14,7 @@ from cases import random_case
 from mapping_joint_cases import network
 from training_cases import random_training_case
 
-from stagecut import Cluster, Iteration, Latency, Limits, Result, Throughput, Workload, solve
+from stagecut import Cluster, Latency, Limits, PipelineJob, Result, Throughput, Workload, solve
 from stagecut.instances import DeviceMapping, Problem, StagecutError, topology
 from stagecut.solvers.core import highs, milp_driver
 from stagecut.solvers.core.highs import Outcome
@@ -60,8 +60,8 @@ DRIVERS: dict[str, Callable[[], Case]] = {
     "compact, per device": lambda: _throughput("per-device"),
     "latency, potentials": lambda: (*random_case(53, max_nodes=6), Latency(1), "milp"),
     "latency, big-M": lambda: (*random_case(1, max_nodes=6), Latency(2), "milp-big-m"),
-    "iteration": lambda: (*random_case(2, max_cores=0), Iteration(3, "zb-h1"), "milp"),
-    "training": _training,
+    "iteration": lambda: (*random_case(2, max_cores=0), PipelineJob(3, "zb-h1"), "milp"),
+    "stream": _training,
     "mapping": lambda: _mapping("milp"),
     "mapping, joint": lambda: _mapping("joint"),
     "mapping, islands": _islands,

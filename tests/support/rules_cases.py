@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from brute_iteration import placements
 
-from stagecut import Cluster, Iteration, Latency, PlacementRules, Throughput, Workload, evaluate
-from stagecut.instances import CallPlacement, Placement, Solution
+from stagecut import Cluster, Latency, PlacementRules, Throughput, Workload, evaluate
+from stagecut.instances import CallPlacement, Placement, Solution, is_iteration
 from stagecut.instances.model.problem import names_stages
 
 
@@ -66,7 +66,7 @@ def best_under_rules(workload: Workload, cluster: Cluster, problem: Any) -> floa
 
 def solutions(workload: Workload, cluster: Cluster, problem: Any) -> Iterator[Solution]:
     n, size = workload.n, cluster.size
-    if isinstance(problem, Iteration):
+    if is_iteration(problem):
         yield from placements(workload, cluster, problem, named=True)
     elif isinstance(problem, Throughput):
         for where in product(range(size), repeat=n):

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from training_cases import random_training_case
 
-from stagecut import Cluster, DeviceKind, Latency, Throughput, Training, Workload
+from stagecut import Cluster, DeviceKind, Latency, PipelineJob, Throughput, Workload
 from stagecut.instances import Split
 
 #: Small whole numbers, which make ties, or others of about their size.
@@ -111,7 +111,7 @@ def placed(draw: st.DrawFn, max_nodes: int = 6) -> tuple[Workload, Cluster]:
     return workload, draw(clusters(workload))
 
 
-def trained(max_nodes: int = 4) -> st.SearchStrategy[tuple[Workload, Cluster, Training]]:
+def trained(max_nodes: int = 4) -> st.SearchStrategy[tuple[Workload, Cluster, PipelineJob]]:
     """Training cases; they shrink in their sizes, and are drawn by seed otherwise."""
     return st.builds(
         random_training_case,

@@ -30,9 +30,9 @@ from wide_cases import Where, seldom_wide, wide_case, widened, widened_program
 from stagecut import (
     Cluster,
     InputError,
-    Iteration,
     Latency,
     Limits,
+    PipelineJob,
     PlacementRules,
     Result,
     Throughput,
@@ -178,7 +178,7 @@ def _iteration(
     if schedule == "given":
         device = random_devices(rng, cluster.size, int(rng.integers(1, 5)))
         rows = random_rows(rng, device, microbatches, bool(workload.backward.any()))
-    problem = Iteration(
+    problem = PipelineJob(
         microbatches,
         schedule,
         split,

@@ -85,7 +85,7 @@ def training_pieces(profile: Profile, workload: Workload, plan: Plan | Planned) 
     >>> profile = stagecut.profile(model, inputs, training=True, estimate="h100")
     >>> workload = stagecut.training_layers(profile.workload)
     >>> cluster = stagecut.accelerators_and_cpus(2)
-    >>> problem = stagecut.Training(microbatches=2, bandwidth=1e9, degrees=(1,))
+    >>> problem = stagecut.PipelineJob(microbatches=2, bandwidth=1e9, degrees=(1,))
     >>> plan = stagecut.solve(workload, cluster, problem, method="data-parallel").plan
     >>> training_pieces(profile, workload, plan).ranks
     ((0, 1),)

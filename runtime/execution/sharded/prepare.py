@@ -126,7 +126,7 @@ def prepare_sharding(
         made.check_made_for(workload)
     elif isinstance(plan, Path):
 
-        def workload_of(_: type[Problem], __: tuple[NodeId, ...]) -> Workload:
+        def workload_of(_: Problem, __: tuple[NodeId, ...]) -> Workload:
             return found
 
         workload, made = found, load_plan_for_model(plan, workload_of)

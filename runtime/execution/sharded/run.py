@@ -79,7 +79,7 @@ def is_sharding(plan: Plan | Path) -> bool:
     """
     if isinstance(plan, Plan):
         return isinstance(plan.problem, Sharding)
-    return placed_ids(read_source(plan))[0] is Sharding
+    return isinstance(placed_ids(read_source(plan))[0], Sharding)
 
 
 def run_sharding(

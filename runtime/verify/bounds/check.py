@@ -2,8 +2,8 @@
 
 A certificate is checked by its evidence: prices (`prices`), hubs and multipliers (`max_load`),
 potentials (`sharding`). Any other bound is compared with bounds that follow from the workload alone
-(`max_load`, `latency`, `training`, `iteration`), and for contiguous splits with all chains of
-stages (`stage_chains`, `iteration`): whatever found it, it is proved if that is as much.
+(`max_load`, `latency`, `job`), and for contiguous splits with all chains of stages
+(`stage_chains`, `job`): whatever found it, it is proved if that is as much.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from dataclasses import replace
 from ....instances import (
     DeviceMapping,
     InputError,
-    Iteration,
     Latency,
+    PipelineJob,
     Plan,
     Planned,
     Sharding,
     Split,
     Throughput,
-    Training,
     VerificationError,
     Workload,
+    is_iteration,
     plan_of,
     price,
     without_links,
@@ -41,13 +41,12 @@ from ....instances.formats.certificate import (
 from ....instances.model.kept_bytes import kept_bytes
 from ....instances.model.stage_costs import accelerator_seconds
 from .bound_check import BoundCheck, check_target
-from .iteration import divided_work_bound, no_iteration_below
+from .job import divided_work_bound, no_iteration_below, stream_bound
 from .latency import latency_bound
 from .max_load import check_hubs, keeps_order, max_load_bound, proved_by
 from .prices import check_prices
 from .sharding import check_sharding_bound
 from .stage_chains import no_chain_below
-from .training import training_bound
 
 #: How far a bound may be above what is computed anew, relatively: rounding of sums.
 CLAIM_TOLERANCE = 1e-9
@@ -136,7 +135,7 @@ def _proved_by_chains(workload: Workload, plan: Plan) -> bool:
         costs = price(workload, plan.cluster)
         return keeps_order(costs, problem) and no_chain_below(workload, costs, problem, target)
     return (
-        isinstance(problem, Iteration)
+        is_iteration(problem)
         and problem.split == Split.CONTIGUOUS
         and problem.chunks_per_device == 1
         and no_iteration_below(workload, plan.cluster, problem, target)
@@ -149,27 +148,27 @@ def bound_without_certificate(workload: Workload, plan: Plan) -> float:
     match problem:
         case Throughput():
             return max_load_bound(workload, price(workload, cluster), problem)
-        case Iteration():
+        case PipelineJob() if is_iteration(problem):
             # a device that does the work of a microbatch in time L is busy for M L
             one = _of_microbatch(workload, problem)
             split = Split.NONCONTIGUOUS if problem.chunks_per_device > 1 else problem.split
             max_load = Throughput(split=split, overlap=problem.overlap)
             costs = price(one, cluster)
-            busy = problem.microbatches * max_load_bound(one, costs, max_load, transfers=False)
+            busy = problem.batch * max_load_bound(one, costs, max_load, transfers=False)
             if problem.split != Split.CONTIGUOUS or busy >= plan.bound:
                 return busy
             return max(busy, divided_work_bound(workload, costs, problem, plan.bound))
         case Latency():
             costs = without_links(price(workload, cluster), returning=True)
             return latency_bound(workload, costs, problem.calls, plan.bound)
-        case Training():
-            return training_bound(workload, cluster, problem)
+        case PipelineJob():
+            return stream_bound(workload, cluster, problem)
         case DeviceMapping() if problem.objective == "stage-time":
             return _stage_time(workload, problem)
     return 0.0
 
 
-def _of_microbatch(workload: Workload, problem: Iteration) -> Workload:
+def _of_microbatch(workload: Workload, problem: PipelineJob) -> Workload:
     """Return the workload with only the bytes that a device holds in any order of work.
 
     The stage of a device, and with a backward pass the stages of a chain that share one, hold the

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ....instances import Cluster, Costs, Iteration, Throughput, Workload, price, without_links
+from ....instances import Cluster, Costs, PipelineJob, Throughput, Workload, price, without_links
 from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.model.contiguity import pipeline_edges
 from ....instances.model.kept_bytes import kept_bytes
@@ -392,7 +392,7 @@ def _bits(mask: int) -> Iterable[int]:
 
 
 def list_stages(
-    workload: Workload, cluster: Cluster, problem: Iteration, target: float
+    workload: Workload, cluster: Cluster, problem: PipelineJob, target: float
 ) -> ListedStages:
     """Return the stages of an iteration below a target.
 
@@ -413,7 +413,7 @@ def list_stages(
     O(R E) for E sets of a node and its readers.
     """
     costs = without_links(price(workload, cluster), returning=False)
-    backward, each = workload.backward, target / problem.microbatches
+    backward, each = workload.backward, target / problem.batch
     waits = [
         (v, u) if backward[u] else (u, v)
         for u, v in workload.edges.tolist()
@@ -459,11 +459,11 @@ def list_stages(
     end = np.concatenate([own for _, own, _ in columns])
     times = np.concatenate([own for _, _, own in columns], axis=1)
     resident, activation = ((of[end] - of[start]) / (PARTS // 2) for of in used)
-    return ListedStages(start, end, times / problem.microbatches, resident, activation, size, most)
+    return ListedStages(start, end, times / problem.batch, resident, activation, size, most)
 
 
 def _times(
-    stages: Stages, kind: int, ideal: int, ends: Ints, problem: Iteration, nodes: int
+    stages: Stages, kind: int, ideal: int, ends: Ints, problem: PipelineJob, nodes: int
 ) -> Floats:
     """Return the times of F, B, I and W on a kind of device; `inf` beyond the target."""
     compute = [stages.time(number, kind, ideal, ends) for number in (0, 1)]

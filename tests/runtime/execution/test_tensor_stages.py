@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import stagecut
-from stagecut import Cluster, DeviceKind, InputError, Link, Training, solve
+from stagecut import Cluster, DeviceKind, InputError, Link, PipelineJob, solve
 from stagecut.api import layers_by_degree
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
@@ -115,7 +115,7 @@ def test_planned_shardings_are_those_of_the_layers_that_run() -> None:
     done, link = profiled("language"), Link(1e-9, 1e12)
     workload = layers_by_degree(done, (1, 2), estimate="h100", link=link)
     cluster = Cluster((DeviceKind("gpu", 4, 1e12, link=link),))
-    problem = Training(microbatches=4, bandwidth=1e12, degrees=(2,), replicas=(1,))
+    problem = PipelineJob(microbatches=4, bandwidth=1e12, degrees=(2,), replicas=(1,))
     plan = solve(workload, cluster, problem).plan
     assert plan is not None
     cut, place = training_pieces(done, workload, plan), Place((2,), (0,), ("",))

@@ -15,7 +15,7 @@ from training_run_cases import MICROBATCHES, alone, profiled, run_file  # noqa: 
 
 import stagecut  # noqa: E402
 from stagecut import InputError, Plan, Workload  # noqa: E402
-from stagecut.instances import StagePlacement, Training, layers_of  # noqa: E402
+from stagecut.instances import PipelineJob, StagePlacement, layers_of  # noqa: E402
 from stagecut.instances.formats.files import load, load_plan, save  # noqa: E402
 from stagecut.instances.model.training_layers import training_layers  # noqa: E402
 from stagecut.instances.pytorch.profile import profile  # noqa: E402
@@ -25,7 +25,7 @@ from stagecut.runtime.execution.prepare import split_model  # noqa: E402
 def planned(name: str) -> tuple[Workload, Plan]:
     """Return the best plan on three devices; with at most two replicas a stage, so two stages."""
     workload = training_layers(profiled(name).workload)
-    problem = Training(microbatches=MICROBATCHES, replicas=(1, 2))
+    problem = PipelineJob(microbatches=MICROBATCHES, schedule="stream", replicas=(1, 2))
     result = stagecut.solve(workload, stagecut.accelerators_and_cpus(3), problem)
     assert result.plan is not None
     return workload, result.plan

@@ -13,7 +13,7 @@ from cases import random_case
 from conformance import chain
 from pyomo.opt import TerminationCondition
 
-from stagecut import Cluster, DeviceKind, Iteration, Limits, Result, Throughput, solve
+from stagecut import Cluster, DeviceKind, Limits, PipelineJob, Result, Throughput, solve
 from stagecut.formulations import linear_program
 from stagecut.formulations.linear_program import MatrixEntries, SolverError, least_cost
 from stagecut.solvers.core import other_solvers
@@ -59,7 +59,7 @@ def test_a_plan_without_linear_programs_says_so(method: str) -> None:
 @pytest.mark.usefixtures("_no_highs")
 def test_an_iteration_without_linear_programs_says_so() -> None:
     workload, cluster = random_case(2, max_cores=0)
-    result = solve(workload, cluster, Iteration(3, "1f1b"), workers=1)
+    result = solve(workload, cluster, PipelineJob(3, "1f1b"), workers=1)
     assert result.plan is not None
     assert told(result) or result.status == "optimal"
 

@@ -12,9 +12,9 @@ torch = pytest.importorskip("torch")
 from stagecut import (  # noqa: E402
     Cluster,
     DeviceKind,
-    Iteration,
     Latency,
     Limits,
+    PipelineJob,
     Throughput,
     Workload,
     accelerators_and_cpus,
@@ -51,8 +51,8 @@ PROBLEMS = [
     Throughput("contiguous"),
     Throughput("contiguous", overlap=True),
     Throughput(pipeline="gpipe"),
-    Iteration(8),
-    Iteration(8, schedule="gpipe"),
+    PipelineJob(8),
+    PipelineJob(8, schedule="gpipe"),
     Latency(),
     Latency(2),
 ]
@@ -199,7 +199,9 @@ def test_training_improves_on_its_own_first_mean() -> None:
     assert np.mean(means[-5:]) < 0.95 * np.mean(means[:5])
 
 
-@pytest.mark.parametrize("problem", [Throughput(), Throughput("contiguous"), Iteration(4)], ids=str)
+@pytest.mark.parametrize(
+    "problem", [Throughput(), Throughput("contiguous"), PipelineJob(4)], ids=str
+)
 def test_fine_tuning_offers_what_it_draws(problem: Problem) -> None:
     result = solve(
         TRAINS,
@@ -244,7 +246,7 @@ def test_never_behind_what_frameworks_do(learned: str) -> None:
         method: solve(
             load("bert-large-training"),
             accelerators_and_cpus(4),
-            Iteration(8),
+            PipelineJob(8),
             method=method,
             limits=Limits(nodes=1),
         ).objective

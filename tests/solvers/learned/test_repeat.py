@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 #: Prints a digest of all that is drawn, with the policy learning from it.
 PROGRAM = """
 import hashlib
-from stagecut import Iteration, Latency, Limits, Throughput
+from stagecut import PipelineJob, Latency, Limits, Throughput
 from stagecut.api.solve import solve
 from stagecut.instances.generate.graph_family import family_graph
 from stagecut.solvers.learned import method
@@ -27,9 +27,9 @@ def noted(of, drawn, search):
     offer(of, drawn, search)
 
 method._offer = noted
-for problem in (Throughput(), Throughput("contiguous"), Iteration(4), Latency()):
+for problem in (Throughput(), Throughput("contiguous"), PipelineJob(4, "1f1b"), Latency()):
     graphs = (family_graph("branches", seed) for seed in range(20))
-    trains = isinstance(problem, Iteration)
+    trains = is_iteration(problem)
     workload = next(graph for graph in graphs if graph.backward.any() == trains)
     found = solve(
         workload, problem=problem, method="learned:fine-tune=1e6",

@@ -97,7 +97,8 @@ def plan_files(name: str, shape: Shape, folder: Path) -> tuple[Workload, Plan]:
     ]
     cluster = stagecut.accelerators_and_cpus(sum(d * t for d, t in shape))
     plan = Plan(
-        workload.name, workload.fingerprint, cluster, stagecut.Training(microbatches=MICROBATCHES),
+        workload.name, workload.fingerprint, cluster,
+        stagecut.PipelineJob(microbatches=MICROBATCHES, schedule="stream"),
         in_stages(stages, cluster), 1.0, 0.0, "test", workload.time_unit,
     )  # fmt: skip
     folder.mkdir(exist_ok=True)

@@ -79,7 +79,7 @@ def chunked(case: Case, world: int) -> Plan:
     stage = np.array(contiguous(done, 2 * world))
     _, stage = np.unique(stage, return_inverse=True)
     rows = OWN if case.schedule == "given" else ()
-    problem = stagecut.Iteration(case.microbatches, case.schedule, actions=rows)
+    problem = stagecut.PipelineJob(case.microbatches, case.schedule, actions=rows)
     where = problem.devices_of(2 * world)
     return replace(
         plan_of(done, np.array(where)[stage].tolist()),

@@ -34,7 +34,7 @@ def planned_with_torch(rank: int, model: str, schedule: str) -> None:
         made,
         example,
         devices=stagecut.Cluster((kind,)),
-        problem=stagecut.Iteration(MICROBATCHES, schedule),
+        problem=stagecut.PipelineJob(MICROBATCHES, schedule),
         estimate="h100",
         limits=stagecut.Limits(nodes=1000),
     )
@@ -115,7 +115,7 @@ def own_training_loop(rank: int, scheduled: str) -> None:
     kind = stagecut.DeviceKind("process", world, times="accelerator", link=stagecut.Link(0.0, 1e18))
     planned = stagecut.plan(
         made, torch.zeros(size, 64), devices=stagecut.Cluster((kind,)),
-        problem=stagecut.Iteration(MICROBATCHES), estimate="h100",
+        problem=stagecut.PipelineJob(MICROBATCHES), estimate="h100",
         limits=stagecut.Limits(nodes=1000),
     )  # fmt: skip
     stages = planned.stages(made)

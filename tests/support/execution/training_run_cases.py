@@ -64,7 +64,7 @@ def plan_of(workload: Workload, replicas: tuple[int, ...], *, recompute: bool | 
         stages.append(Stage(own, tuple(2 * v + again[v] for v in own), count, 1))
     cluster = stagecut.accelerators_and_cpus(sum(replicas))
     return Plan(
-        workload.name, workload.fingerprint, cluster, stagecut.Training(),
+        workload.name, workload.fingerprint, cluster, stagecut.PipelineJob(schedule="stream"),
         in_stages(stages, cluster), 1.0, 0.0, "test", workload.time_unit,
     )  # fmt: skip
 

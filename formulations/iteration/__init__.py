@@ -1,1 +1,0 @@
-"""The time of an iteration of a pipeline under a schedule."""

@@ -1,0 +1,315 @@
+"""An iteration of a chain of stages: the statement that its methods share.
+
+Executing the pieces of a contiguous split one after the other gives a chain of ideals
+∅ = I_0 ⊂ I_1 ⊂ … ⊂ I_P = V of units; stage s is S_s = I_{s+1} ∖ I_s. It has a forward time f_s and
+a backward time b_s, of which ω c_s computes gradients of weights (c_s the backward's compute). It
+takes R_s bytes all the time and A_s for each microbatch in flight. A schedule fixes the order of
+the actions on every device (`orders`), and with it the makespan, the longest path
+
+    T = max over paths π of Σ_s n_πsF f_s + n_πsB b_s + n_πsI (b_s − ω c_s) + n_πsW ω c_s        (1)
+
+where n_π counts the actions on the path; and the memory, with a_d the vectors of microbatches in
+flight on device d,
+
+    Σ_{s on d} R_s + max over a_d of Σ_{s on d} a_ds A_s ≤ room_d                                (2)
+
+The counts do not depend on the placement. So any set of paths gives a lower bound of every plan's
+makespan, and the largest such bound over all paths is the makespan.
+
+Data that only backward nodes of another device need is received in its backward pass. Nets with
+such a pin are left out here (`exact` is False then): all times are lower bounds.
+
+Units that can change places have an order among them, without loss. Units are twins if they have
+the same units before and behind them, cost the same on every kind of device, take the same memory,
+and every net holds one of them alone, as part of nets that are equal but for that, or all of them.
+Exchanging the stages of two twins changes neither times nor memory of any stage. So some best plan
+has them in the order of their numbers, and an edge from each to the next loses nothing. The experts
+of a layer are twins: 2^8 ideals become 9.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from itertools import pairwise, permutations
+
+import numpy as np
+
+from ...instances import PipelineJob, Throughput, Workload
+from ...instances.common.arrays import Bools, Floats, Ints, frozen
+from ...instances.model.kept_bytes import kept_bytes
+from ...instances.model.placement_rules import NO_RULES
+from ...instances.model.problem import names_stages
+from ..rules.stages import StageRules, stage_rules
+from ..task import Task, pose
+from ..throughput.hypergraph import Hypergraph, colour_units, hypergraph, merge_cycles
+from ..throughput.ideals import topological_orders
+from ..throughput.whole_bytes import room_of
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """A task as a chain of ideals; K kinds that have devices, U units, E nets.
+
+    Parameters
+    ----------
+    graph
+        Units and nets, after colours and cycles are merged, with the edges of `twins`.
+    problem
+        As asked.
+    kinds, count
+        Shape (K,): the kinds, and how many devices each has.
+    compute
+        Shape (K, 2, U): forward and backward time.
+    weight
+        Shape (K, 2, E): what a device pays for a net that it cuts, by pass; 0 where transfers
+        overlap.
+    overlapped
+        Shape (K, E): what its copy engine pays for a net that it cuts, where transfers overlap.
+    resident, activation
+        Shape (U,): bytes that are there all the time, and per microbatch in flight.
+    room
+        Shape (K,): memory of a device; `inf` for no limit.
+    trains
+        Whether there is a backward pass.
+    orders
+        Some topological orders of the units.
+    exact
+        Whether the times are those of the definition, and not only lower bounds of them.
+    rules
+        What the user says of the stages.
+    """
+
+    graph: Hypergraph
+    problem: PipelineJob
+    kinds: Ints
+    count: Ints
+    compute: Floats
+    weight: Floats
+    overlapped: Floats
+    resident: Floats
+    activation: Floats
+    room: Floats
+    trains: bool
+    orders: tuple[Ints, ...]
+    exact: bool
+    rules: StageRules
+
+    @property
+    def most_stages(self) -> int:
+        """Stages at most."""
+        return _most_stages(self.problem, int(self.count.sum()), self.graph.size)
+
+    def why_no_size(self) -> str:
+        """Say why no number of stages is allowed: rules, or fewer than a device takes."""
+        allowed = self._allowed_sizes()
+        if allowed:
+            return str(self.rules.why_not(allowed[-1]))
+        if self.problem.order:
+            device, most = self.problem.order.device, self.problem.placement_rules.max_stages
+            if most is not None and most < len(device):
+                return f"the schedule is of {len(device)} stages, and at most {most} are allowed"
+            return (
+                f"the schedule needs {max(device) + 1} devices, and units for {len(device)} "
+                f"stages; there are {int(self.count.sum())} devices, and {self.graph.size} units "
+                "that can be divided: give more devices, or a schedule of fewer stages"
+            )
+        return (
+            f"{self.problem.schedule}: a device takes {self.problem.chunks_per_device} stages, and "
+            f"there can be {self.most_stages} at most, for {self.graph.size} units that can be "
+            "divided; take fewer chunks, or another schedule"
+        )
+
+    def sizes(self) -> list[int]:
+        """Numbers of stages that the schedule and the user's rules allow."""
+        return [size for size in self._allowed_sizes() if self.rules.why_not(size) is None]
+
+    def _allowed_sizes(self) -> list[int]:
+        return numbers_of_stages(self.problem, int(self.count.sum()), self.graph.size)
+
+
+def numbers_of_stages(problem: PipelineJob, devices: int, units: int) -> list[int]:
+    """Return the numbers of stages that a schedule allows, in increasing order.
+
+    Parameters
+    ----------
+    devices, units
+        How many there are; a stage has a unit at least.
+    """
+    most = _most_stages(problem, devices, units)
+    if problem.order:
+        device = problem.order.device
+        return [len(device)] if max(device) < devices and len(device) <= most else []
+    chunks = problem.chunks_per_device
+    sizes = range(chunks, most + 1, chunks)
+    return [s for s in sizes if chunks == 1 or problem.batch % (s // chunks) == 0]
+
+
+def _most_stages(problem: PipelineJob, devices: int, units: int) -> int:
+    most = min(devices * problem.chunks_per_device, units)
+    return min(most, problem.placement_rules.max_stages or most)
+
+
+def line(task: Task[PipelineJob]) -> Line:
+    """Return the task as a chain of ideals."""
+    workload, costs, problem = task.workload, task.costs, task.problem
+    like = pose(
+        workload,
+        task.cluster,
+        Throughput(split="contiguous", pipeline="gpipe", relayed=problem.relayed),
+    )
+    ordered = chain_edges(workload)
+    graph = hypergraph(like, merge_cycles(colour_units(like), ordered), ordered)
+    kinds = np.flatnonzero(costs.count)
+    _, resident, activation = kept_bytes(workload)
+    held = [
+        frozen(np.bincount(graph.unit_of, values, graph.size), np.float64)
+        for values in (resident, activation)
+    ]
+    weight = graph.weight[kinds]
+    late = _late_nets(task, graph)
+    exact = not (late.any() or problem.overlap or task.cluster.links)
+    rules = stage_rules(
+        workload,
+        problem.placement_rules if names_stages(problem) else NO_RULES,
+        graph.unit_of,
+        graph.edges,
+        devices_of=problem.devices_of,
+    )
+    if exact:  # else units may be alike here, and differ in what is left out
+        alike = twins(graph, held[0], held[1], rules.named)
+        ordering = [edge for same in alike for edge in pairwise(same)]
+        edges = np.concatenate((graph.edges, np.array(ordering, np.int64).reshape(-1, 2)))
+        graph = replace(graph, edges=frozen(edges, np.int64))
+    weight = np.where(late, 0.0, weight)
+    return Line(
+        graph=graph,
+        problem=problem,
+        kinds=kinds,
+        count=costs.count[kinds],
+        compute=graph.compute[kinds],
+        weight=np.zeros_like(weight) if problem.overlap else weight,
+        overlapped=weight.sum(axis=1) if problem.overlap else np.zeros_like(weight[:, 0]),
+        resident=held[0],
+        activation=held[1],
+        room=room_of(costs.capacity_bytes[kinds]),
+        trains=bool(workload.backward.any()),
+        orders=topological_orders(graph),
+        exact=exact,
+        rules=rules,
+    )
+
+
+def most_between(graph: Hypergraph) -> Ints:
+    """Return for each net how many units can lie between its first and its last stage.
+
+    Let pins a and b be in stages s < t. What is in the stages between neither comes before a nor
+    after b, and each of those t − s − 1 stages has a unit.
+    """
+    import networkx as nx
+
+    order: nx.DiGraph[int] = nx.DiGraph()
+    order.add_nodes_from(range(graph.size))
+    order.add_edges_from(graph.edges.tolist())
+    before, after = [0] * graph.size, [0] * graph.size
+    sequence = list(nx.topological_sort(order))
+    for u in sequence:
+        before[u] |= 1 << u
+        for v in order.successors(u):
+            before[v] |= before[u]
+    for u in reversed(sequence):
+        after[u] |= 1 << u
+        for v in order.successors(u):
+            after[u] |= after[v]
+    return np.array(
+        [
+            max(graph.size - (before[a] | after[b]).bit_count() for a, b in permutations(pins, 2))
+            for pins in graph.pins
+        ],
+        np.int64,
+    )
+
+
+def chain_edges(workload: Workload) -> list[tuple[int, int]]:
+    """Return the pairs of nodes of which the first must not be in a later stage.
+
+    Forward passes go up the chain and backward passes down; a backward node may use what any
+    forward node has made.
+    """
+    backward = workload.backward.tolist()
+    return [
+        (v, u) if backward[u] else (u, v)
+        for u, v in workload.edges.tolist()
+        if backward[u] == backward[v]
+    ]
+
+
+def _late_nets(task: Task[PipelineJob], graph: Hypergraph) -> Bools:
+    """Return which nets have a forward node that some other unit needs in its backward pass only.
+
+    Relayed data is received in the pass that sends it.
+    """
+    workload = task.workload
+    late = np.zeros(len(graph.pins), np.bool_)
+    if task.problem.relayed or not workload.backward.any():
+        return late
+    number = {pins: e for e, pins in enumerate(graph.pins)}
+    unit, backward = graph.unit_of.tolist(), workload.backward.tolist()
+    for u, successors in enumerate(workload.successors):
+        if backward[u]:
+            continue
+        ahead = {unit[u], *(unit[v] for v in successors if not backward[v])}
+        pins = tuple(sorted({unit[u], *(unit[v] for v in successors)}))
+        if pins in number and not ahead.issuperset(pins):
+            late[number[pins]] = True
+    return late
+
+
+def twins(
+    graph: Hypergraph, resident: Floats, activation: Floats, named: Bools
+) -> list[tuple[int, ...]]:
+    """Return the classes of at least two twins, each increasing.
+
+    Parameters
+    ----------
+    resident, activation
+        Shape (U,): bytes of each unit.
+    named
+        Shape (U,): units that have no twins, because the user has a rule for them.
+    """
+    before: list[list[int]] = [[] for _ in range(graph.size)]
+    behind: list[list[int]] = [[] for _ in range(graph.size)]
+    for a, b in graph.edges.tolist():
+        behind[a].append(b)
+        before[b].append(a)
+    nets: list[list[int]] = [[] for _ in range(graph.size)]
+    for e, pins in enumerate(graph.pins):
+        for u in pins:
+            nets[u].append(e)
+    alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for u in np.flatnonzero(~named).tolist():
+        costs = graph.compute[:, :, u].tobytes(), float(resident[u]), float(activation[u])
+        alike[(*map(tuple, map(sorted, (before[u], behind[u]))), *costs)].append(u)
+    found = []
+    for group in alike.values():
+        if len(group) > 1:
+            exact: dict[tuple[object, ...], list[int]] = defaultdict(list)
+            for u in group:
+                exact[_signature(graph, nets[u], u, frozenset(group))].append(u)
+            found += [tuple(same) for same in exact.values() if len(same) == len(group)]
+    return found
+
+
+def _signature(
+    graph: Hypergraph, nets: list[int], unit: int, group: frozenset[int]
+) -> tuple[object, ...]:
+    """Return what a unit's nets are, apart from the members of its group."""
+    parts = []
+    for e in nets:
+        pins = frozenset(graph.pins[e])
+        inside = pins & group
+        alone = len(inside) == 1
+        if not alone and inside != group:
+            return (unit,)
+        parts.append((tuple(sorted(pins - group)), alone, graph.weight[:, :, e].tobytes()))
+    return tuple(sorted(parts))

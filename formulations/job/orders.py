@@ -1,0 +1,214 @@
+"""The order in which the devices of a chain work, and the microbatches in memory at once.
+
+`Chain` is a chain executed in that order: its makespan, and the path that decides it.
+
+Stage s (0-based) of P has height h_s = P − s: the stages from it to the end. Action τ of microbatch
+j is in *round* j + k_τ of its device, which works round by round:
+
+    schedule   F     B or I                    W
+    1f1b       0     h_s − 1
+    gpipe      0     M
+    zb-h1      0     h_s − 1                   P − 1
+    zb-h2      0     2 (h_s − 1)               2 (P − 1)
+
+and within a round F before B or I before W. Interleaved: D devices hold v chunks each; device p
+works through sequences of chunks, D microbatches of a chunk at a time, and starts its backward
+passes after 2 (D − p − 1) + (v − 1) D forward passes.
+
+References
+----------
+Narayanan et al., SC 2021, section 2.2 (1F1B, interleaved); Qi et al., ICLR 2024, section 2 (ZB-H1,
+ZB-H2); Huang et al., NeurIPS 2019 (GPipe).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from ...instances import PipelineJob
+from ...instances.common.arrays import Floats, Ints
+from ...instances.model.schedule import check_size
+from . import chain_kernel as chain_kernel
+
+
+class ChainActions(NamedTuple):
+    """N actions, each after those that it waits for, as arrays for the kernel.
+
+    Parameters
+    ----------
+    which
+        Shape (N, 2): stage and kind.
+    before
+        Shape (N, 2): numbers of the action before on the same device, and of the one whose data an
+        action waits for; −1 for none.
+    """
+
+    which: Ints
+    before: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """An order, as arrays for the kernel.
+
+    Parameters
+    ----------
+    order
+        Of P stages.
+    share
+        Part of a backward pass's compute that W takes.
+    """
+
+    order: ScheduleOrder
+    share: float
+
+    @cached_property
+    def actions(self) -> ChainActions:
+        """The order, as the kernel has it."""
+        first = np.cumsum([0, *map(len, self.order.tables)]).astype(np.int64)
+        table = np.ascontiguousarray(np.concatenate(self.order.tables))
+        order, before = np.empty(len(table), np.int64), np.empty((len(table), 2), np.int64)
+        chain_kernel.in_turn(first, table, self.order.microbatches, order, before)
+        return ChainActions(table[order, :2].copy(), before)
+
+    def durations(self, forward: Floats, backward: Floats, compute: Floats) -> Floats:
+        """Return how long each action takes, shape (P, 4)."""
+        weight = self.share * compute
+        return np.stack((forward, backward, backward - weight, weight), axis=1)
+
+    def makespan(self, duration: Floats) -> float:
+        """Return the makespan for durations of shape (P, 4)."""
+        return self._execute(duration, np.zeros((0, 4)))
+
+    def longest_path(self, duration: Floats) -> tuple[float, Floats]:
+        """Return the makespan, and how many actions of each kind are on a longest path, (P, 4)."""
+        counts = np.zeros((self.order.stages, 4))
+        return self._execute(duration, counts), counts
+
+    def _execute(self, duration: Floats, counts: Floats) -> float:
+        end = np.empty(len(self.actions.which))
+        return float(chain_kernel.execute(self.actions, duration, end, counts))
+
+
+#: Columns of durations and counts, and numbers of actions in an order.
+FORWARD, BACKWARD, INPUT, WEIGHT = 0, 1, 2, 3
+
+
+@dataclass(frozen=True, eq=False)
+class ScheduleOrder:
+    """The order of a chain of P stages on D devices, for M microbatches.
+
+    Parameters
+    ----------
+    stages, microbatches
+        P and M.
+    device
+        Shape (P,): position of the device of each stage, 0 … D − 1.
+    tables
+        For each device, shape (actions, 3): stage, kind (`FORWARD`, `BACKWARD`, `INPUT` or
+        `WEIGHT`) and microbatch.
+    """
+
+    stages: int
+    microbatches: int
+    device: Ints
+    tables: tuple[Ints, ...]
+
+    @property
+    def splits(self) -> bool:
+        """Whether backward passes are split into I and W."""
+        return any(bool((table[:, 1] == WEIGHT).any()) for table in self.tables)
+
+    @cached_property
+    def in_flight(self) -> tuple[Ints, ...]:
+        """For each device the numbers of microbatches that its stages hold at once.
+
+        Returns
+        -------
+        tuple of arrays, shape (V, stages of the device)
+            The vectors that no other one exceeds in all stages: the peak of the activations is the
+            largest of Σ_c vector_c · A_c over them.
+        """
+        return tuple(self._held(d, table) for d, table in enumerate(self.tables))
+
+    @cached_property
+    def apart(self) -> int:
+        """How many stages apart two stages of one device are at least; P where none has two."""
+        places = [np.flatnonzero(self.device == d) for d in range(len(self.tables))]
+        return min([self.stages, *(int(step) for own in places for step in np.diff(own))])
+
+    def _held(self, d: int, table: Ints) -> Ints:
+        own = np.flatnonzero(self.device == d)
+        begins = table[:, 1] == FORWARD
+        ends = (table[:, 1] == BACKWARD) | (table[:, 1] == WEIGHT)
+        change = (table[:, :1] == own) * (begins.astype(np.int64) - ends)[:, None]
+        if begins.all():
+            held = np.eye(len(own), dtype=np.int64)  # without backward pass, one at a time
+        else:
+            held = np.cumsum(change, axis=0)[begins]
+        listed = np.unique(held, axis=0)
+        below = (listed[:, None] <= listed[None]).all(axis=2).sum(axis=1)
+        kept: Ints = listed[below == 1]  # not exceeded by any but itself
+        return kept
+
+
+def order_of(problem: PipelineJob, stages: int, trains: bool) -> ScheduleOrder:
+    """Return the order of a chain of so many stages.
+
+    Parameters
+    ----------
+    trains
+        Whether there is a backward pass.
+
+    Raises
+    ------
+    InputError
+        If it has too many actions.
+    """
+    chunks, m = problem.chunks_per_device, problem.batch
+    check_size(stages, m)
+    if problem.order:
+        rows = tuple(np.array(row, np.int64).reshape(-1, 3) for row in problem.order.rows)
+        return ScheduleOrder(stages, m, np.array(problem.devices_of(stages)), rows)
+    if chunks > 1:
+        return _interleaved(stages, stages // chunks, m)
+    tables = []
+    for s in range(stages):
+        rounds = {FORWARD: 0}
+        if trains:
+            rounds |= _backward_rounds(problem, stages, s)
+        which = np.tile(np.arange(m), len(rounds))
+        kind = np.repeat(list(rounds), m)
+        order = np.lexsort((kind, which + np.repeat(list(rounds.values()), m)))
+        tables.append(np.stack((np.full(len(which), s), kind, which), axis=1)[order])
+    return ScheduleOrder(stages, m, np.arange(stages), tuple(tables))
+
+
+def _backward_rounds(problem: PipelineJob, stages: int, s: int) -> dict[int, int]:
+    behind = stages - s - 1
+    if problem.schedule in ("zb-h1", "zb-h2"):
+        factor = 1 if problem.schedule == "zb-h1" else 2
+        return {INPUT: factor * behind, WEIGHT: factor * (stages - 1)}
+    return {BACKWARD: problem.batch if problem.schedule == "gpipe" else behind}
+
+
+def _interleaved(stages: int, size: int, m: int) -> ScheduleOrder:
+    chunks = stages // size
+    total = chunks * m
+    n = np.arange(total)
+    chunk = n // size % chunks
+    which = n // (size * chunks) * size + n % size
+    tables = []
+    for p in range(size):
+        ahead = min(2 * (size - p - 1) + (chunks - 1) * size, total)
+        forward = np.stack((chunk * size + p, np.full(total, FORWARD), which, 2 * n))
+        backward = np.stack(
+            ((chunks - 1 - chunk) * size + p, np.full(total, BACKWARD), which, 2 * (n + ahead) + 1)
+        )
+        table = np.concatenate((forward, backward), axis=1).T
+        tables.append(table[np.argsort(table[:, 3], kind="stable"), :3])
+    return ScheduleOrder(stages, m, np.arange(stages) % size, tuple(tables))

@@ -1,1 +1,0 @@
-"""Training plans: stages, slots, the integer program."""

@@ -1,1 +1,0 @@
-"""Methods for the time of an iteration."""

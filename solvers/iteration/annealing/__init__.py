@@ -1,1 +1,0 @@
-"""Chains of stages by simulated annealing."""

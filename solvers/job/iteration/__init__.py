@@ -1,0 +1,1 @@
+"""Iterations under a schedule: chains of stages, and placements in pieces."""

@@ -1,0 +1,385 @@
+"""Annealing of the boundaries of a chain of stages, each chain executed; local search (`climb`).
+
+Annealing begins with equal parts, and again with the best chain of so many stages so far. The local
+search moves units between neighbouring stages, one ideal at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from ....formulations.job.iteration_bounds import divide
+from ....formulations.job.line import Line
+from ....formulations.job.orders import Chain, order_of
+from ....instances.common.arrays import Floats, Ints
+from ...core.lattice import Lattice
+from ...core.search import Clock
+from . import annealing_kernel as kernel
+from .sized import Run
+from .stage_list import StagePaths, bits, boundary_costs
+
+#: Steps that a boundary moves at most in one move, and ideals tried at each.
+REACH, WIDTH = 3, 8
+
+
+#: Part by which a chain must be better to be taken.
+IMPROVES = 1e-9
+
+
+class Chains:
+    """Evaluates chains of ideals by the list of stages.
+
+    Parameters
+    ----------
+    paths
+        Of P stages.
+    kinds
+        Kind of device of each stage.
+    """
+
+    def __init__(self, paths: StagePaths, kinds: Sequence[int]) -> None:
+        self.paths, self.kinds = paths, np.array(kinds, np.int64)
+        stages = paths.stages
+        key = stages.end * stages.lattice.size + stages.start
+        self._order = np.argsort(key)
+        self._sorted = key[self._order]
+        self._durations = np.array([paths.durations(k) for k in range(len(paths.line.kinds))])
+        self._blocked = ~np.isfinite(stages.forward)
+
+    def stages(self, ideals: Ints) -> Ints | None:
+        """Return the numbers of the stages between the ideals; None if one is not listed."""
+        key = ideals[1:] * self.paths.stages.lattice.size + ideals[:-1]
+        at = np.minimum(np.searchsorted(self._sorted, key), len(self._sorted) - 1)
+        if (self._sorted[at] != key).any():
+            return None
+        found: Ints = self._order[at]
+        return None if self._blocked[self.kinds, found].any() else found
+
+    def durations(self, numbers: Ints) -> Floats:
+        """Return the durations of the stages' actions, shape (P, 4)."""
+        return np.ascontiguousarray(self._durations[self.kinds, :, numbers])
+
+    def makespan(self, ideals: Ints, below: float = np.inf) -> float:
+        """Return the makespan of a chain of ideals; `inf` if it breaks a rule or is not below."""
+        numbers = self.stages(ideals)
+        if numbers is None:
+            return np.inf
+        makespan = self.paths.chain.makespan(self.durations(numbers))
+        fits = makespan < below and self.paths.fits(numbers, self.kinds)
+        return makespan if fits else np.inf
+
+
+#: Work of a step of annealing, in actions executed and nets looked at: some 0.1 CPU s; and where
+#: stages share a device, which makes many more local optima, some 0.3 CPU s.
+WORK, SHARED_WORK = 40_000_000, 240_000_000
+
+
+#: Rounds of a step at least and at most.
+MIN_ROUNDS, MAX_ROUNDS = 2_000, 60_000
+
+
+#: Part of the makespan by which a chain may become longer, at first and at last.
+HEAT = (0.02, 1e-5)
+
+
+#: Part of the moves that replace a boundary by any ideal between those around it, where stages
+#: share a device.
+JUMPS = 0.3
+
+
+class ChainTimes(NamedTuple):
+    """What the stages of a chain take, by the ideals between them; K kinds, N ideals, E nets.
+
+    Parameters
+    ----------
+    work
+        Shape (K, 2, N): forward and backward compute of each ideal.
+    crossing
+        Shape (K, 2, N): what the boundary costs the stages on both sides, where data is relayed.
+    weight
+        Shape (K, 2, E): what a device pays for a net; no nets where data is relayed.
+    held
+        Shape (N, E): pins in each ideal.
+    pins
+        Shape (E,).
+    resident, activation
+        Shape (N,): bytes.
+    kind
+        Shape (D,): of each device.
+    room
+        Shape (K,): bytes.
+    in_flight
+        Shape (D, V, v): microbatches that its stages hold at once; rows of 0 fill up.
+    share
+        Part of a backward pass's compute that W takes.
+    """
+
+    work: Floats
+    crossing: Floats
+    weight: Floats
+    held: Ints
+    pins: Ints
+    resident: Floats
+    activation: Floats
+    kind: Ints
+    room: Floats
+    in_flight: Ints
+    share: float
+
+
+class Steps(NamedTuple):
+    """The ideals with one unit more or less: shapes (N + 1,) and (steps,); and `members`."""
+
+    members: np.ndarray[tuple[int, int], np.dtype[np.uint64]]
+    up_first: Ints
+    up: Ints
+    down_first: Ints
+    down: Ints
+
+
+#: Annealings of a number of stages, and steps of those that cool more slowly.
+ANNEALINGS, LONG_STEPS = 10, 10
+
+
+class Number(Protocol):
+    """A number of stages."""
+
+    @property
+    def size(self) -> int:
+        """P."""
+
+    @property
+    def bound(self) -> float:
+        """No plan with P stages has a smaller makespan."""
+
+    @property
+    def chain(self) -> Chain:
+        """The order of P stages."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """What is known of a number of stages without a list of them: what divisible work says."""
+
+    size: int
+    bound: float
+    chain: Chain
+
+
+#: By number of stages: the least makespan met, and the ideals of its chain.
+Best = dict[int, tuple[float, Ints]]
+
+
+def restarts(
+    run: Run, numbers: Sequence[Number], seeds: Iterable[int], steps: int, best: Best
+) -> Iterator[None]:
+    """Offer what annealing makes of each number of stages that may be better, a step at a time.
+
+    Parameters
+    ----------
+    seeds
+        Those that are even begin with equal parts, the others with the best chain.
+    steps
+        Of an annealing.
+    best
+        Kept between calls.
+    """
+    chunks = run.line.problem.chunks_per_device
+    for seed in seeds:
+        idle = True
+        for number in sorted(numbers, key=lambda number: number.bound):
+            start = equal_parts(run.line, run.lattice, number.size)
+            if start is None or number.bound >= run.search.objective:
+                continue
+            if seed % 2 and number.size in best:
+                start = best[number.size][1]
+            devices = number.size // chunks
+            for kind in range(len(run.line.kinds)):
+                if run.line.count[kind] < devices:
+                    continue
+                kinds = (kind,) * devices
+                for found in anneal(run.line, run.lattice, number.chain, kinds, start, seed, steps):
+                    idle = False
+                    if found[0] < best.get(number.size, (np.inf,))[0]:
+                        best[number.size] = found
+                        run.offer_ideals(found[1], (kind,) * number.size, found[0])
+                    yield
+        if idle:
+            return
+
+
+def sizes_of(statement: Line) -> list[Size]:
+    """Return the numbers of stages that plans can have, without listing stages."""
+    problem = statement.problem
+    least = statement.compute.min(axis=0)  # annealing ends at once where a unit runs nowhere
+    forward, compute = np.where(np.isfinite(least), least, 0.0).sum(axis=1).tolist()
+    found = []
+    for size in statement.sizes():
+        own = Chain(order_of(problem, size, statement.trains), problem.weight_share)
+        found.append(Size(size, divide(own, forward, compute).bound, own))
+    return found
+
+
+def anneal(
+    line: Line,
+    lattice: Lattice,
+    chain: Chain,
+    kinds: tuple[int, ...],
+    ideals: Ints,
+    seed: int,
+    steps: int = 1,
+) -> Iterator[tuple[float, Ints]]:
+    """Yield, after each of some steps, its best chain and that chain's makespan by equation 1.
+
+    Nothing is yielded if it is not known how long a unit takes, or a step met no chain that fits
+    into memory.
+
+    Parameters
+    ----------
+    chain
+        The order of P stages.
+    kinds
+        Kind of each of the D devices.
+    ideals
+        Shape (P + 1,): that the chain passes.
+    """
+    if len(ideals) < 3 or np.isinf(line.compute[list(kinds)]).any():
+        return
+    times, around = times_of(line, lattice, chain, kinds), steps_of(lattice)
+    actions = chain.actions
+    each = len(actions.which) + len(kinds) * times.held.shape[1]
+    work, jumps = (SHARED_WORK, JUMPS) if len(ideals) > len(kinds) + 1 else (WORK, 0.0)
+    rounds = int(np.clip(work // each, MIN_ROUNDS, MAX_ROUNDS))
+    random = np.random.default_rng(seed)
+    heat = np.geomspace(*HEAT, steps + 1)
+    now, best = ideals.copy(), ideals.copy()
+    for step in range(steps):
+        draws = np.minimum(1 - random.random((rounds, 5)), 1 - 1e-12)
+        warm = heat[step : step + 2]
+        value = kernel.anneal(now, times, around, actions, warm, jumps, draws, best)
+        if not np.isfinite(value):
+            return
+        yield float(value), best.copy()
+
+
+def times_of(line: Line, lattice: Lattice, chain: Chain, kinds: tuple[int, ...]) -> ChainTimes:
+    """Return what stages between ideals take."""
+    inside = bits(lattice)
+    by_unit = inside[:, np.argsort(lattice.order)]
+    number, size = len(line.kinds), lattice.size
+    nets = line.weight.reshape(2 * number, -1)
+    pins = () if line.problem.relayed else line.graph.pins
+    crossing = np.zeros((2 * number, size))
+    if line.problem.relayed:
+        crossing = boundary_costs(line, by_unit, nets)
+    held = np.zeros((size, len(pins)), np.int64)
+    for e, net in enumerate(pins):
+        held[:, e] = by_unit[:, list(net)].sum(axis=1)
+    vectors = chain.order.in_flight
+    in_flight = np.zeros((len(vectors), max(map(len, vectors)), vectors[0].shape[1]), np.int64)
+    for d, listed in enumerate(vectors):
+        in_flight[d, : len(listed)] = listed
+    finite = np.nan_to_num(line.compute, posinf=0.0)
+    return ChainTimes(
+        work=np.ascontiguousarray(finite @ by_unit.T),
+        crossing=crossing.reshape(number, 2, -1),
+        weight=np.ascontiguousarray(line.weight[:, :, : len(pins)]),
+        held=held,
+        pins=np.array([len(net) for net in pins], np.int64),
+        resident=by_unit @ line.resident,
+        activation=by_unit @ line.activation,
+        kind=np.array(kinds, np.int64),
+        room=np.minimum(line.room, np.finfo(float).max),
+        in_flight=in_flight,
+        share=chain.share,
+    )
+
+
+def steps_of(lattice: Lattice) -> Steps:
+    """Return the ideals next to each."""
+    start = np.repeat(np.arange(lattice.size), np.diff(lattice.start))
+    back = np.argsort(lattice.to, kind="stable")
+    first = np.searchsorted(lattice.to[back], np.arange(lattice.size + 1))
+    return Steps(
+        lattice.members,
+        lattice.start.astype(np.int64),
+        lattice.to.astype(np.int64),
+        first.astype(np.int64),
+        start[back].astype(np.int64),
+    )
+
+
+def equal_parts(line: Line, lattice: Lattice, parts: int) -> Ints | None:
+    """Return a chain of ideals with nearly equal compute in each stage; None if there is none."""
+    path = [0]
+    while lattice.start[path[-1]] < lattice.start[path[-1] + 1]:
+        path.append(int(lattice.to[lattice.start[path[-1]]]))
+    if len(path) <= parts:
+        return None
+    work = bits(lattice)[path] @ np.nan_to_num(line.compute.sum(axis=1).min(axis=0))[lattice.order]
+    ends = np.searchsorted(work, work[-1] * np.arange(1, parts) / parts)
+    number = np.arange(1, parts)
+    ends = np.maximum.accumulate(ends - number) + number
+    ends = np.clip(ends, number, len(path) - 1 - parts + number)
+    return np.array([0, *(path[i] for i in ends), path[-1]], np.int64)
+
+
+def climb(chains: Chains, ideals: Ints, search: Clock) -> tuple[float, Ints]:
+    """Move boundaries until no move shortens the makespan; return it and the ideals.
+
+    A move shifts one boundary by up to `REACH` units, or a run of boundaries by one unit each.
+    """
+    lattice = chains.paths.stages.lattice
+    up = [lattice.to[lattice.start[i] : lattice.start[i + 1]].tolist() for i in range(lattice.size)]
+    down: list[list[int]] = [[] for _ in range(lattice.size)]
+    for i, reached in enumerate(up):
+        for j in reached:
+            down[j].append(i)
+    best, value = ideals.copy(), chains.makespan(ideals)
+    moves = _moves(len(ideals) - 2)
+    since, at = 0, 0
+    while since < len(moves) and not search.should_stop():
+        since += 1
+        for candidate in _moved(best, moves[at], up, down):
+            found = chains.makespan(candidate, value * (1 - IMPROVES))
+            if np.isfinite(found):
+                best, value, since = candidate, found, 0
+        at = (at + 1) % len(moves)
+    return value, best
+
+
+def _moves(inner: int) -> list[tuple[bool, int, int]]:
+    """Return the moves of `inner` boundaries: upwards or not, first and last boundary."""
+    return [
+        (upwards, first, last)
+        for upwards in (True, False)
+        for first in range(1, inner + 1)
+        for last in range(first, inner + 1)
+    ]
+
+
+def _moved(
+    ideals: Ints, move: tuple[bool, int, int], up: list[list[int]], down: list[list[int]]
+) -> Iterator[Ints]:
+    """Yield the chains that a move gives."""
+    upwards, first, last = move
+    way = up if upwards else down
+    if first == last:
+        level = [int(ideals[first])]
+        for _ in range(REACH):
+            level = sorted({j for i in level for j in way[i]})[:WIDTH]
+            for ideal in level:
+                moved = ideals.copy()
+                moved[first] = ideal
+                yield moved
+        return
+    moved = ideals.copy()
+    for s in range(first, last + 1):
+        if not way[int(ideals[s])]:
+            return
+        moved[s] = way[int(ideals[s])][0]
+    yield moved

@@ -1,0 +1,428 @@
+"""Chains of stages for an iteration: candidates first, then bounds until both meet.
+
+For each number of stages P: what divisible work says (`divisible`); the least worst stage, and
+candidates from it, improved by moving boundaries (`annealing.climb`); the game of paths against
+chains (`sized`); then searches that take turns: annealing, branch and bound from the last stage
+(`branch`), and best first over chains by device (`by_device`). The one that suits a case best comes
+to its end in a small multiple of the time that it would take alone. They share the incumbent, and
+what is proved of each number of stages. The bound of the problem is the least over P.
+First all this runs without proofs on chains of a few topological orders, then on the lattice of all
+ideals. `annealing` at the end runs beside `auto`, in processes of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from itertools import count, islice
+from typing import NamedTuple
+
+import numpy as np
+
+from ....formulations.job.iteration_bounds import ORIGIN as DIVISIBLE
+from ....formulations.job.iteration_bounds import divisible_bound, max_load_task
+from ....formulations.job.line import Line, line, most_between
+from ....formulations.job.orders import Chain, order_of
+from ....formulations.task import Task
+from ....formulations.throughput.infeasible import why_infeasible
+from ....instances import PipelineJob, Solution
+from ...core.lattice import chain, list_ideals
+from ...core.search import Clock, Search
+from ..methods import ANNEALING
+from .annealing import ANNEALINGS, LONG_STEPS, Best, Chains, climb, restarts, sizes_of
+from .branch import branch
+from .by_device.prove import by_device, chains_by_device
+from .frameworks import first_plans
+from .sized import (
+    SLACK,
+    Cheapest,
+    Run,
+    Sized,
+    candidates,
+    durations_of,
+    ideals_of,
+    leave_out,
+    refute,
+    sized,
+)
+from .stage_list import OutOfTime, StageList, StagePaths, list_stages
+
+#: Steps of annealing without a better plan after which it ends, if these are half of all, too.
+ENOUGH = 50
+
+
+#: Seeds between those of two workers; even, as even seeds begin with equal parts.
+APART = 1 << 20
+
+
+class Turn(NamedTuple):
+    """When it is a search's turn: the one that has had the least time, as counted here, is next.
+
+    Parameters
+    ----------
+    weight
+        By how much its time counts more than that of others.
+    ahead
+        Seconds that do not count.
+    """
+
+    weight: float = 1.0
+    ahead: float = 0.0
+
+
+#: Annealing that cools more slowly, which has no end of its own.
+LONG = {"long annealing": Turn(6.0, -1.0)}
+
+
+#: Branch and bound where it alone proves. It is ahead, as most cases with coarse layers end within
+#: that time, and the kernels of the others take 13 s to compile on a machine's first call.
+ALONE = LONG | {"branch and bound": Turn(ahead=1.5)}
+
+
+#: Where chains by device prove beside it, they are what closes gaps: Semantic FPN, 1F1B, K = M =
+#: 16, 1.1 % after 60 s in place of 1.9 with equal turns, and 4.8 with the weights exchanged.
+BY_DEVICE = LONG | {"branch and bound": Turn(12.0, 1.5)}
+
+
+#: The same where devices hold two stages: branch and bound from the last stage does not see what
+#: the first stage of a device costs, and annealing finds early.
+TWO_STAGES = LONG | {"annealing": Turn(2.0), "branch and bound": Turn(12.0, 0.125)}
+
+
+#: What runs in other processes by this name, and the turns that are left to them then.
+LEFT_TO_OTHERS = ("annealing", "long annealing")
+
+
+ORIGIN = "paths of the schedule over chains of ideals"
+
+
+#: Executions of the first branch and bound, and by how much their number grows after each that
+#: did not come to its end.
+NODES, GROWTH = 2_000, 1.5
+
+
+#: Part of the time for candidates.
+PROVE_SHARE = 0.2
+
+
+#: Candidates of a number of stages whose boundaries are moved.
+CLIMBS = 2
+
+
+#: Ideals at most.
+IDEALS = 300_000
+
+
+#: Part of the time for candidates.
+SHARE = 0.2
+
+
+#: Work of a stage that is tried first, in parts of what each device has to do on average.
+WORK = (2.0, 4.0, np.inf)
+
+
+def chain_search(task: Task[PipelineJob], search: Search[Solution]) -> None:
+    """Find the chain of stages with the least makespan, and prove it for contiguous splits.
+
+    Where the lattice of ideals, or the list of stages, is too large, that is said, and the plan is
+    the best of some topological orders.
+    """
+    with search.phase("build"):
+        statement = line(task)
+        reason = why_infeasible(max_load_task(task))
+    if reason is not None:
+        search.prove_infeasible(reason)
+        return
+    if not statement.sizes():
+        search.prove_infeasible(statement.why_no_size())
+        return
+    if np.isinf(statement.compute).any(axis=1).all(axis=0).any():  # a unit that runs nowhere
+        if task.problem.split == "contiguous":
+            search.prove_infeasible(str(why_infeasible(max_load_task(task), statement.graph)))
+        return
+    if search.best is None:
+        first_plans(task, statement, search)
+    with search.phase("divisible work"):
+        work = statement.compute.min(axis=0).sum(axis=1)
+        if task.problem.split == "contiguous" and np.isfinite(work).all():
+            bound = divisible_bound(task.problem, statement.sizes(), work)
+            search.raise_bound(bound, DIVISIBLE)
+    if search.should_stop():
+        return
+    order, edges = statement.orders[0], statement.graph.edges
+    with search.phase("list ideals"):
+        lattice = list_ideals(order, edges, IDEALS, search)
+    with search.phase("topological orders"):
+        for one in statement.orders[: 1 if lattice.complete else None]:
+            if search.should_stop():
+                return
+            with suppress(OutOfTime):
+                _heuristics(Run(task, statement, search, chain(one)))
+    if task.problem.split != "contiguous":
+        return
+    if not lattice.complete:
+        search.note(f"dp: more than {IDEALS} ideals; the plan is the best of some orders")
+        _anneal(task, statement, search)
+        return
+    if not search.should_stop():
+        with suppress(OutOfTime):
+            if not prove(Run(task, statement, search, lattice)):
+                search.note(
+                    "dp: too many stages to list in time; the plan is the best of some orders"
+                )
+                _anneal(task, statement, search)
+
+
+def _anneal(task: Task[PipelineJob], statement: Line, search: Search[Solution]) -> None:
+    """Anneal the boundaries of chains of topological orders, where there is no list of stages."""
+    if statement.rules or task.problem.order:
+        return  # annealing does not keep them
+    with search.phase("annealing"):
+        sizes = sizes_of(statement)
+        for order in statement.orders:
+            run = Run(task, statement, search, chain(order))
+            for _ in restarts(run, sizes, range(ANNEALINGS), 1, Best()):
+                if search.should_stop():
+                    return
+
+
+def _heuristics(run: Run) -> None:
+    """Offer candidates for each number of stages."""
+    until = run.search.part(SHARE)
+    total = float(run.line.compute.min(axis=0).sum())
+    share = total / float(run.line.count.sum())
+    for part in WORK:
+        numbers = numbers_of_stages(run, min(part * share, most_work(run)), prove=False)
+        for plans in numbers or ():
+            if plans.bound >= run.search.objective * (1 - SLACK) or until.should_stop():
+                continue
+            try_candidates(run, plans, until)
+        if run.search.best is not None:
+            return
+
+
+def numbers_of_stages(run: Run, most: float, *, prove: bool) -> list[Sized] | None:
+    """Return the numbers of stages, each with what divisible work says, the best first.
+
+    Stages on one device exchange data for nothing. For a bound, only nets count whose pins cannot
+    be as far apart as two stages of a device, and relayed ones if neighbours are on different
+    devices; on a single device none does.
+
+    Parameters
+    ----------
+    most
+        Work of a stage.
+    prove
+        Whether times must be lower bounds.
+
+    Returns
+    -------
+    list or None
+        None if there are too many stages, or the search must stop.
+    """
+    problem = run.line.problem
+    shared = problem.chunks_per_device > 1
+    every = np.ones(len(run.line.graph.pins), np.bool_)
+    between = most_between(run.line.graph) if shared and prove and not problem.relayed else every
+    lists: dict[bytes, StageList] = {}
+    found = []
+    for size in run.line.sizes():
+        order = order_of(problem, size, run.line.trains)
+        paid = every
+        if shared and prove:
+            paid = every & (order.apart > 1) if problem.relayed else between < order.apart - 1
+        if shared and len(order.tables) == 1:
+            paid = np.zeros_like(every)
+        if paid.tobytes() not in lists:
+            listed = list_stages(run.line, run.lattice, most, run.search, paid)
+            if listed is None:
+                return None
+            lists[paid.tobytes()] = listed.keep(np.argsort(listed.end, kind="stable"))
+        chain = Chain(order, problem.weight_share)
+        paths = StagePaths(run.line, lists[paid.tobytes()], chain, run.search)
+        found.append(sized(paths, run.search.objective))
+        if run.search.should_stop():
+            return None
+    return sorted(found, key=lambda plans: plans.bound)
+
+
+def try_candidates(run: Run, plans: Sized, until: Clock) -> None:
+    """Offer candidates of P stages, and what moving the boundaries of the best ones gives."""
+    paths = plans.paths
+    met = []
+    for found in candidates(plans, until):
+        makespan = paths.chain.makespan(durations_of(paths, found))
+        run.offer(paths, found, makespan)
+        met.append((makespan, found.stages, found.kinds))
+    for _, stages, kinds in sorted(set(met))[:CLIMBS]:
+        chains = Chains(paths, kinds)
+        ideals = ideals_of(paths.stages, Cheapest({}, 0.0, stages, kinds))
+        value, ideals = climb(chains, ideals, until)
+        numbers = chains.stages(ideals)
+        if numbers is not None:
+            better = Cheapest({}, value, tuple(numbers.tolist()), kinds)
+            run.offer(paths, better, value)
+
+
+def most_work(run: Run) -> float:
+    """Return the work of a stage beyond which no plan is better than the incumbent."""
+    return run.search.objective / run.line.problem.batch
+
+
+def prove(run: Run) -> bool:
+    """Raise the bound, and offer plans, until both meet or the search must stop.
+
+    Returns
+    -------
+    bool
+        False if there are too many stages to list.
+    """
+    search = run.search
+    with search.phase("list stages"):
+        numbers = numbers_of_stages(run, most_work(run), prove=True)
+    if numbers is None:
+        return False
+
+    def raise_bound() -> None:
+        bound = min(plans.bound for plans in numbers)
+        if np.isfinite(bound):
+            search.raise_bound(bound, ORIGIN)
+
+    raise_bound()
+    until = search.part(PROVE_SHARE)
+    with search.phase("candidates"):
+        for plans in numbers:
+            if plans.bound < search.objective and not until.should_stop():
+                try_candidates(run, plans, until)
+        raise_bound()
+    turns = {}
+    if not (run.line.problem.order or run.line.rules):
+        best = Best()
+        turns["annealing"] = restarts(run, numbers, range(ANNEALINGS), 1, best)
+        turns["long annealing"] = restarts(run, numbers, count(ANNEALINGS), LONG_STEPS, best)
+        if run.line.problem.chunks_per_device > 1:
+            with search.phase("annealing"):
+                for _ in range(4):
+                    next(turns["annealing"], None)
+    with search.phase("paths against chains"):
+        for plans in sorted(numbers, key=lambda plans: plans.bound):
+            if plans.bound < search.objective and not search.should_stop():
+                leave_out(plans, search.objective)
+                for makespan, found in refute(plans, search.objective, search):
+                    run.offer(plans.paths, found, makespan)
+                raise_bound()
+    turns["branch and bound"] = _branch(run, numbers, raise_bound)
+    counted = ALONE
+    if by_device(run.line, numbers):
+        turns["chains by device"] = chains_by_device(run, numbers, raise_bound)
+        counted = TWO_STAGES if run.line.problem.chunks_per_device > 1 else BY_DEVICE
+    take_turns(search, turns, counted)
+    if search.best is None and all(plans.bound == np.inf for plans in numbers):
+        under = " that keeps the placement rules" if run.line.rules else ""
+        search.prove_infeasible(
+            f"no contiguous split{under} fits into memory with the microbatches that this schedule "
+            "has in flight; give more memory or more devices, or take another schedule"
+        )
+    return True
+
+
+def _branch(run: Run, numbers: list[Sized], raise_bound: Callable[[], None]) -> Iterator[None]:
+    """Raise the bound of the number of stages that has the least, step by step.
+
+    A step is halved where branch and bound does not come to its end, and doubled where it does.
+    """
+    search = run.search
+    step = {plans.size: 1.0 for plans in numbers}
+    budget = NODES
+    while True:
+        plans = min(numbers, key=lambda plans: plans.bound)
+        if plans.bound >= run.aim():
+            return
+        target = run.aim()
+        if step[plans.size] < 1:
+            target = plans.bound + step[plans.size] * (target - plans.bound)
+        for makespan, found in refute(plans, target, search):
+            run.offer(plans.paths, found, makespan)
+            raise_bound()
+            yield
+
+        def offer(found: Cheapest, makespan: float, paths: StagePaths = plans.paths) -> None:
+            run.offer(paths, found, makespan)
+
+        def aim(target: float = target) -> float:
+            return min(target, run.aim())
+
+        out = yield from branch(plans, aim, offer, search, budget)
+        if out.complete:
+            plans.bound = max(plans.bound, out.target)
+            step[plans.size] = min(1.0, 2 * step[plans.size])
+        else:
+            plans.bound = max(plans.bound, min(out.open_bound, out.target))
+            step[plans.size] /= 2
+            budget = int(budget * GROWTH)
+        raise_bound()
+        yield
+
+
+def take_turns(
+    search: Search[Solution], turns: dict[str, Iterator[None]], counted: Mapping[str, Turn]
+) -> None:
+    """Run searches in steps, next always the one that has had the least time, until all have ended.
+
+    Those in `LONG` have no end of their own. What other processes do meanwhile has no turn.
+
+    Parameters
+    ----------
+    turns
+        By the name of their phase; they may end early.
+    counted
+        How the time of some of them counts.
+    """
+
+    def had(name: str) -> float:
+        weight, ahead = counted.get(name, Turn())
+        spent = search.phases.get(name, 0.0) - ahead
+        return spent if spent < 0 else spent * weight
+
+    left = dict(turns)
+
+    def own() -> list[str]:
+        elsewhere = LEFT_TO_OTHERS if ANNEALING in search.beside else ()
+        return [name for name in left if name not in elsewhere]
+
+    while (names := own()) and not (LONG.keys() >= set(names) or search.should_stop()):
+        name = min(names, key=had)
+        with search.phase(name):
+            try:
+                next(left[name])
+            except StopIteration:
+                del left[name]
+
+
+def annealing(task: Task[PipelineJob], search: Search[Solution]) -> None:
+    """Anneal chains of stages from other random numbers than `auto`; `limits.nodes` counts them.
+
+    No stages are listed.
+    """
+    statement = line(task)
+    if statement.rules or task.problem.order:
+        return  # annealing does not keep them
+    lattice = list_ideals(statement.orders[0], statement.graph.edges, IDEALS, search)
+    if not lattice.complete:
+        return
+    numbers, best = sizes_of(statement), Best()
+    run, first = Run(task, statement, search, lattice), APART * search.limits.seed
+    nodes = search.limits.nodes
+    seeds = (first + n for n in (count() if nodes is None else range(nodes)))
+    short = islice(seeds, ANNEALINGS)
+    idle, least = 0, search.objective
+    for step, _ in enumerate(
+        itertools.chain(
+            restarts(run, numbers, short, 1, best), restarts(run, numbers, seeds, LONG_STEPS, best)
+        )
+    ):
+        idle = 0 if search.objective < least else idle + 1
+        least = search.objective
+        if search.should_stop() or idle >= max(ENOUGH, step // 2):
+            return

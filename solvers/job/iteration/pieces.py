@@ -1,0 +1,152 @@
+"""Plans for an iteration that need not be chains: placements from other problems, and moves.
+
+Candidates are the best chain, and every better placement that the search for the least max-load
+meets; if none fits, placements that divide the memory evenly. A bound is M times that search's: no
+device does the work of M microbatches in less. Then units change places, one at a time, as long as
+that shortens the makespan that the simulator finds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ....formulations.job.iteration_bounds import max_load_task
+from ....formulations.task import Task, pose
+from ....formulations.throughput.hypergraph import colour_units, hypergraph
+from ....instances import (
+    Cluster,
+    DeviceKind,
+    PipelineJob,
+    PipelinePlacement,
+    Placement,
+    Solution,
+    Throughput,
+)
+from ....instances.common.arrays import Ints
+from ....instances.model.costs import times_column
+from ....instances.model.kept_bytes import kept_bytes
+from ...core.limits import Limits
+from ...core.search import Search
+from ...throughput.column_generation.frontier import incidence
+from ...throughput.column_generation.orders import narrow_order
+from ...throughput.max_load import max_load
+from ...throughput.methods import METHODS as THROUGHPUT_METHODS
+from ...throughput.neighbourhood import Neighbourhood
+
+#: Part of the time left for each search for placements.
+SHARE = 0.6
+
+
+#: Moves at most of pairs of devices that divide anew what a chain gives them.
+MOVES = 100
+
+
+def pieces_search(task: Task[PipelineJob], search: Search[Solution]) -> None:
+    """Find a plan that need not be a chain, and a bound for all plans."""
+    with search.phase("max-load"):
+        _from_max_load(task, search)
+    if search.best is None and not search.should_stop():
+        with search.phase("memory"):
+            _divide_memory(task, search)
+    with search.phase("moves"):
+        _move(task, search)
+
+
+def pieces_from_chain(
+    task: Task[PipelineJob], chain: PipelinePlacement, seconds: float
+) -> PipelinePlacement:
+    """Return a chain's nodes divided anew into pieces of small max-load, in so many seconds.
+
+    Pairs of devices divide what they hold; nothing is compiled for it.
+
+    Parameters
+    ----------
+    task
+        The iteration, with a split that allows pieces.
+    """
+    like = max_load_task(task)
+    graph = hypergraph(like)
+    shape, order = incidence(graph), narrow_order(graph)
+    search: Search[Solution] = Search(
+        Limits(seconds=seconds), lambda solution: max_load(like, solution.device)
+    )
+    search.offer(Placement(chain.device))
+    rng = np.random.default_rng(0)
+    walk = Neighbourhood(like, graph, shape, order, graph.restrict(chain.device), rng)
+    walk.walk(search, MOVES, compiling=False)
+    assert search.best is not None
+    return as_pieces(search.best.device)
+
+
+def as_pieces(device: Ints) -> PipelinePlacement:
+    """Return a placement as stages, one for each device in use."""
+    used, stage = np.unique(device, return_inverse=True)
+    return PipelinePlacement(stage.ravel(), tuple(used.tolist()))
+
+
+def _from_max_load(task: Task[PipelineJob], search: Search[Solution]) -> None:
+    like = max_load_task(task)
+
+    def judge(solution: Solution) -> float:
+        search.offer(as_pieces(solution.device))
+        return max_load(like, solution.device)
+
+    inner = Search(Limits(), judge, within=search.part(SHARE))
+    if search.best is not None:
+        inner.offer(Placement(search.best.device))
+    THROUGHPUT_METHODS["auto"].solve(like, inner)
+    if np.isfinite(inner.bound):
+        origin = f"microbatches × max-load: {inner.bound_origin}"
+        search.raise_bound(task.problem.batch * inner.bound, origin)
+
+
+def _divide_memory(task: Task[PipelineJob], search: Search[Solution]) -> None:
+    """Offer placements that divide the bytes evenly, with ever more microbatches in flight."""
+    for in_flight in range(1, min(task.problem.batch, task.cluster.size) + 1):
+        like = _memory_task(task, in_flight)
+
+        def judge(solution: Solution, like: Task[Throughput] = like) -> float:
+            search.offer(as_pieces(solution.device))
+            return max_load(like, solution.device)
+
+        inner = Search(Limits(), judge, within=search.part(SHARE))
+        THROUGHPUT_METHODS["auto"].solve(like, inner)
+        if search.best is not None or search.should_stop():
+            return
+
+
+def _memory_task(task: Task[PipelineJob], in_flight: int) -> Task[Throughput]:
+    """Return the task whose objective is the largest part of its memory that a device needs.
+
+    It holds the activations of `in_flight` microbatches at once, and moving data costs nothing.
+    """
+    workload = task.workload
+    _, resident, activations = kept_bytes(workload)
+    needed = resident + in_flight * activations
+    times, kinds = {}, []
+    for kind in (kind for kind in task.cluster.kinds if kind.count):
+        supported = np.isfinite(workload.times[times_column(workload, kind)])
+        part = needed / max(kind.memory_bytes, 1.0)
+        times[kind.name] = np.where(supported, part, np.inf)
+        kinds.append(DeviceKind(kind.name, kind.count, host=kind.host))
+    alike = replace(workload, times=times, transfer=np.zeros(workload.n), output_bytes=None)
+    return pose(alike, Cluster(tuple(kinds)), Throughput(split=task.problem.split))
+
+
+def _move(task: Task[PipelineJob], search: Search[Solution]) -> None:
+    """Move units between devices, in random order, while that shortens the makespan."""
+    rng = np.random.default_rng(search.limits.seed)
+    units = colour_units(task)
+    number = int(units.max()) + 1
+    size = task.cluster.size
+    left = [(u, d) for u in range(number) for d in range(size)]
+    while left and search.best is not None and not search.should_stop():
+        unit, d = left.pop(int(rng.integers(len(left))))
+        device = search.best.device.copy()
+        if device[units == unit][0] == d:
+            continue
+        device[units == unit] = d
+        if search.offer(as_pieces(device)):
+            left = [(u, e) for u in range(number) for e in range(size)]

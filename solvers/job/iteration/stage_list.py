@@ -1,0 +1,426 @@
+"""All stages that a plan may have: pairs of ideals, with their times and bytes.
+
+Stages that break the user's rules are left out. `StagePaths` says what a stage costs every plan
+that has it, by the paths that stay on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ....formulations.job.iteration_bounds import per_pass
+from ....formulations.job.line import Line
+from ....formulations.job.orders import Chain
+from ....formulations.rules.stages import StageRules
+from ....instances.common.arrays import Bools, Floats, Ints
+from ...core.lattice import Lattice, incidence_of
+from ...core.search import Clock
+from . import stage_kernel as kernels
+
+#: Forward and backward time of one stage, against `LIGHT` of all others, on which paths are found.
+HEAVY = ((1.0, 1.0), (1.0, 0.1), (0.1, 1.0))
+
+
+LIGHT = 1e-3
+
+
+class OutOfTime(Exception):
+    """Raised in the midst of long computations when the search must stop."""
+
+
+@dataclass(frozen=True, eq=False)
+class StagePaths:
+    """Bounds of plans with P stages, from what one stage of them is.
+
+    Parameters
+    ----------
+    line, stages
+        The statement, and the stages that plans may have, by their end.
+    chain
+        The order of P stages.
+    search
+        Asked when to stop.
+    """
+
+    line: Line
+    stages: StageList
+    chain: Chain
+    search: Clock
+
+    @cached_property
+    def paths(self) -> tuple[tuple[Floats, ...], ...]:
+        """For each stage the paths that are longest where it is much larger than all others."""
+        count = self.chain.order.stages
+        found = []
+        for s in range(count):
+            own: dict[bytes, Floats] = {}
+            for forward, backward in HEAVY:
+                f, b = np.full(count, LIGHT), np.full(count, LIGHT)
+                f[s], b[s] = forward, backward
+                _, counts = self.chain.longest_path(self.chain.durations(f, b, b))
+                own[counts.tobytes()] = counts
+            found.append(tuple(own.values()))
+        return tuple(found)
+
+    @cached_property
+    def _around(self) -> tuple[tuple[tuple[Floats, Floats], ...], ...]:
+        """For each stage and each of its paths: the least that others add, before and behind.
+
+        Shapes (N,): of the stages from the empty ideal to each, and from each to the last.
+        """
+        return tuple(
+            tuple((self._ahead(counts[:s]), self._behind(counts[s + 1 :])) for counts in own)
+            for s, own in enumerate(self.paths)
+        )
+
+    def _ahead(self, prices: Floats) -> Floats:
+        """Return the least cost of the first stages up to each ideal, shape (N,)."""
+        stages = self.stages
+        ends, at = np.unique(stages.end, return_index=True)
+        least = np.full(stages.lattice.size, np.inf)
+        least[0] = 0.0
+        for price in prices:
+            reached = least[stages.start] + self._cheapest(price)
+            least = np.full(stages.lattice.size, np.inf)
+            least[ends] = np.minimum.reduceat(reached, at)
+        return least
+
+    def _behind(self, prices: Floats) -> Floats:
+        """Return the least cost of the last stages from each ideal, shape (N,)."""
+        stages, order = self.stages, self._by_start
+        starts, at = np.unique(stages.start[order], return_index=True)
+        least = np.full(stages.lattice.size, np.inf)
+        least[-1] = 0.0
+        for price in prices[::-1]:
+            reached = (least[stages.end] + self._cheapest(price))[order]
+            least = np.full(stages.lattice.size, np.inf)
+            least[starts] = np.minimum.reduceat(reached, at)
+        return least
+
+    @cached_property
+    def _by_start(self) -> Ints:
+        return np.argsort(self.stages.start, kind="stable")
+
+    def _cheapest(self, price: Floats) -> Floats:
+        """Return what each stage costs at least on any kind of device, shape (R,)."""
+        kinds = range(len(self.line.kinds))
+        costs = np.array([_cost(price, self.durations(k)) for k in kinds])
+        least: Floats = costs.min(axis=0)
+        return least
+
+    def durations(self, kind: int) -> Floats:
+        """Return how long each action of a stage takes on a kind of device, shape (4, R).
+
+        Raises
+        ------
+        OutOfTime
+            If the search must stop.
+        """
+        if self.search.should_stop():
+            raise OutOfTime
+        stages = self.stages
+        return self.chain.durations(
+            stages.forward[kind], stages.backward[kind], stages.compute[kind]
+        ).T
+
+    def least_makespan(self, s: int, kind: int, least_work: float = 0.0) -> Floats:
+        """Return a bound for plans that have, as stage s, each of the stages, shape (R,).
+
+        Equation 1 for the paths that stay on stage s, with the cheapest stages before and behind
+        it; `inf` where the stage does not fit into memory.
+
+        Parameters
+        ----------
+        least_work
+            No plan that is asked for has a smaller sum of all stages' times.
+        """
+        stages, order = self.stages, self.chain.order
+        duration = self.durations(kind)
+        both = stages.forward[kind] + stages.backward[kind]
+        bound = np.zeros(stages.size)
+        for counts, (before, behind) in zip(self.paths[s], self._around[s], strict=True):
+            own = _cost(counts[s], duration)
+            rest = before[stages.start] + behind[stages.end]
+            apart = np.delete(counts, s, axis=0)
+            passed = (apart[:, 0] >= 1) & (apart[:, 1] + apart[:, 2] >= 1)  # transfers included
+            if (passed & (per_pass(apart, self.chain.share)[1] >= 1)).all():
+                rest = np.maximum(rest, least_work - both)
+            bound = np.maximum(bound, own + rest)
+        engine = order.microbatches * stages.engine[kind]
+        bound = np.maximum(bound, engine)
+        held = self.most_held(s)
+        fits = stages.resident + held * stages.activation <= self.line.room[kind]
+        if self.line.rules.pins:
+            ideals = stages.start, stages.end
+            fits &= keep_pins(self.line.rules, stages.lattice, order.stages, s, *ideals)
+        return np.where(fits & np.isfinite(stages.forward[kind]), bound, np.inf)
+
+    def most_held(self, s: int) -> int:
+        """Return the most microbatches that stage s holds at once."""
+        d = int(self.chain.order.device[s])
+        own = np.flatnonzero(self.chain.order.device == d)
+        vectors = self.chain.order.in_flight[d]
+        return int(vectors[:, int(np.searchsorted(own, s))].max())
+
+    def fits(self, numbers: Ints, kinds: Ints) -> bool:
+        """Whether devices have room for their stages (equation 2), and these keep the rules."""
+        stages, order = self.stages, self.chain.order
+        ideals = stages.start[numbers], stages.end[numbers]
+        if self.line.rules and not keeps(self.line.rules, stages.lattice, order.device, *ideals):
+            return False
+        for d, vectors in enumerate(order.in_flight):
+            own = order.device == d
+            number = numbers[own]
+            peak = stages.resident[number].sum() + (vectors @ stages.activation[number]).max()
+            if peak > self.line.room[kinds[own]].min():
+                return False
+        return True
+
+    def allowed(self, target: float, least_work: float = 0.0) -> tuple[tuple[Bools, ...], ...]:
+        """Return for each stage and kind which of the stages a plan below `target` can have."""
+        return tuple(
+            tuple(
+                self.least_makespan(s, k, least_work) < target for k in range(len(self.line.kinds))
+            )
+            for s in range(self.chain.order.stages)
+        )
+
+
+#: Stages listed between two looks at the clock; at most, of some 100 bytes each; and met at most.
+BLOCK, MAX_STAGES, MAX_LOOKED_AT = 500_000, 6_000_000, 20_000_000
+
+
+#: Part by which limits are widened, so that rounding cuts nothing.
+SLACK = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class StageList:
+    """R stages, the differences of two ideals; K kinds, N ideals.
+
+    Parameters
+    ----------
+    lattice
+        The ideals.
+    start, end
+        Shape (R,): the smaller and the larger ideal.
+    forward, backward
+        Shape (K, R): time of each pass; `inf` where unsupported.
+    compute
+        Shape (K, R): the compute of the backward pass alone.
+    engine
+        Shape (K, R): what the copy engine does for a microbatch, where transfers overlap.
+    resident, activation
+        Shape (R,): bytes.
+    ahead
+        Shape (2, N): least forward and backward compute of the units in each ideal.
+    """
+
+    lattice: Lattice
+    start: Ints
+    end: Ints
+    forward: Floats
+    backward: Floats
+    compute: Floats
+    engine: Floats
+    resident: Floats
+    activation: Floats
+    ahead: Floats
+
+    @property
+    def size(self) -> int:
+        """Number of stages."""
+        return len(self.start)
+
+    def keep(self, which: Bools | Ints) -> StageList:
+        """Return the list of some of the stages, by mask or by number."""
+        return StageList(
+            self.lattice, self.start[which], self.end[which],
+            self.forward[:, which], self.backward[:, which],
+            self.compute[:, which], self.engine[:, which],
+            self.resident[which], self.activation[which], self.ahead,
+        )  # fmt: skip
+
+
+def list_stages(
+    line: Line, lattice: Lattice, most_work: float, search: Clock, paid: Bools | None = None
+) -> StageList | None:
+    """List the stages whose compute per microbatch is at most `most_work`, as are all in a chain.
+
+    Parameters
+    ----------
+    paid
+        Shape (E,): the nets that stages pay for; default: all.
+
+    Returns
+    -------
+    StageList or None
+        None if there are more than `MAX_STAGES`, or more to look at, or the search must stop.
+
+    Notes
+    -----
+    Time linear in the stages listed and in those one unit larger; 100 bytes for each.
+    """
+    kinds, order = len(line.kinds), lattice.order
+    cheapest = line.compute.min(axis=0)
+    finite = np.where(np.isinf(line.compute), cheapest, line.compute)
+    lanes = np.concatenate(
+        (
+            cheapest.sum(axis=0)[None],
+            (line.resident + line.activation)[None],
+            finite.reshape(2 * kinds, -1),
+            np.isinf(line.compute).any(axis=1).astype(np.float64),
+            line.resident[None],
+            line.activation[None],
+        )
+    )[:, order].T.copy()
+    limit = np.array([most_work, float(line.room.max())]) * (1 + SLACK)
+    limit = np.minimum(limit, np.finfo(float).max)
+    nets = np.concatenate((line.weight.reshape(2 * kinds, -1), line.overlapped))
+    if paid is not None:
+        nets = nets * paid
+    nets = np.minimum(nets, 2 * most_work if np.isfinite(most_work) else np.finfo(float).max)
+    relayed = line.problem.relayed
+    incidence = incidence_of(() if relayed else line.graph.pins, order)
+    weights = nets.T.copy() if not relayed else np.zeros((0, len(nets)))
+    inside = bits(lattice)
+    ahead = (inside @ cheapest[:, order].T).T
+    most, work = line.most_stages, ahead.sum(axis=0)
+    each = max(float(limit[0]), np.finfo(float).tiny)
+    before = np.ceil(work / each - SLACK)  # stages that it takes at least, and behind
+    behind = np.ceil((work[-1] - work) / each - SLACK)
+    pairs, sums, ideal = [], [], 0
+    steps = (lattice.start, lattice.unit, lattice.to)
+    total = looked_at = 0
+    while ideal < lattice.size:
+        if search.should_stop() or total > MAX_STAGES or looked_at > MAX_LOOKED_AT:
+            return None
+        block = (
+            np.zeros((BLOCK, 2), np.int64),
+            np.zeros((BLOCK, lanes.shape[1] + len(nets))),
+        )
+        following, filled = kernels.grow_stages(
+            ideal, lattice.size, lattice.members, steps, lanes, weights, incidence, limit, block
+        )
+        if following == ideal:
+            return None  # the stages of one ideal alone fill a block
+        start, end = block[0][:filled].T
+        room = before[start] + 1 + behind[end] <= most
+        pairs.append(block[0][:filled][room])
+        sums.append(block[1][:filled][room])
+        ideal, total, looked_at = following, total + int(room.sum()), looked_at + filled
+    pair, summed = np.concatenate(pairs), np.concatenate(sums).T
+    time = summed[2 : 2 + 2 * kinds].reshape(kinds, 2, -1)
+    blocked = summed[2 + 2 * kinds : 2 + 3 * kinds] > 0
+    cut = summed[4 + 3 * kinds :]
+    if relayed:
+        crossing = boundary_costs(line, inside[:, np.argsort(order)], nets)
+        cut = crossing[:, pair[:, 0]] + crossing[:, pair[:, 1]]
+    move = cut[: 2 * kinds].reshape(kinds, 2, -1)
+    listed = StageList(
+        lattice=lattice,
+        start=pair[:, 0],
+        end=pair[:, 1],
+        forward=np.where(blocked, np.inf, time[:, 0] + move[:, 0]),
+        backward=time[:, 1] + move[:, 1],
+        compute=time[:, 1],
+        engine=cut[2 * kinds :],
+        resident=summed[2 + 3 * kinds],
+        activation=summed[3 + 3 * kinds],
+        ahead=ahead,
+    )
+    if not line.rules.apart:
+        return listed
+    return listed.keep(keep_apart(line.rules, lattice, listed.start, listed.end))
+
+
+def bits(lattice: Lattice) -> Floats:
+    """Return which units are in each ideal, shape (N, U), in the lattice's order, as 0 and 1."""
+    raw = np.unpackbits(lattice.members.view(np.uint8), axis=1, bitorder="little")
+    return raw[:, : len(lattice.order)].astype(np.float64)
+
+
+def boundary_costs(line: Line, inside: Floats, nets: Floats) -> Floats:
+    """Return what each ideal's boundary costs the stages on both sides, shape (C, N).
+
+    Parameters
+    ----------
+    inside
+        Shape (N, U): which units are in each ideal.
+    nets
+        Shape (C, E).
+    """
+    costs = np.zeros((len(nets), len(inside)))
+    for e, pins in enumerate(line.graph.pins):
+        held = inside[:, list(pins)].sum(axis=1)
+        costs += nets[:, e, None] * ((held > 0) & (held < len(pins)))
+    return costs
+
+
+def keep_apart(rules: StageRules, lattice: Lattice, start: Ints, end: Ints) -> Bools:
+    """Return, shape (R,), which stages hold no two units that must be apart.
+
+    Parameters
+    ----------
+    start, end
+        Shape (R,): the ideals of each stage.
+    """
+    kept = np.ones(len(start), np.bool_)
+    for pair in rules.units_apart:
+        inside = [lattice.has(unit) for unit in pair]
+        kept &= ~np.logical_and(*(one[end] & ~one[start] for one in inside))
+    return kept
+
+
+def keep_pins(
+    rules: StageRules, lattice: Lattice, size: int, s: int, start: Ints, end: Ints
+) -> Bools:
+    """Return, shape (R,), which stages can be stage s of `size` as far as pins go.
+
+    What is pinned to an earlier stage is in the ideal before, what is pinned to a later one behind.
+    """
+    kept = np.ones(len(start), np.bool_)
+    for unit, own in rules.stages(size).items():
+        inside = lattice.has(unit)
+        kept &= (inside[start] == (own < s)) & (inside[end] == (own <= s))
+    return kept
+
+
+def share_a_device(rules: StageRules, lattice: Lattice, stages: Sequence[tuple[int, int]]) -> bool:
+    """Whether stages, pairs of ideals, may be on one device."""
+    units = {unit for pair in rules.units_apart for unit in pair}
+    held = {
+        unit
+        for unit in units
+        if any(lattice.holds(end, unit) and not lattice.holds(start, unit) for start, end in stages)
+    }
+    return not any(held.issuperset(pair) for pair in rules.units_apart)
+
+
+def keeps(rules: StageRules, lattice: Lattice, device: Ints, start: Ints, end: Ints) -> bool:
+    """Whether a chain of stages keeps all rules.
+
+    Parameters
+    ----------
+    device
+        Shape (P,): the device of each stage.
+    start, end
+        Shape (P,): its ideals.
+    """
+    for unit, own in rules.stages(len(device)).items():
+        if lattice.holds(int(start[own]), unit) or not lattice.holds(int(end[own]), unit):
+            return False
+    pairs = list(zip(start.tolist(), end.tolist(), strict=True))
+    return not rules.apart or all(
+        share_a_device(rules, lattice, [pairs[s] for s in np.flatnonzero(device == d)])
+        for d in np.unique(device)
+    )
+
+
+def _cost(counts: Floats, duration: Floats) -> Floats:
+    """Return what stages cost at prices, shape (R,); what is not priced may last for ever."""
+    return counts @ np.where(counts[:, None] > 0, duration, 0.0)

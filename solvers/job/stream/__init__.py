@@ -1,0 +1,1 @@
+"""Streams of microbatches: the best stages, replicas, degrees and configurations."""

@@ -1,1 +1,0 @@
-"""Searches for training plans: `auto` tells the strategy."""
