@@ -141,9 +141,7 @@ def test_every_program_of_every_problem_is_solved_as_by_highs(solver: str, case:
     for method, known in METHODS[problem.name].items():
         if "solver" in known.reads and method != "auto":
             both = [
-                stagecut.solve(
-                    workload, cluster, problem, method=method, solver=name, limits=limits
-                )
+                stagecut.solve(workload, cluster, problem, method=f"{method}:{name}", limits=limits)
                 for name in ("highs", solver)
             ]
             assert both[0].objective == pytest.approx(both[1].objective, rel=1e-6), method
@@ -198,4 +196,4 @@ def test_command_and_function_name_the_same_solvers() -> None:
     workload, cluster = random_case(1, max_nodes=4)
     for problem in (Throughput(), Latency()):
         with pytest.raises(InputError, match="knows no 'nonesuch'"):
-            stagecut.solve(workload, cluster, problem, method="milp", solver="nonesuch")
+            stagecut.solve(workload, cluster, problem, method="milp:nonesuch")
