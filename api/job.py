@@ -280,7 +280,7 @@ def solve_job(
     status = Status.OPTIMAL if plan.gap <= limits.gap * (1 + 1e-9) else Status.FEASIBLE
     return JobResult(
         plan, status, time.monotonic() - begin, tuple(candidates[:LISTED]), tuple(close[:LISTED]),
-        _usual(costs, search.best), programs=programs,
+        judge_usual(costs, search.best), programs=programs,
     )  # fmt: skip
 
 
@@ -339,8 +339,8 @@ def _candidates(costs: JobCosts, space: JobSpace, search: JobSearch) -> list[Job
     return found
 
 
-def _usual(costs: JobCosts, best: Layout) -> tuple[UsualChoice, ...]:
-    """Return what is usually done, judged by the same costs."""
+def judge_usual(costs: JobCosts, best: Layout) -> tuple[UsualChoice, ...]:
+    """Return what is usually done, judged by the same costs against a plan's layout."""
     table = costs.prices.calibration
     least = iteration_time(costs.model, best, costs.cluster, table).terms
     found = []
