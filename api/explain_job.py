@@ -132,7 +132,7 @@ def explain_job(plan: JobPlan, *, calibration: Calibration | None = None) -> Job
     limit = min(least, plan.job.memory_bytes or np.inf)
     return JobExplanation(
         plan, terms, {**vars(most), "free": limit - most.needed}, tuple(decisions),
-        judge_usual(costs, plan.layout), plan.certificate.points,
+        judge_usual(costs, plan.layout, costs.usual()), plan.certificate.points,
     )  # fmt: skip
 
 

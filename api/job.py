@@ -27,8 +27,8 @@ from ..instances.costs.measured import load_measurements, with_measurements
 from ..instances.costs.memory import peak_memory
 from ..instances.costs.models import model_description
 from ..instances.job.plan import CertificateRow, JobCertificate, JobPlan, costs_hash
-from ..instances.job.problem import TrainingJob
-from ..instances.job.usual_layouts import usual_layouts
+from ..instances.job.problem import TrainingJob, on_one_device
+from ..instances.job.usual_layouts import UsualLayout, usual_layouts
 from ..runtime.estimate import iteration_time, iteration_times
 from ..solvers import Limits
 from ..solvers.job.search import JobProgress, JobSearch, even_plan, search_job
@@ -181,6 +181,15 @@ class JobCosts:
         seconds[fits] = [time.seconds for time in iteration_times(chosen, self.prices)]
         return seconds
 
+    def usual(self) -> tuple[UsualLayout, ...]:
+        """Return what is usually done with such a job."""
+        limit = _limit(self.cluster, self.job)
+        return usual_layouts(self.model, self.cluster, self.job.template, limit)
+
+    def may_start(self, layout: Layout) -> bool:
+        """Whether a layout is a plan of the job: from what it asks, by what it leaves open."""
+        return on_one_device(layout) == self.job.template and self.job.allows(layout)
+
 
 def _limit(cluster: TrainingCluster, job: TrainingJob) -> float:
     least = min(nodes.accelerator.memory_bytes for nodes in cluster.nodes)
@@ -258,8 +267,10 @@ def solve_job(
     costs = job_costs(model, cluster, job, calibration=calibration, measured=measured)
     space = job_space(costs.model, costs.cluster, job)
     deadline = begin + (np.inf if limits.seconds is None else limits.seconds)
+    usual = costs.usual()
+    starts = [one.layout for one in usual if one.layout and costs.may_start(one.layout)]
     search = search_job(
-        space, costs.prices, costs.judge, gap=limits.gap, deadline=deadline,
+        space, costs.prices, costs.judge, starts, gap=limits.gap, deadline=deadline,
         on_progress=on_progress,
     )  # fmt: skip
     programs = (search.relaxed, search.solved)
@@ -280,7 +291,7 @@ def solve_job(
     status = Status.OPTIMAL if plan.gap <= limits.gap * (1 + 1e-9) else Status.FEASIBLE
     return JobResult(
         plan, status, time.monotonic() - begin, tuple(candidates[:LISTED]), tuple(close[:LISTED]),
-        judge_usual(costs, search.best), programs=programs,
+        judge_usual(costs, search.best, usual), programs=programs,
     )  # fmt: skip
 
 
@@ -339,13 +350,15 @@ def _candidates(costs: JobCosts, space: JobSpace, search: JobSearch) -> list[Job
     return found
 
 
-def judge_usual(costs: JobCosts, best: Layout) -> tuple[UsualChoice, ...]:
+def judge_usual(
+    costs: JobCosts, best: Layout, usual: Sequence[UsualLayout]
+) -> tuple[UsualChoice, ...]:
     """Return what is usually done, judged by the same costs against a plan's layout."""
     table = costs.prices.calibration
     least = iteration_time(costs.model, best, costs.cluster, table).terms
     found = []
     limit = _limit(costs.cluster, costs.job)
-    for one in usual_layouts(costs.model, costs.cluster, costs.job.template, limit):
+    for one in usual:
         if one.layout is None:
             found.append(UsualChoice(one.name, None, np.inf, one.reason))
             continue
