@@ -12,6 +12,7 @@ import pytest
 from stagecut.api.explain_job import diff_jobs, explain_job, simulate_job
 from stagecut.api.job import job_costs, solve_job
 from stagecut.api.job_front import front
+from stagecut.commands.job import print_difference, print_explanation, print_front
 from stagecut.instances import InputError
 from stagecut.instances.costs.calibration import calibration
 from stagecut.instances.costs.models import shipped_model
@@ -126,3 +127,14 @@ def test_fronts_of_nothing_are_refused(kind: str, gpus: tuple[int, ...], said: s
     """Numbers that are none, parts of nodes, and devices that are not known."""
     with pytest.raises(InputError, match=said):
         front(MODEL, kind, JOB, gpus)
+
+
+def test_what_is_printed_of_plans(capsys: pytest.CaptureFixture[str]) -> None:
+    """Decisions with what they are worth, fields that differ, and a row for each front point."""
+    one, two = plan_of(tensor=1), plan_of(tensor=2)
+    print_explanation(one)
+    print_difference(one, two)
+    print_front(front(MODEL, "h100", replace(JOB, memory_bytes=12e9), (1, 4), price=2.0))
+    said = " ".join(capsys.readouterr().out.split())
+    for words in ("decided otherwise", "microbatch", "tensor", "takes longer by", "front"):
+        assert words in said, words
