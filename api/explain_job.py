@@ -41,7 +41,7 @@ JUDGED = 48
 
 
 @dataclass(frozen=True)
-class Decision:
+class TurnedDecision:
     """A field of a plan's layout, and the best that is known where it is another.
 
     Parameters
@@ -89,7 +89,7 @@ class JobExplanation:
     plan: JobPlan
     terms: Mapping[str, float]
     memory: Mapping[str, float]
-    decisions: tuple[Decision, ...]
+    decisions: tuple[TurnedDecision, ...]
     usual: tuple[UsualChoice, ...]
     points: Mapping[str, int]
 
@@ -164,7 +164,7 @@ def _turned(
     table: Rates,
     bounds: Floats,
     terms: Mapping[str, float],
-) -> Decision:
+) -> TurnedDecision:
     """Return the best that is known at the points `other`, and their least bound."""
     points = np.flatnonzero(other)
     bound = float(bounds[points].min())
@@ -173,9 +173,11 @@ def _turned(
     plans = [even_plan(space, table, int(point)) for point in points]
     seconds = costs.judge(plans) if plans else np.array([np.inf])
     if not np.isfinite(seconds).any():
-        return Decision(name, None, np.inf, bound, {})
+        return TurnedDecision(name, None, np.inf, bound, {})
     best = plans[int(seconds.argmin())]
-    return Decision(name, best, float(seconds.min()), bound, _behind(_terms(costs, best), terms))
+    return TurnedDecision(
+        name, best, float(seconds.min()), bound, _behind(_terms(costs, best), terms)
+    )
 
 
 def _terms(costs: JobCosts, layout: Layout) -> dict[str, float]:
