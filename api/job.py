@@ -186,9 +186,16 @@ class JobCosts:
         limit = _limit(self.cluster, self.job)
         return usual_layouts(self.model, self.cluster, self.job.template, limit)
 
-    def may_start(self, layout: Layout) -> bool:
-        """Whether a layout is a plan of the job: from what it asks, by what it leaves open."""
-        return on_one_device(layout) == self.job.template and self.job.allows(layout)
+    def starts(self, usual: Sequence[UsualLayout]) -> list[Layout]:
+        """Return the usual layouts that are plans of the job."""
+        layouts = [one.layout for one in usual if one.layout is not None]
+        # The last stage predicts further tokens, by whichever number it is called.
+        layouts = [
+            replace(one, mtp_stage=-1) if one.mtp_stage == one.stages - 1 else one
+            for one in layouts
+        ]
+        own = [one for one in layouts if on_one_device(one) == self.job.template]
+        return [one for one in own if self.job.allows(one)]
 
 
 def _limit(cluster: TrainingCluster, job: TrainingJob) -> float:
@@ -268,7 +275,7 @@ def solve_job(
     space = job_space(costs.model, costs.cluster, job)
     deadline = begin + (np.inf if limits.seconds is None else limits.seconds)
     usual = costs.usual()
-    starts = [one.layout for one in usual if one.layout and costs.may_start(one.layout)]
+    starts = costs.starts(usual)
     search = search_job(
         space, costs.prices, costs.judge, starts, gap=limits.gap, deadline=deadline,
         on_progress=on_progress,

@@ -130,7 +130,7 @@ def planned(job: Job, seconds: float) -> JobSearch:
     costs = JobCosts(job.model, job.cluster, asked, job.prices())
     space = job_space(job.model, job.cluster, asked)
     deadline = time.monotonic() + seconds
-    starts = [one.layout for one in job.rivals if one.layout and costs.may_start(one.layout)]
+    starts = costs.starts(job.rivals)
     return search_job(
         space, costs.prices, costs.judge, starts, gap=1e-3, deadline=deadline
     )  # fmt: skip
