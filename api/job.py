@@ -27,8 +27,8 @@ from ..instances.costs.measured import load_measurements, with_measurements
 from ..instances.costs.memory import peak_memory
 from ..instances.costs.models import model_description
 from ..instances.job.plan import CertificateRow, JobCertificate, JobPlan, costs_hash
-from ..instances.job.problem import TrainingJob
-from ..instances.job.usual_layouts import usual_layouts
+from ..instances.job.problem import TrainingJob, on_one_device
+from ..instances.job.usual_layouts import UsualLayout, usual_layouts
 from ..runtime.estimate import iteration_time, iteration_times
 from ..solvers import Limits
 from ..solvers.job.search import JobProgress, JobSearch, even_plan, search_job
@@ -181,6 +181,22 @@ class JobCosts:
         seconds[fits] = [time.seconds for time in iteration_times(chosen, self.prices)]
         return seconds
 
+    def usual(self) -> tuple[UsualLayout, ...]:
+        """Return what is usually done with such a job."""
+        limit = _limit(self.cluster, self.job)
+        return usual_layouts(self.model, self.cluster, self.job.template, limit)
+
+    def starts(self, usual: Sequence[UsualLayout]) -> list[Layout]:
+        """Return the usual layouts that are plans of the job."""
+        layouts = [one.layout for one in usual if one.layout is not None]
+        # The last stage predicts further tokens, by whichever number it is called.
+        layouts = [
+            replace(one, mtp_stage=-1) if one.mtp_stage == one.stages - 1 else one
+            for one in layouts
+        ]
+        own = [one for one in layouts if on_one_device(one) == self.job.template]
+        return [one for one in own if self.job.allows(one)]
+
 
 def _limit(cluster: TrainingCluster, job: TrainingJob) -> float:
     least = min(nodes.accelerator.memory_bytes for nodes in cluster.nodes)
@@ -258,8 +274,10 @@ def solve_job(
     costs = job_costs(model, cluster, job, calibration=calibration, measured=measured)
     space = job_space(costs.model, costs.cluster, job)
     deadline = begin + (np.inf if limits.seconds is None else limits.seconds)
+    usual = costs.usual()
+    starts = costs.starts(usual)
     search = search_job(
-        space, costs.prices, costs.judge, gap=limits.gap, deadline=deadline,
+        space, costs.prices, costs.judge, starts, gap=limits.gap, deadline=deadline,
         on_progress=on_progress,
     )  # fmt: skip
     programs = (search.relaxed, search.solved)
@@ -280,7 +298,7 @@ def solve_job(
     status = Status.OPTIMAL if plan.gap <= limits.gap * (1 + 1e-9) else Status.FEASIBLE
     return JobResult(
         plan, status, time.monotonic() - begin, tuple(candidates[:LISTED]), tuple(close[:LISTED]),
-        _usual(costs, search.best), programs=programs,
+        judge_usual(costs, search.best, usual), programs=programs,
     )  # fmt: skip
 
 
@@ -339,13 +357,15 @@ def _candidates(costs: JobCosts, space: JobSpace, search: JobSearch) -> list[Job
     return found
 
 
-def _usual(costs: JobCosts, best: Layout) -> tuple[UsualChoice, ...]:
-    """Return what is usually done, judged by the same costs."""
+def judge_usual(
+    costs: JobCosts, best: Layout, usual: Sequence[UsualLayout]
+) -> tuple[UsualChoice, ...]:
+    """Return what is usually done, judged by the same costs against a plan's layout."""
     table = costs.prices.calibration
     least = iteration_time(costs.model, best, costs.cluster, table).terms
     found = []
     limit = _limit(costs.cluster, costs.job)
-    for one in usual_layouts(costs.model, costs.cluster, costs.job.template, limit):
+    for one in usual:
         if one.layout is None:
             found.append(UsualChoice(one.name, None, np.inf, one.reason))
             continue

@@ -16,7 +16,7 @@ import argparse
 import csv
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from job_sweeps import in_short, provenance
@@ -28,10 +28,10 @@ from stagecut.instances.costs.clusters import training_cluster
 from stagecut.instances.costs.description import ModelDescription
 from stagecut.instances.costs.hardware import TrainingCluster
 from stagecut.instances.costs.layers import LayerPrices
-from stagecut.instances.costs.layout import JobSchedule, Layout
+from stagecut.instances.costs.layout import Layout
 from stagecut.instances.costs.memory import peak_memory
 from stagecut.instances.costs.models import shipped_model
-from stagecut.instances.job.problem import TrainingJob
+from stagecut.instances.job.problem import TrainingJob, on_one_device
 from stagecut.instances.job.recipes import published_recipes
 from stagecut.instances.job.usual_layouts import UsualLayout, usual_layouts
 from stagecut.runtime.estimate import iteration_times
@@ -71,12 +71,9 @@ class SameJob(TrainingJob):
     @property
     def template(self) -> Layout:
         """The layout on one device."""
-        return replace(
-            self.base, tensor=1, sequence_parallel=False, context=1, pipeline=1, chunks=1, data=1,
-            expert=1, expert_tensor=1, zero=0, shard_group=0, microbatch=1, stage_layers=(),
-            schedule=JobSchedule.ONE_F_ONE_B, recompute=frozenset(), recompute_layers=None,
-            mtp_stage=-1, offload_activations=0.0, offload_weights=0.0, offload_optimizer=0.0,
-        )  # fmt: skip
+        one = replace(self.base, shard_group=0, mtp_stage=-1)
+        hosts = dict.fromkeys(("offload_activations", "offload_weights", "offload_optimizer"), 0.0)
+        return on_one_device(replace(one, **hosts))
 
 
 @dataclass(frozen=True)
@@ -133,7 +130,20 @@ def planned(job: Job, seconds: float) -> JobSearch:
     costs = JobCosts(job.model, job.cluster, asked, job.prices())
     space = job_space(job.model, job.cluster, asked)
     deadline = time.monotonic() + seconds
-    return search_job(space, costs.prices, costs.judge, gap=1e-3, deadline=deadline)
+    starts = costs.starts(job.rivals)
+    return search_job(
+        space, costs.prices, costs.judge, starts, gap=1e-3, deadline=deadline
+    )  # fmt: skip
+
+
+def outside(job: Job, layout: Layout) -> list[str]:
+    """Return the fields in which a rival lies outside of what the planner was asked."""
+    base = job.base
+    asked = SameJob(global_batch=base.global_batch, sequence=base.sequence, base=base)
+    own = replace(on_one_device(layout), mtp_stage=asked.template.mtp_stage)
+    names = [one.name for one in fields(Layout)]
+    found = [name for name in names if getattr(own, name) != getattr(asked.template, name)]
+    return found + ["degrees"] * (not asked.allows(layout))
 
 
 def rows_of(job: Job, limit: float) -> list[dict[str, object]]:
@@ -145,7 +155,8 @@ def rows_of(job: Job, limit: float) -> list[dict[str, object]]:
     rows = []
     for rival in (plan, *job.rivals):
         row: dict[str, object] = {"job": job.name, "rival": rival.name, "layout": ""}
-        row |= dict.fromkeys(("seconds", "behind", "measured_s", "needed_gib", "fits"), "")
+        columns = ("seconds", "behind", "measured_s", "needed_gib", "fits", "outside")
+        row |= dict.fromkeys(columns, "")
         if rival.layout is not None:
             needed = peak_memory(job.model, rival.layout).needed
             seconds = iteration_times([rival.layout], prices)[0].seconds
@@ -157,6 +168,7 @@ def rows_of(job: Job, limit: float) -> list[dict[str, object]]:
                 "measured_s": f"{job.measured:.4g}" if published else "",
                 "needed_gib": f"{needed / 2**30:.1f}",
                 "fits": int(needed <= job.cluster.accelerator.memory_bytes),
+                "outside": " ".join(outside(job, rival.layout)),
             }
         own = rival.name == PLANNED
         row |= {"bound": f"{found.least_bound:.4g}" if own else ""}

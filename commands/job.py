@@ -22,6 +22,8 @@ from .common.console import (
 
 if TYPE_CHECKING:
     from ..api.job import JobCandidate, JobResult
+    from ..api.job_front import JobFront
+    from ..instances.job.plan import JobPlan
     from .common.pose import Asked
 
 #: Exit codes by how a search ended.
@@ -251,6 +253,68 @@ def print_result(found: JobResult) -> None:
             highlight=False,
             soft_wrap=True,
         )
+
+
+def print_explanation(plan: JobPlan) -> None:
+    """Print what each decision of a plan is worth, and what is usually done."""
+    from ..api.explain_job import explain_job
+    from ..api.job import describe
+    from ..instances.costs.terms import TIME_TERMS
+
+    why = explain_job(plan)
+    OUT.print(f"plan: {describe(plan.layout)}", highlight=False, soft_wrap=True)
+    table = new_table(
+        "decided otherwise", "decision", ("best known", "s", "slower", "at least", "most by")
+    )
+    for one in why.decisions:
+        if one.layout is None:
+            table.add_row(one.field, "nothing fits", "", "", "", "")
+            continue
+        most = next(iter(one.behind), None)
+        table.add_row(
+            one.field,
+            describe(one.layout),
+            f"{one.seconds:.4g}",
+            show_percent(one.seconds / plan.seconds - 1, signed=True),
+            show_percent(max(0.0, one.bound / plan.seconds - 1)),
+            "" if most is None else TIME_TERMS[most],
+        )
+    OUT.print(table)
+    OUT.print(f"free memory: {show_bytes(why.memory['free'])}", highlight=False)
+
+
+def print_difference(one: JobPlan, two: JobPlan) -> None:
+    """Print what tells two plans apart: fields, seconds and bytes by term."""
+    from ..api.explain_job import diff_jobs
+    from ..instances.costs.terms import TIME_TERMS
+
+    found = diff_jobs(one, two)
+    table = new_table("differences", "", ("first", "second"))
+    for name, pair in {**found.asked, **found.layout}.items():
+        table.add_row(name, *(str(to_plain(value)) for value in pair))
+    table.add_row("s per iteration", *(f"{seconds:.4g}" for seconds in found.seconds))
+    OUT.print(table)
+    terms = new_table("the second takes longer by", "term", ("s",))
+    for name, seconds in found.terms.items():
+        terms.add_row(TIME_TERMS[name], f"{seconds:+.4g}")
+    OUT.print(terms)
+
+
+def print_front(found: JobFront) -> None:
+    """Print the best plans by number of devices."""
+    from ..api.job import describe
+
+    table = new_table(
+        "front", "devices", ("layout", "s", "at least", "tokens/s", "price per million tokens")
+    )
+    for one in found.points:
+        if one.layout is None:
+            table.add_row(str(one.gpus), one.reason, "", "", "", "")
+            continue
+        price = "" if one.price is None else f"{one.price:.4g}"
+        row = (f"{one.seconds:.4g}", f"{one.bound:.4g}", f"{one.tokens_per_s:,.0f}", price)
+        table.add_row(str(one.gpus), describe(one.layout), *row)
+    OUT.print(table)
 
 
 #: What reasons of a certificate are called in a sentence.

@@ -117,8 +117,9 @@ def state_bytes(space: JobSpace, points: Ints) -> StateBytes:
 def _degrees(space: JobSpace, points: Ints) -> tuple[Ints, ...]:
     """Return t, c, e and e_t of points."""
     names = ("tensor", "context", "expert", "expert_tensor")
-    table = np.array([[getattr(one, name) for name in names] for one in space.settings])
-    return tuple(table[space.setting[points]].T)
+    used, place = np.unique(space.setting[points], return_inverse=True)
+    table = np.array([[getattr(space.settings[i], name) for name in names] for i in used])
+    return tuple(table[place.ravel()].T)
 
 
 def memory_rows(space: JobSpace, rates: Rates, point: int) -> MemoryRows:

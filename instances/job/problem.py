@@ -8,7 +8,7 @@ recomputation. A launcher narrows what may be chosen to what it can run.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..common.choices import OrText
 from ..common.errors import InputError, quote
@@ -27,6 +27,7 @@ _MODES = (
     frozenset({Recompute.LAYERNORM, Recompute.MOE_ACTIVATION}),
     frozenset({Recompute.LAYERNORM, Recompute.MOE_ACTIVATION, Recompute.MLA_UP_PROJECTION}),
     frozenset({Recompute.MOE}),
+    frozenset({Recompute.MLA_UP_PROJECTION, Recompute.MLP}),
 )
 #: How keys and values are exchanged unless the job says otherwise: the first that a launcher has.
 _CONTEXT = (ContextKind.RING, ContextKind.ALL_GATHER, ContextKind.ALL_TO_ALL)
@@ -180,6 +181,15 @@ class TrainingJob:
         if self.recompute is not None:
             return self.recompute
         return tuple(mode for mode in _MODES if mode <= self.settings.recompute)
+
+
+def on_one_device(layout: Layout) -> Layout:
+    """Return what a layout has apart from its degrees, schedule, recomputation and stages."""
+    return replace(
+        layout, tensor=1, sequence_parallel=False, context=1, pipeline=1, chunks=1, data=1,
+        expert=1, expert_tensor=1, zero=0, microbatch=1, schedule=JobSchedule.ONE_F_ONE_B,
+        recompute=frozenset(), recompute_layers=None, stage_layers=(),
+    )  # fmt: skip
 
 
 #: Fields of a layout that a job may leave open.

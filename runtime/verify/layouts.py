@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from ...instances import InputError, VerificationError
 from ...instances.costs.calibration import Calibration, calibration
-from ...instances.costs.layout import Layout, check_layout
+from ...instances.costs.layout import check_layout
 from ...instances.costs.memory import rank_memory
 from ...instances.job.plan import JobPlan, costs_hash
+from ...instances.job.problem import on_one_device
 from ..estimate import iteration_time
 
 #: Relative difference up to which claimed and computed seconds count as the same.
@@ -72,12 +72,7 @@ def _check_asked(plan: JobPlan) -> None:
             )
     if not job.allows(layout):
         raise VerificationError("layout: the job does not allow it: a degree, schedule or module")
-    free = replace(
-        layout, tensor=1, sequence_parallel=False, context=1, pipeline=1, chunks=1, data=1,
-        expert=1, expert_tensor=1, zero=0, microbatch=1, schedule=Layout.schedule,
-        recompute=frozenset(), recompute_layers=None, stage_layers=(),
-    )  # fmt: skip
-    if free != template:
+    if on_one_device(layout) != template:
         raise VerificationError("layout: it changes what the job leaves at its default")
 
 

@@ -138,6 +138,7 @@ def search_job(
     space: JobSpace,
     prices: LayerPrices,
     judge: Judge,
+    starts: Sequence[Layout] = (),
     *,
     gap: float,
     deadline: float,
@@ -149,6 +150,8 @@ def search_job(
     ----------
     judge
         Seconds of plans, infinite where one does not fit.
+    starts
+        Plans that are known, such as what is usually done.
     gap
         Relative.
     deadline
@@ -161,6 +164,8 @@ def search_job(
     first = first_bounds(space, table, prices)
     search.bound = first.seconds.copy()
     search.reason = [Reason.CAPACITY if not fits else Reason.WORK for fits in first.fits]
+    if starts:
+        search.consider(starts)
     _first_plans(search, table, first)
     _best_first(search, table, first)
     search.say()
@@ -169,6 +174,7 @@ def search_job(
 
 def _first_plans(search: JobSearch, table: Rates, first: FirstBounds) -> None:
     """Judge plans with even stages at the most promising points."""
+    space = search.space
     order = np.argsort(first.seconds, kind="stable")
     order = order[np.isfinite(first.seconds[order])]
     for start in range(0, FIRST_PLANS, AT_ONCE):
@@ -176,10 +182,10 @@ def _first_plans(search: JobSearch, table: Rates, first: FirstBounds) -> None:
         points = points[first.seconds[points] < search.seconds]
         if not len(points) or search.stopped:
             return
-        search.consider([even_plan(search.space, table, int(point)) for point in points])
+        search.consider([even_plan(space, table, int(point)) for point in points])
     while not np.isfinite(search.seconds) and len(order) > FIRST_PLANS and not search.stopped:
         order = order[AT_ONCE:]
-        search.consider([even_plan(search.space, table, int(p)) for p in order[:AT_ONCE]])
+        search.consider([even_plan(space, table, int(p)) for p in order[:AT_ONCE]])
 
 
 def even_plan(space: JobSpace, table: Rates, point: int) -> Layout:

@@ -129,7 +129,7 @@ def test_plans_that_do_not_fit_are_refused() -> None:
     assert tight.layout != best.layout
     assert tight.seconds > best.seconds
     verify_job_plan(tight)
-    with pytest.raises(VerificationError, match=r"memory: pipeline rank . needs"):
+    with pytest.raises(VerificationError, match=r"memory: pipeline rank \d needs"):
         verify_job_plan(replace(tight, layout=best.layout, seconds=best.seconds))
 
 
@@ -202,16 +202,15 @@ def test_several_kinds_of_nodes_are_refused() -> None:
 
 
 def test_sequences_that_only_some_degrees_divide() -> None:
-    """Of 4,100 tokens four tensor-parallel ranks take a part each, and eight do not."""
-    job = TrainingJob(global_batch=2, sequence=4100, context=1, microbatch=1)
-    model = shipped_model("llama3-8b")
-    model = replace(model, blocks=model.blocks[:2])
+    """Two tensor-parallel ranks take a share of each of four parts of 4,104 tokens, four cannot."""
+    job = TrainingJob(global_batch=2, sequence=4104, context=2, microbatch=1, pipeline=1)
+    model = small(2, "llama3.2-1b")
     with pytest.raises(InputError, match="no layout of 8"):
-        solve_job(model, "h100:8", replace(job, tensor=8))
-    found = solve_job(model, "h100:8", replace(job, tensor=(4, 8)))
+        solve_job(model, "h100:8", replace(job, tensor=4))
+    found = solve_job(model, "h100:8", replace(job, tensor=(2, 4)))
     assert found.plan is not None
-    assert found.plan.layout.tensor == 4
-    assert all(row.tensor == 4 for row in found.plan.certificate.rows)
+    assert found.plan.layout.tensor == 2
+    assert all(row.tensor == 2 for row in found.plan.certificate.rows)
     check_job_bound(found.plan)
 
 
@@ -242,8 +241,9 @@ def test_a_deadline_leaves_a_true_bound() -> None:
     search = search_job(space, costs.prices, costs.judge, gap=0.0, deadline=late)
     assert 0.5 * best.seconds < search.least_bound <= best.seconds * (1 + 1e-9)
     found = solve_job(small(), "h100:2", job, limits=Limits(seconds=1e-9, gap=0.0))
-    assert found.plan is None
-    assert found.status is Status.NO_SOLUTION
+    assert found.plan is not None, "what is usually done is known without a search"
+    assert found.status is Status.FEASIBLE
+    assert found.plan.bound <= best.seconds * (1 + 1e-9) <= found.plan.seconds * (1 + 2e-9)
 
 
 def test_one_device() -> None:

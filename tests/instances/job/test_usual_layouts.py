@@ -158,7 +158,9 @@ def test_the_rivals_of_a_published_job_are_priced_alike(monkeypatch):
         monkeypatch.delitem(sys.modules, name, raising=False)
     program = importlib.import_module("job_rivals")
     (job,) = program.jobs("llama3-8b, h100:8x1, fp8")
-    rows = program.rows_of(job)
+    planned, *rows = program.rows_of(job, 20.0)
+    assert planned["rival"] == program.PLANNED
+    assert all(float(row["behind"]) >= 0 for row in rows if row["fits"] and not row["outside"])
     assert rows[0]["rival"] == program.PUBLISHED
     assert [bool(row["measured_s"]) for row in rows] == [True] + [False] * (len(rows) - 1)
     assert float(rows[0]["seconds"]) == pytest.approx(float(rows[0]["measured_s"]), rel=0.1)

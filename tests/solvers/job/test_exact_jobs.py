@@ -92,7 +92,7 @@ def test_odd_jobs(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [33, 95, 111])
 def test_experts_that_tensor_ranks_hold_whole(seed: int) -> None:
-    """Nothing is replicated but experts, whose copies ZeRO divides: they count."""
+    """Nothing has replicas but experts, whose copies ZeRO divides."""
     check(seed, odd_job)
 
 

@@ -1,0 +1,308 @@
+"""What a training job's plan is made of: each decision against its alternatives, and two plans.
+
+A plan wins because of every decision in it, so each is turned around alone: the best layout that is
+known with another tensor degree, another ZeRO stage, and so on, and a bound for all of those. Plans
+are compared by the terms of their seconds and of their fullest rank's bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from ..formulations.job.bounds import first_bounds
+from ..formulations.job.rates import Rates, rates
+from ..formulations.job.space import JobSpace, job_space
+from ..instances.common.arrays import Bools, Floats
+from ..instances.costs.calibration import Calibration
+from ..instances.costs.layout import Layout
+from ..instances.costs.memory import RankStages, peak_memory, stage_kept
+from ..instances.costs.stages import message_time, stage_times
+from ..instances.job.plan import JobPlan
+from ..instances.model.network.links import Link
+from ..runtime.estimate import iteration_time
+from ..runtime.simulate.network import point_to_point
+from ..runtime.simulate.result import Simulation
+from ..runtime.simulate.simulator import simulate_stages
+from ..runtime.simulate.stages import chain
+from ..solvers.job.search import even_plan
+from .job import JobCosts, UsualChoice, job_costs, judge_usual
+
+#: Fields of a layout that are decisions of their own.
+DECISIONS = (
+    "tensor", "context", "pipeline", "chunks", "data", "expert", "zero", "microbatch", "schedule",
+    "recompute",
+)  # fmt: skip
+#: Points with another decision that are judged, those of the least bounds.
+JUDGED = 48
+
+
+@dataclass(frozen=True)
+class TurnedDecision:
+    """A field of a plan's layout, and the best that is known where it is another.
+
+    Parameters
+    ----------
+    field
+        Of `Layout`.
+    layout
+        The best layout that was found with another value; None if none fits.
+    seconds
+        Of its iteration; infinite if there is none.
+    bound
+        No layout of the declared space in which the field is another takes fewer seconds.
+    behind
+        Seconds by term that it takes longer than the plan, the largest first; negative where it
+        takes less.
+    """
+
+    field: str
+    layout: Layout | None
+    seconds: float
+    bound: float
+    behind: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class JobExplanation:
+    """Why a plan is as it is.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    terms
+        Seconds of its iteration by term.
+    memory
+        Bytes of its fullest rank by term, and what is free.
+    decisions
+        By what they are worth: what costs least to decide otherwise is first.
+    usual
+        What is usually done.
+    points
+        Outer points of the space by the reason for which none is better.
+    """
+
+    plan: JobPlan
+    terms: Mapping[str, float]
+    memory: Mapping[str, float]
+    decisions: tuple[TurnedDecision, ...]
+    usual: tuple[UsualChoice, ...]
+    points: Mapping[str, int]
+
+
+def explain_job(plan: JobPlan, *, calibration: Calibration | None = None) -> JobExplanation:
+    """Return why a plan is as it is: terms, and each decision turned around alone.
+
+    Parameters
+    ----------
+    plan
+        Of a training job.
+    calibration
+        Efficiencies that it was made with; default: the shipped ones.
+
+    Examples
+    --------
+    >>> from stagecut.api.job import solve_job
+    >>> from stagecut.instances.job.problem import TrainingJob
+    >>> found = solve_job("llama3.2-1b", "h100:8", TrainingJob(global_batch=64, sequence=4096))
+    >>> why = explain_job(found.plan)
+    >>> all(one.bound <= one.seconds for one in why.decisions)
+    True
+    """
+    costs = job_costs(plan.model, plan.cluster, plan.job, calibration=calibration)
+    space = job_space(costs.model, costs.cluster, plan.job)
+    table = rates(space, costs.prices)
+    bounds = first_bounds(space, table, costs.prices).seconds
+    terms = _terms(costs, plan.layout)
+    columns = _columns(space)
+    decisions = []
+    for name in DECISIONS:
+        other = columns[name] != _value(plan.layout, name, space)
+        if name in ("schedule", "chunks"):  # of one rank there is none
+            other &= (space.pipeline > 1) & (plan.layout.pipeline > 1)
+        if other.any():
+            decisions.append(_turned(name, other, costs, space, table, bounds, terms))
+    decisions.sort(key=lambda one: (one.seconds, one.bound))
+    most = peak_memory(plan.model, plan.layout)
+    least = min(nodes.accelerator.memory_bytes for nodes in plan.cluster.nodes)
+    limit = min(least, plan.job.memory_bytes or np.inf)
+    return JobExplanation(
+        plan, terms, {**vars(most), "free": limit - most.needed}, tuple(decisions),
+        judge_usual(costs, plan.layout, costs.usual()), plan.certificate.points,
+    )  # fmt: skip
+
+
+def _value(layout: Layout, name: str, space: JobSpace) -> object:
+    """Return a decision; of recomputation which modules, empty if layers of a stage count."""
+    if name == "recompute":
+        by_layer = space.job.counts_layers(layout.recompute)
+        return "" if by_layer else " ".join(sorted(layout.recompute))
+    return str(layout.schedule) if name == "schedule" else getattr(layout, name)
+
+
+def _columns(space: JobSpace) -> dict[str, Any]:
+    """Return the decisions at all points, each of shape (points,)."""
+    found = {
+        name: np.array([_value(one, name, space) for one in space.settings])[space.setting]
+        for name in ("tensor", "context", "expert", "microbatch", "recompute")
+    }
+    for name in ("pipeline", "chunks", "data", "zero"):
+        found[name] = getattr(space, name)
+    found["schedule"] = np.array([str(one) for one in space.schedules])[space.schedule]
+    return found
+
+
+def _turned(
+    name: str,
+    other: Bools,
+    costs: JobCosts,
+    space: JobSpace,
+    table: Rates,
+    bounds: Floats,
+    terms: Mapping[str, float],
+) -> TurnedDecision:
+    """Return the best that is known at the points `other`, and their least bound."""
+    points = np.flatnonzero(other)
+    bound = float(bounds[points].min())
+    points = points[np.isfinite(bounds[points])]
+    points = points[np.argsort(bounds[points], kind="stable")][:JUDGED]
+    plans = [even_plan(space, table, int(point)) for point in points]
+    seconds = costs.judge(plans) if plans else np.array([np.inf])
+    if not np.isfinite(seconds).any():
+        return TurnedDecision(name, None, np.inf, bound, {})
+    best = plans[int(seconds.argmin())]
+    return TurnedDecision(
+        name, best, float(seconds.min()), bound, _behind(_terms(costs, best), terms)
+    )
+
+
+def _terms(costs: JobCosts, layout: Layout) -> dict[str, float]:
+    table = costs.prices.calibration
+    return iteration_time(costs.model, layout, costs.cluster, table).terms
+
+
+def _behind(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    """Return by how much each term of `one` is longer than of `other`, the largest first."""
+    found = {name: one[name] - other[name] for name in one if one[name] != other[name]}
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+@dataclass(frozen=True)
+class JobDifference:
+    """What tells two plans of training jobs apart.
+
+    Parameters
+    ----------
+    asked
+        Fields of model, cluster and job that differ, as both have them.
+    layout
+        Fields of the layout that differ, as both have them.
+    seconds
+        Of an iteration of each.
+    terms
+        Seconds by term that the second takes longer, the largest first.
+    memory
+        Bytes by term that the second's fullest rank takes more, the largest first.
+    """
+
+    asked: Mapping[str, tuple[object, object]]
+    layout: Mapping[str, tuple[object, object]]
+    seconds: tuple[float, float]
+    terms: Mapping[str, float]
+    memory: Mapping[str, float]
+
+
+def diff_jobs(one: JobPlan, two: JobPlan) -> JobDifference:
+    """Return what tells two plans apart: what was asked, layouts, seconds and bytes by term.
+
+    Examples
+    --------
+    >>> from stagecut.api.job import solve_job
+    >>> from stagecut.instances.job.problem import TrainingJob
+    >>> job = TrainingJob(global_batch=64, sequence=4096, tensor=1)
+    >>> wide = TrainingJob(global_batch=64, sequence=4096, tensor=2)
+    >>> plans = [solve_job("llama3.2-1b", "h100:8", one).plan for one in (job, wide)]
+    >>> diff_jobs(*plans).layout["tensor"]
+    (1, 2)
+    """
+    asked: dict[str, tuple[object, object]] = {}
+    if one.model != two.model:
+        asked["model"] = (one.model.name, two.model.name)
+    if one.cluster != two.cluster:
+        asked["cluster"] = (
+            f"{one.cluster.devices} {one.cluster.accelerator.name}",
+            f"{two.cluster.devices} {two.cluster.accelerator.name}",
+        )
+    asked |= _fields(one.job, two.job)
+    terms = [_terms(job_costs(p.model, p.cluster, p.job), p.layout) for p in (one, two)]
+    memory = [vars(peak_memory(plan.model, plan.layout)) for plan in (one, two)]
+    return JobDifference(
+        asked,
+        _fields(one.layout, two.layout),
+        (one.seconds, two.seconds),
+        _behind(terms[1], terms[0]),
+        _behind(memory[1], memory[0]),
+    )
+
+
+def _fields(one: object, two: object) -> dict[str, tuple[object, object]]:
+    """Return the fields of two dataclasses of one type that differ."""
+    names = [field.name for field in fields(one)]  # type: ignore[arg-type]
+    pairs = {name: (getattr(one, name), getattr(two, name)) for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def simulate_job(plan: JobPlan, *, calibration: Calibration | None = None) -> Simulation:
+    """Return what every pipeline rank does over time, and the bytes that it holds.
+
+    Parameters
+    ----------
+    plan
+        Of a training job.
+    calibration
+        Efficiencies that it was made with; default: the shipped ones.
+
+    Returns
+    -------
+    Simulation
+        In seconds: the schedule alone, without what follows it of the traffic between replicas and
+        the optimizer's step. Of schedules that split backward passes every stage splits them in
+        the same parts, those of their sum.
+
+    Examples
+    --------
+    >>> from stagecut.api.job import solve_job
+    >>> from stagecut.instances.job.problem import TrainingJob
+    >>> job = TrainingJob(global_batch=16, sequence=4096, pipeline=2)
+    >>> found = solve_job("llama3.2-1b", "h100:8", job)
+    >>> simulate_job(found.plan).makespan < found.plan.seconds
+    True
+    """
+    layout, model = plan.layout, plan.model
+    prices = job_costs(model, plan.cluster, plan.job, calibration=calibration).prices
+    stages = stage_times(layout, prices)
+    divided = RankStages.of(model, layout)
+    weight = sum(one.weights for one in stages) / sum(one.backward for one in stages)
+    recipe = layout.recipe
+    per = recipe.weight_bytes + recipe.gradient_bytes
+    per += (recipe.master_bytes + recipe.moment_bytes) / layout.shards
+    graph = chain(
+        [one.forward for one in stages],
+        [one.backward for one in stages],
+        device=[stage % layout.pipeline for stage in range(layout.stages)],
+        payload_bytes=[1.0] * (layout.stages - 1),
+        weight_bytes=[per * (one.dense + one.routed) for one in stages],
+        activation_bytes=[
+            stage_kept(model, layout, stage, divided) for stage in range(layout.stages)
+        ],
+        weight_share=weight,
+        batch=layout.microbatches,
+    )
+    graph = replace(graph, time_unit="s")
+    network = point_to_point(layout.pipeline, Link(message_time(layout, prices), 1e30))
+    schedule = layout.schedule.value if layout.pipeline > 1 else "gpipe"
+    return simulate_stages(graph, schedule, layout.microbatches, network=network)

@@ -1,0 +1,166 @@
+"""The front of a training job over numbers of devices: seconds, tokens, and what tokens cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..instances import InputError
+from ..instances.costs.description import ModelDescription
+from ..instances.costs.layout import Layout
+from ..instances.costs.models import model_description
+from ..instances.job.problem import TrainingJob
+from ..solvers import Limits
+from .job import solve_job
+
+#: Numbers of devices, where none are given: those of 1 to 64 nodes of eight.
+GPUS = (8, 16, 32, 64, 128, 256, 512)
+#: Limits of each of the searches, where none are given.
+FRONT_LIMITS = Limits(seconds=20.0, gap=5e-3)
+
+
+@dataclass(frozen=True)
+class FrontPoint:
+    """The best plan on so many devices.
+
+    Parameters
+    ----------
+    gpus
+        Devices.
+    layout
+        Of the plan; None if there is none.
+    seconds, bound
+        Of an iteration, and that no plan takes less.
+    tokens_per_s
+        Of all devices together.
+    price
+        Of a million tokens, in the currency of the price that was given; None without one.
+    reason
+        Why there is no plan.
+    """
+
+    gpus: int
+    layout: Layout | None
+    seconds: float
+    bound: float
+    tokens_per_s: float
+    price: float | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class JobFront:
+    """The best plans of a job by number of devices.
+
+    Parameters
+    ----------
+    points
+        In rising order of devices.
+
+    Examples
+    --------
+    >>> job = TrainingJob(global_batch=64, sequence=4096, pipeline=1, context=1)
+    >>> found = front("llama3.2-1b", "h100", job, (4, 8), price=2.5)
+    >>> found.fewest.gpus, found.fewest_for(1e9), found.points[1].price > found.points[0].price
+    (4, None, True)
+    """
+
+    points: tuple[FrontPoint, ...]
+
+    @property
+    def fewest(self) -> FrontPoint | None:
+        """With the fewest devices of those that a plan was found for; None if there are none."""
+        return next((one for one in self.points if one.layout is not None), None)
+
+    def fewest_for(self, tokens_per_s: float) -> FrontPoint | None:
+        """With the fewest devices that reach a rate together; None if none do."""
+        return next((one for one in self.points if one.tokens_per_s >= tokens_per_s), None)
+
+    @property
+    def undominated(self) -> tuple[FrontPoint, ...]:
+        """Points than which none with fewer devices, or as many, is as fast."""
+        found: list[FrontPoint] = []
+        for one in self.points:
+            if one.layout is not None and (not found or one.seconds < found[-1].seconds):
+                found.append(one)
+        return tuple(found)
+
+
+def front(
+    model: str | Path | ModelDescription,
+    kind: str,
+    job: TrainingJob,
+    gpus: Sequence[int] = GPUS,
+    *,
+    price: float | None = None,
+    limits: Limits | None = None,
+) -> JobFront:
+    """Plan a job on several numbers of devices of one kind.
+
+    Parameters
+    ----------
+    model
+        As of `solve_job`.
+    kind
+        Of devices, with those of a node if they are not the usual number, and the network's
+        options: ``h100``, ``a100:4``, ``h100:8,network=25GB/s``.
+    job
+        The same for all; its batch is of all devices together.
+    gpus
+        Numbers of devices.
+    price
+        Of a device for an hour.
+    limits
+        Of each of the searches; default: `FRONT_LIMITS`.
+
+    Raises
+    ------
+    InputError
+        If model or devices are not known, or a number or the price is below 1 or 0.
+    """
+    if not gpus or min(gpus) < 1:
+        raise InputError(f"gpus: {', '.join(map(str, gpus))}; give numbers of at least 1")
+    if price is not None and not 0 <= price < float("inf"):
+        raise InputError(f"price: {price:g} per device and hour; it must be 0 or above")
+    if not isinstance(model, ModelDescription):
+        model = model_description(model)
+    return JobFront(
+        tuple(
+            _point(model, _cluster(kind, number), job, number, price, limits)
+            for number in sorted(set(gpus))
+        )
+    )
+
+
+def _cluster(kind: str, devices: int) -> str:
+    """Return so many devices of a kind as `training_cluster` takes them."""
+    name, comma, options = kind.partition(",")
+    device, colon, per_node = name.partition(":")
+    if not colon:
+        return f"{device}:{devices}{comma}{options}"
+    if not per_node.isdigit() or int(per_node) < 1:
+        raise InputError(f"cluster {kind!r}: write NAME or NAME:PER_NODE; gpus are their number")
+    each = int(per_node)
+    if devices > each and devices % each:
+        raise InputError(f"gpus: {devices} are no whole number of nodes of {each}")
+    nodes = max(1, devices // each)
+    return f"{device}:{min(devices, each)}x{nodes}{comma}{options}"
+
+
+def _point(
+    model: ModelDescription,
+    cluster: str,
+    job: TrainingJob,
+    gpus: int,
+    price: float | None,
+    limits: Limits | None,
+) -> FrontPoint:
+    """Return the best plan on one cluster."""
+    found = solve_job(model, cluster, job, limits=limits or FRONT_LIMITS)
+    if found.plan is None:
+        return FrontPoint(gpus, None, float("inf"), float("inf"), 0.0, None, found.reason)
+    plan = found.plan
+    rate = plan.tokens_per_s * gpus
+    cost = None if price is None else price * gpus / 3600 / rate * 1e6
+    return FrontPoint(gpus, plan.layout, plan.seconds, plan.bound, rate, cost)

@@ -1,0 +1,140 @@
+"""What a training job's plan can be asked: why, what another differs in, when ranks do what."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stagecut.api.explain_job import diff_jobs, explain_job, simulate_job
+from stagecut.api.job import job_costs, solve_job
+from stagecut.api.job_front import front
+from stagecut.commands.job import print_difference, print_explanation, print_front
+from stagecut.instances import InputError
+from stagecut.instances.costs.calibration import calibration
+from stagecut.instances.costs.models import shipped_model
+from stagecut.instances.job.plan import JobPlan
+from stagecut.instances.job.problem import TrainingJob
+from stagecut.runtime.estimate import iteration_time
+
+BASE = shipped_model("llama3.2-1b")
+MODEL = replace(BASE, name="small", blocks=BASE.blocks[:8])
+JOB = TrainingJob(global_batch=16, sequence=2048)
+
+
+@cache
+def plan_of(**fixed: Any) -> JobPlan:
+    """Return the plan of `JOB` with other fields on four devices."""
+    plan = solve_job(MODEL, "h100:4", replace(JOB, **fixed)).plan
+    assert plan is not None
+    return plan
+
+
+@pytest.mark.parametrize("fixed", [{}, {"pipeline": (2, 4)}])
+def test_each_decision_is_worth_what_a_search_without_it_says(fixed: dict[str, Any]) -> None:
+    """No plan with another value is below the bound; the one that is shown is a plan."""
+    plan = plan_of(**fixed)
+    why = explain_job(plan)
+    costs = job_costs(plan.model, plan.cluster, plan.job)
+    assert sum(why.terms.values()) == pytest.approx(plan.seconds)
+    assert why.memory["free"] >= 0
+    seen = set()
+    for one in why.decisions:
+        seen.add(one.field)
+        assert one.bound <= one.seconds
+        assert one.seconds >= plan.bound
+        if one.layout is None:
+            continue
+        assert getattr(one.layout, one.field) != getattr(plan.layout, one.field)
+        assert costs.judge([one.layout])[0] == pytest.approx(one.seconds)
+        behind = one.seconds - plan.seconds
+        assert sum(one.behind.values()) == pytest.approx(behind, abs=1e-9)
+        values = plan.job.allowed(one.field) if hasattr(plan.job, one.field) else None
+        if one.field in ("tensor", "pipeline"):
+            options = tuple(v for v in values or (1, 2, 4) if v != getattr(plan.layout, one.field))
+            without = solve_job(MODEL, "h100:4", replace(plan.job, **{one.field: options}))
+            assert without.plan is not None
+            assert one.bound <= without.plan.seconds <= one.seconds * (1 + 1e-9)
+    assert {"tensor", "microbatch", "zero", "recompute"} <= seen
+    assert next(one.name for one in why.usual) == "ZeRO-3 over all devices"
+
+
+def test_two_plans_differ_in_what_was_asked_and_what_came_of_it() -> None:
+    """Fields, seconds and bytes by term; nothing of a plan and itself."""
+    one, two = plan_of(tensor=1), plan_of(tensor=2)
+    found = diff_jobs(one, two)
+    assert found.asked == {"tensor": (1, 2)}
+    assert found.layout["tensor"] == (1, 2)
+    assert found.seconds == (one.seconds, two.seconds)
+    assert sum(found.terms.values()) == pytest.approx(two.seconds - one.seconds)
+    assert list(found.terms.values()) == sorted(found.terms.values(), reverse=True)
+    same = diff_jobs(one, one)
+    assert not any((same.asked, same.layout, same.terms, same.memory))
+
+
+@pytest.mark.parametrize("fixed", [
+    {"pipeline": 1}, {"pipeline": 2, "chunks": 1}, {"pipeline": 4}, {"pipeline": 2, "chunks": 2},
+])  # fmt: skip
+def test_the_simulation_takes_what_the_schedule_takes(fixed: dict[str, Any]) -> None:
+    """All of the plan's seconds but the traffic of replicas, the optimizer and the step."""
+    plan = plan_of(**fixed)
+    table = calibration(plan.cluster.accelerator.family, plan.job.settings.software)
+    terms = iteration_time(plan.model, plan.layout, plan.cluster, table).terms
+    beside = terms["gradients"] + terms["optimizer"] + table.step
+    run = simulate_job(plan)
+    assert run.makespan == pytest.approx(plan.seconds - beside, rel=1e-9)
+    assert len(run.memory) == plan.layout.pipeline
+    for rank, held in enumerate(run.memory):
+        most = max(np.asarray(held.activations))
+        counted = [
+            count
+            for (stage, count) in held.in_flight.items()
+            if stage % plan.layout.pipeline == rank
+        ]
+        assert most > 0
+        assert max(counted) <= plan.layout.microbatches
+
+
+def test_the_front_over_numbers_of_devices() -> None:
+    """More devices are faster and dearer; what does not fit or divide has a reason."""
+    job = replace(JOB, memory_bytes=12e9, context=1)
+    found = front(MODEL, "h100", job, (8, 1, 3, 2, 4), price=3.6)
+    assert [one.gpus for one in found.points] == [1, 2, 3, 4, 8]
+    assert found.points[0].layout is None
+    assert "GiB per device" in found.points[0].reason
+    assert found.fewest is not None
+    assert found.fewest.gpus > 1
+    for one in found.points:
+        if one.layout is not None:
+            tokens = JOB.global_batch * JOB.sequence / one.seconds
+            assert one.tokens_per_s == pytest.approx(tokens)
+            assert one.price == pytest.approx(1e-3 * one.gpus / tokens * 1e6)
+            assert one.bound <= one.seconds
+    best = found.points[-1]
+    assert found.fewest_for(best.tokens_per_s) == best
+    assert found.fewest_for(1.001 * best.tokens_per_s) is None
+    assert found.undominated[-1] == best
+
+
+@pytest.mark.parametrize(("kind", "gpus", "said"), [
+    ("h100", (), "gpus"), ("h100", (0,), "gpus"), ("h100:8", (12,), "nodes of 8"),
+    ("h100:8x2", (8,), "PER_NODE"), ("h999", (8,), "h999"),
+])  # fmt: skip
+def test_fronts_of_nothing_are_refused(kind: str, gpus: tuple[int, ...], said: str) -> None:
+    """Numbers that are none, parts of nodes, and devices that are not known."""
+    with pytest.raises(InputError, match=said):
+        front(MODEL, kind, JOB, gpus)
+
+
+def test_what_is_printed_of_plans(capsys: pytest.CaptureFixture[str]) -> None:
+    """Decisions with what they are worth, fields that differ, and a row for each front point."""
+    one, two = plan_of(tensor=1), plan_of(tensor=2)
+    print_explanation(one)
+    print_difference(one, two)
+    print_front(front(MODEL, "h100", replace(JOB, memory_bytes=12e9), (1, 4), price=2.0))
+    said = " ".join(capsys.readouterr().out.split())
+    for words in ("decided otherwise", "microbatch", "tensor", "takes longer by", "front"):
+        assert words in said, words
