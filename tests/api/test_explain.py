@@ -251,7 +251,7 @@ def test_it_refuses_in_one_line() -> None:
     with pytest.raises(InputError, match="seconds: -1"):
         explain(workload, plan, seconds=-1)
     mapping = stagecut.DeviceMapping(stagecut.topology("ring:2"), stages=2, replicas=1)
-    with pytest.raises(InputError, match="stagecut map shows"):
+    with pytest.raises(InputError, match="stagecut solve shows"):
         explain(workload, problem=mapping)
 
 

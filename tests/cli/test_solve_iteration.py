@@ -144,7 +144,6 @@ def test_a_schedule_of_the_users_own_is_planned_and_handed_on(file: Path, tmp_pa
         (("solve", file, "--schedule", own, "--microbatches", 8), "--microbatches: 8; .* is of 4"),
         (("solve", file, "--schedule", "given", "--microbatches", 4), "name the CSV file"),
         (("solve", file, "--schedule", own, "--problem", "latency"), "belongs to --problem pipe"),
-        (("solve", file, "--schedule", own, "--problem", "pipeline"), "not training"),
         (("solve", file, "--schedule", own, "-o", own), "own.csv: it is an input"),
         (("simulate", file, plan, "--microbatches", 2), "microbatches: 2; the schedule is of 4"),
     ):
