@@ -61,10 +61,10 @@ if TYPE_CHECKING:
     from .instances import DeviceMapping as DeviceMapping
     from .instances import DeviceMesh as DeviceMesh
     from .instances import InfeasibleError as InfeasibleError
-    from .instances import InFlight as InFlight
     from .instances import InputError as InputError
     from .instances import Latency as Latency
     from .instances import Link as Link
+    from .instances import PipelineJob as PipelineJob
     from .instances import PlacementRules as PlacementRules
     from .instances import Plan as Plan
     from .instances import Sharding as Sharding

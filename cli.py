@@ -91,7 +91,7 @@ _COMMANDS = {
     "export-model": (
         "export_model",
         "export_model",
-        "Write the integer program of a throughput problem or training job as MPS or LP file.",
+        "Write the integer program of a throughput or pipeline problem as MPS or LP file.",
     ),
     "warm": (
         "warm",

@@ -136,8 +136,7 @@ def formulation(
     Raises
     ------
     InputError
-        If there is no such formulation, it is too large, or the placement rules are several
-        programs.
+        If there is no such formulation, it is too large, or the rules are several programs.
     InfeasibleError
         If a node fits nowhere.
 

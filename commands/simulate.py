@@ -28,7 +28,7 @@ def simulate(
             autocompletion=names.SIMULATED_SCHEDULE,
             help="gpipe, 1f1b, interleaved, pipedream, 2bw, zb-h1, zb-h2, single, inference; "
             "or a CSV file with a row of actions such as 0F0,0B0 per device. "
-            "Default: 1f1b, for latency plans single, for training jobs their own.",
+            "Default: 1f1b, for latency plans single, for pipelines their own.",
         ),
     ] = None,
     microbatches: Annotated[

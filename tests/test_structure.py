@@ -210,7 +210,7 @@ def test_help_of_commands_is_theirs() -> None:
 def test_methods_that_auto_begins_with_need_no_pyomo() -> None:
     """It takes a second to import, which a short time limit does not have."""
     modules = [
-        f"stagecut.solvers.{name}.auto" for name in ("throughput", "latency", "pipeline", "mapping")
+        f"stagecut.solvers.{name}.auto" for name in ("throughput", "latency", "job", "mapping")
     ]
     code = f"import sys, {', '.join(modules)}; sys.exit('pyomo' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(ROOT / ".dev")})

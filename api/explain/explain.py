@@ -92,7 +92,7 @@ def explain(
         )
     if isinstance(asked, DeviceMapping):
         raise InputError(
-            "explain: it takes plans for throughput, iteration, latency and training; for a "
+            "explain: it takes plans for throughput, pipelines and latency; for a "
             "mapping, stagecut solve shows the stages and the busiest link"
         )
     if plan is None:

@@ -171,7 +171,7 @@ class InFlight(Choice):
 
 
 class Optimizer(Choice):
-    """Whose state a training job keeps per weight; see `PipelineJob`.
+    """Whose state training keeps per weight; see `PipelineJob`.
 
     Examples
     --------

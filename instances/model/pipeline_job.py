@@ -1,4 +1,4 @@
-"""The problem of a training job: its schedule, how layers may run, and what memory must hold.
+"""The problem of a pipeline: its schedule, how layers may run, and what memory must hold.
 
 A job is either a *stream*, whose microbatches follow each other without end, or one *iteration* of
 M microbatches under a schedule. What only one of the two has is refused in the other.
@@ -341,7 +341,7 @@ class PipelineJob(ByFields):
 
 
 def is_stream(problem: object) -> TypeGuard[PipelineJob]:
-    """Return whether a problem is a training job without end.
+    """Return whether a problem is a pipeline without end.
 
     Parameters
     ----------
@@ -362,7 +362,7 @@ def is_stream(problem: object) -> TypeGuard[PipelineJob]:
 
 
 def is_iteration(problem: object) -> TypeGuard[PipelineJob]:
-    """Return whether a problem is a training job of M microbatches under a schedule.
+    """Return whether a problem is a pipeline of M microbatches under a schedule.
 
     Parameters
     ----------

@@ -253,7 +253,7 @@ Problem = Throughput | PipelineJob | Latency | DeviceMapping | Sharding
 def suggested_cluster(workload: Workload, problem: str) -> Cluster | None:
     """Return the cluster that a workload's file suggests, for a problem of this name.
 
-    The stages of a training job are for accelerators: the file's CPUs are left out, unless there is
+    The stages of a pipeline are for accelerators: the file's CPUs are left out, unless there is
     nothing else or some node needs them. A slow stage on a CPU, only because memory is short, is
     not what a user of a pipeline means; who does, asks for CPUs.
     """

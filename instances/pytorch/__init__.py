@@ -13,7 +13,7 @@ from ..common.lazy import loader, names_of
 
 #: Module → the names that it gives.
 _MODULES = {
-    "counts": "counted_by_torch",
+    "flops": "counted_by_torch",
 }
 __getattr__ = loader(__name__, _MODULES)
 __all__ = names_of(_MODULES)  # noqa: PLE0605, RUF100

@@ -1,4 +1,4 @@
-"""The stages of a plan for a training job: of a stream with replicas, or of an iteration.
+"""The stages of a pipeline's plan: of a stream with replicas, or of an iteration.
 
 An iteration's stages are a chain, or the convex pieces of a placement, as `pieces.py` prices them.
 

@@ -1,4 +1,4 @@
-"""`auto`, `dp` and `milp` of training jobs, of a stream or of an iteration."""
+"""`auto`, `dp` and `milp` of pipelines, of a stream or of an iteration."""
 
 from __future__ import annotations
 

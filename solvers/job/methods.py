@@ -1,4 +1,4 @@
-"""The methods for training jobs: solvers, imported when first run, and what they support.
+"""The methods for pipelines: solvers, imported when first run, and what they support.
 
 `auto`, `dp` and `milp` are names of two solvers each: of a stream and of an iteration.
 """

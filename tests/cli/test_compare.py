@@ -242,7 +242,7 @@ def test_iterations_are_compared_with_what_frameworks_do(tmp_path: Path) -> None
     # stages of 4 and 4 against 5 and 3
     assert done.stdout == "net: auto 20 ms, 13.0 % faster than vllm, the best other method\n"
     assert list(tmp_path.iterdir()) == [path]
-    with pytest.raises(InputError, match="--microbatches: iteration needs it"):
+    with pytest.raises(InputError, match="microbatches: say how many an iteration has"):
         CliRunner().invoke(app, ["compare", str(path), *options[:2]], catch_exceptions=False)
 
 
@@ -345,5 +345,5 @@ def test_one_reason_of_several_methods_is_said_once(tmp_path: Path) -> None:
     assert done.stderr.endswith("\n")
     said = " ".join(done.stderr.split())
     assert said.count("name no modules") == 1
-    assert "job: megatron, vllm: the names of the nodes name no modules" in said
+    assert "pipeline: megatron, vllm: the names of the nodes name no modules" in said
     assert "3 of 3 cases" in said

@@ -143,8 +143,7 @@ def test_a_schedule_of_the_users_own_is_planned_and_handed_on(file: Path, tmp_pa
     for arguments, message in (
         (("solve", file, "--schedule", own, "--microbatches", 8), "--microbatches: 8; .* is of 4"),
         (("solve", file, "--schedule", "given", "--microbatches", 4), "name the CSV file"),
-        (("solve", file, "--schedule", own, "--problem", "latency"), "belongs to --problem iter"),
-        (("solve", file, "--schedule", own, "--problem", "pipeline"), "not training"),
+        (("solve", file, "--schedule", own, "--problem", "latency"), "belongs to --problem pipe"),
         (("solve", file, "--schedule", own, "-o", own), "own.csv: it is an input"),
         (("simulate", file, plan, "--microbatches", 2), "microbatches: 2; the schedule is of 4"),
     ):
@@ -236,7 +235,7 @@ def test_the_table_names_stages_and_what_is_gained(file: Path) -> None:
     assert all(len(line) <= 80 for line in shown.splitlines())
 
 
-def test_times_are_of_a_microbatch_or_of_a_batch(file: Path, tmp_path: Path) -> None:
+def test_times_are_of_a_microbatch(file: Path, tmp_path: Path) -> None:
     """A sample is one example: what times are of is never called so."""
     workload, _, _ = random_training_case(22, max_devices=6)
     layers = tmp_path / "layers.json"
@@ -249,7 +248,6 @@ def test_times_are_of_a_microbatch_or_of_a_batch(file: Path, tmp_path: Path) -> 
             "per microbatch as profiled",
         ),
         (of_layers, "ms per microbatch"),
-        ((*of_layers, "--set", "objective=batch"), "ms per batch"),
     ):
         shown = _run(*options)
         (objective,) = (line for line in shown.splitlines() if "objective  " in line)

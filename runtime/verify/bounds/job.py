@@ -1,4 +1,4 @@
-"""Bounds on training jobs that need no evidence: of iterations, then of streams.
+"""Bounds on pipelines that need no evidence: of iterations, then of streams.
 
 Of an iteration they hold for all contiguous splits.
 
