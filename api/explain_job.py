@@ -139,7 +139,7 @@ def explain_job(plan: JobPlan, *, calibration: Calibration | None = None) -> Job
 def _value(layout: Layout, name: str, space: JobSpace) -> object:
     """Return a decision; of recomputation which modules, empty if layers of a stage count."""
     if name == "recompute":
-        by_layer = space.job.counts_layers(layout.recompute)
+        by_layer = space.job.counts_layers(layout)
         return "" if by_layer else " ".join(sorted(layout.recompute))
     return str(layout.schedule) if name == "schedule" else getattr(layout, name)
 

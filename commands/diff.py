@@ -27,8 +27,14 @@ def diff(
 
     Devices of one kind are alike, so each is paired with the one that does most of the same.
     """
+    from ..instances.job.plan import is_job_plan
     from ..runtime.diff import diff as compare_plans
 
+    if is_job_plan(first) and is_job_plan(second):
+        from .job import diff_plans
+
+        diff_plans(first, second)
+        return
     result = compare_plans(read_outline(first), read_outline(second))
     if as_json:
         print_json(as_dict(result))

@@ -126,7 +126,7 @@ def estimate(
         "tensor": tensor, "context": context, "pipeline": pipeline, "chunks": chunks,
         "data": data, "expert": expert, "zero": zero, "microbatch": microbatch,
         "global_batch": global_batch, "schedule": schedule, "recipe": RECIPES[wanted],
-        "sequence": _sequence(described) if sequence is None else sequence,
+        "sequence": usual_sequence(described) if sequence is None else sequence,
         "recompute": _modules(recompute),
     }  # fmt: skip
     usual: Table = {
@@ -149,7 +149,7 @@ def estimate(
             OUT.print(f"written: {plot}", highlight=False, soft_wrap=True)
 
 
-def _sequence(model: ModelDescription) -> int:
+def usual_sequence(model: ModelDescription) -> int:
     """Return the tokens of a sequence: as learned positions or a profile say, else 4096."""
     if any(block.profiled is not None for block in model.blocks):
         return 1

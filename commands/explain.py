@@ -51,8 +51,14 @@ def explain(
     how much memory or how many devices would do. Exit codes: 2 bad input, 3 no plan.
     """
     from ..instances.formats.files import load, load_plan_with_form
+    from ..instances.job.plan import is_job_plan
 
     check_outputs(pictures=[plot], inputs=[workload, plan, cluster])
+    if plan is not None and is_job_plan(plan):
+        from .job import explain_plan as explain_plan_of_job
+
+        explain_plan_of_job(workload, plan, time_limit)
+        return
     loaded = load(workload)
     from ..api.explain.explain import explain as explain_plan  # once the files are there
 

@@ -31,7 +31,11 @@ CODES = {Status.INFEASIBLE: 3, Status.NO_SOLUTION: 4}
 
 
 def state_job(
-    asked: Asked, global_batch: int, sequence: int | None, others: Mapping[str, object]
+    model: str,
+    asked: Asked,
+    global_batch: int,
+    sequence: int | None,
+    others: Mapping[str, object],
 ) -> tuple[TrainingJob, str]:
     """Return the job that options and ``--set`` state, and its cluster.
 
@@ -56,6 +60,11 @@ def state_job(
             if name in stated:
                 raise InputError(f"{name}: {stated[name]} and {value}; give one of them")
             stated[name] = value
+    if "sequence" not in stated:
+        from ..instances.costs.models import model_description
+        from .estimate import usual_sequence
+
+        stated["sequence"] = usual_sequence(model_description(model))
     for name in ("problem", "accelerators", "cpus", "split", "microbatches", "schedule", "mesh"):
         if getattr(asked, name) is not None:
             field = {"schedule": "; --set schedules=[…]"}.get(name, "")
@@ -111,14 +120,10 @@ def plan_job(
 
 def verify_job(model: str, path: Path, *, bound: bool, as_json: bool) -> None:
     """Judge the plan of a training job anew, and its bound if asked."""
-    from ..instances.costs.models import model_description
-    from ..instances.job.plan import load_job_plan
     from ..runtime.verify.bounds.layouts import check_job_bound
     from ..runtime.verify.layouts import verify_job_plan
 
-    plan = load_job_plan(path)
-    if model_description(model) != plan.model:
-        raise InputError(f"{path}: it is a plan of {plan.model.name}, not of {model}")
+    plan = _plan_of(model, path)
     verify_job_plan(plan)
     programs = check_job_bound(plan).programs if bound else 0
     if as_json:
@@ -253,6 +258,59 @@ def print_result(found: JobResult) -> None:
             highlight=False,
             soft_wrap=True,
         )
+
+
+def explain_plan(model: str, path: Path, seconds: float) -> None:
+    """Print what each decision of a plan is worth, and what a change would bring.
+
+    Parameters
+    ----------
+    seconds
+        Of each search of what would help; 0: none.
+    """
+    from ..api.job import describe, what_would_help
+    from ..solvers import Limits
+
+    plan = _plan_of(model, path)
+    print_explanation(plan)
+    if not seconds:
+        return
+    table = new_table("what would help", "change", ("s", "saves", "at most", "layout"))
+    for one in what_would_help(plan, Limits(seconds=seconds, gap=1e-2)):
+        if one.layout is None:
+            continue
+        table.add_row(
+            one.change,
+            f"{one.seconds:.4g}",
+            show_percent(1 - one.seconds / plan.seconds, signed=True),
+            show_percent(1 - one.bound / plan.seconds, signed=True),
+            describe(one.layout),
+        )
+    OUT.print(table)
+
+
+def diff_plans(first: Path, second: Path) -> None:
+    """Print what tells the plans in two files apart."""
+    from ..instances.job.plan import load_job_plan
+
+    print_difference(load_job_plan(first), load_job_plan(second))
+
+
+def _plan_of(model: str, path: Path) -> JobPlan:
+    """Return the plan in a file, which must be of a model.
+
+    Raises
+    ------
+    InputError
+        If it is of another.
+    """
+    from ..instances.costs.models import model_description
+    from ..instances.job.plan import load_job_plan
+
+    plan = load_job_plan(path)
+    if model_description(model) != plan.model:
+        raise InputError(f"{path}: it is a plan of {plan.model.name}, not of {model}")
+    return plan
 
 
 def print_explanation(plan: JobPlan) -> None:

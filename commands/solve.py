@@ -94,7 +94,7 @@ def solve(
         from .job import plan_job, state_job
 
         others = {"--start": start, "--method": method}
-        job, where = state_job(asked, global_batch, sequence, others)
+        job, where = state_job(workload, asked, global_batch, sequence, others)
         check_outputs(output, pictures=[plot], inputs=[workload, where])
         plan_job(workload, where, job, (time_limit, gap), output, plot, as_json=as_json)
         return

@@ -28,7 +28,6 @@ from ....instances.costs.memory import (
     RankStages,
     passes_in_flight,
     rank_memory,
-    stays_gathered,
 )
 from ....instances.costs.stages import (
     StageTime,
@@ -47,8 +46,10 @@ from ..layouts import verify_job_plan
 _FULL = frozenset({Recompute.FULL})
 #: Programs of one point at most, each with the longest paths of the solution before.
 ROUNDS = 60
-#: Layers of each type in a probed stage, and relative margin below the bound.
-PROBED, MARGIN = 3, 1e-7
+#: Layers of each type in a probed stage.
+PROBED = 3
+#: Relative part of the bound that is not proved: solvers keep rows to 1e-6 or so.
+MARGIN = 1e-5
 
 
 @dataclass(frozen=True)
@@ -316,6 +317,7 @@ class _PointProof:
         ]
         self.sent = message_time(layout, prices)
         self.middle: _Plane | None = None
+        self.unit = 1 / plan.bound  # columns T and H count in bounds
         self.divided = RankStages.of(plan.model, layout)
 
     # Probes.
@@ -376,7 +378,21 @@ class _PointProof:
                 rise = once - base - (twice - once)
                 first = rise if not first else min(first, rise)
             again.append(row or [0.0] * len(self.types))
-        return _Plane(np.array(base), np.array(more), np.array(again), max(0.0, first))
+        # A rank may have layers of one type alone, which need less to work with than another.
+        slopes = np.array(more)
+        alone = min(
+            self._needed_by(rank, kind) - PROBED * slopes[:, k].sum()
+            for k, kind in enumerate(self.types)
+        )
+        base = min(base, alone + PROBED * slopes.sum())
+        return _Plane(np.array(base), slopes, np.array(again), max(0.0, first))
+
+    def _needed_by(self, rank: int, kind: int) -> float:
+        """Return the bytes of a rank whose stages have layers of one type."""
+        counts = tuple([0] * self.stages) if self.recomputes else None
+        layout = replace(self.layout, recompute_layers=counts)
+        divided = replace(self.divided, stages=((kind,) * PROBED,) * self.stages)
+        return rank_memory(self.model, layout, rank, divided).needed
 
     def _beside_plane(self, rank: int) -> _Plane:
         """Return exposed traffic and the optimizer's step of a rank as a plane over its chunks."""
@@ -423,7 +439,6 @@ class _PointProof:
     def _state(self) -> None:
         """State all rows but those of paths."""
         layout, limit = self.layout, _limit(self.plan)
-        stay = stays_gathered(layout)
         for j in range(len(self.types)):
             self.add({int(x): 1.0 for x in self.n[:, j]}, self.count[j], self.count[j])
         low, high = self._range()
@@ -438,7 +453,6 @@ class _PointProof:
                 row = {int(x): 1.0 for x in self.r[s]} | {int(x): -1.0 for x in self.r[0]}
                 self.add(row, 0.0, 0.0)
         self._order_of_types()
-        sharded = layout.zero == 3 and not stay
         for rank in range(self.ranks):
             own = list(layout.rank_stages(rank))
             row, base = self._on_plane(self._memory_plane(rank), own)
@@ -446,8 +460,7 @@ class _PointProof:
             scaled = {x: value / limit for x, value in row.items()}
             self.add(scaled, -np.inf, (limit - base) / limit)
             row, base = self._on_plane(self._beside_plane(rank), own)
-            if sharded:  # what little there is is not worth a plane
-                row, base = {}, 0.0
+            row, base = {x: value * self.unit for x, value in row.items()}, base * self.unit
             self.add({int(self.h): 1.0, **{x: -value for x, value in row.items()}}, base, np.inf)
 
     def _on_plane(self, plane: _Plane, own: list[int]) -> tuple[dict[int, float], float]:
@@ -502,14 +515,14 @@ class _PointProof:
             if key in self.known:
                 continue
             self.known.add(key)
-            row, least = {int(self.t): 1.0}, messages * self.sent
+            row, least = {int(self.t): 1.0}, messages * self.sent * self.unit
             for s in np.flatnonzero(counts.any(axis=1)):
-                plane = self.passes[s]
-                least += float(counts[s] @ plane.base)
+                plane, each = self.passes[s], counts[s] * self.unit
+                least += float(each @ plane.base)
                 for i in range(len(self.types)):
-                    more = float(counts[s] @ plane.more[i])
+                    more = float(each @ plane.more[i])
                     row[int(self.n[s, i])] = -more
-                    row[int(self.r[s, i])] = -float(counts[s] @ plane.again[i])
+                    row[int(self.r[s, i])] = -float(each @ plane.again[i])
                     least -= PROBED * more
             self.add(row, least, np.inf)
         return len(self.known) - before
@@ -532,7 +545,7 @@ class _PointProof:
         even = np.array([plane.base for plane in self.passes])
         self.add_paths(even)
         constant = self.prices.calibration.step + tied_all_reduce(self.layout, self.prices)
-        self.add({int(self.t): 1.0, int(self.h): 1.0}, -np.inf, least - constant)
+        self.add({int(self.t): 1.0, int(self.h): 1.0}, -np.inf, (least - constant) * self.unit)
         for whole in (False, True):
             for _ in range(ROUNDS):
                 x = self._solve(whole)
