@@ -53,7 +53,7 @@ def test_problems_and_clusters_are_tables_in_a_notebook_and_keep_their_repr() ->
     for value, rows in (
         (Throughput(split="contiguous"), 5),
         (Latency(2), 1),
-        (PipelineJob(microbatches=4), 6),
+        (PipelineJob(4, "stream"), 6),
         (DeviceMapping(place, 2, 2), 9),
         (place, 6),
         (cluster, 3),
