@@ -154,7 +154,7 @@ def test_what_the_command_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["learn", *out, "--family", "chian"], 'family: no "chian"; use one of chain'),
         (["learn", *out, *small, "--seconds", "0"], "--seconds: 0.0; it must be above 0"),
         (["learn", *out, *small, "--imitate", "2"], "it must be at most --steps"),
-        (["learn", *out, *small, "--problem", "mapping"], "use throughput, iteration or latency"),
+        (["learn", *out, *small, "--problem", "mapping"], "use throughput, pipeline or latency"),
         (["learn", *out, *small, "--resume"], "no such file"),
         (
             ["solve", "gpt2-xl", "--method", "learned:gone.npz"],

@@ -29,7 +29,7 @@ def noted(of, drawn, search):
 method._offer = noted
 for problem in (Throughput(), Throughput("contiguous"), PipelineJob(4, "1f1b"), Latency()):
     graphs = (family_graph("branches", seed) for seed in range(20))
-    trains = is_iteration(problem)
+    trains = isinstance(problem, PipelineJob)
     workload = next(graph for graph in graphs if graph.backward.any() == trains)
     found = solve(
         workload, problem=problem, method="learned:fine-tune=1e6",
