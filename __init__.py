@@ -10,9 +10,9 @@ devices            `Cluster`, `DeviceKind`, `Link`, `accelerators_and_cpus`, `lo
                    `topology`; measured: `measure`
 problems           `Throughput`, `PipelineJob`, `Latency`, `DeviceMapping`; of the first three
                    `PlacementRules`; `Sharding` over a `DeviceMesh`
-jobs               of training: `TrainingJob` for `solve`, which gives a `JobPlan`,
-                   `load_job_plan`; `estimate`, of a `Layout`, of the model of a
-                   `model_description` (by name, or a config.json), on a `training_cluster`
+jobs               of training: `TrainingJob` for `solve`, its plan by `load_job_plan`;
+                   `estimate`, of a `Layout`, of the model of a `model_description`
+                   (by name, or a config.json), on a `training_cluster`
 models             of PyTorch: `plan` makes a planned model with its stages
 solving            `solve`, `Limits`, `Workers`, `METHODS`, `Result`; `compare`, `pareto`,
                    `rank_schedules`; `explain`; models to read, change and solve:
@@ -84,7 +84,6 @@ if TYPE_CHECKING:
     from .instances.formats.files import load_plan as load_plan
     from .instances.formats.files import save as save
     from .instances.generate.published import published_folder as published_folder
-    from .instances.job.plan import JobPlan as JobPlan
     from .instances.job.plan import load_job_plan as load_job_plan
     from .instances.job.problem import TrainingJob as TrainingJob
     from .instances.model.training_layers import training_layers as training_layers
@@ -134,7 +133,7 @@ _MODULES = {
     "instances.costs.clusters": "training_cluster",
     "instances.costs.layout": "Layout",
     "instances.generate.published": "published_folder",
-    "instances.job.plan": "JobPlan load_job_plan",
+    "instances.job.plan": "load_job_plan",
     "instances.job.problem": "TrainingJob",
     "instances.costs.models": "model_description",
     "instances.formats.conversions": "from_networkx from_pandas",

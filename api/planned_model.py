@@ -50,7 +50,7 @@ class PlannedModel(Summarised):
     ...     inputs = torch.zeros(2048, 8192)
     >>> planned = stagecut.plan(model, inputs, devices=2, estimate="h100")
     >>> planned.plan.problem.name, planned.workload.name
-    ('iteration', 'Sequential')
+    ('pipeline', 'Sequential')
     """
 
     workload: Workload

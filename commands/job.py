@@ -140,7 +140,8 @@ def verify_job(model: str, path: Path, *, bound: bool, as_json: bool) -> None:
         return
     proved = f"proved, {programs} points by a program" if bound else "claimed"
     OUT.print(
-        f"verified: {plan.seconds:.4g} s, bound {plan.bound:.4g} s ({proved}), gap {plan.gap:.2%}",
+        f"verified: {plan.seconds:.4g} s, bound {plan.bound:.4g} s ({proved}), "
+        f"gap {show_percent(plan.gap)}",
         highlight=False,
         soft_wrap=True,
     )
@@ -222,7 +223,7 @@ def print_result(found: JobResult) -> None:
     ruled = ", ".join(f"{points[key]:,} {label}" for key, label in REASONS.items() if key in points)
     OUT.print(
         f"bound: no layout of the declared space takes less than {plan.bound:.4g} s "
-        f"(gap {plan.gap:.2%}); of {sum(points.values()):,}: {ruled}",
+        f"(gap {show_percent(plan.gap)}); of {sum(points.values()):,}: {ruled}",
         highlight=False,
         soft_wrap=True,
     )

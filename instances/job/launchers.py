@@ -272,12 +272,21 @@ def _kept(known: LauncherSettings, layout: Layout) -> _Refusal:
     if some and not (known.recompute_some and Recompute.FULL in layout.recompute):
         return f"recompute_layers: {layout.recompute_layers}", "all layers"
     counts = layout.recompute_layers
-    if isinstance(counts, tuple) and len(set(counts)) > 1 and not known.recompute_by_stage:
+    if isinstance(counts, tuple) and not (known.recompute_by_stage or _one_number(layout, counts)):
         return f"recompute_layers: {list(counts)}", "one number for all stages"
     for name in ("offload_activations", "offload_weights", "offload_optimizer"):
         if getattr(layout, name) and name not in known.offload:
             return f"{name}: {getattr(layout, name):g}", "none of it in host memory"
     return None
+
+
+def _one_number(layout: Layout, counts: tuple[int, ...]) -> bool:
+    """Whether stages recompute equally many layers, or all that they have."""
+    layers = layout.stage_layers or (max(counts),) * len(counts)
+    return all(
+        count in (max(counts), own) and count <= own
+        for count, own in zip(counts, layers, strict=True)
+    )
 
 
 def _listed(values: Iterable[Choice | int]) -> str:

@@ -166,12 +166,31 @@ def is_job_plan(path: str | Path) -> bool:
 
 
 def load_job_plan(path: str | Path) -> JobPlan:
-    """Return the plan in a file.
+    """Return the plan of a training job in a file.
+
+    Parameters
+    ----------
+    path
+        The file.
+
+    Returns
+    -------
+    JobPlan
+        As it was saved; `verify` judges it.
 
     Raises
     ------
     InputError
         If there is none, or a field is missing or wrong: one line with file and field.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> job = stagecut.TrainingJob(global_batch=64, sequence=4096)
+    >>> plan = stagecut.solve("llama3.2-1b", "h100:8", job).plan
+    >>> plan.save("job.json")
+    >>> stagecut.load_job_plan("job.json") == plan
+    True
     """
     try:
         plain = json.loads(Path(path).read_text(encoding="utf-8"))

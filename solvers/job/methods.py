@@ -161,7 +161,7 @@ METHODS: dict[str, Method[PipelineJob]] = {
     "dp": Method(SolverName("stagecut.solvers.job.auto.dp"), refuses=(_links,)),
     "milp": Method(
         SolverName("stagecut.solvers.job.auto.milp"),
-        {"start": ("none",), **READS_SOLVER},
+        {**READS_SOLVER, "start": ("none",)},
         refuses=(_links, _option_of_streams, _one_kind, _small),
     ),
     "piper": Method(

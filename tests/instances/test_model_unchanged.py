@@ -89,9 +89,7 @@ def state_of(model: Any) -> dict[str, Any]:
 
 
 def planned(model: Any, x: Any) -> Any:
-    return stagecut.plan(
-        model, x, devices=2, estimate="h100", limits=Limits(seconds=5), runnable=False
-    )
+    return stagecut.plan(model, x, devices=2, estimate="h100", limits=Limits(seconds=5))
 
 
 def sharded(model: Any, x: Any) -> None:

@@ -213,7 +213,7 @@ def test_deepspeed_has_the_stages_of_a_pipeline() -> None:
         ("megatron", {"order": ("data", "tensor", "context", "pipeline")}, "order: data, tensor"),
         ("megatron", {"offload_activations": 0.5}, "offload_activations: 0.5"),
         ("megatron", {"pipeline": 2, "recompute": "full", "recompute_layers": (1, 2),
-          "global_batch": 2}, "recompute_layers: 1, 2; megatron has one number"),
+          "global_batch": 2}, r"recompute_layers: \[1, 2\]; megatron has one number"),
         ("deepspeed", {"pipeline": 2, "zero": 3, "global_batch": 2}, "zero: 3 in a pipeline"),
         ("megatron", {"global_batch": 3, "microbatch": 2}, "global_batch: 3"),
         ("torchtitan", {"global_batch": 3, "microbatch": 2}, "global_batch: 3"),

@@ -72,11 +72,3 @@ def test_numbers_are_stages_in_a_chain_and_devices_elsewhere() -> None:
     elsewhere = PipelineJob(2, split="noncontiguous")
     assert said(elsewhere, plan, pins=(("a", 2), ("a", -1), ("d", 0))) == []
     assert said(PipelineJob(2), plan, max_stages=1) == ["2 stages, 1 more than allowed"]
-
-
-def test_with_chunks_together_is_one_stage_and_apart_another_device() -> None:
-    plan = PipelinePlacement([0, 1, 2, 3], devices=(0, 1, 0, 1))
-    problem = PipelineJob(2, "interleaved")
-    assert said(problem, plan, together=(("a", "c"),)) != []
-    assert said(problem, plan, apart=(("a", "c"),)) != []
-    assert said(problem, plan, apart=(("a", "d"), ("c", "b"))) == []

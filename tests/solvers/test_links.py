@@ -266,11 +266,11 @@ def test_workloads_and_problems_that_take_no_links_say_so() -> None:
         stagecut.solve(timed, no_host)
     with pytest.raises(InputError, match="time unit"):
         stagecut.solve(replace(workload, time_unit="unspecified"), cluster)
-    with pytest.raises(InputError, match="training plans take no links"):
+    with pytest.raises(InputError, match="the schedule stream takes no links"):
         stagecut.solve(
             stagecut.load("gpt2-xl"),
             replace(accelerators_and_cpus(2), links=(PairLink(("accelerator",) * 2, Link(0, 1)),)),
-            PipelineJob(microbatches=8, bandwidth=1e9),
+            PipelineJob(microbatches=8, schedule="stream", bandwidth=1e9),
         )
 
 

@@ -41,15 +41,16 @@ LIMITS = Limits(nodes=3, gap=0.0, seconds=60.0)
 
 #: Functions of a task and a search that are no solvers: they need what a solver has begun.
 PARTS = {
+    "core.session.run_alone",
     "core.session.run_session",
     "core.session.solve_in_session",
     "core.under_rules.run_method",
     "core.under_rules.solve_under_rules",
-    "iteration.first_plans.first_plans",
+    "job.iteration.frameworks.first_plans",
     "iteration.frameworks.default_split",
     "latency.calls.several_calls",
     "sharding.baselines.baseline",
-    "training.milp.solve_slots",
+    "job.stream.milp.solve_slots",
 }
 
 #: Solvers that are for some tasks of their problem alone, as those that call them ask first; the

@@ -173,7 +173,9 @@ def _record() -> Sample:
     """Return compare's record: what is left of it must be what was written."""
     rows = {}
     for k in range(4):
-        case = ComparisonCase(f"w{k}", f"w{k}.json", "f" * 8, "dp", ("--gap", "0.01"), 20.0)
+        case = ComparisonCase(
+            f"w{k}", f"w{k}.json", "f" * 8, "throughput", "dp", ("--gap", "0.01"), 20.0
+        )
         rows[case.key] = {
             "workload": case.name, "method": "dp", "status": "optimal", "limit": "none",
             "objective": 1.5 + k, "bound": 1.0 + k, "gap": 0.1, "seconds": 0.25, "verified": True,

@@ -167,7 +167,7 @@ def test_another_solver_that_pyomo_knows(solver: str) -> None:
         problem = THROUGHPUT_PROBLEMS[seed]
         workload, cluster = random_case(seed, max_nodes=6, max_cores=1)
         best = best_max_load(workload, cluster, problem)
-        result = solve(workload, cluster, problem, method="milp", solver=solver)
+        result = solve(workload, cluster, problem, method=f"milp:{solver}")
         found = math.inf if result.objective is None else result.objective
         assert found == pytest.approx(best, rel=1e-5, abs=1e-9), f"seed {seed}: {problem}"
         assert result.status == ("infeasible" if math.isinf(best) else "optimal")
@@ -179,7 +179,7 @@ def test_a_solver_that_is_not_there(name: str, words: str) -> None:
         pytest.skip(f"{name} is installed")
     workload, cluster = random_case(0)
     with pytest.raises(InputError, match=words):
-        solve(workload, cluster, method="milp", solver=name)
+        solve(workload, cluster, method=f"milp:{name}")
 
 
 @pytest.mark.parametrize("problem", THROUGHPUT_PROBLEMS[::5])
