@@ -4,8 +4,8 @@ Everything that documents and notebooks use is here, by task; a name is loaded w
 used, so that ``import stagecut`` costs nothing.
 
 =================  ================================================================================
-workloads, files   `Workload`, `load`, `save`, `from_networkx`, `from_pandas`, `training_layers`;
-                   of a PyTorch model `profile`, `tensor_program`
+workloads, files   `Workload`, `load`, `save`, `published_folder`, `from_networkx`,
+                   `from_pandas`, `training_layers`; of a PyTorch model `profile`, `tensor_program`
 devices            `Cluster`, `DeviceKind`, `Link`, `accelerators_and_cpus`, `load_cluster`;
                    `topology`; measured: `measure`
 problems           `Throughput`, `PipelineJob`, `Latency`, `DeviceMapping`; of the first three

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from project import ROOT
 
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.append(str(ROOT / "benchmarks"))
 import page
 import results
 

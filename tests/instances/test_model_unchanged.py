@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -89,7 +90,10 @@ def state_of(model: Any) -> dict[str, Any]:
 
 
 def planned(model: Any, x: Any) -> Any:
-    return stagecut.plan(model, x, devices=2, estimate="h100", limits=Limits(seconds=5))
+    """Plan a model; None if it cannot be exported, and so is refused."""
+    with suppress(stagecut.InputError):
+        return stagecut.plan(model, x, devices=2, estimate="h100", limits=Limits(seconds=5))
+    return None
 
 
 def sharded(model: Any, x: Any) -> None:
@@ -111,7 +115,7 @@ TAKERS: dict[str, Callable[[Any, Any], Any]] = {
     "profile, evaluation": lambda model, x: profile(model, (x,), estimate="h100"),
     "profile, measured": lambda model, x: profile(model, (x,), training=True),
     "plan": planned,
-    "stages": lambda model, x: planned(model, x).stages(model),
+    "stages": lambda model, x: (made := planned(model, x)) and made.stages(model),
     "split_model": cut,
     "tensor_program": lambda model, x: stagecut.tensor_program(model, (x,), estimate="h100"),
     "tensor_program, measured": lambda model, x: stagecut.tensor_program(model, (x,)),
