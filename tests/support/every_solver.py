@@ -27,6 +27,7 @@ from stagecut.formulations.task import Task, pose
 from stagecut.formulations.throughput.cheap_bounds import units_of_split
 from stagecut.formulations.throughput.hypergraph import Hypergraph, hypergraph, pipeline_units
 from stagecut.instances import Problem, Solution
+from stagecut.instances.model.pipeline_job import is_stream
 from stagecut.solvers import METHODS
 from stagecut.solvers.core.search import OPTIMAL_GAP, Search
 from stagecut.solvers.core.under_rules import run_method
@@ -47,7 +48,7 @@ PARTS = {
     "core.under_rules.run_method",
     "core.under_rules.solve_under_rules",
     "job.iteration.frameworks.first_plans",
-    "iteration.frameworks.default_split",
+    "job.iteration.frameworks.default_split",
     "latency.calls.several_calls",
     "sharding.baselines.baseline",
     "job.stream.milp.solve_slots",
@@ -180,6 +181,9 @@ def claimed(
     task = pose(case.workload, case.cluster, case.problem)
     start = math.inf if incumbent is None else factor * optimum
     search = Recorded(Judge(case.workload, case.cluster, case.problem), incumbent, start)
+    streams = {"job.stream.": True, "job.iteration.": False}  # each for one kind of schedule
+    if any(name.startswith(x) and is_stream(task.problem) != of for x, of in streams.items()):
+        return Word("method refuses")
     if name in SCOPE and not SCOPE[name](task, search):
         return Word("method refuses")
     methods, method = METHODS[case.problem.name], re.split("[ .]", name)[-1]
