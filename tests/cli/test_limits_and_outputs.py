@@ -180,7 +180,7 @@ def test_an_option_of_the_training_program_has_known_values() -> None:
 
     workload, cluster, problem = random_training_case(3)
     with pytest.raises(InputError, match='start: "some" is not one of none'):
-        stagecut.solve(workload, cluster, problem, method="milp:some")
+        stagecut.solve(workload, cluster, problem, method="milp:start=some")
 
 
 def test_wrong_usage_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

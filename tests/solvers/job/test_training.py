@@ -55,7 +55,7 @@ def test_milp_is_brute_force_on_devices_that_differ(seed: int) -> None:
 def test_milp_is_dp(seed: int) -> None:
     workload, cluster, problem = random_training_case(seed, max_nodes=4, max_devices=4)
     by_dp = solve(workload, cluster, problem, method="dp")
-    by_milp = solve(workload, cluster, problem, method="milp:none")
+    by_milp = solve(workload, cluster, problem, method="milp:start=none")
     assert by_milp.status == by_dp.status
     if by_dp.objective is not None:
         assert by_milp.objective == pytest.approx(by_dp.objective, rel=1e-6)
