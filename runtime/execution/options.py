@@ -114,7 +114,7 @@ class RunOptions:
             batch = plan.problem.microbatches or layers_of(workload).microbatches
             return replace(
                 self,
-                schedule=self.schedule or plan.problem.schedule,
+                schedule=self.schedule or plan.problem.in_flight,
                 microbatches=self.microbatches or batch or DEFAULT_MICROBATCHES,
             )
         schedule, microbatches = schedule_to_run(plan, self.schedule, self.microbatches)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from contextlib import ExitStack
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -66,16 +67,18 @@ def devices(workload, parts: list[int]) -> list[int]:
 
 def run(folder: Path, ranks: int, *scripts: str) -> list[list[str]]:
     """Run scripts one after the other on so many processes; return what each printed."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    with ExitStack() as held:
+        free = [held.enter_context(socket.socket()) for _ in scripts]
+        for one in free:
+            one.bind(("127.0.0.1", 0))
+        ports = [one.getsockname()[1] for one in free]
     with pytest.MonkeyPatch.context() as patch:
         # the server that ranks are forked off finds what to import by it
         patch.setenv("PYTHONPATH", os.pathsep.join(place for place in sys.path if place))
         forkserver.set_forkserver_preload(["script_worker"])
         forkserver.ensure_running()
     multiprocessing.start_processes(
-        run_scripts, (ranks, port, folder, scripts), nprocs=ranks, start_method="forkserver"
+        run_scripts, (ranks, ports, folder, scripts), nprocs=ranks, start_method="forkserver"
     )
     return [
         "".join((folder / f"{script}.{r}").read_text() for r in range(ranks)).splitlines()

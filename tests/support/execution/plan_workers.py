@@ -196,9 +196,9 @@ def loop_of_the_page(rank: int, code: str, returns_loss: bool) -> None:
         "inputs": (one, one) if returns_loss else one, "loss_fn": nn.functional.mse_loss,
         "cluster": stagecut.Cluster((kind,)),
     }  # fmt: skip
-    planned = "devices=world, microbatches=8,"
+    planned = "devices=world,"
     assert planned in code
-    code = code.replace(planned, "devices=cluster, microbatches=8, estimate='h100',")
+    code = code.replace(planned, "devices=cluster, estimate='h100',")
     if returns_loss:  # the changes in the page's comments
         for old, new in (("=loss_fn)", "=lambda loss, _: loss)"), ("[x] if", "[x, y] if")):
             assert old in code

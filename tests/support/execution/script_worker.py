@@ -13,14 +13,20 @@ import torch
 import torch.distributed.pipelining  # imported before ranks are forked off
 
 
-def run_scripts(rank: int, ranks: int, port: int, folder: Path, scripts: Sequence[str]) -> None:
-    """Run scripts in a folder; what SCRIPT prints goes to the file SCRIPT.RANK."""
+def run_scripts(
+    rank: int, ranks: int, ports: Sequence[int], folder: Path, scripts: Sequence[str]
+) -> None:
+    """Run scripts in a folder, each with its port; what SCRIPT prints goes to SCRIPT.RANK.
+
+    A port that the script before used may still be held by its store when the next begins.
+    """
     os.chdir(folder)
     own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
     os.environ.update({key: str(value) for key, value in own.items()})
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ["MASTER_ADDR"] = "127.0.0.1"
     torch.set_num_threads(1)
     sys.argv[1:] = ["--steps", "3"]
-    for script in scripts:
+    for port, script in zip(ports, scripts, strict=True):
+        os.environ["MASTER_PORT"] = str(port)
         with open(f"{script}.{rank}", "w") as out, redirect_stdout(out):
             runpy.run_path(script, run_name="__main__")
