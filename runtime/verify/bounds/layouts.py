@@ -17,7 +17,7 @@ from ....instances import InputError, VerificationError
 from ....instances.costs.calibration import Calibration, calibration
 from ....instances.costs.layers import LayerPrices
 from ....instances.costs.layout import JobSchedule, Layout, Recompute, check_layout
-from ....instances.costs.memory import rank_memory
+from ....instances.costs.memory import RankStages, rank_memory
 from ....instances.job.launchers import runs
 from ....instances.job.plan import JobPlan
 from ....instances.job.problem import TrainingJob
@@ -225,7 +225,8 @@ def _refuted_without_pipeline(
             return True  # none is faster than that without recomputation
     seconds = [one.seconds for one in iteration_times(plans, prices)]
     faster = [one for one, takes in zip(plans, seconds, strict=True) if takes < least]
-    return all(rank_memory(plan.model, one).needed > _limit(plan) for one in faster)
+    stages = RankStages.of(plan.model, plans[0])
+    return all(rank_memory(plan.model, one, 0, stages).needed > _limit(plan) for one in faster)
 
 
 def _limit(plan: JobPlan) -> float:
