@@ -20,7 +20,6 @@ from ....instances import Placement, Solution, Throughput, VerificationError
 from ....instances.common.arrays import Ints
 from ...core.lattice import Lattice, chain, count_ideals, list_ideals
 from ...core.search import Search
-from ..series.series_dp import series_dp
 from .stage_dp import ChainFound, bytes_needed, least_maximum, states_of
 
 #: Ideals that are simply listed; beyond, they are counted first. Classes looked at for counting.
@@ -132,9 +131,6 @@ def ideal_dp(task: Task[Throughput], search: Search[Solution]) -> None:
     with search.phase("list ideals"):
         lattice = all_ideals(pipe, search)
     if lattice is None:
-        if ideals_alone(task):
-            with search.phase("series"):
-                series_dp(task, search)
         return
     run = _LatticeRun(task, pipe, lattice, search, proves=ideals_alone(task))
     with search.phase("dp"):
