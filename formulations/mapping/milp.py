@@ -63,22 +63,13 @@ from .costs import MappingCosts
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Variables of a model for devices, matchings and rings.
+    """Variables of a model for devices, matchings and rings."""
 
-    Parameters
-    ----------
-    model
-        The Pyomo model.
-    stages, replicas, size
-        S, R and D.
-    boundaries, rings
-        Stages that send to the next, and stages that reduce.
-    """
-
-    model: pyo.ConcreteModel
-    stages: int
+    model: pyo.ConcreteModel  # the Pyomo model
+    stages: int  # stages, replicas, size: S, R and D
     replicas: int
     size: int
+    # boundaries, rings: stages that send to the next, and stages that reduce
     boundaries: Sequence[int]
     rings: Sequence[int]
 

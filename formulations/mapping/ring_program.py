@@ -76,33 +76,18 @@ class Cut:
 
 @dataclass(frozen=True, eq=False)
 class StageRing:
-    """Columns of one stage's ring.
+    """Columns of one stage's ring."""
 
-    Parameters
-    ----------
-    stage, replicas
-        Which stage, and R.
-    cell
-        Shape (D,): cell of each device; -1 if it has no place in the ring.
-    a, c
-        Shape (E,): the two devices of each admitted pair of different cells.
-    link
-        Shape (E,): columns w.
-    one, two
-        Shape (D,): columns; -1 for a device without such pairs, and `one` for a cell of one.
-    fill, paths, whole, used
-        Shape (cells,): columns; -1 for a cell of one device.
-    """
-
-    stage: int
+    stage: int  # stage, replicas: which stage, and R
     replicas: int
-    cell: Ints
-    a: Ints
+    cell: Ints  # (D,): cell of each device; -1 if it has no place in the ring
+    a: Ints  # a, c: (E,): the two devices of each admitted pair of different cells
     c: Ints
-    link: Ints
+    link: Ints  # (E,): columns w
+    # one, two: (D,): columns; -1 for a device without such pairs, and `one` for a cell of one
     one: Ints
     two: Ints
-    fill: Ints
+    fill: Ints  # fill, paths, whole, used: (cells,): columns; -1 for a cell of one device
     paths: Ints
     whole: Ints
     used: Ints

@@ -41,18 +41,10 @@ from .devices import Devices
 
 @dataclass(frozen=True, eq=False)
 class RuleCase:
-    """A task without rules, whose plans are plans of a task with rules.
+    """A task without rules, whose plans are plans of a task with rules."""
 
-    Parameters
-    ----------
-    task
-        The task without rules.
-    device
-        Shape (D',): the device of the task with rules that each of its devices is.
-    """
-
-    task: Task[Any]
-    device: Ints
+    task: Task[Any]  # the task without rules
+    device: Ints  # (D',): the device of the task with rules that each of its devices is
 
     def expand(self, solution: Solution) -> Solution:
         """Return the solution of the task with rules."""

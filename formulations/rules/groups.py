@@ -27,23 +27,13 @@ class Pin:
 
 @dataclass(frozen=True, eq=False)
 class DeviceGroups:
-    """Nodes that share a device by colours and by rules of `together`; n nodes, G groups.
+    """Nodes that share a device by colours and by rules of `together`; n nodes, G groups."""
 
-    Parameters
-    ----------
-    group_of
-        Shape (n,): group of each node.
-    pins
-        The pins of each group.
-    apart
-        Pairs of groups that share no device, the smaller number first, with the rule.
-    joins
-        Graph of nodes: an edge for what keeps two nodes together, with its name as ``said``.
-    """
-
-    group_of: Ints
-    pins: tuple[tuple[Pin, ...], ...]
+    group_of: Ints  # (n,): group of each node
+    pins: tuple[tuple[Pin, ...], ...]  # the pins of each group
+    # pairs of groups that share no device, the smaller number first, with the rule
     apart: dict[tuple[int, int], str]
+    # graph of nodes: an edge for what keeps two nodes together, with its name as ``said``
     joins: nx.Graph[int]
 
     def contradiction(self, *rules: str, between: tuple[int, int]) -> InfeasibleError:

@@ -19,17 +19,10 @@ from .groups import groups_of
 
 @dataclass(frozen=True, eq=False)
 class RuleCases:
-    """The cases of a task with rules.
+    """The cases of a task with rules."""
 
-    Parameters
-    ----------
-    relaxation
-        A task that every plan is one of.
-    cases
-        Tasks whose plans together are the plans, made when they are asked for.
-    """
-
-    relaxation: RuleCase
+    relaxation: RuleCase  # a task that every plan is one of
+    # tasks whose plans together are the plans, made when they are asked for
     cases: Iterator[RuleCase]
 
 

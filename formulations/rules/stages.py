@@ -19,33 +19,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class StageRules:
-    """Rules for the stages of a pipeline, by units.
+    """Rules for the stages of a pipeline, by units."""
 
-    Parameters
-    ----------
-    workload
-        Whose nodes.
-    unit_of
-        Shape (n,): unit of each node.
-    ahead
-        The edges between units, of which the first must not be in a later stage.
-    pins
-        The pins of units.
-    apart
-        Pairs of nodes whose units share no device, with the rule.
-    devices_of
-        Returns, for a number of stages, which device has each.
-    group_of
-        Shape (n,): nodes of one group share a device.
-    """
-
-    workload: Workload
-    unit_of: Ints
+    workload: Workload  # whose nodes
+    unit_of: Ints  # (n,): unit of each node
+    # the edges between units, of which the first must not be in a later stage
     ahead: nx.DiGraph[int]
-    pins: tuple[Pin, ...]
+    pins: tuple[Pin, ...]  # the pins of units
+    # pairs of nodes whose units share no device, with the rule
     apart: tuple[tuple[int, int, str], ...]
+    # returns, for a number of stages, which device has each
     devices_of: Callable[[int], Sequence[int]]
-    group_of: Ints
+    group_of: Ints  # (n,): nodes of one group share a device
 
     def __bool__(self) -> bool:
         """Whether there is any rule."""

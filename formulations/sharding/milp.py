@@ -66,21 +66,12 @@ MOST_COLUMNS = 400_000
 
 @dataclass(frozen=True, eq=False)
 class ShardingModel:
-    """The program with what it takes to read it.
+    """The program with what it takes to read it."""
 
-    Parameters
-    ----------
-    costs
-        What it is stated over.
-    model
-        The Pyomo model; its objective times `scale` is in the objective's unit.
-    scale
-        Units of the objective per unit of the program.
-    """
-
-    costs: ShardingCosts
+    costs: ShardingCosts  # what it is stated over
+    # the Pyomo model; its objective times `scale` is in the objective's unit
     model: pyo.ConcreteModel
-    scale: float
+    scale: float  # units of the objective per unit of the program
 
     def read(self, value: Value) -> TensorSharding:
         """Return the plan, given the value of each variable."""

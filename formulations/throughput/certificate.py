@@ -20,21 +20,11 @@ PROOF_MARGIN = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Prices:
-    """Dual prices of units, and of memory and transfer time on the devices of each kind.
+    """Dual prices of units, and of memory and transfer time on the devices of each kind."""
 
-    Parameters
-    ----------
-    unit
-        Shape (U,): π.
-    memory
-        Shape (K,): value of the whole memory of one device, μ_k M_k.
-    transfer
-        Shape (K,): value of transfers as long as the target, ν_k T.
-    """
-
-    unit: Floats
-    memory: Floats
-    transfer: Floats
+    unit: Floats  # (U,): π
+    memory: Floats  # (K,): value of the whole memory of one device, μ_k M_k
+    transfer: Floats  # (K,): value of transfers as long as the target, ν_k T
 
     @property
     def total(self) -> float:

@@ -109,31 +109,16 @@ from .hypergraph import Hypergraph
 
 @dataclass(frozen=True, eq=False)
 class Flows:
-    """Data flows between units; F flows, times in the program's unit.
+    """Data flows between units; F flows, times in the program's unit."""
 
-    Parameters
-    ----------
-    source, targets
-        Units o and t of each flow.
-    side
-        Pass of each flow: 0 forward, 1 backward.
-    linked
-        For each accelerator, those it has a link with.
-    by_link
-        For each flow and ordered pair of linked devices, l_{f,d,e}.
-    by_host
-        Shape (F, D): h_f on each device.
-    limit
-        H.
-    """
-
-    source: tuple[int, ...]
+    source: tuple[int, ...]  # source, targets: units o and t of each flow
     targets: tuple[tuple[int, ...], ...]
-    side: tuple[int, ...]
-    linked: dict[int, list[int]]
+    side: tuple[int, ...]  # pass of each flow: 0 forward, 1 backward
+    linked: dict[int, list[int]]  # for each accelerator, those it has a link with
+    # for each flow and ordered pair of linked devices, l_{f,d,e}
     by_link: dict[tuple[int, int], Floats]
-    by_host: Floats
-    limit: float
+    by_host: Floats  # (F, D): h_f on each device
+    limit: float  # H
 
     @property
     def pins(self) -> list[tuple[int, int]]:
@@ -160,17 +145,10 @@ MEMORY_SCALE = 1e4
 
 @dataclass(frozen=True, eq=False)
 class Compact:
-    """The Pyomo program, with the data that translates its solutions to placements.
+    """The Pyomo program, with the data that translates its solutions to placements."""
 
-    Parameters
-    ----------
-    data
-        What it is stated over.
-    model
-        The Pyomo model; its objective times `scale` is in the workload's time unit.
-    """
-
-    data: CompactData
+    data: CompactData  # what it is stated over
+    # the Pyomo model; its objective times `scale` is in the workload's time unit
     model: pyo.ConcreteModel
 
     @property

@@ -42,35 +42,19 @@ from ..task import Task
 
 @dataclass(frozen=True, eq=False)
 class Hypergraph:
-    """Units and nets of a task; U units, E nets, K kinds of device, passes forward and backward.
+    """Units and nets of a task; U units, E nets, K kinds of device, passes forward and backward."""
 
-    Parameters
-    ----------
-    unit_of
-        Shape (n,): unit of each node.
-    members
-        Nodes of each unit, increasing.
-    compute
-        Shape (K, 2, U): time of a unit's forward and backward nodes; `inf` where a node of the
-        unit is unsupported.
-    memory_bytes
-        Shape (U,).
-    pins
-        Units of each net, increasing, at least two.
-    weight
-        Shape (K, 2, E): what a device of the kind pays for a cut net, by the pass of the nodes
-        that produced the data.
-    edges
-        Shape (m, 2): edges that decide contiguity, between units; no loops.
-    """
-
-    unit_of: Ints
-    members: tuple[tuple[int, ...], ...]
+    unit_of: Ints  # (n,): unit of each node
+    members: tuple[tuple[int, ...], ...]  # nodes of each unit, increasing
+    # (K, 2, U): time of a unit's forward and backward nodes; `inf` where a node of the unit is
+    # unsupported
     compute: Floats
-    memory_bytes: Floats
-    pins: tuple[tuple[int, ...], ...]
+    memory_bytes: Floats  # (U,)
+    pins: tuple[tuple[int, ...], ...]  # units of each net, increasing, at least two
+    # (K, 2, E): what a device of the kind pays for a cut net, by the pass of the nodes that
+    # produced the data
     weight: Floats
-    edges: Ints
+    edges: Ints  # (m, 2): edges that decide contiguity, between units; no loops
 
     @property
     def size(self) -> int:

@@ -51,56 +51,28 @@ Criterion = Literal["load", "forward", "backward", "memory"]
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One set function per kind of device: Σ_{v∈S} unit[κ, v] + Σ_{nets e cut by S} net[κ, e].
+    """One set function per kind of device: Σ_{v∈S} unit[κ, v] + Σ_{nets e cut by S} net[κ, e]."""
 
-    Parameters
-    ----------
-    criterion
-        What it belongs to: the ``load``, the ``forward`` or ``backward`` part of it, or the
-        ``memory``.
-    unit
-        Shape (K, U); `inf` where a unit is unsupported.
-    net
-        Shape (K, E).
-    room
-        Shape (K,): what a device can take at most; `inf` for no limit.
-    """
-
+    # what it belongs to: the ``load``, the ``forward`` or ``backward`` part of it, or the
+    # ``memory``
     criterion: Criterion
-    unit: Floats
-    net: Floats
-    room: Floats
+    unit: Floats  # (K, U); `inf` where a unit is unsupported
+    net: Floats  # (K, E)
+    room: Floats  # (K,): what a device can take at most; `inf` for no limit
 
 
 @dataclass(frozen=True, eq=False)
 class IdealPipeline:
-    """A task as a path through ideals; K kinds, U units, E nets.
+    """A task as a path through ideals; K kinds, U units, E nets."""
 
-    Parameters
-    ----------
-    graph
-        Units and nets after colours, circles and what costs nothing are merged.
-    kinds
-        Shape (K,): the cluster's kinds that have devices.
-    count
-        Shape (K,): how many devices each of them has.
-    rows
-        Of the load and the memory; of the two passes too if the objective is GPipe's.
-    yielding
-        Shape (U,): see `yielding`.
-    orders
-        Some topological orders of the units.
-    relayed
-        Whether nets cost by boundary.
-    """
-
-    graph: Hypergraph
-    kinds: Ints
-    count: Ints
+    graph: Hypergraph  # units and nets after colours, circles and what costs nothing are merged
+    kinds: Ints  # (K,): the cluster's kinds that have devices
+    count: Ints  # (K,): how many devices each of them has
+    # of the load and the memory; of the two passes too if the objective is GPipe's
     rows: tuple[Row, ...]
-    yielding: Bools
-    orders: tuple[Ints, ...]
-    relayed: bool = False
+    yielding: Bools  # (U,): see `yielding`
+    orders: tuple[Ints, ...]  # some topological orders of the units
+    relayed: bool = False  # whether nets cost by boundary
 
 
 def pipeline(

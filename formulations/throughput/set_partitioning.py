@@ -62,20 +62,12 @@ MOST_UNITS = 14
 
 @dataclass(frozen=True, eq=False)
 class SetPartitioning:
-    """The program over given sets, with its reader; times are in the workload's unit.
+    """The program over given sets, with its reader; times are in the workload's unit."""
 
-    Parameters
-    ----------
-    task, graph, columns
-        What it is stated over.
-    model
-        The Pyomo model.
-    """
-
-    task: Task[Throughput]
+    task: Task[Throughput]  # task, graph, columns: what it is stated over
     graph: Hypergraph
     columns: Sequence[Column]
-    model: pyo.ConcreteModel
+    model: pyo.ConcreteModel  # the Pyomo model
     scale: float = 1.0
 
     def read(self, value: Value) -> Placement:

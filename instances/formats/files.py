@@ -36,21 +36,13 @@ from .writing import layout, write_whole
 
 @dataclass(frozen=True)
 class Reader:
-    """Reader of one format of workloads.
+    """Reader of one format of workloads."""
 
-    Parameters
-    ----------
-    format
-        What people call the format.
-    sniff
-        Whether a file means to be of this format, however broken: by its content, never by its
-        name or ending.
-    read
-        Returns the workload, or raises InputError through `Source.fail`.
-    """
-
-    format: str
+    format: str  # what people call the format
+    # whether a file means to be of this format, however broken: by its content, never by its name
+    # or ending
     sniff: Callable[[Source], bool]
+    # returns the workload, or raises InputError through `Source.fail`
     read: Callable[[Source], Workload]
 
 

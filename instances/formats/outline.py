@@ -24,25 +24,17 @@ from .versions import PLAN
 
 @dataclass(frozen=True)
 class Outline:
-    """Plan without its workload: assignment, objective and bound, for comparisons.
+    """Plan without its workload: assignment, objective and bound, for comparisons."""
 
-    Parameters
-    ----------
-    workload
-        Name and fingerprint.
-    objective, bound, time_unit, method, problem
-        As in the plan; `problem` with its options.
-    devices
-        Name, kind and nodes of each device; of plans that consist of stages, of each stage;
-        of shardings, each property with the operators that make something of it.
-    """
-
-    workload: tuple[str, str]
+    workload: tuple[str, str]  # name and fingerprint
+    # objective, bound, time_unit, method, problem: as in the plan; `problem` with its options
     objective: float
     bound: float
     time_unit: str
     method: str
     problem: str
+    # name, kind and nodes of each device; of plans that consist of stages, of each stage; of
+    # shardings, each property with the operators that make something of it
     devices: tuple[tuple[str, str, frozenset[NodeId]], ...]
 
     @property

@@ -108,26 +108,16 @@ class PlanFile(Record):
 
 @dataclass(frozen=True)
 class Codec:
-    """Writer and reader of one problem's solutions.
+    """Writer and reader of one problem's solutions."""
 
-    Parameters
-    ----------
-    problem
-        Frozen dataclass of the problem; its fields are written by name.
-    record
-        What `encode` returns and `decode` gets: a `Record`, or any type that msgspec converts.
-    encode
-        From the solution, the workload and the cluster.
-    decode
-        From the record, the workload and the cluster; raises InputError without the file's name.
-    statement
-        What the problem looks like in a file, where that is not its fields.
-    """
-
-    problem: type[Problem]
+    problem: type[Problem]  # frozen dataclass of the problem; its fields are written by name
+    # what `encode` returns and `decode` gets: a `Record`, or any type that msgspec converts
     record: type[Any]
+    # from the solution, the workload and the cluster
     encode: Callable[[Any, Workload, Cluster], Any]
+    # from the record, the workload and the cluster; raises InputError without the file's name
     decode: Callable[[Any, Workload, Cluster], Solution]
+    # what the problem looks like in a file, where that is not its fields
     statement: type[Any] | None = None
 
 

@@ -47,34 +47,17 @@ LARGE = (
 
 @dataclass(frozen=True)
 class Entry:
-    """A workload of the catalogue; `build()` generates it.
+    """A workload of the catalogue; `build()` generates it."""
 
-    Parameters
-    ----------
-    name
-        Unique.
-    title
-        Architecture, kind of graph, and pass.
-    build
-        Generates the workload with the catalogue's defaults.
-    source
-        Where dimensions and the count of parameters are from.
-    parameters
-        How many the architecture has, as published.
-    granularity, training
-        Which of its four forms this is.
-    best_ms, bound_ms
-        Least known max-load of a contiguous split on the suggested cluster, and a proven lower
-        bound, equal where the optimum is known; None where nothing is.
-    """
-
-    name: str
-    title: str
-    build: Callable[[], Workload]
-    source: str
-    parameters: int
-    granularity: Granularity
+    name: str  # unique
+    title: str  # architecture, kind of graph, and pass
+    build: Callable[[], Workload]  # generates the workload with the catalogue's defaults
+    source: str  # where dimensions and the count of parameters are from
+    parameters: int  # how many the architecture has, as published
+    granularity: Granularity  # granularity, training: which of its four forms this is
     training: bool
+    # best_ms, bound_ms: least known max-load of a contiguous split on the suggested cluster, and a
+    # proven lower bound, equal where the optimum is known; None where nothing is
     best_ms: float | None
     bound_ms: float | None
 

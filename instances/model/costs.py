@@ -21,18 +21,10 @@ from .workload import Workload
 
 @dataclass(frozen=True, eq=False)
 class Messages:
-    """Times of messages between linked devices; L links, n nodes, D devices.
+    """Times of messages between linked devices; L links, n nodes, D devices."""
 
-    Parameters
-    ----------
-    link
-        Shape (D, D): link between two devices, −1 for none.
-    time
-        Shape (L, n): how long a node's output takes over each link.
-    """
-
-    link: Ints
-    time: Floats
+    link: Ints  # (D, D): link between two devices, −1 for none
+    time: Floats  # (L, n): how long a node's output takes over each link
 
 
 @dataclass(frozen=True, eq=False)

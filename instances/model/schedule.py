@@ -86,21 +86,11 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class GivenOrder:
-    """Order of actions on each device of a stage chain: complete, free of deadlock.
+    """Order of actions on each device of a stage chain: complete, free of deadlock."""
 
-    Parameters
-    ----------
-    rows
-        The actions of each device.
-    device
-        For each stage the row that has it.
-    microbatches
-        How many there are.
-    """
-
-    rows: tuple[tuple[Action, ...], ...]
-    device: tuple[int, ...]
-    microbatches: int
+    rows: tuple[tuple[Action, ...], ...]  # the actions of each device
+    device: tuple[int, ...]  # for each stage the row that has it
+    microbatches: int  # how many there are
 
     @property
     def texts(self) -> tuple[str, ...]:

@@ -28,19 +28,12 @@ MOST_NUMBERS = 1 << 30
 
 @dataclass(frozen=True)
 class Made:
-    """Model with the inputs of a call.
+    """Model with the inputs of a call."""
 
-    Parameters
-    ----------
-    model, args, kwargs
-        ``model(*args, **kwargs)`` runs one microbatch.
-    microbatches
-        Positional and named inputs of the microbatches to run, the first one included.
-    """
-
-    model: nn.Module
+    model: nn.Module  # model, args, kwargs: ``model(*args, **kwargs)`` runs one microbatch
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    # positional and named inputs of the microbatches to run, the first one included
     microbatches: Iterator[tuple[tuple[Any, ...], Mapping[str, Any]]]
 
 

@@ -115,23 +115,13 @@ class Profile:
 
 @dataclass(frozen=True)
 class ModelParts:
-    """A model taken apart.
+    """A model taken apart."""
 
-    Parameters
-    ----------
-    model
-        What was traced.
-    traced, recording, graph
-        The same, step by step.
-    training
-        As in `profile`.
-    """
-
-    model: nn.Module
-    traced: Traced
+    model: nn.Module  # what was traced
+    traced: Traced  # traced, recording, graph: the same, step by step
     recording: Recording
     graph: OperatorGraph
-    training: bool
+    training: bool  # as in `profile`
 
 
 def plain(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> nn.Module:

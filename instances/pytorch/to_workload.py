@@ -19,20 +19,11 @@ from .operator_graph import OperatorGraph, SharedWeight
 
 @dataclass(frozen=True)
 class Grouping:
-    """Assignment of operators to nodes.
+    """Assignment of operators to nodes."""
 
-    Parameters
-    ----------
-    node
-        Node of each operator.
-    names
-        Of the nodes, all different.
-    paths
-        What the nodes are called with the modules around them; empty if `names` say it.
-    """
-
-    node: tuple[int, ...]
-    names: tuple[str, ...]
+    node: tuple[int, ...]  # node of each operator
+    names: tuple[str, ...]  # of the nodes, all different
+    # what the nodes are called with the modules around them; empty if `names` say it
     paths: tuple[str, ...] = ()
 
 
@@ -48,28 +39,15 @@ MEMORY = (
 
 @dataclass(frozen=True)
 class OperatorTimes:
-    """Times of operators, each array of shape (operators,).
+    """Times of operators, each array of shape (operators,)."""
 
-    Parameters
-    ----------
-    accelerator_ms, cpu_ms
-        On the device that is planned for, and on a CPU core.
-    measured
-        1 where the time was measured, 0 where it was estimated.
-    spread
-        Interquartile range of the measurements, relative to their median.
-    link
-        Of the suggested cluster.
-    provenance
-        How they came about.
-    """
-
+    # accelerator_ms, cpu_ms: on the device that is planned for, and on a CPU core
     accelerator_ms: Floats
     cpu_ms: Floats
-    measured: Floats
-    spread: Floats
-    link: Link
-    provenance: Mapping[str, str]
+    measured: Floats  # 1 where the time was measured, 0 where it was estimated
+    spread: Floats  # interquartile range of the measurements, relative to their median
+    link: Link  # of the suggested cluster
+    provenance: Mapping[str, str]  # how they came about
 
 
 def memory_bytes(graph: OperatorGraph) -> float:

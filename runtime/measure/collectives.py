@@ -31,17 +31,10 @@ COLLECTIVES: Mapping[str, tuple[int, int]] = {
 
 @dataclass(frozen=True, eq=False)
 class MeasuredAxis:
-    """Collectives along one axis of a mesh, on tensors of K sizes.
+    """Collectives along one axis of a mesh, on tensors of K sizes."""
 
-    Parameters
-    ----------
-    devices
-        Along the axis.
-    timed
-        For each collective what tensors of so many bytes (whole ones) take.
-    """
-
-    devices: int
+    devices: int  # along the axis
+    # for each collective what tensors of so many bytes (whole ones) take
     timed: Mapping[str, Timed]
 
     @cached_property

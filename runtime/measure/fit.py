@@ -17,22 +17,12 @@ MOST_BYTES_PER_S = 1e15
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """A link fitted to messages; K sizes.
+    """A link fitted to messages; K sizes."""
 
-    Parameters
-    ----------
-    link
-        Latency and bandwidth.
-    size_bytes, seconds
-        Shape (K,): what was measured.
-    model_s
-        Shape (K,): what the model says of these sizes.
-    """
-
-    link: Link
-    size_bytes: Floats
+    link: Link  # latency and bandwidth
+    size_bytes: Floats  # size_bytes, seconds: (K,): what was measured
     seconds: Floats
-    model_s: Floats
+    model_s: Floats  # (K,): what the model says of these sizes
 
     def __post_init__(self) -> None:
         for key in ("size_bytes", "seconds", "model_s"):

@@ -50,17 +50,10 @@ Spot = tuple[float, float]
 
 
 class GraphLayout(NamedTuple):
-    """Places; x in widths of a node, y in layers, downwards.
+    """Places; x in widths of a node, y in layers, downwards."""
 
-    Parameters
-    ----------
-    spots
-        Of each node.
-    ways
-        Of each edge: the points that it passes, ends included.
-    """
-
-    spots: dict[int, Spot]
+    spots: dict[int, Spot]  # of each node
+    # of each edge: the points that it passes, ends included
     ways: dict[tuple[int, int], list[Spot]]
 
 

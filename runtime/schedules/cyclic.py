@@ -38,28 +38,16 @@ SLACK = 1e-12
 
 
 class Work(NamedTuple):
-    """Something that is done for every microbatch, or every round of them, of one period.
+    """Something that is done for every microbatch, or every round of them, of one period."""
 
-    Parameters
-    ----------
-    task, kind
-        Which task, and what of it.
-    lanes
-        For each that a period has, the lanes on which it is done: a device, or D + device for
-        its copy engine.
-    microbatches
-        How many microbatches it covers.
-    duration
-        Time it takes.
-    after
-        What it waits for: index in the list of all work, and delay.
-    """
-
-    task: int
+    task: int  # task, kind: which task, and what of it
     kind: Kind
+    # for each that a period has, the lanes on which it is done: a device, or D + device for its
+    # copy engine
     lanes: list[list[int]]
-    microbatches: int
-    duration: float
+    microbatches: int  # how many microbatches it covers
+    duration: float  # time it takes
+    # what it waits for: index in the list of all work, and delay
     after: tuple[tuple[int, float], ...]
 
     @property

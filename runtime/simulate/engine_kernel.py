@@ -29,26 +29,19 @@ SLACK = 1e-12
 
 
 class ActionTimes(NamedTuple):
-    """When everything began and ended; `inf` for what never did.
+    """When everything began and ended; `inf` for what never did."""
 
-    Parameters
-    ----------
-    start, end, cause
-        Shape (N,): of each action. The cause of an action is what it last waited for: action i as
-        i, job i as −2 − i, nothing as −1.
-    job_start, job_end, job_cause
-        Shape (X · microbatches,): of each job, microbatch fastest; `job_end` is the arrival.
-    reached
-        Shape (D,): how many actions each device has ended.
-    """
-
+    # start, end, cause: (N,): of each action. The cause of an action is what it last waited for:
+    # action i as i, job i as −2 − i, nothing as −1.
     start: Floats
     end: Floats
     cause: Ints
+    # job_start, job_end, job_cause: (X · microbatches,): of each job, microbatch fastest; `job_end`
+    # is the arrival
     job_start: Floats
     job_end: Floats
     job_cause: Ints
-    reached: Ints
+    reached: Ints  # (D,): how many actions each device has ended
 
 
 class FillScratch(NamedTuple):

@@ -13,28 +13,15 @@ from .stages import BACKWARD, FORWARD, StageGraph
 
 @dataclass(frozen=True, eq=False)
 class DeviceMemory:
-    """Memory of one device, in bytes.
+    """Memory of one device, in bytes."""
 
-    Parameters
-    ----------
-    weights
-        What the stages on the device keep all the time, weights in one version.
-    versions
-        Further versions of the weights.
-    times, activations
-        Steps of what activations take: `activations[i]` holds from `times[i]` on.
-    in_flight
-        Most microbatches held at once, by stage.
-    capacity
-        What the device has.
-    """
-
-    weights: float
-    versions: float
+    weights: float  # what the stages on the device keep all the time, weights in one version
+    versions: float  # further versions of the weights
+    # times, activations: steps of what activations take: `activations[i]` holds from `times[i]` on
     times: Floats
     activations: Floats
-    in_flight: dict[int, int]
-    capacity: float
+    in_flight: dict[int, int]  # most microbatches held at once, by stage
+    capacity: float  # what the device has
 
     @property
     def peak_activations(self) -> float:

@@ -266,28 +266,14 @@ def price_stages(
 
 @dataclass(frozen=True, eq=False)
 class PassGraph:
-    """The forward and backward passes of P stages, and the data between them.
+    """The forward and backward passes of P stages, and the data between them."""
 
-    Parameters
-    ----------
-    stages
-        Nodes of each stage's passes.
-    present
-        Shape (P, 2): whether the stage has the pass.
-    rank
-        Shape (2P,): a topological position of each pass (2 · stage + side).
-    receive, send
-        Shape (P, 2): time that each pass takes part in transfers.
-    bytes
-        Along each edge between passes.
-    """
-
-    stages: Sequence[Passes]
-    present: Bools
-    rank: Ints
-    receive: Floats
+    stages: Sequence[Passes]  # nodes of each stage's passes
+    present: Bools  # (P, 2): whether the stage has the pass
+    rank: Ints  # (2P,): a topological position of each pass (2 · stage + side)
+    receive: Floats  # receive, send: (P, 2): time that each pass takes part in transfers
     send: Floats
-    bytes: Mapping[tuple[int, int], float]
+    bytes: Mapping[tuple[int, int], float]  # along each edge between passes
 
 
 def stage_graph(

@@ -98,28 +98,16 @@ class Wiring:
 
 @dataclass(frozen=True, eq=False)
 class SimulationProgram:
-    """What the engine runs, and the names for what comes out.
+    """What the engine runs, and the names for what comes out."""
 
-    Parameters
-    ----------
-    actions, gates, replicas, jobs, lanes
-        See there.
-    fair
-        Whether jobs share the lanes on their routes.
-    names
-        Of the L lanes.
-    inputs
-        Shape (2P, 2): time within an action for receiving and for sending (tasks).
-    """
-
-    actions: Actions
+    actions: Actions  # actions, gates, replicas, jobs, lanes: see there
     gates: Gates
     replicas: Replicas
     jobs: Jobs
     lanes: Lanes
-    fair: bool
-    names: tuple[str, ...]
-    inputs: Floats
+    fair: bool  # whether jobs share the lanes on their routes
+    names: tuple[str, ...]  # of the L lanes
+    inputs: Floats  # (2P, 2): time within an action for receiving and for sending (tasks)
 
 
 def compile_program(stages: StageGraph, schedule: Schedule, network: Network) -> SimulationProgram:

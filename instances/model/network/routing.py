@@ -40,28 +40,17 @@ class Routes:
 
     The tables are computed when first asked for, in O(D · E) time and O(D · N) memory; until then
     the routes that `find` and `path` are asked for are searched one by one.
-
-    Parameters
-    ----------
-    devices
-        D.
-    start, target
-        Neighbours of node u are target[start[u] : start[u + 1]], increasing; shapes (N + 1,) and
-        (2E,).
-    latency, bandwidth
-        Shape (2E,): of each of these links.
-    widest
-        Whether the widest route is taken, else that of fewest hops.
-    grid
-        Sides of the grid that the links are, all alike, and whether it wraps; () for others.
     """
 
-    devices: int
+    devices: int  # D
+    # start, target: neighbours of node u are target[start[u] : start[u + 1]], increasing; shapes (N
+    # + 1,) and (2E,)
     start: Ints
     target: Ints
-    latency: Floats
+    latency: Floats  # latency, bandwidth: (2E,): of each of these links
     bandwidth: Floats
-    widest: bool
+    widest: bool  # whether the widest route is taken, else that of fewest hops
+    # sides of the grid that the links are, all alike, and whether it wraps; () for others
     grid: tuple[tuple[int, ...], bool] = ((), False)
     _known: dict[tuple[int, int], Found] = field(default_factory=dict)
 

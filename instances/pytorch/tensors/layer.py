@@ -28,29 +28,16 @@ LEAVES = "leaves"
 
 @dataclass(frozen=True, eq=False)
 class LayerProgram:
-    """The program of a layer, and which of its tensors cross the layer's ends.
+    """The program of a layer, and which of its tensors cross the layer's ends."""
 
-    Parameters
-    ----------
-    graph
-        Of the forward and the backward pass.
-    program
-        Of the graph, and `LEAVES`.
-    entering
-        For each input the number of its tensor; None if nothing reads it.
-    outputs
-        For each output the number of its tensor.
-    arriving
-        For each output the number of its gradient's tensor; None if nothing reads it.
-    gradients
-        For each input the number of its gradient's tensor; None if it has none.
-    """
-
-    graph: TrainingGraph
-    program: TensorProgram
+    graph: TrainingGraph  # of the forward and the backward pass
+    program: TensorProgram  # of the graph, and `LEAVES`
+    # for each input the number of its tensor; None if nothing reads it
     entering: tuple[int | None, ...]
-    outputs: tuple[int, ...]
+    outputs: tuple[int, ...]  # for each output the number of its tensor
+    # for each output the number of its gradient's tensor; None if nothing reads it
     arriving: tuple[int | None, ...]
+    # for each input the number of its gradient's tensor; None if it has none
     gradients: tuple[int | None, ...]
 
 

@@ -72,34 +72,20 @@ class _Form:
 
 @dataclass
 class PartCall:
-    """A call of a part.
+    """A call of a part."""
 
-    Parameters
-    ----------
-    name
-        Path of its module, or what else it is called.
-    why
-        What keeps it from being taken apart.
-    entry
-        What runs.
-    carriers
-        Modules, parameters and buffers that it uses, by their names in the model.
-    made, shapes, empty
-        What it returns; the shapes of its tensors; and tensors without memory of their types.
-    given
-        What it takes when it is exported.
-    recomputes
-        Whether it computes in the backward pass what its forward pass did not keep.
-    """
-
-    name: str
-    why: str
-    entry: Callable[..., Any]
+    name: str  # path of its module, or what else it is called
+    why: str  # what keeps it from being taken apart
+    entry: Callable[..., Any]  # what runs
+    # modules, parameters and buffers that it uses, by their names in the model
     carriers: tuple[str, ...]
+    # made, shapes, empty: what it returns; the shapes of its tensors; and tensors without memory of
+    # their types
     made: _Form
     shapes: list[Shape]
     empty: list[torch.Tensor]
-    given: _Form | None = None
+    given: _Form | None = None  # what it takes when it is exported
+    # whether it computes in the backward pass what its forward pass did not keep
     recomputes: bool = False
 
 

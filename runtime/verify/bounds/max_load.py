@@ -90,27 +90,15 @@ MOST_CUTS, MOST_NODES = 2_000, 50_000
 
 @dataclass(frozen=True, eq=False)
 class _Devices:
-    """The problem of devices of the certificate's kind within the target; B blocks, H cases.
-
-    Parameters
-    ----------
-    time
-        Shape (B,): `inf` above the target.
-    moved
-        Shape (n,): transfer times of nodes.
-    has, has_not
-        Shape (H, B): which blocks a device has in a case, and which it has not.
-    group
-        Shape (H,): what a case says of the first hub.
-    """
+    """The problem of devices of the certificate's kind within the target; B blocks, H cases."""
 
     target: float
-    time: Floats
-    moved: Floats
+    time: Floats  # (B,): `inf` above the target
+    moved: Floats  # (n,): transfer times of nodes
     nets: Nets
-    has: Bools
+    has: Bools  # has, has_not: (H, B): which blocks a device has in a case, and which it has not
     has_not: Bools
-    group: Ints
+    group: Ints  # (H,): what a case says of the first hub
 
     def most(self, value: Floats, slopes: list[float], g: int) -> float:
         """Return what a device in a case of a group is worth at most; −inf if none can be."""
@@ -140,21 +128,11 @@ ROUNDS, WHOLE = 3, float(1 << 30)
 
 @dataclass(frozen=True, eq=False)
 class Nets:
-    """The nets: a node's output, with the blocks that write and read it; E nets.
+    """The nets: a node's output, with the blocks that write and read it; E nets."""
 
-    Parameters
-    ----------
-    node
-        Shape (E,): whose output it is.
-    block
-        The blocks of the node and its readers, net by net.
-    first
-        Shape (E,): where those of each begin.
-    """
-
-    node: Ints
-    block: Ints
-    first: Ints
+    node: Ints  # (E,): whose output it is
+    block: Ints  # the blocks of the node and its readers, net by net
+    first: Ints  # (E,): where those of each begin
 
 
 #: Blocks of which 3 and 4 are asked, at most.

@@ -61,18 +61,10 @@ class _Fronts:
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """A cost that depends on the values of some variables.
+    """A cost that depends on the values of some variables."""
 
-    Parameters
-    ----------
-    scope
-        Numbers of the variables, which differ.
-    table
-        An axis for each.
-    """
-
-    scope: tuple[int, ...]
-    table: Floats
+    scope: tuple[int, ...]  # numbers of the variables, which differ
+    table: Floats  # an axis for each
 
 
 #: Rounding allowance, as a part of the sum of magnitudes.
@@ -99,18 +91,10 @@ MOST_PAIRS = 10_000_000
 
 @dataclass(frozen=True, eq=False)
 class _Potential:
-    """Potentials of one use of a tensor, by the properties in which it is made and needed.
+    """Potentials of one use of a tensor, by the properties in which it is made and needed."""
 
-    Parameters
-    ----------
-    alpha
-        Shape (made,): α_r.
-    beta
-        Shape (needed,): β_r; −inf where no choice of the reader needs the property.
-    """
-
-    alpha: Floats
-    beta: Floats
+    alpha: Floats  # (made,): α_r
+    beta: Floats  # (needed,): β_r; −inf where no choice of the reader needs the property
 
     def claims(self) -> Floats:
         """Return what the use claims of each conversion's cost, shape (made, needed)."""

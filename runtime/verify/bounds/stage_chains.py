@@ -57,24 +57,14 @@ State = tuple[tuple[int, ...], int]
 
 @dataclass(frozen=True, eq=False)
 class _Chains:
-    """The graph of ideals and stages, in parts of the target; N ideals, K kinds of devices.
-
-    Parameters
-    ----------
-    stages
-        With one pass, or the forward and the backward one if the objective is GPipe's.
-    used_bytes
-        Shape (K, N): in parts of twice what a device of the kind has.
-    least
-        Shape (N,): compute on the fastest kind.
-    """
+    """The graph of ideals and stages, in parts of the target; N ideals, K kinds of devices."""
 
     overlap: bool
     ideals: Ideals
     count: Ints
-    stages: Stages
-    used_bytes: Ints
-    least: Ints
+    stages: Stages  # with one pass, or the forward and the backward one if the objective is GPipe's
+    used_bytes: Ints  # (K, N): in parts of twice what a device of the kind has
+    least: Ints  # (N,): compute on the fastest kind
 
     def least_backward(self, forward: int) -> int | None:
         """Return the least largest backward pass of chains below a limit; None without chain.
@@ -139,29 +129,18 @@ STAGES = 3_000_000
 
 @dataclass(frozen=True, eq=False)
 class ListedStages:
-    """The stages whose M microbatches take less than the target; R stages.
+    """The stages whose M microbatches take less than the target; R stages."""
 
-    Parameters
-    ----------
-    start, end
-        Shape (R,): the numbers of the ideals between which they are.
-    times
-        Shape (4, R): of F, B, I and W, in parts of the target; the least over kinds of devices.
-    resident, activation
-        Shape (R,): bytes all the time and per microbatch, as a part of the roomiest device.
-    ideals
-        How many there are.
-    most
-        Stages of a chain at most.
-    """
-
-    start: Ints
+    start: Ints  # start, end: (R,): the numbers of the ideals between which they are
     end: Ints
+    # (4, R): of F, B, I and W, in parts of the target; the least over kinds of devices
     times: Floats
+    # resident, activation: (R,): bytes all the time and per microbatch, as a part of the roomiest
+    # device
     resident: Floats
     activation: Floats
-    ideals: int
-    most: int
+    ideals: int  # how many there are
+    most: int  # stages of a chain at most
 
 
 #: Ideals at most.
@@ -170,24 +149,12 @@ IDEALS = 60_000
 
 @dataclass(frozen=True, eq=False)
 class Ideals:
-    """The ideals of B blocks by size, the empty one first; N of them.
+    """The ideals of B blocks by size, the empty one first; N of them."""
 
-    Parameters
-    ----------
-    block
-        Shape (n,): block of each node; −1 if it is left out.
-    members
-        Shape (N, B).
-    words
-        Shape (N, ⌈B / 64⌉): the same, a bit for a block.
-    left_out
-        How many other blocks there are.
-    """
-
-    block: Ints
-    members: Bools
-    words: NDArray[np.uint64]
-    left_out: int
+    block: Ints  # (n,): block of each node; −1 if it is left out
+    members: Bools  # (N, B)
+    words: NDArray[np.uint64]  # (N, ⌈B / 64⌉): the same, a bit for a block
+    left_out: int  # how many other blocks there are
 
     def inside(self, ideal: int, others: Ints) -> Bools:
         """Return whether an ideal is a proper part of each of the others."""
@@ -217,22 +184,14 @@ CELLS, WORK, AT_ONCE = 100_000_000, 40_000_000_000, 4096
 
 @dataclass(frozen=True, eq=False)
 class Stages:
-    """The costs of stages between ideals; N ideals, K kinds that have devices, E nets.
+    """The costs of stages between ideals; N ideals, K kinds that have devices, E nets."""
 
-    Parameters
-    ----------
-    compute, crossed
-        For each pass, shape (K, N): of the ideals, and what relayed data costs at their ends;
-        the latter () if none is.
-    moved
-        For each pass, shape (K, E): of the nets.
-    held, pins
-        Shapes (N, E) and (E,): blocks of each net that an ideal holds, and that it has.
-    """
-
+    # compute, crossed: for each pass, shape (K, N): of the ideals, and what relayed data costs at
+    # their ends; the latter () if none is
     compute: tuple[Ints, ...]
     crossed: tuple[Ints, ...]
-    moved: tuple[Ints, ...]
+    moved: tuple[Ints, ...]  # for each pass, shape (K, E): of the nets
+    # held, pins: shapes (N, E) and (E,): blocks of each net that an ideal holds, and that it has
     held: NDArray[np.int32]
     pins: Ints
 

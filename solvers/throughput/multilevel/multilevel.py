@@ -150,10 +150,7 @@ def _near_ends(
 ) -> Ints:
     """Return units that are merged but where devices of the best plan meet; shape (n,).
 
-    Parameters
-    ----------
-    by_stage
-        Whether the order is first sorted by the stages.
+    If `by_stage`, the order is first sorted by the stages.
     """
     assert isinstance(search.best, Placement)
     device = graph.restrict(search.best.device)
