@@ -81,12 +81,9 @@ class LatencyGraph:
 
 
 def latency_graph(task: Task[Latency], *, whole_colours: bool) -> LatencyGraph:
-    """Return the units of a task.
+    """Return the units of a task, colours contracted where that loses nothing if asked for.
 
-    Parameters
-    ----------
-    whole_colours
-        Contract colours where that loses nothing: right for one call per accelerator.
+    That is right for one call per accelerator.
     """
     import networkx as nx
 

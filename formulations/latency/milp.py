@@ -245,22 +245,11 @@ def latency_model(
     named: bool = False,
     reference: float | None = None,
 ) -> LatencyModel:
-    """State the program.
+    """State the program between a floor and a horizon H of the latency.
 
-    n nodes, m edges, S calls: S·3n columns and S·(3m + n) rows, with potentials 2·S·m of each more.
-
-    Parameters
-    ----------
-    horizon
-        H: no plan that ends later matters.
-    floor
-        No plan ends earlier.
-    potentials
-        Whether to state the strong form.
-    named
-        Whether rows may be added that name accelerators: (12) is left out.
-    reference
-        A likely latency: times are scaled to make it 1000. Default: `horizon`.
+    n nodes, m edges, S calls: S·3n columns and S·(3m + n) rows, with `potentials`, the strong form,
+    2·S·m of each more. `named` leaves out (12), so that rows may be added that name accelerators.
+    Times are scaled to make `reference`, a likely latency, 1000.
     """
     data = latency_data(task, horizon, floor, named=named, reference=reference)
     m = pyo.ConcreteModel(task.workload.name)

@@ -86,22 +86,11 @@ def message_program(
     counts: Ints | None = None,
     rings: RingProgram | None = None,
 ) -> MessageProgram:
-    """Return the program.
+    """Return the program of messages between pairs that are admitted at each boundary, (D, D).
 
-    Parameters
-    ----------
-    admitted
-        By boundary, shape (D, D): which pairs may be used.
-    fits
-        Shape (S, D): devices that may serve each stage.
-    block
-        Shape (D,): numbers 0, 1, …
-    replicas
-        R; None: as many as column 0 says, the same in all stages of the program.
-    counts
-        Shape (S, B): how many devices of each block serve each stage, at most.
-    rings
-        Rings of stages in the program, to whose rows these are added.
+    `fits`, (S, D), says which devices may serve each stage, `counts`, (S, B), how many of each
+    block may at most; blocks are numbered 0, 1, …. Without `replicas`, column 0 says R, the same in
+    all stages of the program. Rows are added to those of `rings` if given.
     """
     shape = _shape(admitted, fits, block, [] if rings is None else rings.rings)
     build = LinearBuilder() if rings is None else rings.rows

@@ -118,12 +118,8 @@ class Places:
 def mapping_milp(costs: MappingCosts, per_s: float, traffic: LinkTraffic | None = None) -> Places:
     """Return the program of a mapping, with its reader; for a handful of devices.
 
-    Parameters
-    ----------
-    per_s
-        Units of the program's times per second.
-    traffic
-        For the busiest link; without, for the longest stage.
+    It minimises the busiest link with traffic, else the longest stage, at `per_s` units of time per
+    second.
     """
     m = pyo.ConcreteModel("mapping")
     boundaries = [s for s in range(costs.stages - 1) if costs.boundary[s].any()]

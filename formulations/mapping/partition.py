@@ -59,13 +59,7 @@ class Units:
 
 
 def partition_units(workload: Workload) -> tuple[Ints, Units]:
-    """Return the unit of each node, shape (n,), and the units.
-
-    Raises
-    ------
-    InputError
-        As `stage_costs`.
-    """
+    """Return the unit of each node, shape (n,), and the units. InputError as of `stage_costs`."""
     task = pose(workload, accelerators_and_cpus(1), Throughput("contiguous"))
     unit_of = pipeline_units(task)
     every = np.arange(workload.n)

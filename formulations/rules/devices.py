@@ -32,12 +32,8 @@ class Devices:
 def devices_of(task: Task[Problem], groups: DeviceGroups) -> Devices:
     """Return the devices that pins leave each group.
 
-    Raises
-    ------
-    InputError
-        If a pin names a device that there is not.
-    InfeasibleError
-        If pins contradict each other, or a node cannot run where it is pinned.
+    InputError if a pin names a device that there is not, InfeasibleError if pins contradict each
+    other, or a node cannot run where it is pinned.
     """
     place = places(task.cluster, pools=task.problem.name == "latency")
     able = np.unique(place)

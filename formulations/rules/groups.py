@@ -37,12 +37,9 @@ class DeviceGroups:
     joins: nx.Graph[int]
 
     def contradiction(self, *rules: str, between: tuple[int, int]) -> InfeasibleError:
-        """Return the error for rules that contradict each other.
+        """Return the error for rules that contradict each other over two nodes.
 
-        Parameters
-        ----------
-        between
-            Two nodes; what keeps them together is named too.
+        What keeps these together is named too.
         """
         import networkx as nx
 
@@ -53,19 +50,9 @@ class DeviceGroups:
 
 
 def groups_of(workload: Workload, rules: PlacementRules, *, coloured: bool = True) -> DeviceGroups:
-    """Return the groups of a workload's nodes.
+    """Return the groups of a workload's nodes; those of a colour share one if `coloured`.
 
-    Parameters
-    ----------
-    coloured
-        Whether nodes of a colour must share a device, as everywhere but in training plans.
-
-    Raises
-    ------
-    InputError
-        If a rule names no node.
-    InfeasibleError
-        If nodes must be both together and apart.
+    InputError if a rule names no node, InfeasibleError if nodes must be both together and apart.
     """
     import networkx as nx
 

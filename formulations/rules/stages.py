@@ -110,23 +110,9 @@ def stage_rules(
 ) -> StageRules:
     """Return the rules for the stages of a pipeline.
 
-    Parameters
-    ----------
-    unit_of
-        Shape (n,): unit of each node.
-    edges
-        Shape (m, 2): between units; the first must not be in a later stage.
-    devices_of
-        Returns, for a number of stages, which device has each; default: each has its own.
-    coloured
-        Whether nodes of a colour must share a device.
-
-    Raises
-    ------
-    InputError
-        If a rule names no node.
-    InfeasibleError
-        If nodes must be both together and apart.
+    Of each edge between units the first must not be in a later stage. `devices_of` returns, for a
+    number of stages, which device has each. Nodes of a colour share a device if `coloured`. Errors
+    are those of `groups_of`.
     """
     import networkx as nx
 

@@ -208,10 +208,7 @@ class ShardingCosts:
 def sharding_costs(task: Task[Sharding]) -> ShardingCosts:
     """Return the arrays of a task; computed once for each.
 
-    Raises
-    ------
-    InputError
-        If what is fixed does not exist or is not possible on the mesh.
+    InputError if what is fixed does not exist or is not possible on the mesh.
     """
     program, problem = program_of(task.workload), task.problem
     unit_s = TIME_UNITS[task.workload.time_unit]
@@ -390,16 +387,9 @@ def conversions(
     objective: ShardingObjective,
     unit_s: float,
 ) -> Conversions:
-    """Return the conversions of a tensor; see the table above.
+    """Return the conversions of a whole tensor; see the table above.
 
-    Parameters
-    ----------
-    shape, size_bytes
-        Of the whole tensor.
-    mesh, objective
-        Of the problem.
-    unit_s
-        Seconds of the workload's unit of time.
+    `unit_s` are the seconds of the workload's unit of time.
     """
     single = (*range(len(shape)), COPIED, PARTIAL)
     states = tuple(
@@ -458,12 +448,8 @@ def collective_cost(
 ) -> float:
     """Return the cost of a collective along axis d, seconds or bytes.
 
-    Parameters
-    ----------
-    rounds
-        Messages that each device sends, one after the other.
-    moved
-        Bytes that all devices of one group send.
+    Each device sends so many messages (`rounds`), one after the other; all devices of one group
+    send `moved` bytes.
     """
     if objective == "distpar":
         return moved * (mesh.size // mesh.shape[d])

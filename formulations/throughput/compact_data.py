@@ -150,13 +150,7 @@ def compact_data(
     *,
     named: bool = False,
 ) -> CompactData:
-    """Return the data of the program; the parameters are those of `compact.compact`.
-
-    Raises
-    ------
-    InfeasibleError
-        If some node fits on no device, or the sizes are too large in all.
-    """
+    """Return the data of the program; parameters and errors are those of `compact.compact`."""
     problem, costs = task.problem, task.costs
     named = named or bool(task.cluster.links)
     slots = slots_of(task, named=named)

@@ -88,13 +88,7 @@ def pipeline_units(task: Task[Problem]) -> Ints:
 
 
 def merge_cycles(units: Ints, edges: Iterable[tuple[int, int]] | Ints) -> Ints:
-    """Return the units with those merged that lie on a cycle; shape (n,).
-
-    Parameters
-    ----------
-    edges
-        Pairs of nodes.
-    """
+    """Return the units with those merged that lie on a cycle of edges between nodes; shape (n,)."""
     import networkx as nx
 
     pairs = units[np.array(edges if isinstance(edges, np.ndarray) else list(edges), np.int64)]
@@ -113,14 +107,10 @@ def hypergraph(
     unit_of: Ints | None = None,
     order: Iterable[tuple[int, int]] | Ints | None = None,
 ) -> Hypergraph:
-    """Return the hypergraph form of a task.
+    """Return the hypergraph form of a task over units, by default its colours.
 
-    Parameters
-    ----------
-    unit_of
-        Shape (n,): unit of each node, 0 … U−1; default: colours merged.
-    order
-        Pairs of nodes of which the first must not come later; default: `pipeline_edges`.
+    `order` are pairs of nodes of which the first must not come later, by default the
+    `pipeline_edges`.
     """
     units = colour_units(task) if unit_of is None else unit_of
     workload, costs = task.workload, task.costs
@@ -241,9 +231,6 @@ def layer_units(task: Task[Throughput]) -> Ints:
     For each biconnected component of the pipeline edges, taken as undirected, the sources of its
     edges are merged. Edges out of units that only prepare inputs (neither they nor any of their
     ancestors take time on any kind of device) are left out: they would connect almost everything.
-
-    References
-    ----------
     Tarnawski et al., NeurIPS 2020, section 5 (baseline); Narayanan et al., "PipeDream", SOSP 2019.
     """
     import networkx as nx

@@ -78,15 +78,10 @@ class IdealPipeline:
 def pipeline(
     task: Task[Throughput], units: Ints | None = None, *, any_order: bool = False
 ) -> IdealPipeline:
-    """Return the task as a path through ideals.
+    """Return the task as a path through ideals of units at least as coarse as `pipeline_units`.
 
-    Parameters
-    ----------
-    units
-        Shape (n,): unit of each node, at least as coarse as `pipeline_units`, the default.
-    any_order
-        Whether units may come in any order, as in splits that are not contiguous; then they need
-        only be as coarse as `colour_units`.
+    If units may come in any order, as in splits that are not contiguous, they need only be as
+    coarse as `colour_units`.
     """
     edges = np.zeros((0, 2), np.int64) if any_order else None
     merged = hypergraph(task, pipeline_units(task) if units is None else units, edges)
@@ -138,14 +133,10 @@ def yielding(graph: Hypergraph, rows: list[Row]) -> Bools:
     These have no pin in I, and therefore none that must come before u. So u yields if in each row
     and on each kind a_u ≥ Σ w_e over nets e ∋ u without a pin that must come before u.
 
-    Given any plan for what lies beyond I, taking u out of it is then a plan for what lies beyond
-    I ∪ {u} that is not worse, in memory neither. So if as few devices can finish I ∪ {u} with no
-    larger maximum as can finish I, no plan needs to pass through I, and the same holds along
-    chains of such steps.
-
-    Returns
-    -------
-    array of shape (U,)
+    Given any plan for what lies beyond I, taking u out of it is then a plan for what lies beyond I
+    ∪ {u} that is not worse, in memory neither. So if as few devices can finish I ∪ {u} with no
+    larger maximum as can finish I, no plan needs to pass through I, and the same holds along chains
+    of such steps.
     """
     before = _ancestors(graph)
     opens = [

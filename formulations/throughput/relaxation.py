@@ -52,15 +52,7 @@ class CompactRelaxation:
     steps: Ints  # (S, 3): device, place in the order, and row (17)
 
     def evidence(self, multipliers: Floats, target: float) -> dict[str, object]:
-        """Return what proves `target`, in the form that plans keep; `multipliers` of shape (m,).
-
-        Returns
-        -------
-        dict
-            ``target``; ``loads``, ``transfers``, ``memories``: of each device; ``flows``: device,
-            a node of each unit of a net, and values; ``order``: a node of each unit; ``steps``:
-            device, place in the order and value.
-        """
+        """Return what proves `target` as a `MultiplierCertificate`; `multipliers` of shape (m,)."""
         paid = np.maximum(0.0, -multipliers)
         first = np.array([nodes[0] for nodes in self.graph.members])
 

@@ -120,14 +120,9 @@ def all_columns(task: Task[Throughput], graph: Hypergraph) -> Iterator[Column]:
 def model(
     task: Task[Throughput], graph: Hypergraph, columns: Sequence[Column] | None = None
 ) -> pyo.ConcreteModel:
-    """Return the set partitioning program over all sets, for PipeDream's objective.
+    """Return the set partitioning program over all, or given, sets, for PipeDream's objective.
 
     Minimises the max-load; for small graphs, of up to some 14 units.
-
-    Parameters
-    ----------
-    columns
-        The sets, instead of all: those of 𝒮_k(T), for instance.
     """
     columns = list(all_columns(task, graph)) if columns is None else columns
     count = task.costs.count

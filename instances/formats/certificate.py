@@ -99,10 +99,7 @@ Kind = TypeVar(
 def price_certificate(values: Mapping[str, object], nodes: int, kinds: int) -> PriceCertificate:
     """Return a certificate by prices for so many nodes and kinds of devices.
 
-    Raises
-    ------
-    InputError
-        If a field is missing, of another type or length, or holds no number up to `LARGEST`.
+    InputError if a field is missing, of another type or length, or holds no number up to `LARGEST`.
     """
     found = _read(values, PriceCertificate)
     sizes = {"prices": nodes, "memory_prices": kinds, "transfer_prices": kinds}
@@ -114,12 +111,9 @@ def price_certificate(values: Mapping[str, object], nodes: int, kinds: int) -> P
 
 
 def hub_certificate(values: Mapping[str, object], nodes: int, kinds: int) -> HubCertificate:
-    """Return a certificate by hubs for so many nodes and kinds of devices.
+    """Return a certificate by hubs for so many nodes and kinds.
 
-    Raises
-    ------
-    InputError
-        As `price_certificate`.
+    Errors as of `price_certificate`.
     """
     found = _read(values, HubCertificate)
     _check_range("kind", [found.kind], kinds, "kind")
@@ -142,10 +136,7 @@ def multiplier_certificate(
 ) -> MultiplierCertificate:
     """Return a certificate by multipliers for so many nodes and devices.
 
-    Raises
-    ------
-    InputError
-        As `price_certificate`.
+    Errors are those of `price_certificate`.
     """
     found = _read(values, MultiplierCertificate)
     sizes = dict.fromkeys(("loads", "transfers", "memories"), devices)
@@ -163,13 +154,7 @@ def multiplier_certificate(
 
 
 def potential_certificate(values: Mapping[str, object]) -> PotentialCertificate:
-    """Return a certificate by potentials.
-
-    Raises
-    ------
-    InputError
-        As `price_certificate`.
-    """
+    """Return a certificate by potentials; errors as of `price_certificate`."""
     found = _read(values, PotentialCertificate)
     _check_numbers("unit", [found.unit])
     _check_numbers("price", [found.price])

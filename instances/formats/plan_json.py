@@ -137,13 +137,7 @@ CODECS: dict[str, Codec] = {
 
 
 def write_plan(plan: Plan, workload: Workload) -> dict[str, object]:
-    """Return the file of `plan`, made for `workload`, as JSON values.
-
-    Raises
-    ------
-    InputError
-        If the plan was made for another workload.
-    """
+    """Return the file of a plan as JSON values; InputError if it was made for another workload."""
     plan.check_made_for(workload)
     if not math.isfinite(plan.objective):
         raise InputError(f"plan: its objective is {plan.objective!r}; only finite ones are saved")
@@ -186,21 +180,12 @@ def read_plan(
     *,
     same_costs: bool = True,
 ) -> Plan:
-    """Return the plan in one of our files.
+    """Return the plan in one of our files, for `cluster` if that is given.
 
-    Parameters
-    ----------
-    cluster
-        The cluster that it must have been made for; default: any.
-    same_costs
-        Whether it must have been made for this very workload. Otherwise only the nodes' names
-        must be the same, and the plan returned is for `workload`.
-
-    Raises
-    ------
-    InputError
-        If the file breaks the format, was made for another workload or cluster, or was changed:
-        nodes are missing, unknown or placed twice, or a device is not the cluster's.
+    With `same_costs` it must have been made for this very workload. Otherwise only the nodes' names
+    must be the same, and the plan returned is for `workload`. InputError if the file breaks the
+    format, was made for another workload or cluster, or was changed: nodes are missing, unknown or
+    placed twice, or a device is not the cluster's.
     """
     file = read_file(source, PlanFile, PLAN)
     for what, value in (("objective", file.objective), ("bound", file.bound), ("gap", file.gap)):
@@ -313,13 +298,7 @@ def convert(source: Source, values: object, kind: type[Any], where: str) -> Any:
 
 
 def to_json(value: object) -> object:
-    """Return `value` as JSON values: arrays and tuples as lists, "inf" and the like as texts.
-
-    Raises
-    ------
-    InputError
-        If it holds something else.
-    """
+    """Return a value as JSON values: arrays and tuples as lists, "inf" and the like as texts."""
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     if isinstance(value, float) and not math.isfinite(value):

@@ -69,13 +69,7 @@ class Source:
 
 
 def read_source(path: str | Path) -> Source:
-    """Read a file.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, or is no text.
-    """
+    """Read a file; InputError if it cannot be read, or is no text."""
     return parse(read_bytes(path), str(path), stem_of(path))
 
 
@@ -90,10 +84,7 @@ def stem_of(path: str | Path) -> str:
 def read_bytes(path: str | Path) -> bytes:
     """Return the content of a file; a pipe is waited for, but not for ever.
 
-    Raises
-    ------
-    InputError
-        If it cannot be read, or is longer than `MOST_BYTES`.
+    InputError if it cannot be read, or is longer than `MOST_BYTES`.
     """
     file, content = str(path), bytearray()
     try:

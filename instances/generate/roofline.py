@@ -136,10 +136,7 @@ CPU_CORE = Machine(
 def machine(name: str) -> Machine:
     """Return the accelerator with this name, or with this unique beginning of a name.
 
-    Raises
-    ------
-    InputError
-        If there is none, or several.
+    InputError if there is none, or several.
 
     Examples
     --------

@@ -192,10 +192,7 @@ def without_links(costs: Costs, *, returning: bool) -> Costs:
 def times_column(workload: Workload, kind: DeviceKind) -> str:
     """Return which column of `Workload.times` devices of a kind are timed by.
 
-    Raises
-    ------
-    InputError
-        If the workload has no times for them.
+    InputError if the workload has no times for them.
     """
     wanted = [kind.times] if kind.times else [kind.name, CPU if kind.host else ACCELERATOR]
     for name in wanted:

@@ -66,13 +66,7 @@ class Tie:
 
 
 def check_ties(where: str, backward: Bools, ties: Sequence[Tie]) -> None:
-    """Raise InputError unless every tie has two users or more, with nodes of their own.
-
-    Parameters
-    ----------
-    backward
-        Shape (n,): of each node.
-    """
+    """Raise InputError unless every tie has two users or more, with nodes of their own."""
     known = range(len(backward))
     exchange = [x for tie in ties for x in tie.exchange]
     for tie in ties:

@@ -156,12 +156,7 @@ class OperatorGraph:
 
 
 def operator_graph(recording: Recording, training: bool) -> OperatorGraph:
-    """Return the operator graph of a recording.
-
-    Notes
-    -----
-    Linear in what was recorded.
-    """
+    """Return the operator graph of a recording, in time linear in what was recorded."""
     draft = Draft(recording, training)
     add_forward(draft)
     hold_memory(draft)
@@ -323,10 +318,7 @@ def _gradients(draft: Draft, number: dict[int, int]) -> list[tuple[int, int]]:
 def hold_parameters(draft: Draft, deliverers: Mapping[int, Sequence[int]]) -> None:
     """Hold each parameter by its first reader, its gradient and optimizer state behind that.
 
-    Parameters
-    ----------
-    deliverers
-        Of the gradient of each parameter, by storage: backward operators, −1 for none.
+    `deliverers` of a gradient, by storage, are backward operators, −1 for none.
     """
     for storage, parameter in draft.recording.parameters.items():
         readers = list(dict.fromkeys(draft.readers.get(storage, [])))

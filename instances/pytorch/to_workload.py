@@ -111,14 +111,10 @@ def to_workload(
 
 
 def ties_of(graph: OperatorGraph, grouping: Grouping, once: Workload, link: Link) -> list[Tie]:
-    """Return the weights that several nodes read which need not share a device for other reasons.
+    """Return the weights that several nodes read which need not share a device otherwise.
 
-    Weights of the same users make up one tie.
-
-    Parameters
-    ----------
-    once
-        The workload of the graph's nodes, as `to_workload` makes it.
+    Weights of the same users make up one tie; `once` has each weight once, as `to_workload` makes
+    it.
     """
     position = {v: k for k, v in enumerate(once.order)}
     found: dict[tuple[Copy, ...], list[SharedWeight]] = {}
@@ -211,20 +207,12 @@ def by_layer(graph: OperatorGraph, depth: int) -> Grouping:
     """Group operators by the module `depth` calls below the outermost one.
 
     An operator whose call is less deep belongs to the innermost module around it; the backward
-    operators of a layer make up a node of their own. Operators join the newest node of their
-    module unless that would close a cycle between nodes (a module called twice, or one that works
-    before and after its children): then they begin another one, called ``path#2`` and so on.
-
-    Parameters
-    ----------
-    depth
-        1 for the outermost module's children. Containers that are not called themselves, such as
-        `ModuleList`, do not count.
-
-    Notes
-    -----
-    Linear in operators times edges between nodes. The result is acyclic by construction: every
-    operator is added to an acyclic graph of nodes, after all operators that it waits for.
+    operators of a layer make up a node of their own. Operators join the newest node of their module
+    unless that would close a cycle between nodes (a module called twice, or one that works before
+    and after its children): then they begin another one, called ``path#2`` and so on. Containers
+    that are not called themselves, such as `ModuleList`, do not count. Linear in operators times
+    edges between nodes. The result is acyclic by construction: every operator is added to an
+    acyclic graph of nodes, after all operators that it waits for.
     """
     before: list[list[int]] = [[] for _ in graph.operators]
     for u, v in graph.edges():

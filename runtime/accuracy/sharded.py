@@ -55,10 +55,7 @@ def compare_sharded_run(
 ) -> ShardedComparison:
     """Compare a recorded sharded run with its plan; the first step warms up.
 
-    Raises
-    ------
-    InputError
-        If the recording is of another workload or mesh.
+    InputError if the recording is of another workload or mesh.
     """
     problem, solution = plan.problem, plan.solution
     if not isinstance(problem, Sharding) or not isinstance(solution, TensorSharding):

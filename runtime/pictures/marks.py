@@ -94,17 +94,9 @@ class Marks:
 
 
 def marks_of(simulation: Simulation, *, picture: bool = False) -> Marks:
-    """Return the marks of a simulation.
+    """Return the marks of a simulation, for a picture of as many lanes as fit.
 
-    Parameters
-    ----------
-    picture
-        As many lanes as fit into a picture, instead of all.
-
-    Raises
-    ------
-    InputError
-        If there is too much to draw in a picture.
+    InputError if there is too much to draw in one.
     """
     devices = drawn(simulation) if picture else simulation.used
     bars = tuple(bars_of(simulation, picture=picture))

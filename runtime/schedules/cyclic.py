@@ -64,8 +64,6 @@ def pipedream(stages: StageGraph, microbatches: int, network: Network) -> Schedu
 def pipedream_2bw(stages: StageGraph, microbatches: int, network: Network) -> Schedule:
     """PipeDream-2BW: the same order, gradients accumulated, two weight versions.
 
-    References
-    ----------
     Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021.
     """
     return asynchronous(stages, microbatches, network, "2bw", WeightVersions.TWO)
@@ -86,9 +84,7 @@ def asynchronous(
 ) -> Schedule:
     """Return the cyclic schedule of the module's description.
 
-    References
-    ----------
-    [ours] After modulo scheduling in compilers: Rau, "Iterative Modulo Scheduling", MICRO 1994.
+    After modulo scheduling in compilers: Rau, "Iterative Modulo Scheduling", MICRO 1994.
     """
     group = _groups(stages)
     works = _works(stages, network, versions, group)
@@ -153,10 +149,7 @@ def asynchronous(
 def _arrivals(end: Floats, microbatches: int, work: Work, pace: float) -> Floats:
     """Return when the inputs of each copy of `work` have ended, in its own period.
 
-    Parameters
-    ----------
-    end
-        Of each copy of what it waits for, which covers so many `microbatches`; shape (copies,).
+    `end` is that of each copy of what it waits for, which covers so many `microbatches`.
     """
     theirs, mine = len(end) * microbatches, work.period
     number = np.arange(math.lcm(theirs, mine))
@@ -169,10 +162,8 @@ def _arrivals(end: Floats, microbatches: int, work: Work, pace: float) -> Floats
 def gpipe(stages: StageGraph, microbatches: int, network: Network) -> Schedule:
     """All forward passes, then all backward passes, each in the order of the cyclic schedule.
 
-    References
-    ----------
-    Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline
-    Parallelism", NeurIPS 2019.
+    Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism",
+    NeurIPS 2019.
     """
     order = asynchronous(stages, microbatches, network, "gpipe", WeightVersions.ONE)
     tables = [table[np.argsort(table[:, 1] != Kind.F, kind="stable")] for table in order.actions]

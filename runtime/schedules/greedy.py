@@ -55,18 +55,10 @@ def list_schedule(
     limit: Ints,
     weight_limit: Ints | None = None,
 ) -> Schedule:
-    """Return the schedule that the rule gives.
+    """Return the schedule of the rule, in O(actions · (log devices + stages on a device)).
 
-    Parameters
-    ----------
-    limit
-        Shape (P,): most microbatches between forward and backward, per replica of a stage.
-    weight_limit
-        Shape (P,): most between forward and weight gradient; None not to split the backward.
-
-    Notes
-    -----
-    O(actions · (log devices + stages on a device)).
+    `limit`, (P,), is the most microbatches between forward and backward, per replica of a stage;
+    `weight_limit` that between forward and weight gradient, None not to split the backward.
     """
     split = weight_limit is not None
     owner, replica, number = [], [], []

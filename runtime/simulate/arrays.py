@@ -39,7 +39,7 @@ class Gates(NamedTuple):
 
 
 class Replicas(NamedTuple):
-    """The devices of each stage, as CSR; microbatch j is taken by the one at j modulo their number."""
+    """The devices of each stage, as CSR; they take microbatch j in turn."""
 
     at: Ints  # (P + 1,): where each stage's devices begin
     to: Ints  # their numbers

@@ -277,18 +277,9 @@ def _execute(parts, fair, m):
 def fill(flows, count, route_of, lanes, speed, scratch):
     """Set the speed of the first `count` of `flows` to the max–min fair one.
 
-    All speeds grow alike until a link is full; those on it stop, the others grow on.
-
-    Parameters
-    ----------
-    route_of
-        Shape (jobs,): route of each flow.
-    lanes
-        Links of each route, and their bandwidths.
-
-    Notes
-    -----
-    O(different speeds · flows · links on a route).
+    All speeds grow alike until a link is full; those on it stop, the others grow on. `route_of` is
+    the route of each flow, `lanes` the links of each route, and their bandwidths. O(different
+    speeds · flows · links on a route).
     """
     rate, route_at, route_to = lanes.rate, lanes.route_at, lanes.route_to
     stopping, room, users = scratch

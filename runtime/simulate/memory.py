@@ -42,19 +42,11 @@ class DeviceMemory:
 def memory_over_time(
     stages: StageGraph, schedule: Schedule, starts: list[Floats], ends: list[Floats]
 ) -> tuple[DeviceMemory, ...]:
-    """Return the memory of each device.
+    """Return the memory of each device, given starts and ends of its actions.
 
-    A microbatch's activations are held from the begin of its forward to the end of its backward,
-    or of its weight gradient where the backward is split; without a backward pass, to the end of
-    the forward. Weights have one version, two (2BW), or one per microbatch in flight (PipeDream).
-
-    Parameters
-    ----------
-    starts, ends
-        Of each device's actions.
-
-    Notes
-    -----
+    A microbatch's activations are held from the begin of its forward to the end of its backward, or
+    of its weight gradient where the backward is split; without a backward pass, to the end of the
+    forward. Weights have one version, two (2BW), or one per microbatch in flight (PipeDream).
     O(actions · log actions).
     """
     result = []

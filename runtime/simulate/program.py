@@ -111,12 +111,11 @@ class SimulationProgram:
 
 
 def compile_program(stages: StageGraph, schedule: Schedule, network: Network) -> SimulationProgram:
-    """Return the arrays that the engine runs; the stages have their transfer times in the network.
+    """Return the arrays that the engine runs.
 
-    Raises
-    ------
-    InputError
-        If the schedule lists transfers and the network moves data beside compute.
+    The stages have their transfer times in the network.
+
+    InputError if the schedule lists transfers and the network moves data beside compute.
     """
     count = stages.count
     kinds = {int(k) for table in schedule.actions for k in np.unique(table[:, 1])}
@@ -245,10 +244,7 @@ def _latencies(stages: StageGraph, network: Network) -> Floats:
 def wire(stages: StageGraph, schedule: Schedule, network: Network, listed: bool) -> Wiring:
     """Return what sets off what.
 
-    Parameters
-    ----------
-    listed
-        The schedule lists the transfers as actions.
+    Whether the schedule lists the transfers as actions is `listed`.
     """
     wiring = Wiring(stages.count)
     for s in range(stages.count):

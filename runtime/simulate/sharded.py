@@ -52,22 +52,9 @@ class ShardedTimeline(Summarised):
 
 
 def sharded_timeline(workload: Workload, plan: Plan) -> ShardedTimeline:
-    """Return what the devices of a sharding do over time.
+    """Return what the devices of a sharding do over time; its makespan is an objective of time.
 
-    Parameters
-    ----------
-    workload, plan
-        The program, and the sharding that was made for it.
-
-    Returns
-    -------
-    ShardedTimeline
-        Its makespan is the plan's objective, if that is of time.
-
-    Raises
-    ------
-    InputError
-        If the plan is no sharding, was made for another workload, or breaks a rule.
+    InputError if the plan is no sharding, was made for another workload, or breaks a rule.
     """
     plan.check_made_for(workload)
     problem, solution = plan.problem, plan.solution

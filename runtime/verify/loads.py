@@ -10,7 +10,7 @@ from .report import Report
 
 @dataclass(frozen=True)
 class Load:
-    """The load of a device, or of each device of a training plan's stage, in the objective's time."""
+    """The load of a device, or of each device of a job's stage, in the objective's time."""
 
     name: str  # of the device or stage
     nodes: tuple[NodeId, ...]  # ids of its nodes
@@ -26,19 +26,8 @@ class Load:
 def loads_of(problem: Problem, report: Report) -> tuple[Load, ...]:
     """Return the loads of a plan, one per device or stage; for throughput, per microbatch.
 
-    Else it is an iteration with all its microbatches, or a request.
-
-    Parameters
-    ----------
-    problem
-        That the report is of.
-    report
-        As `evaluate` returns it.
-
-    Returns
-    -------
-    tuple of Load
-        Devices in the order of the cluster, or stages; none for a mapping.
+    Else it is an iteration with all its microbatches, or a request. Devices are in the order of the
+    cluster; none for a mapping.
     """
     if report.stages:
         return tuple(

@@ -303,13 +303,7 @@ def own_cost(
     how: Sequence[Lying],
     time_unit: str,
 ) -> tuple[float, float]:
-    """Return what an operator costs without conversions, and its time.
-
-    Parameters
-    ----------
-    how
-        How all that it reads and makes lies.
-    """
+    """Return an operator's cost without conversions, and its time, by how its tensors lie."""
     sent, seconds = added(problem, operator, row)
     time = _time(program, problem, operator, row, how) + seconds / TIME_UNITS[time_unit]
     if problem.objective == "time":

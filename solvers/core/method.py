@@ -24,7 +24,7 @@ READS_SOLVER: dict[str, tuple[str, ...]] = {"solver": ()}
 
 @dataclass(frozen=True)
 class SolverName:
-    """A solver by the name of its module and function; the module is imported when it first runs."""
+    """A solver by the name of its module and function; the module is imported when it runs."""
 
     name: str  # dotted, as in ``stagecut.solvers.mapping.auto.auto``
     # what the function is handed before task and search, such as the name of a rule

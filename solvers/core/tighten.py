@@ -87,8 +87,7 @@ class Spread:
 
 
 def tighten(linear: Linear, cutoff: float = math.inf, *, exact: bool = False) -> Linear | None:
-    """Return a minimisation of the same columns and solutions of at most `cutoff`, None if none is
-    left.
+    """Return a minimisation with the same columns and solutions up to a cutoff, None without.
 
     Bounds are propagated through rows and cutoff, in at most 20 rounds of O(entries). Then fixed
     columns leave the rows, rows of whole numbers get whole sides, entries too small for a solver

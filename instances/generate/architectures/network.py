@@ -117,16 +117,9 @@ class Network:
         reads: Reads = INPUTS_ALONE,
         products: bool = False,
     ) -> NetworkTensor:
-        """Add an operator and return its output.
+        """Add an operator of a name within the layer, and return its output, of the given shape.
 
-        Parameters
-        ----------
-        name
-            Within the layer; empty if the layer is one operator.
-        shape
-            Of the output.
-        reads
-            Its weights, and how much it reads of them and of its inputs.
+        The name is empty if the layer is one operator.
         """
         producers = [t.producer for t in inputs if t.producer is not None]
         operands = {id(t) if t.producer is None else t.producer: t.elements for t in inputs}

@@ -124,13 +124,7 @@ class Routes:
         """Search the routes of these pairs of devices together, which is faster than one by one.
 
         Where they are far apart, or the widest are asked for, the tables of all pairs are computed.
-
-        Parameters
-        ----------
-        pairs
-            Shape (M, 2).
-        paths
-            Whether `path` will be asked for; else only `cost`.
+        With `paths`, `path` may be asked for; else only `cost`.
         """
         if "_searched" in vars(self) or (self.grid[0] and not paths):
             return
@@ -196,10 +190,7 @@ def route(
 ) -> Routes:
     """Return the routes over a graph; of parallel links the widest, then the fastest, is used.
 
-    Parameters
-    ----------
-    grid
-        Sides of the grid that it may be, and whether it wraps.
+    `grid` has the sides of the grid that it may be, and whether it wraps.
     """
     from scipy.sparse import coo_array
 
@@ -228,22 +219,10 @@ def route(
 def fewest_hops_between(
     start: Ints, target: Ints, latency: Floats, bandwidth: Floats, pairs: Ints
 ) -> list[Found] | None:
-    """Return the route of each pair.
+    """Return the route of each pair of nodes; None if `MOST_LINKS` are looked at before.
 
     The route of fewest hops, of those the widest, of those the fastest, of those the one found
     first, as `routing.Routes` finds it in a search of its first node's whole row.
-
-    Parameters
-    ----------
-    start, target, latency, bandwidth
-        The links, as in `routing.Routes`.
-    pairs
-        Shape (M, 2): nodes that are joined.
-
-    Returns
-    -------
-    list or None
-        None if the pairs are so far apart that `MOST_LINKS` are looked at.
     """
     if not len(target):
         return [([a], 0.0, math.inf) for a, _ in pairs.tolist()]

@@ -62,25 +62,9 @@ def layer_program(
 
     Every device has the inputs and the gradients of the outputs whole, and must come to have the
     outputs and the gradients of the inputs so: the operator `LEAVES` reads them as copies, and
-    takes no time. So the sharding of a layer does not depend on its neighbours'.
-
-    Parameters
-    ----------
-    module
-        Takes the inputs in order, and returns a tuple.
-    inputs
-        What enters it.
-    outputs
-        Numbers of what it returns that it makes itself; other tensors only pass through.
-    target
-        The machine.
-    device
-        That the model is on.
-
-    Raises
-    ------
-    InputError
-        If it cannot be traced: the reason.
+    takes no time. So the sharding of a layer does not depend on its neighbours'. The module takes
+    the inputs in order and returns a tuple, of which it makes the `outputs` itself; other tensors
+    only pass through. InputError says why it cannot be traced.
     """
     traced = _traced(module, inputs, outputs, device)
     program = program_of_graph(traced.graph, target)

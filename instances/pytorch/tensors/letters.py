@@ -64,10 +64,7 @@ def signatures(
 ) -> tuple[Signature, ...]:
     """Return an operator's signatures for these shapes, the replicated one last.
 
-    Raises
-    ------
-    InputError
-        If the rule is for tensors of other shapes.
+    InputError if the rule is for tensors of other shapes.
     """
     extents = _extents(rule, inputs, outputs)
     reduced = dict(rule.reduced)

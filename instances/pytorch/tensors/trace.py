@@ -58,12 +58,8 @@ def training_graph(
 ) -> TrainingGraph:
     """Trace loss and gradients on fake tensors; nothing is computed.
 
-    A model whose output is no loss is trained on the sum of its outputs.
-
-    Raises
-    ------
-    InputError
-        If it cannot be traced: the reason.
+    A model whose output is no loss is trained on the sum of its outputs. InputError says why it
+    cannot be traced.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     weights, buffers = fake_state(model, mode)

@@ -109,13 +109,7 @@ class PartRecorder:
         carriers: tuple[str, ...] | None = None,
         more: tuple[str, ...] = (),
     ) -> Any:
-        """Call the part.
-
-        Parameters
-        ----------
-        carriers, more
-            What it uses; default: the modules that it calls, and what is said in `more`.
-        """
+        """Call a part; by default it uses the modules that it calls, and what is said in `more`."""
         if self.inside:
             return entry(*args, **kwargs)
         if self._next is not None:
@@ -212,14 +206,9 @@ def export_around(
     error: Exception,
     export: Export,
 ) -> Traced | None:
-    """Export a model around its parts; None if there is no such way.
+    """Export a model around its parts, as it cannot be exported whole.
 
-    Parameters
-    ----------
-    error
-        Why it cannot be exported as a whole.
-    export
-        Exports it.
+    None if there is no such way.
     """
     whole: dict[str, str] = {}
     known = isinstance(error, BackwardLost)  # functions and checkpointing are parts without a word
@@ -251,10 +240,7 @@ def export_uncut(
 ) -> Traced:
     """Export a model as a single part, which runs as it is.
 
-    Raises
-    ------
-    InputError
-        If what goes in or out of it cannot pass a border.
+    InputError if what goes in or out of it cannot pass a border.
     """
     try:
         return _exported(model, args, kwargs, training, {"": "kept whole"}, export)

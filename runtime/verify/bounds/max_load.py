@@ -154,12 +154,8 @@ def max_load_bound(
 ) -> float:
     """Return the best bound by the workload alone; 0 where a block fits on no device.
 
-    Parameters
-    ----------
-    transfers
-        Whether devices spend time on them, as 3 has it.
-
-    O(K n) for n nodes and K kinds, and a linear program of as many rows where K > 1.
+    Devices spend time on `transfers`, as 3 has it. O(K n) for n nodes and K kinds, and a linear
+    program of as many rows where K > 1.
     """
     kinds = np.flatnonzero(costs.count)
     block = blocks(workload, costs, problem)
@@ -329,15 +325,12 @@ def nets_of(workload: Workload, block: Ints) -> Nets:
 
 
 def least_cut(side: Ints, compute: Floats, transfer: Floats, nets: Nets) -> float:
-    """Return the least load of a set with given blocks in (1) and out (−1) of it; `inf` for none.
+    """Return the least load of a set with given blocks in (1) and out (−1) of it.
 
-    Parameters
-    ----------
-    side
-        Shape (B,).
-    compute, transfer
-        Shapes (B,) and (n,): p of blocks, `inf` where they cannot be and less than 0 where they
-        are worth more than they take, and c ≥ 0 of nodes.
+    `inf` for none.
+
+    `compute`, (B,), is p of blocks, `inf` where they cannot be and less than 0 where they are worth
+    more than they take; `transfer`, (n,), c ≥ 0 of nodes.
     """
     side = np.where((side == 0) & np.isinf(compute), -1, side)
     open_ = np.flatnonzero(side == 0)
@@ -404,10 +397,7 @@ def check_hubs(
 ) -> BoundCheck:
     """Check that prices and hubs prove their target, for costs without links between devices.
 
-    Raises
-    ------
-    VerificationError
-        If they do not, or not within the means of this check.
+    VerificationError if they do not, or not within the means of this check.
     """
     if problem.overlap:
         raise VerificationError(
@@ -520,10 +510,7 @@ def proved_by(
 ) -> float:
     """Return the bound on the max-load that the multipliers of a certificate prove.
 
-    Raises
-    ------
-    VerificationError
-        If a multiplier is negative that must not be.
+    VerificationError if a multiplier is negative that must not be.
     """
     blocks = _blocks(workload)
     load, transfer, memory = (

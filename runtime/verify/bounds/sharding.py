@@ -275,10 +275,8 @@ def check_sharding_bound(workload: Workload, plan: Plan, problem: Sharding) -> B
 def proved_by(workload: Workload, problem: Sharding, data: PotentialCertificate) -> float:
     """Return the lower bound on the cost that a certificate proves, its target at most.
 
-    Raises
-    ------
-    VerificationError
-        If it speaks of what the program does not have, or what it leaves is too much to try.
+    VerificationError if it speaks of what the program does not have, or what it leaves is too much
+    to try.
     """
     program = program_of(workload)
     plain = priced_program(program, problem, workload.time_unit)
@@ -322,10 +320,7 @@ def _least_cost_that_fits(
 ) -> float:
     """Return the least cost of allowed choices that hold at most `room` bytes, `target` at most.
 
-    Parameters
-    ----------
-    costs, held_bytes
-        The same program, priced by cost alone and by bytes alone.
+    The same program is priced by cost alone and by bytes alone.
     """
     factors = [(factor, COST) for factor in cost_factors(costs, allowed)]
     factors += [(factor, BYTES) for factor in cost_factors(held_bytes, allowed)]
@@ -391,10 +386,7 @@ def _potentials_of(
 def least_sum(counts: list[int], factors: list[Factor], most: int) -> float | None:
     """Return the minimum of the sum of all factors; None if its tables exceed `most` entries.
 
-    Parameters
-    ----------
-    counts
-        How many values each variable has.
+    `counts` are the values that each variable can have.
     """
     several = {v for v, count in enumerate(counts) if count > 1}
     numbers, live = itertools.count(), {}
@@ -449,18 +441,13 @@ def least_that_fits(
     counts: Sequence[int], factors: Iterable[tuple[Factor, int]], limits: tuple[float, float],
     most: int,
 ) -> float | None:  # fmt: skip
-    """Return the least cost of assignments that hold at most so many bytes; None if too much work.
+    """Return the least cost of assignments that hold at most so many bytes.
 
-    Parameters
-    ----------
-    counts
-        How many values each variable has.
-    factors
-        Each with its column, `COST` or `BYTES`.
-    limits
-        The target, which is returned if nothing that fits costs less, and the bytes that fit.
-    most
-        Pairs of cost and bytes that are added up, at most.
+    None if too much work.
+
+    Factors stand with their column, `COST` or `BYTES`. `limits` are the target, which is returned
+    if nothing that fits costs less, and the bytes that fit; `most` pairs of cost and bytes are
+    added up.
     """
     live = [_as_fronts(factor, side, limits) for factor, side in factors]
     work = 0

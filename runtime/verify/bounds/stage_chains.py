@@ -69,11 +69,8 @@ class _Chains:
     def least_backward(self, forward: int) -> int | None:
         """Return the least largest backward pass of chains below a limit; None without chain.
 
-        Parameters
-        ----------
-        forward
-            What forward passes must be below; all passes, unless the objective is GPipe's, where 0
-            is returned.
+        Forward passes must be below `forward`; all passes, unless the objective is GPipe's, where 0
+        is returned.
         """
         last = len(self.least) - 1
         by_work = np.argsort(self.least, kind="stable")
@@ -206,25 +203,13 @@ class Stages:
         *,
         relayed: bool,
     ) -> Stages:
-        """Price stages.
+        """Price stages by costs without links between devices.
 
-        Parameters
-        ----------
-        costs
-            Without links between devices.
-        target
-            Above 0 and finite; what takes longer counts as that.
-        passes
-            Shape (n,) each: nodes of the pass, which pays for what they make.
-        readers
-            Of each node, those that count.
-        relayed
-            Whether data moves only from a stage to the next.
+        What takes longer than `target` counts as it.
 
-        Raises
-        ------
-        VerificationError
-            If there are too many ideals and nets for tables of both.
+        The nodes of each pass, shape (n,), pay for what they make. If `relayed`, data moves only
+        from a stage to the next. VerificationError if there are too many ideals and nets for tables
+        of both.
         """
         kinds = np.flatnonzero(costs.count)
         compute = parts(costs.compute[kinds], target)
@@ -285,15 +270,8 @@ def parts(values: Floats, target: float) -> Ints:
 def ideals_of(workload: Workload, costs: Costs, waits: Sequence[tuple[int, int]]) -> Ideals:
     """Return all ideals of blocks: of colours, and of those that wait for each other.
 
-    Parameters
-    ----------
-    waits
-        Pairs of nodes of which the first must not be in a later stage.
-
-    Raises
-    ------
-    VerificationError
-        If there are more than `IDEALS`.
+    In each pair that waits the first node must not be in a later stage. VerificationError if there
+    are more than `IDEALS`.
     """
     import networkx as nx
 
@@ -353,23 +331,10 @@ def _bits(mask: int) -> Iterable[int]:
 def list_stages(
     workload: Workload, cluster: Cluster, problem: PipelineJob, target: float
 ) -> ListedStages:
-    """Return the stages of an iteration below a target.
+    """Return the stages of an iteration below a target of the makespan, above 0 and finite.
 
-    Parameters
-    ----------
-    problem
-        With a contiguous split and one stage on a device.
-    target
-        Of the makespan; above 0 and finite.
-
-    Raises
-    ------
-    VerificationError
-        If there are too many ideals or stages.
-
-    Notes
-    -----
-    O(R E) for E sets of a node and its readers.
+    The split is contiguous, with one stage on a device. O(R E) for E sets of a node and its
+    readers; VerificationError if there are too many ideals or stages.
     """
     costs = without_links(price(workload, cluster), returning=False)
     backward, each = workload.backward, target / problem.batch
@@ -439,21 +404,9 @@ def _times(
 def no_chain_below(workload: Workload, costs: Costs, problem: Throughput, target: float) -> bool:
     """Prove that every contiguous split has an objective of `target` or more; False if not.
 
-    Parameters
-    ----------
-    costs
-        Of the cluster; links between devices are left out, which makes no split dearer.
-    target
-        Above 0 and finite.
-
-    Raises
-    ------
-    VerificationError
-        If there are too many ideals or stages to look at all of them.
-
-    Notes
-    -----
-    O(R E) for R stages below the target between N ideals and E sets of a node and its readers.
+    Links between devices are left out, which makes no split dearer. O(R E) for R stages below the
+    target, above 0 and finite, and E sets of a node and its readers; VerificationError if there are
+    too many ideals or stages to look at all of them.
     """
     chains = _chains(workload, without_links(costs, returning=False), problem, target)
     if problem.pipeline != "gpipe":

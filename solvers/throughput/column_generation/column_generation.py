@@ -37,7 +37,7 @@ from .pricing_problem import PricingProblem
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """Column of the program: a set of units on a device of a kind, its load as the labels count it."""
+    """Column of the program: a set of units on a device of a kind, its load as labels count it."""
 
     kind: int  # of the device
     members: Bools  # (U,)

@@ -69,7 +69,7 @@ SLICE = 20
 
 @dataclass(frozen=True, eq=False)
 class CoverProblem:
-    """Least load of a set that does a share of the work on a kind; U units, by place in the order."""
+    """Least load of a set that does a share of the work; U units, by place in the order."""
 
     task: Task[Throughput]
     graph: Hypergraph
