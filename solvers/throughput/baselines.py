@@ -90,18 +90,10 @@ def single_device(task: Task[Throughput], search: Search[Solution]) -> None:
 def metis(task: Task[Throughput], search: Search[Solution]) -> None:
     """Split the units into one part per accelerator, balanced by compute, by METIS.
 
-    Nets become cliques whose edges share the net's weight. What runs on no accelerator, and
-    CPU cores, METIS does not know.
-
-    Raises
-    ------
-    InputError
-        If pymetis is not installed.
-
-    References
-    ----------
-    Karypis and Kumar, "A Fast and High Quality Multilevel Scheme for Partitioning Irregular
-    Graphs", SIAM J. Sci. Comput. 20(1), 1998.
+    Nets become cliques whose edges share the net's weight. What runs on no accelerator, and CPU
+    cores, METIS does not know. InputError if pymetis is not installed. Karypis and Kumar, "A Fast
+    and High Quality Multilevel Scheme for Partitioning Irregular Graphs", SIAM J. Sci. Comput.
+    20(1), 1998.
     """
     try:
         import pymetis
