@@ -28,13 +28,13 @@ et al., NeurIPS 2020) merges regardless of memory, which can lose the optimum.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
-from ...instances import Problem, Throughput, Workload
+from ...instances import NodeId, Problem, Throughput, Workload
 from ...instances.common.arrays import Bools, Floats, Ints, frozen
 from ...instances.model.contiguity import pipeline_edge_array, pipeline_edges
 from ..task import Task
@@ -225,12 +225,13 @@ def _join(graph: Hypergraph, free: Bools) -> Ints:
     return stands_for
 
 
-def layer_units(task: Task[Throughput]) -> Ints:
+def layer_units(task: Task[Throughput], skipped: Collection[NodeId] = ()) -> Ints:
     """Return the unit of each node if biconnected components are merged; shape (n,).
 
     For each biconnected component of the pipeline edges, taken as undirected, the sources of its
-    edges are merged. Edges out of units that only prepare inputs (neither they nor any of their
-    ancestors take time on any kind of device) are left out: they would connect almost everything.
+    edges are merged. Edges out of the units of the nodes `skipped` are left out, or, without any,
+    those out of units that only prepare inputs (neither they nor any of their ancestors take time
+    on any kind of device): they would connect almost everything.
     Tarnawski et al., NeurIPS 2020, section 5 (baseline); Narayanan et al., "PipeDream", SOSP 2019.
     """
     import networkx as nx
@@ -240,11 +241,12 @@ def layer_units(task: Task[Throughput]) -> Ints:
     order: nx.DiGraph[int] = nx.DiGraph()
     order.add_nodes_from(range(graph.size))
     order.add_edges_from(graph.edges.tolist())
+    left_out = {int(units[task.workload.index[node]]) for node in skipped}
     idle = (graph.compute == 0).all(axis=(0, 1))
-    prepares: dict[int, bool] = {}
-    for unit in nx.topological_sort(order):
-        prepares[unit] = bool(idle[unit]) and all(prepares[u] for u in order.predecessors(unit))
-    edges = [(u, v) for u, v in order.edges if not prepares[u]]
+    for unit in () if skipped else nx.topological_sort(order):
+        if idle[unit] and left_out.issuperset(order.predecessors(unit)):
+            left_out.add(unit)
+    edges = [(u, v) for u, v in order.edges if u not in left_out]
     source = {frozenset(edge): edge[0] for edge in edges}
     merged: nx.Graph[int] = nx.Graph()
     merged.add_nodes_from(range(graph.size))

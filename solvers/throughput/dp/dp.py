@@ -16,7 +16,7 @@ from ....formulations.task import Task
 from ....formulations.throughput.hypergraph import layer_units
 from ....formulations.throughput.ideals import Criterion, IdealPipeline, pipeline
 from ....formulations.throughput.infeasible import memories, why_infeasible
-from ....instances import Placement, Solution, Throughput, VerificationError
+from ....instances import InputError, Placement, Solution, Throughput, VerificationError
 from ....instances.common.arrays import Ints
 from ...core.lattice import Lattice, chain, count_ideals, list_ideals
 from ...core.search import Search
@@ -162,8 +162,19 @@ def linearised_dp(task: Task[Throughput], search: Search[Solution]) -> None:
 
 
 def pipedream(task: Task[Throughput], search: Search[Solution]) -> None:
-    """Merge branches that close again, as PipeDream does, and split the path that is left."""
-    linearised(task, search, layer_units(task))
+    """Merge branches that close again, as PipeDream does, and split the path that is left.
+
+    Raises
+    ------
+    InputError
+        If a node whose edges are to be skipped is unknown.
+    """
+    ids = {str(node): node for node in task.workload.ids}
+    skipped = [text for text in task.options.get("skip", "").split("+") if text]
+    for text in skipped:
+        if text not in ids:
+            raise InputError(f"method pipedream: skip: {task.workload.name} has no node {text}")
+    linearised(task, search, layer_units(task, [ids[text] for text in skipped]))
     if search.best is None and not search.should_stop():
         search.note("pipedream: no plan found on the path that merging leaves; others may exist")
 
