@@ -33,7 +33,7 @@ def diff(
     if is_job_plan(first) and is_job_plan(second):
         from .job import diff_plans
 
-        diff_plans(first, second)
+        diff_plans(first, second, as_json=as_json)
         return
     result = compare_plans(read_outline(first), read_outline(second))
     if as_json:

@@ -55,9 +55,12 @@ def explain(
 
     check_outputs(pictures=[plot], inputs=[workload, plan, cluster])
     if plan is not None and is_job_plan(plan):
-        from .job import explain_plan as explain_plan_of_job
+        from .job import explain_job_plan
 
-        explain_plan_of_job(workload, plan, time_limit)
+        asked = Asked(problem, settings or (), cluster, accelerators, cpus, memory)
+        for option in (*asked.words()[::2], *(["--node"] if node is not None else [])):
+            raise InputError(f"{option}: not of a training job's plan; leave it out")
+        explain_job_plan(workload, plan, time_limit, plot, as_json=as_json)
         return
     loaded = load(workload)
     from ..api.explain.explain import explain as explain_plan  # once the files are there

@@ -94,9 +94,9 @@ def solve(
         from .job import plan_job, state_job
 
         others = {"--start": start, "--method": method}
-        job, where = state_job(workload, asked, global_batch, sequence, others)
-        check_outputs(output, pictures=[plot], inputs=[workload, where])
-        plan_job(workload, where, job, (time_limit, gap), output, plot, as_json=as_json)
+        job = state_job([workload], asked, global_batch, sequence, others)
+        check_outputs(output, pictures=[plot], inputs=[workload, job.cluster])
+        plan_job(workload, job, (time_limit, gap), output, plot, as_json=as_json)
         return
     if sequence is not None:
         raise InputError("--sequence: it is for training jobs; give --global-batch, too")

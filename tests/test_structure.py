@@ -262,3 +262,18 @@ def test_the_wheel_holds_every_module_and_each_can_be_imported(wheel: Path, tmp_
     subprocess.run(
         [sys.executable, "-c", code], check=True, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}
     )
+
+
+def test_the_wheel_holds_the_records_and_checks_them(
+    wheel: Path, tmp_path: Path, benchmarks: Path
+) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    command = [sys.executable, "-m", "stagecut", "records", "check"]
+    environment = {"PYTHONPATH": str(tmp_path), "STAGECUT_BENCHMARKS": str(benchmarks)}
+    done = subprocess.run(
+        [*command, "--below", "placement/latency/Layer"],
+        cwd=tmp_path, capture_output=True, text=True, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "records verified" in done.stdout

@@ -15,15 +15,10 @@ from .whole_bytes import room_of, whole_bytes
 def why_infeasible(task: Task[Problem], graph: Hypergraph | None = None) -> str | None:
     """Return one line that names what is at fault, or None if nothing simple rules plans out.
 
-    Three conditions are looked at, each necessary for a plan: every unit is supported by some
-    kind of device; it fits into a memory of one of those kinds; and the units that only certain
-    kinds support take no more bytes in all than those kinds have.
-
-    Parameters
-    ----------
-    graph
-        Units that must each be on one device; default: colours merged, which holds for every
-        split.
+    Three conditions are looked at, each necessary for a plan: every unit is supported by some kind
+    of device; it fits into a memory of one of those kinds; and the units that only certain kinds
+    support take no more bytes in all than those kinds have. Units that are merged colours, the
+    default, say it of every split.
     """
     graph = graph or hypergraph(task)
     costs = task.costs

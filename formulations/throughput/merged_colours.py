@@ -28,11 +28,8 @@ def colour_notes(task: Task[Any]) -> list[str]:
     """Return a line for each part of a contiguous split that colours make too large to divide.
 
     Too large is what takes more than an even share of the compute. The line names the colours, the
-    nodes and the compute that must share a device, and the max-load that no plan is below.
-
-    Notes
-    -----
-    O(C (n + m)) in the colours, nodes and edges; O(n + m) where no colour closes a cycle.
+    nodes and the compute that must share a device, and the max-load that no plan is below. O(C (n +
+    m)) in the colours, nodes and edges; O(n + m) where no colour closes a cycle.
     """
     problem = task.problem
     if (

@@ -20,15 +20,7 @@ REPEATS = 5
 
 
 def measure_products(device: torch.device, seconds: float) -> dict[str, float]:
-    """Return operations per second of the fastest size, by precision.
-
-    Parameters
-    ----------
-    device
-        Where they run.
-    seconds
-        To spend about, on all precisions together.
-    """
+    """Return operations per second of the fastest size, by precision, in about so many seconds."""
     found = {}
     for name, kind in TYPES.items():
         if kind is torch.float16 and device.type == "cpu":

@@ -29,12 +29,7 @@ def time_per_sample(
     Cyclic schedules repeat themselves: the spacing of an action's repetitions counts, of the
     slowest action; where they repeat themselves only after too many microbatches, for their
     replicas have no common rhythm, that on the busiest device. Of others, it is what further
-    microbatches add to the makespan.
-
-    Parameters
-    ----------
-    starts, makespan
-        Of the run of `schedule` itself.
+    microbatches add to the makespan. `starts` and `makespan` are of the run of `schedule` itself.
     """
     m, repeat = schedule.microbatches, schedule.repeat
     if schedule.name == "single":

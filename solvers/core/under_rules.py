@@ -24,17 +24,12 @@ ORIGIN = "the least over all cases of the placement rules"
 
 
 class _Whole(Peers):
-    """Peer of the search in a case: the search in the whole task with rules.
+    """Peer of the search in a case.
 
-    Parameters
-    ----------
-    case
-        Translates its solutions to those of the task.
-    whole
-        The search in the task.
-    lone
-        Whether there is no other case, so that its bounds hold for the task. Certificates stay
-        with the case, whose units and kinds they speak of.
+    The search in the whole task with rules, to whose solutions `case` translates its own.
+
+    Bounds hold for the task if there is no other case (`lone`). Certificates stay with the case,
+    whose units and kinds they speak of.
     """
 
     def __init__(self, case: RuleCase, whole: Search[Solution], *, lone: bool) -> None:
