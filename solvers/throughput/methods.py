@@ -82,9 +82,7 @@ METHODS: dict[str, Method[Throughput]] = {
     "multilevel": Method(
         SolverName("stagecut.solvers.throughput.multilevel.multilevel.multilevel")
     ),
-    "pipedream": Method(
-        SolverName("stagecut.solvers.throughput.dp.dp.pipedream"), {"skip": ()}
-    ),
+    "pipedream": Method(SolverName("stagecut.solvers.throughput.dp.dp.pipedream"), {"skip": ()}),
     "milp": Method(MILP, READS_SOLVER, refuses=(_relayed,)),
     "column-generation": Method(
         SolverName("stagecut.solvers.throughput.set_partitioning.set_partitioning"),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import signal
 import shutil
+import signal
 import threading
 import time
 from dataclasses import replace

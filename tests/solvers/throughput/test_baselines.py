@@ -138,7 +138,7 @@ def test_an_experts_split_must_be_given_and_fit(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="method expert: it needs a split file"):
         solve(workload, cluster, method="expert")
     (tmp_path / "other.json").write_text(json.dumps({"fpgas": [{"nodes": ["elsewhere"]}]}))
-    with pytest.raises(InputError, match="no file of .* is a split of gpt2-xl"):
+    with pytest.raises(InputError, match=r"no file of .* is a split of gpt2-xl"):
         solve(workload, cluster, method=f"expert:{tmp_path}")
     halves = [{"nodes": list(workload.ids[:50])}, {"nodes": list(workload.ids[50:])}]
     (tmp_path / "gpt2_split.json").write_text(json.dumps({"fpgas": halves}))
