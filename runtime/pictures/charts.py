@@ -38,13 +38,10 @@ from .style import (
 
 LINE = "#333333"
 
-
 #: Plans that end above so many times the best one are left out of the picture.
 MOST_SHOWN = 1.5
 
-
 LEGEND: Any = {"frameon": False, "fontsize": 8}
-
 
 #: Seconds, objective and bound of a moment; None or infinite where there is none.
 Moment = Sequence[float | None]

@@ -34,9 +34,7 @@ from .packing import packing
 #: Limits of one neighbourhood: nodes, and seconds unless the search is limited by nodes.
 NODES = 100
 
-
 SECONDS = 2.0
-
 
 #: Share of the time left that all neighbourhoods may take.
 SHARE = 0.2
