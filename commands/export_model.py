@@ -30,7 +30,7 @@ def export_model(
 
     For plans see export.
     """
-    from ..formulations.rules.reduce import only_case
+    from ..formulations.rules.cases import only_case
     from ..formulations.task import pose
     from ..instances.formats.files import load
     from ..solvers.registry import method_of

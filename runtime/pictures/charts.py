@@ -21,8 +21,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
 from ...instances import Latency, Plan, Planned, is_iteration, plan_of
 from ...instances.common.escape import plain
 from ...instances.common.quantities import show_bytes, show_percent
-from ..verify.loads import Load, loads_of
-from ..verify.report import Report
+from ..verify.report import Load, Report, loads_of
 from .style import (
     COMPUTE,
     LINES,
