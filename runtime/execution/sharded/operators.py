@@ -17,25 +17,8 @@ from .recording import RecordedEvent
 class Operators:
     """The operators of a sharding on one device.
 
-    Parameters
-    ----------
-    sharded
-        What is to be done.
-    place
-        Of this device on the mesh.
-    record
-        Whether to note what is done.
-
-    Attributes
-    ----------
-    held
-        The parts that are here now.
-    events
-        What it did, if `record`.
-    done
-        How much it did.
-    steps
-        Number of the step, for `events`.
+    `held` are the parts that are here now, `done` counts what was done, and `events` has it, with
+    the number of the step, if `record`.
     """
 
     def __init__(self, sharded: ShardedProgram, place: Place, *, record: bool = False) -> None:
