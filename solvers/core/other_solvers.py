@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -307,6 +307,15 @@ def _said_bound(said: object, objective: float) -> float:
     return min(float(said), objective)
 
 
+@cache
+def _copt_environment() -> Any:
+    """Return COPT's environment, which tells of its licence when it is made."""
+    copt: Any = import_module("coptpy")
+    settled = copt.EnvrConfig()
+    settled.set("nobanner", "1")
+    return copt.Envr(settled)
+
+
 def _run_copt(
     linear: Linear, settings: Mapping[str, Any], gap: float, start: Floats | None
 ) -> Outcome:
@@ -315,9 +324,7 @@ def _run_copt(
     if not len(linear.cost):
         return Outcome("optimal", "none", np.zeros(0), linear.offset, linear.offset, 0)
     try:
-        settled = copt.EnvrConfig()
-        settled.set("nobanner", "1")
-        model = copt.Envr(settled).createModel("stagecut")
+        model = _copt_environment().createModel("stagecut")
         model.setParam("Logging", 0)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.mps"

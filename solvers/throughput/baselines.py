@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+from itertools import accumulate
+from operator import and_, eq
 from pathlib import Path
 
 import numpy as np
@@ -104,7 +105,7 @@ def expert(task: Task[Throughput], search: Search[Solution]) -> None:
     name = task.workload.name
 
     def unlike(file: Path) -> tuple[int, str]:
-        return -len(os.path.commonprefix([file.name, name])), file.name
+        return -sum(accumulate(map(eq, file.name, name), and_)), file.name
 
     for file in sorted(path.glob("*.json"), key=unlike):
         try:
