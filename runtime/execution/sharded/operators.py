@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
 from ....instances.pytorch.tensors.rules import CONSTANTS
@@ -101,6 +102,8 @@ class Operators:
     ) -> None:  # fmt: skip
         self.done += 1
         if self.record:
+            if self.place.device.type == "cuda":
+                torch.cuda.synchronize()
             now = time.perf_counter()
             self.events.append(
                 RecordedEvent(self.steps, name, kind, within, axis, begun, now, size)
