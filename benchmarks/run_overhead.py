@@ -1,14 +1,16 @@
-"""What the adapter costs: a plan's split, against the same split by hand on torch's pipelining.
+"""What executors of a plan cost: torch's pipelining runtime, the own loop, and a split by hand.
 
-A GPT of eight blocks, four on each of two processes with one core each, 1F1B. Prints Markdown:
-seconds per iteration in five repetitions, and the difference. About a minute:
-`python benchmarks/run_overhead.py`.
+A GPT of eight blocks on two processes with one core each: halves with 1F1B and ZB-H1, and quarters
+in turn, two on each process. Prints Markdown: schedule, way, repetition and milliseconds of an
+iteration, on the clock and of CPU time. About four minutes: `python benchmarks/run_overhead.py`.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
+import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,11 +25,14 @@ import stagecut
 from stagecut import Plan, Workload
 from stagecut.instances import Placement
 from stagecut.instances.pytorch.profile import profile
+from stagecut.runtime.execution.chain import executed_schedule
+from stagecut.runtime.execution.own_loop.loop import Loop
 from stagecut.runtime.execution.pipeline import RunningPipeline
 from stagecut.runtime.execution.prepare import split_model
 
 WIDTH, WORDS, LENGTH, BLOCKS = 128, 512, 64, 8
-SAMPLES, MICROBATCHES, STEPS, REPETITIONS = 8, 8, 8, 5
+SAMPLES, MICROBATCHES, STEPS, REPETITIONS = 4, 8, 2, 5
+CASES = (("1f1b, halves", "1f1b", 2), ("zb-h1, halves", "zb-h1", 2), ("1f1b, quarters", "1f1b", 4))
 
 
 class First(nn.Module):
@@ -79,34 +84,52 @@ def gpt() -> tuple[Gpt, tuple[torch.Tensor, torch.Tensor]]:
     return Gpt(), tuple(torch.randint(0, WORDS, (2, SAMPLES, LENGTH)))  # type: ignore[return-value]
 
 
-def halves(workload: Workload) -> Plan:
-    """The plan that is written by hand below."""
-    device = [int(not str(node).startswith("first")) for node in workload.ids]
+def split_in(workload: Workload, parts: int) -> Plan:
+    """The plan that is written by hand below, or quarters in turn."""
+
+    def device(node: str) -> int:
+        side, *rest = node.split(".")
+        if parts == 2 or rest[:1] != ["blocks"]:
+            return int(side != "first")
+        return int(int(rest[1]) >= BLOCKS // 4)
+
+    where = np.array([device(str(node)) for node in workload.ids])
     return Plan(
         workload.name, workload.fingerprint, stagecut.accelerators_and_cpus(2),
-        stagecut.Throughput(), Placement(np.array(device)), 1.0, 0.0, "halves",
-        workload.time_unit,
+        stagecut.Throughput(), Placement(where), 1.0, 0.0, "by hand", workload.time_unit,
     )  # fmt: skip
 
 
-def train(workload: Workload) -> dict[str, list[float]]:
-    """Be a rank: return the median iteration of both ways in each repetition, in seconds."""
+def train(workload: Workload) -> dict[tuple[str, str], list[tuple[float, float]]]:
+    """Be a rank: return seconds of each way's median iteration, and of the busier process."""
     rank = dist.get_rank()
-    model, inputs = gpt()
-    prepared = split_model(halves(workload), model, inputs, workload=workload)
-    ours = RunningPipeline(prepared, schedule="1f1b", microbatches=MICROBATCHES)
-    batch = [inputs] * MICROBATCHES
+    ways: dict[tuple[str, str], Callable[[], None]] = {}
+    for name, schedule, parts in CASES:
+        model, inputs = gpt()
+        plan = split_in(workload, parts)
+        prepared = split_model(plan, model, inputs, workload=workload)
+        assert len(prepared.pieces) == parts
+        torch_runs = RunningPipeline(prepared, schedule=schedule, microbatches=MICROBATCHES)
+        batch = [prepared.inputs(inputs)] * MICROBATCHES
+        again = split_model(plan, gpt()[0], inputs, workload=workload)
+        rows = executed_schedule(schedule, again.stages, MICROBATCHES)
+        loop = Loop(again.pieces, [[piece.device] for piece in again.pieces], rows)
+
+        def by_torch(run: RunningPipeline = torch_runs, batch: Any = batch) -> None:
+            run.step(batch)
+            for _, parameter in run.named_parameters():
+                parameter.grad = None
+
+        def by_loop(run: Loop = loop, batch: Any = batch) -> None:
+            run.run(lambda j: batch[j])
+
+        ways[name, "torch's runtime"], ways[name, "own loop"] = by_torch, by_loop
 
     model, inputs = gpt()
     half = model.second if rank else model.first
     stage = PipelineStage(half, rank, 2, torch.device("cpu"))
     by_hand = Schedule1F1B(stage, MICROBATCHES, loss_fn=loss_of)
     ids, targets = (x.repeat(MICROBATCHES, 1) for x in inputs)
-
-    def run_ours() -> None:
-        ours.step(batch)
-        for _, parameter in ours.named_parameters():
-            parameter.grad = None
 
     def run_by_hand() -> None:
         if rank:
@@ -116,13 +139,16 @@ def train(workload: Workload) -> dict[str, list[float]]:
         for parameter in half.parameters():
             parameter.grad = None
 
-    ways = {"by hand": run_by_hand, "plan": run_ours}
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    ways["1f1b, halves", "by hand"] = run_by_hand
+    seconds: dict[tuple[str, str], list[tuple[float, float]]] = {name: [] for name in ways}
     for repetition in range(REPETITIONS + 1):
         for name, step in ways.items():
+            begun = time.process_time()
             taken = median_s(step, STEPS)
+            busy = torch.tensor((time.process_time() - begun) / STEPS)
+            dist.all_reduce(busy, dist.ReduceOp.MAX)
             if repetition:  # the first one warms up
-                seconds[name].append(taken)
+                seconds[name].append((taken, float(busy)))
     return seconds
 
 
@@ -131,13 +157,11 @@ def main() -> None:
     model, inputs = gpt()
     workload = profile(model, inputs, training=True, estimate="h100", depth=2).workload
     seconds = on_ranks(2, train, workload)
-    print("| way | iteration (ms), five repetitions | median |")
-    print("|---|---|---|")
-    for name, taken in seconds.items():
-        row = ", ".join(f"{1e3 * s:.1f}" for s in taken)
-        print(f"| {name} | {row} | {1e3 * statistics.median(taken):.1f} |")
-    cost = statistics.median(seconds["plan"]) / statistics.median(seconds["by hand"]) - 1
-    print(f"\nThe plan takes {100 * cost:+.1f} %.")
+    print("| schedule | way | repetition | iteration (ms) | CPU ms of the busier process |")
+    print("|---|---|---|---|---|")
+    for (name, way), taken in seconds.items():
+        for k, (wall, busy) in enumerate(taken):
+            print(f"| {name} | {way} | {k} | {1e3 * wall:.1f} | {1e3 * busy:.1f} |")
 
 
 if __name__ == "__main__":
