@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -96,13 +96,8 @@ def compile_model(model: pyo.ConcreteModel) -> Compiled:
     return Compiled(linear, tuple(form.columns))
 
 
-def write_model(state: Callable[[], pyo.ConcreteModel], path: str | Path) -> None:
+def write_model(model: pyo.ConcreteModel, path: str | Path) -> None:
     """Write a program as MPS or LP by the file's ending; whole or not at all.
-
-    Parameters
-    ----------
-    state
-        States the program, once the ending is known to be right.
 
     Raises
     ------
@@ -112,7 +107,6 @@ def write_model(state: Callable[[], pyo.ConcreteModel], path: str | Path) -> Non
     path = Path(path)
     if path.suffix.lower() not in FORMATS:
         raise InputError(f"{path}: unknown ending {path.suffix!r}; use .mps or .lp")
-    model = state()
     try:
         with TemporaryDirectory(dir=path.parent, prefix=".stagecut-") as folder:
             whole = Path(folder) / f"model{path.suffix.lower()}"
