@@ -63,7 +63,6 @@ def throughput() -> tuple[dict[str, Cell], dict[str, Part]]:
     from stagecut.solvers.core import proofs
     from stagecut.solvers.throughput import auto, milp, set_partitioning
     from stagecut.solvers.throughput.column_generation import column_generation
-    from stagecut.solvers.throughput.dp import dp
     from stagecut.solvers.throughput.multilevel import multilevel
     from stagecut.solvers.throughput.neighbourhood import Neighbourhood
 
@@ -93,7 +92,6 @@ def throughput() -> tuple[dict[str, Cell], dict[str, Part]]:
     hubs = ((multilevel, "raise_by_hubs"),)
     least = ((multilevel, "raise_by_least_load"), (set_partitioning, "raise_by_least_load"))
     parts = {
-        "series DP": Part(((multilevel, "series_dp"), (dp, "series_dp")), nothing),
         "hubs": Part(hubs, nothing),
         "least load": Part(least, nothing),
         "hubs, least load": Part((*hubs, *least), nothing),

@@ -41,18 +41,10 @@ from .devices import Devices
 
 @dataclass(frozen=True, eq=False)
 class RuleCase:
-    """A task without rules, whose plans are plans of a task with rules.
+    """A task without rules, whose plans are plans of a task with rules."""
 
-    Parameters
-    ----------
-    task
-        The task without rules.
-    device
-        Shape (D',): the device of the task with rules that each of its devices is.
-    """
-
-    task: Task[Any]
-    device: Ints
+    task: Task[Any]  # the task without rules
+    device: Ints  # (D',): the device of the task with rules that each of its devices is
 
     def expand(self, solution: Solution) -> Solution:
         """Return the solution of the task with rules."""
@@ -91,8 +83,6 @@ def relaxed(task: Task[Any], devices: Devices) -> RuleCase:
 def cases(task: Task[Any], devices: Devices) -> Iterator[RuleCase]:
     """Yield the cases, as tasks without rules.
 
-    Notes
-    -----
     As many as there are ways to choose, up to names, devices for groups that together meet all
     pairs that are apart, times ways to choose the devices in use.
     """
@@ -216,13 +206,7 @@ def _links(cluster: Cluster, renamed: Cluster, order: Sequence[int]) -> tuple[Pa
 
 
 def colours_of(task: Task[Any], label: Ints) -> dict[str, Any]:
-    """Return a workload's fields ``colours`` and ``colour_labels`` if nodes of one label share one.
-
-    Parameters
-    ----------
-    label
-        Shape (n,): a number.
-    """
+    """Return a workload's fields ``colours`` and ``colour_labels``, nodes of a label alike."""
     _, colour, count = np.unique(label, return_inverse=True, return_counts=True)
     used, number = np.unique(np.where(count[colour] > 1, colour, -1), return_inverse=True)
     colours = number.ravel() - int(used[0] < 0)

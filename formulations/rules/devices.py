@@ -22,32 +22,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Devices:
-    """The groups and their devices; G groups, D devices.
+    """The groups and their devices; G groups, D devices."""
 
-    Parameters
-    ----------
-    groups
-        Of nodes.
-    place
-        Shape (D,): see `places`.
-    allowed
-        Shape (G, D): which places a group may have; False for devices that are no place.
-    """
-
-    groups: DeviceGroups
-    place: Ints
-    allowed: Bools
+    groups: DeviceGroups  # of nodes
+    place: Ints  # (D,): see `places`
+    allowed: Bools  # (G, D): which places a group may have; False for devices that are no place
 
 
 def devices_of(task: Task[Problem], groups: DeviceGroups) -> Devices:
     """Return the devices that pins leave each group.
 
-    Raises
-    ------
-    InputError
-        If a pin names a device that there is not.
-    InfeasibleError
-        If pins contradict each other, or a node cannot run where it is pinned.
+    InputError if a pin names a device that there is not, InfeasibleError if pins contradict each
+    other, or a node cannot run where it is pinned.
     """
     place = places(task.cluster, pools=task.problem.name == "latency")
     able = np.unique(place)

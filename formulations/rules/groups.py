@@ -27,32 +27,19 @@ class Pin:
 
 @dataclass(frozen=True, eq=False)
 class DeviceGroups:
-    """Nodes that share a device by colours and by rules of `together`; n nodes, G groups.
+    """Nodes that share a device by colours and by rules of `together`; n nodes, G groups."""
 
-    Parameters
-    ----------
-    group_of
-        Shape (n,): group of each node.
-    pins
-        The pins of each group.
-    apart
-        Pairs of groups that share no device, the smaller number first, with the rule.
-    joins
-        Graph of nodes: an edge for what keeps two nodes together, with its name as ``said``.
-    """
-
-    group_of: Ints
-    pins: tuple[tuple[Pin, ...], ...]
+    group_of: Ints  # (n,): group of each node
+    pins: tuple[tuple[Pin, ...], ...]  # the pins of each group
+    # pairs of groups that share no device, the smaller number first, with the rule
     apart: dict[tuple[int, int], str]
+    # graph of nodes: an edge for what keeps two nodes together, with its name as ``said``
     joins: nx.Graph[int]
 
     def contradiction(self, *rules: str, between: tuple[int, int]) -> InfeasibleError:
-        """Return the error for rules that contradict each other.
+        """Return the error for rules that contradict each other over two nodes.
 
-        Parameters
-        ----------
-        between
-            Two nodes; what keeps them together is named too.
+        What keeps these together is named too.
         """
         import networkx as nx
 
@@ -63,19 +50,9 @@ class DeviceGroups:
 
 
 def groups_of(workload: Workload, rules: PlacementRules, *, coloured: bool = True) -> DeviceGroups:
-    """Return the groups of a workload's nodes.
+    """Return the groups of a workload's nodes; those of a colour share one if `coloured`.
 
-    Parameters
-    ----------
-    coloured
-        Whether nodes of a colour must share a device, as everywhere but in training plans.
-
-    Raises
-    ------
-    InputError
-        If a rule names no node.
-    InfeasibleError
-        If nodes must be both together and apart.
+    InputError if a rule names no node, InfeasibleError if nodes must be both together and apart.
     """
     import networkx as nx
 

@@ -19,29 +19,17 @@ from .groups import groups_of
 
 @dataclass(frozen=True, eq=False)
 class RuleCases:
-    """The cases of a task with rules.
+    """The cases of a task with rules."""
 
-    Parameters
-    ----------
-    relaxation
-        A task that every plan is one of.
-    cases
-        Tasks whose plans together are the plans, made when they are asked for.
-    """
-
-    relaxation: RuleCase
+    relaxation: RuleCase  # a task that every plan is one of
+    # tasks whose plans together are the plans, made when they are asked for
     cases: Iterator[RuleCase]
 
 
 def stage_task(task: Task[Any]) -> Task[Any]:
     """Return a task whose rules name stages as its methods take it: they keep the rules.
 
-    Raises
-    ------
-    InputError
-        If a rule names no node.
-    InfeasibleError
-        If nodes must be both together and apart.
+    Errors are those of `groups_of`.
     """
     coloured = not is_stream(task.problem)
     groups = groups_of(task.workload, task.problem.placement_rules, coloured=coloured)
@@ -53,12 +41,8 @@ def stage_task(task: Task[Any]) -> Task[Any]:
 def without_rules(task: Task[Any]) -> RuleCases:
     """Return the cases of a task whose rules name devices.
 
-    Raises
-    ------
-    InputError
-        If a rule names a node or device that there is not.
-    InfeasibleError
-        If rules contradict each other.
+    InputError if a rule names a node or device that there is not, InfeasibleError if rules
+    contradict each other.
     """
     devices = devices_of(task, groups_of(task.workload, task.problem.placement_rules))
     return RuleCases(relaxed(task, devices), cases(task, devices))
@@ -70,14 +54,12 @@ def only_case(task: Task[Any]) -> Task[Any]:
 
 
 def only_rule_case(task: Task[Any]) -> RuleCase:
-    """Return the only case of a task with rules; of one without, and where methods keep rules, it.
+    """Return the only case of a task with rules.
 
-    Raises
-    ------
-    InputError
-        If there are several: what is apart, or few devices, can be had in several ways.
-    InfeasibleError
-        If rules contradict each other.
+    Of one without, and where methods keep rules, it.
+
+    InputError if there are several: what is apart, or few devices, can be had in several ways;
+    InfeasibleError if rules contradict each other.
     """
     if not task.problem.placement_rules or names_stages(task.problem):
         own = stage_task(task) if task.problem.placement_rules else task

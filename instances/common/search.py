@@ -12,10 +12,7 @@ def leads_to(
 ) -> bool:
     """Return whether a path with at least one edge leads from `starts` into `targets`.
 
-    Parameters
-    ----------
-    after
-        The successors of each node.
+    `after` are the successors of each node. O(n + m).
 
     Examples
     --------
@@ -23,10 +20,6 @@ def leads_to(
     True
     >>> leads_to([[1], [2], []], {2}, {2})
     False
-
-    Notes
-    -----
-    O(n + m).
     """
     seen = set(starts)
     waiting = list(seen)

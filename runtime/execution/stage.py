@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
+from torch import fx
 from torch.utils.checkpoint import checkpoint
 
 from ...instances import StagecutError
@@ -193,3 +194,15 @@ def mean_loss(outputs: Sequence[torch.Tensor]) -> torch.Tensor:
         return found[0].reshape(())
     means = [t.float().mean() for t in found or outputs if t.is_floating_point()]
     return torch.stack(means).sum() if means else torch.zeros(())
+
+
+def place(module: fx.GraphModule, device: torch.device) -> None:
+    """Move a piece to a device, with the tensors that its graph creates."""
+    module.to(device)
+    for n in module.graph.nodes:
+        if isinstance(n.kwargs.get("device"), torch.device):
+            n.kwargs = {**n.kwargs, "device": device}
+        within = getattr(n.target, "module", None)  # of a layer that is computed again
+        if isinstance(within, fx.GraphModule):
+            place(within, device)
+    module.recompile()

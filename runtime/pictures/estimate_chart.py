@@ -24,19 +24,7 @@ HATCHES = ("", "///")
 def plot_estimate(
     terms: Mapping[str, float], memory: Sequence[Mapping[str, float]], limit: float, title: str
 ) -> Figure:
-    """Draw seconds by term beside bytes by term and pipeline rank.
-
-    Parameters
-    ----------
-    terms
-        Seconds.
-    memory
-        Bytes by term, for each pipeline rank.
-    limit
-        Bytes of a device.
-    title
-        Above the picture.
-    """
+    """Draw seconds by term beside bytes by term and pipeline rank, of at most `limit` a device."""
     shown = shown_ranks(memory)
     figure = ShownFigure(figsize=(11, max(3.6, 1.6 + 0.3 * len(shown))), layout="constrained")
     time, ranks = figure.subplots(1, 2, width_ratios=[2, 3])

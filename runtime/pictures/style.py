@@ -84,11 +84,7 @@ def save_picture(figure: Figure, path: Path, *, dpi: int = 150) -> None:
     """Write a figure into a PNG, SVG or PDF file, whole or not at all.
 
     To be called by a function that `names_as_they_are` decorates: ticks are written here.
-
-    Raises
-    ------
-    InputError
-        If the file's ending is another, or it cannot be written.
+    InputError if the ending is another, or the file cannot be written.
     """
     check_target(path, PICTURES)
     data = BytesIO()

@@ -98,37 +98,24 @@ class Wiring:
 
 @dataclass(frozen=True, eq=False)
 class SimulationProgram:
-    """What the engine runs, and the names for what comes out.
+    """What the engine runs, and the names for what comes out."""
 
-    Parameters
-    ----------
-    actions, gates, replicas, jobs, lanes
-        See there.
-    fair
-        Whether jobs share the lanes on their routes.
-    names
-        Of the L lanes.
-    inputs
-        Shape (2P, 2): time within an action for receiving and for sending (tasks).
-    """
-
-    actions: Actions
+    actions: Actions  # actions, gates, replicas, jobs, lanes: see there
     gates: Gates
     replicas: Replicas
     jobs: Jobs
     lanes: Lanes
-    fair: bool
-    names: tuple[str, ...]
-    inputs: Floats
+    fair: bool  # whether jobs share the lanes on their routes
+    names: tuple[str, ...]  # of the L lanes
+    inputs: Floats  # (2P, 2): time within an action for receiving and for sending (tasks)
 
 
 def compile_program(stages: StageGraph, schedule: Schedule, network: Network) -> SimulationProgram:
-    """Return the arrays that the engine runs; the stages have their transfer times in the network.
+    """Return the arrays that the engine runs.
 
-    Raises
-    ------
-    InputError
-        If the schedule lists transfers and the network moves data beside compute.
+    The stages have their transfer times in the network.
+
+    InputError if the schedule lists transfers and the network moves data beside compute.
     """
     count = stages.count
     kinds = {int(k) for table in schedule.actions for k in np.unique(table[:, 1])}
@@ -257,10 +244,7 @@ def _latencies(stages: StageGraph, network: Network) -> Floats:
 def wire(stages: StageGraph, schedule: Schedule, network: Network, listed: bool) -> Wiring:
     """Return what sets off what.
 
-    Parameters
-    ----------
-    listed
-        The schedule lists the transfers as actions.
+    Whether the schedule lists the transfers as actions is `listed`.
     """
     wiring = Wiring(stages.count)
     for s in range(stages.count):

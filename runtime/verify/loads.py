@@ -10,28 +10,15 @@ from .report import Report
 
 @dataclass(frozen=True)
 class Load:
-    """The load of a device, or of each device of a training plan's stage, in the objective's time.
+    """The load of a device, or of each device of a job's stage, in the objective's time."""
 
-    Parameters
-    ----------
-    name
-        Of the device or stage.
-    nodes
-        Ids of its nodes.
-    compute, transfer, synchronise
-        Time of each, in the workload's unit.
-    busy
-        Their sum, or their maximum where transfers overlap.
-    memory_bytes, capacity_bytes
-        Memory used, at its peak, of available; `inf` for no limit.
-    """
-
-    name: str
-    nodes: tuple[NodeId, ...]
-    compute: float
+    name: str  # of the device or stage
+    nodes: tuple[NodeId, ...]  # ids of its nodes
+    compute: float  # compute, transfer, synchronise: time of each, in the workload's unit
     transfer: float
     synchronise: float
-    busy: float
+    busy: float  # their sum, or their maximum where transfers overlap
+    # memory_bytes, capacity_bytes: memory used, at its peak, of available; `inf` for no limit
     memory_bytes: float
     capacity_bytes: float
 
@@ -39,19 +26,8 @@ class Load:
 def loads_of(problem: Problem, report: Report) -> tuple[Load, ...]:
     """Return the loads of a plan, one per device or stage; for throughput, per microbatch.
 
-    Else it is an iteration with all its microbatches, or a request.
-
-    Parameters
-    ----------
-    problem
-        That the report is of.
-    report
-        As `evaluate` returns it.
-
-    Returns
-    -------
-    tuple of Load
-        Devices in the order of the cluster, or stages; none for a mapping.
+    Else it is an iteration with all its microbatches, or a request. Devices are in the order of the
+    cluster; none for a mapping.
     """
     if report.stages:
         return tuple(

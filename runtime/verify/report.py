@@ -259,21 +259,14 @@ class Report(Summarised):
 
 @dataclass(frozen=True)
 class MappedStage:
-    """One stage: times of a whole batch, in seconds.
+    """One stage: times of a whole batch, in seconds."""
 
-    Parameters
-    ----------
-    compute_s, transfer_s, allreduce_s, total_s
-        m·t, m·P, A, and what the mode counts of them.
-    allreduce_by
-        ``ring``, ``tree`` or ``hierarchical``; empty with one replica.
-    """
-
+    # compute_s, transfer_s, allreduce_s, total_s: m·t, m·P, A, and what the mode counts of them
     compute_s: float
     transfer_s: float
     allreduce_s: float
     total_s: float
-    allreduce_by: str
+    allreduce_by: str  # ``ring``, ``tree`` or ``hierarchical``; empty with one replica
 
 
 @dataclass(frozen=True, repr=False)

@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,23 +42,14 @@ from .search import S, Search
 
 @dataclass(frozen=True)
 class OtherSolver:
-    """A solver under one name, whatever interface to it is installed.
+    """A solver under one name, whatever interface to it is installed."""
 
-    Parameters
-    ----------
-    interfaces
-        What Pyomo calls its interfaces; the first that is there is used.
-    gap, seconds
-        Its options for the relative gap and the time limit; `seconds` is empty where Pyomo's own
-        argument is enough.
-    install
-        How to get it.
-    """
-
-    interfaces: tuple[str, ...]
+    interfaces: tuple[str, ...]  # what Pyomo calls its interfaces; the first that is there is used
+    # gap, seconds: its options for the relative gap and the time limit; `seconds` is empty where
+    # Pyomo's own argument is enough
     gap: str
     seconds: str
-    install: str
+    install: str  # how to get it
 
 
 #: By name. Pyomo's direct interfaces take no notice of its own time limit.
@@ -178,26 +169,12 @@ def run_other(
     gap: float | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Outcome:
-    """Solve a model that minimises with the solver called `name`; see `run_highs`.
+    """Solve a model that minimises with the solver called `name`, as `run_highs` does.
 
-    Progress, and a stop before the limit, are more than Pyomo offers for all of them; of a start
-    it does not say whether it was used.
-
-    Parameters
-    ----------
-    linear
-        The compiled program with tighter bounds of columns: columns that these fix are fixed.
-    start, seconds, gap
-        As for `run_highs`.
-    options
-        Further options of the solver by name.
-
-    Raises
-    ------
-    InputError
-        If there is no such solver.
-    StagecutError
-        If it fails, or its licence does not cover the program.
+    Progress, and a stop before the limit, are more than Pyomo offers for all of them; of a start it
+    does not say whether it was used. Columns that the bounds of `linear` fix are fixed in
+    `compiled`. InputError if there is no such solver, StagecutError if it fails or its licence does
+    not cover the program.
     """
     check_solver(name)
     seconds = min(seconds, search.seconds_left)
@@ -330,6 +307,15 @@ def _said_bound(said: object, objective: float) -> float:
     return min(float(said), objective)
 
 
+@cache
+def _copt_environment() -> Any:
+    """Return COPT's environment, which tells of its licence when it is made."""
+    copt: Any = import_module("coptpy")
+    settled = copt.EnvrConfig()
+    settled.set("nobanner", "1")
+    return copt.Envr(settled)
+
+
 def _run_copt(
     linear: Linear, settings: Mapping[str, Any], gap: float, start: Floats | None
 ) -> Outcome:
@@ -338,9 +324,7 @@ def _run_copt(
     if not len(linear.cost):
         return Outcome("optimal", "none", np.zeros(0), linear.offset, linear.offset, 0)
     try:
-        settled = copt.EnvrConfig()
-        settled.set("nobanner", "1")
-        model = copt.Envr(settled).createModel("stagecut")
+        model = _copt_environment().createModel("stagecut")
         model.setParam("Logging", 0)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.mps"

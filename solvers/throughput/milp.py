@@ -96,12 +96,7 @@ def _reference(task: Task[Throughput]) -> float:
 def export_model(task: Task[Throughput], path: str | Path) -> None:
     """Write the compact program, in the workload's time unit, as `write_model` does.
 
-    Raises
-    ------
-    InputError
-        As `write_model`.
-    InfeasibleError
-        If some node fits on no device.
+    InfeasibleError if some node fits on no device.
     """
     write_model(lambda: state(task).model, path)
 
@@ -114,16 +109,11 @@ def improve_slots(
     start: Floats,
     offer: Callable[[Floats], None],
 ) -> Floats:
-    """Re-optimise the most loaded slot with one or two others until none helps; return the last.
+    """Re-optimise the most loaded slot with one or two others until none helps.
+
+    Return the last start, NaN but for the whole-number columns as the given one.
 
     All rules stay, so this serves every split, pipeline and cluster.
-
-    Parameters
-    ----------
-    start
-        Values of the whole-number columns, NaN elsewhere; so is what is returned.
-    offer
-        Called with the values of each better solution.
     """
     columns = {key: compiled.column(var) for key, var in stated.model.x.items()}
     unit, slot, column = np.array(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 import torch.distributed as dist
 
 from ..gradients import holders_of
@@ -72,11 +73,11 @@ class Teams:
         return found
 
 
-def join_teams(teams: Teams) -> Place | None:
+def join_teams(teams: Teams, device: torch.device) -> Place | None:
     """Return this rank's place in its team; None if it works alone. All ranks call this."""
     place: Place | None = None
     for team in teams.members:
         group = dist.new_group(list(team))
         if dist.get_rank() in team:
-            place = Place((len(team),), (team.index(dist.get_rank()),), (group.group_name,))
+            place = Place((len(team),), (team.index(dist.get_rank()),), (group.group_name,), device)
     return place

@@ -56,12 +56,14 @@ class Operators:
             return value if operation.kind in CONSTANTS else next(parts)
 
         args, kwargs = fx.map_arg((operation.node.args, operation.node.kwargs), given)
+        if "device" in kwargs:  # that of the trace
+            kwargs = {**kwargs, "device": self.place.device}
         program = self.sharded.program
         call = Call(
             operation.kind, operation.node.target, tuple(args), kwargs,
             [how for _, how in operation.reads], [how for _, how in operation.makes],
             [program.tensors[t].shape for t, _ in operation.makes],
-            self.place.mesh, self.place.at,
+            self.place.mesh, self.place.at, self.place.device,
         )  # fmt: skip
         made = self._computed(operation, call)
         several = made if isinstance(made, tuple | list) else [made]
