@@ -5,8 +5,8 @@
 BEFORE and AFTER are checkouts, each with the package in `.dev`; before revision de0bf537 streams
 were the problem `Training`, iterations `Iteration`. Every cell is solved in a process of its own by
 either in turn, on one core with the kernels compiled; of `REPEATS` that are short the fastest
-counts. Limits count CPU seconds. Published inputs are read from the folder that STAGECUT_BENCHMARKS names. Writes
-`results/pipeline_versions.csv`.
+counts. Limits count CPU seconds. Published inputs are read from the folder that STAGECUT_BENCHMARKS
+names. Writes `results/pipeline_versions.csv`.
 """
 
 from __future__ import annotations
