@@ -95,13 +95,7 @@ def run(
 
 
 def _ways(plan: Plan | Path) -> tuple[Callable[..., Any], Callable[..., Trainer]]:
-    """Return how a plan is prepared and what runs it: a sharding, or pieces of a pipeline.
-
-    Raises
-    ------
-    InputError
-        If the plan's file breaks the format.
-    """
+    """Return how a plan is prepared, and what runs it: a sharding, or pieces of a pipeline."""
     if isinstance(plan, Plan):
         sharding = isinstance(plan.problem, Sharding)
     else:

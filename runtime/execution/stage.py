@@ -36,22 +36,8 @@ class _Flight:
 class StageRunner:
     """A piece of the plan on its device.
 
-    Parameters
-    ----------
-    piece
-        What runs.
-    last
-        Whether its outputs are the model's, so that the loss is made here.
-    training
-        Whether there is a backward pass.
-    microbatches
-        The loss of a batch is the mean of its microbatches'.
-    recompute
-        Keep only the inputs, and compute what lies between again in the backward pass.
-    recorder
-        Notes when each action began and ended.
-    actions
-        How many it has done.
+    The `last` one makes the loss, the mean over `microbatches`. With `recompute` only inputs are
+    kept, and the rest is computed again in the backward pass. `actions` counts what was done.
     """
 
     piece: PieceModule
@@ -95,17 +81,9 @@ class StageRunner:
         return sent
 
     def backward(self, j: int, gradients: Sequence[torch.Tensor | None] = ()) -> Tensors:
-        """Run the whole backward pass of microbatch `j`.
+        """Run the whole backward pass of microbatch `j`; return gradients of inputs that have one.
 
-        Parameters
-        ----------
-        gradients
-            Of the outputs that have one, in their order; of the last stage none.
-
-        Returns
-        -------
-        tuple of Tensor
-            Gradients of the inputs that have one, in their order.
+        `gradients` are of the outputs that have one, in their order; of the last stage none.
         """
         with self._during(Kind.B, j):
             flight = self.flights.pop(j)

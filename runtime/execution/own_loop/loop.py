@@ -174,10 +174,7 @@ class Loop:
     def run(self, data: Data) -> None:
         """Do all actions of the schedule once: a batch, or all batches of an asynchronous one.
 
-        Parameters
-        ----------
-        data
-            Asked for microbatches 0, 1, … where the first piece runs.
+        `data` is asked for microbatches 0, 1, … where the first piece runs.
         """
         self.transport.start()
         for weights in self.weights.values():

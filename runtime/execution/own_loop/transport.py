@@ -61,12 +61,7 @@ def rank_of(ranks: Ranks, piece: int, microbatch: int) -> int:
 
 
 def routes_of(schedule: Schedule, ranks: Ranks) -> Routes:
-    """Return the messages of a schedule.
-
-    Notes
-    -----
-    O(actions).
-    """
+    """Return the messages of a schedule, in O(actions)."""
     routes: dict[tuple[int, int], list[Message]] = {}
     for rank in range(len(schedule.actions)):
         for piece, kind, j in schedule.of(rank):
@@ -80,17 +75,7 @@ def routes_of(schedule: Schedule, ranks: Ranks) -> Routes:
 
 
 class P2PTransport:
-    """Sends and receives the messages of this rank.
-
-    Parameters
-    ----------
-    device
-        Where the tensors are.
-
-    Notes
-    -----
-    All ranks make it together.
-    """
+    """Messages of this rank, on tensors of a device; all ranks make it together."""
 
     def __init__(
         self,

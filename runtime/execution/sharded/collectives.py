@@ -30,18 +30,9 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """This process on a mesh of processes.
+    """This process on a mesh: devices along each axis, its coordinates, and where it computes.
 
-    Parameters
-    ----------
-    mesh
-        Devices along each axis.
-    at
-        Where this one is.
-    groups
-        Name of the group of the devices that differ from this one along each axis alone.
-    device
-        Where this process computes.
+    `groups` names the group of the devices that differ from this one along each axis alone.
     """
 
     mesh: tuple[int, ...]
@@ -67,15 +58,7 @@ def part_of(whole: Tensor, how: Property, place: Place) -> Tensor:
 
 
 def step(part: Tensor, before: int, after: int, axis: int, place: Place) -> tuple[Tensor, Sent]:
-    """Convert a shard along an axis of the mesh; return the new one and the collective.
-
-    Parameters
-    ----------
-    part
-        What this device has of the tensor.
-    before, after
-        How the tensor lies along the axis.
-    """
+    """Convert a shard along an axis of the mesh; return the new one and the collective."""
     count, group, size = place.mesh[axis], place.groups[axis], _bytes(part)
     part = part.contiguous()
     if before == COPIED or after == PARTIAL:

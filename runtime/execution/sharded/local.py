@@ -38,24 +38,10 @@ Computing = Generator[Exchange, Tensor, Any]
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A call of an operator on one device.
+    """A call of an operator on one device, with parts in place of whole tensors.
 
-    Parameters
-    ----------
-    kind
-        ATen's name of it, such as ``mm``.
-    target
-        The operator.
-    args, kwargs
-        Of the call, with parts in place of whole tensors.
-    read, made
-        How each tensor that it reads, and makes, lies.
-    shapes
-        Of what it makes, whole.
-    mesh, place
-        Devices along each axis of the mesh, and where this one is.
-    device
-        What computes.
+    `kind` is ATen's name of the operator, such as ``mm``; `read` and `made` say how the tensors
+    lie that it reads and makes, and `shapes` are of what it makes, whole.
     """
 
     kind: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
 from ....instances.pytorch.tensors.rules import CONSTANTS
@@ -17,25 +18,8 @@ from .recording import RecordedEvent
 class Operators:
     """The operators of a sharding on one device.
 
-    Parameters
-    ----------
-    sharded
-        What is to be done.
-    place
-        Of this device on the mesh.
-    record
-        Whether to note what is done.
-
-    Attributes
-    ----------
-    held
-        The parts that are here now.
-    events
-        What it did, if `record`.
-    done
-        How much it did.
-    steps
-        Number of the step, for `events`.
+    `held` are the parts that are here now, `done` counts what was done, and `events` has it, with
+    the number of the step, if `record`.
     """
 
     def __init__(self, sharded: ShardedProgram, place: Place, *, record: bool = False) -> None:
@@ -118,6 +102,8 @@ class Operators:
     ) -> None:  # fmt: skip
         self.done += 1
         if self.record:
+            if self.place.device.type == "cuda":
+                torch.cuda.synchronize()
             now = time.perf_counter()
             self.events.append(
                 RecordedEvent(self.steps, name, kind, within, axis, begun, now, size)

@@ -86,24 +86,8 @@ def prepare_sharding(
 ) -> PreparedSharding:
     """Trace the training graph of a model again, and give each operator its signatures.
 
-    Parameters
-    ----------
-    plan
-        A sharding or its file.
-    model, args, kwargs
-        What the plan was made for; see `tensor_program`. The model is put in training mode.
-    workload
-        What the plan was made for; needed if `plan` is no file.
-
-    Returns
-    -------
-    PreparedSharding
-        With the conversions, as the verifier has them.
-
-    Raises
-    ------
-    InputError
-        If the plan was made for another model, or breaks a rule.
+    The model is put in training mode. `workload`, what the plan was made for, is needed if the plan
+    is no file. Raises InputError if the plan was made for another model, or breaks a rule.
     """
     named = dict(kwargs or {})
     model.train()
@@ -136,13 +120,7 @@ def prepare_sharding(
 
 
 def check_same_program(found: TensorProgram, planned: TensorProgram, name: str) -> None:
-    """Raise InputError unless a model traced again matches a tensor program, times apart.
-
-    Raises
-    ------
-    InputError
-        With the first operator that differs.
-    """
+    """Raise InputError with the first operator that differs from the plan's, times apart."""
     remedy = "give the model and inputs (--batch) that were profiled"
     for mine, theirs in zip(found.operators, planned.operators, strict=False):
         for what in ("name", "kind", "inputs", "outputs", "signatures", "gradient"):

@@ -27,24 +27,7 @@ from .recording import ShardedRank, ShardedRecording, save_sharded_recording
 
 
 class ShardedDevice:
-    """One device of a sharding, which computes losses and gradients.
-
-    Parameters
-    ----------
-    prepared
-        What is to be done.
-    place
-        Of this device on the mesh.
-    record
-        Whether to note what is done.
-
-    Attributes
-    ----------
-    operators
-        What it does, and did.
-    parts
-        Of parameters and buffers.
-    """
+    """One device of a sharding, which computes losses and gradients on its `parts`."""
 
     def __init__(self, prepared: PreparedSharding, place: Place, *, record: bool = False) -> None:
         self.prepared, self.place = prepared, place
@@ -97,13 +80,7 @@ class ShardedDevice:
 
 
 class ShardedTrainer:
-    """Batches on one device of a sharding, one after the other; see `Trainer`.
-
-    Raises
-    ------
-    InputError
-        If the number of ranks is not that of the mesh.
-    """
+    """Batches on one device of a sharding, one after the other; see `Trainer`."""
 
     at_once = 1
     per_batch = 1

@@ -139,7 +139,7 @@ def test_another_sharding_goes_on_from_a_checkpoint(name: str, tmp_path: Path) -
 def test_the_command_trains_as_one_process_does_and_reports(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    losses, said = trained(files, "--steps", "5", "--record", "run.json")
+    losses, said = trained(files, "--steps", "5", "--record", "run.json", "--check")
     assert losses == pytest.approx(alone(), rel=1e-5)
     assert "the inputs ended after 3 steps" in said
     reported = ["report", *(str(files / f"{name}.json") for name in ("program", "megatron", "run"))]
