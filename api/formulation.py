@@ -342,6 +342,7 @@ class Formulation(Summarised):
         *,
         limits: Limits | None = None,
         on_progress: Callable[[Progress], None] | None = None,
+        on_incumbent: Callable[[Solution, float], None] | None = None,
         options: Mapping[str, Any] | None = None,
         keeps: Keeps | None = None,
     ) -> Result:
@@ -353,6 +354,9 @@ class Formulation(Summarised):
             As in `solve`.
         limits, on_progress
             As in `solve`.
+        on_incumbent
+            Called with each better solution that is found, and its objective in the model; by
+            solvers other than HiGHS, which tell of no other, with the last one.
         options
             Of the solver, by its own names.
         keeps
@@ -375,7 +379,7 @@ class Formulation(Summarised):
         """
         check_solver(solver)
         limits = DEFAULT_LIMITS[self.task.problem.name] if limits is None else checked(limits)
-        model = _Model(self, keeps)
+        model = _Model(self, keeps, on_incumbent)
         search = Search(limits, model.judge, on_progress)
         search.method = self.name
 
@@ -589,8 +593,13 @@ def _state_of(model: pyo.ConcreteModel) -> _ModelState:
 class _Model:
     """A formulation's model in one solve."""
 
-    def __init__(self, formulation: Formulation, keeps: Keeps | None) -> None:
-        self.formulation, self._keeps = formulation, keeps
+    def __init__(
+        self,
+        formulation: Formulation,
+        keeps: Keeps | None,
+        on_incumbent: Callable[[Solution, float], None] | None,
+    ) -> None:
+        self.formulation, self._keeps, self._on_incumbent = formulation, keeps, on_incumbent
         task = formulation.task
         self._verify = Judge(task.workload, task.cluster, task.problem)
         before, now = formulation.as_stated, _state_of(formulation.model)
@@ -625,6 +634,8 @@ class _Model:
             value = by_definition
         if math.isfinite(value) and (self._best is None or value < self._best[1]):
             self._best = x, value
+            if self._on_incumbent is not None:
+                self._on_incumbent(solution, value + self.least)
         return value
 
     def _keeps_added(self, x: Floats) -> bool:

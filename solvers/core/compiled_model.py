@@ -32,12 +32,15 @@ class Compiled:
         The arrays; None if a constraint without variables cannot hold.
     columns
         The model's variables by column. Variables that occur nowhere, and fixed ones, have none.
+    rows
+        The constraint of each row.
     why_infeasible
         Name of the constraint that cannot hold.
     """
 
     linear: Linear | None
     columns: tuple[pyo.Var, ...]
+    rows: tuple[pyo.Constraint, ...] = ()
     why_infeasible: str = ""
 
     def __post_init__(self) -> None:
@@ -78,7 +81,7 @@ def compile_model(model: pyo.ConcreteModel) -> Compiled:
         try:
             form = LinearStandardFormCompiler().write(model, mixed_form=True, set_sense=None)
         except InfeasibleConstraintException as error:
-            return Compiled(None, (), str(error))
+            return Compiled(None, (), why_infeasible=str(error))
     rhs = np.asarray(form.rhs, dtype=np.float64)
     kind = np.array([row.bound_type for row in form.rows], dtype=np.int64)  # −1: ≥, 0: =, 1: ≤
     bounds = [var.bounds for var in form.columns]
@@ -93,7 +96,7 @@ def compile_model(model: pyo.ConcreteModel) -> Compiled:
         offset=float(form.c_offset[0]),
         maximise=form.objectives[0].sense == pyo.maximize,
     )
-    return Compiled(linear, tuple(form.columns))
+    return Compiled(linear, tuple(form.columns), tuple(row.constraint for row in form.rows))
 
 
 def write_model(model: pyo.ConcreteModel, path: str | Path) -> None:
