@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -515,16 +515,7 @@ class Formulation(Summarised):
         DataFrame
             Name in the model, what it is, how many, and its equation, with what was added last.
         """
-        import pandas as pd
-
-        kinds = {pyo.Var: "variable", pyo.Objective: "objective", pyo.Constraint: "constraint"}
-        rows = [
-            (part.local_name, kind, sum(1 for _ in part.values()), _equation(part))
-            for of, kind in kinds.items()
-            for part in self.model.component_objects(of, active=None if of is pyo.Var else True)
-            if len(part)
-        ]
-        return pd.DataFrame(rows, columns=["name", "kind", "size", "equation"]).set_index("name")
+        return described(self.model)
 
     def summary(self) -> dict[str, object]:
         """Return size and state, as it shows itself."""
@@ -538,6 +529,20 @@ class Formulation(Summarised):
             **sizes,
             "model": "changed" if changed else "as stated",
         }
+
+
+def described(model: pyo.ConcreteModel) -> pd.DataFrame:
+    """Return one row per family of variables, constraints and objectives of a model."""
+    import pandas as pd
+
+    kinds = {pyo.Var: "variable", pyo.Objective: "objective", pyo.Constraint: "constraint"}
+    rows = [
+        (part.local_name, kind, sum(1 for _ in part.values()), _equation(part))
+        for of, kind in kinds.items()
+        for part in model.component_objects(of, active=None if of is pyo.Var else True)
+        if len(part)
+    ]
+    return pd.DataFrame(rows, columns=["name", "kind", "size", "equation"]).set_index("name")
 
 
 _COUNTED = ("variable", "constraint")
@@ -590,6 +595,25 @@ def _state_of(model: pyo.ConcreteModel) -> _ModelState:
     return _ModelState(active(pyo.Constraint), variables, active(pyo.Objective))
 
 
+def rows_kept(rows: Iterable[Any], compiled: Compiled, x: Floats) -> bool:
+    """Return whether values of a compiled model keep some of its constraints."""
+
+    def kept(row: Any) -> bool:
+        linear = generate_standard_repn(row.body)
+        terms = [
+            factor * compiled.value(var, x)
+            for factor, var in zip(linear.linear_coefs, linear.linear_vars, strict=True)
+        ]
+        slack = ROW_TOLERANCE * (1.0 + sum(map(abs, terms)))
+        value = linear.constant + sum(terms)
+        lower, upper = row.lb, row.ub
+        return (lower is None or value >= lower - slack) and (
+            upper is None or value <= upper + slack
+        )
+
+    return all(map(kept, rows))
+
+
 class _Model:
     """A formulation's model in one solve."""
 
@@ -628,7 +652,9 @@ class _Model:
         """Return the objective of the solution read last; `inf` if it breaks a rule."""
         x, value = self._read
         by_definition = self._verify(solution)
-        if not (self._keeps is None or self._keeps(solution)) or not self._keeps_added(x):
+        if not (self._keeps is None or self._keeps(solution)) or not rows_kept(
+            self._added, self._compiled, x
+        ):
             return math.inf
         if not self.own_objective or math.isinf(by_definition):
             value = by_definition
@@ -637,24 +663,6 @@ class _Model:
             if self._on_incumbent is not None:
                 self._on_incumbent(solution, value + self.least)
         return value
-
-    def _keeps_added(self, x: Floats) -> bool:
-        """Whether values keep the constraints that were added."""
-
-        def kept(row: Any) -> bool:
-            linear = generate_standard_repn(row.body)
-            terms = [
-                factor * self._compiled.value(var, x)
-                for factor, var in zip(linear.linear_coefs, linear.linear_vars, strict=True)
-            ]
-            slack = ROW_TOLERANCE * (1.0 + sum(map(abs, terms)))
-            value = linear.constant + sum(terms)
-            lower, upper = row.lb, row.ub
-            return (lower is None or value >= lower - slack) and (
-                upper is None or value <= upper + slack
-            )
-
-        return all(map(kept, self._added))
 
     def program(self) -> IntegerProgram[Solution]:
         """Return the model as arrays."""
