@@ -16,8 +16,7 @@ from pyomo.repn import generate_standard_repn
 
 from ..formulations.linear import Linear
 from ..formulations.program import quiet_pyomo
-from ..formulations.rules.cases import RuleCase
-from ..formulations.rules.reduce import only_rule_case
+from ..formulations.rules.cases import RuleCase, only_rule_case
 from ..formulations.stated import Stated, formulations_of
 from ..formulations.task import Task, pose
 from ..instances import (

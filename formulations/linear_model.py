@@ -23,14 +23,8 @@ def linear_model(
 ) -> pyo.ConcreteModel:
     """State a minimisation as a Pyomo model without rows, which `add_rows` adds.
 
-    Parameters
-    ----------
-    columns
-        Of each variable, by name, its columns: a number, or an array with the variable's indices.
-    said
-        What families of rows say, by name.
-    scale
-        Units of the program's objective per unit of the model's.
+    `columns` has a number, or an array of the shape of its indices, for each variable by name,
+    `said` what each family of rows says; the objective is in units of `scale`.
     """
     m = pyo.ConcreteModel(name)
     m.column = {}

@@ -24,24 +24,13 @@ FORMATS = (".mps", ".lp")
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """A Pyomo model as arrays.
+    """A Pyomo model as arrays."""
 
-    Parameters
-    ----------
-    linear
-        The arrays; None if a constraint without variables cannot hold.
-    columns
-        The model's variables by column. Variables that occur nowhere, and fixed ones, have none.
-    rows
-        The constraint of each row.
-    why_infeasible
-        Name of the constraint that cannot hold.
-    """
-
-    linear: Linear | None
+    linear: Linear | None  # the arrays; None if a constraint without variables cannot hold
+    # the model's variables by column. Variables that occur nowhere, and fixed ones, have none.
     columns: tuple[pyo.Var, ...]
-    rows: tuple[pyo.Constraint, ...] = ()
-    why_infeasible: str = ""
+    rows: tuple[pyo.Constraint, ...] = ()  # the constraint of each row
+    why_infeasible: str = ""  # name of the constraint that cannot hold
 
     def __post_init__(self) -> None:
         position = {id(var): j for j, var in enumerate(self.columns)}
@@ -102,10 +91,7 @@ def compile_model(model: pyo.ConcreteModel) -> Compiled:
 def write_model(model: pyo.ConcreteModel, path: str | Path) -> None:
     """Write a program as MPS or LP by the file's ending; whole or not at all.
 
-    Raises
-    ------
-    InputError
-        If the ending is another, or the file cannot be written.
+    InputError for another ending, or where the file cannot be written.
     """
     path = Path(path)
     if path.suffix.lower() not in FORMATS:

@@ -46,29 +46,18 @@ End = Literal["time", "nodes", "stopped", "numbers"]
 
 @dataclass(frozen=True)
 class OtherSolver:
-    """A solver under one name, whatever interface to it is installed.
+    """A solver under one name, whatever interface to it is installed."""
 
-    Parameters
-    ----------
-    interfaces
-        What Pyomo calls its interfaces; the first that is there is used.
-    gap, seconds
-        Its options for the relative gap and the time limit; `seconds` is empty where Pyomo's own
-        argument is enough.
-    install
-        How to get it.
-    doubted
-        Options with which it is asked again where it says that there is no solution.
-    status, ends
-        Attribute of its own model that says how it ended, and what its values mean of which Pyomo
-        makes failures or nothing; with direct interfaces.
-    """
-
-    interfaces: tuple[str, ...]
+    interfaces: tuple[str, ...]  # what Pyomo calls its interfaces; the first that is there is used
+    # gap, seconds: its options for the relative gap and the time limit; `seconds` is empty where
+    # Pyomo's own argument is enough
     gap: str
     seconds: str
-    install: str
+    install: str  # how to get it
+    # options with which it is asked again where it says that there is no solution
     doubted: Mapping[str, str] = field(default_factory=dict)
+    # attribute of its own model that says how it ended, and what its values mean of which Pyomo
+    # makes failures or nothing; with direct interfaces
     status: str = ""
     ends: Mapping[object, End] = field(default_factory=dict)
 
@@ -222,26 +211,12 @@ def run_other(
     gap: float | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Outcome:
-    """Solve a model that minimises with the solver called `name`; see `run_highs`.
+    """Solve a model that minimises with the solver called `name`, as `run_highs` does.
 
-    Progress, and a stop before the limit, are more than Pyomo offers for all of them; of a start
-    it does not say whether it was used.
-
-    Parameters
-    ----------
-    linear
-        The compiled program with tighter bounds of columns: columns that these fix are fixed.
-    start, seconds, gap
-        As for `run_highs`.
-    options
-        Further options of the solver by name.
-
-    Raises
-    ------
-    InputError
-        If there is no such solver.
-    StagecutError
-        If it fails, or its licence does not cover the program.
+    Progress, and a stop before the limit, are more than Pyomo offers for all of them; of a start it
+    does not say whether it was used. Columns that the bounds of `linear` fix are fixed in
+    `compiled`. InputError if there is no such solver, StagecutError if it fails or its licence does
+    not cover the program.
     """
     check_solver(name)
     seconds = min(seconds, search.seconds_left)

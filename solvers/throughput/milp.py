@@ -33,9 +33,7 @@ from .packing import packing
 #: Limits of one neighbourhood: nodes, and seconds unless the search is limited by nodes.
 NODES = 100
 
-
 SECONDS = 2.0
-
 
 #: Share of the time left that all neighbourhoods may take.
 SHARE = 0.2
@@ -100,16 +98,11 @@ def improve_slots(
     start: Floats,
     offer: Callable[[Floats], None],
 ) -> Floats:
-    """Re-optimise the most loaded slot with one or two others until none helps; return the last.
+    """Re-optimise the most loaded slot with one or two others until none helps.
+
+    Return the last start, NaN but for the whole-number columns as the given one.
 
     All rules stay, so this serves every split, pipeline and cluster.
-
-    Parameters
-    ----------
-    start
-        Values of the whole-number columns, NaN elsewhere; so is what is returned.
-    offer
-        Called with the values of each better solution.
     """
     columns = {key: compiled.column(var) for key, var in stated.model.x.items()}
     unit, slot, column = np.array(
