@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyomo.environ as pyo
 from pyomo.common.gc_manager import PauseGC
-from pyomo.repn import generate_standard_repn
 
 from ..formulations.linear import Linear
 from ..formulations.program import quiet_pyomo
@@ -44,6 +43,7 @@ from ..solvers.core.search import Search
 from ..solvers.core.session import run_alone
 from .asked import chosen, result_of
 from .judge import Judge
+from .model_state import ModelState, described, rows_kept, state_of
 from .relax.relax import Relaxation, least_limit, relaxation_of
 
 if TYPE_CHECKING:
@@ -51,9 +51,6 @@ if TYPE_CHECKING:
 
 #: What the origin of a bound says if the model is not as it was stated.
 CHANGED = "under user constraints"
-
-#: What a constraint that was added may be missed by, relative to its terms.
-ROW_TOLERANCE = 1e-6
 
 #: Whether a solution is one that is asked for.
 Keeps = Callable[[Solution], bool]
@@ -170,7 +167,7 @@ def formulation(
     case = None if isinstance(asked, (DeviceMapping, Sharding)) else only_rule_case(task)
     with PauseGC(), quiet_pyomo():
         stated = known[name](task if case is None else case.task)
-    return Formulation(name, task, stated, case, _state_of(stated.model))
+    return Formulation(name, task, stated, case, state_of(stated.model))
 
 
 def relax(
@@ -249,7 +246,7 @@ class Formulation(Summarised):
     task: Task[Any]
     stated: Stated
     case: RuleCase | None
-    as_stated: _ModelState
+    as_stated: ModelState
 
     @property
     def model(self) -> pyo.ConcreteModel:
@@ -520,7 +517,7 @@ class Formulation(Summarised):
         """Return size and state, as it shows itself."""
         table = self.describe()
         sizes = {kind: int(table.loc[table["kind"] == kind, "size"].sum()) for kind in _COUNTED}
-        changed = self.as_stated != _state_of(self.model)
+        changed = self.as_stated != state_of(self.model)
         return {
             "formulation": self.name,
             "problem": self.task.problem.name,
@@ -530,87 +527,11 @@ class Formulation(Summarised):
         }
 
 
-def described(model: pyo.ConcreteModel) -> pd.DataFrame:
-    """Return one row per family of variables, constraints and objectives of a model."""
-    import pandas as pd
-
-    kinds = {pyo.Var: "variable", pyo.Objective: "objective", pyo.Constraint: "constraint"}
-    rows = [
-        (part.local_name, kind, sum(1 for _ in part.values()), _equation(part))
-        for of, kind in kinds.items()
-        for part in model.component_objects(of, active=None if of is pyo.Var else True)
-        if len(part)
-    ]
-    return pd.DataFrame(rows, columns=["name", "kind", "size", "equation"]).set_index("name")
-
-
 _COUNTED = ("variable", "constraint")
 
 
 def _solution_of(plan: Plan | Planned | Solution) -> Solution:
     return plan if isinstance(plan, Solution) else plan_of(plan).solution
-
-
-def _equation(part: Any) -> str:
-    """Return what a rule says of itself."""
-    rule = getattr(getattr(part, "rule", None), "_fcn", None)
-    return " ".join((getattr(rule, "__doc__", None) or part.doc or "").split())
-
-
-@dataclass(frozen=True)
-class _ModelState:
-    """What a model consists of: parts are compared by identity, and kept so that it lasts."""
-
-    constraints: tuple[Any, ...]
-    variables: tuple[tuple[Any, ...], ...]
-    objectives: tuple[Any, ...]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ModelState) and all(
-            len(mine) == len(theirs) and all(map(_same, mine, theirs))
-            for mine, theirs in zip(self._parts(), other._parts(), strict=True)
-        )
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def _parts(self) -> tuple[tuple[Any, ...], ...]:
-        return self.constraints, self.variables, self.objectives
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, tuple):
-        return one[0] is other[0] and one[1:] == other[1:]
-    return one is other
-
-
-def _state_of(model: pyo.ConcreteModel) -> _ModelState:
-    def active(of: Any) -> tuple[Any, ...]:
-        return tuple(model.component_data_objects(of, active=True))
-
-    variables = tuple(
-        (var, var.lb, var.ub, var.fixed and var.value, var.is_continuous())
-        for var in model.component_data_objects(pyo.Var)
-    )
-    return _ModelState(active(pyo.Constraint), variables, active(pyo.Objective))
-
-
-def rows_kept(rows: Iterable[Any], compiled: Compiled, x: Floats) -> bool:
-    """Return whether values of a compiled model keep some of its constraints."""
-
-    def kept(row: Any) -> bool:
-        linear = generate_standard_repn(row.body)
-        terms = [
-            factor * compiled.value(var, x)
-            for factor, var in zip(linear.linear_coefs, linear.linear_vars, strict=True)
-        ]
-        slack = ROW_TOLERANCE * (1.0 + sum(map(abs, terms)))
-        value = linear.constant + sum(terms)
-        lower, upper = row.lb, row.ub
-        return (lower is None or value >= lower - slack) and (
-            upper is None or value <= upper + slack
-        )
-
-    return all(map(kept, rows))
 
 
 class _Model:
@@ -625,7 +546,7 @@ class _Model:
         self.formulation, self._keeps, self._on_incumbent = formulation, keeps, on_incumbent
         task = formulation.task
         self._verify = Judge(task.workload, task.cluster, task.problem)
-        before, now = formulation.as_stated, _state_of(formulation.model)
+        before, now = formulation.as_stated, state_of(formulation.model)
         if len(now.objectives) != 1:
             raise InputError(
                 f"formulation {formulation.name}: the model has {len(now.objectives)} active "
