@@ -43,7 +43,7 @@ from ..solvers.core.search import Search
 from ..solvers.core.session import run_alone
 from .asked import chosen, result_of
 from .judge import Judge
-from .model_state import ModelState, described, rows_kept, state_of
+from .model_state import FormulationState, described, rows_kept, state_of
 from .relax.relax import Relaxation, least_limit, relaxation_of
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ class Formulation(Summarised):
     task: Task[Any]
     stated: Stated
     case: RuleCase | None
-    as_stated: ModelState
+    as_stated: FormulationState
 
     @property
     def model(self) -> pyo.ConcreteModel:

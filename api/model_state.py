@@ -40,7 +40,7 @@ def _equation(part: Any) -> str:
 
 
 @dataclass(frozen=True)
-class ModelState:
+class FormulationState:
     """What a model consists of: parts are compared by identity, and kept so that it lasts."""
 
     constraints: tuple[Any, ...]
@@ -48,7 +48,7 @@ class ModelState:
     objectives: tuple[Any, ...]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ModelState) and all(
+        return isinstance(other, FormulationState) and all(
             len(mine) == len(theirs) and all(map(_same, mine, theirs))
             for mine, theirs in zip(self._parts(), other._parts(), strict=True)
         )
@@ -65,7 +65,7 @@ def _same(one: Any, other: Any) -> bool:
     return one is other
 
 
-def state_of(model: pyo.ConcreteModel) -> ModelState:
+def state_of(model: pyo.ConcreteModel) -> FormulationState:
     def active(of: Any) -> tuple[Any, ...]:
         return tuple(model.component_data_objects(of, active=True))
 
@@ -73,7 +73,7 @@ def state_of(model: pyo.ConcreteModel) -> ModelState:
         (var, var.lb, var.ub, var.fixed and var.value, var.is_continuous())
         for var in model.component_data_objects(pyo.Var)
     )
-    return ModelState(active(pyo.Constraint), variables, active(pyo.Objective))
+    return FormulationState(active(pyo.Constraint), variables, active(pyo.Objective))
 
 
 def rows_kept(rows: Iterable[Any], compiled: Compiled, x: Floats) -> bool:
