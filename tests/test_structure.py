@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 from textwrap import dedent
@@ -165,6 +166,15 @@ def test_no_two_classes_have_one_name() -> None:
         if isinstance(node, ast.ClassDef)
     ]
     assert not {name for name in names if names.count(name) > 1}
+
+
+def test_every_deliberate_fault_is_in_a_line_that_is_there() -> None:
+    listed = tomllib.loads((ROOT / "tests" / "mutants" / "mutants.toml").read_text())["mutant"]
+    assert len(listed) >= 60
+    for row in listed:
+        assert (ROOT / row["file"]).read_text().count(row["old"].lstrip("\n")) == 1, row
+        for test in row["tests"].split():
+            assert (ROOT / "tests" / test.partition("::")[0]).exists(), row
 
 
 def test_kernels_alone_have_no_annotations() -> None:

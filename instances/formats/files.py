@@ -36,21 +36,13 @@ from .writing import layout, write_whole
 
 @dataclass(frozen=True)
 class Reader:
-    """Reader of one format of workloads.
+    """Reader of one format of workloads."""
 
-    Parameters
-    ----------
-    format
-        What people call the format.
-    sniff
-        Whether a file means to be of this format, however broken: by its content, never by its
-        name or ending.
-    read
-        Returns the workload, or raises InputError through `Source.fail`.
-    """
-
-    format: str
+    format: str  # what people call the format
+    # whether a file means to be of this format, however broken: by its content, never by its name
+    # or ending
     sniff: Callable[[Source], bool]
+    # returns the workload, or raises InputError through `Source.fail`
     read: Callable[[Source], Workload]
 
 
@@ -168,12 +160,8 @@ def load_plan(path: str | Path, workload: Workload, cluster: Cluster | None = No
 def load_plan_with_form(path: str | Path, workload: Workload) -> tuple[Workload, Plan]:
     """Return the workload in the form that a plan file is for, and the plan.
 
-    Forms of a workload differ in what becomes of its tied weights; see `tied_as`.
-
-    Raises
-    ------
-    InputError
-        If the file is broken, was changed, or was made for something else.
+    Forms of a workload differ in what becomes of its tied weights; see `tied_as`. InputError if the
+    file is broken, was changed, or was made for something else.
     """
     source = read_source(path)
     if workload.ties:
@@ -188,15 +176,8 @@ def load_plan_for_model(
 ) -> Plan:
     """Return the plan in a file for a workload with the same nodes and other costs.
 
-    Parameters
-    ----------
-    workload_of
-        Returns that workload, given the problem and the ids of the nodes that the plan places.
-
-    Raises
-    ------
-    InputError
-        If the file is broken or was changed.
+    `workload_of` returns that workload, given the problem and the ids of the nodes that the plan
+    places. InputError if the file is broken or was changed.
     """
     source = read_source(path)
     workload = workload_of(*outline.placed_ids(source))
