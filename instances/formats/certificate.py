@@ -127,6 +127,9 @@ class PotentialCertificate(Record):
         ways that it is needed in. What is not listed is 0.
     price
         Of a byte that a device holds.
+    mixture
+        Where gradients overlap: weights of sum 1 of the ends that a step has at least, one for each
+        bucket of gradients and the last for the computing (`runtime.verify.bounds.sharding`).
     """
 
     origin: Literal[
@@ -140,6 +143,7 @@ class PotentialCertificate(Record):
     properties: list[str]
     uses: list[tuple[int, int, int, list[int], list[int], list[int], list[int]]]
     price: float = 0.0
+    mixture: list[float] = msgspec.field(default_factory=list)
 
 
 Kind = TypeVar(
@@ -224,6 +228,7 @@ def potential_certificate(values: Mapping[str, object]) -> PotentialCertificate:
     found = _read(values, PotentialCertificate)
     _check_numbers("unit", [found.unit])
     _check_numbers("price", [found.price])
+    _check_numbers("mixture", found.mixture)
     for *_, made, alphas, needed, betas in found.uses:
         for places, values_of in ((made, alphas), (needed, betas)):
             _check_range("uses", places, len(found.properties), "property")
