@@ -45,9 +45,9 @@ def training_latency() -> list[str]:
     ]
     return [
         *table("network @ devices x GiB | method | ms of a step | bound | gap", rows),
-        "One training step on all devices without a pipeline (the paper's figure 2b) is the latency "
-        "of the training graph with a call for the forward and one for the backward pass of each "
-        "accelerator: `stagecut solve gpt2-xl-training --problem latency --set calls=2`. The "
+        "One training step on all devices without a pipeline (the paper's figure 2b) is the "
+        "latency of the training graph with a call for the forward and one for the backward pass "
+        "of each accelerator: `stagecut solve gpt2-xl-training --problem latency --set calls=2`. The "
         "published training graphs have no edge from the forward to the backward pass, which then "
         "could run beside each other: their latency says nothing, and the paper gives none.",
     ]
@@ -84,8 +84,8 @@ def piper() -> list[str]:
     ]  # fmt: skip
     return [
         "",
-        "**Over devices k** (seconds per sample of Piper's space, exactly; the others' throughput as "
-        "a part of it). Settings that nothing fits are left out.",
+        "**Over devices k** (seconds per sample of Piper's space, exactly; the others' throughput "
+        "as a part of it). Settings that nothing fits are left out.",
         "",
         "![Throughput of restricted plans over devices](piper_devices.png)",
         *table(
@@ -126,8 +126,8 @@ def distpar() -> list[str]:
            "gain_percent", "published_largest_gain_percent")  # fmt: skip
     return [
         *table(
-            "model | batch | devices | best, ms | gap, % | speed-up | samples/s | data parallel, ms "
-            "| nothing overlapped, ms",
+            "model | batch | devices | best, ms | gap, % | speed-up | samples/s "
+            "| data parallel, ms | nothing overlapped, ms",
             [tuple(row[k] for k in names) for row in rows],
         ),
         "Figure 2 by price: one batch on more and more devices. The best plan is that of `auto` "
@@ -188,18 +188,37 @@ of [mappings](mapping.md).
 Zero-shot and learned placements against proved bounds, table 2's ratios and figure 7's curve are in
 the [benchmarks](benchmarks.md#learned-placement) and on the page of [learned
 placement](learned.md) (`python benchmarks/learned.py`, `python benchmarks/learned_run.py`).
-
-## What of the papers cannot be had here
-
-| paper | what | why |
-|---|---|---|
-| device placement | its own times of planning | another machine, a commercial solver |
-| Piper | the measured axis of figure 4 | a picture of another paper's runs on 64 A100s; simulated here |
-| DistPar | throughput on P100s and V100s | another cluster; prices of rooflines here. The code was never released |
-| DistPar | the face recogniser's network | not published; ResNet-50 on 112 × 112 pixels here |
-| Parmesan | objective values of its tables | the partitioned SemanticFPN is not published; times and proofs compare |
-| DRL-PP | hours and epochs to accuracy on ImageNet | 4 P100s for days; ratios of predicted time here |
 """
+
+#: Paper, what of it cannot be had here, and why.
+LACKING = (
+    ("device placement", "its own times of planning", "another machine, a commercial solver"),
+    (
+        "Piper",
+        "the measured axis of figure 4",
+        "a picture of another paper's runs on 64 A100s; simulated here",
+    ),
+    (
+        "DistPar",
+        "throughput on P100s and V100s",
+        "another cluster; prices of rooflines here. The code was never released",
+    ),
+    (
+        "DistPar",
+        "the face recogniser's network",
+        "not published; ResNet-50 on 112 × 112 pixels here",
+    ),
+    (
+        "Parmesan",
+        "objective values of its tables",
+        "the partitioned SemanticFPN is not published; times and proofs compare",
+    ),
+    (
+        "DRL-PP",
+        "hours and epochs to accuracy on ImageNet",
+        "4 P100s for days; ratios of predicted time here",
+    ),
+)
 
 
 def page() -> str:
@@ -216,7 +235,9 @@ def page() -> str:
     for section in SECTIONS:
         lines += ["", f"## {section.title}", "", section.text, *section.show(), ""]
         lines.append(origin_of(section.tables))
-    text = "\n".join(line.rstrip() for line in [*lines, ELSEWHERE])
+    lines += [ELSEWHERE, "## What of the papers cannot be had here"]
+    lines += table("paper | what | why", LACKING)
+    text = "\n".join(line.rstrip() for line in lines)
     while "\n\n\n" in text:
         text = text.replace("\n\n\n", "\n\n")
     return text.strip() + "\n"
