@@ -47,9 +47,9 @@ def training_latency() -> list[str]:
         *table("network @ devices x GiB | method | ms of a step | bound | gap", rows),
         "One training step on all devices without a pipeline (the paper's figure 2b) is the "
         "latency of the training graph with a call for the forward and one for the backward pass "
-        "of each accelerator: `stagecut solve gpt2-xl-training --problem latency --set calls=2`. The "
-        "published training graphs have no edge from the forward to the backward pass, which then "
-        "could run beside each other: their latency says nothing, and the paper gives none.",
+        "of each accelerator: `stagecut solve gpt2-xl-training --problem latency --set calls=2`. "
+        "The published training graphs have no edge from the forward to the backward pass, which "
+        "then could run beside each other: their latency says nothing, and the paper gives none.",
     ]
 
 

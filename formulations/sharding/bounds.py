@@ -31,13 +31,7 @@ class Proof(NamedTuple):
 
 
 def evidence(costs: ShardingCosts, target: float, proof: Proof | None = None) -> dict[str, object]:
-    """Return the certificate of `target`; without potentials elimination alone proves it.
-
-    Returns
-    -------
-    dict
-        As `PotentialCertificate`.
-    """
+    """Return the certificate of `target`; without potentials elimination alone proves it."""
     names: dict[str, int] = {}
     uses: list[list[object]] = []
     unit = 1.0

@@ -72,39 +72,20 @@ from ..task import Task
 
 @dataclass(frozen=True, eq=False)
 class Conversions:
-    """The properties of a tensor, and the cost of converting each to each.
+    """The properties of a tensor, and the cost of converting each to each."""
 
-    Parameters
-    ----------
-    states
-        The properties.
-    number
-        Position of each in `states`.
-    cost
-        Shape (states, states): from row to column, in the objective's unit.
-    """
-
-    states: tuple[Property, ...]
-    number: dict[Property, int]
-    cost: Floats
+    states: tuple[Property, ...]  # the properties
+    number: dict[Property, int]  # position of each in `states`
+    cost: Floats  # (states, states): from row to column, in the objective's unit
 
 
 @dataclass(frozen=True, eq=False)
 class OperatorChoices:
-    """The choices of one operator, C of them.
+    """The choices of one operator, C of them."""
 
-    Parameters
-    ----------
-    signature
-        Shape (C, axes): the number of its signature along each axis.
-    cost
-        Shape (C,): of computing.
-    needs, makes
-        For each tensor that it reads, or makes, the number of its property; shape (C,).
-    """
-
-    signature: Ints
-    cost: Floats
+    signature: Ints  # (C, axes): the number of its signature along each axis
+    cost: Floats  # (C,): of computing
+    # needs, makes: for each tensor that it reads, or makes, the number of its property; shape (C,)
     needs: tuple[Ints, ...]
     makes: tuple[Ints, ...]
 
@@ -128,22 +109,14 @@ class Use:
 
 @dataclass(frozen=True, eq=False)
 class Term:
-    """The cost of a tensor's conversions by the choices of its maker and readers.
+    """The cost of a tensor's conversions by the choices of its maker and readers."""
 
-    Parameters
-    ----------
-    maker, makes
-        The operator that makes it, and the number of its property by the operator's choice.
-    uses
-        Who reads it.
-    cost
-        From the property made (rows) to the one needed (columns).
-    """
-
+    # maker, makes: the operator that makes it, and the number of its property by the operator's
+    # choice
     maker: int
     makes: Ints
-    uses: tuple[Use, ...]
-    cost: Floats
+    uses: tuple[Use, ...]  # who reads it
+    cost: Floats  # from the property made (rows) to the one needed (columns)
 
     def value(self, chosen: Ints) -> float:
         """Return the cost for the number of each operator's choice."""
@@ -154,17 +127,10 @@ class Term:
 
 @dataclass(frozen=True, eq=False)
 class StepEnds:
-    """The ends of a step in (1'): of the buckets' gradients, and last of the computing.
+    """The ends of a step in (1'): of the buckets' gradients, and last of the computing."""
 
-    Parameters
-    ----------
-    operators, tensors
-        Shapes (ends, operators) and (ends, tensors): whether an end counts what an operator takes,
-        and a tensor's conversions.
-    """
-
-    operators: Floats
-    tensors: Floats
+    operators: Floats  # (ends, operators): whether an end counts what an operator takes
+    tensors: Floats  # (ends, tensors): whether it counts a tensor's conversions
 
 
 #: Choices of one operator, at most: signatures to the power of the mesh's axes.
@@ -176,31 +142,15 @@ NUMBER_BYTES = 4.0
 
 @dataclass(frozen=True, eq=False)
 class ShardingCosts:
-    """A sharding problem as arrays.
+    """A sharding problem as arrays."""
 
-    Parameters
-    ----------
-    program, problem
-        What it is of.
-    choices
-        Of each operator.
-    conversions
-        Of each tensor.
-    besides
-        What tensors cost besides their conversions: prices of memory.
-    ends
-        The sums whose maximum is the objective, as weights; None for the one sum (1).
-    mixture
-        The weights of the ends whose mixture these costs are; empty for the objective's own.
-    """
-
-    program: TensorProgram
+    program: TensorProgram  # program, problem: what it is of
     problem: Sharding
-    choices: tuple[OperatorChoices, ...]
-    conversions: tuple[Conversions, ...]
-    besides: tuple[Term, ...] = ()
-    ends: StepEnds | None = None
-    mixture: tuple[float, ...] = ()
+    choices: tuple[OperatorChoices, ...]  # of each operator
+    conversions: tuple[Conversions, ...]  # of each tensor
+    besides: tuple[Term, ...] = ()  # what tensors cost besides their conversions: prices of memory
+    ends: StepEnds | None = None  # sums whose maximum is the objective; None for the one sum (1)
+    mixture: tuple[float, ...] = ()  # weights of the ends whose mixture these costs are
 
     @cached_property
     def terms(self) -> tuple[Term, ...]:
@@ -308,10 +258,7 @@ class ShardingCosts:
 def sharding_costs(task: Task[Sharding]) -> ShardingCosts:
     """Return the arrays of a task; computed once for each.
 
-    Raises
-    ------
-    InputError
-        If what is fixed does not exist or is not possible on the mesh.
+    InputError if what is fixed does not exist or is not possible on the mesh.
     """
     program, problem = program_of(task.workload), task.problem
     unit_s = TIME_UNITS[task.workload.time_unit]
@@ -515,18 +462,10 @@ def conversions(
     unit_s: float,
     share: float = 1.0,
 ) -> Conversions:
-    """Return the conversions of a tensor; see the table above.
+    """Return the conversions of a whole tensor; see the table above.
 
-    Parameters
-    ----------
-    shape, size_bytes
-        Of the whole tensor.
-    mesh, objective
-        Of the problem.
-    unit_s
-        Seconds of the workload's unit of time.
-    share
-        The part of latencies that it pays.
+    `unit_s` are the seconds of the workload's unit of time; `share` is the part of latencies that
+    the tensor pays.
     """
     single = (*range(len(shape)), COPIED, PARTIAL)
     states = tuple(
@@ -586,12 +525,8 @@ def collective_cost(
 ) -> float:
     """Return the cost of a collective along axis d, seconds or bytes.
 
-    Parameters
-    ----------
-    rounds
-        Messages that each device sends, one after the other.
-    moved
-        Bytes that all devices of one group send.
+    Each device sends so many messages (`rounds`), one after the other; all devices of one group
+    send `moved` bytes.
     """
     if objective == "distpar":
         return moved * (mesh.size // mesh.shape[d])

@@ -72,21 +72,12 @@ MOST_COLUMNS = 400_000
 
 @dataclass(frozen=True, eq=False)
 class ShardingModel:
-    """The program with what it takes to read it.
+    """The program with what it takes to read it."""
 
-    Parameters
-    ----------
-    costs
-        What it is stated over.
-    model
-        The Pyomo model; its objective times `scale` is in the objective's unit.
-    scale
-        Units of the objective per unit of the program.
-    """
-
-    costs: ShardingCosts
+    costs: ShardingCosts  # what it is stated over
+    # the Pyomo model; its objective times `scale` is in the objective's unit
     model: pyo.ConcreteModel
-    scale: float
+    scale: float  # units of the objective per unit of the program
 
     def read(self, value: Value) -> TensorSharding:
         """Return the plan, given the value of each variable."""
@@ -106,17 +97,10 @@ class ShardingModel:
 
 
 def sharding_model(costs: ShardingCosts, scale: float, *, strong: bool) -> ShardingModel:
-    """State the program.
+    """State the program, in its strong form with (4) to (6), else with (3).
 
     For O operators, U uses of tensors and p properties of each about O·p + U·p² columns and, for
-    the strong form, U·p² rows.
-
-    Parameters
-    ----------
-    scale
-        Units of the objective per unit of the program.
-    strong
-        Whether to state (4) to (6), else (3).
+    the strong form, U·p² rows. `scale` is the units of the objective per unit of the program.
     """
     m = pyo.ConcreteModel("sharding")
     pairs = [(v, k) for v, c in enumerate(costs.choices) for k in range(len(c.cost))]

@@ -22,8 +22,10 @@ from ..simulate.pieces import (
 )
 from ..simulate.stages import BACKWARD, FORWARD, StageGraph
 
-#: Schedules that are one batch after the other, so that torch can run them.
+#: Schedules that are one batch after the other.
 SYNCHRONOUS = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2")
+#: Schedules with weight versions.
+ASYNCHRONOUS = ("pipedream", "2bw")
 
 
 class Payload(NamedTuple):
@@ -93,7 +95,12 @@ def executed_stages(
     return stage_graph(workload, plan.cluster, costs, where, graph, weight_share)
 
 
-def executed_schedule(schedule: str | Schedule, stages: StageGraph, microbatches: int) -> Schedule:
+def executed_schedule(
+    schedule: str | Schedule,
+    stages: StageGraph,
+    microbatches: int,
+    devices: Sequence[int] | None = None,
+) -> Schedule:
     """Return a schedule, given or by its name, a row per device in use, checked before it runs.
 
     Inference takes a schedule's forward passes alone, whatever its name.
@@ -112,7 +119,7 @@ def executed_schedule(schedule: str | Schedule, stages: StageGraph, microbatches
         whole = make_schedule(name if trains else "inference", stages, microbatches)
     validate(whole, stages)
     return schedule_of(
-        [whole.of(d) for d in ranks_of(stages)], name=name, microbatches=microbatches
+        [whole.of(d) for d in devices or ranks_of(stages)], name=name, microbatches=microbatches
     )
 
 

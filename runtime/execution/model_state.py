@@ -16,10 +16,7 @@ from .split import PieceModule
 def model_state(model: nn.Module, pieces: Sequence[PieceModule]) -> ModelState:
     """Return where the pieces of a model have the tensors of its `state_dict`.
 
-    Parameters
-    ----------
-    pieces
-        All of them, where the model is: those that were moved may have other tensors.
+    All of them, where the model is: pieces that were moved may have other tensors.
     """
     held: dict[int, str] = {}
     for piece in pieces:

@@ -15,13 +15,12 @@ from .recording_file import Done
 class Recorder:
     """Notes actions, waiting for data left out.
 
-    Times are `time.perf_counter`'s, which the processes of one host share; `start_s` is taken
-    off them. On a GPU every action waits until the device is idle, so recording costs time there.
+    Times are `time.perf_counter`'s, which the processes of one host share. On a GPU every
+    action waits until the device is idle, so recording costs time there.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.step = 0
-        self.start_s = 0.0
         self.done: list[Done] = []
         self._on_gpu = device.type == "cuda"
 
@@ -30,7 +29,7 @@ class Recorder:
         """Record begin and end of the block."""
         begun = self._now()
         yield
-        self.done.append(Done(self.step, action, begun - self.start_s, self._now() - self.start_s))
+        self.done.append(Done(self.step, action, begun, self._now()))
 
     def _now(self) -> float:
         if self._on_gpu:

@@ -12,9 +12,9 @@ from torch import fx, nn
 from .checkpoint import state_held
 from .evaluation import set_mode
 from .gradients import GradientSums, clip_norm, holders_of
-from .pipeline import place
 from .prepare import Prepared
 from .split import PieceModule
+from .stage import place
 
 
 class StageModule(fx.GraphModule):  # type: ignore[misc]  # torch does not say its type

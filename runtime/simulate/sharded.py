@@ -20,47 +20,23 @@ from ..verify.sharding import Converted, check
 
 @dataclass(frozen=True)
 class CollectiveEvent:
-    """Something that all devices do together.
+    """Something that all devices do together."""
 
-    Parameters
-    ----------
-    name
-        Of the operator, or of the tensor that is converted.
-    kind
-        ``forward``, ``backward``, or the collective.
-    axis
-        Of the mesh; −1 for computing.
-    start, end
-        In the workload's unit.
-    bytes
-        That all devices send.
-    """
-
-    name: str
-    kind: str
-    axis: int
-    start: float
+    name: str  # of the operator, or of the tensor that is converted
+    kind: str  # ``forward``, ``backward``, or the collective
+    axis: int  # of the mesh; −1 for computing
+    start: float  # start, end: in the workload's unit
     end: float
-    bytes: float = 0.0
+    bytes: float = 0.0  # that all devices send
 
 
 @dataclass(frozen=True, repr=False)
 class ShardedTimeline(Summarised):
-    """What the devices do, first to last.
+    """What the devices do, first to last."""
 
-    Parameters
-    ----------
-    events
-        Those that take time.
-    mesh
-        Devices along each axis.
-    time_unit
-        The workload's.
-    """
-
-    events: tuple[CollectiveEvent, ...]
-    mesh: tuple[int, ...]
-    time_unit: str
+    events: tuple[CollectiveEvent, ...]  # those that take time
+    mesh: tuple[int, ...]  # devices along each axis
+    time_unit: str  # the workload's
 
     @property
     def makespan(self) -> float:
@@ -79,22 +55,9 @@ class ShardedTimeline(Summarised):
 
 
 def sharded_timeline(workload: Workload, plan: Plan) -> ShardedTimeline:
-    """Return what the devices of a sharding do over time.
+    """Return what the devices of a sharding do over time; its makespan is an objective of time.
 
-    Parameters
-    ----------
-    workload, plan
-        The program, and the sharding that was made for it.
-
-    Returns
-    -------
-    ShardedTimeline
-        Its makespan is the plan's objective, if that is of time.
-
-    Raises
-    ------
-    InputError
-        If the plan is no sharding, was made for another workload, or breaks a rule.
+    InputError if the plan is no sharding, was made for another workload, or breaks a rule.
     """
     plan.check_made_for(workload)
     problem, solution = plan.problem, plan.solution

@@ -33,28 +33,15 @@ Lying = tuple[str, ...]
 
 @dataclass(frozen=True)
 class ConversionStep:
-    """One step of a conversion.
+    """One step of a conversion."""
 
-    Parameters
-    ----------
-    collective
-        ``all-gather``, ``reduce-scatter``, ``all-reduce`` or ``all-to-all``; ``slice``, ``pad`` or
-        ``keep-one`` where nothing is sent.
-    axis
-        Of the mesh, along which it runs.
-    after
-        How the tensor lies then.
-    bytes
-        That all devices send.
-    seconds
-        By latency and bandwidth of the axis.
-    """
-
+    # ``all-gather``, ``reduce-scatter``, ``all-reduce`` or ``all-to-all``; ``slice``, ``pad`` or
+    # ``keep-one`` where nothing is sent
     collective: str
-    axis: int
-    after: Lying
-    bytes: float
-    seconds: float
+    axis: int  # of the mesh, along which it runs
+    after: Lying  # how the tensor lies then
+    bytes: float  # that all devices send
+    seconds: float  # by latency and bandwidth of the axis
 
 
 #: Bytes of a statistic.
@@ -63,24 +50,13 @@ _NUMBER_BYTES = 4.0
 
 @dataclass(frozen=True)
 class Converted:
-    """A tensor that is converted, once for all that read it so.
+    """A tensor that is converted, once for all that read it so."""
 
-    Parameters
-    ----------
-    tensor
-        Its number in the program.
-    before, after
-        How it lies.
-    steps
-        First to last.
-    readers
-        Numbers of the operators that read it so; of a gradient, its parameter.
-    """
-
-    tensor: int
-    before: Lying
+    tensor: int  # its number in the program
+    before: Lying  # before, after: how it lies
     after: Lying
-    steps: tuple[ConversionStep, ...]
+    steps: tuple[ConversionStep, ...]  # first to last
+    # numbers of the operators that read it so; of a gradient, its parameter
     readers: tuple[int, ...]
 
 
@@ -359,13 +335,7 @@ def own_cost(
     how: Sequence[Lying],
     time_unit: str,
 ) -> tuple[float, float]:
-    """Return what an operator costs without conversions, and its time.
-
-    Parameters
-    ----------
-    how
-        How all that it reads and makes lies.
-    """
+    """Return an operator's cost without conversions, and its time, by how its tensors lie."""
     sent, seconds = added(problem, operator, row)
     time = _time(program, problem, operator, row, how) + seconds / TIME_UNITS[time_unit]
     if problem.objective == "time":

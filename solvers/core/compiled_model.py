@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,21 +24,12 @@ FORMATS = (".mps", ".lp")
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """A Pyomo model as arrays.
+    """A Pyomo model as arrays."""
 
-    Parameters
-    ----------
-    linear
-        The arrays; None if a constraint without variables cannot hold.
-    columns
-        The model's variables by column. Variables that occur nowhere, and fixed ones, have none.
-    why_infeasible
-        Name of the constraint that cannot hold.
-    """
-
-    linear: Linear | None
+    linear: Linear | None  # the arrays; None if a constraint without variables cannot hold
+    # the model's variables by column. Variables that occur nowhere, and fixed ones, have none.
     columns: tuple[pyo.Var, ...]
-    why_infeasible: str = ""
+    why_infeasible: str = ""  # name of the constraint that cannot hold
 
     def __post_init__(self) -> None:
         position = {id(var): j for j, var in enumerate(self.columns)}
@@ -96,23 +87,14 @@ def compile_model(model: pyo.ConcreteModel) -> Compiled:
     return Compiled(linear, tuple(form.columns))
 
 
-def write_model(state: Callable[[], pyo.ConcreteModel], path: str | Path) -> None:
+def write_model(model: pyo.ConcreteModel, path: str | Path) -> None:
     """Write a program as MPS or LP by the file's ending; whole or not at all.
 
-    Parameters
-    ----------
-    state
-        States the program, once the ending is known to be right.
-
-    Raises
-    ------
-    InputError
-        If the ending is another, or the file cannot be written.
+    InputError for another ending, or where the file cannot be written.
     """
     path = Path(path)
     if path.suffix.lower() not in FORMATS:
         raise InputError(f"{path}: unknown ending {path.suffix!r}; use .mps or .lp")
-    model = state()
     try:
         with TemporaryDirectory(dir=path.parent, prefix=".stagecut-") as folder:
             whole = Path(folder) / f"model{path.suffix.lower()}"

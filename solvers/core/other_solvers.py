@@ -18,8 +18,8 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,26 +42,20 @@ from .search import S, Search
 
 @dataclass(frozen=True)
 class OtherSolver:
-    """A solver under one name, whatever interface to it is installed.
+    """A solver under one name, whatever interface to it is installed."""
 
-    Parameters
-    ----------
-    interfaces
-        What Pyomo calls its interfaces; the first that is there is used.
-    gap, seconds
-        Its options for the relative gap and the time limit; `seconds` is empty where Pyomo's own
-        argument is enough.
-    install
-        How to get it.
-    """
-
-    interfaces: tuple[str, ...]
+    interfaces: tuple[str, ...]  # what Pyomo calls its interfaces; the first that is there is used
+    # gap, seconds: its options for the relative gap and the time limit; `seconds` is empty where
+    # Pyomo's own argument is enough
     gap: str
     seconds: str
-    install: str
+    install: str  # how to get it
+    # options with which it is asked again where it says that there is no solution
+    doubted: Mapping[str, str] = field(default_factory=dict)
 
 
-#: By name. Pyomo's direct interfaces take no notice of its own time limit.
+#: By name. Pyomo's direct interfaces take no notice of its own time limit; CBC 2.10 finds programs
+#: that its preprocessing leaves nothing of infeasible.
 SOLVERS = {
     "gurobi": OtherSolver(
         ("gurobi_direct", "gurobi"), "MIPGap", "TimeLimit", "pip install gurobipy"
@@ -70,7 +64,9 @@ SOLVERS = {
         ("cplex_direct", "cplex"), "mip_tolerances_mipgap", "timelimit", "pip install cplex"
     ),
     "scip": OtherSolver(("scip_direct", "scip"), "limits/gap", "", "pip install pyscipopt"),
-    "cbc": OtherSolver(("cbc",), "ratioGap", "", "package coinor-cbc"),
+    "cbc": OtherSolver(
+        ("cbc",), "ratioGap", "", "package coinor-cbc", doubted={"preprocess": "off"}
+    ),
     "glpk": OtherSolver(("glpk",), "mipgap", "", "package glpk-utils"),
     "copt": OtherSolver((), "RelGap", "TimeLimit", "pip install coptpy"),
     "xpress": OtherSolver(
@@ -178,26 +174,12 @@ def run_other(
     gap: float | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Outcome:
-    """Solve a model that minimises with the solver called `name`; see `run_highs`.
+    """Solve a model that minimises with the solver called `name`, as `run_highs` does.
 
-    Progress, and a stop before the limit, are more than Pyomo offers for all of them; of a start
-    it does not say whether it was used.
-
-    Parameters
-    ----------
-    linear
-        The compiled program with tighter bounds of columns: columns that these fix are fixed.
-    start, seconds, gap
-        As for `run_highs`.
-    options
-        Further options of the solver by name.
-
-    Raises
-    ------
-    InputError
-        If there is no such solver.
-    StagecutError
-        If it fails, or its licence does not cover the program.
+    Progress, and a stop before the limit, are more than Pyomo offers for all of them; of a start it
+    does not say whether it was used. Columns that the bounds of `linear` fix are fixed in
+    `compiled`. InputError if there is no such solver, StagecutError if it fails or its licence does
+    not cover the program.
     """
     check_solver(name)
     seconds = min(seconds, search.seconds_left)
@@ -210,16 +192,14 @@ def run_other(
     own_gap = gap if known is not None else 1e-4
     if name == "copt":
         return _run_copt(linear, settings, own_gap, start)
-    interface = _interface(name)
+    interface = str(_interface(name))
     with _fixed(compiled, linear), tempfile.TemporaryDirectory() as folder:
-        return _run_pyomo(
-            name,
-            str(interface),
-            compiled,
-            linear,
-            search,
-            _Asked(settings, seconds, own_gap, start, Path(folder) / "log"),
-        )
+        asked = _Asked(settings, seconds, own_gap, start, Path(folder) / "log")
+        outcome = _run_pyomo(name, interface, compiled, linear, search, asked)
+        if outcome.status == "infeasible" and known is not None and known.doubted:
+            asked = replace(asked, settings={**known.doubted, **settings})
+            outcome = _run_pyomo(name, interface, compiled, linear, search, asked)
+        return outcome
 
 
 @dataclass(frozen=True, eq=False)
@@ -330,6 +310,15 @@ def _said_bound(said: object, objective: float) -> float:
     return min(float(said), objective)
 
 
+@cache
+def _copt_environment() -> Any:
+    """Return COPT's environment, which tells of its licence when it is made."""
+    copt: Any = import_module("coptpy")
+    settled = copt.EnvrConfig()
+    settled.set("nobanner", "1")
+    return copt.Envr(settled)
+
+
 def _run_copt(
     linear: Linear, settings: Mapping[str, Any], gap: float, start: Floats | None
 ) -> Outcome:
@@ -338,9 +327,7 @@ def _run_copt(
     if not len(linear.cost):
         return Outcome("optimal", "none", np.zeros(0), linear.offset, linear.offset, 0)
     try:
-        settled = copt.EnvrConfig()
-        settled.set("nobanner", "1")
-        model = copt.Envr(settled).createModel("stagecut")
+        model = _copt_environment().createModel("stagecut")
         model.setParam("Logging", 0)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.mps"

@@ -37,18 +37,10 @@ from .mixtures import minimise_sums
 
 @dataclass(frozen=True)
 class EliminationOrder:
-    """An order of elimination, with the number of entries of its tables.
+    """An order of elimination, with the number of entries of its tables."""
 
-    Parameters
-    ----------
-    variables
-        First to last.
-    largest, entries
-        Entries of the largest table, and of all.
-    """
-
-    variables: tuple[int, ...]
-    largest: int
+    variables: tuple[int, ...]  # first to last
+    largest: int  # largest, entries: entries of the largest table, and of all
     entries: int
 
 

@@ -93,14 +93,8 @@ def approach(
 ) -> Iterator[tuple[float, Ints | None, Proof]]:
     """Yield the bound without memory, the best choices, and potentials, ever better ones.
 
-    With each come the potentials that it began with, of all choices.
-
-    Parameters
-    ----------
-    start
-        Choices that are known; None without.
-    enough
-        Relative gap at which to end.
+    With each come the potentials that it began with, of all choices. Ends at a relative gap of
+    `enough`.
     """
     flat = flatten(costs)
     left = _Left(costs, flat, no_potentials(flat), start)

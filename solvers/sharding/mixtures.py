@@ -31,10 +31,7 @@ def minimise_sums(
 ) -> None:
     """Minimise sums that bound the objective until the search is over; without overlap itself.
 
-    Parameters
-    ----------
-    minimise
-        Minimises a sum, raises the bound to what it proves, and returns its choices if it has any.
+    `minimise` raises the bound to what it proves of a sum, and returns its choices if it has any.
     """
     if costs.ends is None:
         minimise(costs, search)

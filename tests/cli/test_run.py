@@ -27,7 +27,6 @@ from torch import nn  # noqa: E402
 
 from stagecut.instances.pytorch.profile import profile  # noqa: E402
 from stagecut.runtime.execution.recording_file import load_recording  # noqa: E402
-from stagecut.runtime.execution.torch_pipelining import _TorchStage  # noqa: E402
 
 MODEL = """
 import torch
@@ -320,17 +319,3 @@ def test_a_model_whose_own_code_depends_on_numbers_trains_whole() -> None:
         losses.append(loss.item())
     assert ways == {"one", "other"}
     assert [step.loss for step in done] == pytest.approx(losses, rel=1e-6)
-
-
-def test_stages_have_all_that_torch_asks_for() -> None:
-    """The methods that torch's runtime calls on a stage, in the version at hand."""
-    import inspect
-    import re
-
-    from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
-
-    source = inspect.getsource(_PipelineScheduleRuntime._step_microbatches)
-    asked = set(re.findall(r"\bstage\.([a-z_]+)\(", source))
-    asked -= {"start_gradient_reduction", "wait_for_gradient_reduction"}  # of FSDP's stages
-    assert asked
-    assert all(hasattr(_TorchStage, name) for name in asked), asked

@@ -1,7 +1,8 @@
-"""Executor of a rank's row of actions, for schedules beyond torch's pipelining.
+"""Executor of a rank's row of actions: the one way in which plans of pieces run.
 
-That is: stages with replicas, of a different number each, and asynchronous schedules with weight
-versions. Every other schedule can run here, too.
+Beside all that torch's pipelining runs, it has stages of unlike numbers of replicas, asynchronous
+schedules with weight versions, stages of a tensor degree, and messages without padding of what
+needs no gradient.
 """
 
 from __future__ import annotations
@@ -173,10 +174,7 @@ class Loop:
     def run(self, data: Data) -> None:
         """Do all actions of the schedule once: a batch, or all batches of an asynchronous one.
 
-        Parameters
-        ----------
-        data
-            Asked for microbatches 0, 1, … where the first piece runs.
+        `data` is asked for microbatches 0, 1, … where the first piece runs.
         """
         self.transport.start()
         for weights in self.weights.values():

@@ -36,17 +36,9 @@ from .transport import Ranks
 
 
 def round_sizes(schedule: Schedule, ranks: Ranks, microbatches: int) -> list[int]:
-    """Return how many microbatches make a round of each piece.
+    """Return how many microbatches make a round of each piece; `microbatches` are in a batch.
 
-    Parameters
-    ----------
-    microbatches
-        In a batch; a synchronous schedule is one batch, an asynchronous one many.
-
-    Raises
-    ------
-    InputError
-        If the schedule's microbatches are no whole number of rounds.
+    Raises InputError if the schedule's microbatches are no whole number of rounds.
     """
     sizes = {
         "one": [schedule.microbatches] * len(ranks),

@@ -39,12 +39,7 @@ def whole_tensors(parts: LocalShards, optimizers: Sequence[torch.optim.Optimizer
     """Return the tensors that this process writes, put together; all of its mesh call this.
 
     Each tensor, with the state that the optimizer keeps for it, is written by one process: in turn,
-    so that each writes about as much.
-
-    Raises
-    ------
-    InputError
-        If an optimizer keeps tensors of another shape than its parameters.
+    so that each writes about as much. State of another shape than its parameter is refused.
     """
     place = parts.place
     number, size = int(np.ravel_multi_index(place.at, place.mesh)), prod(place.mesh)

@@ -14,17 +14,7 @@ from .collectives import Place, part_of, step
 
 @dataclass(frozen=True, eq=False)
 class LocalShards:
-    """This device's parts of parameters and buffers, by the model's names.
-
-    Parameters
-    ----------
-    parameters, buffers
-        The parts.
-    lying
-        How each of these lies.
-    place
-        Of this device on the mesh.
-    """
+    """This device's parts of parameters and buffers, and how each lies, by the model's names."""
 
     parameters: Mapping[str, nn.Parameter]
     buffers: Mapping[str, Tensor]

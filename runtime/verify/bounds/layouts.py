@@ -334,6 +334,7 @@ class _PointProof:
         return tuple(sorted(own, key=lambda one: (one != kind, one)))
 
     def _stage(self, s: int, own: tuple[int, ...], again: int) -> StageTime:
+        again = again if self.recomputes else len(own)  # the modules of the set, in every layer
         ends = (s == 0, s == self.stages - 1)
         further = bool(self.model.mtp) and s == self.layout.mtp_stage % self.stages
         return stage_time(

@@ -50,63 +50,35 @@ class _Keeper:
 
 @dataclass(frozen=True, eq=False)
 class PricedChoices:
-    """The choices of one operator: signatures that the rules allow, with their costs.
+    """The choices of one operator: signatures that the rules allow, with their costs."""
 
-    Parameters
-    ----------
-    cost
-        Of each, without conversions.
-    read, made
-        Of each, how the operator reads and makes its tensors.
-    """
-
-    cost: Floats
-    read: list[list[Lying]]
+    cost: Floats  # of each, without conversions
+    read: list[list[Lying]]  # read, made: of each, how the operator reads and makes its tensors
     made: list[list[Lying]]
 
 
 @dataclass(frozen=True, eq=False)
 class TensorUse:
-    """An operator that reads a tensor.
+    """An operator that reads a tensor."""
 
-    Parameters
-    ----------
-    reader, slot
-        The operator, and which of its inputs; of a parameter that its gradient arrives at, 0.
-    by_reader
-        Of each of its ways the position of how it needs the tensor.
-    """
-
+    # reader, slot: the operator, and which of its inputs; of a parameter that its gradient arrives
+    # at, 0
     reader: int
     slot: int
-    by_reader: Ints
+    by_reader: Ints  # of each of its ways the position of how it needs the tensor
 
 
 @dataclass(frozen=True, eq=False)
 class ConvertedTensor:
-    """A tensor that is read, and what converting it between properties costs.
+    """A tensor that is read, and what converting it between properties costs."""
 
-    Parameters
-    ----------
-    number, maker
-        In the program.
-    made, needed
-        How it can be made, and how it can be needed, as texts.
-    by_maker
-        Of each of its maker's ways the position of how it is made.
-    cost
-        Of converting it from each of `made` to each of `needed`.
-    uses
-        Who reads it.
-    """
-
-    number: int
+    number: int  # number, maker: in the program
     maker: int
-    made: list[str]
+    made: list[str]  # made, needed: how it can be made, and how it can be needed, as texts
     needed: list[str]
-    by_maker: Ints
-    cost: Floats
-    uses: list[TensorUse]
+    by_maker: Ints  # of each of its maker's ways the position of how it is made
+    cost: Floats  # of converting it from each of `made` to each of `needed`
+    uses: list[TensorUse]  # who reads it
 
 
 class PricedProgram(NamedTuple):
