@@ -34,10 +34,7 @@ def by_one_process(
 ) -> FirstStep:  # fmt: skip
     """Return loss and gradients of a batch, and leave model and random numbers as they were.
 
-    Raises
-    ------
-    InputError
-        If the model does not return its loss.
+    Raises InputError if the model does not return its loss.
     """
     alone = copy.deepcopy(model).to(device).train()
     cards = [device] if device.type == "cuda" else []
@@ -55,12 +52,9 @@ def by_one_process(
 
 
 def check_first_step(loss: float, trained: Trained, expected: FirstStep) -> None:
-    """Raise unless a rank's loss and gradients of the first step are those of one process.
+    """Raise StagecutError unless loss and gradients of a rank are those of one process.
 
-    Raises
-    ------
-    StagecutError
-        With the first parameter, by the model's name, whose gradient is another one.
+    It names the first parameter whose gradient is another one.
     """
     if not abs(loss - expected.loss) <= COARSE * abs(expected.loss):
         raise StagecutError(f"first step: loss {loss:g}, and {expected.loss:g} in one process")

@@ -134,7 +134,8 @@ def test_two_processes_train(tmp_path: Path) -> None:
     assert recording.schedule == "1f1b"
     for rank in recording.ranks:
         assert {str(d.action) for d in rank.actions} == {
-            f"{rank.rank}{kind}{j}" for kind in "FB" for j in range(4)
+            f"{rank.rank}STEP",
+            *(f"{rank.rank}{kind}{j}" for kind in "FB" for j in range(4)),
         }
 
 
