@@ -307,7 +307,7 @@ def simulate_job(plan: JobPlan, *, calibration: Calibration | None = None) -> Si
         weight_share=weight,
         batch=layout.microbatches,
     )
-    graph = replace(graph, time_unit="s")
+    ranks = tuple(f"rank {rank}" for rank in range(layout.pipeline))
+    graph = replace(graph, time_unit="s", devices=ranks)
     network = point_to_point(layout.pipeline, Link(message_time(layout, prices), 1e30))
-    schedule = layout.schedule.value if layout.pipeline > 1 else "gpipe"
-    return simulate_stages(graph, schedule, layout.microbatches, network=network)
+    return simulate_stages(graph, layout.schedule.value, layout.microbatches, network=network)

@@ -16,8 +16,7 @@ from pyomo.repn import generate_standard_repn
 
 from ..formulations.linear import Linear
 from ..formulations.program import quiet_pyomo
-from ..formulations.rules.cases import RuleCase
-from ..formulations.rules.reduce import only_rule_case
+from ..formulations.rules.cases import RuleCase, only_rule_case
 from ..formulations.stated import Stated, formulations_of
 from ..formulations.task import Task, pose
 from ..instances import (
@@ -35,7 +34,7 @@ from ..instances import (
 )
 from ..instances.common.arrays import Floats
 from ..instances.model.summary import Summarised
-from ..solvers import DEFAULT_LIMITS, Limits, Progress, Result
+from ..solvers import DEFAULT_LIMITS, METHODS, Limits, Progress, Result
 from ..solvers.core.compiled_model import Compiled, compile_model, write_model
 from ..solvers.core.highs import run_highs
 from ..solvers.core.limits import checked
@@ -70,6 +69,11 @@ STATED_BY = {
 }
 
 
+def _stated_by(problem: Problem) -> dict[str, str]:
+    """Return the methods that state a program of a problem, with its name."""
+    return STATED_BY["stream" if is_stream(problem) else problem.name]
+
+
 def solve_constrained(
     workload: Workload | str | Path,
     cluster: Cluster | None,
@@ -89,7 +93,7 @@ def solve_constrained(
         As `solve`, and for a method that states no program.
     """
     loaded, devices, asked = chosen(workload, cluster, problem)
-    able = STATED_BY["stream" if is_stream(asked) else asked.name]
+    able = _stated_by(asked)
     name, _, solver = method.partition(":")
     name = next(iter(able)) if name == "auto" else name
     if name not in able:
@@ -160,6 +164,8 @@ def formulation(
         raise InputError(
             f"formulation: no {name!r} for {asked.name}; use one of {', '.join(known)}"
         )
+    method = next(iter(_stated_by(asked)))
+    METHODS[asked.name][method].check(method, task)
     # mappings and shardings know no placement rules
     case = None if isinstance(asked, (DeviceMapping, Sharding)) else only_rule_case(task)
     with PauseGC(), quiet_pyomo():
@@ -494,7 +500,7 @@ class Formulation(Summarised):
         InputError
             If the ending is another, or the file cannot be written.
         """
-        write_model(lambda: self.model, path)
+        write_model(self.model, path)
 
     def describe(self) -> pd.DataFrame:
         """Return one row per family of variables, constraints and objectives.

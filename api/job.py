@@ -436,7 +436,11 @@ def what_would_help(plan: JobPlan, limits: Limits | None = None) -> tuple[WhatIf
             found.append(WhatIf(change, np.inf, 0.0, None))
             continue
         there = result.plan
-        found.append(WhatIf(change, share * there.seconds, share * there.bound, there.layout))
+        best, seconds = there.layout, there.seconds
+        if share == 1:  # the plan itself runs there, too
+            own = float(job_costs(plan.model, devices, asked).judge([plan.layout])[0])
+            best, seconds = (plan.layout, own) if own < seconds else (best, seconds)
+        found.append(WhatIf(change, share * seconds, share * min(there.bound, seconds), best))
     return tuple(found)
 
 

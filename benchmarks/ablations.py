@@ -223,7 +223,8 @@ def _sharded(name: str, mesh: str, part: float | None) -> Case:
     if part is not None:
         free = solve(workload, problem=problem, limits=Limits(seconds=20), workers=1)
         assert free.plan is not None
-        held = evaluate(workload, free.plan).peak_bytes
+        report = evaluate(workload, free.plan.cluster, problem, free.plan.solution)
+        held = report.memory_bytes
         problem = replace(problem, memory_bytes=part * held)
     return workload, None, problem
 

@@ -55,11 +55,10 @@ def explain(
 
     check_outputs(pictures=[plot], inputs=[workload, plan, cluster])
     if plan is not None and is_job_plan(plan):
-        from .job import explain_job_plan
+        from .job import SAID, explain_job_plan, refuse
 
         asked = Asked(problem, settings or (), cluster, accelerators, cpus, memory)
-        for option in (*asked.words()[::2], *(["--node"] if node is not None else [])):
-            raise InputError(f"{option}: not of a training job's plan; leave it out")
+        refuse({"--node": node, **dict.fromkeys(asked.words()[::2], True)}, SAID)
         explain_job_plan(workload, plan, time_limit, plot, as_json=as_json)
         return
     loaded = load(workload)

@@ -110,14 +110,23 @@ def state_job(
         if getattr(asked, name) is not None:
             field = {"schedule": "; --set schedules=[…]"}.get(name, "")
             raise InputError(f"--{name}: not of a training job{field}; leave it out")
-    for option, given in others.items():
-        if given not in (None, "auto"):
-            raise InputError(f"{option}: not of a training job; leave it out")
+    refuse(others)
     if asked.cluster is None:
         raise InputError("--cluster: it is missing; say such as h100:8x8, or a cluster file")
     front = {name: stated.pop(name) for name in ("gpus", "price", "rate") if name in stated}
     job = from_plain(TrainingJob, stated, "--set")
     return _posed(job, asked.cluster, front)
+
+
+def refuse(others: Mapping[str, object], why: str = "not of a training job") -> None:
+    """Raise InputError for the first option that is given and that training jobs have not."""
+    for option, given in others.items():
+        if given not in (None, "auto"):
+            raise InputError(f"{option}: {why}; leave it out")
+
+
+#: Why options that pose a problem are refused beside a plan.
+SAID = "the plan of a training job says it, or has none"
 
 
 def _posed(job: TrainingJob, cluster: str, front: Mapping[str, Any]) -> PosedJob:
@@ -340,6 +349,8 @@ def compare_jobs(
     from ..api.job import job_costs, judge_usual
     from ..instances.job.plan import load_job_plan
 
+    if posed is not None and posed.gpus:
+        raise InputError("--cluster: it leaves the number of devices open; write such as h100:8x8")
     rows: list[dict[str, object]] = []
     for name in names:
         if posed is None:
@@ -349,7 +360,7 @@ def compare_jobs(
         else:
             found = _planned(name, posed.cluster, posed.job, ends)
             if found.plan is None:
-                OUT.print(f"{name}: {found.reason}", highlight=False, soft_wrap=True)
+                OUT.print(found.reason, highlight=False, soft_wrap=True)
                 rows.append({"plan": name, "choice": "planned", "reason": found.reason})
                 continue
             plan, usual = found.plan, found.usual

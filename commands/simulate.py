@@ -12,7 +12,7 @@ from ..instances.formats.source import read_source
 from ..instances.formats.writing import PAGES, PICTURES, check_target, write_whole
 from ..runtime.simulate.network import Sharing
 from .common import names, options
-from .common.console import check_outputs, print_json, tell_written
+from .common.console import OUT, check_outputs, print_json, tell_written
 from .common.pose import NETWORKS, choose_network, names_file
 
 if TYPE_CHECKING:
@@ -91,18 +91,25 @@ def simulate(
     if weight_share is not None and not 0 <= weight_share <= 1:
         raise InputError(f"--weight-share: {weight_share:g}; it must be from 0 to 1")
     if is_job_plan(plan):
-        for option, given in (
-            ("--schedule", schedule), ("--microbatches", microbatches), ("--network", network),
-            ("--weight-share", weight_share), ("--bandwidth", bandwidth), ("--sharing", sharing),
-            ("--overlap", overlap), ("--relayed", relayed), ("--graph", graph),
-        ):  # fmt: skip
-            if given is not None:
-                raise InputError(f"{option}: a training job's plan says it; leave it out")
         from ..api.explain_job import simulate_job
-        from .job import plan_of
+        from .job import SAID, plan_of, refuse
 
+        given = {
+            "--schedule": schedule, "--microbatches": microbatches, "--network": network,
+            "--weight-share": weight_share, "--bandwidth": bandwidth, "--sharing": sharing,
+            "--overlap": overlap, "--relayed": relayed, "--graph": graph,
+            "--latency": latency or None,
+        }  # fmt: skip
+        refuse(given, SAID)
         job = plan_of(workload, plan)
         _show(simulate_job(job), job.model.name, plan.name, trace, plot, csv, as_json=as_json)
+        if not as_json:
+            OUT.print(
+                f"an iteration takes {job.seconds:.4g} s, with what comes after the schedule: "
+                "traffic of replicas, optimizer step",
+                highlight=False,
+                soft_wrap=True,
+            )
         return
     loaded, made = load_plan_with_form(plan, load(workload))
     if isinstance(made.problem, Sharding):

@@ -296,8 +296,9 @@ def print_comparison(name: str, plan: JobPlan, usual: Iterable[UsualChoice]) -> 
     known = [one for one in usual if one.layout is not None]
     if known:
         best = min(known, key=lambda one: one.seconds)
-        faster = show_percent(1 - plan.seconds / best.seconds)
-        ahead = f", {faster} faster than {best.name}, the best usual choice"
+        gain = 1 - plan.seconds / best.seconds
+        word = "faster" if gain >= 0 else "slower"
+        ahead = f", {show_percent(abs(gain))} {word} than {best.name}, the best usual choice"
     _say(
         f"{name}: {describe(plan.layout)}: {plan.seconds:.4g} s{ahead}; "
         f"bound {plan.bound:.4g} s, gap {show_percent(plan.gap)}"

@@ -61,15 +61,12 @@ from .whole_bytes import room_of
 
 ORIGIN = "a heavy unit and its transfers"
 
-
 #: Units that are tried.
 HEAVIEST = 8
-
 
 #: The sum of all capacities of a cut in whole numbers, which SciPy wants below 2^31; they are
 #: rounded down, which can make a bound too low alone.
 WHOLE = float(1 << 30)
-
 
 #: Units in the largest set tried: what counts is few and heavy.
 MAX_HEAVIEST = 500

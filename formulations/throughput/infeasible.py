@@ -14,8 +14,7 @@ from ...instances import Problem, Throughput, is_iteration
 from ...instances.common.arrays import Bools, Floats
 from ...instances.common.errors import quote
 from ...instances.common.quantities import show_bytes, show_percent
-from ...instances.common.search import leads_to
-from ...instances.model.contiguity import pipeline_edges
+from ...instances.model.contiguity import leads_to, pipeline_edges
 from ..task import Task
 from .cheap_bounds import units_of_split
 from .hypergraph import Hypergraph, colour_units, hypergraph, pipeline_units

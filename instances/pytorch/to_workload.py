@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..common.arrays import Floats
-from ..common.search import leads_to
 from ..common.units import ROOT_MODULE
 from ..model.cluster import ACCELERATOR, CPU, Cluster
+from ..model.contiguity import leads_to
 from ..model.network.links import Link
 from ..model.ties import Copy, Tie
 from ..model.workload import Workload

@@ -38,13 +38,10 @@ from .style import FILLS, names_as_they_are, save_picture
 #: Room of a node and of an edge that passes a layer, in widths of a node.
 NODE, PASSING = 1.0, 0.16
 
-
 #: Between forward and backward passes.
 BESIDE = 0.5
 
-
 SWEEPS = 12
-
 
 Spot = tuple[float, float]
 
@@ -59,10 +56,8 @@ class GraphLayout(NamedTuple):
 
 EDGE = "#8a929e"
 
-
 #: Graphs of more nodes are drawn by stages.
 MOST_NODES = 240
-
 
 DOT_SECONDS = 60
 

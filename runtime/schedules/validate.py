@@ -21,7 +21,6 @@ from .kernels import run_in_steps
 #: Steps that a table shows before and after the marked place.
 SHOWN = 6
 
-
 #: The pass that a kind belongs to.
 NEEDS = {Kind.F: FORWARD, Kind.B: BACKWARD, Kind.I: BACKWARD, Kind.W: BACKWARD}
 

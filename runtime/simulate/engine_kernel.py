@@ -21,8 +21,7 @@ import numpy as np
 
 from ...instances.common.arrays import Floats, Ints
 from ...instances.common.kernel import inner, kernel
-from .arrays import Actions, Gates, Jobs, Lanes, Replicas
-from .program import SimulationProgram
+from .program import Actions, Gates, Jobs, Lanes, Replicas, SimulationProgram
 
 #: Relative differences that are rounding.
 SLACK = 1e-12

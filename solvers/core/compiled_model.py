@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -87,15 +87,14 @@ def compile_model(model: pyo.ConcreteModel) -> Compiled:
     return Compiled(linear, tuple(form.columns))
 
 
-def write_model(state: Callable[[], pyo.ConcreteModel], path: str | Path) -> None:
-    """Write the program that `state` states as MPS or LP by the file's ending, whole or not at all.
+def write_model(model: pyo.ConcreteModel, path: str | Path) -> None:
+    """Write a program as MPS or LP by the file's ending; whole or not at all.
 
-    InputError for another ending, before it is stated, or where the file cannot be written.
+    InputError for another ending, or where the file cannot be written.
     """
     path = Path(path)
     if path.suffix.lower() not in FORMATS:
         raise InputError(f"{path}: unknown ending {path.suffix!r}; use .mps or .lp")
-    model = state()
     try:
         with TemporaryDirectory(dir=path.parent, prefix=".stagecut-") as folder:
             whole = Path(folder) / f"model{path.suffix.lower()}"

@@ -17,7 +17,6 @@ Solver = Callable[[Task[P], Search[Solution]], None]
 #: Says why a method of this name does not support a task; None if it does.
 Refusal = Callable[[str, Task[P]], str | None]
 
-
 #: Of `Method`: that it reads the name of a solver of integer programs.
 READS_SOLVER: dict[str, tuple[str, ...]] = {"solver": ()}
 

@@ -66,7 +66,6 @@ CHECK_SECONDS, CHECK_PART, UNBELIEVED_SECONDS = 2.0, 0.25, 20.0
 #: Relaxations likewise.
 CHECK_NODES, UNBELIEVED_NODES = 2000, 20_000
 
-
 #: Returns a better start for a program, given it, the start, and what takes solutions.
 Improve = Callable[[Linear, Floats, Callable[[Floats], None]], Floats]
 

@@ -18,7 +18,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -50,9 +50,12 @@ class OtherSolver:
     gap: str
     seconds: str
     install: str  # how to get it
+    # options with which it is asked again where it says that there is no solution
+    doubted: Mapping[str, str] = field(default_factory=dict)
 
 
-#: By name. Pyomo's direct interfaces take no notice of its own time limit.
+#: By name. Pyomo's direct interfaces take no notice of its own time limit; CBC 2.10 finds programs
+#: that its preprocessing leaves nothing of infeasible.
 SOLVERS = {
     "gurobi": OtherSolver(
         ("gurobi_direct", "gurobi"), "MIPGap", "TimeLimit", "pip install gurobipy"
@@ -61,7 +64,9 @@ SOLVERS = {
         ("cplex_direct", "cplex"), "mip_tolerances_mipgap", "timelimit", "pip install cplex"
     ),
     "scip": OtherSolver(("scip_direct", "scip"), "limits/gap", "", "pip install pyscipopt"),
-    "cbc": OtherSolver(("cbc",), "ratioGap", "", "package coinor-cbc"),
+    "cbc": OtherSolver(
+        ("cbc",), "ratioGap", "", "package coinor-cbc", doubted={"preprocess": "off"}
+    ),
     "glpk": OtherSolver(("glpk",), "mipgap", "", "package glpk-utils"),
     "copt": OtherSolver((), "RelGap", "TimeLimit", "pip install coptpy"),
     "xpress": OtherSolver(
@@ -187,16 +192,14 @@ def run_other(
     own_gap = gap if known is not None else 1e-4
     if name == "copt":
         return _run_copt(linear, settings, own_gap, start)
-    interface = _interface(name)
+    interface = str(_interface(name))
     with _fixed(compiled, linear), tempfile.TemporaryDirectory() as folder:
-        return _run_pyomo(
-            name,
-            str(interface),
-            compiled,
-            linear,
-            search,
-            _Asked(settings, seconds, own_gap, start, Path(folder) / "log"),
-        )
+        asked = _Asked(settings, seconds, own_gap, start, Path(folder) / "log")
+        outcome = _run_pyomo(name, interface, compiled, linear, search, asked)
+        if outcome.status == "infeasible" and known is not None and known.doubted:
+            asked = replace(asked, settings={**known.doubted, **settings})
+            outcome = _run_pyomo(name, interface, compiled, linear, search, asked)
+        return outcome
 
 
 @dataclass(frozen=True, eq=False)

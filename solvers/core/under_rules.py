@@ -12,8 +12,7 @@ from ...formulations.job.stream_bounds import stream_cheap_bounds
 from ...formulations.latency.cheap_bounds import latency_cheap_bounds
 from ...formulations.linear_program import SolverError
 from ...formulations.mapping.bound import mapping_cheap_bounds
-from ...formulations.rules.cases import RuleCase
-from ...formulations.rules.reduce import stage_task, why_no_case, without_rules
+from ...formulations.rules.cases import RuleCase, stage_task, why_no_case, without_rules
 from ...formulations.sharding.bounds import sharding_cheap_bounds
 from ...formulations.task import Task
 from ...formulations.throughput.cheap_bounds import throughput_cheap_bounds

@@ -38,7 +38,6 @@ class GroupCosts:
 #: Features of a group.
 GROUP_FEATURES = 10
 
-
 _LIMIT = 4.0
 
 

@@ -35,7 +35,6 @@ from .subject import Subject
 #: Features of a device.
 DEVICE_FEATURES = 8
 
-
 _LIMIT = 4.0
 
 
@@ -63,10 +62,8 @@ class Decisions:
 #: Rounds of messages.
 ROUNDS = 3
 
-
 #: Width of all layers of a new policy.
 WIDTH = 32
-
 
 #: Part of the batches that leave out hosts, where there are hosts.
 ACCELERATORS_ALONE = 0.75

@@ -46,7 +46,6 @@ from .subject import Subject
 #: Of a batch, the placements that are imitated, and how fast.
 ELITE, LEARNING_RATE = 8, 1e-3
 
-
 #: Batches of one step each, and steps of those after: more steps pay where many batches are drawn,
 #: and are behind one step where few are.
 FIRST, STEPS = 10, 4
@@ -73,7 +72,6 @@ class FineTuning:
 
 #: Copies of an example in one update, each with another target.
 COPIES = 4
-
 
 #: The target is the plan's objective, and this part more at most.
 TARGET_SLACK = 0.1
@@ -109,7 +107,6 @@ class Settings:
 
 #: Values of a subject that its mean is taken over: the newest.
 HISTORY = 200
-
 
 #: Loads that a policy is told to aim at, relative to an even one: their least, and the spread.
 LEAST_TARGET, TARGET_SPREAD = 1.0, 0.5

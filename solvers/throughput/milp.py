@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 from pyomo.common.gc_manager import PauseGC
@@ -23,7 +22,7 @@ from ...formulations.throughput.hypergraph import hypergraph
 from ...formulations.throughput.infeasible import why_infeasible
 from ...instances import Solution, Throughput
 from ...instances.common.arrays import Floats, Ints
-from ..core.compiled_model import Compiled, write_model
+from ..core.compiled_model import Compiled
 from ..core.highs import run_highs
 from ..core.milp_driver import Improve, IntegerProgram, TimeIsUp, integer_program, solve_program
 from ..core.other_solvers import check_solver
@@ -34,9 +33,7 @@ from .packing import packing
 #: Limits of one neighbourhood: nodes, and seconds unless the search is limited by nodes.
 NODES = 100
 
-
 SECONDS = 2.0
-
 
 #: Share of the time left that all neighbourhoods may take.
 SHARE = 0.2
@@ -91,14 +88,6 @@ def _reference(task: Task[Throughput]) -> float:
     """Even share of the least times: a scale for the objective where no plan is known."""
     least = task.costs.compute[task.costs.count > 0].min(axis=0)
     return float(least[np.isfinite(least)].sum()) / len(task.costs.kind_of)
-
-
-def export_model(task: Task[Throughput], path: str | Path) -> None:
-    """Write the compact program, in the workload's time unit, as `write_model` does.
-
-    InfeasibleError if some node fits on no device.
-    """
-    write_model(lambda: state(task).model, path)
 
 
 def improve_slots(

@@ -27,10 +27,8 @@ from .pair_kernels import (
 #: Most states of one layer.
 WIDTH = 4000
 
-
 #: Share of moves that lower the largest load; the others lower the sum of two loads.
 RELIEF = 0.6
-
 
 #: Moves without success after which nets are moved at random.
 PATIENCE = 60

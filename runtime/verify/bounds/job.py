@@ -71,10 +71,8 @@ from .stage_chains import ListedStages, list_stages
 #: Thirds taken off the range of λ, and what rounding may do to the bounds of streams, relatively.
 PRICE_ROUNDS, STREAM_ROUNDING = 100, 1e-11
 
-
 #: Actions that are executed for all numbers of stages at most, and paths for one of them.
 ACTIONS, PATHS = 20_000_000, 500
-
 
 #: Ends of actions that are held at once.
 TIMES = 5_000_000
@@ -136,10 +134,8 @@ class SchedulePaths:
 #: Rounds of a game, and parts into which chains are divided, at most.
 ROUNDS, PARTS_OF_CHAINS = 100, 500
 
-
 #: Chains that are looked at one by one, and mixtures by which they are left out.
 CHAINS, KEPT = 100_000, 10
-
 
 #: Rounding of prices, what prices are no longer raised by, and how far above the cheapest chain
 #: others are kept, as parts of the target.

@@ -31,13 +31,10 @@ from ....instances.common.kernel import UNCOUNTED, Kernel, uncounted
 #: Shifts of the generator, and the shift and factor that make a number of its state.
 _FIRST, _SECOND, _THIRD = np.uint64(12), np.uint64(25), np.uint64(27)
 
-
 _LOW, _FACTOR = np.uint64(11), np.uint64(2685821657736338717)
-
 
 #: By type of cost: the loop with its kernels.
 _LOOPS: dict[type, Kernel] = {}
-
 
 #: Moves: two devices d, e exchange their slots; replicas i, j of stage s exchange their receivers;
 #: `length` positions of the ring of stage s from `first` on are reversed, receivers with them.

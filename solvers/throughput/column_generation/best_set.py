@@ -33,35 +33,27 @@ from .labels_kernel import (
 #: Sets that are returned at most, and the part of the greatest value that they have at least.
 SETS, NEAR = 60, 0.998
 
-
 #: By how many parts a value may be above the floor without being so, for rounding.
 PARTS_ROUNDING = 1e-9
-
 
 #: States between two looks at the clock.
 STATES_PER_CALL = 500
 
-
 T = TypeVar("T", bound=np.generic)
-
 
 #: Resolutions of loads, as parts of the limit, that are tried one after the other.
 BUCKETS = (500, 2_000, 8_000, 32_000, 128_000, 512_000)
-
 
 #: Parts of what the bound allows above the floor, and in all, that a set must attain to be good
 #: enough; and how many sets are looked at.
 GOOD, CLOSE, LOOKS = 0.9, 0.99, 100
 
-
 #: Slopes of value by load at which completions are bounded, as parts of the best one; steps of the
 #: golden-section search for that; the golden section; rounding of sums, as part of all prices.
 SLOPES, SECTIONS, GOLDEN, ROUNDING = (1.0, 0.9, 1.1, 0.6, 1.6, 0.0), 12, 0.618, 1e-12
 
-
 #: Most labels of one direction: 24 bytes each.
 LABELS = 16_000_000
-
 
 #: Labels visited between two looks at the clock: some 0.05 s.
 SLICE = 4_000_000

@@ -151,18 +151,14 @@ class PriceModel:
 
 Outcome = Literal["proved", "stalled", "stopped"]
 
-
 #: A serious step attains this part of what the model promises.
 SERIOUS = 0.1
-
 
 #: Parts of the way to the model's prices that are gone where sets are sought by value, in turn.
 TOWARDS = (0.3, 0.6)
 
-
 #: Columns that one search for prices leaves to the next at least.
 MOST_COLUMNS = 500
-
 
 #: Greatest and least first radius of the box, relative to the prices; least and greatest radius.
 RADIUS, FIRST, LEAST_RADIUS, MOST_RADIUS = 0.05, 2e-3, 1e-3, 2.0

@@ -29,21 +29,16 @@ from .orders import greedy_order, narrow_order, order_width
 #: transfer time that it adds.
 Arcs = tuple[Ints, Ints, Ints, Floats]
 
-
 T = TypeVar("T", bound=np.generic)
-
 
 #: Most states of one layer and of all layers, before nets are given up.
 WIDTH, ROOM = 5_000, 200_000
 
-
 #: How many times as many may be made where some of them are left out after.
 SURPLUS = 10
 
-
 #: Most states of one layer where nets are given up.
 RELAXED_WIDTH = 500
-
 
 #: Orders whose states are counted, while they are no more than so many.
 TRIES, FEW = 8, 20_000

@@ -59,7 +59,6 @@ class FrontierScratch(NamedTuple):
 #: States and places of the hash table that there is room for at first.
 FEW = 1 << 14
 
-
 #: Results of building: done, more states than allowed, or arrays too short.
 MADE, TOO_MANY, FULL = 1, 0, -1
 

@@ -24,10 +24,8 @@ from ....instances.common.arrays import Floats, Ints
 #: Units of a stretch that folding moves as a whole; half as many, or half as many more, too.
 STRETCHES = (16, 32)
 
-
 #: Pins of a net, and nets of a unit, beyond which distances do not count them: they are near all.
 HUB = 16
-
 
 #: Groups that a unit must close to be tried earlier, and places that it is moved at most.
 CLOSES, REACH = 3, 400

@@ -25,40 +25,30 @@ from .stage_dp import ChainFound, bytes_needed, least_maximum, states_of
 #: Ideals that are simply listed; beyond, they are counted first. Classes looked at for counting.
 LISTED_AT_ONCE = 300_000
 
-
 COUNTING_EFFORT = 300_000
-
 
 #: What is left where ideals are not listed.
 FALLBACK = "the plan is the best of some topological orders"
 
-
 #: Ideals for each unit, and bytes of them all, up to which they are few.
 FEW_IDEALS, FEW_BYTES = 8, 1 << 30
-
 
 #: Share of the free memory that a lattice and its tables may take.
 MEMORY_SHARE = 0.6
 
-
 #: Relative distance up to which two objectives are one: rounding of sums.
 SAME = 1e-11
-
 
 #: Relative distance up to which the verifier must confirm a plan's value.
 CLAIM_TOLERANCE = 1e-9
 
-
 #: Share of a limit below which a plan is priced again, under its own load as the limit.
 PRECISE = 1e-3
-
 
 #: Pairs beyond which the optimum is halved in before it is asked for, and how close.
 COSTLY = 200_000
 
-
 CLOSE = 0.01
-
 
 ORIGIN = "dp over ideals"
 

@@ -53,10 +53,8 @@ from .least_load import work_share
 #: A unit of more nets is a hub; of these at most so many: sets are sought for each case.
 HUB_NETS, MOST_HUBS = 16, 3
 
-
 #: Nets of more pins are not charged, as each doubles the states of all layers.
 CHARGED_PINS = 16
-
 
 #: Most states between two units.
 WIDTH = 256
@@ -101,15 +99,12 @@ class HubPrices:
 #: Most rounds of prices, and by which part of the limit they must promise to be better for another.
 ROUNDS, PROMISED = 60, 1e-5
 
-
 #: How large prices and slopes may get for each device: where the least load of a case decides, they
 #: grow without end.
 STEEP = 1e6
 
-
 #: Halvings of the interval in which a bound lies.
 HALVINGS = 40
-
 
 #: First radius of the box, relative to prices and a part of their mean; the part of what is
 #: promised that a step must attain.
