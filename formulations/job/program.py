@@ -237,6 +237,7 @@ class ProgramBuilder:
         self.wait = (
             self.build.columns((self.stages, 2), np.inf, whole=False) if self.sharded else None
         )
+        self.z: Ints | None = None
         self.ends = np.zeros((self.stages, 3))
         self.ends[0] += rates.ends[self.i, 0] / self.unit
         self.ends[-1] += rates.ends[self.i, 1] / self.unit
@@ -253,6 +254,25 @@ class ProgramBuilder:
         self.traffic()
         self.optimizer()
         self.listed: set[int] = set()
+
+    @property
+    def columns(self) -> dict[str, Ints]:
+        """Columns of every symbol; w are the waits φ and ψ."""
+        of = {"n": self.n, "r": self.r, "y": self.y, "w": self.wait, "z": self.z}
+        of |= {"T": np.asarray(self.t), "G": np.asarray(self.g), "O": np.asarray(self.o)}
+        return {name: numbers for name, numbers in of.items() if numbers is not None}
+
+    @property
+    def rows_said(self) -> dict[str, str]:
+        """What every family of rows says."""
+        families = {
+            "layers": self.layers, "range": self.layers, "recomputed": self.layers,
+            "recomputes": self.layers, "one_number": self.one_number,
+            "before": self.order_of_types, "behind": self.order_of_types, "memory": self.memory,
+            "loss": self.memory, "wait": self.waits, "unit": self.waits, "traffic": self.traffic,
+            "optimizer": self.optimizer, "path": self.paths,
+        }  # fmt: skip
+        return {name: str(method.__doc__) for name, method in families.items()}
 
     def program(self, paths: JobPaths, cutoff: float) -> PointProgram:
         """Return the program with the paths so far, for what takes at most `cutoff` seconds."""
@@ -324,12 +344,12 @@ class ProgramBuilder:
         if not first or self.stages == 1:
             return
         a, b = types[0], types[-1]
-        none_yet = self.build.columns(self.stages)
+        self.z = self.build.columns(self.stages)
         for s in range(self.stages):
             most = self.rates.count[b]
-            self.build.row(f"before[{s}]", [self.n[s, b], none_yet[s]], [1.0, most], -np.inf, most)
+            self.build.row(f"before[{s}]", [self.n[s, b], self.z[s]], [1.0, most], -np.inf, most)
             if s:
-                pair = [self.n[s, a], none_yet[s - 1]]
+                pair = [self.n[s, a], self.z[s - 1]]
                 self.build.row(f"behind[{s}]", pair, [1.0, -float(first)], -np.inf, 0.0)
 
     def memory(self) -> None:

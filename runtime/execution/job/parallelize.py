@@ -91,9 +91,13 @@ class ParallelizePlan:
         Mean loss of a microbatch from logits, which it must not change in place, and targets;
         default: the cross-entropy, computed where the vocabulary is divided
         (`torch.distributed.tensor.parallel.loss_parallel`).
+    initialize
+        Fills a parameter by its name: ``initialize(name, parameter)``. With it the model may be on
+        the meta device, and a rank makes the parameters of its own stages alone.
 
     Notes
     -----
+    A module with an attribute ``positions`` is told those of its tokens before the first step.
     A module whose linear layers are divided by outputs sees its own part of heads or features:
     attention must find the number of heads from the shape (``view(batch, tokens, -1, head_dim)``).
 
@@ -114,6 +118,7 @@ class ParallelizePlan:
     recomputed: Mapping[Recompute, tuple[str, ...]] = field(default_factory=dict)
     call: Callable[[nn.Module, nn.Module, Tensor], Tensor] | None = None
     loss: Callable[[Tensor, Tensor], Tensor] | None = None
+    initialize: Callable[[str, Tensor], None] | None = None
 
 
 class JobStage(nn.Module):  # type: ignore[misc]  # torch does not say its type
@@ -154,6 +159,12 @@ class JobStage(nn.Module):  # type: ignore[misc]  # torch does not say its type
                 parent = parent.get_submodule(part)
             parent.add_module(last, module)
         self.order, self.blocks, self.call = tuple(modules), blocks, call
+
+    def place(self, positions: Tensor) -> None:
+        """Tell this stage, and the modules that ask for it, where its tokens are."""
+        for module in self.modules():
+            if hasattr(module, "positions"):
+                module.positions = positions
 
     def forward(self, x: Tensor) -> Tensor:
         """Run the modules of this stage."""
@@ -319,6 +330,12 @@ def check_patterns(model: nn.Module, plan: ParallelizePlan, layout: Layout) -> N
         raise InputError("tensor: no module of the model matches colwise or rowwise of the plan")
     if layout.expert > 1 and not any(_matches(name, plan.experts) for name in names):
         raise InputError("expert: no module of the model matches experts of the plan")
+    for what in layout.recompute - {Recompute.FULL, Recompute.OPERATORS}:
+        if not any(_matches(name, plan.recomputed.get(what, ())) for name in names):
+            raise InputError(
+                f"recompute: {what.value} is no module of the model by the plan; name it in its "
+                "recomputed"
+            )
 
 
 def precision(recipe: Recipe) -> MixedPrecisionPolicy:
@@ -374,12 +391,44 @@ def make_stage(model: nn.Module, plan: ParallelizePlan, names: Sequence[str]) ->
     return JobStage(modules, shared, blocks, plan.call)
 
 
+def materialize(
+    stage: JobStage,
+    plan: ParallelizePlan,
+    ties: Sequence[Sequence[str]],
+    device: torch.device,
+) -> None:
+    """Put a stage on its device; parameters on the meta device are made there, and filled.
+
+    `ties` are of the whole model: a weight is filled by its first name on every stage.
+    """
+    if not any(p.is_meta for p in stage.parameters()):
+        stage.to(device)
+        return
+    if plan.initialize is None:
+        raise InputError("initialize: the model is on the meta device; say what fills it")
+    own_ties = ties_of(stage)
+    stage.to_empty(device=device)
+    tie(stage, own_ties)
+    first_of = {name: first for first, *others in ties for name in others}
+    with torch.no_grad():
+        for name, parameter in stage.named_parameters():
+            plan.initialize(first_of.get(name, name), parameter)
+
+
 def ties_of(model: nn.Module) -> tuple[tuple[str, ...], ...]:
     """Return the names of each weight that a model has under several."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
     return tuple(tuple(each) for each in names.values() if len(each) > 1)
+
+
+def tie(stage: nn.Module, ties: Sequence[Sequence[str]]) -> None:
+    """Make the parameters of several names one again."""
+    for first, *others in ties:
+        for other in others:
+            module, _, leaf = other.rpartition(".")
+            stage.get_submodule(module).register_parameter(leaf, stage.get_parameter(first))
 
 
 def part_ties(stages: Sequence[JobStage]) -> None:
@@ -486,10 +535,7 @@ def tensor_parallel(
     parallelize_module(stage, mesh, styles)
     for parent in parents:
         parallelize_module(stage.get_submodule(parent), mesh, _Gather(layout.sequence_parallel))
-    for first, *others in ties:
-        for other in others:
-            module, _, leaf = other.rpartition(".")
-            stage.get_submodule(module).register_parameter(leaf, stage.get_parameter(first))
+    tie(stage, ties)
     parted = [name for name in stage.order if layout.sequence_parallel and name not in plan.before]
     inside = tuple(f"{name}." for name in (*parted, *parents))
     return frozenset(
@@ -506,11 +552,6 @@ def recompute(stage: JobStage, plan: ParallelizePlan, layout: Layout, number: in
     ----------
     number
         Of the model stage.
-
-    Raises
-    ------
-    InputError
-        If the plan names no module for one that the layout recomputes.
     """
     names = [name for name in stage.order if name in stage.blocks]
     for name in names[: layout.recomputed_layers(number, len(names))]:
@@ -521,16 +562,9 @@ def recompute(stage: JobStage, plan: ParallelizePlan, layout: Layout, number: in
             elif what == Recompute.OPERATORS:
                 _checkpointed(block, functools.partial(_selective))
             else:
-                patterns = plan.recomputed.get(what, ())
-                found = [m for n, m in stage.named_modules() if n.startswith(f"{name}.")
-                         and _matches(n, patterns)]  # fmt: skip
-                if not found:
-                    raise InputError(
-                        f"recompute: {what.value} is no module of {name} by the plan; name it in "
-                        "its recomputed"
-                    )
-                for module in found:
-                    _checkpointed(module)
+                for n, module in block.named_modules(prefix=name):
+                    if _matches(n, plan.recomputed[what]):
+                        _checkpointed(module)
 
 
 def _checkpointed(module: nn.Module, contexts: Callable[[], Any] | None = None) -> None:

@@ -47,6 +47,7 @@ from .parallelize import (
     job_mesh,
     lines_of,
     make_stage,
+    materialize,
     own_group,
     part_ties,
     recompute,
@@ -146,8 +147,9 @@ class RunningJob:
         self._experts: frozenset[str] = frozenset()
         self._positions = positions_of(layout, self.mesh.part[1])
         for number, stage in self.stages.items():
-            stage.positions = self._positions.to(device)
-            stage.to(device).train()
+            materialize(stage, plan, self.ties, device)
+            stage.place(self._positions.to(device))
+            stage.train()
             if layout.tensor > 1:
                 self._summed |= tensor_parallel(
                     stage, plan, layout, self.mesh.mesh["tensor"], parted_logits=self._parted
@@ -398,7 +400,8 @@ def loss_alone(model: nn.Module, plan: ParallelizePlan, tokens: Tensor, targets:
     """
     (names,) = stage_modules(model, plan, Layout())
     stage = make_stage(model, plan, names)
-    stage.positions = torch.arange(tokens.shape[1], device=tokens.device)
+    materialize(stage, plan, ties_of(model), tokens.device)
+    stage.place(torch.arange(tokens.shape[1], device=tokens.device))
     with torch.no_grad():
         return float((plan.loss or cross_entropy)(stage(tokens), targets))
 

@@ -1,0 +1,114 @@
+"""Small transformers of four families, and training jobs on them by layouts, beside one process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from stagecut import Layout
+from stagecut.instances.costs.description import (
+    Attention,
+    Block,
+    Experts,
+    FeedForward,
+    ModelDescription,
+    Norm,
+)
+from stagecut.runtime.execution.job.parallelize import materialize
+from stagecut.runtime.execution.job.run import RunningJob, train_job
+from stagecut.runtime.execution.job.transformer import transformer
+
+HIDDEN, WORDS, TOKENS, BATCH, STEPS = 16, 32, 8, 8, 10
+
+_GROUPED = Attention(4, 2, 4)
+_LATENT = Attention(4, 4, 4, q_rank=6, kv_rank=8, rope_dim=2)
+_DENSE = FeedForward(24)
+_MIXED = Experts(4, 2, 12)
+
+#: A model of four blocks for each family.
+MODELS = {
+    "llama": ModelDescription(
+        "llama", HIDDEN, WORDS, (Block(_GROUPED, feed_forward=_DENSE),) * 4
+    ),
+    "gpt": ModelDescription(
+        "gpt", HIDDEN, WORDS,
+        (Block(Attention(4, 4, 4, bias=True, output_bias=True),
+               feed_forward=FeedForward(32, gated=False, bias=True), norm=Norm.LAYER),) * 4,
+        tied=True, positions=TOKENS,
+    ),
+    "mixtral": ModelDescription(
+        "mixtral", HIDDEN, WORDS, (Block(_GROUPED, experts=_MIXED),) * 4
+    ),
+    "deepseek": ModelDescription(
+        "deepseek", HIDDEN, WORDS,
+        (Block(_LATENT, feed_forward=_DENSE),
+         *(Block(_LATENT, experts=replace(_MIXED, shared_width=12, router_bias=True)),) * 3),
+    ),
+}  # fmt: skip
+
+
+def batches() -> list[tuple[Tensor, Tensor]]:
+    draw = torch.Generator().manual_seed(1)
+    words = [torch.randint(0, WORDS, (BATCH, TOKENS + 1), generator=draw) for _ in range(STEPS)]
+    return [(x[:, :-1], x[:, 1:]) for x in words]
+
+
+def adam(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=1e-2, eps=1e-3)
+
+
+def filled(name: str) -> nn.Module:
+    """Return a model on this process alone."""
+    model, plan = transformer(MODELS[name])
+    materialize(model, plan, (), torch.device("cpu"))
+    return model
+
+
+def alone(name: str) -> dict[str, Any]:
+    """Return losses, and the first step's gradients, of one process without a layout."""
+    model = filled(name)
+    optimizer = adam(model.parameters())
+    losses: list[float] = []
+    gradients: dict[str, Tensor] = {}
+    for x, y in batches():
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+        loss.backward()
+        named = model.named_parameters(remove_duplicate=False)
+        gradients = gradients or {n: p.grad.clone() for n, p in named}
+        nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return {"losses": losses, "gradients": gradients}
+
+
+def layout_of(fields: dict[str, Any]) -> Layout:
+    given = {"global_batch": BATCH, "sequence": TOKENS, "recipe": "fp32", "microbatch": 2}
+    return Layout(**{**given, "context_kind": "all-gather", **fields})
+
+
+def model_rank(_rank: int, jobs: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Run jobs one after the other: model and layout fields; return what `alone` does."""
+    found = []
+    for name, fields in jobs:
+        fields = dict(fields)
+        schedule = fields.pop("run_schedule", None)
+        gradients: dict[str, Tensor] = {}
+
+        def keep(job: RunningJob, gradients: dict[str, Tensor] = gradients) -> None:
+            if not gradients:
+                for stage in job.stages.values():
+                    for key, p in stage.named_parameters(remove_duplicate=False):
+                        gradients[key] = p.grad.full_tensor().clone()
+
+        model, plan = transformer(MODELS[name])
+        job = RunningJob(
+            model, plan, layout_of(fields), device=torch.device("cpu"), schedule=schedule
+        )
+        run = train_job(job, batches(), optimizer=adam, clip=0.05, on_gradients=keep)
+        found.append({"losses": run.losses, "gradients": gradients})
+    return found
