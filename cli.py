@@ -91,7 +91,7 @@ _COMMANDS = {
     "export-model": (
         "export_model",
         "export_model",
-        "Write the integer program of a throughput or pipeline problem as MPS or LP file.",
+        "Write an integer program of a problem as MPS or LP file.",
     ),
     "warm": (
         "warm",

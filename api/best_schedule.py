@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..formulations.schedule.milp import ScheduleInstance, StagePass
+from ..formulations.schedule.milp import ScheduleInstance, StagePass, schedule_model
 from ..instances import InputError, Status, gap_between
+from ..instances.common.arrays import Floats
 from ..instances.common.quantities import show_gap
 from ..instances.model.summary import Summarised
 from ..runtime.schedules import Action, Kind, Schedule, make_schedule, schedule_of
@@ -14,8 +16,12 @@ from ..runtime.simulate.result import Simulation
 from ..runtime.simulate.simulator import simulate_stages
 from ..runtime.simulate.stages import StageGraph
 from ..solvers import Limits
+from ..solvers.core.compiled_model import compile_model
+from ..solvers.core.milp_driver import IntegerProgram, solve_program
 from ..solvers.core.search import Point, Search
-from ..solvers.schedule.milp import Orders, schedule_milp
+
+#: The operations of each device, in order.
+Orders = tuple[tuple[int, ...], ...]
 
 #: What the search begins with, where it keeps the memory.
 STARTS = ("1f1b", "zb-h1", "zb-h2", "gpipe")
@@ -231,3 +237,34 @@ def _orders(schedule: Schedule, number: dict[Action, int]) -> Orders | None:
             order += [number[half] for half in halves]
         orders.append(tuple(order))
     return tuple(orders)
+
+
+def schedule_milp(instance: ScheduleInstance, search: Search[Orders]) -> None:
+    """Find the order with the least makespan, from the best one that the search already holds.
+
+    Without one, the horizon is that of doing everything one after the other.
+    """
+    search.raise_bound(max(map(instance.work, range(len(instance.own)))), "work of one device")
+    solve_program(lambda: _program(instance, search), search)
+
+
+def _program(instance: ScheduleInstance, search: Search[Orders]) -> IntegerProgram[Orders]:
+    """State the program for the best order known."""
+    horizon = search.objective
+    if not math.isfinite(horizon):
+        horizon = sum(operation.duration for operation in instance.operations)
+    stated = schedule_model(instance, horizon)
+    compiled = compile_model(stated.model)
+    start = None if search.best is None else compiled.start(stated.start(search.best))
+
+    def read(x: Floats) -> Orders:
+        return tuple(map(tuple, stated.read(lambda var: compiled.value(var, x))))
+
+    return IntegerProgram(
+        compiled=compiled,
+        read=read,
+        scale=stated.scale,
+        origin="schedule MILP",
+        infeasible="no order keeps the memory of every device",
+        start=start,
+    )

@@ -19,7 +19,7 @@ from ..formulations.job.space import JobSpace, job_space
 from ..instances.common.arrays import Bools, Floats
 from ..instances.costs.calibration import Calibration
 from ..instances.costs.layout import Layout
-from ..instances.costs.memory import RankStages, peak_memory, stage_kept
+from ..instances.costs.memory import RankStages, peak_memory, rank_memory, stage_kept
 from ..instances.costs.stages import message_time, stage_times
 from ..instances.job.plan import JobPlan
 from ..instances.model.network.links import Link
@@ -29,7 +29,8 @@ from ..runtime.simulate.result import Simulation
 from ..runtime.simulate.simulator import simulate_stages
 from ..runtime.simulate.stages import chain
 from ..solvers.job.search import even_plan
-from .job import JobCosts, UsualChoice, job_costs, judge_usual
+from .job import UsualChoice, judge_usual
+from .job_costs import JobCosts, job_costs
 
 #: Fields of a layout that are decisions of their own.
 DECISIONS = (
@@ -128,10 +129,8 @@ def explain_job(plan: JobPlan, *, calibration: Calibration | None = None) -> Job
             decisions.append(_turned(name, other, costs, space, table, bounds, terms))
     decisions.sort(key=lambda one: (one.seconds, one.bound))
     most = peak_memory(plan.model, plan.layout)
-    least = min(nodes.accelerator.memory_bytes for nodes in plan.cluster.nodes)
-    limit = min(least, plan.job.memory_bytes or np.inf)
     return JobExplanation(
-        plan, terms, {**vars(most), "free": limit - most.needed}, tuple(decisions),
+        plan, terms, {**vars(most), "free": costs.memory_limit - most.needed}, tuple(decisions),
         judge_usual(costs, plan.layout, costs.usual()), plan.certificate.points,
     )  # fmt: skip
 
@@ -271,7 +270,8 @@ def simulate_job(plan: JobPlan, *, calibration: Calibration | None = None) -> Si
     Simulation
         In seconds: the schedule alone, without what follows it of the traffic between replicas and
         the optimizer's step. Of schedules that split backward passes every stage splits them in
-        the same parts, those of their sum.
+        the same parts, those of their sum. Besides activations each rank holds all the time what
+        `rank_memory` counts at its fullest moment.
 
     Examples
     --------
@@ -287,22 +287,26 @@ def simulate_job(plan: JobPlan, *, calibration: Calibration | None = None) -> Si
     stages = stage_times(layout, prices)
     divided = RankStages.of(model, layout)
     weight = sum(one.weights for one in stages) / sum(one.backward for one in stages)
-    recipe = layout.recipe
-    per = recipe.weight_bytes + recipe.gradient_bytes
-    per += (recipe.master_bytes + recipe.moment_bytes) / layout.shards
+    device, kept = [0] * layout.stages, [0.0] * layout.stages
+    for rank in range(layout.pipeline):
+        own = layout.rank_stages(rank)
+        held = rank_memory(model, layout, rank, divided)
+        kept[own[0]] = held.needed - held.activations
+        for stage in own:
+            device[stage] = rank
     graph = chain(
         [one.forward for one in stages],
         [one.backward for one in stages],
-        device=[stage % layout.pipeline for stage in range(layout.stages)],
+        device=device,
         payload_bytes=[1.0] * (layout.stages - 1),
-        weight_bytes=[per * (one.dense + one.routed) for one in stages],
+        weight_bytes=kept,
         activation_bytes=[
             stage_kept(model, layout, stage, divided) for stage in range(layout.stages)
         ],
         weight_share=weight,
         batch=layout.microbatches,
     )
-    graph = replace(graph, time_unit="s")
+    ranks = tuple(f"rank {rank}" for rank in range(layout.pipeline))
+    graph = replace(graph, time_unit="s", devices=ranks)
     network = point_to_point(layout.pipeline, Link(message_time(layout, prices), 1e30))
-    schedule = layout.schedule.value if layout.pipeline > 1 else "gpipe"
-    return simulate_stages(graph, schedule, layout.microbatches, network=network)
+    return simulate_stages(graph, layout.schedule.value, layout.microbatches, network=network)

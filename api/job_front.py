@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..instances import InputError
+from ..instances.costs.clusters import training_cluster
 from ..instances.costs.description import ModelDescription
+from ..instances.costs.hardware import TrainingCluster
 from ..instances.costs.layout import Layout
 from ..instances.costs.models import model_description
 from ..instances.job.problem import TrainingJob
 from ..solvers import Limits
-from .job import solve_job
+from .job import describe, solve_job
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Numbers of devices, where none are given: those of 1 to 64 nodes of eight.
 GPUS = (8, 16, 32, 64, 128, 256, 512)
@@ -78,6 +84,12 @@ class JobFront:
         return next((one for one in self.points if one.tokens_per_s >= tokens_per_s), None)
 
     @property
+    def cheapest(self) -> FrontPoint | None:
+        """With the least price of a token; None without prices."""
+        priced = [one for one in self.points if one.price is not None]
+        return min(priced, key=lambda one: one.price or 0.0, default=None)
+
+    @property
     def undominated(self) -> tuple[FrontPoint, ...]:
         """Points than which none with fewer devices, or as many, is as fast."""
         found: list[FrontPoint] = []
@@ -85,6 +97,38 @@ class JobFront:
             if one.layout is not None and (not found or one.seconds < found[-1].seconds):
                 found.append(one)
         return tuple(found)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a row per number of devices; `objective` and `bound` in seconds."""
+        import pandas as pd
+
+        efficient = {one.gpus for one in self.undominated}
+        rows = [
+            {
+                "devices": one.gpus,
+                "objective": one.seconds,
+                "bound": one.bound,
+                "tokens_per_s": one.tokens_per_s,
+                "price": one.price,
+                "efficient": one.gpus in efficient,
+                "layout": "" if one.layout is None else describe(one.layout),
+                "reason": one.reason,
+            }
+            for one in self.points
+        ]
+        return pd.DataFrame(rows)
+
+
+def leaves_number_open(cluster: str) -> bool:
+    """Whether a cluster's line names one kind of devices without their number.
+
+    Examples
+    --------
+    >>> [leaves_number_open(one) for one in ("h100,network=25GB/s", "h100:8x2", "mine.json")]
+    [True, False, False]
+    """
+    kinds = cluster.partition(",")[0]
+    return ":" not in kinds and "+" not in kinds and not kinds.endswith(".json")
 
 
 def front(
@@ -117,7 +161,8 @@ def front(
     Raises
     ------
     InputError
-        If model or devices are not known, or a number or the price is below 1 or 0.
+        If model or devices are not known, a number or the price is below 1 or 0, or no number has a
+        layout that keeps what the job gives.
     """
     if not gpus or min(gpus) < 1:
         raise InputError(f"gpus: {', '.join(map(str, gpus))}; give numbers of at least 1")
@@ -125,12 +170,17 @@ def front(
         raise InputError(f"price: {price:g} per device and hour; it must be 0 or above")
     if not isinstance(model, ModelDescription):
         model = model_description(model)
-    return JobFront(
-        tuple(
-            _point(model, _cluster(kind, number), job, number, price, limits)
-            for number in sorted(set(gpus))
-        )
-    )
+    points, refused = [], []
+    for number in sorted(set(gpus)):
+        cluster = training_cluster(_cluster(kind, number))
+        try:
+            points.append(_point(model, cluster, job, price, limits))
+        except InputError as error:  # of this number: others may divide the batch
+            refused.append(error)
+            points.append(_nothing(number, str(error)))
+    if len(refused) == len(points):
+        raise refused[0]
+    return JobFront(tuple(points))
 
 
 def _cluster(kind: str, devices: int) -> str:
@@ -150,17 +200,21 @@ def _cluster(kind: str, devices: int) -> str:
 
 def _point(
     model: ModelDescription,
-    cluster: str,
+    cluster: TrainingCluster,
     job: TrainingJob,
-    gpus: int,
     price: float | None,
     limits: Limits | None,
 ) -> FrontPoint:
     """Return the best plan on one cluster."""
     found = solve_job(model, cluster, job, limits=limits or FRONT_LIMITS)
+    gpus = cluster.devices
     if found.plan is None:
-        return FrontPoint(gpus, None, float("inf"), float("inf"), 0.0, None, found.reason)
+        return _nothing(gpus, found.reason)
     plan = found.plan
     rate = plan.tokens_per_s * gpus
     cost = None if price is None else price * gpus / 3600 / rate * 1e6
     return FrontPoint(gpus, plan.layout, plan.seconds, plan.bound, rate, cost)
+
+
+def _nothing(gpus: int, reason: str) -> FrontPoint:
+    return FrontPoint(gpus, None, float("inf"), float("inf"), 0.0, None, reason)

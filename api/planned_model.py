@@ -14,7 +14,7 @@ from ..instances.formats.files import save
 from ..instances.model.summary import Summarised
 from ..runtime import Report, evaluate
 from ..runtime.export.registry import takers
-from ..runtime.verify.loads import loads_of
+from ..runtime.verify.report import loads_of
 from ..solvers import Result
 from .explain.explain import explain
 from .explain.explanation import Explanation

@@ -22,6 +22,8 @@ from ..instances.model.plan import gap_between
 from ..runtime import verify
 from ..runtime.verify.bounds.check import check_bound
 
+#: The folder of the records that come with Stagecut.
+SHIPPED = Path(__file__).parents[1] / "records"
 #: Objectives and bounds that differ by no more than this share are the same.
 TOLERANCE = 1e-9
 

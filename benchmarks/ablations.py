@@ -63,7 +63,6 @@ def throughput() -> tuple[dict[str, Cell], dict[str, Part]]:
     from stagecut.solvers.core import proofs
     from stagecut.solvers.throughput import auto, milp, set_partitioning
     from stagecut.solvers.throughput.column_generation import column_generation
-    from stagecut.solvers.throughput.dp import dp
     from stagecut.solvers.throughput.multilevel import multilevel
     from stagecut.solvers.throughput.neighbourhood import Neighbourhood
 
@@ -93,7 +92,6 @@ def throughput() -> tuple[dict[str, Cell], dict[str, Part]]:
     hubs = ((multilevel, "raise_by_hubs"),)
     least = ((multilevel, "raise_by_least_load"), (set_partitioning, "raise_by_least_load"))
     parts = {
-        "series DP": Part(((multilevel, "series_dp"), (dp, "series_dp")), nothing),
         "hubs": Part(hubs, nothing),
         "least load": Part(least, nothing),
         "hubs, least load": Part((*hubs, *least), nothing),
@@ -225,7 +223,8 @@ def _sharded(name: str, mesh: str, part: float | None) -> Case:
     if part is not None:
         free = solve(workload, problem=problem, limits=Limits(seconds=20), workers=1)
         assert free.plan is not None
-        held = evaluate(workload, free.plan).peak_bytes
+        report = evaluate(workload, free.plan.cluster, problem, free.plan.solution)
+        held = report.memory_bytes
         problem = replace(problem, memory_bytes=part * held)
     return workload, None, problem
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -23,8 +22,9 @@ from sharding_models import Language, Made
 
 import stagecut
 from stagecut import Cluster, DeviceKind, Limits, Link, Plan, Workload, solve
+from stagecut.runtime.execution.options import RunOptions
 from stagecut.runtime.execution.prepare import split_model
-from stagecut.runtime.execution.trainer import Stream
+from stagecut.runtime.execution.trainer import PipelineTrainer
 from stagecut.runtime.measure.collectives import measure_collectives
 
 DEVICES, LAYERS, WIDTH, WORDS, SAMPLES, LENGTH = 4, 4, 384, 1024, 4, 64
@@ -48,8 +48,7 @@ def train(workload: Workload, plan: Plan, microbatches: int, steps: int) -> list
     """Be a rank: return the clock's seconds, the CPU seconds of each rank, and losses, by step."""
     model, inputs = gpt()
     ready = split_model(plan, model, inputs, workload=workload)
-    optimizer = partial(torch.optim.SGD, lr=0.01)
-    stream = Stream(ready, "1f1b", microbatches, 1, optimizer, torch.device("cpu"))
+    stream = PipelineTrainer(ready, RunOptions(schedule="1f1b", microbatches=microbatches))
     batch = [ready.inputs(inputs)] * microbatches
     found = []
     for _ in range(steps + 1):

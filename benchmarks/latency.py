@@ -1,6 +1,10 @@
 """Latency: every method on the published workloads, and on a large generated one.
 
     PYTHONPATH=.dev python benchmarks/latency.py FOLDER [--experts FOLDER] [--large 5000]
+    PYTHONPATH=.dev python benchmarks/latency.py --shipped gpt2-xl-training@4x20 … --calls 2
+
+The second form plans one training step, a call for the forward and one for the backward pass of
+each accelerator: NAME@ACCELERATORSxGIB.
 
 Prints a Markdown table: baselines, then ours, with one call per accelerator and with two. Each
 line is of a fresh process; before the table a small case compiles what is compiled.
@@ -59,9 +63,15 @@ def large(nodes: int, seed: int = 0) -> tuple[Workload, stagecut.Cluster]:
 
 
 def loaded(what: str) -> tuple[Workload, stagecut.Cluster]:
-    """Return a workload with its cluster: a file, or the number of nodes of a large one."""
+    """Return a workload with its cluster: a file, a shipped one, or the nodes of a large one."""
     if what.isdigit():
         return large(int(what))
+    if "@" in what:
+        name, _, devices = what.partition("@")
+        count, _, memory = devices.partition("x")
+        return stagecut.load(name), accelerators_and_cpus(
+            int(count), 1, memory_bytes=float(memory) * 2**30
+        )
     workload = stagecut.load(what)
     assert workload.cluster is not None
     return workload, workload.cluster
@@ -70,7 +80,8 @@ def loaded(what: str) -> tuple[Workload, stagecut.Cluster]:
 def solved(what: str, calls: int, method: str, seconds: float) -> list[str]:
     """Return the cells of one line."""
     workload, cluster = loaded(what)
-    name = f"{Path(what).parent.name}/{workload.name}" if not what.isdigit() else workload.name
+    name = f"{Path(what).parent.name}/{workload.name}" if Path(what).suffix else workload.name
+    name = what if "@" in what else name
     if method.startswith("expert="):
         split = Path(method.removeprefix("expert="))
         asked = len(json.loads(split.read_text())["fpgas"])
@@ -111,6 +122,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--calls", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--methods", nargs="+", default=METHODS, help="milp is another one")
+    parser.add_argument("--shipped", nargs="+", default=[], help="NAME@ACCELERATORSxGIB")
     parser.add_argument("--large", type=int, default=0, help="also a graph of so many operators")
     parser.add_argument("--case", help="for the processes that this one starts")
     options = parser.parse_args()
@@ -125,7 +137,7 @@ def main() -> None:
                 line(what, calls, method, 600.0)
     print("| " + " | ".join([*COLUMNS, "seconds of the whole process"]) + " |")
     print("|" + "---|" * (len(COLUMNS) + 1))
-    for path in files:
+    for path in [*files, *map(Path, options.shipped)]:
         for calls in options.calls:
             for method in options.methods:
                 if method == "expert":

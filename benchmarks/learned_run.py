@@ -41,8 +41,9 @@ from stagecut.formulations.task import pose
 from stagecut.instances import Placement
 from stagecut.instances.model.training_layers import training_layers
 from stagecut.instances.pytorch.profile import profile
+from stagecut.runtime.execution.options import RunOptions
 from stagecut.runtime.execution.prepare import split_model
-from stagecut.runtime.execution.trainer import Stream
+from stagecut.runtime.execution.trainer import PipelineTrainer
 from stagecut.solvers.learned.policy import draw_placements
 from stagecut.solvers.learned.policy_file import policy_of, read_policy
 from stagecut.solvers.learned.rewards import subject
@@ -106,8 +107,11 @@ def train(name: str, ways: list[Way], minibatches: int, chunk: int) -> list[dict
         def optimizer(parameters: Any, rate: float = LEARNING_RATE * way.round) -> Any:
             return torch.optim.SGD(parameters, lr=rate, momentum=MOMENTUM)
 
-        at_once, here = chunk // way.round, torch.device("cpu")
-        trainers.append((ready, Stream(ready, way.schedule, way.round, at_once, optimizer, here)))
+        options = RunOptions(
+            steps=chunk // way.round, schedule=way.schedule, microbatches=way.round,
+            optimizer=optimizer,
+        )  # fmt: skip
+        trainers.append((ready, PipelineTrainer(ready, options)))
     found: list[dict[str, Any]] = [{"loss": [], "wall": [], "busy": []} for _ in ways]
     for first in range(0, minibatches, chunk):
         given = [images(j) for j in range(first, first + chunk)]

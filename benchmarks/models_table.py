@@ -168,31 +168,26 @@ def train_as_rank(model: Any, batches: list[dict[str, Any]], folder: str) -> dic
     import torch.distributed as dist
 
     from stagecut.instances.formats.files import load, load_plan
-    from stagecut.runtime.execution.pipeline import RunningPipeline
+    from stagecut.runtime.execution.options import RunOptions
     from stagecut.runtime.execution.prepare import split_model
+    from stagecut.runtime.execution.trainer import PipelineTrainer
     from stagecut.runtime.simulate.simulator import simulate_stages
 
     workload = load(f"{folder}/workload.json")
     plan = load_plan(f"{folder}/plan.json", workload)
     prepared = split_model(plan, model, (), batches[0], workload)
     dist.init_process_group("gloo")
-    pipeline = RunningPipeline(prepared, schedule=SCHEDULE, microbatches=MICROBATCHES)
-    learned = [p for _, p in pipeline.named_parameters() if p.requires_grad]
-    optimizer = torch.optim.SGD(learned, lr=0.01) if learned else None
+    trainer = PipelineTrainer(prepared, RunOptions(schedule=SCHEDULE, microbatches=MICROBATCHES))
     batch = [prepared.inputs((), each) for each in batches]
     losses, taken, busy = [], [], []
     torch.manual_seed(1)
     for _ in range(STEPS):
         dist.barrier()
         begun, spent = time.perf_counter(), time.process_time()
-        pipeline.step(batch)
-        if optimizer is not None:
-            optimizer.step()
-            optimizer.zero_grad()
+        losses += trainer.run(batch)
         busy.append(time.process_time() - spent)
         dist.barrier()
         taken.append(time.perf_counter() - begun)
-        losses.append(pipeline.mean_loss())
     stages = prepared.stages
     load = [0.0] * len(stages.devices)
     for stage, (device, *_) in enumerate(stages.replicas):

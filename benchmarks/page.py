@@ -30,6 +30,8 @@ class Section:
     show: Callable[[], list[str]]
 
 
+#: Columns of times of an iteration.
+MILLISECONDS = ("iteration_ms", "cpu_ms")
 #: Reasons for which an outer point of a training job is ruled out.
 REASONS = ("capacity", "work", "relaxation", "program", "exhausted", "open")
 
@@ -386,6 +388,39 @@ def sharding() -> list[str]:
     ]
 
 
+def executors() -> list[str]:
+    kinds = ("wrong", "other bytes", "lies otherwise", "refused")
+    found = read("dtensor_operators")
+    rows = []
+    whole = []
+    for (operator,), group in grouped(found, "operator").items():
+        by_kind = {
+            kind: "; ".join(f"`{row['signature']}`" for row in group if row["verdict"] == kind)
+            for kind in kinds
+        }
+        if any(by_kind.values()):
+            rows.append((f"`{operator}`", *by_kind.values()))
+        else:
+            whole.append(f"`{operator}`")
+    right = [row for row in found if row["verdict"] == "right"]
+    own, theirs = (median(number(row[name]) for row in right) for name in ("own_us", "dtensor_us"))
+    cells = []
+    for (schedule,), group in grouped(read("executors"), "schedule").items():
+        ways = grouped(group, "way").items()
+        cells += [
+            (schedule, way, *(f"{median(number(row[k]) for row in own):.1f}" for k in MILLISECONDS))
+            for (way,), own in ways
+        ]
+    return [
+        "",
+        f"DTensor is right for {len(right)} of {len(found)} operators and signatures, at "
+        f"{theirs:.0f} µs a call where the plain operator on parts takes {own:.0f}. The others:",
+        *table("operator | " + " | ".join(kinds), rows),
+        f"Right throughout: {', '.join(sorted(whole))}.",
+        *table("plan | executor | iteration, ms | CPU ms of the busier process", cells),
+    ]
+
+
 def learned() -> list[str]:
     found = grouped(read("learned"), "problem", "arm")
     arms = ("zero-shot", "fine-tuned", "greedy", "exact")
@@ -650,6 +685,15 @@ SECTIONS = (
             "sharding_run_faces",
         ),
         sharding,
+    ),
+    Section(
+        "Executors",
+        "What DTensor makes of every operator and signature that shardings plan, on two processes "
+        "(`dtensor_operators.py`), and iterations of the same plans on torch's pipelining runtime "
+        "and the own loop (`run_overhead.py` of that revision). See [the decision on "
+        "DTensor](decisions/dtensor.md) and [on pipelines](decisions/one-loop.md).",
+        ("dtensor_operators", "executors"),
+        executors,
     ),
     Section(
         "Learned placement",

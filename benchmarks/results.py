@@ -27,6 +27,8 @@ RESULTS = Path(__file__).parent / "results"
 ORIGIN = ("seed", "revision", "date", "machine", "versions")
 PACKAGES = {"numpy": "numpy", "numba": "numba", "Pyomo": "pyomo", "HiGHS": "highspy"}
 PACKAGES |= {"torch": "torch", "transformers": "transformers"}
+PACKAGES |= {"Gurobi": "gurobipy", "CPLEX": "cplex", "PySCIPOpt": "pyscipopt", "COPT": "coptpy"}
+PACKAGES |= {"Xpress": "xpress"}
 Row = Mapping[str, str]
 
 

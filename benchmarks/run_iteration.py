@@ -36,8 +36,9 @@ from transformer_block import Block
 import stagecut
 from stagecut import Cluster, Limits, PipelineJob, Plan, Throughput, Workload
 from stagecut.instances.pytorch.profile import profile
-from stagecut.runtime.execution.pipeline import RunningPipeline
+from stagecut.runtime.execution.options import RunOptions
 from stagecut.runtime.execution.prepare import split_model
+from stagecut.runtime.execution.trainer import PipelineTrainer
 from stagecut.runtime.simulate.simulator import simulate_stages
 
 WIDTH, WORDS, LENGTH, SAMPLES = 128, 4096, 64, 4
@@ -128,9 +129,11 @@ def train(
             prepared.append((partial(_alone, model, batch), parameters))
         else:
             ready = split_model(run.plan, model, inputs, workload=workload)
-            pipeline = RunningPipeline(ready, schedule="1f1b", microbatches=run.microbatches)
-            parameters = [parameter for _, parameter in pipeline.named_parameters()]
-            prepared.append((partial(pipeline.step, batch), parameters))
+            trainer = PipelineTrainer(
+                ready, RunOptions(schedule="1f1b", microbatches=run.microbatches, learning_rate=0.0)
+            )
+            parameters = list(trainer.trained().parameters.values())
+            prepared.append((partial(trainer.run, batch), parameters))
     found: list[list[Measured]] = [[] for _ in runs]
     for repetition in range(repetitions + 1):
         for own, (step, parameters) in zip(found, prepared, strict=True):

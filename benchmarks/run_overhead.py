@@ -1,7 +1,7 @@
-"""What the adapter costs: a plan's split, against the same split by hand on torch's pipelining.
+"""What the executor costs: a plan's split, against the same split by hand on torch's pipelining.
 
-A GPT of eight blocks, four on each of two processes with one core each, 1F1B. Prints Markdown:
-seconds per iteration in five repetitions, and the difference. About a minute:
+A GPT of eight blocks, four on each of two processes with one core each, 1F1B, and a step of SGD.
+Prints Markdown: seconds per iteration in five repetitions, and the difference. About a minute:
 `python benchmarks/run_overhead.py`.
 """
 
@@ -23,8 +23,9 @@ import stagecut
 from stagecut import Plan, Workload
 from stagecut.instances import Placement
 from stagecut.instances.pytorch.profile import profile
-from stagecut.runtime.execution.pipeline import RunningPipeline
+from stagecut.runtime.execution.options import RunOptions
 from stagecut.runtime.execution.prepare import split_model
+from stagecut.runtime.execution.trainer import PipelineTrainer
 
 WIDTH, WORDS, LENGTH, BLOCKS = 128, 512, 64, 8
 SAMPLES, MICROBATCHES, STEPS, REPETITIONS = 8, 8, 8, 5
@@ -94,27 +95,26 @@ def train(workload: Workload) -> dict[str, list[float]]:
     rank = dist.get_rank()
     model, inputs = gpt()
     prepared = split_model(halves(workload), model, inputs, workload=workload)
-    ours = RunningPipeline(prepared, schedule="1f1b", microbatches=MICROBATCHES)
-    batch = [inputs] * MICROBATCHES
+    ours = PipelineTrainer(prepared, RunOptions(schedule="1f1b", microbatches=MICROBATCHES))
+    batch = [prepared.inputs(inputs)] * MICROBATCHES
 
     model, inputs = gpt()
     half = model.second if rank else model.first
     stage = PipelineStage(half, rank, 2, torch.device("cpu"))
     by_hand = Schedule1F1B(stage, MICROBATCHES, loss_fn=loss_of)
+    optimizer = torch.optim.SGD(half.parameters(), lr=0.01)
     ids, targets = (x.repeat(MICROBATCHES, 1) for x in inputs)
 
     def run_ours() -> None:
-        ours.step(batch)
-        for _, parameter in ours.named_parameters():
-            parameter.grad = None
+        ours.run(batch)
 
     def run_by_hand() -> None:
         if rank:
             by_hand.step(target=targets, losses=[])
         else:
             by_hand.step(ids)
-        for parameter in half.parameters():
-            parameter.grad = None
+        optimizer.step()
+        optimizer.zero_grad()
 
     ways = {"by hand": run_by_hand, "plan": run_ours}
     seconds: dict[str, list[float]] = {name: [] for name in ways}

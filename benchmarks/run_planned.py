@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -21,8 +22,9 @@ import stagecut
 from stagecut import Plan, Workload
 from stagecut.instances import Placement
 from stagecut.instances.pytorch.profile import profile
-from stagecut.runtime.execution.pipeline import RunningPipeline
+from stagecut.runtime.execution.options import RunOptions
 from stagecut.runtime.execution.prepare import split_model
+from stagecut.runtime.execution.trainer import PipelineTrainer
 from stagecut.runtime.simulate.simulator import simulate_stages
 
 WIDTHS = (1024,) * 5 + (256,) * 8
@@ -71,19 +73,12 @@ def train(workload: Workload, plans: dict[str, Plan]) -> dict[str, list[float]]:
     for name, plan in plans.items():
         model, inputs = uneven()
         prepared = split_model(plan, model, inputs, workload=workload)
-        pipeline = RunningPipeline(prepared, schedule=SCHEDULE, microbatches=MICROBATCHES)
-        parameters = [p for _, p in pipeline.named_parameters()]
-        runs[name] = pipeline, torch.optim.SGD(parameters, lr=1e-3), [inputs] * MICROBATCHES
+        options = RunOptions(schedule=SCHEDULE, microbatches=MICROBATCHES, learning_rate=1e-3)
+        runs[name] = PipelineTrainer(prepared, options), [prepared.inputs(inputs)] * MICROBATCHES
     seconds: dict[str, list[float]] = {name: [] for name in plans}
     for repetition in range(REPETITIONS + 1):
-        for name, (pipeline, optimizer, batch) in runs.items():
-
-            def step(pipeline=pipeline, optimizer=optimizer, batch=batch) -> None:  # type: ignore[no-untyped-def]
-                pipeline.step(batch)
-                optimizer.step()
-                optimizer.zero_grad()
-
-            taken = median_s(step, STEPS)
+        for name, (trainer, batch) in runs.items():
+            taken = median_s(partial(trainer.run, batch), STEPS)
             if repetition:  # the first one warms up
                 seconds[name].append(taken)
     return seconds

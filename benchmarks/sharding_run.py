@@ -38,8 +38,8 @@ from stagecut.formulations.sharding.costs import sharding_costs
 from stagecut.formulations.task import pose
 from stagecut.instances import TensorSharding
 from stagecut.runtime.execution.sharded.collectives import join_mesh
-from stagecut.runtime.execution.sharded.device import ShardedDevice
 from stagecut.runtime.execution.sharded.prepare import prepare_sharding
+from stagecut.runtime.execution.sharded.trainer import ShardedDevice
 from stagecut.runtime.measure.collectives import measure_collectives
 
 SIZES = [1 << k for k in range(10, 27, 2)]

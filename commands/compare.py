@@ -23,6 +23,7 @@ from ..instances import InputError, Workload, is_stream
 from ..instances.common.escape import plain
 from ..instances.formats.files import load
 from ..instances.formats.plan_json import problem_values
+from ..instances.job.plan import is_job_plan
 from ..solvers import METHODS, method_of
 from ..solvers.core.limits import DEFAULT_SECONDS
 from ..solvers.job import methods as pipeline
@@ -78,22 +79,36 @@ def compare(
         str | None, typer.Option(help="Address of a Dask scheduler that runs the cases.")
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the comparison: .png or .svg.")] = None,
+    global_batch: options.GlobalBatch = None,
+    sequence: options.SequenceTokens = None,
 ) -> None:
     """Run every workload with every method, each case in a process of its own.
 
     Resumes where it stopped: finished cases are kept in OUTPUT.jsonl; its damaged lines are set
     aside, and their cases run again. A case that crashes is a row of the table. Gaps are those to
-    the best bound that any method has proved.
+    the best bound that any method has proved. With --global-batch, or plans of training jobs as
+    WORKLOADS: what is usually done beside them, planned or read.
     """
     check_outputs(output)
     record = None if output is None else output.with_name(output.name + RECORD)
     if scheduler is not None and jobs is not None:
         raise InputError("--jobs: the scheduler's workers run the cases; leave one of the two out")
-    loaded = {name: load(name) for name in workloads}
     asked = Asked(
         None, settings or (), cluster, accelerators, cpus, memory, split, microbatches,
         schedule, mesh, launcher,
     )  # fmt: skip
+    files = [name for name in workloads if is_job_plan(name)]
+    if global_batch is not None or files:
+        others = {"--methods": methods, "--problem": problems, "--jobs": jobs, "--plot": plot,
+                  "--scheduler": scheduler}  # fmt: skip
+        check_outputs(output, inputs=workloads)
+        _compare_jobs(
+            workloads, files, asked, (global_batch, sequence), (time_limit, gap), output, others
+        )
+        return
+    if sequence is not None:
+        raise InputError("--sequence: it is for training jobs; give --global-batch, too")
+    loaded = {name: load(name) for name in workloads}
     named: list[str | None] = [*problems] if problems else [None]
     posed = [_pose(replace(asked, problem=one), loaded, time_limit, gap) for one in named]
     read = {file for one in posed for file in one.files}
@@ -117,6 +132,33 @@ def compare(
         )
     ]
     _finish(todo, loaded, output, jobs or 1, scheduler, plot)
+
+
+def _compare_jobs(
+    names: Sequence[str],
+    files: Sequence[str],
+    asked: Asked,
+    batch: tuple[int | None, int | None],
+    ends: tuple[float | None, float | None],
+    output: Path | None,
+    others: Mapping[str, object],
+) -> None:
+    """Compare models that are planned, or plans in files, with what is usually done."""
+    from .job import SAID, compare_jobs, refuse, state_job
+
+    global_batch, sequence = batch
+    if global_batch is not None:
+        if files:
+            raise InputError(f"{files[0]}: it is a plan; leave --global-batch out")
+        posed = state_job(names, asked, global_batch, sequence, others)
+        compare_jobs(names, posed, ends, output)
+        return
+    if len(files) < len(names):
+        other = next(name for name in names if name not in files)
+        raise InputError(f"{other}: it is no plan of a training job, and others are")
+    ended = {"--sequence": sequence, "--time-limit": ends[0], "--gap": ends[1]}
+    refuse({**others, **ended, **dict.fromkeys(asked.words()[::2], True)}, SAID)
+    compare_jobs(names, None, ends, output)
 
 
 @dataclass(frozen=True)

@@ -30,10 +30,10 @@ def diff(
     from ..instances.job.plan import is_job_plan
     from ..runtime.diff import diff as compare_plans
 
-    if is_job_plan(first) and is_job_plan(second):
+    if is_job_plan(first) or is_job_plan(second):
         from .job import diff_plans
 
-        diff_plans(first, second)
+        diff_plans(first, second, as_json=as_json)
         return
     result = compare_plans(read_outline(first), read_outline(second))
     if as_json:

@@ -55,9 +55,11 @@ def explain(
 
     check_outputs(pictures=[plot], inputs=[workload, plan, cluster])
     if plan is not None and is_job_plan(plan):
-        from .job import explain_plan as explain_plan_of_job
+        from .job import SAID, explain_job_plan, refuse
 
-        explain_plan_of_job(workload, plan, time_limit)
+        asked = Asked(problem, settings or (), cluster, accelerators, cpus, memory)
+        refuse({"--node": node, **dict.fromkeys(asked.words()[::2], True)}, SAID)
+        explain_job_plan(workload, plan, time_limit, plot, as_json=as_json)
         return
     loaded = load(workload)
     from ..api.explain.explain import explain as explain_plan  # once the files are there

@@ -1,46 +1,89 @@
-"""`stagecut solve MODEL --cluster NAME --global-batch N`: how a model trains fastest, and why."""
+"""Commands on training jobs: how a model trains fastest on a cluster, and what a plan says."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..instances import InputError, Status
-from ..instances.common.records import from_plain, to_plain
+from ..instances.common.records import from_plain
 from ..instances.formats.problem_toml import read_setting
+from ..instances.formats.writing import write_whole
 from ..instances.job.problem import TrainingJob
 from .common.console import (
+    INFEASIBLE,
     OUT,
     end,
-    new_table,
     parse_bytes,
     print_json,
-    show_bytes,
     show_percent,
+    tell_written,
+)
+from .show.job import (
+    comparison_rows,
+    difference_dict,
+    explanation_dict,
+    front_dict,
+    print_comparison,
+    print_difference,
+    print_explanation,
+    print_front,
+    print_result,
+    result_dict,
 )
 
 if TYPE_CHECKING:
-    from ..api.job import JobCandidate, JobResult
-    from ..api.job_front import JobFront
+    from ..api.job import JobResult, WhatIf
     from ..instances.job.plan import JobPlan
+    from ..solvers import Limits
     from .common.pose import Asked
 
 #: Exit codes by how a search ended.
 CODES = {Status.INFEASIBLE: 3, Status.NO_SOLUTION: 4}
+#: Options that state a field of the job.
+OPTIONS = {"global_batch": "--global-batch", "sequence": "--sequence", "memory_bytes": "--memory"}
+#: Searches of what would help a plan, at most.
+CHANGES = 4
+
+
+@dataclass(frozen=True)
+class PosedJob:
+    """A job and its cluster as options state them, and what a front is asked for.
+
+    Parameters
+    ----------
+    cluster
+        As `training_cluster` takes it; of a front without the number of devices.
+    gpus
+        Numbers of devices of a front; empty if there is one number, that of the cluster.
+    price
+        Of a device for an hour.
+    rate
+        Tokens per second to be reached.
+    """
+
+    job: TrainingJob
+    cluster: str
+    gpus: tuple[int, ...] = ()
+    price: float | None = None
+    rate: float | None = None
 
 
 def state_job(
-    model: str,
+    models: Sequence[str],
     asked: Asked,
     global_batch: int,
     sequence: int | None,
     others: Mapping[str, object],
-) -> tuple[TrainingJob, str]:
-    """Return the job that options and ``--set`` state, and its cluster.
+) -> PosedJob:
+    """Return the job that options and ``--set`` state.
 
     Parameters
     ----------
+    models
+        To be trained; the first says how long sequences are where nothing else does.
     others
         Options of other problems, by name, which must be at their default.
 
@@ -64,23 +107,93 @@ def state_job(
         from ..instances.costs.models import model_description
         from .estimate import usual_sequence
 
-        stated["sequence"] = usual_sequence(model_description(model))
+        stated["sequence"] = usual_sequence(model_description(models[0]))
     for name in ("problem", "accelerators", "cpus", "split", "microbatches", "schedule", "mesh"):
         if getattr(asked, name) is not None:
             field = {"schedule": "; --set schedules=[…]"}.get(name, "")
             raise InputError(f"--{name}: not of a training job{field}; leave it out")
-    for option, given in others.items():
-        if given not in (None, "auto"):
-            raise InputError(f"{option}: not of a training job; leave it out")
+    refuse(others)
     if asked.cluster is None:
         raise InputError("--cluster: it is missing; say such as h100:8x8, or a cluster file")
-    return from_plain(TrainingJob, stated, "--set"), asked.cluster
+    front: dict[str, Any] = {}
+    for name in ("gpus", "price", "rate"):
+        if name in stated:
+            front[name] = stated.pop(name)
+    try:
+        job = from_plain(TrainingJob, stated, "--set")
+    except InputError as error:
+        said = str(error)
+        for name, option in OPTIONS.items():
+            said = said.replace(f"--set.{name}:", f"{option}:")
+        raise InputError(said) from None
+    return _posed(job, asked.cluster, front)
+
+
+def refuse(others: Mapping[str, object], why: str = "not of a training job") -> None:
+    """Raise InputError for the first option that is given and that training jobs have not."""
+    for option, given in others.items():
+        if given not in (None, "auto"):
+            raise InputError(f"{option}: {why}; leave it out")
+
+
+#: Why options that pose a problem are refused beside a plan.
+SAID = "the plan of a training job says it, or has none"
+
+
+def _posed(job: TrainingJob, cluster: str, front: Mapping[str, Any]) -> PosedJob:
+    """Return a job on a cluster, or on numbers of devices where the cluster leaves them open."""
+    from ..api.job_front import GPUS, leaves_number_open
+
+    if not leaves_number_open(cluster) and "gpus" not in front:
+        for name in front:
+            raise InputError(f"{name}: of a front alone; leave the cluster's number out: h100")
+        return PosedJob(job, cluster)
+    for name in ("price", "rate"):
+        if not isinstance(front.get(name, 1.0), int | float):
+            raise InputError(f"{name}: {front[name]!r}; it must be a number")
+    numbers = _numbers(front["gpus"]) if "gpus" in front else GPUS
+    return PosedJob(job, cluster, numbers, front.get("price"), front.get("rate"))
+
+
+def _numbers(given: object) -> tuple[int, ...]:
+    """Return numbers of devices: one, a list, or doublings such as ``8:512``."""
+    values = given if isinstance(given, list) else [given]
+    if isinstance(given, str):
+        ends = given.split(":")
+        if len(ends) == 2 and all(end.isdigit() and int(end) > 0 for end in ends):
+            first, last = map(int, ends)
+            values = [first << k for k in range(MOST_DOUBLINGS) if first << k <= last]
+    if not values or not all(type(value) is int and value > 0 for value in values):
+        raise InputError(f"gpus: {given}; write a number, a list [8, 24], or doublings 8:512")
+    return tuple(values)
+
+
+#: Doublings of a front at most.
+MOST_DOUBLINGS = 24
+
+
+def _planned(
+    model: str, cluster: str, job: TrainingJob, ends: tuple[float | None, float | None]
+) -> JobResult:
+    """Return the result of a search that stops after so many seconds, or at a gap."""
+    from ..api.job import JOB_LIMITS, solve_job
+
+    return solve_job(model, cluster, job, limits=_limits(JOB_LIMITS, ends))
+
+
+def _limits(usual: Limits, ends: tuple[float | None, float | None]) -> Limits:
+    """Return limits with those seconds and that gap which are given."""
+    seconds, gap = ends
+    return replace(
+        usual,
+        seconds=usual.seconds if seconds is None else seconds,
+        gap=usual.gap if gap is None else gap,
+    )
 
 
 def plan_job(
     model: str,
-    cluster: str,
-    job: TrainingJob,
+    posed: PosedJob,
     ends: tuple[float | None, float | None],
     output: Path | None,
     plot: Path | None,
@@ -94,28 +207,54 @@ def plan_job(
     ends
         Seconds and gap at which to stop; None for the default.
     """
-    from ..api.job import JOB_LIMITS, solve_job
-    from ..solvers import Limits
-
-    seconds, gap = ends
-    limits = Limits(
-        seconds=JOB_LIMITS.seconds if seconds is None else seconds,
-        gap=JOB_LIMITS.gap if gap is None else gap,
-    )
-    found = solve_job(model, cluster, job, limits=limits)
+    if posed.gpus:
+        _plan_front(model, posed, ends, output, plot, as_json=as_json)
+        return
+    found = _planned(model, posed.cluster, posed.job, ends)
     if found.plan is not None and output is not None:
         found.plan.save(output)
     if found.plan is not None and plot is not None:
-        from ..runtime.pictures.style import save_picture
-
-        save_picture(found.estimate.plot(), plot)
+        _draw_estimate(found.plan, plot)
     if as_json:
-        print_json(as_dict(found))
+        print_json(result_dict(found))
     else:
         print_result(found)
-        if output is not None and found.plan is not None:
-            OUT.print(f"written: {output}", highlight=False, soft_wrap=True)
+        if found.plan is not None:
+            tell_written(output, plot)
     end(CODES.get(found.status, 0))
+
+
+def _plan_front(
+    model: str,
+    posed: PosedJob,
+    ends: tuple[float | None, float | None],
+    output: Path | None,
+    plot: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Plan a job on several numbers of devices; its table goes into a CSV file."""
+    from ..api.job_front import FRONT_LIMITS, front
+
+    if output is not None and output.suffix != ".csv":
+        raise InputError(f"{output}: a front is a table; write it to a file that ends in .csv")
+    found = front(
+        model, posed.cluster, posed.job, posed.gpus, price=posed.price,
+        limits=_limits(FRONT_LIMITS, ends),
+    )  # fmt: skip
+    if output is not None:
+        write_whole(output, found.to_pandas().to_csv(index=False))
+    if plot is not None:
+        from ..runtime.pictures.charts import plot_front
+        from ..runtime.pictures.style import save_picture
+
+        save_picture(plot_front(found.to_pandas().assign(memory_bytes=0.0), "s"), plot)
+    if as_json:
+        print_json(front_dict(found))
+    else:
+        print_front(found, posed.rate)
+        tell_written(output, plot)
+    end(INFEASIBLE if found.fewest is None else 0)
 
 
 def verify_job(model: str, path: Path, *, bound: bool, as_json: bool) -> None:
@@ -123,7 +262,7 @@ def verify_job(model: str, path: Path, *, bound: bool, as_json: bool) -> None:
     from ..runtime.verify.bounds.layouts import check_job_bound
     from ..runtime.verify.layouts import verify_job_plan
 
-    plan = _plan_of(model, path)
+    plan = plan_of(model, path)
     verify_job_plan(plan)
     programs = check_job_bound(plan).programs if bound else 0
     if as_json:
@@ -149,7 +288,6 @@ def verify_job(model: str, path: Path, *, bound: bool, as_json: bool) -> None:
 
 def export_job(path: Path, launcher: str, folder: Path) -> None:
     """Write the files that make a launcher train under a plan into a folder."""
-    from ..instances.formats.writing import write_whole
     from ..instances.job.plan import load_job_plan
     from ..runtime.export.job import job_files
 
@@ -163,141 +301,90 @@ def export_job(path: Path, launcher: str, folder: Path) -> None:
         OUT.print(f"written: {folder / name}", highlight=False, soft_wrap=True)
 
 
-def as_dict(found: JobResult) -> dict[str, Any]:
-    """Return what `--json` prints."""
-    answer: dict[str, Any] = {
-        "status": str(found.status),
-        "search_seconds": found.seconds,
-        "reason": found.reason,
-        "least_memory_bytes": found.least_memory,
-    }
-    if found.plan is None:
-        return answer
-    return {
-        **answer,
-        "iteration_seconds": found.plan.seconds,
-        "bound": found.plan.bound,
-        "gap": found.plan.gap,
-        "layout": to_plain(found.plan.layout),
-        "points": found.plan.certificate.points,
-        "estimate": found.estimate.as_dict(),
-        "candidates": [_candidate(one) for one in found.candidates],
-        "close": [_candidate(one) for one in found.close],
-        "usual": [
-            {
-                "name": one.name,
-                "layout": None if one.layout is None else to_plain(one.layout),
-                "seconds": one.seconds,
-                "reason": one.reason,
-            }
-            for one in found.usual
-        ],
-    }
-
-
-def _candidate(one: JobCandidate) -> dict[str, Any]:
-    return {
-        "layout": to_plain(one.layout),
-        "seconds": one.seconds,
-        "worst_seconds": one.worst,
-        "free_bytes": one.free,
-    }
-
-
-def print_result(found: JobResult) -> None:
-    """Print the plan in one line, its bound, its time and memory, and what else is near."""
-    from ..api.job import describe
-    from ..instances.costs.terms import TIME_TERMS
-    from .estimate import print_estimate
-
-    if found.plan is None:
-        OUT.print(found.reason, highlight=False, soft_wrap=True)
-        return
-    plan = found.plan
-    print_estimate(found.estimate)
-    OUT.print(f"plan: {describe(plan.layout)}", highlight=False, soft_wrap=True)
-    if plan.layout.pipeline > 1 and plan.layout.stage_layers:
-        layers = ", ".join(map(str, plan.layout.stage_layers))
-        OUT.print(f"layers by stage: {layers}", highlight=False, soft_wrap=True)
-    points = plan.certificate.points
-    ruled = ", ".join(f"{points[key]:,} {label}" for key, label in REASONS.items() if key in points)
-    OUT.print(
-        f"bound: no layout of the declared space takes less than {plan.bound:.4g} s "
-        f"(gap {show_percent(plan.gap)}); of {sum(points.values()):,}: {ruled}",
-        highlight=False,
-        soft_wrap=True,
-    )
-    table = new_table("layouts that differ", "layout", ("s", "behind", "at worst (s)", "free"))
-    for one in found.candidates:
-        table.add_row(
-            describe(one.layout),
-            f"{one.seconds:.4g}",
-            show_percent(one.seconds / plan.seconds - 1, signed=True),
-            f"{one.worst:.4g}",
-            show_bytes(one.free),
-        )
-    OUT.print(table)
-    if found.usual:
-        usual = new_table("what is usually done", "choice", ("s", "slower", "most by"))
-        for choice in found.usual:
-            if choice.layout is None:
-                usual.add_row(f"{choice.name}: {choice.reason}", "", "", "")
-                continue
-            most = "" if choice.most is None else TIME_TERMS[choice.most[0]]
-            usual.add_row(
-                f"{choice.name}: {describe(choice.layout)}",
-                f"{choice.seconds:.4g}",
-                show_percent(choice.seconds / plan.seconds - 1, signed=True),
-                most,
-            )
-        OUT.print(usual)
-    run = [describe(one.layout) for one in found.close[:3]]
-    if len(found.close) > 1:
-        OUT.print(
-            f"{len(found.close)} are within what the costs are known to; run first: "
-            + "; ".join(run),
-            highlight=False,
-            soft_wrap=True,
-        )
-
-
-def explain_plan(model: str, path: Path, seconds: float) -> None:
+def explain_job_plan(
+    model: str, path: Path, seconds: float, plot: Path | None, *, as_json: bool
+) -> None:
     """Print what each decision of a plan is worth, and what a change would bring.
 
     Parameters
     ----------
     seconds
-        Of each search of what would help; 0: none.
+        Of all searches of what would help together; 0: none.
     """
-    from ..api.job import describe, what_would_help
+    from ..api.explain_job import explain_job
+    from ..api.job import what_would_help
     from ..solvers import Limits
 
-    plan = _plan_of(model, path)
-    print_explanation(plan)
-    if not seconds:
+    plan = plan_of(model, path)
+    why = explain_job(plan)
+    changes: tuple[WhatIf, ...] = ()
+    if seconds:
+        changes = what_would_help(plan, Limits(seconds=seconds / CHANGES, gap=1e-2))
+    if plot is not None:
+        _draw_estimate(plan, plot)
+    if as_json:
+        print_json(explanation_dict(why, changes))
         return
-    table = new_table("what would help", "change", ("s", "saves", "at most", "layout"))
-    for one in what_would_help(plan, Limits(seconds=seconds, gap=1e-2)):
-        if one.layout is None:
-            continue
-        table.add_row(
-            one.change,
-            f"{one.seconds:.4g}",
-            show_percent(1 - one.seconds / plan.seconds, signed=True),
-            show_percent(1 - one.bound / plan.seconds, signed=True),
-            describe(one.layout),
-        )
-    OUT.print(table)
+    print_explanation(why, changes)
+    tell_written(plot)
 
 
-def diff_plans(first: Path, second: Path) -> None:
+def diff_plans(first: Path, second: Path, *, as_json: bool) -> None:
     """Print what tells the plans in two files apart."""
+    from ..api.explain_job import diff_jobs
     from ..instances.job.plan import load_job_plan
 
-    print_difference(load_job_plan(first), load_job_plan(second))
+    found = diff_jobs(load_job_plan(first), load_job_plan(second))
+    if as_json:
+        print_json(difference_dict(found))
+    else:
+        print_difference(found, (first.name, second.name))
 
 
-def _plan_of(model: str, path: Path) -> JobPlan:
+def compare_jobs(
+    names: Sequence[str],
+    posed: PosedJob | None,
+    ends: tuple[float | None, float | None],
+    output: Path | None,
+) -> None:
+    """Print models' plans, or those in files, beside what is usually done; write rows as CSV.
+
+    Parameters
+    ----------
+    names
+        Of models, to be planned as `posed`; where that is None, files of plans.
+    ends
+        Seconds and gap at which each search stops; None for the default.
+    """
+    import pandas as pd
+
+    from ..api.job import judge_usual
+    from ..api.job_costs import job_costs
+    from ..instances.job.plan import load_job_plan
+
+    if posed is not None and posed.gpus:
+        raise InputError("--cluster: it leaves the number of devices open; write such as h100:8x8")
+    rows: list[dict[str, object]] = []
+    for name in names:
+        if posed is None:
+            plan = load_job_plan(name)
+            costs = job_costs(plan.model, plan.cluster, plan.job)
+            usual = judge_usual(costs, plan.layout, costs.usual())
+        else:
+            found = _planned(name, posed.cluster, posed.job, ends)
+            if found.plan is None:
+                OUT.print(found.reason, highlight=False, soft_wrap=True)
+                rows.append({"plan": name, "choice": "planned", "reason": found.reason})
+                continue
+            plan, usual = found.plan, found.usual
+        print_comparison(name, plan, usual)
+        rows += comparison_rows(name, plan, usual)
+    if output is not None:
+        write_whole(output, pd.DataFrame(rows).to_csv(index=False))
+        tell_written(output)
+
+
+def plan_of(model: str, path: Path) -> JobPlan:
     """Return the plan in a file, which must be of a model.
 
     Raises
@@ -314,74 +401,9 @@ def _plan_of(model: str, path: Path) -> JobPlan:
     return plan
 
 
-def print_explanation(plan: JobPlan) -> None:
-    """Print what each decision of a plan is worth, and what is usually done."""
-    from ..api.explain_job import explain_job
-    from ..api.job import describe
-    from ..instances.costs.terms import TIME_TERMS
+def _draw_estimate(plan: JobPlan, path: Path) -> None:
+    """Draw seconds by term, and bytes by term and rank, of a plan."""
+    from ..api.estimate import estimate
+    from ..runtime.pictures.style import save_picture
 
-    why = explain_job(plan)
-    OUT.print(f"plan: {describe(plan.layout)}", highlight=False, soft_wrap=True)
-    table = new_table(
-        "decided otherwise", "decision", ("best known", "s", "slower", "at least", "most by")
-    )
-    for one in why.decisions:
-        if one.layout is None:
-            table.add_row(one.field, "nothing fits", "", "", "", "")
-            continue
-        most = next(iter(one.behind), None)
-        table.add_row(
-            one.field,
-            describe(one.layout),
-            f"{one.seconds:.4g}",
-            show_percent(one.seconds / plan.seconds - 1, signed=True),
-            show_percent(max(0.0, one.bound / plan.seconds - 1)),
-            "" if most is None else TIME_TERMS[most],
-        )
-    OUT.print(table)
-    OUT.print(f"free memory: {show_bytes(why.memory['free'])}", highlight=False)
-
-
-def print_difference(one: JobPlan, two: JobPlan) -> None:
-    """Print what tells two plans apart: fields, seconds and bytes by term."""
-    from ..api.explain_job import diff_jobs
-    from ..instances.costs.terms import TIME_TERMS
-
-    found = diff_jobs(one, two)
-    table = new_table("differences", "", ("first", "second"))
-    for name, pair in {**found.asked, **found.layout}.items():
-        table.add_row(name, *(str(to_plain(value)) for value in pair))
-    table.add_row("s per iteration", *(f"{seconds:.4g}" for seconds in found.seconds))
-    OUT.print(table)
-    terms = new_table("the second takes longer by", "term", ("s",))
-    for name, seconds in found.terms.items():
-        terms.add_row(TIME_TERMS[name], f"{seconds:+.4g}")
-    OUT.print(terms)
-
-
-def print_front(found: JobFront) -> None:
-    """Print the best plans by number of devices."""
-    from ..api.job import describe
-
-    table = new_table(
-        "front", "devices", ("layout", "s", "at least", "tokens/s", "price per million tokens")
-    )
-    for one in found.points:
-        if one.layout is None:
-            table.add_row(str(one.gpus), one.reason, "", "", "", "")
-            continue
-        price = "" if one.price is None else f"{one.price:.4g}"
-        row = (f"{one.seconds:.4g}", f"{one.bound:.4g}", f"{one.tokens_per_s:,.0f}", price)
-        table.add_row(str(one.gpus), describe(one.layout), *row)
-    OUT.print(table)
-
-
-#: What reasons of a certificate are called in a sentence.
-REASONS = {
-    "capacity": "do not fit",
-    "work": "have too much work",
-    "relaxation": "refuted by their relaxation",
-    "program": "by their program",
-    "exhausted": "judged whole",
-    "open": "open",
-}
+    save_picture(estimate(plan.model, plan.layout, plan.cluster).plot(), path)

@@ -96,7 +96,7 @@ def measure(
         return
     rates: dict[str, float] = {}
     if products:
-        from ..runtime.measure.products import measure_products
+        from ..runtime.measure.timing import measure_products
 
         rates = measure_products(place, seconds)
     save(to_cluster(measurement, links), output)

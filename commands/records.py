@@ -9,26 +9,28 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from ..api.records import check_record, read_records, submit_record
+from ..api.records import SHIPPED, check_record, read_records, submit_record
 from ..instances import InputError, VerificationError
+from ..instances.generate.published import published_folder
 from .common.console import OUT, print_json, show_gap
 
 app = typer.Typer(help="List, check and better the records.", no_args_is_help=True)
-Folder = Annotated[Path, typer.Option("--records", help="The folder of the records.")]
+Folder = Annotated[
+    Path | None, typer.Option("--records", help="Folder; default: the records of Stagecut.")
+]
 Instances = Annotated[
-    Path,
+    Path | None,
     typer.Option(
-        help="The folder of the published instances, as `instances fetch` fills it.",
-        envvar="STAGECUT_BENCHMARKS",
+        help="Folder of the published instances; default: where `instances fetch` puts them."
     ),
 ]
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command("list")
-def list_records(folder: Folder = Path("records"), as_json: JSON = False) -> None:
+def list_records(folder: Folder = None, as_json: JSON = False) -> None:
     """List instance, objective, bound and gap of every record."""
-    records = read_records(folder)
+    records = read_records(folder or SHIPPED)
     if as_json:
         print_json({"records": [vars(record) | {"gap": record.gap} for record in records]})
         return
@@ -39,15 +41,23 @@ def list_records(folder: Folder = Path("records"), as_json: JSON = False) -> Non
     OUT.print(table)
 
 
+def _instances(given: Path | None) -> Path:
+    """Return the folder of the published instances."""
+    folder = given or published_folder()
+    if not os.path.isdir(folder):  # `Path.is_dir` raises where a name is too long
+        remedy = "check the path" if given else "`stagecut instances fetch` makes it"
+        raise InputError(f"--instances {str(folder)!r}: no such folder; {remedy}")
+    return folder
+
+
 @app.command()
 def check(
-    instances: Instances,
-    folder: Folder = Path("records"),
+    instances: Instances = None,
+    folder: Folder = None,
     below: Annotated[str, typer.Option(help="Only instances whose path begins so.")] = "",
 ) -> None:
     """Verify every record from the definitions; exit code 2 if one is not as it says."""
-    if not os.path.isdir(instances):  # `Path.is_dir` raises where a name is too long
-        raise InputError(f"--instances {str(instances)!r}: no such folder")
+    instances, folder = _instances(instances), folder or SHIPPED
     records = [r for r in read_records(folder) if r.instance.startswith(below)]
     wrong = []
     for record in records:
@@ -68,8 +78,10 @@ def check(
 @app.command()
 def submit(
     plan: Annotated[Path, typer.Argument(help="A plan file.")],
-    instances: Instances,
-    folder: Folder = Path("records"),
+    instances: Instances = None,
+    folder: Annotated[
+        Path, typer.Option("--records", help="Folder of the records, in a clone of Stagecut.")
+    ] = Path("records"),
     instance: Annotated[
         str, typer.Option(help="Its instance, a path below --instances, if it has no record yet.")
     ] = "",
@@ -78,7 +90,7 @@ def submit(
 ) -> None:
     """Take PLAN into the records if it verifies and is better than what they have."""
     record, better = submit_record(
-        plan, folder, instances, instance=instance, asked=asked, command=command
+        plan, folder, _instances(instances), instance=instance, asked=asked, command=command
     )
     said = {"new": "a new record", "nothing": "not better than the record"}
     OUT.print(

@@ -78,6 +78,9 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the newest checkpoint, up to --steps.")
     ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare the first step's gradients with one process's.")
+    ] = False,
     timeout: Annotated[
         float,
         typer.Option(help="Seconds that a rank may keep others waiting, at work or at the start."),
@@ -126,6 +129,7 @@ def run(
         checkpoint=checkpoint,
         every=every,
         resume=resume,
+        check=check,
     )
     torch.manual_seed(0)  # all ranks make the same model; its factory may set another seed
     if is_job_plan(plan):

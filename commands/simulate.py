@@ -12,7 +12,7 @@ from ..instances.formats.source import read_source
 from ..instances.formats.writing import PAGES, PICTURES, check_target, write_whole
 from ..runtime.simulate.network import Sharing
 from .common import names, options
-from .common.console import check_outputs, print_json, tell_written
+from .common.console import OUT, check_outputs, print_json, tell_written
 from .common.pose import NETWORKS, choose_network, names_file
 
 if TYPE_CHECKING:
@@ -80,16 +80,37 @@ def simulate(
     then shows the place in a table of steps and devices.
     """
     from ..instances.formats.files import load, load_plan_with_form
-    from ..runtime.schedules import read_csv, write_csv
+    from ..instances.job.plan import is_job_plan
+    from ..runtime.schedules import read_csv
     from ..runtime.simulate.plan_stages import named_schedule, stages_of, usual_schedule
     from ..runtime.simulate.simulator import simulate_stages
-    from .show.simulation import as_dict, print_simulation
 
     check_outputs(trace, csv, plot, pictures=[graph], inputs=[workload, plan, schedule])
     if plot is not None:
         check_target(plot, (*PICTURES, *PAGES))
     if weight_share is not None and not 0 <= weight_share <= 1:
         raise InputError(f"--weight-share: {weight_share:g}; it must be from 0 to 1")
+    if is_job_plan(plan):
+        from ..api.explain_job import simulate_job
+        from .job import SAID, plan_of, refuse
+
+        said = {
+            "--schedule": schedule, "--microbatches": microbatches, "--network": network,
+            "--weight-share": weight_share, "--bandwidth": bandwidth, "--sharing": sharing,
+            "--overlap": overlap, "--relayed": relayed, "--graph": graph,
+            "--latency": latency or None,
+        }  # fmt: skip
+        refuse(said, SAID)
+        job = plan_of(workload, plan)
+        _show(simulate_job(job), job.model.name, plan.name, trace, plot, csv, as_json=as_json)
+        if not as_json:
+            OUT.print(
+                f"an iteration takes {job.seconds:.4g} s, with what comes after the schedule: "
+                "traffic of replicas, optimizer step",
+                highlight=False,
+                soft_wrap=True,
+            )
+        return
     loaded, made = load_plan_with_form(plan, load(workload))
     if isinstance(made.problem, Sharding):
         for option, given in (
@@ -113,6 +134,29 @@ def simulate(
         run = simulate_stages(stages, actions, network=moves)
     else:
         run = simulate_stages(stages, planned, microbatches, network=moves)
+    if graph is not None:
+        from ..runtime.pictures.graph import draw_graph
+
+        draw_graph(loaded, made, graph)
+    _show(run, loaded.name, made.method, trace, plot, csv, as_json=as_json)
+    if not as_json:
+        tell_written(graph)
+
+
+def _show(
+    run: Simulation,
+    name: str,
+    method: str,
+    trace: Path | None,
+    plot: Path | None,
+    csv: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Write a simulation's files, and print its table."""
+    from ..runtime.schedules import write_csv
+    from .show.simulation import as_dict, print_simulation
+
     if trace is not None:
         import json
 
@@ -120,18 +164,14 @@ def simulate(
 
         write_whole(trace, json.dumps(trace_events(run), ensure_ascii=False))
     if plot is not None:
-        _draw(run, plot, f"{loaded.name}: {run.schedule.name}, {made.method}")
-    if graph is not None:
-        from ..runtime.pictures.graph import draw_graph
-
-        draw_graph(loaded, made, graph)
+        _draw(run, plot, f"{name}: {run.schedule.name}, {method}")
     if csv is not None:
         write_whole(csv, write_csv(run.schedule))
     if as_json:
-        print_json(as_dict(loaded, run))
+        print_json(as_dict(name, run))
     else:
-        print_simulation(loaded, run)
-        tell_written(trace, plot, graph, csv)
+        print_simulation(name, run)
+        tell_written(trace, plot, csv)
 
 
 def _draw(run: Simulation, path: Path, title: str) -> None:

@@ -68,21 +68,17 @@ def solve(
     plot: Annotated[
         Path | None, typer.Option(help="Draw the plan: .png or .svg, for most .pdf.")
     ] = None,
-    global_batch: Annotated[
-        int | None,
-        typer.Option(help="Of a training job: sequences per iteration; WORKLOAD is a model."),
-    ] = None,
-    sequence: Annotated[
-        int | None, typer.Option(help="Of a training job: tokens per sequence; default: 4096.")
-    ] = None,
+    global_batch: options.GlobalBatch = None,
+    sequence: options.SequenceTokens = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Plan where the nodes of WORKLOAD run, with a bound on how good a plan can be.
 
     With --global-batch, plan how a model trains on a cluster: solve llama3-70b --cluster h100:8x8
-    --global-batch 512. Options override what the file says. What no option says stands in a problem
-    file, or in --set: fields of the problem, limits.seed, limits.nodes, workers.count. Exit codes:
-    0 a plan, 2 bad input, 3 infeasible, 4 no plan within the limit.
+    --global-batch 512; on h100, without a number, on 8 to 512 of them. Options override what the
+    file says. What no option says stands in a problem file, or in --set: fields of the problem,
+    limits.seed, limits.nodes, workers.count. Exit codes: 0 a plan, 2 bad input, 3 infeasible, 4 no
+    plan within the limit.
     """
     from ..instances.formats.files import load, load_plan, save
 
@@ -94,9 +90,9 @@ def solve(
         from .job import plan_job, state_job
 
         others = {"--start": start, "--method": method}
-        job, where = state_job(workload, asked, global_batch, sequence, others)
-        check_outputs(output, pictures=[plot], inputs=[workload, where])
-        plan_job(workload, where, job, (time_limit, gap), output, plot, as_json=as_json)
+        job = state_job([workload], asked, global_batch, sequence, others)
+        check_outputs(output, pictures=[plot], inputs=[workload, job.cluster])
+        plan_job(workload, job, (time_limit, gap), output, plot, as_json=as_json)
         return
     if sequence is not None:
         raise InputError("--sequence: it is for training jobs; give --global-batch, too")

@@ -18,35 +18,18 @@ from ..instances.common.arrays import Bools, Floats, Ints
 
 @dataclass(frozen=True, eq=False)
 class Linear:
-    """A mixed-integer linear program: min (or max) cost·x + offset, lower ≤ A x ≤ upper.
+    """A mixed-integer linear program: min (or max) cost·x + offset, lower ≤ A x ≤ upper."""
 
-    Parameters
-    ----------
-    cost, column_lower, column_upper
-        Shape (n,).
-    offset
-        Constant term of the objective.
-    maximise
-        Sense of the objective.
-    integer
-        Shape (n,): whether a column must be a whole number.
-    matrix
-        Shape (m, n), by columns.
-    row_lower, row_upper
-        Shape (m,); `-inf` and `inf` where open.
-    row_names
-        Name of each row, such as ``full[3]``; empty for a program that Pyomo stated.
-    """
-
-    cost: Floats
+    cost: Floats  # cost, column_lower, column_upper: (n,)
     column_lower: Floats
     column_upper: Floats
-    integer: Bools
-    matrix: csc_array[np.float64]
-    row_lower: Floats
+    integer: Bools  # (n,): whether a column must be a whole number
+    matrix: csc_array[np.float64]  # (m, n), by columns
+    row_lower: Floats  # row_lower, row_upper: (m,); `-inf` and `inf` where open
     row_upper: Floats
-    offset: float = 0.0
-    maximise: bool = False
+    offset: float = 0.0  # constant term of the objective
+    maximise: bool = False  # sense of the objective
+    # name of each row, such as ``full[3]``; empty for a program that Pyomo stated
     row_names: tuple[str, ...] = ()
 
 

@@ -18,36 +18,19 @@ class SolverError(StagecutError):
 
 
 class MatrixEntries(NamedTuple):
-    """Entries of a matrix, none twice.
+    """Entries of a matrix, none twice."""
 
-    Parameters
-    ----------
-    row, column
-        Shape (entries,).
-    value
-        Shape (entries,).
-    """
-
-    row: Ints
+    row: Ints  # row, column: (entries,)
     column: Ints
-    value: Floats
+    value: Floats  # (entries,)
 
 
 class LinearOptimum(NamedTuple):
-    """An optimum of a linear program.
+    """An optimum of a linear program."""
 
-    Parameters
-    ----------
-    value
-        Of the objective.
-    x
-        Shape (n,).
-    row_duals
-        Shape (m,): what the objective gains by a unit of a row's side; at most 0 at an upper one.
-    """
-
-    value: float
-    x: Floats
+    value: float  # of the objective
+    x: Floats  # (n,)
+    # (m,): what the objective gains by a unit of a row's side; at most 0 at an upper one
     row_duals: Floats
 
 
@@ -59,22 +42,10 @@ def least_cost(
     row_upper: Floats,
     upper: Floats | None = None,
 ) -> LinearOptimum | None:
-    """Return the optimum of min cost·x, row_lower ≤ A x ≤ row_upper, lower ≤ x ≤ upper; None if
-    nothing keeps all rows.
+    """Return the optimum of min cost·x, row_lower ≤ A x ≤ row_upper, lower ≤ x ≤ upper.
 
-    Parameters
-    ----------
-    cost, lower, upper
-        Shape (n,); bounds may be infinite, and the upper ones are by default.
-    entries
-        Of the matrix A, shape (m, n).
-    row_lower, row_upper
-        Shape (m,), infinite where open.
-
-    Raises
-    ------
-    SolverError
-        If HiGHS finds neither an optimum nor that there is none.
+    Bounds may be infinite, and upper ones are by default. None if nothing keeps all rows;
+    SolverError if HiGHS finds neither.
     """
     import highspy
 
@@ -113,17 +84,8 @@ def run_here(highs: highspy.Highs) -> highspy.HighsModelStatus:
     """Solve a linear program in the caller's thread, whatever else used HiGHS there.
 
     HiGHS keeps one scheduler per thread and refuses to run with another number of threads than the
-    first call asked for, which may have been the user's own.
-
-    Returns
-    -------
-    HighsModelStatus
-        How it ended: with an answer, or at a limit of its own.
-
-    Raises
-    ------
-    SolverError
-        If it ended with neither.
+    first call asked for, which may have been the user's own. Returns an answer, or a limit of its
+    own; SolverError for all else.
     """
     import highspy
 

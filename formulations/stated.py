@@ -105,7 +105,7 @@ def _compact(task: Task[Any], *, named: bool) -> Stated:
         for (unit, slot), var in program.model.x.items()
         for v in program.graph.members[unit]
     }
-    return _stated(program, "throughput.compact", places)
+    return _stated(program, "throughput.compact", _by_node(nodes, places))
 
 
 def _slot_names(task: Task[Any], program: Compact) -> list[str]:
@@ -138,7 +138,7 @@ def set_partitioning(task: Task[Any], limit: float = math.inf) -> Stated:
             for v in graph.members[unit]:
                 holding.setdefault((nodes[v], text), []).append(program.model.x[s])
     places = {key: pyo.quicksum(variables) for key, variables in holding.items()}
-    return _stated(program, "throughput.set_partitioning", places)
+    return _stated(program, "throughput.set_partitioning", _by_node(nodes, places))
 
 
 def sets_of(task: Task[Any]) -> tuple[Hypergraph, list[Column]]:
@@ -166,7 +166,7 @@ def _actions(task: Task[Any]) -> Stated:
         for v in program.data.line.graph.members[unit]:
             key = nodes[v], f"stage {stage}"
             places[key] = places.get(key, 0) + var
-    return _stated(program, "job.iteration_milp", places)
+    return _stated(program, "job.iteration_milp", _by_node(nodes, places))
 
 
 def _calls(task: Task[Any], *, potentials: bool) -> Stated:
@@ -224,7 +224,8 @@ def _joint(task: Task[Any]) -> Stated:
     expected = float(data.units.seconds.sum()) / problem.stages * problem.microbatches
     unit = _unit(expected / data.unit_s)
     program = joint_milp(data, problem, 1 / (unit * data.unit_s))
-    places = {(f"device {d}", f"stage {s}"): var for (d, s), var in program.model.x.items()}
+    number = problem.topology.usable.tolist()
+    places = {(f"device {number[d]}", f"stage {s}"): x for (d, s), x in program.model.x.items()}
     return _stated(program, "mapping.joint", places)
 
 
@@ -264,6 +265,12 @@ def node_names(workload: Workload) -> list[str]:
     several = {name for name, count in Counter(workload.names).items() if count > 1}
     pairs = zip(workload.names, workload.ids, strict=True)
     return [f"{name} ({node})" if name in several else name for name, node in pairs]
+
+
+def _by_node(nodes: list[str], places: Mapping[tuple[str, str], Any]) -> dict[tuple[str, str], Any]:
+    """Return places in the order of the nodes, not of the program's units."""
+    rank = {name: v for v, name in enumerate(nodes)}
+    return dict(sorted(places.items(), key=lambda item: rank[item[0][0]]))
 
 
 def _even_share(task: Task[Any]) -> float:

@@ -30,26 +30,16 @@ P_co = TypeVar("P_co", bound=Problem, covariant=True)
 
 @dataclass(frozen=True, eq=False)
 class Task(Generic[P_co]):
-    """What to solve.
+    """What to solve."""
 
-    Parameters
-    ----------
-    workload, cluster, problem
-        As given by the user.
-    start
-        A plan to start from, already found to fit; None without.
-    options
-        What only some solvers read: ``solver`` names the MILP solver.
-    joined
-        Shape (n,): nodes of one number share a device besides those of a colour, −1 for none; of
-        throughput alone.
-    """
-
-    workload: Workload
+    workload: Workload  # workload, cluster, problem: as given by the user
     cluster: Cluster
     problem: P_co
-    start: Plan | None = None
+    start: Plan | None = None  # a plan to start from, already found to fit; None without
+    # what only some solvers read: ``solver`` names the MILP solver
     options: Mapping[str, str] = field(default_factory=dict)
+    # (n,): nodes of one number share a device besides those of a colour, −1 for none; of throughput
+    # alone
     joined: Ints | None = None
 
     @property
@@ -83,13 +73,7 @@ def pose(
     start: Plan | None = None,
     options: Mapping[str, str] | None = None,
 ) -> Task[P]:
-    """Return the task.
-
-    Raises
-    ------
-    InputError
-        If the workload does not say what the problem counts.
-    """
+    """Return the task; InputError if the workload does not say what the problem counts."""
     if isinstance(problem, DeviceMapping):
         check_weights(workload, problem)
     if isinstance(problem, PipelineJob):

@@ -214,21 +214,11 @@ def read_onnx(
     tied: Tied | str = Tied.COPIES,
     name: str = "",
 ) -> Workload:
-    """Return the inference workload in an ONNX file.
+    """Return the inference workload in an ONNX file, with times for the accelerator `estimate`.
 
-    Parameters
-    ----------
-    estimate
-        Accelerator that the times are for; see `roofline.MACHINES`.
-    batch
-        Size of the first dimension of every input, where the file leaves it open; default: 1.
-    depth, tied
-        As in `pytorch.profile.profile`.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, or a shape cannot be inferred.
+    `batch` is the size of the first dimension of every input, where the file leaves it open;
+    `depth` and `tied` are as in `pytorch.profile.profile`. InputError if the file cannot be read,
+    or a shape cannot be inferred.
     """
     tied = Tied.of("tied", tied)
     target = machine(estimate)
@@ -317,19 +307,8 @@ def _attention(node: Any, shapes: Shapes) -> float:
 def load_with_shapes(path: str | Path, batch: int) -> Any:
     """Return the model with its open dimensions set and its shapes inferred.
 
-    Parameters
-    ----------
-    batch
-        Size of the first dimension of every input, where the file leaves it open.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, leaves another dimension open, or has control flow.
-
-    Notes
-    -----
-    Weights in files beside it are not read.
+    Weights in files beside it are not read. InputError if the file cannot be read, leaves another
+    dimension than the batch open, or has control flow.
     """
     import onnx
     from google.protobuf.message import DecodeError

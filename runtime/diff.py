@@ -18,41 +18,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DeviceMatch:
-    """A device of the first plan and the one of the second that does most of the same.
+    """A device of the first plan and the one of the second that does most of the same."""
 
-    Parameters
-    ----------
-    first, second
-        Their names, empty where a plan has no counterpart.
-    nodes
-        Number of nodes in the first and in the second plan.
-    common
-        Number of nodes in both.
-    """
-
-    first: str
+    first: str  # first, second: their names, empty where a plan has no counterpart
     second: str
-    nodes: tuple[int, int]
-    common: int
+    nodes: tuple[int, int]  # number of nodes in the first and in the second plan
+    common: int  # number of nodes in both
 
 
 @dataclass(frozen=True)
 class PlanDiff:
-    """Two plans side by side.
+    """Two plans side by side."""
 
-    Parameters
-    ----------
-    first, second
-        The plans.
-    pairs
-        Devices matched so that as many nodes as possible stay; devices of one kind are alike.
-    moved
-        Nodes that do not stay: id, device in the first plan, device in the second.
-    """
-
-    first: Outline
+    first: Outline  # first, second: the plans
     second: Outline
+    # devices matched so that as many nodes as possible stay; devices of one kind are alike
     pairs: tuple[DeviceMatch, ...]
+    # nodes that do not stay: id, device in the first plan, device in the second
     moved: tuple[tuple[NodeId, str, str], ...]
 
     def to_pandas(self) -> pd.DataFrame:
@@ -64,17 +46,7 @@ class PlanDiff:
 
 
 def diff(first: Outline, second: Outline) -> PlanDiff:
-    """Compare two plans of one workload.
-
-    Raises
-    ------
-    InputError
-        If they were made for different workloads.
-
-    Notes
-    -----
-    O(nodes + devices³).
-    """
+    """Compare two plans of one workload; InputError for two workloads. O(nodes + devices³)."""
     if first.workload[1] != second.workload[1]:
         same = first.workload[0] == second.workload[0]
         raise InputError(

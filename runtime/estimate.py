@@ -45,21 +45,11 @@ STEPPED = 1024
 
 @dataclass(frozen=True)
 class IterationTime:
-    """Seconds of an iteration, by term of the pipeline rank that has the most to do.
+    """Seconds of an iteration, by term of the pipeline rank that has the most to do."""
 
-    Parameters
-    ----------
-    seconds
-        All of it.
-    terms
-        By `ITERATION_TERMS`; they sum to `seconds`.
-    stages
-        Of one microbatch, by model stage.
-    """
-
-    seconds: float
-    terms: dict[str, float]
-    stages: tuple[StageTime, ...]
+    seconds: float  # all of it
+    terms: dict[str, float]  # by `ITERATION_TERMS`; they sum to `seconds`
+    stages: tuple[StageTime, ...]  # of one microbatch, by model stage
 
 
 def iteration_time(
@@ -128,26 +118,16 @@ def _whole(
 
 @dataclass(frozen=True)
 class ScheduleSteps:
-    """A schedule in steps of actions that wait for earlier steps only.
+    """A schedule in steps of actions that wait for earlier steps only."""
 
-    Parameters
-    ----------
-    start
-        First action of each step, and the number of actions.
-    task
-        Of each action: 3 · stage + 0 forward, 1 backward (whole or by inputs), 2 by weights.
-    before, needs
-        The action before it on its device, and the one whose result it needs; the number of
-        actions where there is none.
-    remote
-        Whether a message brings what it needs.
-    """
-
-    start: Ints
+    start: Ints  # first action of each step, and the number of actions
+    # of each action: 3 · stage + 0 forward, 1 backward (whole or by inputs), 2 by weights
     task: Ints
+    # before, needs: the action before it on its device, and the one whose result it needs; the
+    # number of actions where there is none
     before: Ints
     needs: Ints
-    remote: Floats
+    remote: Floats  # whether a message brings what it needs
 
 
 @lru_cache(maxsize=512)
@@ -183,14 +163,12 @@ def schedule_steps(schedule: str, pipeline: int, chunks: int, microbatches: int)
 
 
 def _step_of(first: Ints, needs: Ints) -> Ints:
-    """Return the step of each action if all take one: after its device's last, and what it needs.
+    """Return the step of each action if all take one.
 
-    Parameters
-    ----------
-    first
-        First action of each device, and the number of actions.
-    needs
-        The action that each waits for, or the number of actions.
+    After its device's last, and what it needs.
+
+    `first` is the first action of each device, and the number of actions; `needs` the action that
+    each waits for, or that number.
     """
     count = len(needs)
     step = np.zeros(count, dtype=np.int64)
@@ -222,15 +200,10 @@ def longest_path(
 ) -> Floats:
     """Return the seconds of a schedule for each of L layouts.
 
-    Parameters
-    ----------
-    forward, backward, weights
-        Shape (stages, L): passes of one microbatch; `backward` includes `weights`.
-    sent
-        Shape (L,): a message between pipeline ranks.
-    apart
-        Whether a rank goes on when it is through, and not when all are: what counts is then the
-        longest time from a rank's first pass to its last, after which it can all begin again.
+    Passes of one microbatch have shape (stages, L); `backward` includes `weights`. `sent` is a
+    message between pipeline ranks. With `apart`, a rank goes on when it is through, and not when
+    all are: what counts is then the longest time from a rank's first pass to its last, after which
+    it can all begin again.
     """
     if pipeline == 1:
         return np.asarray(microbatches * (forward + backward).sum(axis=0))

@@ -28,11 +28,8 @@ METHODS: dict[str, dict[str, Method[Any]]] = {
 def method_of(problem: str, name: str) -> Method[Any]:
     """Return a method of a problem.
 
-    Raises
-    ------
-    InputError
-        If there is none of this name, or it takes nothing behind a colon; the message names those
-        there are.
+    InputError, which names those there are, if there is none of this name, or it takes nothing
+    behind a colon.
     """
     return METHODS[problem][split_argument(problem, name)[0]]
 
@@ -41,12 +38,8 @@ def split_argument(problem: str, method: str) -> tuple[str, dict[str, str]]:
     """Return the name of a method, and the options behind its colon by name.
 
     ``NAME:VALUE`` gives the first option that the method reads, ``NAME:OPTION=VALUE`` another one,
-    and further ones follow further colons.
-
-    Raises
-    ------
-    InputError
-        As `method_of`, and if the method reads no options.
+    and further ones follow further colons. InputError as `method_of`, and if the method reads no
+    options.
 
     Examples
     --------
@@ -79,11 +72,8 @@ def split_argument(problem: str, method: str) -> tuple[str, dict[str, str]]:
 def supported_method(task: Task[Problem], method: str) -> Method[Any]:
     """Return the method of this name, checked to support the task and the values of its options.
 
-    Raises
-    ------
-    InputError
-        If there is none for this problem, it does not support the task, or an option has a value
-        that it cannot have; the message names those there are.
+    InputError, which names what there is, if none has the name, it does not support the task, or an
+    option cannot have its value.
     """
     found = method_of(task.problem.name, method)
     found.check(method, task)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 from textwrap import dedent
@@ -167,6 +168,15 @@ def test_no_two_classes_have_one_name() -> None:
     assert not {name for name in names if names.count(name) > 1}
 
 
+def test_every_deliberate_fault_is_in_a_line_that_is_there() -> None:
+    listed = tomllib.loads((ROOT / "tests" / "mutants" / "mutants.toml").read_text())["mutant"]
+    assert len(listed) >= 60
+    for row in listed:
+        assert (ROOT / row["file"]).read_text().count(row["old"].lstrip("\n")) == 1, row
+        for test in row["tests"].split():
+            assert (ROOT / "tests" / test.partition("::")[0]).exists(), row
+
+
 def test_kernels_alone_have_no_annotations() -> None:
     """All have docstrings, and files named for them; mypy accepts all without annotations."""
     wrong = []
@@ -252,3 +262,18 @@ def test_the_wheel_holds_every_module_and_each_can_be_imported(wheel: Path, tmp_
     subprocess.run(
         [sys.executable, "-c", code], check=True, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}
     )
+
+
+def test_the_wheel_holds_the_records_and_checks_them(
+    wheel: Path, tmp_path: Path, benchmarks: Path
+) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    command = [sys.executable, "-m", "stagecut", "records", "check"]
+    environment = {"PYTHONPATH": str(tmp_path), "STAGECUT_BENCHMARKS": str(benchmarks)}
+    done = subprocess.run(
+        [*command, "--below", "placement/latency/Layer"],
+        cwd=tmp_path, capture_output=True, text=True, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "records verified" in done.stdout

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...instances import Plan, Workload, is_stream, price
 from ...runtime import Report, evaluate
-from ...runtime.verify.loads import loads_of
+from ...runtime.verify.report import loads_of
 from .answers import Crossing
 from .places import places_of
 

@@ -19,7 +19,7 @@ from ...instances import (
 )
 from ...instances.formats.files import load
 from ...runtime import evaluate
-from ...runtime.verify.loads import loads_of
+from ...runtime.verify.report import loads_of
 from ...solvers import Limits
 from ..solve import solve
 from .crossings import crossings

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...instances import Plan
 from ...instances.common.escape import markup, plain
-from ...runtime.verify.loads import Load
+from ...runtime.verify.report import Load
 from .answers import Crossing, MoveGains, Remedy
 from .words import crossings_text, moves_text, remedies_text
 

@@ -21,7 +21,7 @@ from ...instances import (
 from ...instances.common.quantities import show_bytes, show_percent, show_time
 from ...runtime import Report
 from ...runtime.simulate.simulator import simulate
-from ...runtime.verify.loads import Load
+from ...runtime.verify.report import Load
 from ..gain import units_of
 
 #: From this share on a memory is called full, and a part called large.

@@ -16,7 +16,7 @@ Complete = Callable[[str], list[str]]
 METHODS = {
     "throughput": (
         "auto", "dp", "linear-dp", "multilevel", "pipedream", "milp", "column-generation",
-        "greedy", "local-search", "random", "learned", "single", "metis",
+        "greedy", "local-search", "random", "learned", "single", "expert", "metis", "scotch",
     ),
     "pipeline": (
         "auto", "dp", "milp", "piper", "equal-stages", "data-parallel", "pipedream", "learned",

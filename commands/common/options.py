@@ -78,6 +78,15 @@ For = Annotated[
     ),
 ]
 
+# The training job
+GlobalBatch = Annotated[
+    int | None,
+    typer.Option(help="Of a training job: sequences per iteration; WORKLOAD is a model."),
+]
+SequenceTokens = Annotated[
+    int | None, typer.Option(help="Of a training job: tokens per sequence; default: 4096.")
+]
+
 # The devices
 ClusterFile = Annotated[
     str | None,

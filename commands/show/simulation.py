@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from ...runtime.simulate.result import Simulation
 
 
-def as_dict(workload: Workload, run: Simulation) -> dict[str, Any]:
+def as_dict(name: str, run: Simulation) -> dict[str, Any]:
     """Return the object for `--json`."""
     table = run.to_pandas().reset_index()
     devices = [{str(k): v for k, v in row.items()} for row in table.to_dict("records")]
     return {
-        "workload": workload.name,
+        "workload": name,
         "schedule": run.schedule.name,
         "microbatches": run.schedule.microbatches,
         "stages": run.stages.count,
@@ -37,7 +37,7 @@ def as_dict(workload: Workload, run: Simulation) -> dict[str, Any]:
         "time_per_sample": run.time_per_sample,
         "bubble": run.bubble,
         "peak_memory": run.peak_memory,
-        "time_unit": workload.time_unit,
+        "time_unit": run.stages.time_unit,
         "devices": devices,
         "busiest_link": run.busiest_link and run.busiest_link[0],
         "links": run.link_load.reset_index().to_dict("records"),
@@ -45,12 +45,12 @@ def as_dict(workload: Workload, run: Simulation) -> dict[str, Any]:
     }
 
 
-def print_simulation(workload: Workload, run: Simulation) -> None:
+def print_simulation(name: str, run: Simulation) -> None:
     """Print the table of devices, then makespan, steady state, bubble and busiest link."""
-    unit, microbatches, count = workload.time_unit, run.schedule.microbatches, run.stages.count
+    unit, microbatches, count = run.stages.time_unit, run.schedule.microbatches, run.stages.count
     batch = f"{microbatches} {'microbatch' if microbatches == 1 else 'microbatches'}"
     stages = f"{count} {'stage' if count == 1 else 'stages'}"
-    table = Table(title=f"{workload.name}: {run.schedule.name}, {stages}, {batch}")
+    table = Table(title=f"{name}: {run.schedule.name}, {stages}, {batch}")
     table.add_column("device", no_wrap=True)
     compute = "compute" if unit == "unspecified" else f"compute ({unit})"
     for title in (compute, "transfer", "idle", "bubble", "in flight", "peak memory"):

@@ -127,21 +127,11 @@ def _by_call(slot, calls):
 
 @kernel
 def execute(flat, slot, calls):
-    """Run the calls as soon as they can.
+    """Run the calls as soon as they can; return the last finish, and times of calls and nodes.
 
-    Parameters
-    ----------
-    slot
-        Shape (n,): call of each node, −1 on CPUs.
-    calls
-        Their `CallSlots`.
-
-    Returns
-    -------
-    float
-        The last finish; `inf` if calls wait for each other in a circle, or a time is infinite.
-    arrays of shape (R,), (R,), (n,)
-        Start and finish of each call, finish of each node; of no meaning after `inf`.
+    `slot` is the call of each node, −1 on CPUs. Start and finish are of each call, then the finish
+    of each node. The last finish is `inf`, and the rest of no meaning, if calls wait for each other
+    in a circle, or a time is infinite.
     """
     n, count = len(slot), len(calls.kind)
     load = call_loads(flat, slot, calls.kind, calls.device)

@@ -31,50 +31,23 @@ BLOCK = 4096
 
 @dataclass(frozen=True, eq=False)
 class LatencyGraph:
-    """Units of a task, in topological order; U units, n nodes, K kinds of accelerators.
+    """Units of a task, in topological order; U units, n nodes, K kinds of accelerators."""
 
-    Parameters
-    ----------
-    unit_of
-        Shape (n,).
-    members
-        Nodes of each unit, in topological order.
-    group
-        Shape (U,): colour of a unit that is only a part of it, else −1.
-    successors, predecessors
-        Units, increasing.
-    kinds
-        Numbers of the kinds of accelerators of which there are some.
-    count, capacity_bytes
-        Shape (K,): how many, and the memory of each.
-    compute
-        Shape (K, n): p; `inf` where unsupported.
-    transfer
-        Shape (K, n): c.
-    memory_bytes
-        Shape (n,).
-    cpu
-        Shape (n,): q, on the fastest pool; `inf` where there is none.
-    pool
-        Shape (n,): device by which a node on the CPUs is named; −1 without.
-    one_pool
-        Whether `cpu` can be had: every colour finds its least times on one pool. Otherwise they
-        are lower bounds.
-    """
-
-    unit_of: Ints
-    members: tuple[tuple[int, ...], ...]
-    group: Ints
-    successors: tuple[tuple[int, ...], ...]
+    unit_of: Ints  # (n,)
+    members: tuple[tuple[int, ...], ...]  # nodes of each unit, in topological order
+    group: Ints  # (U,): colour of a unit that is only a part of it, else −1
+    successors: tuple[tuple[int, ...], ...]  # successors, predecessors: units, increasing
     predecessors: tuple[tuple[int, ...], ...]
-    kinds: tuple[int, ...]
-    count: Ints
+    kinds: tuple[int, ...]  # numbers of the kinds of accelerators of which there are some
+    count: Ints  # count, capacity_bytes: (K,): how many, and the memory of each
     capacity_bytes: Floats
-    compute: Floats
-    transfer: Floats
-    memory_bytes: Floats
-    cpu: Floats
-    pool: Ints
+    compute: Floats  # (K, n): p; `inf` where unsupported
+    transfer: Floats  # (K, n): c
+    memory_bytes: Floats  # (n,)
+    cpu: Floats  # (n,): q, on the fastest pool; `inf` where there is none
+    pool: Ints  # (n,): device by which a node on the CPUs is named; −1 without
+    # whether `cpu` can be had: every colour finds its least times on one pool. Otherwise they are
+    # lower bounds.
     one_pool: bool
 
     @property
@@ -108,12 +81,9 @@ class LatencyGraph:
 
 
 def latency_graph(task: Task[Latency], *, whole_colours: bool) -> LatencyGraph:
-    """Return the units of a task.
+    """Return the units of a task, colours contracted where that loses nothing if asked for.
 
-    Parameters
-    ----------
-    whole_colours
-        Contract colours where that loses nothing: right for one call per accelerator.
+    That is right for one call per accelerator.
     """
     import networkx as nx
 

@@ -103,21 +103,13 @@ from .graph import LatencyGraph, latency_graph
 
 @dataclass(frozen=True, eq=False)
 class CallLinks:
-    """Times of transfers between calls, over links and through host memory; S calls, n nodes.
+    """Times of transfers between calls, over links and through host memory; S calls, n nodes."""
 
-    Parameters
-    ----------
-    linked
-        For each call, those on devices that its device has a link with.
-    by_link
-        For each ordered pair of linked calls, shape (n,): l_{u,s,r}.
-    by_host
-        Shape (S, n): c_{u,s}.
-    """
-
+    # for each call, those on devices that its device has a link with
     linked: tuple[tuple[int, ...], ...]
+    # for each ordered pair of linked calls, shape (n,): l_{u,s,r}
     by_link: dict[tuple[int, int], Floats]
-    by_host: Floats
+    by_host: Floats  # (S, n): c_{u,s}
 
     def paid(self, m: pyo.ConcreteModel, s: int) -> pyo.Expression:
         """Return what call s pays for its transfers."""
@@ -137,32 +129,16 @@ CPUS = -1
 
 @dataclass(frozen=True, eq=False)
 class LatencyData:
-    """The sets and times of the program; n nodes, S calls, times in units of `scale`.
+    """The sets and times of the program; n nodes, S calls, times in units of `scale`."""
 
-    Parameters
-    ----------
-    task, graph
-        The task, and its costs.
-    calls
-        (device, number) of each call s.
-    unit
-        Shape (n,): which x stands for each node.
-    scale
-        Time units of the workload per time unit of the program.
-    horizon, floor
-        H, and what no plan ends before, in the program's time unit.
-    named
-        Whether accelerators cannot be exchanged for others of their kind.
-    """
-
-    task: Task[Latency]
+    task: Task[Latency]  # task, graph: the task, and its costs
     graph: LatencyGraph
-    calls: tuple[tuple[int, int], ...]
-    unit: tuple[int, ...]
-    scale: float
-    horizon: float
+    calls: tuple[tuple[int, int], ...]  # (device, number) of each call s
+    unit: tuple[int, ...]  # (n,): which x stands for each node
+    scale: float  # time units of the workload per time unit of the program
+    horizon: float  # horizon, floor: H, and what no plan ends before, in the program's time unit
     floor: float
-    named: bool
+    named: bool  # whether accelerators cannot be exchanged for others of their kind
 
     @property
     def linked(self) -> bool:
@@ -210,17 +186,10 @@ class LatencyData:
 
 @dataclass(frozen=True, eq=False)
 class LatencyModel:
-    """The Pyomo program, with its data for reading solutions and writing starts.
+    """The Pyomo program, with its data for reading solutions and writing starts."""
 
-    Parameters
-    ----------
-    data
-        What it is stated over.
-    model
-        The Pyomo model; its objective times `scale` is in the workload's time unit.
-    """
-
-    data: LatencyData
+    data: LatencyData  # what it is stated over
+    # the Pyomo model; its objective times `scale` is in the workload's time unit
     model: pyo.ConcreteModel
 
     @property
@@ -276,22 +245,11 @@ def latency_model(
     named: bool = False,
     reference: float | None = None,
 ) -> LatencyModel:
-    """State the program.
+    """State the program between a floor and a horizon H of the latency.
 
-    n nodes, m edges, S calls: S·3n columns and S·(3m + n) rows, with potentials 2·S·m of each more.
-
-    Parameters
-    ----------
-    horizon
-        H: no plan that ends later matters.
-    floor
-        No plan ends earlier.
-    potentials
-        Whether to state the strong form.
-    named
-        Whether rows may be added that name accelerators: (12) is left out.
-    reference
-        A likely latency: times are scaled to make it 1000. Default: `horizon`.
+    n nodes, m edges, S calls: S·3n columns and S·(3m + n) rows, with `potentials`, the strong form,
+    2·S·m of each more. `named` leaves out (12), so that rows may be added that name accelerators.
+    Times are scaled to make `reference`, a likely latency, 1000.
     """
     data = latency_data(task, horizon, floor, named=named, reference=reference)
     m = pyo.ConcreteModel(task.workload.name)

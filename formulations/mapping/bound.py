@@ -109,10 +109,7 @@ def _least(pair_costs: Floats, replicas: int, *, ring: bool) -> float:
 def least_sufficient_cost(pair_costs: Floats, enough: Callable[[Bools], bool]) -> float:
     """Return the least pair cost at which the admitted pairs are enough, by bisection.
 
-    Parameters
-    ----------
-    enough
-        Of the admitted pairs, shape (D, D); if it says False, it is so for fewer pairs, too.
+    If pairs, shape (D, D), are not `enough`, fewer must not be either.
     """
     apart = ~np.eye(len(pair_costs), dtype=np.bool_)
     least = float(pair_costs.min(where=apart, initial=np.inf))
@@ -196,14 +193,8 @@ def threshold_bound(
 ) -> float:
     """Return the largest threshold in seconds that a test refutes, by bisection: a lower bound.
 
-    Parameters
-    ----------
-    upper
-        Longest stage time of a known mapping.
-    lower
-        Lower bound that is known already.
-    width
-        Relative width at which the bisection ends.
+    `upper` is the longest stage time of a known mapping, `lower` a known bound, `width` the
+    relative width at which the bisection ends.
     """
 
     def refuted(threshold: float) -> bool:

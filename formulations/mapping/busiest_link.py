@@ -57,32 +57,20 @@ from .costs import MappingCosts
 
 @dataclass(frozen=True, eq=False)
 class LinkTraffic:
-    """Bytes per batch of each message, and the links on every route.
+    """Bytes per batch of each message, and the links on every route."""
 
-    Parameters
-    ----------
-    forward, backward
-        Shape (S,): what each message of boundary s carries down and up; 0 for the last stage.
-    ring
-        Shape (S,): what each link of the ring of stage s carries.
-    previous
-        Shape (D, N): as in `Routes`.
-    via
-        Shape (D, N): number of the link between a node and its predecessor on the route from d.
-    ends
-        Shape (E, 2): the nodes of each link, lower one first. Directed link 2k leads from the
-        first to the second, 2k + 1 back.
-    bytes_per_s
-        Shape (E,): bandwidth of each link, in each direction.
-    """
-
+    # forward, backward: (S,): what each message of boundary s carries down and up; 0 for the last
+    # stage
     forward: Floats
     backward: Floats
-    ring: Floats
-    previous: NDArray[np.int32]
+    ring: Floats  # (S,): what each link of the ring of stage s carries
+    previous: NDArray[np.int32]  # (D, N): as in `Routes`
+    # (D, N): number of the link between a node and its predecessor on the route from d
     via: NDArray[np.int32]
+    # (E, 2): the nodes of each link, lower one first. Directed link 2k leads from the first to the
+    # second, 2k + 1 back.
     ends: Ints
-    bytes_per_s: Floats
+    bytes_per_s: Floats  # (E,): bandwidth of each link, in each direction
 
 
 def link_traffic(costs: StageCosts, problem: DeviceMapping) -> LinkTraffic:

@@ -28,45 +28,25 @@ MAX_LEVELS = 8
 
 @dataclass(frozen=True, eq=False)
 class MappingCosts:
-    """Costs of mapping S stages × R replicas onto D devices, in seconds per batch.
+    """Costs of mapping S stages × R replicas onto D devices, in seconds per batch."""
 
-    Parameters
-    ----------
-    stages, replicas
-        S and R.
-    devices
-        Shape (D,): number of each usable device in the topology.
-    latency, inverse
-        Shape (D, D): latency of each route, and 1 / bandwidth; 0 on the diagonal.
-    island
-        Shape (D,): fast island of each device.
-    shape, wraps
-        Sides of the grid, if the topology is one and no device is excluded.
-    base
-        Shape (S,): compute, m·t.
-    boundary
-        Shape (S, 2): α and β; 0 where nothing is sent or counted.
-    ring
-        Shape (S, 2): γ and δ; 0 where nothing is reduced or counted.
-    non_ring_lower_bound
-        Shape (S,): lower bound of every all-reduce other than a ring, in seconds; `inf` if only
-        rings are allowed.
-    lower_bound
-        Lower bound of the objective: with overlap the longest compute, else 0.
-    """
-
-    stages: int
+    stages: int  # stages, replicas: S and R
     replicas: int
-    devices: Ints
+    devices: Ints  # (D,): number of each usable device in the topology
+    # latency, inverse: (D, D): latency of each route, and 1 / bandwidth; 0 on the diagonal
     latency: Floats
     inverse: Floats
-    island: Ints
+    island: Ints  # (D,): fast island of each device
+    # shape, wraps: sides of the grid, if the topology is one and no device is excluded
     shape: tuple[int, ...]
     wraps: bool
-    base: Floats
-    boundary: Floats
-    ring: Floats
+    base: Floats  # (S,): compute, m·t
+    boundary: Floats  # (S, 2): α and β; 0 where nothing is sent or counted
+    ring: Floats  # (S, 2): γ and δ; 0 where nothing is reduced or counted
+    # (S,): lower bound of every all-reduce other than a ring, in seconds; `inf` if only rings are
+    # allowed
     non_ring_lower_bound: Floats
+    # lower bound of the objective: with overlap the longest compute, else 0
     lower_bound: float = 0.0
 
     @property

@@ -59,27 +59,14 @@ from .partition import Units, partition_units
 
 @dataclass(frozen=True, eq=False)
 class JointData:
-    """Units of a workload and the tensors between them; U units.
+    """Units of a workload and the tensors between them; U units."""
 
-    Parameters
-    ----------
-    unit_of
-        Shape (n,): unit of each node.
-    units
-        Compute and order.
-    tensors
-        Maker, users and bytes of each tensor that another unit needs.
-    parameters
-        Shape (U,): bytes.
-    unit_s
-        Seconds of the workload's time unit.
-    """
-
-    unit_of: Ints
-    units: Units
+    unit_of: Ints  # (n,): unit of each node
+    units: Units  # compute and order
+    # maker, users and bytes of each tensor that another unit needs
     tensors: tuple[tuple[int, tuple[int, ...], float], ...]
-    parameters: Floats
-    unit_s: float
+    parameters: Floats  # (U,): bytes
+    unit_s: float  # seconds of the workload's time unit
 
 
 def joint_data(workload: Workload) -> JointData:
@@ -101,22 +88,12 @@ def joint_data(workload: Workload) -> JointData:
 
 @dataclass(frozen=True, eq=False)
 class JointModel:
-    """Program of partition and mapping, with its reader.
+    """Program of partition and mapping, with its reader."""
 
-    Parameters
-    ----------
-    data, problem
-        What it is stated over.
-    places
-        The devices of each stage; its `model` is the Pyomo model.
-    per_s
-        Units of the program's times per second.
-    """
-
-    data: JointData
+    data: JointData  # data, problem: what it is stated over
     problem: DeviceMapping
-    places: Places
-    per_s: float
+    places: Places  # the devices of each stage; its `model` is the Pyomo model
+    per_s: float  # units of the program's times per second
 
     @property
     def model(self) -> pyo.ConcreteModel:

@@ -16,7 +16,6 @@ from ...instances.common.kernel import kernel
 #: Steps of the search for a ring of exactly R devices, before it is taken to exist.
 CYCLE_STEPS = 300_000
 
-
 #: Steps of the search for a ring that is spread over blocks, times the number of devices.
 SPREAD_STEPS = 8_000_000
 

@@ -43,27 +43,16 @@ from .ring_program import RingProgram, StageRing
 
 @dataclass(frozen=True, eq=False)
 class MessageProgram:
-    """Program of messages, with its columns by stage and device.
+    """Program of messages, with its columns by stage and device."""
 
-    Parameters
-    ----------
-    linear
-        Without costs.
-    gate
-        Shape (S, D): columns x; -1 where there is none.
-    fill
-        Shape (S, B): columns f; -1 where there is none.
-    pairs, sent
-        By boundary, the ends of the admitted pairs between cells, and their columns y.
-    block, fits
-        Shapes (D,) and (S, D): block of each device, and devices that may serve each stage.
-    """
-
-    linear: Linear
-    gate: Ints
-    fill: Ints
+    linear: Linear  # without costs
+    gate: Ints  # (S, D): columns x; -1 where there is none
+    fill: Ints  # (S, B): columns f; -1 where there is none
+    # pairs, sent: by boundary, the ends of the admitted pairs between cells, and their columns y
     pairs: dict[int, tuple[Ints, Ints]]
     sent: dict[int, Ints]
+    # block, fits: shapes (D,) and (S, D): block of each device, and devices that may serve each
+    # stage
     block: Ints
     fits: Bools
 
@@ -97,22 +86,11 @@ def message_program(
     counts: Ints | None = None,
     rings: RingProgram | None = None,
 ) -> MessageProgram:
-    """Return the program.
+    """Return the program of messages between pairs that are admitted at each boundary, (D, D).
 
-    Parameters
-    ----------
-    admitted
-        By boundary, shape (D, D): which pairs may be used.
-    fits
-        Shape (S, D): devices that may serve each stage.
-    block
-        Shape (D,): numbers 0, 1, …
-    replicas
-        R; None: as many as column 0 says, the same in all stages of the program.
-    counts
-        Shape (S, B): how many devices of each block serve each stage, at most.
-    rings
-        Rings of stages in the program, to whose rows these are added.
+    `fits`, (S, D), says which devices may serve each stage, `counts`, (S, B), how many of each
+    block may at most; blocks are numbered 0, 1, …. Without `replicas`, column 0 says R, the same in
+    all stages of the program. Rows are added to those of `rings` if given.
     """
     shape = _shape(admitted, fits, block, [] if rings is None else rings.rings)
     build = LinearBuilder() if rings is None else rings.rows
@@ -155,27 +133,13 @@ def message_program(
 
 @dataclass(frozen=True, eq=False)
 class _Shape:
-    """Stages of a program, and the pairs between cells and gates that have variables.
+    """Stages of a program, and the pairs between cells and gates that have variables."""
 
-    Parameters
-    ----------
-    used
-        Stages in the program.
-    pairs
-        By boundary, the ends of the admitted pairs between cells.
-    is_cell
-        By boundary, shape (B,): blocks that are cells of it.
-    is_split
-        Shape (S, B): blocks all of whose devices are gates of the stage.
-    is_gate
-        Shape (S, D).
-    """
-
-    used: list[int]
-    pairs: dict[int, tuple[Ints, Ints]]
-    is_cell: dict[int, Bools]
-    is_split: Bools
-    is_gate: Bools
+    used: list[int]  # stages in the program
+    pairs: dict[int, tuple[Ints, Ints]]  # by boundary, the ends of the admitted pairs between cells
+    is_cell: dict[int, Bools]  # by boundary, shape (B,): blocks that are cells of it
+    is_split: Bools  # (S, B): blocks all of whose devices are gates of the stage
+    is_gate: Bools  # (S, D)
 
 
 def _shape(admitted: dict[int, Bools], fits: Bools, block: Ints, rings: list[StageRing]) -> _Shape:

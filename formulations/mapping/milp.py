@@ -63,22 +63,13 @@ from .costs import MappingCosts
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Variables of a model for devices, matchings and rings.
+    """Variables of a model for devices, matchings and rings."""
 
-    Parameters
-    ----------
-    model
-        The Pyomo model.
-    stages, replicas, size
-        S, R and D.
-    boundaries, rings
-        Stages that send to the next, and stages that reduce.
-    """
-
-    model: pyo.ConcreteModel
-    stages: int
+    model: pyo.ConcreteModel  # the Pyomo model
+    stages: int  # stages, replicas, size: S, R and D
     replicas: int
     size: int
+    # boundaries, rings: stages that send to the next, and stages that reduce
     boundaries: Sequence[int]
     rings: Sequence[int]
 
@@ -127,12 +118,8 @@ class Places:
 def mapping_milp(costs: MappingCosts, per_s: float, traffic: LinkTraffic | None = None) -> Places:
     """Return the program of a mapping, with its reader; for a handful of devices.
 
-    Parameters
-    ----------
-    per_s
-        Units of the program's times per second.
-    traffic
-        For the busiest link; without, for the longest stage.
+    It minimises the busiest link with traffic, else the longest stage, at `per_s` units of time per
+    second.
     """
     m = pyo.ConcreteModel("mapping")
     boundaries = [s for s in range(costs.stages - 1) if costs.boundary[s].any()]

@@ -26,25 +26,13 @@ from ..throughput.hypergraph import pipeline_units
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """Units of a workload and nets of tensors; U units, E nets with two pins or more.
+    """Units of a workload and nets of tensors; U units, E nets with two pins or more."""
 
-    Parameters
-    ----------
-    seconds
-        Shape (U,): compute.
-    edges
-        Shape (m, 2): the first unit's stage must not be after the second's; no cycles.
-    net_start, pins
-        Units of net e are pins[net_start[e] : net_start[e + 1]].
-    net_bytes
-        Shape (E,).
-    """
-
-    seconds: Floats
-    edges: Ints
-    net_start: Ints
+    seconds: Floats  # (U,): compute
+    edges: Ints  # (m, 2): the first unit's stage must not be after the second's; no cycles
+    net_start: Ints  # net_start, pins: units of net e are pins[net_start[e] : net_start[e + 1]]
     pins: Ints
-    net_bytes: Floats
+    net_bytes: Floats  # (E,)
 
     @property
     def size(self) -> int:
@@ -71,13 +59,7 @@ class Units:
 
 
 def partition_units(workload: Workload) -> tuple[Ints, Units]:
-    """Return the unit of each node, shape (n,), and the units.
-
-    Raises
-    ------
-    InputError
-        As `stage_costs`.
-    """
+    """Return the unit of each node, shape (n,), and the units. InputError as of `stage_costs`."""
     task = pose(workload, accelerators_and_cpus(1), Throughput("contiguous"))
     unit_of = pipeline_units(task)
     every = np.arange(workload.n)

@@ -76,33 +76,18 @@ class Cut:
 
 @dataclass(frozen=True, eq=False)
 class StageRing:
-    """Columns of one stage's ring.
+    """Columns of one stage's ring."""
 
-    Parameters
-    ----------
-    stage, replicas
-        Which stage, and R.
-    cell
-        Shape (D,): cell of each device; -1 if it has no place in the ring.
-    a, c
-        Shape (E,): the two devices of each admitted pair of different cells.
-    link
-        Shape (E,): columns w.
-    one, two
-        Shape (D,): columns; -1 for a device without such pairs, and `one` for a cell of one.
-    fill, paths, whole, used
-        Shape (cells,): columns; -1 for a cell of one device.
-    """
-
-    stage: int
+    stage: int  # stage, replicas: which stage, and R
     replicas: int
-    cell: Ints
-    a: Ints
+    cell: Ints  # (D,): cell of each device; -1 if it has no place in the ring
+    a: Ints  # a, c: (E,): the two devices of each admitted pair of different cells
     c: Ints
-    link: Ints
+    link: Ints  # (E,): columns w
+    # one, two: (D,): columns; -1 for a device without such pairs, and `one` for a cell of one
     one: Ints
     two: Ints
-    fill: Ints
+    fill: Ints  # fill, paths, whole, used: (cells,): columns; -1 for a cell of one device
     paths: Ints
     whole: Ints
     used: Ints
@@ -113,13 +98,7 @@ class StageRing:
 
 
 class RingProgram:
-    """Program of the rings of the stages added so far.
-
-    Parameters
-    ----------
-    block
-        Shape (D,): block of each device.
-    """
+    """Program of the rings of the stages added so far; `block` is that of each device."""
 
     def __init__(self, costs: MappingCosts, block: Ints) -> None:
         self.rows = LinearBuilder()
@@ -130,16 +109,10 @@ class RingProgram:
         self._held: list[list[int]] = [[] for _ in range(int(block.max()) + 1)]
 
     def add(self, stage: int, admitted: Bools, cell: Ints, capacity: Ints | None = None) -> None:
-        """Add the ring of a stage; R ≥ 3.
+        """Add the ring of a stage, of R ≥ 3, over admitted pairs, and cells by `cells_of`.
 
-        Parameters
-        ----------
-        admitted
-            Shape (D, D): symmetric, False on the diagonal.
-        cell
-            Shape (D,): as `cells_of` returns it.
-        capacity
-            Shape (B,): how many devices of each block may serve the stage; default: all.
+        `admitted` is symmetric, False on the diagonal. `capacity`, (B,), is how many devices of
+        each block may serve the stage.
         """
         rows, r, size = self.rows, self._replicas, len(cell)
         apart = np.triu(admitted & (cell[:, None] != cell[None, :]), 1)
@@ -262,12 +235,8 @@ class RingProgram:
 def cells_of(admitted: Bools, block: Ints, replicas: int) -> Ints | None:
     """Return the cell of each device, -1 for those without a place; None if no ring exists.
 
-    Parameters
-    ----------
-    admitted
-        Shape (D, D): symmetric, False on the diagonal.
-    block
-        Shape (D,): sets of devices that may be cells, if all their pairs are admitted.
+    `admitted`, (D, D), is symmetric, False on the diagonal; `block` divides devices into sets that
+    may be cells, if all their pairs are admitted.
     """
     alive = np.ones(len(block), np.bool_)
     if not ring_core(admitted, min(2, replicas - 1), replicas, alive):
@@ -375,13 +344,7 @@ def _cut(columns: list[int], factors: list[float], used: list[int], least: float
 def orders(
     rings: list[StageRing], x: Floats, members: dict[int, Ints] | None = None
 ) -> dict[int, Ints] | None:
-    """Return each stage's devices in ring order; None if fill finds no device of its own.
-
-    Parameters
-    ----------
-    members
-        The devices of each stage, if they are known.
-    """
+    """Return each stage's devices in ring order; None if fill finds no device of its own."""
     taken = np.zeros(len(rings[0].cell), np.bool_)
     for ring in rings:
         for d in np.flatnonzero(ring.two >= 0).tolist():

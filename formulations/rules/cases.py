@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
@@ -26,33 +26,29 @@ import numpy as np
 from ...instances import (
     CallPlacement,
     Cluster,
+    InfeasibleError,
+    InputError,
     PairLink,
     PipelinePlacement,
     Placement,
     Solution,
     Throughput,
+    is_stream,
 )
 from ...instances.common.arrays import Bools, Ints, frozen
 from ...instances.model.costs import times_column
 from ...instances.model.placement_rules import PlacementRules
+from ...instances.model.problem import names_stages
 from ..task import Task
-from .devices import Devices
+from .groups import Devices, devices_of, groups_of
 
 
 @dataclass(frozen=True, eq=False)
 class RuleCase:
-    """A task without rules, whose plans are plans of a task with rules.
+    """A task without rules, whose plans are plans of a task with rules."""
 
-    Parameters
-    ----------
-    task
-        The task without rules.
-    device
-        Shape (D',): the device of the task with rules that each of its devices is.
-    """
-
-    task: Task[Any]
-    device: Ints
+    task: Task[Any]  # the task without rules
+    device: Ints  # (D',): the device of the task with rules that each of its devices is
 
     def expand(self, solution: Solution) -> Solution:
         """Return the solution of the task with rules."""
@@ -91,8 +87,6 @@ def relaxed(task: Task[Any], devices: Devices) -> RuleCase:
 def cases(task: Task[Any], devices: Devices) -> Iterator[RuleCase]:
     """Yield the cases, as tasks without rules.
 
-    Notes
-    -----
     As many as there are ways to choose, up to names, devices for groups that together meet all
     pairs that are apart, times ways to choose the devices in use.
     """
@@ -216,13 +210,7 @@ def _links(cluster: Cluster, renamed: Cluster, order: Sequence[int]) -> tuple[Pa
 
 
 def colours_of(task: Task[Any], label: Ints) -> dict[str, Any]:
-    """Return a workload's fields ``colours`` and ``colour_labels`` if nodes of one label share one.
-
-    Parameters
-    ----------
-    label
-        Shape (n,): a number.
-    """
+    """Return a workload's fields ``colours`` and ``colour_labels``, nodes of a label alike."""
     _, colour, count = np.unique(label, return_inverse=True, return_counts=True)
     used, number = np.unique(np.where(count[colour] > 1, colour, -1), return_inverse=True)
     colours = number.ravel() - int(used[0] < 0)
@@ -232,3 +220,71 @@ def colours_of(task: Task[Any], label: Ints) -> dict[str, Any]:
         shown = ", ".join(str(task.workload.ids[v]) for v in nodes[:3])
         names.append(f"{c}: nodes {shown}{', …' if nodes[3:] else ''}")
     return {"colours": frozen(colours, np.int64), "colour_labels": tuple(names)}
+
+
+@dataclass(frozen=True, eq=False)
+class RuleCases:
+    """The cases of a task with rules."""
+
+    relaxation: RuleCase  # a task that every plan is one of
+    # tasks whose plans together are the plans, made when they are asked for
+    cases: Iterator[RuleCase]
+
+
+def stage_task(task: Task[Any]) -> Task[Any]:
+    """Return a task whose rules name stages as its methods take it: they keep the rules.
+
+    Errors are those of `groups_of`.
+    """
+    coloured = not is_stream(task.problem)
+    groups = groups_of(task.workload, task.problem.placement_rules, coloured=coloured)
+    if not coloured:
+        return task
+    return replace(task, workload=replace(task.workload, **colours_of(task, groups.group_of)))
+
+
+def without_rules(task: Task[Any]) -> RuleCases:
+    """Return the cases of a task whose rules name devices.
+
+    InputError if a rule names a node or device that there is not, InfeasibleError if rules
+    contradict each other.
+    """
+    devices = devices_of(task, groups_of(task.workload, task.problem.placement_rules))
+    return RuleCases(relaxed(task, devices), cases(task, devices))
+
+
+def only_case(task: Task[Any]) -> Task[Any]:
+    """Return the task of `only_rule_case`."""
+    return only_rule_case(task).task
+
+
+def only_rule_case(task: Task[Any]) -> RuleCase:
+    """Return the only case of a task with rules.
+
+    Of one without, and where methods keep rules, it.
+
+    InputError if there are several: what is apart, or few devices, can be had in several ways;
+    InfeasibleError if rules contradict each other.
+    """
+    if not task.problem.placement_rules or names_stages(task.problem):
+        own = stage_task(task) if task.problem.placement_rules else task
+        return RuleCase(own, np.arange(task.cluster.size))
+    found = list(islice(without_rules(task).cases, 2))
+    if not found:
+        raise InfeasibleError(why_no_case(task))
+    if len(found) > 1:
+        raise InputError(
+            "placement rules: they are several programs, one for each way to keep nodes apart or "
+            "to choose devices; pin more nodes, or leave out apart or max_stages"
+        )
+    return found[0]
+
+
+def why_no_case(task: Task[Any]) -> str:
+    """Return why a task with rules has no case at all."""
+    most = task.problem.placement_rules.max_stages
+    few = "" if most is None else f", or the {most} that may be used"
+    return (
+        f"placement rules: what is pinned or apart needs more than the {task.cluster.size} "
+        f"devices{few}; leave out a rule, or add devices"
+    )

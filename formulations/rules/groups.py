@@ -1,16 +1,20 @@
-"""Groups of nodes that colours and rules keep together, and what rules say of them."""
+"""Groups of nodes that colours and rules keep together, and the devices that pins leave each."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...instances import InfeasibleError, Workload
-from ...instances.common.arrays import Ints, frozen
-from ...instances.model.placement_rules import PlacementRules
+from ...instances import Costs, InfeasibleError, InputError, Problem, Throughput, Workload
+from ...instances.common.arrays import Bools, Ints, frozen
+from ...instances.model.contiguity import pipeline_edges
+from ...instances.model.placement_rules import PlacementRules, places
+from ..task import Task
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -27,32 +31,19 @@ class Pin:
 
 @dataclass(frozen=True, eq=False)
 class DeviceGroups:
-    """Nodes that share a device by colours and by rules of `together`; n nodes, G groups.
+    """Nodes that share a device by colours and by rules of `together`; n nodes, G groups."""
 
-    Parameters
-    ----------
-    group_of
-        Shape (n,): group of each node.
-    pins
-        The pins of each group.
-    apart
-        Pairs of groups that share no device, the smaller number first, with the rule.
-    joins
-        Graph of nodes: an edge for what keeps two nodes together, with its name as ``said``.
-    """
-
-    group_of: Ints
-    pins: tuple[tuple[Pin, ...], ...]
+    group_of: Ints  # (n,): group of each node
+    pins: tuple[tuple[Pin, ...], ...]  # the pins of each group
+    # pairs of groups that share no device, the smaller number first, with the rule
     apart: dict[tuple[int, int], str]
+    # graph of nodes: an edge for what keeps two nodes together, with its name as ``said``
     joins: nx.Graph[int]
 
     def contradiction(self, *rules: str, between: tuple[int, int]) -> InfeasibleError:
-        """Return the error for rules that contradict each other.
+        """Return the error for rules that contradict each other over two nodes.
 
-        Parameters
-        ----------
-        between
-            Two nodes; what keeps them together is named too.
+        What keeps these together is named too.
         """
         import networkx as nx
 
@@ -63,19 +54,9 @@ class DeviceGroups:
 
 
 def groups_of(workload: Workload, rules: PlacementRules, *, coloured: bool = True) -> DeviceGroups:
-    """Return the groups of a workload's nodes.
+    """Return the groups of a workload's nodes; those of a colour share one if `coloured`.
 
-    Parameters
-    ----------
-    coloured
-        Whether nodes of a colour must share a device, as everywhere but in training plans.
-
-    Raises
-    ------
-    InputError
-        If a rule names no node.
-    InfeasibleError
-        If nodes must be both together and apart.
+    InputError if a rule names no node, InfeasibleError if nodes must be both together and apart.
     """
     import networkx as nx
 
@@ -106,3 +87,118 @@ def groups_of(workload: Workload, rules: PlacementRules, *, coloured: bool = Tru
                 for h in other:
                     found.apart.setdefault((min(g, h), max(g, h)), said)
     return found
+
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+
+@dataclass(frozen=True, eq=False)
+class Devices:
+    """The groups and their devices; G groups, D devices."""
+
+    groups: DeviceGroups  # of nodes
+    place: Ints  # (D,): see `places`
+    allowed: Bools  # (G, D): which places a group may have; False for devices that are no place
+
+
+def devices_of(task: Task[Problem], groups: DeviceGroups) -> Devices:
+    """Return the devices that pins leave each group.
+
+    InputError if a pin names a device that there is not, InfeasibleError if pins contradict each
+    other, or a node cannot run where it is pinned.
+    """
+    place = places(task.cluster, pools=task.problem.name == "latency")
+    able = np.unique(place)
+    allowed = np.zeros((len(groups.pins), len(place)), np.bool_)
+    allowed[:, able] = True
+    for g, pins in enumerate(groups.pins):
+        for pin in pins:
+            d = int(place[_device(pin, len(place))])
+            if not allowed[g, d]:
+                first = next(p for p in pins if place[p.number] != d)
+                raise groups.contradiction(first.said, pin.said, between=(first.node, pin.node))
+            allowed[g] = False
+            allowed[g, d] = True
+    _check_support(task, groups, allowed)
+    _check_apart(groups, allowed)
+    if isinstance(task.problem, Throughput) and task.problem.split == "contiguous":
+        _check_order(task, groups, allowed)
+    return Devices(groups, place, allowed)
+
+
+def _device(pin: Pin, size: int) -> int:
+    if not -size <= pin.number < size:
+        raise InputError(f"{pin.said}: there are devices 0 to {size - 1}; −1 is the last one")
+    return pin.number % size
+
+
+def _check_support(task: Task[Problem], groups: DeviceGroups, allowed: Bools) -> None:
+    """Raise InfeasibleError if a node cannot run where it, or another of its group, is pinned."""
+    costs: Costs = task.linked_costs
+    for v, g in enumerate(groups.group_of.tolist()):
+        if groups.pins[g] and np.isinf(costs.compute[costs.kind_of[allowed[g].argmax()], v]):
+            name = task.cluster.devices[int(allowed[g].argmax())].name
+            node = task.workload.ids[v]
+            raise InfeasibleError(
+                f"{groups.pins[g][0].said}: {name} does not support node {node}; pin it elsewhere"
+            )
+
+
+def _check_apart(groups: DeviceGroups, allowed: Bools) -> None:
+    for (g, h), said in groups.apart.items():
+        if groups.pins[g] and groups.pins[h] and (allowed[g] & allowed[h]).any():
+            named = dict.fromkeys((groups.pins[g][0].said, groups.pins[h][0].said, said))
+            raise InfeasibleError(f"{' and '.join(named)} contradict each other")
+
+
+def _check_order(task: Task[Problem], groups: DeviceGroups, allowed: Bools) -> None:
+    """Raise InfeasibleError if pinned devices must wait for each other in a circle.
+
+    Device d comes before e if a node that is pinned to d feeds one that is pinned to e, over
+    others or at once.
+    """
+    import networkx as nx
+
+    costs, group_of = task.costs, groups.group_of.tolist()
+    free = isinstance(task.problem, Throughput) and task.problem.cpu_split == "free"
+    of = list(range(task.workload.n)) if free else group_of  # on a free core each node is alone
+    ahead: nx.DiGraph[int] = nx.DiGraph()
+    ahead.add_nodes_from(of)
+    ahead.add_edges_from((of[u], of[v]) for u, v in pipeline_edges(task.workload) if of[u] != of[v])
+    pinned: dict[int, dict[int, Pin]] = {}
+    for v, g in enumerate(group_of):
+        d = int(allowed[g].argmax())
+        if groups.pins[g] and not (free and costs.host[costs.kind_of[d]]):
+            pinned.setdefault(d, {}).setdefault(of[v], groups.pins[g][0])
+    waits: nx.DiGraph[int] = nx.DiGraph()
+    for d, sources in pinned.items():
+        reached = _reached_from(ahead, sources)
+        for e, targets in pinned.items():
+            found = next((part for part in targets if part in reached), None)
+            if e != d and found is not None:
+                waits.add_edge(d, e, ends=(sources[reached[found]], targets[found]))
+    circle = next(iter(sorted(nx.simple_cycles(waits, length_bound=2), key=len)), None)
+    if circle is None:
+        try:
+            circle = [d for d, _ in nx.find_cycle(waits)]
+        except nx.NetworkXNoCycle:
+            return
+    arcs = list(zip(circle, [*circle[1:], circle[0]], strict=True))
+    ends = [waits.edges[arc]["ends"] for arc in arcs]
+    ids = task.workload.ids
+    feeds = " and ".join(f"{ids[a.node]} feeds {ids[b.node]}" for a, b in ends)
+    named = ", ".join(dict.fromkeys(pin.said for pair in ends for pin in pair))
+    raise InfeasibleError(f"{feeds}, so {named} cannot hold with a contiguous split")
+
+
+def _reached_from(ahead: nx.DiGraph[int], sources: Iterable[int]) -> dict[int, int]:
+    """Return the parts behind some others, each with one of these that it is behind."""
+    origin: dict[int, int] = {}
+    queue = deque((v, g) for g in sources for v in ahead.successors(g))
+    while queue:
+        v, g = queue.popleft()
+        if v not in origin:
+            origin[v] = g
+            queue.extend((w, g) for w in ahead.successors(v))
+    return origin

@@ -19,33 +19,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class StageRules:
-    """Rules for the stages of a pipeline, by units.
+    """Rules for the stages of a pipeline, by units."""
 
-    Parameters
-    ----------
-    workload
-        Whose nodes.
-    unit_of
-        Shape (n,): unit of each node.
-    ahead
-        The edges between units, of which the first must not be in a later stage.
-    pins
-        The pins of units.
-    apart
-        Pairs of nodes whose units share no device, with the rule.
-    devices_of
-        Returns, for a number of stages, which device has each.
-    group_of
-        Shape (n,): nodes of one group share a device.
-    """
-
-    workload: Workload
-    unit_of: Ints
+    workload: Workload  # whose nodes
+    unit_of: Ints  # (n,): unit of each node
+    # the edges between units, of which the first must not be in a later stage
     ahead: nx.DiGraph[int]
-    pins: tuple[Pin, ...]
+    pins: tuple[Pin, ...]  # the pins of units
+    # pairs of nodes whose units share no device, with the rule
     apart: tuple[tuple[int, int, str], ...]
+    # returns, for a number of stages, which device has each
     devices_of: Callable[[int], Sequence[int]]
-    group_of: Ints
+    group_of: Ints  # (n,): nodes of one group share a device
 
     def __bool__(self) -> bool:
         """Whether there is any rule."""
@@ -125,23 +110,9 @@ def stage_rules(
 ) -> StageRules:
     """Return the rules for the stages of a pipeline.
 
-    Parameters
-    ----------
-    unit_of
-        Shape (n,): unit of each node.
-    edges
-        Shape (m, 2): between units; the first must not be in a later stage.
-    devices_of
-        Returns, for a number of stages, which device has each; default: each has its own.
-    coloured
-        Whether nodes of a colour must share a device.
-
-    Raises
-    ------
-    InputError
-        If a rule names no node.
-    InfeasibleError
-        If nodes must be both together and apart.
+    Of each edge between units the first must not be in a later stage. `devices_of` returns, for a
+    number of stages, which device has each. Nodes of a colour share a device if `coloured`. Errors
+    are those of `groups_of`.
     """
     import networkx as nx
 

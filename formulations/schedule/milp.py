@@ -52,43 +52,22 @@ from ..throughput.whole_bytes import room_of
 
 
 class StagePass(NamedTuple):
-    """A pass of a stage for a microbatch.
+    """A pass of a stage for a microbatch."""
 
-    Parameters
-    ----------
-    name
-        Such as ``2F0``.
-    device
-        Number of its device.
-    duration
-        How long it takes.
-    memory_bytes
-        What it takes when it begins, if positive, or gives back when it ends, if negative.
-    """
-
-    name: str
-    device: int
-    duration: float
+    name: str  # such as ``2F0``
+    device: int  # number of its device
+    duration: float  # how long it takes
+    # what it takes when it begins, if positive, or gives back when it ends, if negative
     memory_bytes: float
 
 
 @dataclass(frozen=True)
 class ScheduleInstance:
-    """Operations, what they wait for, and what memory the devices have for activations.
+    """Operations, what they wait for, and what memory the devices have for activations."""
 
-    Parameters
-    ----------
-    operations
-        All of them.
-    before
-        Pairs (i, j): j waits for i. Without a cycle.
-    capacity_bytes
-        Of each device.
-    """
-
-    operations: tuple[StagePass, ...]
-    before: tuple[tuple[int, int], ...]
-    capacity_bytes: tuple[float, ...]
+    operations: tuple[StagePass, ...]  # all of them
+    before: tuple[tuple[int, int], ...]  # pairs (i, j): j waits for i. Without a cycle.
+    capacity_bytes: tuple[float, ...]  # of each device
 
     @cached_property
     def graph(self) -> nx.DiGraph[int]:
@@ -157,24 +136,12 @@ def _longest(graph: nx.DiGraph[int], duration: Sequence[float]) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class ScheduleModel:
-    """The program, and how its variables are read.
+    """The program, and how its variables are read."""
 
-    Parameters
-    ----------
-    instance
-        What is scheduled.
-    horizon
-        H.
-    model
-        The Pyomo model.
-    scale
-        Its times times `scale` are those of the instance.
-    """
-
-    instance: ScheduleInstance
-    horizon: float
-    model: pyo.ConcreteModel
-    scale: float
+    instance: ScheduleInstance  # what is scheduled
+    horizon: float  # H
+    model: pyo.ConcreteModel  # the Pyomo model
+    scale: float  # its times times `scale` are those of the instance
 
     def read(self, value: Value) -> list[list[int]]:
         """Return the operations of each device by their begins; ties by what waits for what."""

@@ -35,25 +35,15 @@ SEPARABLE = 1e-13
 
 @dataclass(eq=False)
 class CostNetwork:
-    """Variables with costs of their values and of pairs of values.
+    """Variables with costs of their values and of pairs of values."""
 
-    Parameters
-    ----------
-    values
-        Of each variable the values that are left, by their number: for operators choices, for
-        others 0 and 1.
-    cost
-        Of each variable: of each of its values.
-    pairs
-        For u < v: the cost of each value of u (rows) with each of v (columns).
-    operators
-        The first so many variables are operators.
-    """
-
+    # of each variable the values that are left, by their number: for operators choices, for others
+    # 0 and 1
     values: list[Ints]
-    cost: list[Floats]
+    cost: list[Floats]  # of each variable: of each of its values
+    # for u < v: the cost of each value of u (rows) with each of v (columns)
     pairs: dict[tuple[int, int], Floats]
-    operators: int
+    operators: int  # the first so many variables are operators
     neighbours: list[set[int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -121,38 +111,20 @@ def cost_network(costs: ShardingCosts) -> CostNetwork:
 
 @dataclass(frozen=True)
 class Eliminated:
-    """An eliminated variable: its best value by those of its neighbours.
+    """An eliminated variable: its best value by those of its neighbours."""
 
-    Parameters
-    ----------
-    variable, scope
-        It and its neighbours then.
-    values
-        Values of the neighbours then.
-    best
-        Its best value, with an axis for each neighbour.
-    """
-
-    variable: int
+    variable: int  # variable, scope: it and its neighbours then
     scope: tuple[int, ...]
-    values: tuple[Ints, ...]
-    best: Ints
+    values: tuple[Ints, ...]  # values of the neighbours then
+    best: Ints  # its best value, with an axis for each neighbour
 
 
 @dataclass(eq=False)
 class ReducedNetwork:
-    """A reduced network, and how to restore values of eliminated variables.
+    """A reduced network, and how to restore values of eliminated variables."""
 
-    Parameters
-    ----------
-    network
-        What is left: variables without neighbours have one value.
-    eliminated
-        Variables that went, first to last.
-    """
-
-    network: CostNetwork
-    eliminated: list[Eliminated]
+    network: CostNetwork  # what is left: variables without neighbours have one value
+    eliminated: list[Eliminated]  # variables that went, first to last
 
     def restore(self, value: Ints) -> Ints:
         """Return the value of every variable, given those that are left; shape (variables,)."""

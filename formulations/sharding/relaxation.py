@@ -32,69 +32,49 @@ GONE = -1e300
 
 
 class ShardingRows(NamedTuple):
-    """A sharding problem in flat arrays; uses whose conversions are all free are left out.
+    """A sharding problem in flat arrays; uses whose conversions are all free are left out."""
 
-    Parameters
-    ----------
-    first, cost
-        Of each operator the place of its first choice, with the end; the cost of each choice.
-    entry, columns, conversion
-        Of each tensor the place of its table, and its columns; costs from each property that it is
-        made in (rows) to each that is needed (columns).
-    maker, reader, tensor, shared
-        Of each use; whether its tensor has others (0 or 1).
-    made, need
-        Of each use, where the classes of its maker's, and its reader's, choices begin in `group`.
-    rows, alpha_at, beta_at, width
-        Of each use: properties that its tensor is made in, where its potentials begin, and
-        properties that it needs.
-    column
-        Of each potential β: the column of its tensor's table.
-    group
-        Class of each choice: by the property made, or needed.
-    end_first, end_use, end_reads
-        Of each operator where its uses begin, with the end; each, and whether it reads (0 or 1).
-    """
-
+    # first, cost: of each operator the place of its first choice, with the end; the cost of each
+    # choice
     first: Ints
     cost: Floats
+    # entry, columns, conversion: of each tensor the place of its table, and its columns; costs from
+    # each property that it is made in (rows) to each that is needed (columns)
     entry: Ints
     columns: Ints
     conversion: Floats
+    # maker, reader, tensor, shared: of each use; whether its tensor has others (0 or 1)
     maker: Ints
     reader: Ints
     tensor: Ints
     shared: Ints
+    # made, need: of each use, where the classes of its maker's, and its reader's, choices begin in
+    # `group`
     made: Ints
     need: Ints
+    # rows, alpha_at, beta_at, width: of each use: properties that its tensor is made in, where its
+    # potentials begin, and properties that it needs
     rows: Ints
     alpha_at: Ints
     beta_at: Ints
     width: Ints
-    column: Ints
-    group: Ints
+    column: Ints  # of each potential β: the column of its tensor's table
+    group: Ints  # class of each choice: by the property made, or needed
+    # end_first, end_use, end_reads: of each operator where its uses begin, with the end; each, and
+    # whether it reads (0 or 1)
     end_first: Ints
     end_use: Ints
     end_reads: Ints
 
 
 class Potentials(NamedTuple):
-    """Potentials that fulfil (6), and the bound that they prove.
+    """Potentials that fulfil (6), and the bound that they prove."""
 
-    Parameters
-    ----------
-    alpha, beta
-        Of each use, by the property that its tensor is made in, and by the one needed.
-    used
-        The left side of (6), as `ShardingRows.conversion`.
-    least
-        Of each choice: no plan with it costs less, (8).
-    """
-
+    # alpha, beta: of each use, by the property that its tensor is made in, and by the one needed
     alpha: Floats
     beta: Floats
-    used: Floats
-    least: Floats
+    used: Floats  # the left side of (6), as `ShardingRows.conversion`
+    least: Floats  # of each choice: no plan with it costs less, (8)
 
 
 def flatten(costs: ShardingCosts) -> ShardingRows:

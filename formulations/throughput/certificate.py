@@ -20,21 +20,11 @@ PROOF_MARGIN = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Prices:
-    """Dual prices of units, and of memory and transfer time on the devices of each kind.
+    """Dual prices of units, and of memory and transfer time on the devices of each kind."""
 
-    Parameters
-    ----------
-    unit
-        Shape (U,): π.
-    memory
-        Shape (K,): value of the whole memory of one device, μ_k M_k.
-    transfer
-        Shape (K,): value of transfers as long as the target, ν_k T.
-    """
-
-    unit: Floats
-    memory: Floats
-    transfer: Floats
+    unit: Floats  # (U,): π
+    memory: Floats  # (K,): value of the whole memory of one device, μ_k M_k
+    transfer: Floats  # (K,): value of transfers as long as the target, ν_k T
 
     @property
     def total(self) -> float:
@@ -55,17 +45,10 @@ def certificate(
     order: Ints,
     parts: int = 0,
 ) -> dict[str, object]:
-    """Return the evidence for `target` in the form that plans keep and `check_bound` reads.
+    """Return the evidence for `target` as a `PriceCertificate`, which `check_bound` reads.
 
-    `parts` is the number of parts in a price of 1 where prices are whole numbers of parts.
-
-    Returns
-    -------
-    dict
-        ``target``; ``prices``: of each node, in the workload's order (a unit's price is its first
-        node's); ``memory_prices``: per byte, of each kind; ``transfer_prices``: per unit of time,
-        of each kind; ``order``: nodes, one of each unit, in an order that makes the check fast;
-        ``parts``.
+    A unit's price is its first node's; `parts` is the number of parts in a price of 1 where prices
+    are whole numbers of parts.
     """
     capacity = np.where(np.isinf(task.costs.capacity_bytes), 1.0, task.costs.capacity_bytes)
     first = np.array([nodes[0] for nodes in graph.members])

@@ -61,15 +61,12 @@ from .whole_bytes import room_of
 
 ORIGIN = "a heavy unit and its transfers"
 
-
 #: Units that are tried.
 HEAVIEST = 8
-
 
 #: The sum of all capacities of a cut in whole numbers, which SciPy wants below 2^31; they are
 #: rounded down, which can make a bound too low alone.
 WHOLE = float(1 << 30)
-
 
 #: Units in the largest set tried: what counts is few and heavy.
 MAX_HEAVIEST = 500
@@ -87,13 +84,6 @@ def throughput_cheap_bounds(task: Task[Throughput]) -> Iterator[tuple[float, str
 def compute_bounds(task: Task[Throughput], graph: Hypergraph) -> Iterator[tuple[float, str]]:
     """Yield bounds that count no transfers; none where a unit fits on no device.
 
-    Parameters
-    ----------
-    graph
-        Units that must each be on one device.
-
-    Notes
-    -----
     O(K U) for K kinds and U units, a linear program of K U columns where K > 1, and `count_out`.
     """
     costs = task.costs
@@ -128,14 +118,7 @@ def _work(
 ) -> float:
     """Return the bound by work: the best that any multipliers at hand prove.
 
-    Parameters
-    ----------
-    time
-        Shape (K, B, U).
-    heaviest
-        Shape (B,).
-    room, count
-        Shape (K,).
+    Times have shape (K, B, U), the heaviest ones (B,).
     """
     kinds, passes, _ = time.shape
     even = np.full((kinds, passes), 1 / count.sum())
@@ -219,15 +202,9 @@ def _multipliers(
 def count_out(time: Floats, count: Ints) -> float:
     """Return the largest T, to 1e-9, below which counting rules all sharing of units out.
 
+    `time`, (K, U), is `inf` where a unit cannot be on a kind, of which there are `count` devices.
     O(K H² log H) once and O(K H log H) for each of some 40 values of T; K kinds, and H is
     `MAX_HEAVIEST`.
-
-    Parameters
-    ----------
-    time
-        Shape (K, U): of each unit on a device of each kind; `inf` where it cannot be there.
-    count
-        Shape (K,): devices of each kind.
     """
     heaviest = np.argsort(-time.min(axis=0), kind="stable")
     sizes = range(1, min(time.shape[1], MAX_HEAVIEST) + 1)
@@ -255,17 +232,8 @@ def count_out(time: Floats, count: Ints) -> float:
 
 
 def unit_cut_bounds(task: Task[Throughput], graph: Hypergraph, known: float) -> Iterator[float]:
-    """Yield bounds on the max-load, increasing.
+    """Yield bounds on the max-load, increasing, above what is known.
 
-    Parameters
-    ----------
-    graph
-        Units that must each be on one device.
-    known
-        What is proved already: units that cannot show more are not tried.
-
-    Notes
-    -----
     `HEAVIEST` maximum flows through a graph of the units and nets for each kind of device.
     """
     if task.problem.overlap:

@@ -109,31 +109,16 @@ from .hypergraph import Hypergraph
 
 @dataclass(frozen=True, eq=False)
 class Flows:
-    """Data flows between units; F flows, times in the program's unit.
+    """Data flows between units; F flows, times in the program's unit."""
 
-    Parameters
-    ----------
-    source, targets
-        Units o and t of each flow.
-    side
-        Pass of each flow: 0 forward, 1 backward.
-    linked
-        For each accelerator, those it has a link with.
-    by_link
-        For each flow and ordered pair of linked devices, l_{f,d,e}.
-    by_host
-        Shape (F, D): h_f on each device.
-    limit
-        H.
-    """
-
-    source: tuple[int, ...]
+    source: tuple[int, ...]  # source, targets: units o and t of each flow
     targets: tuple[tuple[int, ...], ...]
-    side: tuple[int, ...]
-    linked: dict[int, list[int]]
+    side: tuple[int, ...]  # pass of each flow: 0 forward, 1 backward
+    linked: dict[int, list[int]]  # for each accelerator, those it has a link with
+    # for each flow and ordered pair of linked devices, l_{f,d,e}
     by_link: dict[tuple[int, int], Floats]
-    by_host: Floats
-    limit: float
+    by_host: Floats  # (F, D): h_f on each device
+    limit: float  # H
 
     @property
     def pins(self) -> list[tuple[int, int]]:
@@ -160,17 +145,10 @@ MEMORY_SCALE = 1e4
 
 @dataclass(frozen=True, eq=False)
 class Compact:
-    """The Pyomo program, with the data that translates its solutions to placements.
+    """The Pyomo program, with the data that translates its solutions to placements."""
 
-    Parameters
-    ----------
-    data
-        What it is stated over.
-    model
-        The Pyomo model; its objective times `scale` is in the workload's time unit.
-    """
-
-    data: CompactData
+    data: CompactData  # what it is stated over
+    # the Pyomo model; its objective times `scale` is in the workload's time unit
     model: pyo.ConcreteModel
 
     @property
@@ -241,27 +219,14 @@ def compact(
     U units, E nets of P pins in all, D slots: D·(U + 2E) columns and 2·D·P rows, for contiguous
     splits D times the pipeline's edges more. Every rule of the problem is in it, so an optimal
     solution is an optimal placement; devices of a kind are interchangeable, and of placements that
-    differ only in that the program keeps one, unless devices are `named`.
+    differ only in that the program keeps one, unless devices are `named`: each is a slot then and
+    stays itself, rows may name it, and a contiguous split has its pieces in whatever order of
+    devices, (23) to (27).
 
-    Parameters
-    ----------
-    reference
-        A likely objective: times are scaled to make it 1000. Default: times as they are.
-    cutoff
-        Leave out placements with a higher objective than this: units and nets that alone take
-        longer have no place, and no coefficient.
-    floor
-        No placement has a lower objective than this.
-    watch
-        Called every now and then; raise from it to give up.
-    named
-        Whether rows may be added that name devices: each is a slot then and stays itself, and a
-        contiguous split has its pieces in whatever order of devices, (23) to (27).
-
-    Raises
-    ------
-    InfeasibleError
-        If some node fits on no device, or the sizes are too large in all.
+    Times are scaled to make `reference`, a likely objective, 1000. Units and nets that alone take
+    longer than `cutoff` have no place, and no coefficient; no placement must be below `floor`.
+    `watch` is called every now and then and may raise. InfeasibleError if some node fits on no
+    device, or the sizes are too large in all.
     """
     data = compact_data(task, reference, cutoff, floor, named=named)
     m = pyo.ConcreteModel(task.workload.name)

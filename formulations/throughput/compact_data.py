@@ -48,62 +48,30 @@ SYMMETRY_UNITS = 20
 
 @dataclass(frozen=True)
 class CompactSlot:
-    """A device, or a position in the pipeline on a kind of device.
+    """A device, or a position in the pipeline on a kind of device."""
 
-    Parameters
-    ----------
-    kind
-        Kind of device.
-    device
-        The device, where order plays no role; None where the slot is a place in the pipeline.
-    position
-        Place in the pipeline, from 0; None where order plays no role.
-    chosen
-        Whether the position is offered to several kinds, of which one takes it.
-    """
-
-    kind: int
+    kind: int  # kind of device
+    # the device, where order plays no role; None where the slot is a place in the pipeline
     device: int | None
-    position: int | None = None
-    chosen: bool = False
+    position: int | None = None  # place in the pipeline, from 0; None where order plays no role
+    chosen: bool = False  # whether the position is offered to several kinds, of which one takes it
 
 
 @dataclass(frozen=True, eq=False)
 class CompactData:
-    """Data of the program: U units, E nets, K kinds of device, D slots.
+    """Data of the program: U units, E nets, K kinds of device, D slots."""
 
-    Parameters
-    ----------
-    task
-        What is planned.
-    graph
-        Units and nets.
-    slots
-        What x is indexed by, besides units.
-    scale
-        Time units of the workload per time unit of the program.
-    limit
-        No load above it is of interest, in the program's time unit; `inf` for no limit.
-    floor
-        No placement has a lower objective, in the program's time unit.
-    allowed
-        Pairs (v, d) that have an x: slot d supports unit v, has the memory for it alone, and takes
-        no longer than `limit` for it.
-    gaps
-        Whether the pieces have an order, and every node on a CPU is a piece of its own.
-    named
-        Whether the slots are devices that cannot be exchanged for others of their kind.
-    """
-
-    task: Task[Throughput]
-    graph: Hypergraph
-    slots: tuple[CompactSlot, ...]
-    scale: float
-    limit: float
-    floor: float
+    task: Task[Throughput]  # what is planned
+    graph: Hypergraph  # units and nets
+    slots: tuple[CompactSlot, ...]  # what x is indexed by, besides units
+    scale: float  # time units of the workload per time unit of the program
+    limit: float  # no load above it is of interest, in the program's time unit; `inf` for no limit
+    floor: float  # no placement has a lower objective, in the program's time unit
+    # pairs (v, d) that have an x: slot d supports unit v, has the memory for it alone, and takes no
+    # longer than `limit` for it
     allowed: frozenset[tuple[int, int]]
-    gaps: bool
-    named: bool
+    gaps: bool  # whether the pieces have an order, and every node on a CPU is a piece of its own
+    named: bool  # whether the slots are devices that cannot be exchanged for others of their kind
 
     @property
     def linked(self) -> bool:
@@ -182,13 +150,7 @@ def compact_data(
     *,
     named: bool = False,
 ) -> CompactData:
-    """Return the data of the program; the parameters are those of `compact.compact`.
-
-    Raises
-    ------
-    InfeasibleError
-        If some node fits on no device, or the sizes are too large in all.
-    """
+    """Return the data of the program; parameters and errors are those of `compact.compact`."""
     problem, costs = task.problem, task.costs
     named = named or bool(task.cluster.links)
     slots = slots_of(task, named=named)

@@ -28,13 +28,13 @@ et al., NeurIPS 2020) merges regardless of memory, which can lose the optimum.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
-from ...instances import Problem, Throughput, Workload
+from ...instances import NodeId, Problem, Throughput, Workload
 from ...instances.common.arrays import Bools, Floats, Ints, frozen
 from ...instances.model.contiguity import pipeline_edge_array, pipeline_edges
 from ..task import Task
@@ -42,35 +42,19 @@ from ..task import Task
 
 @dataclass(frozen=True, eq=False)
 class Hypergraph:
-    """Units and nets of a task; U units, E nets, K kinds of device, passes forward and backward.
+    """Units and nets of a task; U units, E nets, K kinds of device, passes forward and backward."""
 
-    Parameters
-    ----------
-    unit_of
-        Shape (n,): unit of each node.
-    members
-        Nodes of each unit, increasing.
-    compute
-        Shape (K, 2, U): time of a unit's forward and backward nodes; `inf` where a node of the
-        unit is unsupported.
-    memory_bytes
-        Shape (U,).
-    pins
-        Units of each net, increasing, at least two.
-    weight
-        Shape (K, 2, E): what a device of the kind pays for a cut net, by the pass of the nodes
-        that produced the data.
-    edges
-        Shape (m, 2): edges that decide contiguity, between units; no loops.
-    """
-
-    unit_of: Ints
-    members: tuple[tuple[int, ...], ...]
+    unit_of: Ints  # (n,): unit of each node
+    members: tuple[tuple[int, ...], ...]  # nodes of each unit, increasing
+    # (K, 2, U): time of a unit's forward and backward nodes; `inf` where a node of the unit is
+    # unsupported
     compute: Floats
-    memory_bytes: Floats
-    pins: tuple[tuple[int, ...], ...]
+    memory_bytes: Floats  # (U,)
+    pins: tuple[tuple[int, ...], ...]  # units of each net, increasing, at least two
+    # (K, 2, E): what a device of the kind pays for a cut net, by the pass of the nodes that
+    # produced the data
     weight: Floats
-    edges: Ints
+    edges: Ints  # (m, 2): edges that decide contiguity, between units; no loops
 
     @property
     def size(self) -> int:
@@ -104,13 +88,7 @@ def pipeline_units(task: Task[Problem]) -> Ints:
 
 
 def merge_cycles(units: Ints, edges: Iterable[tuple[int, int]] | Ints) -> Ints:
-    """Return the units with those merged that lie on a cycle; shape (n,).
-
-    Parameters
-    ----------
-    edges
-        Pairs of nodes.
-    """
+    """Return the units with those merged that lie on a cycle of edges between nodes; shape (n,)."""
     import networkx as nx
 
     pairs = units[np.array(edges if isinstance(edges, np.ndarray) else list(edges), np.int64)]
@@ -129,14 +107,10 @@ def hypergraph(
     unit_of: Ints | None = None,
     order: Iterable[tuple[int, int]] | Ints | None = None,
 ) -> Hypergraph:
-    """Return the hypergraph form of a task.
+    """Return the hypergraph form of a task over units, by default its colours.
 
-    Parameters
-    ----------
-    unit_of
-        Shape (n,): unit of each node, 0 … U−1; default: colours merged.
-    order
-        Pairs of nodes of which the first must not come later; default: `pipeline_edges`.
+    `order` are pairs of nodes of which the first must not come later, by default the
+    `pipeline_edges`.
     """
     units = colour_units(task) if unit_of is None else unit_of
     workload, costs = task.workload, task.costs
@@ -251,15 +225,13 @@ def _join(graph: Hypergraph, free: Bools) -> Ints:
     return stands_for
 
 
-def layer_units(task: Task[Throughput]) -> Ints:
+def layer_units(task: Task[Throughput], skipped: Collection[NodeId] = ()) -> Ints:
     """Return the unit of each node if biconnected components are merged; shape (n,).
 
     For each biconnected component of the pipeline edges, taken as undirected, the sources of its
-    edges are merged. Edges out of units that only prepare inputs (neither they nor any of their
-    ancestors take time on any kind of device) are left out: they would connect almost everything.
-
-    References
-    ----------
+    edges are merged. Edges out of the units of the nodes `skipped` are left out, or, without any,
+    those out of units that only prepare inputs (neither they nor any of their ancestors take time
+    on any kind of device): they would connect almost everything.
     Tarnawski et al., NeurIPS 2020, section 5 (baseline); Narayanan et al., "PipeDream", SOSP 2019.
     """
     import networkx as nx
@@ -269,11 +241,12 @@ def layer_units(task: Task[Throughput]) -> Ints:
     order: nx.DiGraph[int] = nx.DiGraph()
     order.add_nodes_from(range(graph.size))
     order.add_edges_from(graph.edges.tolist())
+    left_out = {int(units[task.workload.index[node]]) for node in skipped}
     idle = (graph.compute == 0).all(axis=(0, 1))
-    prepares: dict[int, bool] = {}
-    for unit in nx.topological_sort(order):
-        prepares[unit] = bool(idle[unit]) and all(prepares[u] for u in order.predecessors(unit))
-    edges = [(u, v) for u, v in order.edges if not prepares[u]]
+    for unit in () if skipped else nx.topological_sort(order):
+        if idle[unit] and left_out.issuperset(order.predecessors(unit)):
+            left_out.add(unit)
+    edges = [(u, v) for u, v in order.edges if u not in left_out]
     source = {frozenset(edge): edge[0] for edge in edges}
     merged: nx.Graph[int] = nx.Graph()
     merged.add_nodes_from(range(graph.size))

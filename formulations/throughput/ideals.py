@@ -51,70 +51,37 @@ Criterion = Literal["load", "forward", "backward", "memory"]
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One set function per kind of device: Σ_{v∈S} unit[κ, v] + Σ_{nets e cut by S} net[κ, e].
+    """One set function per kind of device: Σ_{v∈S} unit[κ, v] + Σ_{nets e cut by S} net[κ, e]."""
 
-    Parameters
-    ----------
-    criterion
-        What it belongs to: the ``load``, the ``forward`` or ``backward`` part of it, or the
-        ``memory``.
-    unit
-        Shape (K, U); `inf` where a unit is unsupported.
-    net
-        Shape (K, E).
-    room
-        Shape (K,): what a device can take at most; `inf` for no limit.
-    """
-
+    # what it belongs to: the ``load``, the ``forward`` or ``backward`` part of it, or the
+    # ``memory``
     criterion: Criterion
-    unit: Floats
-    net: Floats
-    room: Floats
+    unit: Floats  # (K, U); `inf` where a unit is unsupported
+    net: Floats  # (K, E)
+    room: Floats  # (K,): what a device can take at most; `inf` for no limit
 
 
 @dataclass(frozen=True, eq=False)
 class IdealPipeline:
-    """A task as a path through ideals; K kinds, U units, E nets.
+    """A task as a path through ideals; K kinds, U units, E nets."""
 
-    Parameters
-    ----------
-    graph
-        Units and nets after colours, circles and what costs nothing are merged.
-    kinds
-        Shape (K,): the cluster's kinds that have devices.
-    count
-        Shape (K,): how many devices each of them has.
-    rows
-        Of the load and the memory; of the two passes too if the objective is GPipe's.
-    yielding
-        Shape (U,): see `yielding`.
-    orders
-        Some topological orders of the units.
-    relayed
-        Whether nets cost by boundary.
-    """
-
-    graph: Hypergraph
-    kinds: Ints
-    count: Ints
+    graph: Hypergraph  # units and nets after colours, circles and what costs nothing are merged
+    kinds: Ints  # (K,): the cluster's kinds that have devices
+    count: Ints  # (K,): how many devices each of them has
+    # of the load and the memory; of the two passes too if the objective is GPipe's
     rows: tuple[Row, ...]
-    yielding: Bools
-    orders: tuple[Ints, ...]
-    relayed: bool = False
+    yielding: Bools  # (U,): see `yielding`
+    orders: tuple[Ints, ...]  # some topological orders of the units
+    relayed: bool = False  # whether nets cost by boundary
 
 
 def pipeline(
     task: Task[Throughput], units: Ints | None = None, *, any_order: bool = False
 ) -> IdealPipeline:
-    """Return the task as a path through ideals.
+    """Return the task as a path through ideals of units at least as coarse as `pipeline_units`.
 
-    Parameters
-    ----------
-    units
-        Shape (n,): unit of each node, at least as coarse as `pipeline_units`, the default.
-    any_order
-        Whether units may come in any order, as in splits that are not contiguous; then they need
-        only be as coarse as `colour_units`.
+    If units may come in any order, as in splits that are not contiguous, they need only be as
+    coarse as `colour_units`.
     """
     edges = np.zeros((0, 2), np.int64) if any_order else None
     merged = hypergraph(task, pipeline_units(task) if units is None else units, edges)
@@ -166,14 +133,10 @@ def yielding(graph: Hypergraph, rows: list[Row]) -> Bools:
     These have no pin in I, and therefore none that must come before u. So u yields if in each row
     and on each kind a_u ≥ Σ w_e over nets e ∋ u without a pin that must come before u.
 
-    Given any plan for what lies beyond I, taking u out of it is then a plan for what lies beyond
-    I ∪ {u} that is not worse, in memory neither. So if as few devices can finish I ∪ {u} with no
-    larger maximum as can finish I, no plan needs to pass through I, and the same holds along
-    chains of such steps.
-
-    Returns
-    -------
-    array of shape (U,)
+    Given any plan for what lies beyond I, taking u out of it is then a plan for what lies beyond I
+    ∪ {u} that is not worse, in memory neither. So if as few devices can finish I ∪ {u} with no
+    larger maximum as can finish I, no plan needs to pass through I, and the same holds along chains
+    of such steps.
     """
     before = _ancestors(graph)
     opens = [

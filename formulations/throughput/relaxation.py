@@ -36,52 +36,23 @@ LIMIT_SLACK = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class CompactRelaxation:
-    """Linear program with the places of its rows by constraint. D devices, U units.
+    """Linear program with the places of its rows by constraint. D devices, U units."""
 
-    Parameters
-    ----------
-    graph
-        Of the task.
-    linear
-        Times are parts of `limit`, memories of the device's room.
-    limit
-        The max-load that plans of interest have at most.
-    room
-        Shape (D,): bytes.
-    load, transfer, memory
-        Shape (D,): rows (6) and (2); −1 where there is none.
-    flows
-        For each device the first row (3); rows (4) follow as many rows later.
-    cut
-        For each device the nets and other pins of its rows (3); two of shape (rows,).
-    order
-        Units in the order of (17).
-    steps
-        Shape (S, 3): device, place in the order, and row (17).
-    """
-
-    graph: Hypergraph
-    linear: Linear
-    limit: float
-    room: Floats
-    load: Ints
+    graph: Hypergraph  # of the task
+    linear: Linear  # times are parts of `limit`, memories of the device's room
+    limit: float  # the max-load that plans of interest have at most
+    room: Floats  # (D,): bytes
+    load: Ints  # load, transfer, memory: (D,): rows (6) and (2); −1 where there is none
     transfer: Ints
     memory: Ints
-    flows: list[int]
+    flows: list[int]  # for each device the first row (3); rows (4) follow as many rows later
+    # for each device the nets and other pins of its rows (3); two of shape (rows,)
     cut: list[tuple[Ints, Ints]]
-    order: Ints
-    steps: Ints
+    order: Ints  # units in the order of (17)
+    steps: Ints  # (S, 3): device, place in the order, and row (17)
 
     def evidence(self, multipliers: Floats, target: float) -> dict[str, object]:
-        """Return what proves `target`, in the form that plans keep; `multipliers` of shape (m,).
-
-        Returns
-        -------
-        dict
-            ``target``; ``loads``, ``transfers``, ``memories``: of each device; ``flows``: device,
-            a node of each unit of a net, and values; ``order``: a node of each unit; ``steps``:
-            device, place in the order and value.
-        """
+        """Return what proves `target` as a `MultiplierCertificate`; `multipliers` of shape (m,)."""
         paid = np.maximum(0.0, -multipliers)
         first = np.array([nodes[0] for nodes in self.graph.members])
 

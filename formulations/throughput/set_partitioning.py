@@ -62,20 +62,12 @@ MOST_UNITS = 14
 
 @dataclass(frozen=True, eq=False)
 class SetPartitioning:
-    """The program over given sets, with its reader; times are in the workload's unit.
+    """The program over given sets, with its reader; times are in the workload's unit."""
 
-    Parameters
-    ----------
-    task, graph, columns
-        What it is stated over.
-    model
-        The Pyomo model.
-    """
-
-    task: Task[Throughput]
+    task: Task[Throughput]  # task, graph, columns: what it is stated over
     graph: Hypergraph
     columns: Sequence[Column]
-    model: pyo.ConcreteModel
+    model: pyo.ConcreteModel  # the Pyomo model
     scale: float = 1.0
 
     def read(self, value: Value) -> Placement:
@@ -128,14 +120,9 @@ def all_columns(task: Task[Throughput], graph: Hypergraph) -> Iterator[Column]:
 def model(
     task: Task[Throughput], graph: Hypergraph, columns: Sequence[Column] | None = None
 ) -> pyo.ConcreteModel:
-    """Return the set partitioning program over all sets, for PipeDream's objective.
+    """Return the set partitioning program over all, or given, sets, for PipeDream's objective.
 
     Minimises the max-load; for small graphs, of up to some 14 units.
-
-    Parameters
-    ----------
-    columns
-        The sets, instead of all: those of 𝒮_k(T), for instance.
     """
     columns = list(all_columns(task, graph)) if columns is None else columns
     count = task.costs.count

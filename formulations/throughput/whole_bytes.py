@@ -37,18 +37,11 @@ def room_of(memory: ArrayLike) -> Floats:
 
 @dataclass(frozen=True)
 class WholeBytes:
-    """Sizes in a unit that makes them all whole: bytes, or a power-of-2 part of one.
+    """Sizes in a unit that makes them all whole: bytes, or a power-of-2 part of one."""
 
-    Parameters
-    ----------
-    units
-        By unit.
-    rooms
-        By kind: no device of the kind holds more in a plan that the verifier accepts; None where
-        memory has no limit.
-    """
-
-    units: tuple[int, ...]
+    units: tuple[int, ...]  # by unit
+    # by kind: no device of the kind holds more in a plan that the verifier accepts; None where
+    # memory has no limit
     rooms: tuple[int | None, ...]
 
 

@@ -41,17 +41,10 @@ def rebuild(value: Any) -> tuple[type[Any], tuple[object, ...]]:
 def checked(
     values: Iterable[Any] | NDArray[Any], dtype: DTypeLike, what: str, columns: int | None = None
 ) -> NDArray[Any]:
-    """Return `values` as a new read-only array, or raise InputError about `what`.
+    """Return `values` as a new read-only array, of rows of so many columns if given.
 
-    Parameters
-    ----------
-    columns
-        Length of each row of a table; default: a plain list.
-
-    Raises
-    ------
-    InputError
-        If they are not numbers, lose something as `dtype`, or have another shape.
+    InputError about `what` if they are not numbers, lose something as `dtype`, or have another
+    shape.
     """
     wanted = _WANTED[np.dtype(dtype).name]
     try:

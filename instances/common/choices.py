@@ -22,10 +22,7 @@ class Choice(StrEnum):
     def of(cls, option: str, value: object) -> Self:
         """Return the choice that `value` is, or is the text of.
 
-        Raises
-        ------
-        InputError
-            If it is none; the message names `option` and lists the choices.
+        InputError, which names `option` and lists the choices, if it is none.
 
         Examples
         --------
@@ -55,15 +52,7 @@ else:
 def choose(record: object, **choices: type[Choice]) -> None:
     """Replace texts in the fields of a frozen dataclass by the choices that they name.
 
-    Parameters
-    ----------
-    choices
-        By field; called from ``__post_init__``.
-
-    Raises
-    ------
-    InputError
-        If a field is none of its choices.
+    Called from ``__post_init__``; InputError if a field is none of its choices.
     """
     for field, choice in choices.items():
         object.__setattr__(record, field, choice.of(field, getattr(record, field)))

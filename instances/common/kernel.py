@@ -81,15 +81,8 @@ NOT_KEPT = "what was compiled cannot be kept; set NUMBA_CACHE_DIR to a folder th
 class Kernel:
     """A function that is interpreted at first, and compiled if it has much to do.
 
-    Parameters
-    ----------
-    function
-        What it computes.
-    inner
-        Whether kernels alone call it. It then has no way in from Python once it is compiled: for
-        many arguments that takes longer to compile than the function itself.
-    options
-        More of numba's options.
+    If `inner`, kernels alone call it. It then has no way in from Python once it is compiled: for
+    many arguments that takes longer to compile than the function itself. Other options are numba's.
     """
 
     def __init__(
@@ -109,10 +102,7 @@ class Kernel:
     def __call__(self, *arguments: Any) -> Any:
         """Call the function, interpreted or compiled.
 
-        Raises
-        ------
-        NotCompiled
-            Where `compiled_only_if` has it so; no array is changed then.
+        `NotCompiled` is raised where `compiled_only_if` has it so; no array is changed then.
         """
         if self.inner:
             return self.function(*arguments)
@@ -406,13 +396,7 @@ def compiled_to_come_near(near: Callable[[], bool]) -> Iterator[None]:
 
 
 def ingredients(function: FunctionType, options: Mapping[str, Any]) -> Iterator[object]:
-    """Yield the code, constants and options that determine a function's results.
-
-    Parameters
-    ----------
-    options
-        That it is compiled with.
-    """
+    """Yield the code, constants and compiler's options that determine a function's results."""
     yield sorted(options.items())
     space, codes = function.__globals__, [function.__code__]
     while codes:

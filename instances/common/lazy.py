@@ -10,20 +10,10 @@ from typing import Any
 
 
 def loader(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package.
+    """Return the ``__getattr__`` of a package, which imports a module when a name is first used.
 
-    Parameters
-    ----------
-    package
-        Its ``__name__``.
-    modules
-        Module, as seen from the package → the names that it gives, separated by spaces.
-
-    Returns
-    -------
-    callable
-        From a name, also that of a module or package below it, to what it stands for; raises
-        AttributeError for all other names, as Python asks of it.
+    `modules` gives the names of each module, separated by spaces; modules and packages below are
+    found, too. AttributeError for all other names, as Python asks of it.
     """
     module_of = {name: module for module, names in modules.items() for name in names.split()}
 

@@ -64,11 +64,6 @@ def show_proved(gap: float, status: str) -> str:
 def text_table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
     """Return rows as lines of text, columns aligned: the first ones to the left, others right.
 
-    Parameters
-    ----------
-    left
-        How many columns are aligned to the left.
-
     Examples
     --------
     >>> print(text_table(["device", "ms"], [["a", "1.5"], ["bcd", "12"]]))

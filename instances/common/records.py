@@ -55,15 +55,8 @@ def _default(field: dataclasses.Field[Any]) -> object:
 def from_plain(kind: type[T], plain: object, where: str) -> T:
     """Return the dataclass that `plain` states.
 
-    Parameters
-    ----------
-    where
-        What the value is, for messages: a file and a field.
-
-    Raises
-    ------
-    InputError
-        If a field is unknown, missing, or not of its type.
+    InputError if a field is unknown, missing, or not of its type; `where` is the file and field
+    that it names.
 
     Examples
     --------

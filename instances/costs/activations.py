@@ -20,20 +20,11 @@ from .layout import Layout, Recompute, Software
 
 @dataclass(frozen=True)
 class Tokens:
-    """Tokens of one microbatch on a rank, by region.
+    """Tokens of one microbatch on a rank, by region."""
 
-    Parameters
-    ----------
-    inner
-        Inside tensor-parallel regions.
-    outer
-        Outside them: divided by sequence parallelism.
-    gathered
-        Of what is kept of gathered inputs: `outer` where they are gathered again, else `inner`.
-    """
-
-    inner: float
-    outer: float
+    inner: float  # inside tensor-parallel regions
+    outer: float  # outside them: divided by sequence parallelism
+    # of what is kept of gathered inputs: `outer` where they are gathered again, else `inner`
     gathered: float
 
     @classmethod
@@ -71,10 +62,7 @@ def attention_kept(
 ) -> Iterator[tuple[str, float]]:
     """Yield module and bytes of what an attention keeps behind its norm.
 
-    Parameters
-    ----------
-    keys
-        Tokens that keys and values are made from, in cross-attention; 0: the same.
+    `keys` are the tokens that keys and values are made from, in cross-attention; 0: the same.
     """
     at, each, t = Tokens.of(layout), element_bytes(layout), layout.tensor
     heads = attention.heads / t

@@ -23,57 +23,31 @@ _KERNELS, _LINKS = Efficiency(), LinkEfficiency()
 
 @dataclass(frozen=True)
 class Calibration:
-    """What one software family reaches on one kind of device.
+    """What one software family reaches on one kind of device."""
 
-    Parameters
-    ----------
-    name
-        Device family and software family, such as ``a100/megatron``.
-    kernels
-        Of kernels.
-    links
-        Of collectives.
-    host
-        Seconds in which the host issues one kernel.
-    hooks
-        Seconds that a sharded optimizer adds to each layer's backward pass in a pipeline: DeepSpeed
-        handles each gradient on the host as it arrives, in every microbatch.
-    step
-        Seconds of an iteration outside layers and optimizer: loss, clipping, logging.
-    sharpness
-        How nearly a pass takes the longer of device's and host's time: the exponent q of
-        `layers.add_up`.
-    passes
-        Bytes that pointwise operations move without a compiler, over those of fused ones.
-    optimizer
-        Part of the memory bandwidth that the optimizer's step reaches.
-    hidden
-        Part of overlapped communication that computation really hides.
-    tensor_hidden
-        The same of tensor-parallel collectives beside the products that they feed, piece by piece.
-    broadcast
-        Seconds of each rank's broadcast, in software whose ranks send each other the weights that
-        they have updated one after the other (InternEvo); 0: by an all-gather.
-    fitted
-        Which runs the table was fitted on, in words.
-    rows
-        The same by source and number.
-    """
-
-    name: str = "default"
-    kernels: Efficiency = _KERNELS
-    links: LinkEfficiency = _LINKS
-    host: float = 1e-5
+    name: str = "default"  # device family and software family, such as ``a100/megatron``
+    kernels: Efficiency = _KERNELS  # of kernels
+    links: LinkEfficiency = _LINKS  # of collectives
+    host: float = 1e-5  # seconds in which the host issues one kernel
+    # seconds that a sharded optimizer adds to each layer's backward pass in a pipeline: DeepSpeed
+    # handles each gradient on the host as it arrives, in every microbatch
     hooks: float = 0.0
+    # seconds of an iteration outside layers and optimizer: loss, clipping, logging
     step: float = 0.0
+    # how nearly a pass takes the longer of device's and host's time: the exponent q of
+    # `layers.add_up`
     sharpness: float = 4.0
+    # bytes that pointwise operations move without a compiler, over those of fused ones
     passes: float = 1.0
-    optimizer: float = 0.7
-    hidden: float = 0.9
+    optimizer: float = 0.7  # part of the memory bandwidth that the optimizer's step reaches
+    hidden: float = 0.9  # part of overlapped communication that computation really hides
+    # the same of tensor-parallel collectives beside the products that they feed, piece by piece
     tensor_hidden: float = 0.6
+    # seconds of each rank's broadcast, in software whose ranks send each other the weights that
+    # they have updated one after the other (InternEvo); 0: by an all-gather
     broadcast: float = 0.0
-    fitted: str = ""
-    rows: tuple[str, ...] = ()
+    fitted: str = ""  # which runs the table was fitted on, in words
+    rows: tuple[str, ...] = ()  # the same by source and number
 
 
 #: Families of devices whose tables stand in for each other, the nearest first.
@@ -103,15 +77,7 @@ def _read(name: str, values: dict[str, Any]) -> Calibration:
 
 @cache
 def calibration(family: str, software: OrText[Software]) -> Calibration:
-    """Return the table of a device family and a software family, or the nearest one.
-
-    Parameters
-    ----------
-    family
-        `Accelerator.family`.
-    software
-        Whose kernels run.
-    """
+    """Return the table of a device family and a software family, or the nearest one."""
     known = calibrations()
     software = Software.of("software", software)
     near = (software, *_ALIKE.get(software, ()), Software.MEGATRON)

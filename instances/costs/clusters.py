@@ -108,15 +108,8 @@ def accelerators() -> tuple[Accelerator, ...]:
 def accelerator(name: str) -> Accelerator:
     """Return an accelerator of the table by its name, in any spelling.
 
-    Parameters
-    ----------
-    name
-        Such as ``h100``, ``A100-80GB``, ``NVIDIA GeForce RTX 4090`` or ``TPU v5e``.
-
-    Raises
-    ------
-    InputError
-        If the table has none that fits.
+    Such as ``h100``, ``A100-80GB``, ``NVIDIA GeForce RTX 4090`` or ``TPU v5e``; InputError if the
+    table has none that fits.
 
     Examples
     --------
@@ -325,20 +318,13 @@ _OPTIONS: dict[str, Callable[[str, str], float]] = {
 def load_training_cluster(path: Path) -> TrainingCluster:
     """Return the cluster that a JSON file describes.
 
-    Parameters
-    ----------
-    path
-        An object with ``nodes``, an array of objects with ``accelerator`` (a name of the table),
-        ``per_node`` and ``count``, and, of your own devices or measurements, ``peak`` (operations
-        per second by precision) and any of ``vector``, ``memory_bytes``, ``bandwidth``, ``units``,
-        ``peer_bandwidth``, ``domain``, ``host_bandwidth`` in place of the table's; and ``network``,
-        an object of ``bandwidth`` (bytes per second per device), ``latency``, ``rails``,
-        ``oversubscription``, ``leaf``.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, or a field is missing, unknown or wrong.
+    An object with ``nodes``, an array of objects with ``accelerator`` (a name of the table),
+    ``per_node`` and ``count``, and, of your own devices or measurements, ``peak`` (operations per
+    second by precision) and any of ``vector``, ``memory_bytes``, ``bandwidth``, ``units``,
+    ``peer_bandwidth``, ``domain``, ``host_bandwidth`` in place of the table's; and ``network``, an
+    object of ``bandwidth`` (bytes per second per device), ``latency``, ``rails``,
+    ``oversubscription``, ``leaf``. InputError if it cannot be read, or a field is missing, unknown
+    or wrong.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

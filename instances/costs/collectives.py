@@ -21,43 +21,26 @@ from .hardware import TrainingCluster
 
 @dataclass(frozen=True)
 class LinkEfficiency:
-    """What collectives reach of peer links and network, and what they cost at least.
+    """What collectives reach of peer links and network, and what they cost at least."""
 
-    Parameters
-    ----------
-    peer, network
-        Parts of the sheet's bandwidth.
-    peer_latency, network_latency
-        Seconds of a step of a ring inside a domain, and between domains.
-    start
-        Seconds to launch one, whatever its size.
-    skew
-        Seconds that ranks wait for each other at every doubling of the group: they never arrive
-        at the same moment.
-    """
-
-    peer: float = 0.75
+    peer: float = 0.75  # peer, network: parts of the sheet's bandwidth
     network: float = 0.80
+    # peer_latency, network_latency: seconds of a step of a ring inside a domain, and between
+    # domains
     peer_latency: float = 2e-6
     network_latency: float = 8e-6
-    start: float = 12e-6
+    start: float = 12e-6  # seconds to launch one, whatever its size
+    # seconds that ranks wait for each other at every doubling of the group: they never arrive at
+    # the same moment
     skew: float = 20e-6
 
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks of one collective: how many, and how far apart.
+    """Ranks of one collective: how many, and how far apart."""
 
-    Parameters
-    ----------
-    size
-        Ranks.
-    stride
-        Ranks between two neighbours.
-    """
-
-    size: int
-    stride: int = 1
+    size: int  # ranks
+    stride: int = 1  # ranks between two neighbours
 
 
 def members_per_domain(group: Group, cluster: TrainingCluster) -> int:

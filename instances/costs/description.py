@@ -22,48 +22,25 @@ class Norm(Choice):
 
 @dataclass(frozen=True)
 class Attention:
-    """Shapes of one attention: multi-head, grouped-query, or multi-head latent if `kv_rank` is set.
+    """Shapes of one attention: multi-head, grouped-query, or multi-head latent (with `kv_rank`)."""
 
-    Parameters
-    ----------
-    heads
-        Query heads.
-    kv_heads
-        Key and value heads; as many as `heads` in multi-head and latent attention.
-    head_dim
-        Width of a query or key head; in latent attention, of its part without rotary embedding.
-    value_dim
-        Width of a value head; 0: that of a key head.
-    window
-        Positions that a token sees (sliding window); None: all.
-    causal
-        Whether a token sees only positions before it.
-    q_rank, kv_rank, rope_dim
-        Latent attention: ranks of the query's and of the joint key-value projection, and width of
-        the rotary part that all heads share. `q_rank` 0: queries are projected directly.
-    bias
-        Whether the query, key and value projections have biases.
-    output_bias
-        Whether the output projection has one.
-    qk_norm
-        Whether queries and keys are normalized by head.
-    sinks
-        Whether each head has a learned logit that takes part in its softmax.
-    """
-
-    heads: int
-    kv_heads: int
+    heads: int  # query heads
+    kv_heads: int  # key and value heads; as many as `heads` in multi-head and latent attention
+    # width of a query or key head; in latent attention, of its part without rotary embedding
     head_dim: int
-    value_dim: int = 0
-    window: int | None = None
-    causal: bool = True
+    value_dim: int = 0  # width of a value head; 0: that of a key head
+    window: int | None = None  # positions that a token sees (sliding window); None: all
+    causal: bool = True  # whether a token sees only positions before it
+    # q_rank, kv_rank, rope_dim: latent attention: ranks of the query's and of the joint key-value
+    # projection, and width of the rotary part that all heads share. `q_rank` 0: queries are
+    # projected directly.
     q_rank: int = 0
     kv_rank: int = 0
     rope_dim: int = 0
-    bias: bool = False
-    output_bias: bool = False
-    qk_norm: bool = False
-    sinks: bool = False
+    bias: bool = False  # whether the query, key and value projections have biases
+    output_bias: bool = False  # whether the output projection has one
+    qk_norm: bool = False  # whether queries and keys are normalized by head
+    sinks: bool = False  # whether each head has a learned logit that takes part in its softmax
 
     @property
     def latent(self) -> bool:
@@ -100,21 +77,11 @@ class Attention:
 
 @dataclass(frozen=True)
 class FeedForward:
-    """Shapes of a feed-forward layer: two matrices, or three if gated (SwiGLU, GeGLU).
+    """Shapes of a feed-forward layer: two matrices, or three if gated (SwiGLU, GeGLU)."""
 
-    Parameters
-    ----------
-    width
-        Elements between its matrices.
-    gated
-        Whether a second projection gates the first.
-    bias
-        Whether its matrices have biases.
-    """
-
-    width: int
-    gated: bool = True
-    bias: bool = False
+    width: int  # elements between its matrices
+    gated: bool = True  # whether a second projection gates the first
+    bias: bool = False  # whether its matrices have biases
 
     def parameters(self, hidden: int) -> int:
         """Count its weights, for a model of width `hidden`."""
@@ -125,35 +92,18 @@ class FeedForward:
 
 @dataclass(frozen=True)
 class Experts:
-    """Shapes of a mixture of experts: a router, and feed-forward layers of which tokens use a few.
+    """Shapes of a mixture of experts: a router, and feed-forward layers; a token uses a few."""
 
-    Parameters
-    ----------
-    experts
-        Routed experts.
-    top_k
-        Experts that process a token.
-    width
-        Elements between the matrices of one expert.
-    gated
-        Whether experts are gated.
-    bias
-        Whether their matrices have biases.
-    shared_width
-        Elements between the matrices of all shared experts together, which process every token.
-    shared_gate
-        Whether a token weighs what the shared experts return by one more projection.
-    router_bias
-        Whether the router adds a number per expert, learned or set to balance them.
-    """
-
-    experts: int
-    top_k: int
-    width: int
-    gated: bool = True
-    bias: bool = False
+    experts: int  # routed experts
+    top_k: int  # experts that process a token
+    width: int  # elements between the matrices of one expert
+    gated: bool = True  # whether experts are gated
+    bias: bool = False  # whether their matrices have biases
+    # elements between the matrices of all shared experts together, which process every token
     shared_width: int = 0
+    # whether a token weighs what the shared experts return by one more projection
     shared_gate: bool = False
+    # whether the router adds a number per expert, learned or set to balance them
     router_bias: bool = False
 
     @property
@@ -182,46 +132,26 @@ class Experts:
 
 @dataclass(frozen=True)
 class Measured:
-    """A layer of a profiled model on `degree` devices, for one microbatch as profiled.
+    """A layer of a profiled model on `degree` devices, for one microbatch as profiled."""
 
-    Parameters
-    ----------
-    degree
-        Devices that share it.
-    forward, backward
-        Seconds of its passes, collectives between these devices included.
-    held
-        Part of its weights on one device.
-    kept, entering
-        Bytes on one device that are kept for the backward pass, and those that stay if it computes
-        the layer again.
-    """
-
-    degree: int
+    degree: int  # devices that share it
+    # forward, backward: seconds of its passes, collectives between these devices included
     forward: float
     backward: float
-    held: float
+    held: float  # part of its weights on one device
+    # kept, entering: bytes on one device that are kept for the backward pass, and those that stay
+    # if it computes the layer again
     kept: float
     entering: float
 
 
 @dataclass(frozen=True)
 class ProfiledLayer:
-    """A layer type of a profiled model.
+    """A layer type of a profiled model."""
 
-    Parameters
-    ----------
-    weights
-        Numbers that it learns.
-    flops
-        Operations of its forward pass for one microbatch as profiled.
-    measured
-        By tensor degree.
-    """
-
-    weights: int
-    flops: float
-    measured: tuple[Measured, ...]
+    weights: int  # numbers that it learns
+    flops: float  # operations of its forward pass for one microbatch as profiled
+    measured: tuple[Measured, ...]  # by tensor degree
 
     def at(self, degree: int) -> Measured:
         """Return what was measured on so many devices; InputError if nothing was."""
@@ -237,33 +167,18 @@ class ProfiledLayer:
 
 @dataclass(frozen=True)
 class Block:
-    """A layer type: attention and feed-forward or experts, each behind a norm and a residual.
+    """A layer type: attention and feed-forward or experts, each behind a norm and a residual."""
 
-    Parameters
-    ----------
-    attention
-        Self-attention; None: the block has none.
-    cross_attention
-        Attention to an encoder's output, in decoders of encoder-decoder models.
-    feed_forward, experts
-        One of the two at most.
-    norm
-        Kind of its norms.
-    norms
-        How many norms of the model's width it has: 2, or 4 with norms after its parts, too.
-    dropout
-        Whether its parts end in dropout, which keeps masks.
-    profiled
-        A layer of a profiled model, instead of all of the above.
-    """
-
-    attention: Attention | None = None
+    attention: Attention | None = None  # self-attention; None: the block has none
+    # attention to an encoder's output, in decoders of encoder-decoder models
     cross_attention: Attention | None = None
-    feed_forward: FeedForward | None = None
+    feed_forward: FeedForward | None = None  # feed_forward, experts: one of the two at most
     experts: Experts | None = None
-    norm: Norm = Norm.RMS
+    norm: Norm = Norm.RMS  # kind of its norms
+    # how many norms of the model's width it has: 2, or 4 with norms after its parts, too
     norms: int = 2
-    dropout: bool = False
+    dropout: bool = False  # whether its parts end in dropout, which keeps masks
+    # a layer of a profiled model, instead of all of the above
     profiled: ProfiledLayer | None = None
 
     def __post_init__(self) -> None:
@@ -398,18 +313,10 @@ class ModelDescription:
 def forward_flops(model: ModelDescription, sequence: int) -> float:
     """Floating-point operations of one sequence's forward pass, in matrix products alone.
 
-    Parameters
-    ----------
-    sequence
-        Tokens.
-
-    Returns
-    -------
-    float
-        Two per multiplication and addition. A token passes the experts that it is routed to, and
-        attends to all tokens of its sequence or window: the causal mask does not halve that. The
-        head is in, embeddings are not; nothing is computed again. This is what Megatron and most
-        publications count; a training step has three times as many.
+    Two per multiplication and addition. A token passes the experts that it is routed to, and
+    attends to all tokens of its sequence or window: the causal mask does not halve that. The head
+    is in, embeddings are not; nothing is computed again. This is what Megatron and most
+    publications count; a training step has three times as many.
     """
     encoded = model.encoder_sequence or sequence
     hidden = model.hidden

@@ -43,18 +43,10 @@ class Product:
 
 @dataclass(frozen=True)
 class Dispatched:
-    """Bytes that one device sends in a dispatch or a combine, by where they go.
+    """Bytes that one device sends in a dispatch or a combine, by where they go."""
 
-    Parameters
-    ----------
-    domain
-        To devices within reach of peer links.
-    network
-        To other nodes, over its share of the network.
-    """
-
-    domain: float
-    network: float
+    domain: float  # to devices within reach of peer links
+    network: float  # to other nodes, over its share of the network
 
 
 def routed_rows(experts: Experts, layout: Layout) -> float:
@@ -111,16 +103,10 @@ def dispatched(
     *,
     bytes_each: float = 2.0,
 ) -> Dispatched:
-    """Bytes that one device sends to dispatch a microbatch's tokens, and receives when they return.
+    """Bytes that one device sends to dispatch a microbatch's tokens, and gets at their return.
 
-    Parameters
-    ----------
-    experts, layout, hidden
-        What is sent.
-    domain
-        Devices of the expert group within reach of each other's peer links.
-    bytes_each
-        Per element: 2, or 1 where tokens are dispatched in 8 bits.
+    `domain` devices of the expert group are within reach of each other's peer links. An element has
+    2 bytes, or 1 where tokens are dispatched in 8 bits.
     """
     group = layout.expert * layout.expert_tensor
     if group == 1:

@@ -27,90 +27,43 @@ class NumberFormat(Choice):
 
 @dataclass(frozen=True)
 class Accelerator:
-    """What the specification sheet says about one device.
+    """What the specification sheet says about one device."""
 
-    Parameters
-    ----------
-    name
-        As the table calls it, such as ``h100-sxm``.
-    family
-        Devices that share kernels and their efficiency: ``v100``, ``a100``, ``h100``, ``b200`` …
-    peak
-        Dense floating-point operations per second of matrix products, by precision (without
-        sparsity).
-    vector
-        Operations per second on 32-bit floats outside matrix products.
-    memory_bytes
-        Device memory, as the driver reports it.
-    bandwidth
-        Of the device memory, bytes per second.
-    units
-        Streaming multiprocessors or compute units.
-    peer_bandwidth
-        To other devices of its domain, one direction, bytes per second.
-    domain
-        Devices within reach of peer links: 8 in most servers, 72 in an NVL72 rack; 1: none.
-    host_bandwidth
-        To host memory, one direction, bytes per second.
-    source
-        Where the numbers are from.
-    """
-
-    name: str
+    name: str  # as the table calls it, such as ``h100-sxm``
+    # devices that share kernels and their efficiency: ``v100``, ``a100``, ``h100``, ``b200`` …
     family: str
+    # dense floating-point operations per second of matrix products, by precision (without sparsity)
     peak: Mapping[NumberFormat, float] = field(hash=False)
-    vector: float
-    memory_bytes: float
-    bandwidth: float
-    units: int
-    peer_bandwidth: float
+    vector: float  # operations per second on 32-bit floats outside matrix products
+    memory_bytes: float  # device memory, as the driver reports it
+    bandwidth: float  # of the device memory, bytes per second
+    units: int  # streaming multiprocessors or compute units
+    peer_bandwidth: float  # to other devices of its domain, one direction, bytes per second
+    # devices within reach of peer links: 8 in most servers, 72 in an NVL72 rack; 1: none
     domain: int
-    host_bandwidth: float
-    source: str = ""
+    host_bandwidth: float  # to host memory, one direction, bytes per second
+    source: str = ""  # where the numbers are from
 
 
 @dataclass(frozen=True)
 class ClusterNetwork:
-    """The network between nodes, as one device sees it.
+    """The network between nodes, as one device sees it."""
 
-    Parameters
-    ----------
-    bandwidth
-        Of one device when all devices of its node send, one direction, bytes per second.
-    latency
-        Seconds from one node to another.
-    rails
-        Network cards of a node, each with its own rail; 0: one per device.
-    oversubscription
-        Bandwidth below a switch over that above it; 1: full bisection.
-    leaf
-        Devices below one such switch, where bandwidth is not over-subscribed; 0: all.
-    """
-
+    # of one device when all devices of its node send, one direction, bytes per second
     bandwidth: float
-    latency: float = 5e-6
-    rails: int = 0
-    oversubscription: float = 1.0
-    leaf: int = 0
+    latency: float = 5e-6  # seconds from one node to another
+    rails: int = 0  # network cards of a node, each with its own rail; 0: one per device
+    oversubscription: float = 1.0  # bandwidth below a switch over that above it; 1: full bisection
+    leaf: int = 0  # devices below one such switch, where bandwidth is not over-subscribed; 0: all
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """Nodes that are alike.
+    """Nodes that are alike."""
 
-    Parameters
-    ----------
-    accelerator
-        Their devices.
-    per_node
-        Devices in each.
-    count
-        How many nodes.
-    """
-
-    accelerator: Accelerator
-    per_node: int
-    count: int
+    accelerator: Accelerator  # their devices
+    per_node: int  # devices in each
+    count: int  # how many nodes
 
     @property
     def devices(self) -> int:

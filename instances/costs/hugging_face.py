@@ -139,15 +139,8 @@ class _Config:
 def read_config(path: Path) -> ModelDescription:
     """Return the description of the model that a Hugging Face ``config.json`` configures.
 
-    Parameters
-    ----------
-    path
-        The file, or the folder that it is in.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, is of an unknown architecture, or a field is missing or wrong.
+    The path is the file's, or its folder's. InputError if it cannot be read, is of an unknown
+    architecture, or a field is missing or wrong.
     """
     if path.is_dir():
         path = path / "config.json"
@@ -165,19 +158,8 @@ def read_config(path: Path) -> ModelDescription:
 def from_config(fields: Mapping[str, Any], *, name: str, source: str = "") -> ModelDescription:
     """Return the description of the model that the fields of a ``config.json`` configure.
 
-    Parameters
-    ----------
-    fields
-        As in the file; of models with several parts, ``text_config`` is read.
-    name
-        Of the description.
-    source
-        What errors and the description name as the origin; default: `name`.
-
-    Raises
-    ------
-    InputError
-        If the architecture is unknown, or a field is missing or wrong.
+    Of models with several parts, ``text_config`` is read. InputError, which names the source, if
+    the architecture is unknown, or a field is missing or wrong.
 
     Examples
     --------

@@ -37,32 +37,18 @@ ELEMENT = {
 
 @dataclass(frozen=True)
 class Efficiency:
-    """What kernels of one software family reach on one kind of device.
+    """What kernels of one software family reach on one kind of device."""
 
-    Parameters
-    ----------
-    product
-        Part of the peak that large, aligned matrix products reach.
-    product8, product4
-        The same for products of 8-bit and of 4-bit numbers, of their peaks.
-    depth
-        Length in k that filling and draining a tile costs.
-    memory
-        Part of the memory bandwidth that pointwise kernels reach.
-    attention, attention_backward
-        Part of the peak that fused attention reaches in either pass.
-    launch
-        Seconds between two kernels of the same stream.
-    """
-
-    product: float = 0.80
+    product: float = 0.80  # part of the peak that large, aligned matrix products reach
+    # product8, product4: the same for products of 8-bit and of 4-bit numbers, of their peaks
     product8: float = 0.70
     product4: float = 0.60
-    depth: float = 128.0
-    memory: float = 0.80
+    depth: float = 128.0  # length in k that filling and draining a tile costs
+    memory: float = 0.80  # part of the memory bandwidth that pointwise kernels reach
+    # attention, attention_backward: part of the peak that fused attention reaches in either pass
     attention: float = 0.60
     attention_backward: float = 0.45
-    launch: float = 4e-6
+    launch: float = 4e-6  # seconds between two kernels of the same stream
 
 
 @lru_cache(maxsize=1 << 16)
@@ -78,11 +64,8 @@ def product(
 ) -> float:
     """Return the seconds of `count` products of m × k by k × n in one kernel.
 
-    Parameters
-    ----------
-    turned
-        Whether both operands lie in memory by their columns, as in gradients of weights, where k
-        counts tokens.
+    `turned`: both operands lie in memory by their columns, as in gradients of weights, where k
+    counts tokens.
     """
     if m <= 0 or n <= 0 or k <= 0 or count <= 0:
         return 0.0

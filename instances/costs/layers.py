@@ -39,48 +39,28 @@ TERMS = ("products", "attention", "pointwise", "tensor", "context", "experts", "
 
 @dataclass(frozen=True)
 class LayerPart:
-    """One step of a block: seconds forward, backward by inputs, backward by weights.
+    """One step of a block: seconds forward, backward by inputs, backward by weights."""
 
-    Parameters
-    ----------
-    module
-        What recomputation calls it.
-    term
-        One of `TERMS`.
-    forward, inputs, weights
-        Seconds.
-    kernels
-        How many the host issues in a forward pass; a backward pass has twice as many.
-    wait
-        Seconds of either pass in which ranks wait for each other, and no kernel runs.
-    """
-
-    module: str
-    term: str
-    forward: float
+    module: str  # what recomputation calls it
+    term: str  # one of `TERMS`
+    forward: float  # forward, inputs, weights: seconds
     inputs: float = 0.0
     weights: float = 0.0
+    # how many the host issues in a forward pass; a backward pass has twice as many
     kernels: float = 1.0
+    # seconds of either pass in which ranks wait for each other, and no kernel runs
     wait: float = 0.0
 
 
 @dataclass(frozen=True)
 class LayerTime:
-    """Seconds of a layer's passes, with the forward pass and the recomputation by term.
+    """Seconds of a layer's passes, with the forward pass and the recomputation by term."""
 
-    Parameters
-    ----------
-    forward, backward
-        Whole passes; `backward` includes `weights` and recomputation.
-    weights
-        Part of the backward pass that computes gradients of weights.
-    terms
-        Seconds of both passes by term, and of recomputation; they sum to the two passes.
-    """
-
+    # forward, backward: whole passes; `backward` includes `weights` and recomputation
     forward: float
     backward: float
-    weights: float
+    weights: float  # part of the backward pass that computes gradients of weights
+    # seconds of both passes by term, and of recomputation; they sum to the two passes
     terms: tuple[tuple[str, float], ...]
 
 
@@ -173,12 +153,8 @@ def tensor_collective(
 
     Without sequence parallelism a region's outputs are summed going forward, and the gradients of
     its inputs going backward. With it inputs are gathered and outputs reduced and scattered; going
-    backward the same, and the inputs are gathered once more for the gradients of weights.
-
-    Parameters
-    ----------
-    enters, leaves
-        Whether the region begins and ends here: the embedding only leaves, the head only enters.
+    backward the same, and the inputs are gathered once more for the gradients of weights. The
+    embedding only `leaves` a region, the head only `enters` one.
     """
     layout = at.layout
     if layout.tensor == 1:
@@ -370,10 +346,7 @@ def exchange_of_tokens(at: Setting, experts: Experts, hidden: int) -> LayerPart:
 def block_parts(at: Setting, block: Block, hidden: int, encoded: int = 0) -> Iterator[LayerPart]:
     """Return the parts of a block in the order in which they run.
 
-    Parameters
-    ----------
-    encoded
-        Positions of the encoder's output, for cross-attention.
+    `encoded` are positions of the encoder's output, for cross-attention.
     """
     if block.profiled is not None:
         one = block.profiled.at(at.layout.tensor)
@@ -464,24 +437,13 @@ def rank_parameters(block: Block, hidden: int, layout: Layout) -> tuple[float, f
 
 @dataclass(frozen=True)
 class LayerTimes:
-    """Times of everything that stages are made of.
+    """Times of everything that stages are made of."""
 
-    Parameters
-    ----------
-    blocks
-        By layer type of the model, without recomputation.
-    recomputed
-        By layer type, with the layout's recomputation.
-    embedding, head
-        What stands before the first and behind the last block.
-    further
-        One prediction of a further token, without its block: projection, norms and head.
-    """
-
-    blocks: tuple[LayerTime, ...]
-    recomputed: tuple[LayerTime, ...]
-    embedding: LayerTime
+    blocks: tuple[LayerTime, ...]  # by layer type of the model, without recomputation
+    recomputed: tuple[LayerTime, ...]  # by layer type, with the layout's recomputation
+    embedding: LayerTime  # embedding, head: what stands before the first and behind the last block
     head: LayerTime
+    # one prediction of a further token, without its block: projection, norms and head
     further: LayerTime
 
 

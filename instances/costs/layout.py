@@ -93,42 +93,21 @@ class Software(Choice):
 
 @dataclass(frozen=True)
 class Recipe:
-    """Precision of products and bytes per parameter of everything that is kept for training.
+    """Precision of products and bytes per parameter of everything that is kept for training."""
 
-    Parameters
-    ----------
-    name
-        What users call it.
-    compute
-        Precision of the linear layers' products.
-    weight_bytes
-        Of the weights that the model computes with, held between iterations.
-    gradient_bytes
-        Of the gradients that microbatches accumulate into.
-    master_bytes
-        Of a copy of the weights that the optimizer updates; 0: it updates the weights themselves.
-    moment_bytes
-        Of the optimizer's moments, all together.
-    gather_bytes
-        Of a weight in the all-gather of a sharded optimizer or of sharded weights.
-    reduce_bytes
-        Of a gradient in its reduction over data-parallel ranks.
-    bucket_bytes
-        Of flat buffers that gathering and reducing work in, all together.
-    optimizer
-        Adam or Muon.
-    """
-
-    name: str
-    compute: NumberFormat
+    name: str  # what users call it
+    compute: NumberFormat  # precision of the linear layers' products
+    # of the weights that the model computes with, held between iterations
     weight_bytes: float = 2.0
-    gradient_bytes: float = 4.0
+    gradient_bytes: float = 4.0  # of the gradients that microbatches accumulate into
+    # of a copy of the weights that the optimizer updates; 0: it updates the weights themselves
     master_bytes: float = 4.0
-    moment_bytes: float = 8.0
+    moment_bytes: float = 8.0  # of the optimizer's moments, all together
+    # of a weight in the all-gather of a sharded optimizer or of sharded weights
     gather_bytes: float = 2.0
-    reduce_bytes: float = 4.0
-    bucket_bytes: float = 0.0
-    optimizer: OptimizerRecipe = OptimizerRecipe.ADAM
+    reduce_bytes: float = 4.0  # of a gradient in its reduction over data-parallel ranks
+    bucket_bytes: float = 0.0  # of flat buffers that gathering and reducing work in, all together
+    optimizer: OptimizerRecipe = OptimizerRecipe.ADAM  # adam or Muon
 
     def __post_init__(self) -> None:
         """Take texts for choices."""
@@ -173,31 +152,17 @@ RECIPES: dict[str, Recipe] = {
 
 @dataclass(frozen=True)
 class Overlap:
-    """Which communication runs beside computation.
+    """Which communication runs beside computation."""
 
-    Parameters
-    ----------
-    gradients
-        Reduction of gradients, beside the backward pass.
-    parameters
-        Gathering of weights, beside the forward pass.
-    tensor
-        Tensor-parallel collectives, beside the products that they feed (async TP, user buffers).
-    experts
-        Dispatch and combine of experts, beside another microbatch's computation.
-    messages
-        Pipeline messages, beside the passes of other microbatches.
-    iterations
-        A pipeline rank's next iteration, beside what other ranks have left of this one: no rank
-        waits for a norm of gradients over all of them, or the step is taken first and validated
-        afterwards.
-    """
-
-    gradients: bool = True
-    parameters: bool = True
+    gradients: bool = True  # reduction of gradients, beside the backward pass
+    parameters: bool = True  # gathering of weights, beside the forward pass
+    # tensor-parallel collectives, beside the products that they feed (async TP, user buffers)
     tensor: bool = False
+    # dispatch and combine of experts, beside another microbatch's computation
     experts: bool = False
-    messages: bool = True
+    messages: bool = True  # pipeline messages, beside the passes of other microbatches
+    # a pipeline rank's next iteration, beside what other ranks have left of this one: no rank waits
+    # for a norm of gradients over all of them, or the step is taken first and validated afterwards
     iterations: bool = False
 
 
@@ -383,15 +348,7 @@ class Layout:
 def check_layout(model: ModelDescription, layout: Layout, cluster: TrainingCluster) -> None:
     """Refuse a layout that contradicts itself, the model or the cluster.
 
-    Parameters
-    ----------
-    model, layout, cluster
-        What is trained, how, and on what.
-
-    Raises
-    ------
-    InputError
-        Of one line, with the remedy.
+    InputError has the remedy.
     """
     _check_counts(layout)
     _check_devices(layout, cluster)

@@ -22,33 +22,20 @@ from .hardware import Accelerator, NumberFormat, TrainingCluster
 
 @dataclass(frozen=True)
 class Measurements:
-    """What `measure` has found: links as of the median pair, products as of the largest.
+    """What `measure` has found: links as of the median pair, products as of the largest."""
 
-    Parameters
-    ----------
-    peer, network
-        Between ranks of one host, and of different hosts; None: no such pair was measured.
-    products
-        Operations per second that large matrix products reach, by precision.
-    """
-
+    # peer, network: between ranks of one host, and of different hosts; None: no such pair was
+    # measured
     peer: Link | None
     network: Link | None
+    # operations per second that large matrix products reach, by precision
     products: tuple[tuple[NumberFormat, float], ...]
 
 
 def load_measurements(path: Path) -> Measurements:
     """Return what a file with the output of ``stagecut measure --json`` says.
 
-    Parameters
-    ----------
-    path
-        The file.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, or is something else.
+    InputError if it cannot be read, or is something else.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -91,14 +78,7 @@ def with_measurements(
 ) -> Calibration:
     """Return a calibration by which links and products take what was measured of them.
 
-    Parameters
-    ----------
-    table
-        For everything else.
-    measured
-        On the machines that are meant.
-    cluster
-        Whose sheet the calibration's parts are parts of.
+    Its parts are parts of the cluster's sheet, and the table's for everything else.
     """
     links: dict[str, Any] = {}
     if measured.peer is not None:

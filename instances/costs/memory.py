@@ -33,45 +33,19 @@ CACHED = 0.16
 
 @dataclass(frozen=True)
 class RankMemory:
-    """Bytes of a rank at the moment when it holds most.
+    """Bytes of a rank at the moment when it holds most."""
 
-    Parameters
-    ----------
-    parameters
-        Weights between iterations; its shard, where they are divided.
-    gradients
-        At that moment.
-    optimizer
-        Master weights and moments.
-    activations
-        Kept for backward passes.
-    logits
-        Logits, loss and their gradients.
-    workspace
-        Gradients and recomputed activations inside one block's backward pass.
-    gathered
-        Weights of units that are gathered.
-    communication
-        Buffers of collectives and messages.
-    fragmentation
-        What lies unused between blocks of the allocator.
-    cached
-        What the allocator keeps for later and could give back.
-    context
-        Outside the allocator: driver, libraries.
-    """
-
-    parameters: float = 0.0
-    gradients: float = 0.0
-    optimizer: float = 0.0
-    activations: float = 0.0
-    logits: float = 0.0
-    workspace: float = 0.0
-    gathered: float = 0.0
-    communication: float = 0.0
-    fragmentation: float = 0.0
-    cached: float = 0.0
-    context: float = 0.0
+    parameters: float = 0.0  # weights between iterations; its shard, where they are divided
+    gradients: float = 0.0  # at that moment
+    optimizer: float = 0.0  # master weights and moments
+    activations: float = 0.0  # kept for backward passes
+    logits: float = 0.0  # logits, loss and their gradients
+    workspace: float = 0.0  # gradients and recomputed activations inside one block's backward pass
+    gathered: float = 0.0  # weights of units that are gathered
+    communication: float = 0.0  # buffers of collectives and messages
+    fragmentation: float = 0.0  # what lies unused between blocks of the allocator
+    cached: float = 0.0  # what the allocator keeps for later and could give back
+    context: float = 0.0  # outside the allocator: driver, libraries
 
     @property
     def allocated(self) -> float:
@@ -163,28 +137,14 @@ def block_held(block: Block, hidden: int, layout: Layout) -> Held:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a layer type takes on one rank: bytes per microbatch, and parameters.
+    """What a layer type takes on one rank: bytes per microbatch, and parameters."""
 
-    Parameters
-    ----------
-    kept, whole
-        Bytes kept with recomputation, and without.
-    working
-        Bytes inside its backward pass.
-    held
-        Parameters.
-    matrix
-        Weights of its largest matrix.
-    gated
-        Whether its feed-forward layer or its experts are gated.
-    """
-
-    kept: float
+    kept: float  # kept, whole: bytes kept with recomputation, and without
     whole: float
-    working: float
-    held: Held
-    matrix: float
-    gated: bool
+    working: float  # bytes inside its backward pass
+    held: Held  # parameters
+    matrix: float  # weights of its largest matrix
+    gated: bool  # whether its feed-forward layer or its experts are gated
 
     @classmethod
     def of(cls, block: Block, hidden: int, layout: Layout) -> Sizes:
@@ -202,22 +162,13 @@ class Sizes:
 
 @dataclass(frozen=True)
 class RankStages:
-    """A model under a layout: sizes of its layer types, and the types of each model stage.
+    """A model under a layout: sizes of its layer types, and the types of each model stage."""
 
-    Parameters
-    ----------
-    sizes, plain
-        Of each layer type where it is recomputed, and where it is not.
-    stages
-        Layer types of each model stage.
-    mtp
-        Layer types of the prediction of further tokens.
-    """
-
+    # sizes, plain: of each layer type where it is recomputed, and where it is not
     sizes: tuple[Sizes, ...]
     plain: tuple[Sizes, ...]
-    stages: tuple[tuple[int, ...], ...]
-    mtp: tuple[int, ...]
+    stages: tuple[tuple[int, ...], ...]  # layer types of each model stage
+    mtp: tuple[int, ...]  # layer types of the prediction of further tokens
 
     @classmethod
     def of(cls, model: ModelDescription, layout: Layout) -> RankStages:
@@ -356,14 +307,7 @@ def rank_memory(
 ) -> RankMemory:
     """Bytes of a pipeline rank at the moment when it holds most.
 
-    Parameters
-    ----------
-    model, layout
-        What runs, and how it is divided.
-    rank
-        Pipeline rank.
-    stages
-        The model divided by the layout, where it is known.
+    `stages` is the model divided by the layout, where it is known.
     """
     stages = stages or RankStages.of(model, layout)
     recipe = layout.recipe

@@ -83,15 +83,8 @@ def shipped_models() -> tuple[str, ...]:
 def shipped_model(name: str) -> ModelDescription:
     """Return a shipped description by its name, in any spelling.
 
-    Parameters
-    ----------
-    name
-        Such as ``llama3-70b``, ``Llama-3.1-405B`` or ``meta-llama/Llama-3.1-405B``.
-
-    Raises
-    ------
-    InputError
-        If there is none.
+    Such as ``llama3-70b``, ``Llama-3.1-405B`` or ``meta-llama/Llama-3.1-405B``; InputError if there
+    is none.
 
     Examples
     --------

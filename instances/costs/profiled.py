@@ -21,17 +21,10 @@ from .description import Block, Measured, ModelDescription, ProfiledLayer
 
 
 def profiled_model(workload: Workload) -> ModelDescription:
-    """Return the description of a profiled model.
+    """Return the description of a profiled model, of layers that run one after the other.
 
-    Parameters
-    ----------
-    workload
-        Of layers that run one after the other.
-
-    Raises
-    ------
-    InputError
-        If it has no layers, they are no chain, or no unit of time or number of weights is known.
+    InputError if it has no layers, they are no chain, or no unit of time or number of weights is
+    known.
     """
     layers, name = layers_of(workload), workload.name
     unit = TIME_UNITS.get(workload.time_unit)

@@ -21,27 +21,17 @@ from .memory import RankStages, stage_kept, stays_gathered
 
 @dataclass(frozen=True)
 class StageTime:
-    """Seconds of one model stage for one microbatch.
+    """Seconds of one model stage for one microbatch."""
 
-    Parameters
-    ----------
-    forward, backward, weights
-        Passes; `backward` includes `weights` and recomputation.
-    gathered
-        Part of both passes that waits for weights (ZeRO-3).
-    dense, routed
-        Weights of a rank: those that all replicas hold, and routed experts'.
-    terms
-        Seconds of both passes by term.
-    """
-
+    # forward, backward, weights: passes; `backward` includes `weights` and recomputation
     forward: float
     backward: float
     weights: float
-    gathered: float
+    gathered: float  # part of both passes that waits for weights (ZeRO-3)
+    # dense, routed: weights of a rank: those that all replicas hold, and routed experts'
     dense: float
     routed: float
-    terms: dict[str, float]
+    terms: dict[str, float]  # seconds of both passes by term
 
 
 def stage_times(layout: Layout, prices: LayerPrices) -> tuple[StageTime, ...]:
@@ -140,14 +130,9 @@ def stage_time(
 ) -> StageTime:
     """Return the passes of a stage of blocks of such layer types.
 
-    Parameters
-    ----------
-    held
-        Weights of a rank by layer type: of all replicas, and routed experts'.
-    again
-        How many of its layers are recomputed, from the first one on.
-    first, last, further
-        Whether the stage has the embedding, the head, and the prediction of further tokens.
+    `held` are the weights of a rank by layer type: of all replicas, and routed experts'. The first
+    `again` of its layers are recomputed. The stage has the embedding if `first`, the head if
+    `last`, the prediction of further tokens if `further`.
     """
     model = prices.model
     counted = Counter(own[:again])

@@ -20,24 +20,12 @@ from .memory import Held, RankStages, ends_held, stage_held, stays_gathered, uni
 
 @dataclass(frozen=True)
 class CollectiveTraffic:
-    """Collectives of one kind over one axis in an iteration of a rank.
+    """Collectives of one kind over one axis in an iteration of a rank."""
 
-    Parameters
-    ----------
-    axis
-        ``tensor``, ``context``, ``data``, ``expert`` or ``pipeline``.
-    kind
-        ``all-gather``, ``reduce-scatter``, ``all-reduce``, ``all-to-all`` or ``message``.
-    count
-        How many.
-    size
-        Bytes of all of them together.
-    """
-
-    axis: str
-    kind: str
-    count: int
-    size: float
+    axis: str  # ``tensor``, ``context``, ``data``, ``expert`` or ``pipeline``
+    kind: str  # ``all-gather``, ``reduce-scatter``, ``all-reduce``, ``all-to-all`` or ``message``
+    count: int  # how many
+    size: float  # bytes of all of them together
 
 
 def collectives(

@@ -29,105 +29,51 @@ MOST_HUBS = 6
 
 
 class PriceCertificate(Record):
-    """Prices that show that no plan is below the target; K kinds of devices, n nodes.
-
-    Parameters
-    ----------
-    target
-        The max-load that no plan can have.
-    prices
-        n: of each node, in the workload's order.
-    memory_prices, transfer_prices
-        K: per byte, and per unit of time.
-    order
-        Numbers of nodes, in an order that makes the check fast.
-    parts
-        Of a price of 1, of which each price is a whole number; 0 where there are none.
-    """
+    """Prices that show that no plan is below the target; K kinds of devices, n nodes."""
 
     origin: Literal["set partitioning"]
-    target: float
-    prices: list[float]
-    memory_prices: list[float]
+    target: float  # the max-load that no plan can have
+    prices: list[float]  # n: of each node, in the workload's order
+    memory_prices: list[float]  # memory_prices, transfer_prices: K: per byte, and per unit of time
     transfer_prices: list[float]
-    order: list[int]
-    parts: int = 0
+    order: list[int]  # numbers of nodes, in an order that makes the check fast
+    parts: int = 0  # of a price of 1, of which each price is a whole number; 0 where there are none
 
 
 class HubCertificate(Record):
-    """Prices of nodes by class, and hubs: nodes that a device has or has not; n nodes.
-
-    Parameters
-    ----------
-    target
-        The max-load that no plan can have.
-    kind
-        Number of the kind of devices whose transfers count.
-    hubs
-        Numbers of nodes.
-    classes
-        n: number of the class of each node.
-    points
-        Prices of each class, for each unit of time that a node takes on that kind, and a slope of
-        each case: what a unit of load is worth. Cases are in lexicographic order of what a device
-        has of each hub: itself; not itself, nor what comes after it; not itself, nor what comes
-        before it. The last two are one for a hub with nothing on one side, and where a split need
-        not be contiguous.
-    """
+    """Prices of nodes by class, and hubs: nodes that a device has or has not; n nodes."""
 
     origin: Literal["prices by hubs"]
-    target: float
-    kind: int
-    hubs: list[int]
-    classes: list[int]
+    target: float  # the max-load that no plan can have
+    kind: int  # number of the kind of devices whose transfers count
+    hubs: list[int]  # numbers of nodes
+    classes: list[int]  # n: number of the class of each node
+    # prices of each class, for each unit of time that a node takes on that kind, and a slope of
+    # each case: what a unit of load is worth. Cases are in lexicographic order of what a device has
+    # of each hub: itself; not itself, nor what comes after it; not itself, nor what comes before
+    # it. The last two are one for a hub with nothing on one side, and where a split need not be
+    # contiguous.
     points: list[tuple[list[float], list[float]]]
 
 
 class MultiplierCertificate(Record):
-    """Multipliers of the rules that loads, memories, transfers and devices keep; D devices.
-
-    Parameters
-    ----------
-    target
-        What no plan's max-load is below.
-    loads, transfers, memories
-        D: per unit of time, for transfers only where they overlap compute, and per byte.
-    flows
-        Device, a node of each block that a transfer touches, and a value of each.
-    order
-        Numbers of nodes of different blocks.
-    steps
-        Device, place in the order, and value.
-    """
+    """Multipliers of the rules that loads, memories, transfers and devices keep; D devices."""
 
     origin: Literal["relaxation of the compact program"]
-    target: float
+    target: float  # what no plan's max-load is below
+    # loads, transfers, memories: D: per unit of time, for transfers only where they overlap
+    # compute, and per byte
     loads: list[float]
     transfers: list[float]
     memories: list[float]
+    # device, a node of each block that a transfer touches, and a value of each
     flows: list[tuple[int, list[int], list[float]]]
-    order: list[int]
-    steps: list[tuple[int, int, float]]
+    order: list[int]  # numbers of nodes of different blocks
+    steps: list[tuple[int, int, float]]  # device, place in the order, and value
 
 
 class PotentialCertificate(Record):
-    """Potentials of the uses of tensors, of a sharding.
-
-    Parameters
-    ----------
-    target
-        What no sharding costs less than.
-    unit
-        By which all potentials are multiplied.
-    properties
-        Texts of ways in which a tensor lies, such as ``S0xB``.
-    uses
-        Numbers of the tensor, of the operator that reads it, and of that one's input; positions in
-        `properties` of ways that the tensor is made in, with a potential of each; and the same of
-        ways that it is needed in. What is not listed is 0.
-    price
-        Of a byte that a device holds.
-    """
+    """Potentials of the uses of tensors, of a sharding."""
 
     origin: Literal[
         "message passing over a program",
@@ -135,11 +81,16 @@ class PotentialCertificate(Record):
         "priced memory",
         "elimination of what fits",
     ]
-    target: float
-    unit: float
-    properties: list[str]
+    target: float  # what no sharding costs less than
+    unit: float  # by which all potentials are multiplied
+    properties: list[str]  # texts of ways in which a tensor lies, such as ``S0xB``
+    # numbers of the tensor, of the operator that reads it, and of that one's input; positions in
+    # `properties` of ways that the tensor is made in, with a potential of each; and the same of
+    # ways that it is needed in. What is not listed is 0.
     uses: list[tuple[int, int, int, list[int], list[int], list[int], list[int]]]
-    price: float = 0.0
+    price: float = 0.0  # of a byte that a device holds
+    # where gradients overlap: weights of the ends of a step, of sum 1, that of computing last
+    mixture: list[float] = msgspec.field(default_factory=list)
 
 
 Kind = TypeVar(
@@ -150,10 +101,7 @@ Kind = TypeVar(
 def price_certificate(values: Mapping[str, object], nodes: int, kinds: int) -> PriceCertificate:
     """Return a certificate by prices for so many nodes and kinds of devices.
 
-    Raises
-    ------
-    InputError
-        If a field is missing, of another type or length, or holds no number up to `LARGEST`.
+    InputError if a field is missing, of another type or length, or holds no number up to `LARGEST`.
     """
     found = _read(values, PriceCertificate)
     sizes = {"prices": nodes, "memory_prices": kinds, "transfer_prices": kinds}
@@ -165,12 +113,9 @@ def price_certificate(values: Mapping[str, object], nodes: int, kinds: int) -> P
 
 
 def hub_certificate(values: Mapping[str, object], nodes: int, kinds: int) -> HubCertificate:
-    """Return a certificate by hubs for so many nodes and kinds of devices.
+    """Return a certificate by hubs for so many nodes and kinds.
 
-    Raises
-    ------
-    InputError
-        As `price_certificate`.
+    Errors as of `price_certificate`.
     """
     found = _read(values, HubCertificate)
     _check_range("kind", [found.kind], kinds, "kind")
@@ -193,10 +138,7 @@ def multiplier_certificate(
 ) -> MultiplierCertificate:
     """Return a certificate by multipliers for so many nodes and devices.
 
-    Raises
-    ------
-    InputError
-        As `price_certificate`.
+    Errors are those of `price_certificate`.
     """
     found = _read(values, MultiplierCertificate)
     sizes = dict.fromkeys(("loads", "transfers", "memories"), devices)
@@ -214,16 +156,11 @@ def multiplier_certificate(
 
 
 def potential_certificate(values: Mapping[str, object]) -> PotentialCertificate:
-    """Return a certificate by potentials.
-
-    Raises
-    ------
-    InputError
-        As `price_certificate`.
-    """
+    """Return a certificate by potentials; errors as of `price_certificate`."""
     found = _read(values, PotentialCertificate)
     _check_numbers("unit", [found.unit])
     _check_numbers("price", [found.price])
+    _check_numbers("mixture", found.mixture)
     for *_, made, alphas, needed, betas in found.uses:
         for places, values_of in ((made, alphas), (needed, betas)):
             _check_range("uses", places, len(found.properties), "property")

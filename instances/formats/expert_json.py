@@ -31,15 +31,11 @@ def is_split(source: Source) -> bool:
 def read_split(source: Source, workload: Workload, cluster: Cluster | None = None) -> Placement:
     """Return the placement that a split file gives.
 
-    The i-th of ``fpgas`` is the i-th accelerator of the cluster, the i-th of ``cpus`` its i-th
-    host device; loads in the file are ignored. A node that the file leaves out follows its
-    colour: splits of training workloads may list only forward nodes.
-
-    Raises
-    ------
-    InputError
-        If a node is unknown, listed twice, or cannot be placed; if nodes of one colour are
-        torn apart, or the file needs more devices than there are.
+    The i-th of ``fpgas`` is the i-th accelerator of the cluster, the i-th of ``cpus`` its i-th host
+    device; loads in the file are ignored. A node that the file leaves out follows its colour:
+    splits of training workloads may list only forward nodes. InputError if a node is unknown,
+    listed twice, or cannot be placed; if nodes of one colour are torn apart, or the file needs more
+    devices than there are.
     """
     file = source.convert(_ExpertFile)
     cluster = cluster or workload.cluster
@@ -80,12 +76,8 @@ def placed_numbers(
 ) -> tuple[tuple[NodeId, int], ...]:
     """Return the nodes that a split file lists, with the numbers that rules of `problem` name.
 
-    The i-th of ``fpgas`` is the i-th accelerator, or stage i where rules name stages.
-
-    Raises
-    ------
-    InputError
-        If the file is broken, or needs more devices than there are.
+    The i-th of ``fpgas`` is the i-th accelerator, or stage i where rules name stages. InputError if
+    the file is broken, or needs more devices than there are.
     """
     file = source.convert(_ExpertFile)
     found: list[tuple[NodeId, int]] = []

@@ -36,21 +36,13 @@ from .writing import layout, write_whole
 
 @dataclass(frozen=True)
 class Reader:
-    """Reader of one format of workloads.
+    """Reader of one format of workloads."""
 
-    Parameters
-    ----------
-    format
-        What people call the format.
-    sniff
-        Whether a file means to be of this format, however broken: by its content, never by its
-        name or ending.
-    read
-        Returns the workload, or raises InputError through `Source.fail`.
-    """
-
-    format: str
+    format: str  # what people call the format
+    # whether a file means to be of this format, however broken: by its content, never by its name
+    # or ending
     sniff: Callable[[Source], bool]
+    # returns the workload, or raises InputError through `Source.fail`
     read: Callable[[Source], Workload]
 
 
@@ -65,15 +57,15 @@ READERS: tuple[Reader, ...] = (
 
 
 def load(name_or_path: str | Path) -> Workload:
-    """Return a shipped workload by its name, or the workload in a file.
+    """Return a shipped or published workload by its name, or the workload in a file.
 
-    A file wins over a shipped workload of the same name. The format is found by the content.
+    A file wins over a workload of the same name. The format is found by the content.
 
     Parameters
     ----------
     name_or_path
-        Such as ``gpt2-xl`` or ``gpt2-xl-training@deeper=4``, or a file; `stagecut instances list`
-        lists the shipped ones.
+        Such as ``gpt2-xl`` or ``gpt2-xl-training@deeper=4``, a published file that was fetched such
+        as ``piper/bert32a100.json``, or any file; `stagecut instances list` lists the shipped ones.
 
     Returns
     -------
@@ -90,11 +82,12 @@ def load(name_or_path: str | Path) -> Workload:
     >>> load("gpt2-xl").time_unit
     'ms'
     """
-    if isinstance(name_or_path, str) and not (
-        {"/", "."} & set(name_or_path.partition("@")[0]) or os.path.exists(name_or_path)
-    ):
-        return _shipped(name_or_path)
-    source = read_source(name_or_path)
+    path = name_or_path
+    if isinstance(path, str) and not os.path.exists(path):
+        if not {"/", "."} & set(path.partition("@")[0]):
+            return _shipped(path)
+        path = _published(path)
+    source = read_source(path)
     for reader in READERS:
         if stagecut_json.format_name(source) not in ("", versions.WORKLOAD, versions.PROGRAM):
             break
@@ -167,12 +160,8 @@ def load_plan(path: str | Path, workload: Workload, cluster: Cluster | None = No
 def load_plan_with_form(path: str | Path, workload: Workload) -> tuple[Workload, Plan]:
     """Return the workload in the form that a plan file is for, and the plan.
 
-    Forms of a workload differ in what becomes of its tied weights; see `tied_as`.
-
-    Raises
-    ------
-    InputError
-        If the file is broken, was changed, or was made for something else.
+    Forms of a workload differ in what becomes of its tied weights; see `tied_as`. InputError if the
+    file is broken, was changed, or was made for something else.
     """
     source = read_source(path)
     if workload.ties:
@@ -187,15 +176,8 @@ def load_plan_for_model(
 ) -> Plan:
     """Return the plan in a file for a workload with the same nodes and other costs.
 
-    Parameters
-    ----------
-    workload_of
-        Returns that workload, given the problem and the ids of the nodes that the plan places.
-
-    Raises
-    ------
-    InputError
-        If the file is broken or was changed.
+    `workload_of` returns that workload, given the problem and the ids of the nodes that the plan
+    places. InputError if the file is broken or was changed.
     """
     source = read_source(path)
     workload = workload_of(*outline.placed_ids(source))
@@ -317,6 +299,18 @@ def _shipped(name: str) -> Workload:
     if name.partition("@")[0] not in known:
         _fail_unknown(name, list(known))
     return generate(name)
+
+
+def _published(name: str) -> str | Path:
+    """Return where the published file of this name lies, or the name if none is called so."""
+    from ..generate.published import published_files, published_folder
+
+    if all(file.path != name for file in published_files()):
+        return name
+    path = published_folder() / name
+    if not path.exists():
+        raise InputError(f"{name}: not fetched yet; `stagecut instances fetch {name}` does")
+    return path
 
 
 def _fail_unknown(name: str, known: list[str]) -> NoReturn:

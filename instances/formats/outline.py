@@ -24,25 +24,17 @@ from .versions import PLAN
 
 @dataclass(frozen=True)
 class Outline:
-    """Plan without its workload: assignment, objective and bound, for comparisons.
+    """Plan without its workload: assignment, objective and bound, for comparisons."""
 
-    Parameters
-    ----------
-    workload
-        Name and fingerprint.
-    objective, bound, time_unit, method, problem
-        As in the plan; `problem` with its options.
-    devices
-        Name, kind and nodes of each device; of plans that consist of stages, of each stage;
-        of shardings, each property with the operators that make something of it.
-    """
-
-    workload: tuple[str, str]
+    workload: tuple[str, str]  # name and fingerprint
+    # objective, bound, time_unit, method, problem: as in the plan; `problem` with its options
     objective: float
     bound: float
     time_unit: str
     method: str
     problem: str
+    # name, kind and nodes of each device; of plans that consist of stages, of each stage; of
+    # shardings, each property with the operators that make something of it
     devices: tuple[tuple[str, str, frozenset[NodeId]], ...]
 
     @property
@@ -52,13 +44,7 @@ class Outline:
 
 
 def outline(workload: Workload, plan: Plan | Planned) -> Outline:
-    """Return the outline of a plan.
-
-    Raises
-    ------
-    InputError
-        If the plan was made for another workload.
-    """
+    """Return the outline of a plan; InputError if it was made for another workload."""
     file = msgspec.convert(msgspec.to_builtins(write_plan(plan_of(plan), workload)), PlanFile)
     return _outline(Source("plan", "plan", "", None), file)
 
@@ -66,10 +52,7 @@ def outline(workload: Workload, plan: Plan | Planned) -> Outline:
 def read_outline(path: str | Path) -> Outline:
     """Read the outline of a plan from its file.
 
-    Raises
-    ------
-    InputError
-        If the file is no plan, or its solution does not say where each node is.
+    InputError if the file is no plan, or its solution does not say where each node is.
     """
     source = read_source(path)
     return _outline(source, read_file(source, PlanFile, PLAN))
@@ -148,26 +131,14 @@ def _problem(options: dict[str, Any]) -> str:
 
 
 def made_for(source: Source) -> tuple[str, int]:
-    """Return the fingerprint of the workload that a plan was made for, and microbatches per batch.
-
-    Raises
-    ------
-    InputError
-        If the file breaks the format.
-    """
+    """Return fingerprint of the workload and microbatches per batch that a plan was made for."""
     file = read_file(source, PlanFile, PLAN)
     given = file.problem.get("microbatches")
     return file.workload.fingerprint, max(1, given) if isinstance(given, int) else 1
 
 
 def placed_ids(source: Source) -> tuple[Problem, tuple[NodeId, ...]]:
-    """Return the problem of the plan in one of our files, and the ids of the nodes it places.
-
-    Raises
-    ------
-    InputError
-        If the file breaks the format.
-    """
+    """Return the problem of the plan in one of our files, and the ids of the nodes it places."""
     problem, parts = _placed(source)
     return problem, tuple(node for _, nodes in parts for node in nodes)
 
@@ -175,12 +146,8 @@ def placed_ids(source: Source) -> tuple[Problem, tuple[NodeId, ...]]:
 def placed_numbers(source: Source, problem: Problem) -> tuple[tuple[NodeId, int], ...]:
     """Return the nodes that a plan file places, with the numbers that rules of `problem` name.
 
-    Nodes may be missing, and whatever else the file says does not matter.
-
-    Raises
-    ------
-    InputError
-        If the file breaks the format, or numbers devices where the rules name stages.
+    Nodes may be missing, and whatever else the file says does not matter. InputError if the file
+    numbers devices where the rules name stages.
     """
     made, parts = _placed(source)
     of_stages = names_stages(problem)

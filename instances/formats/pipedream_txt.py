@@ -35,16 +35,11 @@ def is_pipedream(source: Source) -> bool:
 def read_pipedream(source: Source) -> Workload:
     """Return the workload that a PipeDream graph describes, in milliseconds.
 
-    A node's time is its forward and backward time, both also in `Workload.extra`; its output is
-    the sum of its activations. Its one configuration takes its activations per microbatch in
-    flight, and twice its parameters for them and their gradients. ``stage_id`` is kept in
-    `Workload.extra`, NaN where missing, and so are lists of activations, item by item. The file
-    names neither devices nor bandwidth nor microbatches.
-
-    Raises
-    ------
-    InputError
-        If the file breaks the format; the message names the line, the node, the field.
+    A node's time is its forward and backward time, both also in `Workload.extra`; its output is the
+    sum of its activations. Its one configuration takes its activations per microbatch in flight,
+    and twice its parameters for them and their gradients. ``stage_id`` is kept in `Workload.extra`,
+    NaN where missing, and so are lists of activations, item by item. The file names neither devices
+    nor bandwidth nor microbatches. InputError names the line, the node, the field.
     """
     index: dict[str, int] = {}
     names: list[str] = []
@@ -113,11 +108,8 @@ def read_pipedream(source: Source) -> Workload:
 def write_pipedream(workload: Workload, plan: StagePlacement | None = None) -> str:
     """Return a workload as PipeDream graph, with the stages of a plan if one is given.
 
-    Raises
-    ------
-    InputError
-        If the workload does not say what the format needs: forward and backward time,
-        parameters, output bytes.
+    InputError if the workload does not say what the format needs: forward and backward time,
+    parameters, output bytes.
     """
     extra = workload.extra
     for key in ("forward_time", "backward_time", "parameter_bytes"):

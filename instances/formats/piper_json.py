@@ -65,12 +65,8 @@ def read_piper(source: Source) -> Workload:
     unit. A configuration recomputes if its id holds ``recomp``. An edge that is listed twice
     carries the sum. ``syncTimeFw`` belongs to edges that come in, ``syncTimeBw`` to those that
     leave; unknown keys are ignored. For problems without configurations a node has the time and
-    memory of its fastest configuration at its lowest degree.
-
-    Raises
-    ------
-    InputError
-        If the file breaks the format; the message names the file, the node or edge, the field.
+    memory of its fastest configuration at its lowest degree. InputError names the file, the node or
+    edge, the field.
     """
     file = source.convert(_PiperFile)
     if not file.nodes:

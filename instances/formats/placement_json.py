@@ -61,14 +61,9 @@ def is_placement(source: Source) -> bool:
 def read_placement(source: Source) -> Workload:
     """Return the workload that a placement JSON describes.
 
-    Times keep the file's own unit, which it does not name. Missing colours are none, missing
-    sizes are 0, unknown keys are ignored; ``layerId`` is kept in `Workload.extra`, NaN where
-    missing. Edges listed twice count once.
-
-    Raises
-    ------
-    InputError
-        If the file breaks the format; the message names the file, the node or edge, the field.
+    Times keep the file's own unit, which it does not name. Missing colours are none, missing sizes
+    are 0, unknown keys are ignored; ``layerId`` is kept in `Workload.extra`, NaN where missing.
+    Edges listed twice count once. InputError names the file, the node or edge, the field.
     """
     file = source.convert(_PlacementFile)
     if not file.nodes:

@@ -108,26 +108,16 @@ class PlanFile(Record):
 
 @dataclass(frozen=True)
 class Codec:
-    """Writer and reader of one problem's solutions.
+    """Writer and reader of one problem's solutions."""
 
-    Parameters
-    ----------
-    problem
-        Frozen dataclass of the problem; its fields are written by name.
-    record
-        What `encode` returns and `decode` gets: a `Record`, or any type that msgspec converts.
-    encode
-        From the solution, the workload and the cluster.
-    decode
-        From the record, the workload and the cluster; raises InputError without the file's name.
-    statement
-        What the problem looks like in a file, where that is not its fields.
-    """
-
-    problem: type[Problem]
+    problem: type[Problem]  # frozen dataclass of the problem; its fields are written by name
+    # what `encode` returns and `decode` gets: a `Record`, or any type that msgspec converts
     record: type[Any]
+    # from the solution, the workload and the cluster
     encode: Callable[[Any, Workload, Cluster], Any]
+    # from the record, the workload and the cluster; raises InputError without the file's name
     decode: Callable[[Any, Workload, Cluster], Solution]
+    # what the problem looks like in a file, where that is not its fields
     statement: type[Any] | None = None
 
 
@@ -147,13 +137,7 @@ CODECS: dict[str, Codec] = {
 
 
 def write_plan(plan: Plan, workload: Workload) -> dict[str, object]:
-    """Return the file of `plan`, made for `workload`, as JSON values.
-
-    Raises
-    ------
-    InputError
-        If the plan was made for another workload.
-    """
+    """Return the file of a plan as JSON values; InputError if it was made for another workload."""
     plan.check_made_for(workload)
     if not math.isfinite(plan.objective):
         raise InputError(f"plan: its objective is {plan.objective!r}; only finite ones are saved")
@@ -196,21 +180,12 @@ def read_plan(
     *,
     same_costs: bool = True,
 ) -> Plan:
-    """Return the plan in one of our files.
+    """Return the plan in one of our files, for `cluster` if that is given.
 
-    Parameters
-    ----------
-    cluster
-        The cluster that it must have been made for; default: any.
-    same_costs
-        Whether it must have been made for this very workload. Otherwise only the nodes' names
-        must be the same, and the plan returned is for `workload`.
-
-    Raises
-    ------
-    InputError
-        If the file breaks the format, was made for another workload or cluster, or was changed:
-        nodes are missing, unknown or placed twice, or a device is not the cluster's.
+    With `same_costs` it must have been made for this very workload. Otherwise only the nodes' names
+    must be the same, and the plan returned is for `workload`. InputError if the file breaks the
+    format, was made for another workload or cluster, or was changed: nodes are missing, unknown or
+    placed twice, or a device is not the cluster's.
     """
     file = read_file(source, PlanFile, PLAN)
     for what, value in (("objective", file.objective), ("bound", file.bound), ("gap", file.gap)):
@@ -323,13 +298,7 @@ def convert(source: Source, values: object, kind: type[Any], where: str) -> Any:
 
 
 def to_json(value: object) -> object:
-    """Return `value` as JSON values: arrays and tuples as lists, "inf" and the like as texts.
-
-    Raises
-    ------
-    InputError
-        If it holds something else.
-    """
+    """Return a value as JSON values: arrays and tuples as lists, "inf" and the like as texts."""
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     if isinstance(value, float) and not math.isfinite(value):

@@ -41,15 +41,8 @@ PROBLEMS: dict[str, type[Problem]] = {name: codec.problem for name, codec in COD
 def read_tables(path: str | Path, others: Iterable[str] = ()) -> tuple[str, dict[str, Table]]:
     """Return the name of the problem that a file states, and the file's tables by name.
 
-    Parameters
-    ----------
-    others
-        Names of the tables that there may be beside that of the problem.
-
-    Raises
-    ------
-    InputError
-        If it is no TOML, states no problem or several, or has another table.
+    `others` are the tables that there may be beside that of the problem. InputError if it is no
+    TOML, states no problem or several, or has another table.
     """
     source = read_source(path)
     try:
@@ -72,21 +65,22 @@ def read_tables(path: str | Path, others: Iterable[str] = ()) -> tuple[str, dict
 def read_setting(text: str) -> Table:
     """Return the fields that a text such as ``stages=4,mode=both`` sets.
 
-    What stands between the braces of a table in TOML will do; texts need no quotes.
-
-    Raises
-    ------
-    InputError
-        If it sets no field.
+    What stands between the braces of a table in TOML will do; texts need no quotes. InputError if
+    it sets no field.
 
     Examples
     --------
     >>> read_setting("stages=4,mode=both"), read_setting("schedule=my schedule.csv")
     ({'stages': 4, 'mode': 'both'}, {'schedule': 'my schedule.csv'})
+    >>> read_setting("tensor=[1, 2],schedules=[1f1b, zb-h1]")
+    {'tensor': [1, 2], 'schedules': ['1f1b', 'zb-h1']}
     """
     field, _, value = text.partition("=")
     words = re.sub(r"=([^,\s\"'\[\]{}=\\]+)(?=,|$)", lambda found: f"={_quoted(found[1])}", text)
-    for attempt in (text, words, f"{field}={_quoted(value)}"):
+    items = re.sub(
+        r"([\[,]\s*)([^,\s\"'\[\]{}=\\]+)(?=\s*[,\]])", lambda f: f[1] + _quoted(f[2]), words
+    )
+    for attempt in (text, words, items, f"{field}={_quoted(value)}"):
         found = _in_braces(attempt)
         if found and value:
             return found
@@ -113,21 +107,10 @@ def _in_braces(text: str) -> Table:
 def make_record(
     kind: type[R], values: Table, where: str = "", from_text: FromText | None = None
 ) -> R:
-    """Return the record whose fields are given.
+    """Return the dataclass of the given fields; `from_text` makes values of texts.
 
-    Parameters
-    ----------
-    kind
-        A dataclass.
-    where
-        The file, for errors; empty for none.
-    from_text
-        What texts may stand for.
-
-    Raises
-    ------
-    InputError
-        If a field does not exist or is missing, or has a wrong value.
+    InputError, about the file `where`, if a field does not exist or is missing, or has a wrong
+    value.
     """
     prefix = f"{where}: " if where else ""
     try:

@@ -57,12 +57,8 @@ def load_fixed(
 ) -> tuple[tuple[NodeId, int], ...]:
     """Return the devices of nodes in a plan or split file, as `PlacementRules.fixed`.
 
-    Nodes may be missing: it is a part of a plan.
-
-    Raises
-    ------
-    InputError
-        If the file is broken, or says devices where the problem's rules name stages.
+    Nodes may be missing: it is a part of a plan. InputError if the file is broken, or says devices
+    where the problem's rules name stages.
     """
     source = read_source(path)
     if expert_json.is_split(source):

@@ -43,27 +43,13 @@ _UTF16_OR_32 = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 
 @dataclass(frozen=True)
 class Source:
-    """A file's content.
+    """A file's content."""
 
-    Parameters
-    ----------
-    file
-        What the user called it; begins every message about it.
-    stem
-        The file name without folder and ending: what its workload is called.
-    text
-        Its text.
-    data
-        The value, if the text is JSON; None otherwise.
-    flaw
-        Why the text is not JSON, if it is not.
-    """
-
-    file: str
-    stem: str
-    text: str
-    data: Any
-    flaw: str = ""
+    file: str  # what the user called it; begins every message about it
+    stem: str  # the file name without folder and ending: what its workload is called
+    text: str  # its text
+    data: Any  # the value, if the text is JSON; None otherwise
+    flaw: str = ""  # why the text is not JSON, if it is not
 
     def fail(self, message: str) -> NoReturn:
         """Raise an InputError about this file."""
@@ -83,13 +69,7 @@ class Source:
 
 
 def read_source(path: str | Path) -> Source:
-    """Read a file.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, or is no text.
-    """
+    """Read a file; InputError if it cannot be read, or is no text."""
     return parse(read_bytes(path), str(path), stem_of(path))
 
 
@@ -104,10 +84,7 @@ def stem_of(path: str | Path) -> str:
 def read_bytes(path: str | Path) -> bytes:
     """Return the content of a file; a pipe is waited for, but not for ever.
 
-    Raises
-    ------
-    InputError
-        If it cannot be read, or is longer than `MOST_BYTES`.
+    InputError if it cannot be read, or is longer than `MOST_BYTES`.
     """
     file, content = str(path), bytearray()
     try:

@@ -152,10 +152,7 @@ def format_name(source: Source) -> str:
 def read_file(source: Source, kind: type[T], wanted: str) -> T:
     """Return our file as `kind`, after a look at its version.
 
-    Raises
-    ------
-    InputError
-        If it is of another format, newer than this code, or does not fit.
+    InputError if it is of another format, newer than this code, or does not fit.
     """
     if source.flaw:
         source.fail(source.flaw)
@@ -185,13 +182,7 @@ def is_workload(source: Source) -> bool:
 
 
 def read_workload(source: Source) -> Workload:
-    """Return the workload in one of our files.
-
-    Raises
-    ------
-    InputError
-        If the file breaks the format.
-    """
+    """Return the workload in one of our files."""
     file = read_file(source, WorkloadFile, WORKLOAD)
     if not file.nodes:
         source.fail("nodes is empty; a workload needs at least one node")
@@ -308,13 +299,7 @@ def write_workload(workload: Workload) -> dict[str, object]:
 
 
 def read_cluster(source: Source) -> Cluster:
-    """Return the cluster in one of our files.
-
-    Raises
-    ------
-    InputError
-        If the file breaks the format.
-    """
+    """Return the cluster in one of our files."""
     file = read_file(source, ClusterFile, CLUSTER)
     return make_cluster(source, file.kinds, file.links)
 
@@ -397,14 +382,9 @@ def read_layers(
     nodes: Sequence[tuple[NodeId, Sequence[ConfigurationRecord]]],
     edges: Sequence[tuple[int, int]],
 ) -> Layers:
-    """Return the configurations of a workload.
+    """Return the configurations of a workload, given ids and configurations of its nodes.
 
-    Parameters
-    ----------
-    nodes
-        Id and configurations of each node.
-    edges
-        Numbers of both ends, in the order of the file.
+    Edges are the numbers of both ends, in the order of the file.
     """
     if len(record.edge_bytes) != len(edges):
         source.fail(

@@ -84,13 +84,7 @@ def is_program(source: Source) -> bool:
 
 
 def read_program(source: Source) -> Workload:
-    """Return the workload of a tensor program's file.
-
-    Raises
-    ------
-    InputError
-        If the file breaks the format.
-    """
+    """Return the workload of a tensor program's file."""
     file = read_file(source, ProgramFile, PROGRAM)
     number: dict[str, int] = {}
     for t, tensor in enumerate(file.tensors):

@@ -28,15 +28,7 @@ NEWEST: Mapping[str, int] = MappingProxyType(
 
 
 def upgraded(data: dict[str, Any], version: int) -> dict[str, Any]:
-    """Return one of our files as the newest version of its format would say it.
-
-    Parameters
-    ----------
-    data
-        The file's outermost object.
-    version
-        The version that it is of.
-    """
+    """Return the outermost object of one of our files as the newest version would say it."""
     form = data["format"]
     if form == PLAN and version < 2:
         data = {"certificate": {}, "provenance": {}, **data}

@@ -39,11 +39,8 @@ _REMEDY = {
 def check_target(path: Path, endings: Sequence[str] = ()) -> None:
     """Refuse a file that could not be written, before the work that it shall hold.
 
-    Raises
-    ------
-    InputError
-        If its folder does not exist, it is a folder itself, or its name has none of the `endings`
-        (if there are any).
+    InputError if its folder does not exist, it is a folder itself, or its name has none of the
+    `endings` (if there are any).
     """
     try:
         there, taken = path.absolute().parent.is_dir(), path.is_dir()
@@ -61,13 +58,8 @@ def check_target(path: Path, endings: Sequence[str] = ()) -> None:
 def write_whole(path: str | Path, content: str | bytes) -> None:
     """Write a file whole or not at all: whoever reads `path` sees the old content or the new.
 
-    It is written beside `path`, forced to disk and renamed; links are followed. What is no
-    regular file (a pipe, ``/dev/stdout``) is written straight.
-
-    Raises
-    ------
-    InputError
-        If it cannot be written; then nothing has changed.
+    It is written beside `path`, forced to disk and renamed; links are followed. What is no regular
+    file (a pipe, ``/dev/stdout``) is written straight. After InputError nothing has changed.
     """
     try:
         data = content.encode() if isinstance(content, str) else content

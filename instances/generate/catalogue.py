@@ -47,34 +47,17 @@ LARGE = (
 
 @dataclass(frozen=True)
 class Entry:
-    """A workload of the catalogue; `build()` generates it.
+    """A workload of the catalogue; `build()` generates it."""
 
-    Parameters
-    ----------
-    name
-        Unique.
-    title
-        Architecture, kind of graph, and pass.
-    build
-        Generates the workload with the catalogue's defaults.
-    source
-        Where dimensions and the count of parameters are from.
-    parameters
-        How many the architecture has, as published.
-    granularity, training
-        Which of its four forms this is.
-    best_ms, bound_ms
-        Least known max-load of a contiguous split on the suggested cluster, and a proven lower
-        bound, equal where the optimum is known; None where nothing is.
-    """
-
-    name: str
-    title: str
-    build: Callable[[], Workload]
-    source: str
-    parameters: int
-    granularity: Granularity
+    name: str  # unique
+    title: str  # architecture, kind of graph, and pass
+    build: Callable[[], Workload]  # generates the workload with the catalogue's defaults
+    source: str  # where dimensions and the count of parameters are from
+    parameters: int  # how many the architecture has, as published
+    granularity: Granularity  # granularity, training: which of its four forms this is
     training: bool
+    # best_ms, bound_ms: least known max-load of a contiguous split on the suggested cluster, and a
+    # proven lower bound, equal where the optimum is known; None where nothing is
     best_ms: float | None
     bound_ms: float | None
 
@@ -119,31 +102,11 @@ def build(
 ) -> Workload:
     """Generate a shipped workload, possibly with other dimensions than the catalogue's.
 
-    Parameters
-    ----------
-    name
-        An entry of the catalogue, such as ``gpt2-xl-training``.
-    accelerator
-        What its times and its suggested cluster are for; see `roofline.MACHINES`.
-    batch, size
-        Samples per pass; tokens per sample or pixels per side.
-    accelerators
-        How many the suggested cluster has; default: at least 4, and enough for its memory.
-    tied
-        ``copies``: nodes that use one weight matrix have a copy each. ``colour``: they share a
-        device.
-    via
-        ``peer``: the suggested cluster's accelerators send over their own fast links. ``host``:
-        through host memory.
-    deeper
-        How many times as many blocks it has as published.
-    microbatches
-        How many the graph is of, each with nodes of its own.
-
-    Raises
-    ------
-    InputError
-        If there is no such workload or accelerator, or the network cannot have that size.
+    Times and suggested cluster are for `accelerator` (see `roofline.MACHINES`); `batch` and `size`
+    are samples per pass, and tokens per sample or pixels per side; `tied` and `via` as in
+    `lowering.to_workload`. The network has `deeper` times as many blocks as published, the graph
+    nodes of its own for each of `microbatches`. InputError if there is no such workload or
+    accelerator, or the network cannot have that size.
 
     Examples
     --------
@@ -183,15 +146,8 @@ def build(
 def generate(name: str) -> Workload:
     """Return a shipped workload by its name, after which options of `build` may stand.
 
-    Parameters
-    ----------
-    name
-        Such as ``gpt2-xl-training`` or ``gpt2-xl-operators-training@deeper=7,batch=8``.
-
-    Raises
-    ------
-    InputError
-        As `build`, and for an option that is none.
+    Such as ``gpt2-xl-operators-training@deeper=7,batch=8``; InputError as of `build`, and for an
+    option that is none.
 
     Examples
     --------
@@ -222,13 +178,7 @@ def shipped() -> Mapping[str, Callable[[], Workload]]:
 
 
 def find(name: str) -> Entry:
-    """Return the entry called `name`.
-
-    Raises
-    ------
-    InputError
-        If there is none.
-    """
+    """Return the entry called `name`; InputError if there is none."""
     if name not in CATALOGUE:
         raise InputError(
             f"{name}: no shipped workload has this name; there are {', '.join(ARCHITECTURES)}, "
@@ -238,13 +188,7 @@ def find(name: str) -> Entry:
 
 
 def show(name: str) -> Summary:
-    """Return a summary of the shipped workload `name`.
-
-    Raises
-    ------
-    InputError
-        If there is none.
-    """
+    """Return a summary of the shipped workload `name`; InputError if there is none."""
     entry = find(name)
     workload = entry.build()
     assert workload.cluster is not None  # the generator always suggests one

@@ -101,16 +101,7 @@ def family_graph(family: str, seed: int) -> Workload:
     """Return a graph of a family, the same for the same seed.
 
     Every second one has a backward pass, whose nodes share the colours of their forward nodes.
-
-    Parameters
-    ----------
-    family
-        One of `FAMILIES`.
-
-    Raises
-    ------
-    InputError
-        If there is no such family.
+    InputError if the family is none of `FAMILIES`.
 
     Examples
     --------

@@ -47,10 +47,10 @@ def published_folder() -> Path:
     >>> published_folder().is_absolute() or "STAGECUT_BENCHMARKS" in os.environ
     True
     """
-    import pooch
+    from platformdirs import user_cache_path
 
     given = os.environ.get("STAGECUT_BENCHMARKS")
-    return Path(given) if given else Path(pooch.os_cache("stagecut")) / "published"
+    return Path(given) if given else user_cache_path("stagecut") / "published"
 
 
 def fetch(
@@ -62,27 +62,11 @@ def fetch(
 ) -> list[Path]:
     """Download the published files that `folder` does not hold yet, checked by SHA-256.
 
-    Parameters
-    ----------
-    folder
-        Where they go, under their own paths; made if missing.
-    below
-        Only files whose path begins with this, such as ``placement/throughput``.
-    server
-        Where the sources are; a mirror for those without access to the default.
-    on_file
-        Called after each file.
+    Return all.
 
-    Returns
-    -------
-    list of Path
-        The files, downloaded or there already.
-
-    Raises
-    ------
-    InputError
-        If nothing matches `below`, the server cannot be reached, or a file is not what it was
-        when it was listed.
+    Files go under their own paths; only those whose path begins with `below`, such as
+    ``placement/throughput``. InputError if nothing matches, the server, or mirror, cannot be
+    reached, or a file is not what it was when it was listed.
     """
     import pooch
     import requests

@@ -26,39 +26,22 @@ from ..model.network.links import Link
 
 @dataclass(frozen=True)
 class Machine:
-    """Peak rates and memory of a device, from its specification sheet.
+    """Peak rates and memory of a device, from its specification sheet."""
 
-    Parameters
-    ----------
-    name
-        As the catalogue calls it.
-    flops_per_s
-        Peak rate of dense matrix products on 16-bit floats, accumulating in 32 bits; for a CPU
-        core, of 32-bit floats.
-    bytes_per_s
-        Memory bandwidth.
-    memory_bytes
-        Device memory, in the sheet's decimal gigabytes. Where the chips hold binary ones (80 GiB
-        on a card sold as 80 GB), the difference is left for the driver and for scratch space.
-    launch_s
-        Pause between two kernels.
-    peer
-        Link to the other accelerators of the machine, one direction: NVLink through its switches,
-        or one link of a TPU's torus.
-    host
-        Link to host memory.
-    source
-        Where the numbers are from.
-    """
-
-    name: str
+    name: str  # as the catalogue calls it
+    # peak rate of dense matrix products on 16-bit floats, accumulating in 32 bits; for a CPU core,
+    # of 32-bit floats
     flops_per_s: float
-    bytes_per_s: float
+    bytes_per_s: float  # memory bandwidth
+    # device memory, in the sheet's decimal gigabytes. Where the chips hold binary ones (80 GiB on a
+    # card sold as 80 GB), the difference is left for the driver and for scratch space.
     memory_bytes: float
-    launch_s: float
+    launch_s: float  # pause between two kernels
+    # link to the other accelerators of the machine, one direction: NVLink through its switches, or
+    # one link of a TPU's torus
     peer: Link
-    host: Link
-    source: str
+    host: Link  # link to host memory
+    source: str  # where the numbers are from
 
     def seconds(self, flops: Floats, size_bytes: Floats, launches: Floats) -> Floats:
         """Return equation (1) for arrays of one shape; nothing to do takes nothing."""
@@ -153,10 +136,7 @@ CPU_CORE = Machine(
 def machine(name: str) -> Machine:
     """Return the accelerator with this name, or with this unique beginning of a name.
 
-    Raises
-    ------
-    InputError
-        If there is none, or several.
+    InputError if there is none, or several.
 
     Examples
     --------

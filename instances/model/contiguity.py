@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -11,14 +11,11 @@ from .workload import Workload
 
 
 def representatives(workload: Workload) -> Ints:
-    """Return for each node the first node of its colour in the forward order.
+    """Return for each node the first node of its colour in the forward order, shape (n,).
 
-    Returns
-    -------
-    array of shape (n,)
-        The lowest forward node of the node's colour; where the colour has no forward node (its
-        backward nodes are *orphaned*), its lowest node, which then stands for an artificial
-        forward node of zero cost; the node itself where it has no colour.
+    That is the lowest forward node of the node's colour; where the colour has no forward node (its
+    backward nodes are *orphaned*), its lowest node, which then stands for an artificial forward
+    node of zero cost; the node itself where it has no colour.
     """
     stands_for = np.arange(workload.n)
     coloured = np.flatnonzero(workload.colours >= 0)
@@ -34,12 +31,9 @@ def pipeline_edges(workload: Workload) -> list[tuple[int, int]]:
 
     They are the edges between forward nodes and, for each edge u → v between backward nodes of
     which one is orphaned, the mirrored edge between those that stand for v and u: an orphan is
-    placed where an artificial forward node of its own would be.
-
-    References
-    ----------
-    Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators",
-    NeurIPS 2020, and the authors' published program.
+    placed where an artificial forward node of its own would be. Tarnawski et al., "Efficient
+    Algorithms for Device Placement of DNN Graph Operators", NeurIPS 2020, and the authors'
+    published program.
     """
     return [(u, v) for u, v in pipeline_edge_array(workload).tolist()]
 
@@ -54,15 +48,7 @@ def pipeline_edge_array(workload: Workload) -> Ints:
 
 
 def quotient_cycle(edges: Iterable[tuple[int, int]], part: Ints) -> list[int] | None:
-    """Return parts that wait for each other in a circle, or None if `part` can be ordered.
-
-    Parameters
-    ----------
-    edges
-        Pairs of nodes.
-    part
-        Shape (n,): part of each node.
-    """
+    """Return parts that wait for each other in a circle, or None if `part` can be ordered."""
     import networkx as nx
 
     graph: nx.DiGraph[int] = nx.DiGraph()
@@ -71,3 +57,31 @@ def quotient_cycle(edges: Iterable[tuple[int, int]], part: Ints) -> list[int] | 
         return [int(a) for a, _ in nx.find_cycle(graph)]
     except nx.NetworkXNoCycle:
         return None
+
+
+def leads_to(
+    after: Mapping[int, Iterable[int]] | Sequence[Iterable[int]],
+    starts: Iterable[int],
+    targets: set[int],
+) -> bool:
+    """Return whether a path with at least one edge leads from `starts` into `targets`.
+
+    `after` are the successors of each node. O(n + m).
+
+    Examples
+    --------
+    >>> leads_to([[1], [2], []], {0}, {2})
+    True
+    >>> leads_to([[1], [2], []], {2}, {2})
+    False
+    """
+    seen = set(starts)
+    waiting = list(seen)
+    while waiting:
+        for v in after[waiting.pop()]:
+            if v in targets:
+                return True
+            if v not in seen:
+                seen.add(v)
+                waiting.append(v)
+    return False

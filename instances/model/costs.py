@@ -21,18 +21,10 @@ from .workload import Workload
 
 @dataclass(frozen=True, eq=False)
 class Messages:
-    """Times of messages between linked devices; L links, n nodes, D devices.
+    """Times of messages between linked devices; L links, n nodes, D devices."""
 
-    Parameters
-    ----------
-    link
-        Shape (D, D): link between two devices, −1 for none.
-    time
-        Shape (L, n): how long a node's output takes over each link.
-    """
-
-    link: Ints
-    time: Floats
+    link: Ints  # (D, D): link between two devices, −1 for none
+    time: Floats  # (L, n): how long a node's output takes over each link
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,10 +192,7 @@ def without_links(costs: Costs, *, returning: bool) -> Costs:
 def times_column(workload: Workload, kind: DeviceKind) -> str:
     """Return which column of `Workload.times` devices of a kind are timed by.
 
-    Raises
-    ------
-    InputError
-        If the workload has no times for them.
+    InputError if the workload has no times for them.
     """
     wanted = [kind.times] if kind.times else [kind.name, CPU if kind.host else ACCELERATOR]
     for name in wanted:

@@ -11,18 +11,11 @@ from .workload import Workload
 def kept_bytes(workload: Workload) -> tuple[Floats, Floats, Floats]:
     """Return each node's weights, resident bytes and activations, in bytes, shape (n,).
 
-    Activations are `extra["activation_bytes"]`, else the outputs where their bytes are known, else
-    nothing; weights are `extra["weight_bytes"]`, else all of a node's memory.
-
-    Returns
-    -------
-    weights
-        In one version.
-    resident
-        What is there all the time: weights, gradients, optimizer state, that is, all of a node's
-        memory but the activations of its one microbatch, if the workload tells them.
-    activations
-        Of the forward pass of each microbatch in flight.
+    Weights, in one version, are `extra["weight_bytes"]`, else all of a node's memory. Activations,
+    of the forward pass of each microbatch in flight, are `extra["activation_bytes"]`, else the
+    outputs where their bytes are known, else nothing. Resident are weights, gradients and optimizer
+    state, that is, all of a node's memory but the activations of its one microbatch, if the
+    workload tells them.
     """
     weights = workload.extra.get("weight_bytes", workload.memory_bytes)
     known = workload.extra.get("activation_bytes")

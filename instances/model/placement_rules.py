@@ -146,15 +146,7 @@ NO_RULES = PlacementRules()
 def matching(pattern: str, workload: Workload, said: str) -> list[int]:
     """Return the nodes with an id or name equal to, or matched by, the pattern.
 
-    Parameters
-    ----------
-    said
-        The rule, for the error.
-
-    Raises
-    ------
-    InputError
-        If there is none.
+    InputError, about the rule `said`, if there is none.
     """
     found = [
         v
@@ -169,12 +161,11 @@ def matching(pattern: str, workload: Workload, said: str) -> list[int]:
 
 
 def places(cluster: Cluster, *, pools: bool) -> Ints:
-    """Return the place of each device, shape (D,): its number; of a pool that of its first device.
+    """Return the place of each device, shape (D,): its number.
 
-    Parameters
-    ----------
-    pools
-        Whether the devices of a host kind are one place, as for the latency.
+    Of a pool that of its first device.
+
+    With `pools`, the devices of a host kind are one place, as for the latency.
     """
     kinds = [device.kind for device in cluster.devices]
     first = [kinds.index(k) if pools and cluster.kinds[k].host else d for d, k in enumerate(kinds)]

@@ -86,21 +86,11 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class GivenOrder:
-    """Order of actions on each device of a stage chain: complete, free of deadlock.
+    """Order of actions on each device of a stage chain: complete, free of deadlock."""
 
-    Parameters
-    ----------
-    rows
-        The actions of each device.
-    device
-        For each stage the row that has it.
-    microbatches
-        How many there are.
-    """
-
-    rows: tuple[tuple[Action, ...], ...]
-    device: tuple[int, ...]
-    microbatches: int
+    rows: tuple[tuple[Action, ...], ...]  # the actions of each device
+    device: tuple[int, ...]  # for each stage the row that has it
+    microbatches: int  # how many there are
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -121,15 +111,7 @@ class GivenOrder:
 def parse_rows(lines: Iterable[str], name: str) -> list[list[Cell]]:
     """Read rows of cells, strictly; empty cells are left out.
 
-    Parameters
-    ----------
-    name
-        What messages begin with.
-
-    Raises
-    ------
-    InputError
-        If a cell is not an action; the message names row and column.
+    InputError, with name, row and column, if a cell is not an action.
     """
     rows: list[list[Cell]] = []
     for number, line in enumerate(lines, 1):
@@ -148,27 +130,14 @@ def parse_rows(lines: Iterable[str], name: str) -> list[list[Cell]]:
 def given_order(lines: Sequence[str], name: str) -> GivenOrder:
     """Read the order that the user gives.
 
-    Parameters
-    ----------
-    lines
-        A row of cells per device.
-    name
-        What messages begin with.
-
-    Raises
-    ------
-    InputError
-        If a cell is no pass, a pass is missing, given twice, or on another device than its stage,
-        a backward pass comes before its forward pass, or the devices wait for each other for ever.
+    InputError if a cell is no pass, a pass is missing, given twice, or on another device than its
+    stage, a backward pass comes before its forward pass, or the devices wait for each other for
+    ever. O(actions + devices · waits).
 
     Examples
     --------
     >>> given_order(["0F0,0F1,,0B0,0B1", ",1F0,1F1,1B0,1B1"], "my.csv").device
     (0, 1)
-
-    Notes
-    -----
-    O(actions + devices · waits).
     """
 
     def fail(message: str) -> NoReturn:
@@ -297,10 +266,7 @@ def _words(cell: Cell, place: dict[Action, Cell], done: set[Action], stages: int
 def parse_action(text: str) -> Action:
     """Read an action, strictly: nothing may come before or after it.
 
-    Raises
-    ------
-    InputError
-        If `text` is not an action.
+    InputError if `text` is not an action.
 
     Examples
     --------

@@ -115,10 +115,7 @@ def stage_costs(workload: Workload, stage: Ints, stages: int) -> StageCosts:
 def accelerator_seconds(workload: Workload) -> Floats:
     """Return the seconds of each node, shape (n,): on a CPU where no accelerator supports it.
 
-    Raises
-    ------
-    InputError
-        If the workload does not say its unit of time, or a node can run nowhere.
+    InputError if the workload does not say its unit of time, or a node can run nowhere.
     """
     if workload.time_unit not in TIME_UNITS:
         raise InputError(f"{workload.name}: its unit of time is not known; set time_unit to map it")
@@ -152,11 +149,8 @@ def parameter_bytes(workload: Workload) -> Floats:
 def check_weights(workload: Workload, problem: DeviceMapping) -> None:
     """Refuse to count all-reduces of a workload that does not say how many bytes they take.
 
-    Raises
-    ------
-    InputError
-        If the problem counts the all-reduce of several replicas, and no node has
-        ``gradient_bytes``, ``weight_bytes`` or configurations.
+    InputError if the problem counts the all-reduce of several replicas, and no node has
+    ``gradient_bytes``, ``weight_bytes`` or configurations.
     """
     counts = problem.mode != "p2p" and problem.replicas > 1
     known = workload.layers is not None or {"gradient_bytes", "weight_bytes"} & set(workload.extra)

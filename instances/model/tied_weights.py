@@ -59,10 +59,7 @@ def with_ties(
 ) -> Workload:
     """Return a workload with ties that it does not have yet.
 
-    Parameters
-    ----------
-    once
-        Each weight is there once, with its first user, and colours say nothing of ties.
+    Each weight is there once, with its first user, and colours say nothing of ties.
     """
     if not ties:
         return once

@@ -26,50 +26,29 @@ from ..common.errors import InputError, quote
 
 @dataclass(frozen=True)
 class Copy:
-    """A user of a tied weight, and where its copy lies.
+    """A user of a tied weight, and where its copy lies."""
 
-    Parameters
-    ----------
-    nodes
-        All that share its device whatever becomes of the weight: its forward and backward nodes.
-    holder
-        The forward node that holds the weight.
-    deliverer
-        The backward node that delivers its gradient, and holds that and the optimizer's state;
-        None without.
-    """
-
+    # all that share its device whatever becomes of the weight: its forward and backward nodes
     nodes: tuple[int, ...]
-    holder: int
+    holder: int  # the forward node that holds the weight
+    # the backward node that delivers its gradient, and holds that and the optimizer's state; None
+    # without
     deliverer: int | None = None
 
 
 @dataclass(frozen=True)
 class Tie:
-    """A weight, or several with the same users.
+    """A weight, or several with the same users."""
 
-    Parameters
-    ----------
-    weight
-        Its name in the model.
-    copies
-        Its users, at least two; the first keeps it where it is there once.
-    weight_bytes, gradient_bytes, optimizer_bytes
-        Of one copy.
-    exchange_time
-        What the all-reduce of two copies costs each, as `Workload.transfer`, per batch; None if
-        the workload has no such times.
-    exchange
-        The exchange nodes, where there are some.
-    """
-
-    weight: str
-    copies: tuple[Copy, ...]
-    weight_bytes: float
+    weight: str  # its name in the model
+    copies: tuple[Copy, ...]  # its users, at least two; the first keeps it where it is there once
+    weight_bytes: float  # weight_bytes, gradient_bytes, optimizer_bytes: of one copy
     gradient_bytes: float = 0.0
     optimizer_bytes: float = 0.0
+    # what the all-reduce of two copies costs each, as `Workload.transfer`, per batch; None if the
+    # workload has no such times
     exchange_time: float | None = None
-    exchange: tuple[int, ...] = field(default=())
+    exchange: tuple[int, ...] = field(default=())  # the exchange nodes, where there are some
 
     @property
     def exchange_bytes(self) -> float:
@@ -87,13 +66,7 @@ class Tie:
 
 
 def check_ties(where: str, backward: Bools, ties: Sequence[Tie]) -> None:
-    """Raise InputError unless every tie has two users or more, with nodes of their own.
-
-    Parameters
-    ----------
-    backward
-        Shape (n,): of each node.
-    """
+    """Raise InputError unless every tie has two users or more, with nodes of their own."""
     known = range(len(backward))
     exchange = [x for tie in ties for x in tie.exchange]
     for tie in ties:

@@ -340,13 +340,7 @@ def _check(workload: Workload) -> None:
 
 
 def plain_ids(ids: Iterable[object], what: str) -> tuple[NodeId, ...]:
-    """Return ids as Python's own whole numbers and texts, numpy's turned into them.
-
-    Raises
-    ------
-    InputError
-        If one is neither.
-    """
+    """Return ids as Python's own whole numbers and texts; InputError if one is neither."""
     plain: list[NodeId] = []
     for node in ids:
         if isinstance(node, str):

@@ -28,19 +28,12 @@ MOST_NUMBERS = 1 << 30
 
 @dataclass(frozen=True)
 class Made:
-    """Model with the inputs of a call.
+    """Model with the inputs of a call."""
 
-    Parameters
-    ----------
-    model, args, kwargs
-        ``model(*args, **kwargs)`` runs one microbatch.
-    microbatches
-        Positional and named inputs of the microbatches to run, the first one included.
-    """
-
-    model: nn.Module
+    model: nn.Module  # model, args, kwargs: ``model(*args, **kwargs)`` runs one microbatch
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    # positional and named inputs of the microbatches to run, the first one included
     microbatches: Iterator[tuple[tuple[Any, ...], Mapping[str, Any]]]
 
 
@@ -54,26 +47,12 @@ def make(
 ) -> Made:
     """Import the factory that `reference` names and call it.
 
-    Parameters
-    ----------
-    reference
-        ``package.module:name`` or ``path/to/file.py:name``; the name is a function or class that
-        returns a model or ``(model, inputs)``, or a model. Inputs are one tensor, a tuple of
-        positional ones, or a dictionary of named ones; or an iterator of such, a microbatch each.
-        Inputs that are given once are repeated for ever.
-    batch
-        Handed to the factory if it takes ``batch``; used for inputs that are made up here.
-    shape
-        Of one sample, such as ``3x224x224``, if the factory returns no inputs.
-    dtype
-        Such as ``bfloat16``: converts model and inputs.
-    device
-        Such as ``cuda``: moves them.
-
-    Raises
-    ------
-    InputError
-        If there is no such module, file or name, it fails, or no inputs are known.
+    The reference is ``package.module:name`` or ``path/to/file.py:name``; the name is a function or
+    class that returns a model or ``(model, inputs)``, or a model. Inputs are one tensor, a tuple of
+    positional ones, or a dictionary of named ones; or an iterator of such, a microbatch each.
+    Inputs that are given once are repeated for ever. `batch` is handed to the factory if it takes
+    it, and used, with the `shape` of one sample such as ``3x224x224``, for inputs that are made up
+    here. InputError if there is no such module, file or name, it fails, or no inputs are known.
     """
     factory = _find(reference)
     takes_batch = _takes_batch(factory)

@@ -90,24 +90,15 @@ class Draft:
 
 @dataclass
 class TracedOperator:
-    """A node of the operator graph; bytes as in `Workload.extra`.
+    """A node of the operator graph; bytes as in `Workload.extra`."""
 
-    Parameters
-    ----------
-    name
-        The fx node's, for a backward operator followed by autograd's name.
-    partner
-        The forward operator of a backward operator, or −1.
-    parts
-        Names of the fx nodes that it stands for, in order of execution.
-    """
-
-    name: str
+    name: str  # the fx node's, for a backward operator followed by autograd's name
     kind: str
     modules: tuple[str, ...]
     kernels: tuple[KernelCall, ...]
     backward: bool = False
-    partner: int = -1
+    partner: int = -1  # the forward operator of a backward operator, or −1
+    # names of the fx nodes that it stands for, in order of execution
     parts: list[str] = field(default_factory=list)
     parameters: float = 0.0
     weight_bytes: float = 0.0
@@ -119,42 +110,26 @@ class TracedOperator:
 
 @dataclass(frozen=True)
 class Flow:
-    """A tensor that one operator makes and another reads.
+    """A tensor that one operator makes and another reads."""
 
-    Parameters
-    ----------
-    source, target
-        Operators; the target is −1 for the model's output.
-    tensor
-        What is read.
-    slot
-        Of gradients: the step and the input that they arrive at. Those that arrive at one are
-        added up, by the sender if it has several.
-    """
-
-    source: int
+    source: int  # source, target: operators; the target is −1 for the model's output
     target: int
-    tensor: Read
+    tensor: Read  # what is read
+    # of gradients: the step and the input that they arrive at. Those that arrive at one are added
+    # up, by the sender if it has several.
     slot: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
 class SharedWeight:
-    """A parameter that several operators read; it is held once.
+    """A parameter that several operators read; it is held once."""
 
-    Parameters
-    ----------
-    name
-        In the model.
-    readers, deliverers
-        Forward operators that read it, and backward operators that deliver its gradient, in order.
-    weight_bytes, gradient_bytes, optimizer_bytes
-        Of the parameter; 0 for what is not there.
-    """
-
-    name: str
+    name: str  # in the model
+    # readers, deliverers: forward operators that read it, and backward operators that deliver its
+    # gradient, in order
     readers: tuple[int, ...]
     deliverers: tuple[int, ...]
+    # weight_bytes, gradient_bytes, optimizer_bytes: of the parameter; 0 for what is not there
     weight_bytes: float
     gradient_bytes: float
     optimizer_bytes: float
@@ -162,27 +137,16 @@ class SharedWeight:
 
 @dataclass(frozen=True)
 class OperatorGraph:
-    """Operators in the order of execution; all forward ones before the backward ones.
-
-    Parameters
-    ----------
-    sizes
-        Bytes of each storage.
-    colours
-        Operators that share a device, each at most in one class of at least two; for the weights
-        that they share alone, none do.
-    shared
-        The weights that several operators read.
-    anywhere
-        Names of the fx nodes that are constants.
-    """
+    """Operators in the order of execution; all forward ones before the backward ones."""
 
     operators: tuple[TracedOperator, ...]
     flows: tuple[Flow, ...]
-    sizes: tuple[float, ...]
+    sizes: tuple[float, ...]  # bytes of each storage
+    # operators that share a device, each at most in one class of at least two; for the weights that
+    # they share alone, none do
     colours: tuple[tuple[int, ...], ...]
-    shared: tuple[SharedWeight, ...]
-    anywhere: tuple[str, ...]
+    shared: tuple[SharedWeight, ...]  # the weights that several operators read
+    anywhere: tuple[str, ...]  # names of the fx nodes that are constants
 
     def edges(self) -> list[tuple[int, int]]:
         """Return the edges: tensors read, and forward partners of backward operators."""
@@ -192,12 +156,7 @@ class OperatorGraph:
 
 
 def operator_graph(recording: Recording, training: bool) -> OperatorGraph:
-    """Return the operator graph of a recording.
-
-    Notes
-    -----
-    Linear in what was recorded.
-    """
+    """Return the operator graph of a recording, in time linear in what was recorded."""
     draft = Draft(recording, training)
     add_forward(draft)
     hold_memory(draft)
@@ -359,10 +318,7 @@ def _gradients(draft: Draft, number: dict[int, int]) -> list[tuple[int, int]]:
 def hold_parameters(draft: Draft, deliverers: Mapping[int, Sequence[int]]) -> None:
     """Hold each parameter by its first reader, its gradient and optimizer state behind that.
 
-    Parameters
-    ----------
-    deliverers
-        Of the gradient of each parameter, by storage: backward operators, −1 for none.
+    `deliverers` of a gradient, by storage, are backward operators, −1 for none.
     """
     for storage, parameter in draft.recording.parameters.items():
         readers = list(dict.fromkeys(draft.readers.get(storage, [])))

@@ -115,23 +115,13 @@ class Profile:
 
 @dataclass(frozen=True)
 class ModelParts:
-    """A model taken apart.
+    """A model taken apart."""
 
-    Parameters
-    ----------
-    model
-        What was traced.
-    traced, recording, graph
-        The same, step by step.
-    training
-        As in `profile`.
-    """
-
-    model: nn.Module
-    traced: Traced
+    model: nn.Module  # what was traced
+    traced: Traced  # traced, recording, graph: the same, step by step
     recording: Recording
     graph: OperatorGraph
-    training: bool
+    training: bool  # as in `profile`
 
 
 def plain(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> nn.Module:
@@ -153,12 +143,8 @@ def take_apart(
 ) -> ModelParts:
     """Trace and record a model, which `plain` returned; it is left in the mode asked for.
 
-    With `whole` it is a single part, which runs as it is.
-
-    Raises
-    ------
-    InputError
-        If it cannot be traced, or computes nothing.
+    With `whole` it is a single part, which runs as it is. InputError if it cannot be traced, or
+    computes nothing.
     """
     if model.training != training:
         model.train(training)
@@ -197,14 +183,7 @@ def put_together(
 ) -> Profile:
     """Return the profile of a model from its grouped and priced operators.
 
-    Parameters
-    ----------
-    depth
-        What `grouping` was made by; None for operators.
-    tied
-        As in `profile`.
-    name
-        Of the workload; default: the model's class.
+    `depth` is what they were grouped by, None for operators.
     """
     name = name or type(parts.model).__name__
     once = to_workload(
@@ -258,11 +237,8 @@ def check_complete(
 ) -> None:
     """Hold an operator graph against a run of the model itself.
 
-    Raises
-    ------
-    InputError
-        If the run reads a parameter that no operator holds, or an output depends on a parameter or
-        an input that it does not depend on in the graph.
+    InputError if the run reads a parameter that no operator holds, or an output depends on a
+    parameter or an input that it does not depend on in the graph.
     """
     own, traced = _of_run(model, args, kwargs, training), _of_graph(recording, graph)
     where = f"{type(model).__name__}: its trace is not the model"

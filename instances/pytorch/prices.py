@@ -72,15 +72,8 @@ def measured_times(
 ) -> tuple[OperatorTimes, list[str]]:
     """Measure kernels and whole, and correct the sum of the parts to the whole.
 
-    Returns
-    -------
-    times, notes
-        What was measured before; and for each pass a line on what was corrected.
-
-    Raises
-    ------
-    InputError
-        If the model is on a device where nothing can be measured.
+    A line for each pass says what was corrected. What the cache has is not measured again unless
+    `fresh`. InputError if the model is on a device where nothing can be measured.
     """
     model, graph, training = parts.model, parts.graph, parts.training
     device = device_of((*model.parameters(), *tensors((args, kwargs))))
@@ -162,15 +155,8 @@ def _sum(kernels: Any, timings: Mapping[str, Timing]) -> Timing | None:
 def corrected(ms: Floats, kernels: Floats, whole_ms: float) -> tuple[Floats, float, str]:
     """Return times scaled to sum to the whole, the factor, and a note on the correction.
 
-    A whole that takes longer is explained first by a constant overhead for each kernel, up to
-    20 µs, as small models show; the rest by a common factor.
-
-    Parameters
-    ----------
-    ms, kernels
-        Shape (parts,): time of each part alone, and the kernels that it launches.
-    whole_ms
-        Time of the whole, above 0.
+    A whole that takes longer than its parts is explained first by a constant overhead for each
+    kernel, up to 20 µs, as small models show; the rest by a common factor.
     """
     total = float(ms.sum())
     text = f"parts {total:.4g} ms, whole {whole_ms:.4g} ms"

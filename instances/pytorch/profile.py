@@ -118,18 +118,9 @@ def matching(
 ) -> Profile:
     """Return the profile of a model at the granularity at which its nodes are called `ids`.
 
-    Nothing is measured; times are a roofline's.
-
-    Parameters
-    ----------
-    layers
-        Whether `ids` are those of the forward nodes alone, as in `training_layers`; then weights
-        used twice are copies.
-
-    Raises
-    ------
-    InputError
-        If the model cannot be traced, or its nodes have other names at every granularity.
+    Nothing is measured; times are a roofline's. With `layers`, `ids` are those of the forward nodes
+    alone, as in `training_layers`, and weights used twice are copies. InputError if the model
+    cannot be traced, or its nodes have other names at every granularity.
     """
     named = dict(kwargs or {})
     model = plain(model, args, named)
@@ -163,10 +154,7 @@ def uncut(
 ) -> Profile:
     """Return the profile of a model as a single part that runs as it is.
 
-    Raises
-    ------
-    InputError
-        If that cannot be.
+    InputError if it cannot.
     """
     named = dict(kwargs or {})
     model = plain(model, args, named)

@@ -42,12 +42,9 @@ Clock = Callable[[], Any]
 
 
 class Watch(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed for mypy here
-    """Collects the kernels that run while it is active.
+    """Collects the kernels that run while it is active, or, with a clock, times them.
 
-    Parameters
-    ----------
-    clock
-        Times kernels instead of describing them: `marks` has signature, begin and end of each.
+    `marks` then has signature, begin and end of each.
     """
 
     supports_higher_order_operators = True  # they run, and what is in them is seen
@@ -250,18 +247,10 @@ class _RecordedPass(fx.Interpreter):  # type: ignore[misc]  # torch is not typed
 def record(traced: Traced, training: bool) -> Recording:
     """Record one pass, with its backward pass if `training`.
 
-    The loss is the model's output, if it returns a single number among others; else the sum of
-    all its outputs stands for it.
-
-    Raises
-    ------
-    InputError
-        If its sizes depend on numbers, and there are none, on the device ``meta``.
-
-    Notes
-    -----
-    Needs memory for the weights only, and linear time. Where sizes depend on numbers, the pass is
-    run on real ones.
+    The loss is the model's output, if it returns a single number among others; else the sum of all
+    its outputs stands for it. Needs memory for the weights only, and linear time. Where sizes
+    depend on numbers, the pass is run on real ones; InputError if there are none, on the device
+    ``meta``.
     """
     held = (*traced.module.parameters(), *traced.module.buffers(), *tensors(traced.inputs))
     try:
@@ -402,15 +391,7 @@ def _modules(n: fx.Node) -> tuple[str, ...]:
 def run_backward(
     made_by: Mapping[Node, int], roots: list[torch.Tensor], watch: Watch, storages: Storages
 ) -> tuple[BackwardStep, ...]:
-    """Run autograd's engine and record the kernels of each of its nodes.
-
-    Parameters
-    ----------
-    made_by
-        The forward step that made each of autograd's nodes.
-    roots
-        Tensors to start from.
-    """
+    """Run autograd's engine from roots and record the kernels of each of its nodes."""
     engine = _Engine(watch, storages)
     leaves = _leaves(made_by)
     for node in {*made_by, *leaves}:

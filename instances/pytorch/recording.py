@@ -12,24 +12,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class KernelCall:
-    """Kernel call below autograd.
+    """Kernel call below autograd."""
 
-    Parameters
-    ----------
-    operator
-        Such as ``aten.mm.default``.
-    signature
-        Operator, types, shapes and plain arguments: what its time depends on.
-    flops
-        As torch's FlopCounterMode counts: matrix products, convolutions, attention.
-    moved_bytes
-        Bytes of the tensors that it reads and writes.
-    """
-
-    operator: str
-    signature: str
-    flops: float
-    moved_bytes: float
+    operator: str  # such as ``aten.mm.default``
+    signature: str  # operator, types, shapes and plain arguments: what its time depends on
+    flops: float  # as torch's FlopCounterMode counts: matrix products, convolutions, attention
+    moved_bytes: float  # bytes of the tensors that it reads and writes
 
 
 @dataclass(frozen=True)
@@ -43,60 +31,30 @@ class Read:
 
 @dataclass(frozen=True)
 class ExecutedNode:
-    """A node of the fx graph, executed.
+    """A node of the fx graph, executed."""
 
-    Parameters
-    ----------
-    name
-        The fx node's.
-    kind
-        The operator's short name, such as ``linear``.
-    modules
-        Paths of the modules whose call it is part of, outermost first.
-    reads, writes
-        Tensors given to it; storages it made or changed.
-    kernels
-        What it computed; empty for views.
-    random
-        Whether it draws random numbers.
-    saved
-        Storages that autograd keeps for the backward pass because of it.
-    """
-
-    name: str
-    kind: str
-    modules: tuple[str, ...]
-    reads: tuple[Read, ...]
+    name: str  # the fx node's
+    kind: str  # the operator's short name, such as ``linear``
+    modules: tuple[str, ...]  # paths of the modules whose call it is part of, outermost first
+    reads: tuple[Read, ...]  # reads, writes: tensors given to it; storages it made or changed
     writes: tuple[int, ...]
-    kernels: tuple[KernelCall, ...]
-    random: bool
-    saved: tuple[int, ...]
+    kernels: tuple[KernelCall, ...]  # what it computed; empty for views
+    random: bool  # whether it draws random numbers
+    saved: tuple[int, ...]  # storages that autograd keeps for the backward pass because of it
 
 
 @dataclass(frozen=True)
 class BackwardStep:
-    """A node of autograd's graph, executed.
+    """A node of autograd's graph, executed."""
 
-    Parameters
-    ----------
-    name
-        Such as ``AddmmBackward0``.
-    forward
-        The step that made it.
-    feeds
-        Where its gradients go: backward step, number of its input, and the gradient. What arrives
-        at one input is added up there, before the step begins.
-    accumulates
-        Parameters (by storage) whose gradient it delivers.
-    sums
-        Kernels that add these to the gradients of the microbatches before.
-    """
-
-    name: str
-    forward: int
+    name: str  # such as ``AddmmBackward0``
+    forward: int  # the step that made it
     kernels: tuple[KernelCall, ...]
+    # where its gradients go: backward step, number of its input, and the gradient. What arrives at
+    # one input is added up there, before the step begins.
     feeds: tuple[tuple[int, int, Read], ...]
-    accumulates: tuple[int, ...]
+    accumulates: tuple[int, ...]  # parameters (by storage) whose gradient it delivers
+    # kernels that add these to the gradients of the microbatches before
     sums: tuple[KernelCall, ...]
 
 
@@ -112,31 +70,19 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Recording:
-    """Forward and backward steps in the order of execution, with the storages they speak of.
-
-    Parameters
-    ----------
-    sizes
-        Bytes of each storage.
-    parameters, buffers, inputs
-        Storages that exist before the pass.
-    given
-        The storage of each tensor that is an input, in order.
-    outputs
-        Tensors that the model returns.
-    together
-        Steps, and who takes from them what has no fixed size.
-    """
+    """Forward and backward steps in the order of execution, with the storages they speak of."""
 
     steps: tuple[ExecutedNode, ...]
     backward: tuple[BackwardStep, ...]
-    sizes: tuple[float, ...]
+    sizes: tuple[float, ...]  # bytes of each storage
+    # parameters, buffers, inputs: storages that exist before the pass
     parameters: Mapping[int, Parameter]
     buffers: frozenset[int]
     inputs: frozenset[int]
-    outputs: tuple[Read, ...]
+    outputs: tuple[Read, ...]  # tensors that the model returns
     unused: tuple[Parameter, ...] = field(default=())
-    given: tuple[int, ...] = ()
+    given: tuple[int, ...] = ()  # the storage of each tensor that is an input, in order
+    # steps, and who takes from them what has no fixed size
     together: tuple[tuple[int, int], ...] = ()
 
     @property

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..common.arrays import Floats
-from ..common.search import leads_to
 from ..common.units import ROOT_MODULE
 from ..model.cluster import ACCELERATOR, CPU, Cluster
+from ..model.contiguity import leads_to
 from ..model.network.links import Link
 from ..model.ties import Copy, Tie
 from ..model.workload import Workload
@@ -19,20 +19,11 @@ from .operator_graph import OperatorGraph, SharedWeight
 
 @dataclass(frozen=True)
 class Grouping:
-    """Assignment of operators to nodes.
+    """Assignment of operators to nodes."""
 
-    Parameters
-    ----------
-    node
-        Node of each operator.
-    names
-        Of the nodes, all different.
-    paths
-        What the nodes are called with the modules around them; empty if `names` say it.
-    """
-
-    node: tuple[int, ...]
-    names: tuple[str, ...]
+    node: tuple[int, ...]  # node of each operator
+    names: tuple[str, ...]  # of the nodes, all different
+    # what the nodes are called with the modules around them; empty if `names` say it
     paths: tuple[str, ...] = ()
 
 
@@ -48,28 +39,15 @@ MEMORY = (
 
 @dataclass(frozen=True)
 class OperatorTimes:
-    """Times of operators, each array of shape (operators,).
+    """Times of operators, each array of shape (operators,)."""
 
-    Parameters
-    ----------
-    accelerator_ms, cpu_ms
-        On the device that is planned for, and on a CPU core.
-    measured
-        1 where the time was measured, 0 where it was estimated.
-    spread
-        Interquartile range of the measurements, relative to their median.
-    link
-        Of the suggested cluster.
-    provenance
-        How they came about.
-    """
-
+    # accelerator_ms, cpu_ms: on the device that is planned for, and on a CPU core
     accelerator_ms: Floats
     cpu_ms: Floats
-    measured: Floats
-    spread: Floats
-    link: Link
-    provenance: Mapping[str, str]
+    measured: Floats  # 1 where the time was measured, 0 where it was estimated
+    spread: Floats  # interquartile range of the measurements, relative to their median
+    link: Link  # of the suggested cluster
+    provenance: Mapping[str, str]  # how they came about
 
 
 def memory_bytes(graph: OperatorGraph) -> float:
@@ -133,14 +111,10 @@ def to_workload(
 
 
 def ties_of(graph: OperatorGraph, grouping: Grouping, once: Workload, link: Link) -> list[Tie]:
-    """Return the weights that several nodes read which need not share a device for other reasons.
+    """Return the weights that several nodes read which need not share a device otherwise.
 
-    Weights of the same users make up one tie.
-
-    Parameters
-    ----------
-    once
-        The workload of the graph's nodes, as `to_workload` makes it.
+    Weights of the same users make up one tie; `once` has each weight once, as `to_workload` makes
+    it.
     """
     position = {v: k for k, v in enumerate(once.order)}
     found: dict[tuple[Copy, ...], list[SharedWeight]] = {}
@@ -233,20 +207,12 @@ def by_layer(graph: OperatorGraph, depth: int) -> Grouping:
     """Group operators by the module `depth` calls below the outermost one.
 
     An operator whose call is less deep belongs to the innermost module around it; the backward
-    operators of a layer make up a node of their own. Operators join the newest node of their
-    module unless that would close a cycle between nodes (a module called twice, or one that works
-    before and after its children): then they begin another one, called ``path#2`` and so on.
-
-    Parameters
-    ----------
-    depth
-        1 for the outermost module's children. Containers that are not called themselves, such as
-        `ModuleList`, do not count.
-
-    Notes
-    -----
-    Linear in operators times edges between nodes. The result is acyclic by construction: every
-    operator is added to an acyclic graph of nodes, after all operators that it waits for.
+    operators of a layer make up a node of their own. Operators join the newest node of their module
+    unless that would close a cycle between nodes (a module called twice, or one that works before
+    and after its children): then they begin another one, called ``path#2`` and so on. Containers
+    that are not called themselves, such as `ModuleList`, do not count. Linear in operators times
+    edges between nodes. The result is acyclic by construction: every operator is added to an
+    acyclic graph of nodes, after all operators that it waits for.
     """
     before: list[list[int]] = [[] for _ in graph.operators]
     for u, v in graph.edges():

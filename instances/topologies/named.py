@@ -137,13 +137,8 @@ def _number(text: str, what: str, value: str) -> int:
 def read_nvidia(path: Path) -> Topology:
     """Return the topology that a file with the output of ``nvidia-smi topo -m`` shows.
 
-    A link per pair of GPUs; network cards are left out. GPUs that reach each other over NVLink
-    form an island.
-
-    Raises
-    ------
-    InputError
-        If the file has no matrix, or a cell is of an unknown kind.
+    A link per pair of GPUs; network cards are left out. GPUs that reach each other over NVLink form
+    an island. InputError if the file has no matrix, or a cell is of an unknown kind.
     """
     import networkx as nx
 

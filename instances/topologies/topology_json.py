@@ -43,13 +43,7 @@ class TopologyFile(Record):
 
 
 def load_topology(path: str | Path) -> Topology:
-    """Return the topology in a file.
-
-    Raises
-    ------
-    InputError
-        If the file is broken: one line with file, field and remedy.
-    """
+    """Return the topology in a file; InputError names file, field and remedy."""
     return read_topology(read_source(path))
 
 

@@ -20,21 +20,14 @@ _PASSES = ((Kind.F,), (Kind.B, Kind.I, Kind.W))
 
 @dataclass(frozen=True, eq=False)
 class WorkloadCalibration:
-    """A corrected workload.
+    """A corrected workload."""
 
-    Parameters
-    ----------
-    workload
-        With the new times; plans for the old one are refused against it: plan again.
-    factors
-        One row per stage and pass: predicted_s, measured_s and factor, which the times of its
-        nodes were multiplied by (infinite where they were 0: then they share what was measured).
-    weight_share
-        Part of the backward pass that computed gradients of weights; None if it was not split.
-    """
-
+    # with the new times; plans for the old one are refused against it: plan again
     workload: Workload
+    # one row per stage and pass: predicted_s, measured_s and factor, which the times of its nodes
+    # were multiplied by (infinite where they were 0: then they share what was measured)
     factors: pd.DataFrame
+    # part of the backward pass that computed gradients of weights; None if it was not split
     weight_share: float | None
 
 

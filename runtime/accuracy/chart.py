@@ -24,10 +24,7 @@ MEASURED = 3
 def draw_comparison(comparison: Comparison, path: Path) -> None:
     """Draw the simulation and the typical step of the run into a PNG, SVG or PDF file.
 
-    Raises
-    ------
-    InputError
-        If there is too much to draw, or the file's ending names no format that can be drawn.
+    InputError if there is too much to draw, or the ending is of no such format.
     """
     predicted = marks_of(comparison.simulation, picture=True).in_unit("ms", 1e3 * comparison.scale)
     measured = measured_marks(comparison).in_unit("ms", 1e3)

@@ -38,21 +38,11 @@ COMPUTES = (Kind.F, Kind.B, Kind.I, Kind.W)
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """A recorded run beside its simulation; times in seconds, errors predicted / measured − 1.
+    """A recorded run beside its simulation; times in seconds, errors predicted / measured − 1."""
 
-    Parameters
-    ----------
-    simulation
-        Of the plan, with the schedule and microbatches that were run.
-    recording
-        What was run.
-    steps
-        The steps that count; those before them warm up.
-    """
-
-    simulation: Simulation
-    recording: RunRecording
-    steps: tuple[int, ...]
+    simulation: Simulation  # of the plan, with the schedule and microbatches that were run
+    recording: RunRecording  # what was run
+    steps: tuple[int, ...]  # the steps that count; those before them warm up
 
     @cached_property
     def scale(self) -> float:

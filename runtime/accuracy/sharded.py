@@ -32,28 +32,17 @@ class Amount:
 
 @dataclass(frozen=True, eq=False)
 class ShardedComparison:
-    """Sharded plan beside its recorded run.
+    """Sharded plan beside its recorded run."""
 
-    Parameters
-    ----------
-    predicted, measured
-        In a step; measured is the median of the steps that count. A collective takes as long as
-        for the device that came to it last: the others waited meanwhile. Computing is the mean of
-        the devices.
-    predicted_s, measured_s
-        Of a step; measured without the optimizer.
-    optimizer_s
-        What a step takes besides: the optimizer, and the loss that is shown.
-    steps
-        That count.
-    """
-
+    # predicted, measured: in a step; measured is the median of the steps that count. A collective
+    # takes as long as for the device that came to it last: the others waited meanwhile. Computing
+    # is the mean of the devices.
     predicted: dict[Key, Amount]
     measured: dict[Key, Amount]
-    predicted_s: float
+    predicted_s: float  # predicted_s, measured_s: of a step; measured without the optimizer
     measured_s: float
-    optimizer_s: float
-    steps: int
+    optimizer_s: float  # what a step takes besides: the optimizer, and the loss that is shown
+    steps: int  # that count
 
     @property
     def error(self) -> float:
@@ -66,10 +55,7 @@ def compare_sharded_run(
 ) -> ShardedComparison:
     """Compare a recorded sharded run with its plan; the first step warms up.
 
-    Raises
-    ------
-    InputError
-        If the recording is of another workload or mesh.
+    InputError if the recording is of another workload or mesh.
     """
     problem, solution = plan.problem, plan.solution
     if not isinstance(problem, Sharding) or not isinstance(solution, TensorSharding):

@@ -2,27 +2,25 @@
 
 The modules follow the data: `prepare.py` makes pieces of a plan and a model (`split.py` cuts the
 graph, `chain.py` gives the same pieces to schedules and simulator); `stage.py` is a piece at work,
-with `backward.py` for split backward passes; `pipeline.py` has the stages of a rank
-(`torch_pipelining.py` is the only home of torch's private names, `channel.py` moves data,
-`gradients.py` adds up what ranks share and clips); `recorder.py` notes what happened when.
-
-Beside it is our own loop (`own_loop/loop.py`) for what torch cannot express:
+with `backward.py` for split backward passes, and notes what happened when; `gradients.py` adds up
+what ranks share and clips. One loop (`own_loop/loop.py`) runs the pieces of a rank:
 `own_loop/transport.py` moves data in the order of the schedule, `own_loop/versions.py` keeps
 weights, `own_loop/training_pieces.py` cuts training plans, `own_loop/teams.py` has who computes a
 stage of a tensor degree together. `guard/failures.py` keeps the ranks
 together (`guard/heartbeats.py` shares signs of life and the first error, `guard/error_origin.py`
 finds the rank and the line that an error came from, `guard/identity.py` what all ranks must have
 alike); `checkpoint.py` writes and restores (`checkpoint_files.py` reads, `model_state.py` merges);
-`evaluation.py` turns training graphs to evaluation; `trainer.py` gives both executors one
-interface. `options.py` has what users say, `steps.py` what every run does, `run.py` is the front
-door.
+`trainer.py` runs batches through the loop.
+`options.py` has what users say, `steps.py` what every run does, `first_step.py` compares with one
+process, `run.py` is the front door.
 
-Layouts of training jobs run in `job/`, on torch's own parallelism.
+Layouts of training jobs run in `job/`, on torch's own parallelism; `torch_pipelining.py` is the
+only home of torch's private names.
 
 Shardings run in `sharded/`: `prepare.py` traces the training graph again, `program.py` gives each
-node its signatures, `device.py` is one device at work, with `operators.py` on its `parts.py`;
+node its signatures, `trainer.py` is one device at work, with `operators.py` on its `parts.py`;
 `local.py` is what it computes on them, `collectives.py` what it exchanges; `recording.py` keeps
-what was done, `run.py` takes the steps. `stage.py` runs the layers of a pipeline's stage so.
+what was done. `stage.py` runs the layers of a pipeline's stage so.
 """
 
 from __future__ import annotations

@@ -22,15 +22,7 @@ Arrived = tuple[torch.Tensor | None, ...]
 
 
 class Halves:
-    """The backward pass of one microbatch.
-
-    Parameters
-    ----------
-    roots, gradients
-        Outputs to start from, and what arrives at each; None for 1.
-    leaves
-        The inputs, each a leaf that requires a gradient.
-    """
+    """The backward pass of one microbatch, from outputs and their gradients to leaves."""
 
     def __init__(
         self,

@@ -22,8 +22,10 @@ from ..simulate.pieces import (
 )
 from ..simulate.stages import BACKWARD, FORWARD, StageGraph
 
-#: Schedules that are one batch after the other, so that torch can run them.
+#: Schedules that are one batch after the other.
 SYNCHRONOUS = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2")
+#: Schedules with weight versions.
+ASYNCHRONOUS = ("pipedream", "2bw")
 
 
 class Payload(NamedTuple):
@@ -45,19 +47,9 @@ def executed_stages(
     Pieces are numbered as by `pieces.cut`, or as the plan orders them, but each waits for the one
     before it alone: what is needed later passes through. A backward node runs with the forward
     piece that it undoes. In host memory, a live set takes as long as the link of the device's kind
-    takes for its bytes; between linked devices, as their link takes.
-
-    Parameters
-    ----------
-    payloads
-        Of every piece, in order; the last one's does not count.
-    weight_share
-        The part of a backward pass that computes gradients of weights; default: the plan's, else
-        a half.
-
-    Notes
-    -----
-    O(n + m) in the nodes and edges.
+    takes for its bytes; between linked devices, as their link takes. `weight_share` is the part of
+    a backward pass that computes gradients of weights; default: the plan's, else a half. O(n + m)
+    in the nodes and edges.
     """
     where = plan.placement.tolist()
     weight_share = weight_share_of(plan) if weight_share is None else weight_share
@@ -93,15 +85,16 @@ def executed_stages(
     return stage_graph(workload, plan.cluster, costs, where, graph, weight_share)
 
 
-def executed_schedule(schedule: str | Schedule, stages: StageGraph, microbatches: int) -> Schedule:
+def executed_schedule(
+    schedule: str | Schedule,
+    stages: StageGraph,
+    microbatches: int,
+    devices: Sequence[int] | None = None,
+) -> Schedule:
     """Return a schedule, given or by its name, a row per device in use, checked before it runs.
 
-    Inference takes a schedule's forward passes alone, whatever its name.
-
-    Raises
-    ------
-    InputError
-        If it is no schedule that runs one batch after the other.
+    Inference takes a schedule's forward passes alone, whatever its name. Raises InputError if it
+    is no schedule that runs one batch after the other.
     """
     if isinstance(schedule, Schedule):
         name, whole = schedule.name, schedule
@@ -112,7 +105,7 @@ def executed_schedule(schedule: str | Schedule, stages: StageGraph, microbatches
         whole = make_schedule(name if trains else "inference", stages, microbatches)
     validate(whole, stages)
     return schedule_of(
-        [whole.of(d) for d in ranks_of(stages)], name=name, microbatches=microbatches
+        [whole.of(d) for d in devices or ranks_of(stages)], name=name, microbatches=microbatches
     )
 
 

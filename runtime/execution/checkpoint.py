@@ -52,14 +52,10 @@ class Trained:
 
 @dataclass(frozen=True)
 class ModelState:
-    """`state_dict` of the whole model, and its places in a checkpoint.
+    """The `state_dict` of the whole model: for each name what a checkpoint calls its tensor.
 
-    Parameters
-    ----------
-    tensors
-        For each of its names the name under which the pieces have the tensor; tied ones share it.
-    untouched
-        Those that no piece has, by their names: the forward pass does not read them.
+    Tied names share a tensor; `untouched` are those that no piece has, which the forward pass does
+    not read.
     """
 
     tensors: Mapping[str, str]
@@ -89,17 +85,8 @@ def save(
 ) -> None:
     """Write a checkpoint into a folder that is `locked`; all ranks call this together.
 
-    Parameters
-    ----------
-    whole
-        Of the model; the first rank writes what no piece has.
-    plan, model
-        Hashes of both.
-
-    Raises
-    ------
-    InputError
-        If it cannot be written; the checkpoints before it stay as they are.
+    `plan` and `model` are hashes. What cannot be written is an `InputError`, and the checkpoints
+    before it stay as they are.
     """
     final = folder / f"step-{position.step:08}"
     unfinished = folder / f".{final.name}.unfinished"
@@ -169,15 +156,10 @@ def _told(path: Path) -> Iterator[None]:
 
 
 def restore(found: Checkpoint, trained: Trained, plan: str) -> None:
-    """Take a checkpoint over.
+    """Take a checkpoint over; a missing tensor is an `InputError`.
 
     With the plan that it was written with, everything is as it was, random numbers too; with
     another plan of the same model, each tensor is that of the first rank that had it.
-
-    Raises
-    ------
-    InputError
-        If a tensor is missing.
     """
     same = found.plan == plan and len(found.files) == dist.get_world_size()
     own = f"rank-{dist.get_rank()}.pt"

@@ -13,14 +13,8 @@ class GradientSums:
     """All-reduce of the gradients of parameters shared with other ranks.
 
     A parameter is shared by the replicas of its piece, and, if its weight is tied, by all pieces
-    that have it; its gradient is the sum over all of them.
-
-    Parameters
-    ----------
-    holders
-        Ranks that hold each parameter, by name, of the whole model.
-    others
-        Such ranks as other ranks see them, where they differ: all ranks make the same groups.
+    that have it; its gradient is the sum over all its holders. `others` are the holders as other
+    ranks see them, where they differ: all ranks make the same groups.
     """
 
     def __init__(
@@ -63,19 +57,8 @@ def clip_norm(
 ) -> torch.Tensor:
     """Scale this rank's gradients so that those of all ranks have at most a Euclidean norm.
 
-    All ranks call it together, after gradients were added up.
-
-    Parameters
-    ----------
-    parameters
-        Of this rank; what several ranks hold counts once.
-    holders
-        See `GradientSums`.
-
-    Returns
-    -------
-    Tensor
-        The norm before.
+    All ranks call it together, after gradients were added up. What several ranks hold counts once.
+    Returns the norm before.
     """
     rank = dist.get_rank()
     here = {name: x for name, x in parameters.items() if x.grad is not None}
@@ -98,15 +81,7 @@ def clip_norm(
 def holders_of(
     names: Sequence[Sequence[str]], ranks: Sequence[Sequence[int]]
 ) -> dict[str, frozenset[int]]:
-    """Return which ranks hold each parameter.
-
-    Parameters
-    ----------
-    names
-        Of the parameters of each piece.
-    ranks
-        Of each piece.
-    """
+    """Return which ranks hold each parameter, from the names and the ranks of each piece."""
     holders: dict[str, frozenset[int]] = {}
     for own, where in zip(names, ranks, strict=True):
         for name in own:

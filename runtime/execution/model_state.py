@@ -16,10 +16,7 @@ from .split import PieceModule
 def model_state(model: nn.Module, pieces: Sequence[PieceModule]) -> ModelState:
     """Return where the pieces of a model have the tensors of its `state_dict`.
 
-    Parameters
-    ----------
-    pieces
-        All of them, where the model is: those that were moved may have other tensors.
+    All of them, where the model is: pieces that were moved may have other tensors.
     """
     held: dict[int, str] = {}
     for piece in pieces:
@@ -88,10 +85,8 @@ def merge_checkpoint(folder: str | Path) -> dict[str, Tensor]:
 def load_weights(model: nn.Module, file: Path) -> None:
     """Give a model the weights of a file that holds its `state_dict`.
 
-    Raises
-    ------
-    InputError
-        If the file is none of ``torch.save``, or its names or shapes are not the model's.
+    Raises InputError if the file is none of ``torch.save``, or its names or shapes are not the
+    model's.
     """
     try:
         state = load_tensors(file, mmap=True)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from ...instances import InputError, Plan, Workload, is_stream, layers_of
+from ...instances import InputError, Plan, Sharding, Workload, is_stream, layers_of
 from ..simulate.plan_stages import DEFAULT_MICROBATCHES, schedule_to_run
-from .chain import SYNCHRONOUS
+from .chain import ASYNCHRONOUS, SYNCHRONOUS
 from .guard.failures import TIMEOUT_S
-from .trainer import ASYNCHRONOUS, MakeOptimizer
+from .own_loop.loop import MakeOptimizer
 
 OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -34,8 +34,10 @@ class RunOptions:
         Default: those that the plan was made for, if it is one for an iteration or for training,
         else ``1f1b`` and 8; an iteration's plan is run with no other. Microbatches count
         per replica of the whole pipeline; a training plan's stages share theirs.
-    replicas, recompute
-        See `Pipeline`.
+    replicas
+        Copies of the whole pipeline, each with microbatches of its own.
+    recompute
+        Keep only the inputs of each piece, and compute the rest again in the backward pass.
     optimizer
         ``sgd``, ``adam`` or ``adamw``, or what makes one of parameters.
     learning_rate
@@ -53,6 +55,9 @@ class RunOptions:
         Folder for checkpoints, written after every so many steps; see `checkpoint`.
     resume
         Go on from the newest checkpoint.
+    check
+        Compare loss and gradients of the first step with those of one process, which every rank
+        computes; see `check_first_step`.
     """
 
     steps: int = 10
@@ -69,6 +74,7 @@ class RunOptions:
     checkpoint: Path | None = None
     every: int | None = None
     resume: bool = False
+    check: bool = False
 
     def __post_init__(self) -> None:
         for what in ("steps", "microbatches", "replicas", "threads", "every"):
@@ -86,12 +92,23 @@ class RunOptions:
             raise InputError(f"timeout: {self.timeout_s:g}; it must be above 0")
         if self.checkpoint is None and (self.every is not None or self.resume):
             raise InputError("checkpoint: say in which folder checkpoints are")
+        if self.check and (self.resume or self.schedule in ASYNCHRONOUS):
+            raise InputError("check: only of a run from its beginning, by a synchronous schedule")
         if self.schedule in ASYNCHRONOUS:
             self._check_asynchronous()
 
     def identity(self) -> dict[str, str]:
         """Return the values that must be equal on all ranks, by name."""
-        names = ("steps", "schedule", "microbatches", "replicas", "recompute", "every", "resume")
+        names = (
+            "steps",
+            "schedule",
+            "microbatches",
+            "replicas",
+            "recompute",
+            "every",
+            "resume",
+            "check",
+        )
         alike = {f"--{name}": repr(getattr(self, name)) for name in names}
         alike["--lr"] = repr(self.learning_rate)
         alike["--optimizer"] = self.optimizer if isinstance(self.optimizer, str) else "given"
@@ -108,6 +125,14 @@ class RunOptions:
         InputError
             If something was said that the plan does not run with.
         """
+        if isinstance(plan.problem, Sharding):
+            for what in ("schedule", "microbatches", "replicas", "recompute"):
+                if getattr(self, what) != getattr(RunOptions, what):
+                    raise InputError(
+                        f"{what}: a sharding runs each batch as a whole on all devices; leave it "
+                        "out"
+                    )
+            return self
         if is_stream(plan.problem):
             if self.replicas > 1:
                 raise InputError("replicas: the plan says them for each stage; leave them out")
@@ -119,6 +144,12 @@ class RunOptions:
             )
         schedule, microbatches = schedule_to_run(plan, self.schedule, self.microbatches)
         return replace(self, schedule=schedule, microbatches=microbatches)
+
+    def make_optimizer(self, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
+        """Return the optimizer of some parameters."""
+        if not isinstance(self.optimizer, str):
+            return self.optimizer(parameters)
+        return OPTIMIZERS[self.optimizer](parameters, lr=self.learning_rate)
 
     def _check_asynchronous(self) -> None:
         if self.replicas > 1:

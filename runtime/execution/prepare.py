@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,53 @@ from ...instances.pytorch.tracing.traced import export_failure, flat_inputs
 from ..simulate.pieces import groups_of
 from ..simulate.stages import StageGraph
 from .chain import Payload, executed_stages, ranks_of
+from .guard.identity import graph_hash, plan_hash
 from .own_loop.loop import stage_chain
 from .own_loop.teams import Teams
 from .own_loop.training_pieces import ShardedLayer, training_pieces
 from .split import PieceModule, split
 from .stage import Tensors
+
+
+@dataclass(frozen=True, eq=False)
+class TracedInputs:
+    """Inputs that a model was traced for, and that every microbatch must be like.
+
+    `traced` has all of them, nested ones unpacked, `names` are of the tensors among them, and
+    `named` those that are given by name, in the order of the trace.
+    """
+
+    names: Sequence[str]
+    named: tuple[str, ...]
+    traced: Sequence[Any]
+
+    def tensors(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Tensors:
+        """Return the tensors of a microbatch.
+
+        Raises InputError if they are not what the model was traced for: other names, shapes, types,
+        or other values of what is no tensor.
+        """
+        kwargs = kwargs or {}
+        if set(kwargs) != set(self.named):
+            names = ", ".join(self.named) or "none"
+            raise InputError(f"inputs: {', '.join(kwargs) or 'none'} by name; traced for {names}")
+        flat = flat_inputs(args, {n: kwargs[n] for n in self.named})
+        given = tuple(value for value in flat if isinstance(value, torch.Tensor))
+        if len(given) != len(self.names) or len(flat) != len(self.traced):
+            raise InputError(f"inputs: {len(given)} tensors; the model takes {len(self.names)}")
+        names = iter(self.names)
+        for value, before in zip(flat, self.traced, strict=True):
+            if not isinstance(value, torch.Tensor) or not isinstance(before, torch.Tensor):
+                if isinstance(value, torch.Tensor) or value != before:
+                    raise InputError(f"inputs: {value!r} in place of {before!r}, as it was traced")
+            elif (value.shape, value.dtype) != (before.shape, before.dtype):
+                raise InputError(
+                    f"inputs: {next(names)} is {_shown(value)}; every microbatch must be "
+                    f"{_shown(before)}, as it was traced"
+                )
+            else:
+                next(names)
+        return given
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,36 +122,19 @@ class Prepared:
     teams: Teams = field(default_factory=Teams)
     layers: Mapping[int, tuple[ShardedLayer, ...]] = field(default_factory=dict)
 
-    def inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Tensors:
-        """Return the tensors that the first piece takes for a microbatch.
+    @property
+    def processes(self) -> int:
+        """Number of processes that run it, replicas of the whole pipeline aside."""
+        return len(self.devices)
 
-        Raises
-        ------
-        InputError
-            If they are not what the model was traced for: other names, shapes, types, or other
-            values of what is no tensor.
-        """
-        kwargs = kwargs or {}
-        if set(kwargs) != set(self.named):
-            names = ", ".join(self.named) or "none"
-            raise InputError(f"inputs: {', '.join(kwargs) or 'none'} by name; traced for {names}")
-        traced = self.profile.traced
-        flat = flat_inputs(args, {n: kwargs[n] for n in self.named})
-        given = tuple(value for value in flat if isinstance(value, torch.Tensor))
-        first = self.pieces[0]
-        wanted = [first.values[name] for name in first.inputs]
-        if len(given) != len(wanted) or len(flat) != len(traced.inputs):
-            raise InputError(f"inputs: {len(given)} tensors; the model takes {len(wanted)}")
-        for value, before in zip(flat, traced.inputs, strict=True):
-            if not isinstance(value, torch.Tensor) and value != before:
-                raise InputError(f"inputs: {value!r} in place of {before!r}, as it was traced")
-        for value, tensor in zip(wanted, given, strict=True):
-            if (value.shape, value.dtype) != (tuple(tensor.shape), tensor.dtype):
-                raise InputError(
-                    f"inputs: {value.name} is {_shown(tensor.shape, tensor.dtype)}; every "
-                    f"microbatch must be {_shown(value.shape, value.dtype)}, as it was traced"
-                )
-        return given
+    def inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Tensors:
+        """Return the tensors that the first piece takes for a microbatch; see `TracedInputs`."""
+        traced = TracedInputs(self.pieces[0].inputs, self.named, self.profile.traced.inputs)
+        return traced.tensors(args, kwargs)
+
+    def identity(self) -> dict[str, str]:
+        """Return hashes of what a checkpoint must have in common with the run that goes on."""
+        return {"plan": plan_hash(self.plan), "model": graph_hash(self.profile.traced)}
 
 
 def split_model(
@@ -233,13 +258,7 @@ def payload(piece: PieceModule, training: bool) -> Payload:
 
 
 def check_same(found: Workload, planned: Workload) -> None:
-    """Raise InputError unless a model traced again matches a workload, ties apart.
-
-    Raises
-    ------
-    InputError
-        With the first node that differs.
-    """
+    """Raise InputError with the first node that a model traced again has otherwise, ties apart."""
     found, planned = tied_as(found, Tied.COLOUR), tied_as(planned, Tied.COLOUR)
     order = [found.index[node] for node in planned.ids]
     for what in ("output_bytes", "backward"):
@@ -284,5 +303,6 @@ def _trace_again(
     return workload_of
 
 
-def _shown(shape: tuple[int, ...], dtype: torch.dtype) -> str:
-    return f"{'×'.join(map(str, shape))} {str(dtype).removeprefix('torch.')}"
+def _shown(tensor: torch.Tensor) -> str:
+    shape = "×".join(map(str, tensor.shape)) or "a number"
+    return f"{shape} {str(tensor.dtype).removeprefix('torch.')}"

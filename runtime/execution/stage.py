@@ -5,21 +5,48 @@ Nothing here knows who sends and receives; inputs come in and outputs go out as 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
+from torch import fx
 from torch.utils.checkpoint import checkpoint
 
 from ...instances import StagecutError
 from ...instances.pytorch.tracing.leaves import loss_of
 from ..schedules.actions import Action, Kind
 from .backward import Halves
-from .recorder import Recorder
+from .recording_file import Done
 from .split import PieceModule
 
 Tensors = tuple[torch.Tensor, ...]
+
+
+class Recorder:
+    """Notes actions, waiting for data left out.
+
+    Times are `time.perf_counter`'s, which the processes of one host share. On a GPU every
+    action waits until the device is idle, so recording costs time there.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.step = 0
+        self.done: list[Done] = []
+        self._on_gpu = device.type == "cuda"
+
+    @contextmanager
+    def during(self, action: Action) -> Iterator[None]:
+        """Record begin and end of the block."""
+        begun = self._now()
+        yield
+        self.done.append(Done(self.step, action, begun, self._now()))
+
+    def _now(self) -> float:
+        if self._on_gpu:
+            torch.cuda.synchronize()
+        return time.perf_counter()
 
 
 @dataclass
@@ -35,22 +62,8 @@ class _Flight:
 class StageRunner:
     """A piece of the plan on its device.
 
-    Parameters
-    ----------
-    piece
-        What runs.
-    last
-        Whether its outputs are the model's, so that the loss is made here.
-    training
-        Whether there is a backward pass.
-    microbatches
-        The loss of a batch is the mean of its microbatches'.
-    recompute
-        Keep only the inputs, and compute what lies between again in the backward pass.
-    recorder
-        Notes when each action began and ended.
-    actions
-        How many it has done.
+    The `last` one makes the loss, the mean over `microbatches`. With `recompute` only inputs are
+    kept, and the rest is computed again in the backward pass. `actions` counts what was done.
     """
 
     piece: PieceModule
@@ -94,17 +107,9 @@ class StageRunner:
         return sent
 
     def backward(self, j: int, gradients: Sequence[torch.Tensor | None] = ()) -> Tensors:
-        """Run the whole backward pass of microbatch `j`.
+        """Run the whole backward pass of microbatch `j`; return gradients of inputs that have one.
 
-        Parameters
-        ----------
-        gradients
-            Of the outputs that have one, in their order; of the last stage none.
-
-        Returns
-        -------
-        tuple of Tensor
-            Gradients of the inputs that have one, in their order.
+        `gradients` are of the outputs that have one, in their order; of the last stage none.
         """
         with self._during(Kind.B, j):
             flight = self.flights.pop(j)
@@ -193,3 +198,15 @@ def mean_loss(outputs: Sequence[torch.Tensor]) -> torch.Tensor:
         return found[0].reshape(())
     means = [t.float().mean() for t in found or outputs if t.is_floating_point()]
     return torch.stack(means).sum() if means else torch.zeros(())
+
+
+def place(module: fx.GraphModule, device: torch.device) -> None:
+    """Move a piece to a device, with the tensors that its graph creates."""
+    module.to(device)
+    for n in module.graph.nodes:
+        if isinstance(n.kwargs.get("device"), torch.device):
+            n.kwargs = {**n.kwargs, "device": device}
+        within = getattr(n.target, "module", None)  # of a layer that is computed again
+        if isinstance(within, fx.GraphModule):
+            place(within, device)
+    module.recompile()

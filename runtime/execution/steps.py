@@ -14,15 +14,17 @@ from typing import Any
 
 import psutil
 import torch.distributed as dist
+from torch import nn
 
 from ...instances import InputError
 from ...instances.pytorch.factory import Made
-from .checkpoint import ModelState, remove_unfinished, restore, save
+from .checkpoint import remove_unfinished, restore, save
 from .checkpoint_files import Position, checkpoints, locked, newest
+from .first_step import by_one_process, check_first_step
 from .guard.failures import Guard
-from .options import OPTIMIZERS, RunOptions
+from .options import RunOptions
 from .stage import Tensors
-from .trainer import MakeOptimizer, Trainer
+from .trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -38,13 +40,16 @@ def take_steps(
     trainer: Trainer,
     inputs: Callable[[tuple[Any, ...], Mapping[str, Any]], Tensors],
     made: Made,
-    whole: ModelState,
+    reference: nn.Module | None,
     options: RunOptions,
     hashes: Mapping[str, str],
     guard: Guard | None,
     on_step: Callable[[StepResult], None] | None,
 ) -> list[StepResult]:
-    """Run until there are as many steps as asked for, or the inputs end; keep checkpoints."""
+    """Run until there are as many steps as asked for, or the inputs end; keep checkpoints.
+
+    The first step is checked against the `reference`, a model of the same numbers, if given.
+    """
     with _sole_writer(options):
         at = Position(0, 0)
         if options.checkpoint is not None:
@@ -56,10 +61,15 @@ def take_steps(
             if len(each) < count:
                 break
             batches = [inputs(args, kwargs) for args, kwargs in each]
+            expected = None
+            if reference is not None and not steps:
+                expected = by_one_process(reference, each, trainer.device)
             dist.barrier()
             begun = time.perf_counter()
             losses = trainer.run(batches)
             seconds = (time.perf_counter() - begun) / trainer.at_once
+            if expected is not None:
+                check_first_step(losses[0], trainer.trained(), expected)
             for loss in losses:
                 steps.append(StepResult(at.step, loss, seconds))
                 at = Position(at.step + 1, at.microbatches + trainer.per_batch)
@@ -71,7 +81,7 @@ def take_steps(
             if options.checkpoint is not None and (
                 last or at.step % (options.every or at.step + 1) == 0
             ):
-                save(options.checkpoint, at, trainer.written(), whole, **hashes)
+                save(options.checkpoint, at, trainer.written(), trainer.whole, **hashes)
         return steps
 
 
@@ -104,14 +114,6 @@ def _begin(
         raise InputError(f"{folder}: the inputs end before {found.path.name} does")
     restore(found, trainer.trained(), hashes["plan"])  # after the inputs, which may draw numbers
     return found.position
-
-
-def make_optimizer(options: RunOptions) -> MakeOptimizer:
-    """Return the factory of the optimizer."""
-    if not isinstance(options.optimizer, str):
-        return options.optimizer
-    kind = OPTIMIZERS[options.optimizer]
-    return lambda parameters: kind(parameters, lr=options.learning_rate)
 
 
 def alone_if_it_can_be(processes: int) -> None:

@@ -1,34 +1,34 @@
-"""Trainers of a run: by torch's pipelining, or by our own loop."""
+"""Trainers of a run: batches through a plan, one after the other, on this rank."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import socket
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from ...instances import InputError
-from ..schedules import make_schedule
-from .chain import SYNCHRONOUS
-from .checkpoint import Trained
+from ...instances import InputError, StagePlacement
+from ..schedules import Action, Schedule, make_schedule
+from ..schedules.actions import schedule_of
+from ..simulate.plan_stages import named_schedule
+from .chain import ASYNCHRONOUS, executed_schedule
+from .checkpoint import ModelState, Trained
+from .model_state import model_state
+from .options import RunOptions
 from .own_loop.loop import Loop
 from .own_loop.teams import join_teams
-from .pipeline import RunningPipeline, place
+from .own_loop.transport import Ranks
 from .prepare import Prepared
-from .recorder import Recorder
-from .sharded.checkpoint import own_parts, whole_tensors
-from .sharded.parts import LocalShards
+from .recording_file import RankRecording, RunRecording, save_recording
+from .sharded.parts import LocalShards, own_parts, whole_tensors
 from .sharded.stage import ShardedStage
 from .split import PieceModule
-from .stage import Tensors
-
-#: Makes an optimizer of parameters.
-MakeOptimizer = Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer]
-#: Schedules with weight versions.
-ASYNCHRONOUS = ("pipedream", "2bw")
+from .stage import Recorder, Tensors, place
 
 
 class Trainer(Protocol):
@@ -40,13 +40,22 @@ class Trainer(Protocol):
         Batches that run without a pause: after them the pipeline is empty.
     per_batch
         Microbatches in a batch.
+    device
+        Where this rank computes.
+    whole
+        Places of the model's `state_dict` in a checkpoint.
     """
 
+    device: torch.device
     at_once: int
     per_batch: int
+    whole: ModelState
 
     def run(self, microbatches: Sequence[Tensors]) -> list[float]:
-        """Run `at_once` batches; return the mean loss of each. All ranks call this together."""
+        """Run `at_once` batches; return the mean loss of each. All ranks call this together.
+
+        The gradients of the last one stay in the parameters until the next call.
+        """
 
     def trained(self) -> Trained:
         """Return parameters, buffers and optimizer of this rank."""
@@ -57,122 +66,56 @@ class Trainer(Protocol):
     def actions(self) -> int:
         """Return how many actions this rank has done."""
 
+    def save_recording(self, path: Path, zero_s: float, step_s: Sequence[float]) -> None:
+        """Write what all ranks did, times from `zero_s` on. All ranks call this together."""
 
-class Batches:
-    """One batch after the other, on torch's pipelining.
-
-    Parameters
-    ----------
-    optimizer
-        None for inference.
-    """
-
-    at_once = 1
-
-    def __init__(self, pipeline: RunningPipeline, optimizer: MakeOptimizer | None) -> None:
-        self.pipeline, self.device = pipeline, pipeline.device
-        self.schedule, self.recorder = pipeline.schedule, pipeline.recorder
-        self.per_batch = pipeline.microbatches * (
-            dist.get_world_size() // dist.get_world_size(pipeline.group)
-        )
-        learned = [x for _, x in pipeline.named_parameters() if x.requires_grad]
-        self.optimizer = None if optimizer is None or not learned else optimizer(learned)
-
-    def run(self, microbatches: Sequence[Tensors]) -> list[float]:
-        """Run a batch; see `Trainer`."""
-        begin = self.pipeline.replica * self.pipeline.microbatches
-        self.pipeline.step(microbatches[begin : begin + self.pipeline.microbatches])
-        if self.optimizer is not None:
-            self.optimizer.step()
-            self.optimizer.zero_grad()
-        return [self.pipeline.mean_loss()]
-
-    def trained(self) -> Trained:
-        """Return parameters, buffers and optimizer of this rank."""
-        pieces = [stage.piece for stage in self.pipeline.stages]
-        return _trained(pieces, [] if self.optimizer is None else [self.optimizer])
-
-    def written(self) -> Trained:
-        """Return this rank's content of a checkpoint: its parameters and optimizer."""
-        return self.trained()
-
-    def actions(self) -> int:
-        """Return how many actions this rank has done."""
-        return sum(stage.actions for stage in self.pipeline.stages)
+    def give_back(self, model: nn.Module) -> None:
+        """Write parameters that lie in parts, put together, into the model, on all ranks."""
 
 
-class Stream:
-    """Training on our own loop: many batches without a pause, and stages with replicas.
+class PipelineTrainer:
+    """The pieces of a plan at work on this rank, one of the plan's devices in use.
 
-    Parameters
-    ----------
-    schedule
-        Of `ASYNCHRONOUS`, or of `chain.SYNCHRONOUS`, which pauses after every batch.
-    microbatches
-        In a batch, over all replicas.
-    at_once
-        Batches until the pipeline is emptied; 1 for synchronous schedules.
-    recompute
-        Every piece computes its activations again, not only those that the plan names.
-    record
-        Note when each action began and ended, in `recorder`; not of asynchronous schedules.
-
-    Raises
-    ------
-    InputError
-        See `Loop`; and if the number of ranks is not that of the plan's devices.
+    Every rank makes it at the same time, from the same plan, model and settled options, and then
+    runs the same batches. With `replicas` of the whole pipeline, rank r is device r modulo their
+    number, and microbatch j runs on replica j modulo the number of replicas. Raises InputError if
+    the number of ranks is not that of the plan's devices, or the schedule does not fit.
     """
 
     def __init__(
-        self,
-        prepared: Prepared,
-        schedule: str,
-        microbatches: int,
-        at_once: int,
-        optimizer: MakeOptimizer,
-        device: torch.device,
-        *,
-        recompute: bool = False,
-        record: bool = False,
+        self, prepared: Prepared, options: RunOptions, device: torch.device | None = None
     ) -> None:
-        used = prepared.devices
-        again = [
-            n.name
-            for piece in prepared.pieces
-            for n in piece.module.graph.nodes
-            if getattr(n.target, "recomputes", False)
-        ]
-        if schedule in ASYNCHRONOUS and again:
+        name, replicas, used = options.schedule, options.replicas, prepared.devices
+        assert name is not None
+        assert options.microbatches is not None
+        self.prepared, self.device = prepared, device or torch.device("cpu")
+        _check_asynchronous(prepared, name)
+        if dist.get_world_size() != replicas * len(used):
             raise InputError(
-                f"schedule {schedule}: {again[0]} would compute its activations again with weights "
-                "that have changed meanwhile; use 1f1b, or --recompute in its place"
+                f"the plan uses {len(used)} devices{f', {replicas} times' * (replicas > 1)}, and "
+                f"{dist.get_world_size()} processes run; start {replicas * len(used)}"
             )
-        if dist.get_world_size() != len(used):
-            raise InputError(
-                f"the plan uses {len(used)} devices, and {dist.get_world_size()} processes run; "
-                f"start {len(used)}"
-            )
-        if not prepared.training:
-            raise InputError(f"schedule: {schedule} is for training, and the plan for inference")
-        self.at_once, self.per_batch, self.device = at_once, microbatches, device
-        if schedule not in (*SYNCHRONOUS, *ASYNCHRONOUS):
-            known = ", ".join((*SYNCHRONOUS, *ASYNCHRONOUS))
-            raise InputError(f"schedule: {schedule!r} is not one of {known}")
-        whole = make_schedule(schedule, prepared.stages, microbatches * at_once)
-        rows = replace(whole, actions=tuple(whole.actions[d] for d in used), engines=())
+        asynchronous = name in ASYNCHRONOUS
+        self.at_once = (options.every or options.steps) if asynchronous else 1
+        self.per_batch = options.microbatches * replicas
+        self.schedule = _schedule(prepared, name, options.microbatches * self.at_once)
+        self.recorder = Recorder(self.device) if options.record is not None else None
         ranks = [[used.index(d) for d in ring] for ring in prepared.stages.replicas]
+        whole, ranks = _replicated(self.schedule, ranks, replicas)
         first = prepared.teams.of(dist.get_rank())[0]
         own = [p for p, ring in enumerate(ranks) if first in ring]
-        pieces = _placed(prepared, own, device)
-        self.schedule, self.recorder = rows, Recorder(device) if record else None
+        self.whole = model_state(prepared.model, prepared.pieces)
+        pieces = _placed(prepared, own, self.device)
+        again = frozenset(range(len(ranks))) if options.recompute else prepared.recompute
         self.loop = Loop(
             pieces,
             ranks,
-            rows,
-            optimizer=optimizer,
-            microbatches=microbatches,
-            recompute=frozenset(range(len(ranks))) if recompute else prepared.recompute,
-            device=device,
+            whole,
+            training=prepared.training,
+            optimizer=options.make_optimizer if prepared.training else None,
+            microbatches=self.per_batch,
+            recompute=again,
+            device=self.device,
             recorder=self.recorder,
             teams=prepared.teams,
         )
@@ -193,7 +136,14 @@ class Stream:
     def trained(self) -> Trained:
         """Return parameters, buffers and optimizer of this rank."""
         optimizers, parts = list(self.loop.optimizers.values()), self.parts
-        return _trained(self.pieces, optimizers) if parts is None else own_parts(parts, optimizers)
+        if parts is not None:
+            return own_parts(parts, optimizers)
+        parameters: dict[str, nn.Parameter] = {}
+        buffers: dict[str, torch.Tensor] = {}
+        for piece in self.pieces:
+            parameters |= piece.parameters
+            buffers |= dict(piece.module.named_buffers())
+        return Trained(parameters, buffers, optimizers)
 
     def written(self) -> Trained:
         """Return this rank's content of a checkpoint: its share of the team's parameters."""
@@ -205,6 +155,43 @@ class Stream:
     def actions(self) -> int:
         """Return how many actions this rank has done."""
         return sum(stage.actions for stage in self.loop.stages.values())
+
+    def save_recording(self, path: Path, zero_s: float, _step_s: Sequence[float]) -> None:
+        """Write the recording of the first replica's devices."""
+        assert self.recorder is not None
+        prepared, replicas = self.prepared, self.per_batch // self.schedule.microbatches
+        number = {piece.index: piece.index for piece in prepared.pieces}
+        if isinstance(prepared.plan.solution, StagePlacement):
+            number = {piece.index: piece.device for piece in prepared.pieces}
+        actions = tuple(
+            d._replace(
+                action=Action(
+                    number[d.action.stage], d.action.kind, d.action.microbatch // replicas
+                ),
+                start_s=d.start_s - zero_s,
+                end_s=d.end_s - zero_s,
+            )
+            for d in self.recorder.done
+        )
+        here = (dist.get_rank(), socket.gethostname(), str(self.device), actions)
+        everywhere = [here] * dist.get_world_size()
+        dist.all_gather_object(everywhere, here)
+        done = {
+            prepared.devices[rank]: RankRecording(prepared.devices[rank], host, device, actions)
+            for rank, host, device, actions in everywhere[: len(prepared.devices)]
+        }
+        recording = RunRecording(
+            prepared.workload.fingerprint,
+            prepared.plan.placement,
+            self.schedule.name,
+            self.schedule.microbatches,
+            tuple(
+                done.get(d, RankRecording(d, "", "idle", ()))
+                for d in range(prepared.plan.cluster.size)
+            ),
+        )
+        if dist.get_rank() == 0:
+            save_recording(recording, path)
 
     def give_back(self, model: nn.Module) -> None:
         """Write the teams' parameters, as whole tensors, into the model; all ranks call this."""
@@ -219,25 +206,52 @@ class Stream:
         return module.parts if isinstance(module, ShardedStage) else None
 
 
+def _check_asynchronous(prepared: Prepared, schedule: str) -> None:
+    if schedule not in ASYNCHRONOUS:
+        return
+    if not prepared.training:
+        raise InputError(f"schedule: {schedule} is for training, and the plan for inference")
+    for piece in prepared.pieces:
+        for n in piece.module.graph.nodes:
+            if getattr(n.target, "recomputes", False):
+                raise InputError(
+                    f"schedule {schedule}: {n.name} would compute its activations again with "
+                    "weights that have changed meanwhile; use 1f1b, or --recompute in its place"
+                )
+
+
+def _schedule(prepared: Prepared, name: str, microbatches: int) -> Schedule:
+    """Return the schedule of one pipeline, a row per device in use."""
+    planned = named_schedule(prepared.plan, name)
+    if planned not in ASYNCHRONOUS:
+        return executed_schedule(planned, prepared.stages, microbatches, prepared.devices)
+    whole = make_schedule(name, prepared.stages, microbatches)
+    return replace(whole, actions=tuple(whole.actions[d] for d in prepared.devices), engines=())
+
+
+def _replicated(schedule: Schedule, ranks: Ranks, replicas: int) -> tuple[Schedule, Ranks]:
+    """Return the schedule of several pipelines side by side, and the ranks of each piece."""
+    if replicas == 1:
+        return schedule, ranks
+    size = len(schedule.actions)
+    rows = [
+        [a._replace(microbatch=a.microbatch * replicas + r) for a in schedule.of(i)]
+        for r in range(replicas)
+        for i in range(size)
+    ]
+    everywhere = [[r * size + i for r in range(replicas) for i in ring] for ring in ranks]
+    microbatches = schedule.microbatches * replicas
+    return schedule_of(rows, name=schedule.name, microbatches=microbatches), everywhere
+
+
 def _placed(prepared: Prepared, own: Sequence[int], device: torch.device) -> list[PieceModule]:
     """Return the pieces, those of this rank on its device, or its part of them."""
-    here = join_teams(prepared.teams)
+    here = join_teams(prepared.teams, device)
     pieces = list(prepared.pieces)
     for p in own:
         if here is None:
             place(pieces[p].module, device)
             continue
-        if device.type != "cpu":
-            raise InputError("device: tensor degrees above 1 run on CPUs alone; use --device cpu")
         stage = ShardedStage(pieces[p], prepared.layers[p], prepared.teams.tied, here)
         pieces[p] = replace(pieces[p], module=stage, parameters=stage.parts.parameters)
     return pieces
-
-
-def _trained(pieces: Sequence[PieceModule], optimizers: list[torch.optim.Optimizer]) -> Trained:
-    parameters: dict[str, nn.Parameter] = {}
-    buffers: dict[str, torch.Tensor] = {}
-    for piece in pieces:
-        parameters |= piece.parameters
-        buffers |= dict(piece.module.named_buffers())
-    return Trained(parameters, buffers, optimizers)

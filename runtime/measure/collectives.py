@@ -31,17 +31,10 @@ COLLECTIVES: Mapping[str, tuple[int, int]] = {
 
 @dataclass(frozen=True, eq=False)
 class MeasuredAxis:
-    """Collectives along one axis of a mesh, on tensors of K sizes.
+    """Collectives along one axis of a mesh, on tensors of K sizes."""
 
-    Parameters
-    ----------
-    devices
-        Along the axis.
-    timed
-        For each collective what tensors of so many bytes (whole ones) take.
-    """
-
-    devices: int
+    devices: int  # along the axis
+    # for each collective what tensors of so many bytes (whole ones) take
     timed: Mapping[str, Timed]
 
     @cached_property
@@ -79,21 +72,9 @@ def measure_collectives(
 ) -> tuple[MeasuredAxis, ...]:
     """Time collectives along each axis of a mesh; every rank calls it, and gets it all.
 
-    All groups of an axis work at the same time, as they do when a sharding runs.
-
-    Parameters
-    ----------
-    shape
-        Devices along each axis; their product is the number of ranks.
-    sizes
-        Bytes of the whole tensors, at least two sizes.
-    seconds
-        To spend about, on everything together; at least 5 of each.
-
-    Raises
-    ------
-    InputError
-        If there are other ranks than the mesh has devices.
+    All groups of an axis work at the same time, as they do when a sharding runs, on whole tensors
+    of at least two sizes in bytes, for about so many seconds in all, and at least 5 times each.
+    InputError if the mesh has another number of devices than there are ranks.
     """
     size = int(np.prod(shape))
     if dist.get_world_size() != size:

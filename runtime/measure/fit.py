@@ -17,22 +17,12 @@ MOST_BYTES_PER_S = 1e15
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """A link fitted to messages; K sizes.
+    """A link fitted to messages; K sizes."""
 
-    Parameters
-    ----------
-    link
-        Latency and bandwidth.
-    size_bytes, seconds
-        Shape (K,): what was measured.
-    model_s
-        Shape (K,): what the model says of these sizes.
-    """
-
-    link: Link
-    size_bytes: Floats
+    link: Link  # latency and bandwidth
+    size_bytes: Floats  # size_bytes, seconds: (K,): what was measured
     seconds: Floats
-    model_s: Floats
+    model_s: Floats  # (K,): what the model says of these sizes
 
     def __post_init__(self) -> None:
         for key in ("size_bytes", "seconds", "model_s"):
@@ -83,12 +73,8 @@ def fit_postal(size_bytes: Floats, seconds: Floats) -> Fit:
 def fit_ring(size_bytes: Floats, seconds: Floats, ranks: int) -> Fit:
     """Fit the time of a ring all-reduce, 2(R−1)/R·bytes/bandwidth + 2(R−1)·latency.
 
-    The link is the slowest of the ring, as `network.ring_all_reduce_s` wants it.
-
-    Raises
-    ------
-    InputError
-        If there are less than two ranks or sizes, or a time is not above 0.
+    The link is the slowest of the ring, as `network.ring_all_reduce_s` wants it. InputError if
+    there are less than two ranks or sizes, or a time is not above 0.
     """
     if ranks < 2:
         raise InputError(f"all-reduce: {ranks} rank; at least 2 are needed")
@@ -103,12 +89,9 @@ def least_absolute_line(x: Floats, y: Floats) -> tuple[float, float]:
     """Return a ≥ 0 and b ≥ 0 that minimise Σ |a + b·x − y| / y, exactly.
 
     A relative error counts the same for small and large messages, and its absolute value, unlike
-    its square, lets a few disturbed measurements not matter.
-
-    Notes
-    -----
-    A linear program in two variables: an optimum lies where two of the lines a + b·x = y, a = 0
-    and b = 0 meet, so all meetings are tried. O(K³) for K points.
+    its square, lets a few disturbed measurements not matter. A linear program in two variables: an
+    optimum lies where two of the lines a + b·x = y, a = 0 and b = 0 meet, so all meetings are
+    tried. O(K³) for K points.
     """
     candidates = [(0.0, float(slope)) for slope in y / x] + [(float(value), 0.0) for value in y]
     for i, j in combinations(range(len(x)), 2):

@@ -23,20 +23,9 @@ TIMEOUT = timedelta(seconds=60)
 def process_group(device: str, guard: Guard | None = None) -> Iterator[torch.device]:
     """Join the process group that torchrun's environment describes; yield this rank's device.
 
-    Parameters
-    ----------
-    device
-        ``cpu`` (over gloo), ``cuda`` (over NCCL, a GPU per rank), or ``auto``: ``cuda`` where
-        there is one.
-    guard
-        What keeps the ranks together, and finds the first error; its timeout counts.
-
-    Raises
-    ------
-    InputError
-        If there is no such device for this rank.
-    StagecutError
-        If another rank does not answer.
+    It is ``cpu`` (over gloo), ``cuda`` (over NCCL, a GPU per rank), or with ``auto`` ``cuda`` where
+    there is one. The guard's timeout counts. InputError if there is no such device for this rank,
+    StagecutError if another rank does not answer.
     """
     place = _choose(device)
     rank = os.environ["RANK"]

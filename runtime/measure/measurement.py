@@ -44,40 +44,20 @@ class LinkDetail(Choice):
 
 @dataclass(frozen=True)
 class RankMachine:
-    """Machine of a rank.
+    """Machine of a rank."""
 
-    Parameters
-    ----------
-    host
-        Name of its host.
-    device
-        Such as ``cpu`` or ``cuda:1``.
-    model
-        What the device is: ranks with the same one are alike.
-    memory_bytes
-        Of the device; of a CPU the rank's share of the host's.
-    """
-
-    host: str
-    device: str
-    model: str
-    memory_bytes: float
+    host: str  # name of its host
+    device: str  # such as ``cpu`` or ``cuda:1``
+    model: str  # what the device is: ranks with the same one are alike
+    memory_bytes: float  # of the device; of a CPU the rank's share of the host's
 
 
 @dataclass(frozen=True, eq=False)
 class Timed:
-    """Times of messages of K sizes.
+    """Times of messages of K sizes."""
 
-    Parameters
-    ----------
-    size_bytes
-        Shape (K,).
-    seconds
-        Of every message of each size.
-    """
-
-    size_bytes: Floats
-    seconds: tuple[Floats, ...]
+    size_bytes: Floats  # (K,)
+    seconds: tuple[Floats, ...]  # of every message of each size
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size_bytes", frozen(self.size_bytes, np.float64))

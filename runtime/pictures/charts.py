@@ -21,8 +21,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
 from ...instances import Latency, Plan, Planned, is_iteration, plan_of
 from ...instances.common.escape import plain
 from ...instances.common.quantities import show_bytes, show_percent
-from ..verify.loads import Load, loads_of
-from ..verify.report import Report
+from ..verify.report import Load, Report, loads_of
 from .style import (
     COMPUTE,
     LINES,
@@ -38,13 +37,10 @@ from .style import (
 
 LINE = "#333333"
 
-
 #: Plans that end above so many times the best one are left out of the picture.
 MOST_SHOWN = 1.5
 
-
 LEGEND: Any = {"frameon": False, "fontsize": 8}
-
 
 #: Seconds, objective and bound of a moment; None or infinite where there is none.
 Moment = Sequence[float | None]

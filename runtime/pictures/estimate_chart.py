@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -11,7 +10,7 @@ from matplotlib.figure import Figure
 from ...instances.common.escape import plain
 from ...instances.common.quantities import show_bytes, show_percent
 from ...instances.costs.terms import MEMORY_TERMS, TIME_TERMS
-from .style import FILLS, ShownFigure, names_as_they_are, save_picture
+from .style import FILLS, ShownFigure, names_as_they_are
 
 #: Bars of ranks beyond these are left out: first and last ones, and the fullest, stay.
 MOST_RANKS = 24
@@ -24,19 +23,7 @@ HATCHES = ("", "///")
 def plot_estimate(
     terms: Mapping[str, float], memory: Sequence[Mapping[str, float]], limit: float, title: str
 ) -> Figure:
-    """Draw seconds by term beside bytes by term and pipeline rank.
-
-    Parameters
-    ----------
-    terms
-        Seconds.
-    memory
-        Bytes by term, for each pipeline rank.
-    limit
-        Bytes of a device.
-    title
-        Above the picture.
-    """
+    """Draw seconds by term beside bytes by term and pipeline rank, of at most `limit` a device."""
     shown = shown_ranks(memory)
     figure = ShownFigure(figsize=(11, max(3.6, 1.6 + 0.3 * len(shown))), layout="constrained")
     time, ranks = figure.subplots(1, 2, width_ratios=[2, 3])
@@ -44,18 +31,6 @@ def plot_estimate(
     _draw_memory(ranks, memory, shown, limit)
     figure.suptitle(plain(title), x=0.01, ha="left", fontsize=11)
     return figure
-
-
-@names_as_they_are
-def draw_estimate(
-    terms: Mapping[str, float],
-    memory: Sequence[Mapping[str, float]],
-    limit: float,
-    title: str,
-    path: Path,
-) -> None:
-    """Write the picture of `plot_estimate` into a PNG, SVG or PDF file."""
-    save_picture(plot_estimate(terms, memory, limit, title), path)
 
 
 def shown_ranks(memory: Sequence[Mapping[str, float]]) -> list[int]:

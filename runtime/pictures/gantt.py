@@ -30,13 +30,10 @@ if TYPE_CHECKING:
 
 WIDTH_IN = 13.0
 
-
 LANE_IN = 0.36
-
 
 #: Beyond so many bars there are no labels, no outlines, and the picture is pixels.
 FINE = 3000
-
 
 CRITICAL = "#1d2430"
 
@@ -72,13 +69,7 @@ def draw_gantt(simulation: Simulation, path: Path, *, title: str = "") -> None:
 
 @names_as_they_are
 def draw_marks(marks: Marks, path: Path, title: str) -> None:
-    """Draw marks into a PNG, SVG or PDF file.
-
-    Raises
-    ------
-    InputError
-        If the file's ending names no format that can be drawn.
-    """
+    """Draw marks into a PNG, SVG or PDF file; InputError for another ending."""
     has_memory = any(max(level.sizes) > min(level.sizes) for level in marks.memory)
     heights = [LANE_IN * len(marks.lanes)] + ([1.7] if has_memory else [])
     figure = Figure(figsize=(WIDTH_IN, sum(heights) + 1.7), layout="constrained")
@@ -101,10 +92,7 @@ def time_axis(unit: str) -> str:
 def draw_lanes(chart: Axes, marks: Marks, span: float | None = None) -> None:
     """Draw the bars with their labels, a lane below the other; the critical path is underlined.
 
-    Parameters
-    ----------
-    span
-        Of the axis; default: the marks' own.
+    The axis spans the marks', or the given, time.
     """
     bars = marks.bars
     shapes = np.empty((len(bars), 4, 2))

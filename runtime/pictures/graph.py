@@ -38,38 +38,26 @@ from .style import FILLS, names_as_they_are, save_picture
 #: Room of a node and of an edge that passes a layer, in widths of a node.
 NODE, PASSING = 1.0, 0.16
 
-
 #: Between forward and backward passes.
 BESIDE = 0.5
 
-
 SWEEPS = 12
-
 
 Spot = tuple[float, float]
 
 
 class GraphLayout(NamedTuple):
-    """Places; x in widths of a node, y in layers, downwards.
+    """Places; x in widths of a node, y in layers, downwards."""
 
-    Parameters
-    ----------
-    spots
-        Of each node.
-    ways
-        Of each edge: the points that it passes, ends included.
-    """
-
-    spots: dict[int, Spot]
+    spots: dict[int, Spot]  # of each node
+    # of each edge: the points that it passes, ends included
     ways: dict[tuple[int, int], list[Spot]]
 
 
 EDGE = "#8a929e"
 
-
 #: Graphs of more nodes are drawn by stages.
 MOST_NODES = 240
-
 
 DOT_SECONDS = 60
 
@@ -265,12 +253,8 @@ def _with_matplotlib(
 def _draw_way(axes: Axes, way: list[Spot], half: float, aside: float) -> None:
     """Draw an edge as a smooth line through its points, with an arrow at its end.
 
-    Parameters
-    ----------
-    half
-        Half the height of a node, in layers.
-    aside
-        Half the width of the node at its end, in points.
+    `half` is half the height of a node, in layers, `aside` half the width of the one at its end, in
+    points.
     """
     (x, y), (u, v) = way[0], way[-1]
     if y == v:  # beside each other: a forward node and its backward pass
@@ -297,10 +281,7 @@ def _draw_way(axes: Axes, way: list[Spot], half: float, aside: float) -> None:
 def layers(graph: nx.DiGraph[int]) -> GraphLayout:
     """Return where the nodes of an acyclic graph are drawn.
 
-    Parameters
-    ----------
-    graph
-        Nodes may have the attribute ``backward``.
+    They may have the attribute ``backward``.
     """
     backward = [v for v, late in graph.nodes(data="backward") if late]
     forward = [v for v in graph if v not in set(backward)]

@@ -16,28 +16,14 @@ PAGE = Path(__file__).with_name("simulation_page.html")
 
 
 def html_page(simulation: Simulation, *, title: str = "") -> str:
-    """Return the page.
-
-    Raises
-    ------
-    InputError
-        If there is too much to draw.
-    """
+    """Return the page of a simulation; InputError if there is too much to draw."""
     name = title or f"{simulation.schedule.name}, {simulation.schedule.microbatches} microbatches"
     marks = marks_of(simulation, picture=True)
     return page_of(marks, name, _facts(simulation), _table(simulation))
 
 
 def page_of(marks: Marks, title: str, facts: dict[str, str], table: str = "") -> str:
-    """Return the page of any marks.
-
-    Parameters
-    ----------
-    facts
-        Name and value of what is said first.
-    table
-        Rows of a table, as HTML.
-    """
+    """Return the page of any marks, with facts by name first, and rows of a table as HTML."""
     kinds = [what for what in COLOURS if any(bar.what == what for bar in marks.bars)]
     data = {
         "lanes": marks.lanes,

@@ -30,35 +30,17 @@ MOST_STEPS = 20_000
 
 
 class Bar(NamedTuple):
-    """Something that takes time on a lane.
+    """Something that takes time on a lane."""
 
-    Parameters
-    ----------
-    lane
-        Number of the lane.
-    what
-        A key of a palette: F, B, send, all-gather, ….
-    whole
-        The action that it is a part of, such as ``0F3``; several bars may be parts of one.
-    start, end
-        In the marks' unit of time.
-    stage, microbatch
-        −1 where there is none.
-    bytes
-        That are sent, where that is known.
-    critical
-        Whether it decides when all ends.
-    """
-
-    lane: int
-    what: str
-    whole: str
-    start: float
+    lane: int  # number of the lane
+    what: str  # a key of a palette: F, B, send, all-gather, …
+    whole: str  # the action that it is a part of, such as ``0F3``; several bars may be parts of one
+    start: float  # start, end: in the marks' unit of time
     end: float
-    stage: int = -1
+    stage: int = -1  # stage, microbatch: −1 where there is none
     microbatch: int = -1
-    bytes: float = 0.0
-    critical: bool = False
+    bytes: float = 0.0  # that are sent, where that is known
+    critical: bool = False  # whether it decides when all ends
 
 
 class Arrow(NamedTuple):
@@ -82,33 +64,15 @@ class Level(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Marks:
-    """What there is to see of a timeline.
+    """What there is to see of a timeline."""
 
-    Parameters
-    ----------
-    lanes
-        Names: devices first, then links.
-    devices
-        How many of the lanes are devices.
-    bars
-        In the order of time on each lane of a device.
-    arrows
-        Between devices.
-    memory
-        Of each device, where it is known.
-    span
-        When all has ended.
-    time_unit
-        ``unspecified`` if the workload names none.
-    """
-
-    lanes: tuple[str, ...]
-    devices: int
-    bars: tuple[Bar, ...]
-    span: float
-    time_unit: str
-    arrows: tuple[Arrow, ...] = ()
-    memory: tuple[Level, ...] = ()
+    lanes: tuple[str, ...]  # names: devices first, then links
+    devices: int  # how many of the lanes are devices
+    bars: tuple[Bar, ...]  # in the order of time on each lane of a device
+    span: float  # when all has ended
+    time_unit: str  # ``unspecified`` if the workload names none
+    arrows: tuple[Arrow, ...] = ()  # between devices
+    memory: tuple[Level, ...] = ()  # of each device, where it is known
 
     @property
     def by_stage(self) -> bool:
@@ -130,17 +94,9 @@ class Marks:
 
 
 def marks_of(simulation: Simulation, *, picture: bool = False) -> Marks:
-    """Return the marks of a simulation.
+    """Return the marks of a simulation, for a picture of as many lanes as fit.
 
-    Parameters
-    ----------
-    picture
-        As many lanes as fit into a picture, instead of all.
-
-    Raises
-    ------
-    InputError
-        If there is too much to draw in a picture.
+    InputError if there is too much to draw in one.
     """
     devices = drawn(simulation) if picture else simulation.used
     bars = tuple(bars_of(simulation, picture=picture))

@@ -29,11 +29,8 @@ def graph_by_property(
 ) -> tuple[nx.DiGraph[int], list[str]]:
     """Return the graph of a sharding, each node with the number of its property, and their texts.
 
-    Parameters
-    ----------
-    most
-        Of more operators those that only look at a tensor are left out, and of more than that all
-        but the first ones.
+    Of more than `most` operators those that only look at a tensor are left out, and of more than
+    that all but the first ones.
     """
     program, solution = program_of(workload), plan.solution
     assert isinstance(solution, TensorSharding)

@@ -30,7 +30,6 @@ BARS = {
     "message": ("#9c9c9c", "transfer"),
 }
 
-
 #: The same for the collectives of a sharding.
 COLLECTIVES = {
     "forward": ("#7fb2e5", "forward"),
@@ -41,30 +40,24 @@ COLLECTIVES = {
     "all-to-all": ("#9c9c9c", "all-to-all"),
 }
 
-
 #: All that bars of timelines show.
 COLOURS = BARS | COLLECTIVES
-
 
 #: Fills of devices and stages, light enough for dark text.
 FILLS = (
     "#8cc4ee", "#f5b65a", "#cdbeaf", "#eb7373", "#9191eb", "#befaaf", "#dc73af", "#82fafa",
 )  # fmt: skip
 
-
 #: Lines; after Okabe and Ito.
 LINES = (
     "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#000000", "#d55e00", "#7a5230",
 )  # fmt: skip
 
-
 #: Of lines beyond the colours there are, and of the marks of methods.
 STYLES, MARKERS = ("-", "--", ":"), ("o", "s", "^", "D", "v", "P", "X", "*")
 
-
 #: What the devices of a plan do.
 COMPUTE, TRANSFER, SYNCHRONISE, MEMORY = "#3b6fb6", "#e08a3c", "#b65a8c", "#5a9e6f"
-
 
 #: Decorates what draws: dollar signs in names begin no formula.
 names_as_they_are = rc_context({"text.parse_math": False})
@@ -84,11 +77,7 @@ def save_picture(figure: Figure, path: Path, *, dpi: int = 150) -> None:
     """Write a figure into a PNG, SVG or PDF file, whole or not at all.
 
     To be called by a function that `names_as_they_are` decorates: ticks are written here.
-
-    Raises
-    ------
-    InputError
-        If the file's ending is another, or it cannot be written.
+    InputError if the ending is another, or the file cannot be written.
     """
     check_target(path, PICTURES)
     data = BytesIO()

@@ -18,13 +18,7 @@ MOST_TRACED = 500_000
 
 
 def trace_events(simulation: Simulation) -> dict[str, Any]:
-    """Return the trace of a simulation as a JSON object.
-
-    Raises
-    ------
-    InputError
-        If there is more than a viewer loads.
-    """
+    """Return the trace of a simulation as a JSON object; InputError beyond what a viewer loads."""
     if simulation.schedule.size > MOST_TRACED:
         raise InputError(
             f"trace: {simulation.schedule.size} actions are too many (most: {MOST_TRACED}); "
@@ -39,16 +33,11 @@ def trace_events(simulation: Simulation) -> dict[str, Any]:
 
 
 def trace_of(marks: Marks, about: dict[str, Any]) -> dict[str, Any]:
-    """Return marks as a JSON object.
+    """Return marks as a JSON object, with what else there is to say about the whole.
 
-    A track per device and per link; a slice per action with its reception, computation and
-    sending inside; arrows from where data is produced to where it is used; counters of memory.
-    Times are in microseconds; a workload without a time unit counts as if in milliseconds.
-
-    Parameters
-    ----------
-    about
-        What else to say of the whole.
+    A track per device and per link; a slice per action with its reception, computation and sending
+    inside; arrows from where data is produced to where it is used; counters of memory. Times are in
+    microseconds; a workload without a time unit counts as if in milliseconds.
     """
     unit = marks.time_unit
     scale = 1e6 * TIME_UNITS["ms" if unit == UNSPECIFIED else unit]
@@ -71,10 +60,7 @@ def trace_of(marks: Marks, about: dict[str, Any]) -> dict[str, Any]:
 def track_events(marks: Marks, scale: float, process: int, name: str) -> list[dict[str, Any]]:
     """Return the tracks of the devices as one process of a trace.
 
-    Parameters
-    ----------
-    scale
-        Microseconds in the marks' unit of time.
+    `scale` is the microseconds in the marks' unit of time.
     """
     events = _named(process, name, marks.lanes[: marks.devices])
     for parts in _actions(bar for bar in marks.bars if bar.lane < marks.devices):

@@ -28,7 +28,6 @@ __all__ = [
     "schedule_of",
 ]
 
-
 ActionTable = NDArray[np.int32]
 
 

@@ -30,10 +30,7 @@ def all_reduce_actions(
 ) -> Floats:
     """Return, shape (P,), how long one all-reduce action of each stage takes.
 
-    Raises
-    ------
-    InputError
-        If nothing says how fast replicas talk to each other.
+    InputError if nothing says how fast replicas talk to each other.
     """
     times = all_reduce_times(stages, network)
     if versions != WeightVersions.TWO:

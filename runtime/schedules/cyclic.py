@@ -38,28 +38,16 @@ SLACK = 1e-12
 
 
 class Work(NamedTuple):
-    """Something that is done for every microbatch, or every round of them, of one period.
+    """Something that is done for every microbatch, or every round of them, of one period."""
 
-    Parameters
-    ----------
-    task, kind
-        Which task, and what of it.
-    lanes
-        For each that a period has, the lanes on which it is done: a device, or D + device for
-        its copy engine.
-    microbatches
-        How many microbatches it covers.
-    duration
-        Time it takes.
-    after
-        What it waits for: index in the list of all work, and delay.
-    """
-
-    task: int
+    task: int  # task, kind: which task, and what of it
     kind: Kind
+    # for each that a period has, the lanes on which it is done: a device, or D + device for its
+    # copy engine
     lanes: list[list[int]]
-    microbatches: int
-    duration: float
+    microbatches: int  # how many microbatches it covers
+    duration: float  # time it takes
+    # what it waits for: index in the list of all work, and delay
     after: tuple[tuple[int, float], ...]
 
     @property
@@ -76,8 +64,6 @@ def pipedream(stages: StageGraph, microbatches: int, network: Network) -> Schedu
 def pipedream_2bw(stages: StageGraph, microbatches: int, network: Network) -> Schedule:
     """PipeDream-2BW: the same order, gradients accumulated, two weight versions.
 
-    References
-    ----------
     Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021.
     """
     return asynchronous(stages, microbatches, network, "2bw", WeightVersions.TWO)
@@ -98,9 +84,7 @@ def asynchronous(
 ) -> Schedule:
     """Return the cyclic schedule of the module's description.
 
-    References
-    ----------
-    [ours] After modulo scheduling in compilers: Rau, "Iterative Modulo Scheduling", MICRO 1994.
+    After modulo scheduling in compilers: Rau, "Iterative Modulo Scheduling", MICRO 1994.
     """
     group = _groups(stages)
     works = _works(stages, network, versions, group)
@@ -165,10 +149,7 @@ def asynchronous(
 def _arrivals(end: Floats, microbatches: int, work: Work, pace: float) -> Floats:
     """Return when the inputs of each copy of `work` have ended, in its own period.
 
-    Parameters
-    ----------
-    end
-        Of each copy of what it waits for, which covers so many `microbatches`; shape (copies,).
+    `end` is that of each copy of what it waits for, which covers so many `microbatches`.
     """
     theirs, mine = len(end) * microbatches, work.period
     number = np.arange(math.lcm(theirs, mine))
@@ -181,10 +162,8 @@ def _arrivals(end: Floats, microbatches: int, work: Work, pace: float) -> Floats
 def gpipe(stages: StageGraph, microbatches: int, network: Network) -> Schedule:
     """All forward passes, then all backward passes, each in the order of the cyclic schedule.
 
-    References
-    ----------
-    Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline
-    Parallelism", NeurIPS 2019.
+    Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism",
+    NeurIPS 2019.
     """
     order = asynchronous(stages, microbatches, network, "gpipe", WeightVersions.ONE)
     tables = [table[np.argsort(table[:, 1] != Kind.F, kind="stable")] for table in order.actions]

@@ -20,60 +20,31 @@ from .patterns import held
 
 
 class Placed(NamedTuple):
-    """The stage replicas that the devices hold.
+    """The stage replicas that the devices hold."""
 
-    Parameters
-    ----------
-    first
-        Shape (D + 1,): begins each device's part of the others.
-    owner, replica, number
-        Of each replica: its stage, its number, and how many the stage has.
-    """
-
-    first: Ints
+    first: Ints  # (D + 1,): begins each device's part of the others
+    # owner, replica, number: of each replica: its stage, its number, and how many the stage has
     owner: Ints
     replica: Ints
     number: Ints
 
 
 class Tasks(NamedTuple):
-    """The passes of the stages; task 2 · stage + pass.
+    """The passes of the stages; task 2 · stage + pass."""
 
-    Parameters
-    ----------
-    duration
-        Shape (P, 3): of forward, backward and weight gradient.
-    present
-        Shape (P, 2): whether a stage has a forward and a backward pass.
-    rank
-        Shape (2P,).
-    waits
-        Shape (2P,): for how many tasks each waits.
-    edge_at, edge_to
-        CSR: tasks that wait for each.
-    """
-
-    duration: Floats
-    present: Bools
-    rank: Ints
-    waits: Ints
-    edge_at: Ints
+    duration: Floats  # (P, 3): of forward, backward and weight gradient
+    present: Bools  # (P, 2): whether a stage has a forward and a backward pass
+    rank: Ints  # (2P,)
+    waits: Ints  # (2P,): for how many tasks each waits
+    edge_at: Ints  # edge_at, edge_to: CSR: tasks that wait for each
     edge_to: Ints
 
 
 class InFlightLimits(NamedTuple):
-    """Most microbatches, shape (P,) each, between two passes of a stage's replica.
+    """Most microbatches, shape (P,) each, between two passes of a stage's replica."""
 
-    Parameters
-    ----------
-    backward
-        Between forward and backward.
-    weights
-        Between forward and weight gradient.
-    """
-
-    backward: Ints
-    weights: Ints
+    backward: Ints  # between forward and backward
+    weights: Ints  # between forward and weight gradient
 
 
 def list_schedule(
@@ -84,18 +55,10 @@ def list_schedule(
     limit: Ints,
     weight_limit: Ints | None = None,
 ) -> Schedule:
-    """Return the schedule that the rule gives.
+    """Return the schedule of the rule, in O(actions · (log devices + stages on a device)).
 
-    Parameters
-    ----------
-    limit
-        Shape (P,): most microbatches between forward and backward, per replica of a stage.
-    weight_limit
-        Shape (P,): most between forward and weight gradient; None not to split the backward.
-
-    Notes
-    -----
-    O(actions · (log devices + stages on a device)).
+    `limit`, (P,), is the most microbatches between forward and backward, per replica of a stage;
+    `weight_limit` that between forward and weight gradient, None not to split the backward.
     """
     split = weight_limit is not None
     owner, replica, number = [], [], []

@@ -12,19 +12,12 @@ from ...instances.common.kernel import kernel
 
 @kernel
 def place_tasks(placed, tasks, limits, where, replicas, m, split):
-    """Give a device that is free backward passes first, then forward ones, then weight gradients.
+    """Give a free device backward passes first, then forward ones, then weight gradients.
 
     Of those the lowest microbatch, then the lowest `rank`. Returns rows of device, stage, pass and
-    microbatch in the order of their start, and how many of them are filled.
-
-    Parameters
-    ----------
-    where
-        Shape (P, most replicas): device of each replica of a stage, −1 behind the last.
-    replicas
-        Shape (P,): how many there are.
-    split
-        Whether weight gradients are passes of their own.
+    microbatch in the order of their start, and how many of them are filled. `where`, (P, most
+    replicas), is the device of each replica of a stage, −1 behind the last; with `split`, weight
+    gradients are passes of their own.
     """
     first, owner, replica, number = placed
     duration, present, rank, waits, edge_at, edge_to = tasks

@@ -73,9 +73,6 @@ def plain_1f1b(stages: StageGraph, microbatches: int) -> Schedule:
 
     Needs one stage at most per device. On a chain stage s (0-based) of S holds S − s microbatches;
     of stages with replicas each replica holds ⌈(d_s + … + d_S) / d_s⌉ of those that it takes.
-
-    References
-    ----------
     Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training", SOSP 2019.
     """
     return _by_height(stages, microbatches, "1f1b", stages.in_flight - 1, None)
@@ -85,11 +82,8 @@ def plain_zero_bubble(stages: StageGraph, microbatches: int, variant: int) -> Sc
     """Zero-bubble schedules H1 and H2: gradients of weights fill the bubbles.
 
     With H stages on the longest path, stage s of height h begins with h (H1) or 2h − 1 (H2)
-    forwards; its weight gradients lag so that it holds H (H1) or 2H − 1 (H2) microbatches.
-
-    References
-    ----------
-    Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 2.
+    forwards; its weight gradients lag so that it holds H (H1) or 2H − 1 (H2) microbatches. Qi et
+    al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 2.
     """
     factor = 1 if variant == 1 else 2
     inputs = factor * (stages.in_flight - 1)
@@ -134,8 +128,6 @@ def is_interleaved(stages: StageGraph, microbatches: int) -> bool:
 def interleaved(stages: StageGraph, microbatches: int) -> Schedule:
     """Interleaved 1F1B: D devices hold V chunks each, and take D microbatches per chunk in turn.
 
-    References
-    ----------
     Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
     Megatron-LM", SC 2021, section 2.2.
     """

@@ -21,7 +21,6 @@ from .kernels import run_in_steps
 #: Steps that a table shows before and after the marked place.
 SHOWN = 6
 
-
 #: The pass that a kind belongs to.
 NEEDS = {Kind.F: FORWARD, Kind.B: BACKWARD, Kind.I: BACKWARD, Kind.W: BACKWARD}
 
@@ -41,15 +40,8 @@ class ScheduleError(InputError):
 def validate(schedule: Schedule, stages: StageGraph) -> None:
     """Check that every pass of every microbatch is done once, where its stage is, and can be.
 
-    Raises
-    ------
-    InputError
-        With what is wrong; a `ScheduleError`, where there is a place to show, has a table of steps
-        and devices with the place marked below that.
-
-    Notes
-    -----
-    O(actions · predecessors).
+    InputError says what is wrong; a `ScheduleError`, where there is a place to show, has a table of
+    steps and devices with the place marked below that. O(actions · predecessors).
     """
     check_actions(schedule, stages)
     _, reached = execution_steps(schedule, stages)
@@ -244,14 +236,10 @@ def step_table(
     marks: Collection[tuple[int, int]] = (),
     step: list[Ints] | None = None,
 ) -> str:
-    """Return a table with a row per step and a column per device.
+    """Return a table with a row per step, by default an action's index, and a column per device.
 
-    Parameters
-    ----------
-    marks
-        Actions (device, index) to put between ``>>`` and ``<<``; rows far from them are left out.
-    step
-        Step of each action, −1 for what never runs; default: its index.
+    `marks` are actions (device, index) to put between ``>>`` and ``<<``; rows far from them are
+    left out. A step of −1 is of what never runs.
     """
     cells: dict[tuple[int, int], str] = {}
     stuck = 0

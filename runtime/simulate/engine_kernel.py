@@ -21,34 +21,26 @@ import numpy as np
 
 from ...instances.common.arrays import Floats, Ints
 from ...instances.common.kernel import inner, kernel
-from .arrays import Actions, Gates, Jobs, Lanes, Replicas
-from .program import SimulationProgram
+from .program import Actions, Gates, Jobs, Lanes, Replicas, SimulationProgram
 
 #: Relative differences that are rounding.
 SLACK = 1e-12
 
 
 class ActionTimes(NamedTuple):
-    """When everything began and ended; `inf` for what never did.
+    """When everything began and ended; `inf` for what never did."""
 
-    Parameters
-    ----------
-    start, end, cause
-        Shape (N,): of each action. The cause of an action is what it last waited for: action i as
-        i, job i as −2 − i, nothing as −1.
-    job_start, job_end, job_cause
-        Shape (X · microbatches,): of each job, microbatch fastest; `job_end` is the arrival.
-    reached
-        Shape (D,): how many actions each device has ended.
-    """
-
+    # start, end, cause: (N,): of each action. The cause of an action is what it last waited for:
+    # action i as i, job i as −2 − i, nothing as −1.
     start: Floats
     end: Floats
     cause: Ints
+    # job_start, job_end, job_cause: (X · microbatches,): of each job, microbatch fastest; `job_end`
+    # is the arrival
     job_start: Floats
     job_end: Floats
     job_cause: Ints
-    reached: Ints
+    reached: Ints  # (D,): how many actions each device has ended
 
 
 class FillScratch(NamedTuple):
@@ -284,18 +276,9 @@ def _execute(parts, fair, m):
 def fill(flows, count, route_of, lanes, speed, scratch):
     """Set the speed of the first `count` of `flows` to the max–min fair one.
 
-    All speeds grow alike until a link is full; those on it stop, the others grow on.
-
-    Parameters
-    ----------
-    route_of
-        Shape (jobs,): route of each flow.
-    lanes
-        Links of each route, and their bandwidths.
-
-    Notes
-    -----
-    O(different speeds · flows · links on a route).
+    All speeds grow alike until a link is full; those on it stop, the others grow on. `route_of` is
+    the route of each flow, `lanes` the links of each route, and their bandwidths. O(different
+    speeds · flows · links on a route).
     """
     rate, route_at, route_to = lanes.rate, lanes.route_at, lanes.route_to
     stopping, room, users = scratch

@@ -13,28 +13,15 @@ from .stages import BACKWARD, FORWARD, StageGraph
 
 @dataclass(frozen=True, eq=False)
 class DeviceMemory:
-    """Memory of one device, in bytes.
+    """Memory of one device, in bytes."""
 
-    Parameters
-    ----------
-    weights
-        What the stages on the device keep all the time, weights in one version.
-    versions
-        Further versions of the weights.
-    times, activations
-        Steps of what activations take: `activations[i]` holds from `times[i]` on.
-    in_flight
-        Most microbatches held at once, by stage.
-    capacity
-        What the device has.
-    """
-
-    weights: float
-    versions: float
+    weights: float  # what the stages on the device keep all the time, weights in one version
+    versions: float  # further versions of the weights
+    # times, activations: steps of what activations take: `activations[i]` holds from `times[i]` on
     times: Floats
     activations: Floats
-    in_flight: dict[int, int]
-    capacity: float
+    in_flight: dict[int, int]  # most microbatches held at once, by stage
+    capacity: float  # what the device has
 
     @property
     def peak_activations(self) -> float:
@@ -55,19 +42,11 @@ class DeviceMemory:
 def memory_over_time(
     stages: StageGraph, schedule: Schedule, starts: list[Floats], ends: list[Floats]
 ) -> tuple[DeviceMemory, ...]:
-    """Return the memory of each device.
+    """Return the memory of each device, given starts and ends of its actions.
 
-    A microbatch's activations are held from the begin of its forward to the end of its backward,
-    or of its weight gradient where the backward is split; without a backward pass, to the end of
-    the forward. Weights have one version, two (2BW), or one per microbatch in flight (PipeDream).
-
-    Parameters
-    ----------
-    starts, ends
-        Of each device's actions.
-
-    Notes
-    -----
+    A microbatch's activations are held from the begin of its forward to the end of its backward, or
+    of its weight gradient where the backward is split; without a backward pass, to the end of the
+    forward. Weights have one version, two (2BW), or one per microbatch in flight (PipeDream).
     O(actions · log actions).
     """
     result = []

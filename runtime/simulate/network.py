@@ -190,13 +190,7 @@ def shared(
 
 
 def units_per_second(time_unit: str) -> float:
-    """Return how many of a workload's units of time are in a second.
-
-    Raises
-    ------
-    InputError
-        If the workload names no unit.
-    """
+    """Return how many of a workload's units of time are in a second; InputError if it has none."""
     if time_unit == UNSPECIFIED:
         raise InputError(
             "network: the workload's time unit is not specified, so bytes over a link cannot be "
@@ -234,12 +228,7 @@ def priced_in(stages: StageGraph, network: Network) -> StageGraph:
     """Return the stages with what their devices pay for transfers in this network.
 
     Over links, both ends of a message are busy for as long as it takes, or not at all if the
-    network overlaps.
-
-    Raises
-    ------
-    InputError
-        If the network has not one row per device.
+    network overlaps. InputError if the network has not one row per device.
     """
     if isinstance(network, HostMemory):
         return stages
@@ -264,12 +253,8 @@ def all_reduce_times(stages: StageGraph, network: Network) -> Floats:
     """Return, shape (P,), how long the all-reduce of each stage's replicas takes, in its unit.
 
     `HostMemory.all_reduce` counts before what the plan's problem defines, and that before a ring
-    over the links. Stages of one replica, or without a backward pass, have none.
-
-    Raises
-    ------
-    InputError
-        If nothing says how fast replicas talk to each other.
+    over the links. Stages of one replica, or without a backward pass, have none. InputError if
+    nothing says how fast replicas talk to each other.
     """
     times = np.zeros(stages.count)
     own = isinstance(network, HostMemory) and network.all_reduce is not None
@@ -288,12 +273,8 @@ def all_reduce_times(stages: StageGraph, network: Network) -> Floats:
 def ring_all_reduce_s(network: Network, ring: Sequence[int], size_bytes: float) -> float:
     """Return the seconds of a ring all-reduce: 2(R−1)/R·bytes/bandwidth + 2(R−1)·latency.
 
-    The slowest route between neighbours on the ring counts.
-
-    Raises
-    ------
-    InputError
-        If the network gives no link between replicas.
+    The slowest route between neighbours on the ring counts. InputError if the network gives no link
+    between replicas.
     """
     number = len(ring)
     if number == 1 or size_bytes == 0:

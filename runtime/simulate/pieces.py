@@ -39,23 +39,10 @@ def cut(
 
     A contiguous placement gives one stage per device in use. Activations are
     `extra["activation_bytes"]`, else the outputs of the forward nodes where their bytes are known,
-    else nothing; the rest of a node's memory is there all the time (`kept_bytes`). A backward
-    piece waits for the forward piece that it undoes, even where the graph has no such edge, as in
-    the published layer graphs.
-
-    Parameters
-    ----------
-    device
-        Shape (n,): the device of each node.
-
-    Raises
-    ------
-    InputError
-        If a backward node feeds a forward node, or a node is on a device that does not support it.
-
-    Notes
-    -----
-    O(n + m) in the nodes and edges.
+    else nothing; the rest of a node's memory is there all the time (`kept_bytes`). A backward piece
+    waits for the forward piece that it undoes, even where the graph has no such edge, as in the
+    published layer graphs. O(n + m) in the nodes and edges; InputError if a backward node feeds a
+    forward node, or a node is on a device that does not support it.
     """
     stages, rank = convex_stages(workload, device)
     present = np.array([[bool(nodes) for nodes in passes] for passes in stages])
@@ -65,10 +52,7 @@ def cut(
 def convex_stages(workload: Workload, device: Sequence[int]) -> tuple[list[Passes], Ints]:
     """Return the nodes of each stage's passes, and a topological position of each task.
 
-    Raises
-    ------
-    InputError
-        If a backward node feeds a forward node.
+    InputError if a backward node feeds a forward node.
     """
     backward = workload.backward.tolist()
     for u, v in workload.edges.tolist():
@@ -102,16 +86,8 @@ def forward_pieces_of(
 ) -> list[tuple[int, ...]]:
     """Return the convex pieces of the forward pass, in an order in which they can be executed.
 
-    Parameters
-    ----------
-    group
-        Of each node: its device, or as `groups_of` says; a piece is of one group.
-    order
-        The groups in the order of their pieces, one each, where a plan says so.
-
-    Notes
-    -----
-    O(n + m) in the nodes and edges.
+    A piece is of one group: a device, or as `groups_of` says; `order` has the groups in the order
+    of their pieces, one each, where a plan says so. O(n + m) in the nodes and edges.
     """
     pieces = _pieces(workload, np.flatnonzero(~workload.backward).tolist(), group)
     if order:
@@ -122,12 +98,8 @@ def forward_pieces_of(
 def groups_of(plan: Plan) -> tuple[list[int], tuple[int, ...]]:
     """Return what the pieces of a placement are cut by, and the order that the plan gives them.
 
-    Returns
-    -------
-    groups
-        Of each node its stage in a chain of stages for an iteration, else its device.
-    order
-        The groups in the order of the pipeline, one piece each; () where the plan does not say it.
+    That is of each node its stage in a chain of stages for an iteration, else its device; the order
+    is of groups of one piece each, () where the plan does not say it.
     """
     if isinstance(plan.solution, PipelinePlacement) and _is_chain(plan):
         return plan.solution.stage.tolist(), tuple(range(len(plan.solution.devices)))
@@ -224,14 +196,9 @@ def price_stages(
 ) -> StageGraph:
     """Return the stages of a placement whose data moves straight to whoever needs it.
 
-    Parameters
-    ----------
-    present
-        Shape (P, 2): whether the stage has the pass.
-    rank
-        Shape (2P,): a topological position of each task.
-    waits
-        Pairs of tasks of which the second waits for the first though no data passes.
+    `present`, (P, 2), says whether the stage has the pass; `rank`, (2P,), is a topological position
+    of each task; `waits` are pairs of tasks of which the second waits for the first though no data
+    passes.
     """
     costs = price(workload, cluster)
     task_of = np.zeros(workload.n, dtype=np.int64)
@@ -266,28 +233,14 @@ def price_stages(
 
 @dataclass(frozen=True, eq=False)
 class PassGraph:
-    """The forward and backward passes of P stages, and the data between them.
+    """The forward and backward passes of P stages, and the data between them."""
 
-    Parameters
-    ----------
-    stages
-        Nodes of each stage's passes.
-    present
-        Shape (P, 2): whether the stage has the pass.
-    rank
-        Shape (2P,): a topological position of each pass (2 · stage + side).
-    receive, send
-        Shape (P, 2): time that each pass takes part in transfers.
-    bytes
-        Along each edge between passes.
-    """
-
-    stages: Sequence[Passes]
-    present: Bools
-    rank: Ints
-    receive: Floats
+    stages: Sequence[Passes]  # nodes of each stage's passes
+    present: Bools  # (P, 2): whether the stage has the pass
+    rank: Ints  # (2P,): a topological position of each pass (2 · stage + side)
+    receive: Floats  # receive, send: (P, 2): time that each pass takes part in transfers
     send: Floats
-    bytes: Mapping[tuple[int, int], float]
+    bytes: Mapping[tuple[int, int], float]  # along each edge between passes
 
 
 def stage_graph(
@@ -300,15 +253,7 @@ def stage_graph(
 ) -> StageGraph:
     """Return the stages of a placement with compute and memory, given their passes.
 
-    Parameters
-    ----------
-    device
-        Shape (n,): the device of each node.
-
-    Raises
-    ------
-    InputError
-        If a node is on a device that does not support it.
+    InputError if a node is on a device that does not support it.
     """
     stages = passes.stages
     everything = [[*a, *b] for a, b in stages]

@@ -73,19 +73,10 @@ def stages_of(
 ) -> StageGraph:
     """Return the stages of a plan: its convex pieces, its calls, or those that it lists.
 
-    Parameters
-    ----------
-    weight_share
-        The part of a backward pass that computes gradients of weights; default: the plan's, else
-        a half.
-    relayed
-        Whether pieces of a placement talk to their neighbours only; default: as the plan's
-        problem says.
-
-    Raises
-    ------
-    InputError
-        If the plan was made for another workload, or cannot be executed.
+    `weight_share`, the part of a backward pass that computes gradients of weights, is the plan's by
+    default, else a half; `relayed`, whether pieces of a placement talk to their neighbours only, as
+    the plan's problem says. InputError if the plan was made for another workload, or cannot be
+    executed.
     """
     if relayed and not isinstance(plan.problem, Throughput):
         raise InputError(
@@ -138,12 +129,8 @@ def named_schedule(plan: Plan, name: str) -> str | Schedule:
 def schedule_to_run(plan: Plan, schedule: str | None, microbatches: int | None) -> tuple[str, int]:
     """Return schedule and microbatches that a plan is run with, given what is asked for.
 
-    What a plan for an iteration was made for is what runs. Default of others: ``1f1b`` and 8.
-
-    Raises
-    ------
-    InputError
-        If something else is asked for than the plan was made for.
+    What a plan for an iteration was made for is what runs; InputError if something else is asked
+    for. Default of others: ``1f1b`` and 8.
     """
     if not is_iteration(plan.problem):
         return schedule or "1f1b", microbatches or DEFAULT_MICROBATCHES
@@ -183,10 +170,7 @@ def stages_of_mapping(
 ) -> StageGraph:
     """Return the stages of a mapped plan, priced by the mapping's definition.
 
-    Raises
-    ------
-    InputError
-        If the plan was made for another workload, or that does not say times and sizes.
+    InputError if the plan was made for another workload, or that does not say times and sizes.
     """
     plan.check_made_for(workload)
     count, unit = problem.stages, TIME_UNITS[workload.time_unit]
@@ -262,11 +246,7 @@ def topology_links(problem: DeviceMapping, solution: ReplicaPlacement) -> Links:
     """Return the topology as a network, for the messages between the plan's stages.
 
     Each link carries data in both directions at once; messages that share a link in one direction
-    get max–min fair rates.
-
-    Notes
-    -----
-    O(D² + messages · hops), D the devices of the topology.
+    get max–min fair rates. O(D² + messages · hops), D the devices of the topology.
     """
     topology = problem.topology
     table = link_table(topology)
@@ -298,22 +278,8 @@ def _of_side(nodes: Ints, side: Ints, which: int) -> tuple[int, ...]:
 def stages_of_calls(workload: Workload, cluster: Cluster, device: Ints, call: Ints) -> StageGraph:
     """Return the stages of a latency plan; simulate them with the schedule ``single``.
 
-    Parameters
-    ----------
-    device
-        Shape (n,): number of the device of each node.
-    call
-        Shape (n,): number of the node's call on its accelerator, in the order in which they run;
-        −1 for nodes on CPUs.
-
-    Raises
-    ------
-    InputError
-        If the calls wait for each other in a circle.
-
-    Notes
-    -----
-    O((n + m) log n).
+    `call` numbers each node's call on its accelerator, in the order in which they run; −1 for nodes
+    on CPUs. O((n + m) log n); InputError if the calls wait for each other in a circle.
     """
     costs = price(workload, cluster)
     groups: dict[tuple[int, int], list[int]] = {}

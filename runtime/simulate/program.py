@@ -8,6 +8,9 @@ What the end of each action sets off: the gates of a program, by how data moves.
 
 Gates 0 … 2P−1 stop tasks (2 · stage + pass), then come, per stage or task: weight gradients,
 receptions, sendings, all-reduces; at last one gate per job.
+
+Arrays are of D devices, P stages, N actions of T templates (kind · P + stage), G gates, X jobs per
+microbatch, L lanes (copy engines, or links).
 """
 
 from __future__ import annotations
@@ -16,16 +19,72 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...instances import InputError
 from ...instances.common.arrays import Floats, Ints
 from ..schedules.actions import TRANSFERS, Kind, Schedule
 from ..schedules.communication import all_reduce_actions
-from .arrays import Actions, Gates, Jobs, Lanes, Replicas
 from .network import HostMemory, Links, Network, Sharing, units_per_second
 from .stages import BACKWARD, FORWARD, StageGraph
 
 KINDS = len(Kind)
+Ints32 = NDArray[np.int32]
+
+
+class Actions(NamedTuple):
+    """The actions of the devices, each device's in the order in which it does them."""
+
+    first: Ints  # (D + 1,): first action of each device
+    template: Ints32  # template, microbatch: (N,)
+    microbatch: Ints32
+    duration: Floats  # (T,)
+    gate: Ints  # (T,): where an action waits; −1 for nowhere
+    rendezvous: Ints  # (T,): whether actions of all replicas begin together
+
+
+class Gates(NamedTuple):
+    """Where actions and jobs wait for others, per microbatch."""
+
+    waits: Ints  # (G,): arrivals that a gate waits for
+    stage: Ints  # stage, job: (G,): whose devices a gate stops; the job that it starts, or −1
+    job: Ints
+    # feed_at, feed_to: CSR over templates, then jobs: gates that they open when they end
+    feed_at: Ints
+    feed_to: Ints
+
+
+class Replicas(NamedTuple):
+    """The devices of each stage, as CSR; they take microbatch j in turn."""
+
+    at: Ints  # (P + 1,): where each stage's devices begin
+    to: Ints  # their numbers
+
+
+class Jobs(NamedTuple):
+    """Transfers that run beside compute."""
+
+    source: Ints  # source, target: (X,): stages
+    target: Ints
+    task: Ints  # (X,): the task that it belongs to, 2 · stage + pass
+    # (X,): 1 if the job takes the route between the two stages' devices, 0 if it takes the copy
+    # engine of the source's device
+    pair: Ints
+    work: Floats  # (X,): in units of the lane's rate
+
+
+class Lanes(NamedTuple):
+    """Copy engines or links, and the routes over them."""
+
+    rate: Floats  # (L,)
+    latency: Floats  # (routes,)
+    route: Ints  # (D, D): number of the route from a device to another, −1 for none
+    route_at: Ints  # route_at, route_to: CSR: lanes on each route
+    route_to: Ints
+    # order_at, order_to: CSR: jobs of each lane (job · microbatches + microbatch) in the order in
+    # which they must run; without any lane, they run as they come
+    order_at: Ints
+    order_to: Ints
 
 
 class TransferJob(NamedTuple):
@@ -98,37 +157,24 @@ class Wiring:
 
 @dataclass(frozen=True, eq=False)
 class SimulationProgram:
-    """What the engine runs, and the names for what comes out.
+    """What the engine runs, and the names for what comes out."""
 
-    Parameters
-    ----------
-    actions, gates, replicas, jobs, lanes
-        See there.
-    fair
-        Whether jobs share the lanes on their routes.
-    names
-        Of the L lanes.
-    inputs
-        Shape (2P, 2): time within an action for receiving and for sending (tasks).
-    """
-
-    actions: Actions
+    actions: Actions  # actions, gates, replicas, jobs, lanes: see there
     gates: Gates
     replicas: Replicas
     jobs: Jobs
     lanes: Lanes
-    fair: bool
-    names: tuple[str, ...]
-    inputs: Floats
+    fair: bool  # whether jobs share the lanes on their routes
+    names: tuple[str, ...]  # of the L lanes
+    inputs: Floats  # (2P, 2): time within an action for receiving and for sending (tasks)
 
 
 def compile_program(stages: StageGraph, schedule: Schedule, network: Network) -> SimulationProgram:
-    """Return the arrays that the engine runs; the stages have their transfer times in the network.
+    """Return the arrays that the engine runs.
 
-    Raises
-    ------
-    InputError
-        If the schedule lists transfers and the network moves data beside compute.
+    The stages have their transfer times in the network.
+
+    InputError if the schedule lists transfers and the network moves data beside compute.
     """
     count = stages.count
     kinds = {int(k) for table in schedule.actions for k in np.unique(table[:, 1])}
@@ -257,10 +303,7 @@ def _latencies(stages: StageGraph, network: Network) -> Floats:
 def wire(stages: StageGraph, schedule: Schedule, network: Network, listed: bool) -> Wiring:
     """Return what sets off what.
 
-    Parameters
-    ----------
-    listed
-        The schedule lists the transfers as actions.
+    Whether the schedule lists the transfers as actions is `listed`.
     """
     wiring = Wiring(stages.count)
     for s in range(stages.count):

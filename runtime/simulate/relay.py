@@ -26,13 +26,8 @@ from .stages import BACKWARD, FORWARD, StageGraph
 def cut_relayed(workload: Workload, plan: Plan, *, weight_share: float = 0.5) -> StageGraph:
     """Return the stages of a placement, in a line.
 
-    Raises
-    ------
-    InputError
-        If data would have to go against the line.
+    InputError if data would have to go against it.
 
-    Notes
-    -----
     O(n + m + values · stages).
     """
     device = plan.placement.tolist()
@@ -45,14 +40,8 @@ def cut_relayed(workload: Workload, plan: Plan, *, weight_share: float = 0.5) ->
 def line_of(count: int, trains: bool) -> tuple[list[tuple[int, int]], Bools, Ints]:
     """Return what a chain of stages is: its waits, the passes it has, and the tasks' positions.
 
-    Returns
-    -------
-    waits
-        Pairs of tasks: forward up the line, backward down it, forward before backward.
-    present
-        Shape (P, 2): every stage takes part in both passes, if there are two.
-    rank
-        Shape (2P,): a topological position of each task.
+    Waits are pairs of tasks: forward up the line, backward down it, forward before backward. Every
+    stage takes part in both passes, (P, 2), if there are two. Positions are topological, (2P,).
     """
     waits = [(2 * a, 2 * b) for a, b in pairwise(range(count))]
     if trains:
@@ -74,10 +63,7 @@ def relay_line(
 ) -> StageGraph:
     """Return a chain of stages that talk to their neighbours only.
 
-    Raises
-    ------
-    InputError
-        If data would have to go against the line.
+    InputError if data would have to go against the line.
     """
     count = len(stages)
     costs = price(workload, cluster)

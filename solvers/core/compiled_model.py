@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,21 +24,13 @@ FORMATS = (".mps", ".lp")
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """A Pyomo model as arrays.
+    """A Pyomo model as arrays."""
 
-    Parameters
-    ----------
-    linear
-        The arrays; None if a constraint without variables cannot hold.
-    columns
-        The model's variables by column. Variables that occur nowhere, and fixed ones, have none.
-    why_infeasible
-        Name of the constraint that cannot hold.
-    """
-
-    linear: Linear | None
+    linear: Linear | None  # the arrays; None if a constraint without variables cannot hold
+    # the model's variables by column. Variables that occur nowhere, and fixed ones, have none.
     columns: tuple[pyo.Var, ...]
-    why_infeasible: str = ""
+    rows: tuple[pyo.Constraint, ...] = ()  # the constraint of each row
+    why_infeasible: str = ""  # name of the constraint that cannot hold
 
     def __post_init__(self) -> None:
         position = {id(var): j for j, var in enumerate(self.columns)}
@@ -78,7 +70,7 @@ def compile_model(model: pyo.ConcreteModel) -> Compiled:
         try:
             form = LinearStandardFormCompiler().write(model, mixed_form=True, set_sense=None)
         except InfeasibleConstraintException as error:
-            return Compiled(None, (), str(error))
+            return Compiled(None, (), why_infeasible=str(error))
     rhs = np.asarray(form.rhs, dtype=np.float64)
     kind = np.array([row.bound_type for row in form.rows], dtype=np.int64)  # −1: ≥, 0: =, 1: ≤
     bounds = [var.bounds for var in form.columns]
@@ -93,26 +85,17 @@ def compile_model(model: pyo.ConcreteModel) -> Compiled:
         offset=float(form.c_offset[0]),
         maximise=form.objectives[0].sense == pyo.maximize,
     )
-    return Compiled(linear, tuple(form.columns))
+    return Compiled(linear, tuple(form.columns), tuple(row.constraint for row in form.rows))
 
 
-def write_model(state: Callable[[], pyo.ConcreteModel], path: str | Path) -> None:
+def write_model(model: pyo.ConcreteModel, path: str | Path) -> None:
     """Write a program as MPS or LP by the file's ending; whole or not at all.
 
-    Parameters
-    ----------
-    state
-        States the program, once the ending is known to be right.
-
-    Raises
-    ------
-    InputError
-        If the ending is another, or the file cannot be written.
+    InputError for another ending, or where the file cannot be written.
     """
     path = Path(path)
     if path.suffix.lower() not in FORMATS:
         raise InputError(f"{path}: unknown ending {path.suffix!r}; use .mps or .lp")
-    model = state()
     try:
         with TemporaryDirectory(dir=path.parent, prefix=".stagecut-") as folder:
             whole = Path(folder) / f"model{path.suffix.lower()}"

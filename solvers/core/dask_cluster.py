@@ -46,18 +46,7 @@ _STOP = b""
 
 
 class DaskCluster(Executor):
-    """The workers of a Dask scheduler.
-
-    Parameters
-    ----------
-    address
-        Of the scheduler.
-
-    Raises
-    ------
-    InputError
-        If no scheduler answers there.
-    """
+    """The workers of the Dask scheduler at an address; InputError if no scheduler answers there."""
 
     def __init__(self, address: str) -> None:
         try:

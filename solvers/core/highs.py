@@ -125,40 +125,22 @@ PRESOLVE = "presolve"
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """Status, solution and bound of a solve, as HiGHS claims them, in the sense of the model.
+    """Status, solution and bound of a solve, as HiGHS claims them, in the sense of the model."""
 
-    Parameters
-    ----------
-    status
-        ``optimal`` (within the gap asked for), ``feasible``, ``infeasible`` or ``no solution``.
-    limit
-        What ended it: ``none``, ``time``, ``nodes`` or ``stopped`` (the search said so).
-    x
-        The best values, None if there are none; whole numbers are exact.
-    objective
-        Of x.
-    bound
-        Nothing is better; `-inf` (`inf` when maximising) if nothing is known.
-    nodes
-        Of branch and bound.
-    start_used
-        Whether the start was feasible and HiGHS went on from it; None without a start, and if
-        the limit came before HiGHS looked at it.
-    seconds
-        Wall-clock time.
-    abandoned
-        HiGHS did not stop when asked to: what it finds from then on is lost, and its thread ends
-        as soon as it listens again (at exit, Python waits for it).
-    """
-
+    # ``optimal`` (within the gap asked for), ``feasible``, ``infeasible`` or ``no solution``
     status: Literal["optimal", "feasible", "infeasible", "no solution"]
+    # what ended it: ``none``, ``time``, ``nodes`` or ``stopped`` (the search said so)
     limit: Literal["none", "time", "nodes", "stopped"]
-    x: Floats | None
-    objective: float
-    bound: float
-    nodes: int
+    x: Floats | None  # the best values, None if there are none; whole numbers are exact
+    objective: float  # of x
+    bound: float  # nothing is better; `-inf` (`inf` when maximising) if nothing is known
+    nodes: int  # of branch and bound
+    # whether the start was feasible and HiGHS went on from it; None without a start, and if the
+    # limit came before HiGHS looked at it
     start_used: bool | None = None
-    seconds: float = 0.0
+    seconds: float = 0.0  # wall-clock time
+    # HiGHS did not stop when asked to: what it finds from then on is lost, and its thread ends as
+    # soon as it listens again (at exit, Python waits for it)
     abandoned: bool = False
 
 
@@ -173,34 +155,17 @@ def run_highs(
     seconds: float = math.inf,
     options: Mapping[str, bool | int | float | str] | None = None,
 ) -> Outcome:
-    """Solve a program until its gap, a limit, or the end of the search.
+    """Solve a program with HiGHS until its gap, a limit, or the end of the search.
 
     The presolve of HiGHS 1.12 can call a feasible program infeasible where columns have no upper
     bound; there "infeasible" counts only if a solve without presolve confirms it.
 
-    Parameters
-    ----------
-    search
-        For its deadline, seed, gap and `should_stop()`; nothing is offered to it here.
-    start
-        Shape (n,): values to start from, NaN where unknown. The whole-number columns are enough:
-        an LP finds the rest, and tells whether the start can be used at all.
-    on_incumbent
-        Called with the values of each better solution, in the caller's thread; True ends the
-        solve. What it raises ends the solve and goes on to the caller.
-    on_bound
-        Called with each better bound, in the caller's thread; True ends the solve.
-    gap
-        Relative gap at which to stop; default: the search's.
-    seconds
-        Limit for this solve; the search's deadline holds besides.
-    options
-        Further options of HiGHS by name; ``mip_max_nodes`` in place of the search's limit.
-
-    Raises
-    ------
-    StagecutError
-        If HiGHS refuses the program or an option, or the program is unbounded.
+    `start` may be NaN where unknown: with the whole-number columns alone, an LP finds the rest and
+    tells whether the start can be used. Callbacks run in the caller's thread, get each better
+    solution or bound, and end the solve by returning True, or by raising, which goes on to the
+    caller; nothing is offered to the search. `seconds` limits this solve besides the search's
+    deadline; the option ``mip_max_nodes`` replaces the search's limit. StagecutError if HiGHS
+    refuses the program or an option, or the program is unbounded.
     """
     begin = time.monotonic()
     seconds = min(seconds, search.seconds_left)
@@ -383,12 +348,9 @@ def _outcome(linear: Linear, highs: highspy.Highs, monitor: Monitor) -> Outcome:
 def drive(
     highs: highspy.Highs, monitor: Monitor, late: Callable[[], bool], search: Search[S]
 ) -> bool:
-    """Run HiGHS in a thread of its own, and wait; return whether it came back.
+    """Run HiGHS in a thread of its own, wait, and return whether it came back.
 
-    Raises
-    ------
-    Exception
-        What the monitor's callbacks raise, once HiGHS has been told to stop.
+    What the monitor's callbacks raise is raised once HiGHS has been told to stop.
     """
     monitor.listen(highs)
 

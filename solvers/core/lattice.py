@@ -18,23 +18,13 @@ SLICE = 100_000
 
 @dataclass(frozen=True, eq=False)
 class Lattice:
-    """N ideals of U units by increasing size: the empty one first, the full one last.
+    """N ideals of U units by increasing size: the empty one first, the full one last."""
 
-    Parameters
-    ----------
-    order
-        Shape (U,): the units in a topological order; below, "unit r" is the unit order[r].
-    members
-        Shape (N, ⌈U/64⌉): bit r % 64 of word r // 64 tells whether unit r is in the ideal.
-    start
-        Shape (N + 1,): where each ideal's steps begin in `unit` and `to`.
-    unit, to
-        Shape (steps,): units that can be added to an ideal, increasing, and the ideal reached.
-    """
-
-    order: Ints
+    order: Ints  # (U,): the units in a topological order; below, "unit r" is the unit order[r]
+    # (N, ⌈U/64⌉): bit r % 64 of word r // 64 tells whether unit r is in the ideal
     members: NDArray[np.uint64]
-    start: NDArray[np.int64]
+    start: NDArray[np.int64]  # (N + 1,): where each ideal's steps begin in `unit` and `to`
+    # unit, to: (steps,): units that can be added to an ideal, increasing, and the ideal reached
     unit: NDArray[np.int32]
     to: NDArray[np.int32]
 
@@ -83,18 +73,9 @@ def list_ideals(
 ) -> Lattice:
     """List the ideals of a DAG by size, until there are more than `most` or the search must stop.
 
-    Parameters
-    ----------
-    order
-        Shape (U,): the units in a topological order.
-    edges
-        Shape (m, 2): between units.
-    expected
-        How many there are, if known: memory is then taken once.
+    Takes time and memory linear in the steps from an ideal to the next.
 
-    Notes
-    -----
-    Time and memory are linear in the number of steps from an ideal to the next.
+    `order` is topological; memory is taken once for as many as `expected`.
     """
     size = len(order)
     edges = np.argsort(order)[edges]
@@ -120,10 +101,7 @@ def list_ideals(
 def incidence_of(pins: Sequence[Sequence[int]], order: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     """Return the units of each net and the nets of each unit, by position in `order`.
 
-    Returns
-    -------
-    pin_start, pin, net_start, net
-        Where each net begins in `pin`, and each unit in `net`.
+    As compressed rows: pin_start, pin, net_start, net.
     """
     rank = np.argsort(order)
     pin = rank[np.array([v for net in pins for v in net], dtype=np.int64)]
@@ -141,17 +119,8 @@ def count_ideals(size: int, edges: Ints, effort: int) -> tuple[int, bool]:
     """Count the ideals of a DAG without listing them, and say whether all were counted.
 
     Units are taken one by one. Ideals of those taken are told apart only by the units that still
-    have successors to come, and counted.
-
-    Parameters
-    ----------
-    size
-        Number of units.
-    edges
-        Shape (m, 2): between units.
-    effort
-        Classes of ideals that may be looked at; if they do not suffice, the number returned is
-        the least there can be.
+    have successors to come, and counted. After `effort` classes the number returned is the least
+    there can be.
     """
     import networkx as nx
 

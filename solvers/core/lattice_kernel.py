@@ -21,17 +21,11 @@ class Edges(NamedTuple):
 
 @kernel
 def grow(members, start, unit, to, low, high, edges, enough):
-    """Enumerate ideals by size until there are `enough`; return the longer arrays.
+    """Enumerate ideals by size until there are `enough`; return the arrays of `Lattice`, longer.
 
-    Ideals low … high−1 form the newest level; their `unit` is known, their `to` is not. Ideals
-    of one size are told apart by a hash table of that level alone.
-
-    Parameters
-    ----------
-    members, start, unit, to
-        As in `Lattice`, with room for more.
-    edges
-        Heads of the edges at each unit, which are listed one unit after the other.
+    Ideals low … high−1 form the newest level; their `unit` is known, their `to` is not. Ideals of
+    one size are told apart by a hash table of that level alone. `edges` are the heads of the edges
+    at each unit, one unit after the other.
     """
     before_start, before, after_start, after = edges
     one = np.uint64(1)
@@ -128,15 +122,7 @@ def _longer_rows(array):
 
 @kernel
 def ideal_sums(start, unit, to, value):
-    """Return Σ value over the units of each ideal; shape (N,).
-
-    Parameters
-    ----------
-    start, unit, to
-        As in `Lattice`.
-    value
-        Shape (U,).
-    """
+    """Return Σ value over the units of each ideal; shape (N,)."""
     sums = np.zeros(len(start) - 1)
     for ideal in range(len(start) - 1):
         for step in range(start[ideal], start[ideal + 1]):

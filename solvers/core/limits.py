@@ -89,12 +89,9 @@ class Limits:
 
 
 def checked(limits: object) -> Limits:
-    """Return the limits that a user gave to a function, if they are `Limits`.
+    """Return the limits that a user gave to a function.
 
-    Raises
-    ------
-    InputError
-        If it is something else: seconds, perhaps.
+    InputError if they are no `Limits`, but seconds, perhaps.
     """
     if isinstance(limits, Limits):
         return limits

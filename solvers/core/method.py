@@ -17,24 +17,16 @@ Solver = Callable[[Task[P], Search[Solution]], None]
 #: Says why a method of this name does not support a task; None if it does.
 Refusal = Callable[[str, Task[P]], str | None]
 
-
 #: Of `Method`: that it reads the name of a solver of integer programs.
 READS_SOLVER: dict[str, tuple[str, ...]] = {"solver": ()}
 
 
 @dataclass(frozen=True)
 class SolverName:
-    """A solver by the name of its module and function; the module is imported when it first runs.
+    """A solver by the name of its module and function; the module is imported when it runs."""
 
-    Parameters
-    ----------
-    name
-        Dotted, as in ``stagecut.solvers.mapping.auto.auto``.
-    given
-        What the function is handed before task and search, such as the name of a rule.
-    """
-
-    name: str
+    name: str  # dotted, as in ``stagecut.solvers.mapping.auto.auto``
+    # what the function is handed before task and search, such as the name of a rule
     given: tuple[str, ...] = ()
 
     def __call__(self, task: Task[Any], search: Search[Solution]) -> None:
@@ -45,24 +37,14 @@ class SolverName:
 
 @dataclass(frozen=True)
 class Strategy:
-    """A search that runs beside a method, in a process of its own.
+    """A search that runs beside a method, in a process of its own."""
 
-    Parameters
-    ----------
-    name
-        What notes call it.
-    solve
-        A function of a module, by whose name the other process finds it.
-    seeded
-        Whether it is another search with another seed, so that several workers can run it.
-    restricted
-        Whether it begins only once the method has restricted the search, to mappings of the stages
-        that it has chosen, say: what is found elsewhere and its bounds would not hold together.
-    """
-
-    name: str
-    solve: Solver[Any]
+    name: str  # what notes call it
+    solve: Solver[Any]  # a function of a module, by whose name the other process finds it
+    # whether it is another search with another seed, so that several workers can run it
     seeded: bool = False
+    # whether it begins only once the method has restricted the search, to mappings of the stages
+    # that it has chosen, say: what is found elsewhere and its bounds would not hold together
     restricted: bool = False
 
 
@@ -72,24 +54,15 @@ def _alone(task: Task[P]) -> Sequence[Strategy]:  # noqa: ARG001
 
 @dataclass(frozen=True)
 class Method(Generic[P]):
-    """A method of one problem.
+    """A method of one problem."""
 
-    Parameters
-    ----------
-    solve
-        Its solver, as a rule a `SolverName`, whose module is imported when it first runs.
-    reads
-        The options that users may give behind its name and a colon, the usual one first, and the
-        values that each may have; () for any text.
-    refuses
-        What it does not support.
-    beside
-        What can run beside it, in processes of their own; those that end soon come first.
-    """
-
+    # its solver, as a rule a `SolverName`, whose module is imported when it first runs
     solve: Solver[P]
+    # the options that users may give behind its name and a colon, the usual one first, and the
+    # values that each may have; () for any text
     reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    refuses: tuple[Refusal[P], ...] = ()
+    refuses: tuple[Refusal[P], ...] = ()  # what it does not support
+    # what can run beside it, in processes of their own; those that end soon come first
     beside: Callable[[Task[P]], Sequence[Strategy]] = _alone
 
     def check(self, name: str, task: Task[P]) -> None:

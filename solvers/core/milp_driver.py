@@ -66,44 +66,27 @@ CHECK_SECONDS, CHECK_PART, UNBELIEVED_SECONDS = 2.0, 0.25, 20.0
 #: Relaxations likewise.
 CHECK_NODES, UNBELIEVED_NODES = 2000, 20_000
 
-
 #: Returns a better start for a program, given it, the start, and what takes solutions.
 Improve = Callable[[Linear, Floats, Callable[[Floats], None]], Floats]
 
 
 @dataclass(frozen=True, eq=False)
 class IntegerProgram(Generic[S]):
-    """An integer program, and how to read a solver's values as a solution.
+    """An integer program, and how to read a solver's values as a solution."""
 
-    Parameters
-    ----------
-    compiled
-        The program as arrays; its objective is minimised, and about `STATED_OBJECTIVE`.
-    read
-        Returns the solution of the problem for values of the columns; it may break rules. None
-        for a relaxation, which has only a bound.
-    scale
-        What the program's objective is multiplied by to be the search's.
-    origin
-        What proves the bound.
-    infeasible
-        What to tell the user where there is provably no solution.
-    start
-        Values of the columns for the incumbent, NaN where unknown; None without.
-    improve
-        Returns a better start for the program, given it, the start, and what takes solutions.
-    fixed
-        Whether stating it for a better incumbent makes no difference.
-    """
-
+    # the program as arrays; its objective is minimised, and about `STATED_OBJECTIVE`
     compiled: Compiled
+    # returns the solution of the problem for values of the columns; it may break rules. None for a
+    # relaxation, which has only a bound.
     read: Callable[[Floats], S] | None
-    scale: float
-    origin: str
-    infeasible: str
+    scale: float  # what the program's objective is multiplied by to be the search's
+    origin: str  # what proves the bound
+    infeasible: str  # what to tell the user where there is provably no solution
+    # values of the columns for the incumbent, NaN where unknown; None without
     start: Floats | None = None
+    # returns a better start for the program, given it, the start, and what takes solutions
     improve: Improve | None = None
-    fixed: bool = False
+    fixed: bool = False  # whether stating it for a better incumbent makes no difference
 
 
 def integer_program(
@@ -114,17 +97,7 @@ def integer_program(
     infeasible: str,
     improve: Callable[[Compiled], Improve] | None = None,
 ) -> IntegerProgram[Any]:
-    """Return a stated program as arrays, to be read and started as it says.
-
-    Parameters
-    ----------
-    solution
-        To start from; None without.
-    origin, infeasible
-        As of `IntegerProgram`.
-    improve
-        Returns what `IntegerProgram` has under this name.
-    """
+    """Return a stated program as arrays, to be read, and started from `solution`, as it says."""
     with PauseGC():
         compiled = compile_model(stated.model)
     values = None if solution is None else stated.start(solution)
@@ -152,21 +125,13 @@ def solve_program(
     gap: float | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Solve a program: offer its solutions, raise the bound, record the limit that ended it.
+    """Solve the program that `state` states for what the search holds now.
 
-    Parameters
-    ----------
-    state
-        States the program for what the search holds now. May raise `InfeasibleError`, if there is
-        provably no solution, and `TimeIsUp`.
-    solver
-        ``highs``, or one that Pyomo knows.
-    seconds
-        Limit for this solve alone; default: the search's.
-    gap
-        As for `run_highs`.
-    options
-        Of the solver, by its own names.
+    Offer its solutions, raise the bound, record the limit that ended it.
+
+    `state` may raise `InfeasibleError` where there is provably no solution, and `TimeIsUp`.
+    `solver` is ``highs``, or one that Pyomo knows, with options by its own names; `seconds` and
+    `gap` limit this solve as in `run_highs`.
     """
     while not search.should_stop():
         try:

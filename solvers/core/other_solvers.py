@@ -18,10 +18,11 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,7 +30,7 @@ import numpy as np
 import pyomo.environ as pyo
 from pyomo.common import Executable
 from pyomo.common.fileutils import find_executable
-from pyomo.opt import TerminationCondition
+from pyomo.opt import SolverStatus, TerminationCondition
 
 from ...formulations.linear import Linear
 from ...formulations.program import quiet_pyomo
@@ -39,44 +40,76 @@ from .compiled_model import Compiled
 from .highs import Outcome, load, whole
 from .search import S, Search
 
+#: Limits of `Outcome` that ended a solve, and ``numbers`` for numerical trouble.
+End = Literal["time", "nodes", "stopped", "numbers"]
+
 
 @dataclass(frozen=True)
 class OtherSolver:
-    """A solver under one name, whatever interface to it is installed.
+    """A solver under one name, whatever interface to it is installed."""
 
-    Parameters
-    ----------
-    interfaces
-        What Pyomo calls its interfaces; the first that is there is used.
-    gap, seconds
-        Its options for the relative gap and the time limit; `seconds` is empty where Pyomo's own
-        argument is enough.
-    install
-        How to get it.
-    """
-
-    interfaces: tuple[str, ...]
+    interfaces: tuple[str, ...]  # what Pyomo calls its interfaces; the first that is there is used
+    # gap, seconds: its options for the relative gap and the time limit; `seconds` is empty where
+    # Pyomo's own argument is enough
     gap: str
     seconds: str
-    install: str
+    install: str  # how to get it
+    # options with which it is asked again where it says that there is no solution
+    doubted: Mapping[str, str] = field(default_factory=dict)
+    # attribute of its own model that says how it ended, and what its values mean of which Pyomo
+    # makes failures or nothing; with direct interfaces
+    status: str = ""
+    ends: Mapping[object, End] = field(default_factory=dict)
+
+    def own_end(self, interface: Any) -> End | None:
+        """Return how the last solve of one of Pyomo's interfaces ended, if `ends` has it."""
+        model = getattr(interface, "_solver_model", None)
+        if not self.status or model is None:
+            return None
+        said = attrgetter(self.status)(model)
+        return self.ends.get(said() if callable(said) else said)
 
 
-#: By name. Pyomo's direct interfaces take no notice of its own time limit.
+#: By name. Pyomo's direct interfaces take no notice of its own time limit; CBC 2.10 finds programs
+#: that its preprocessing leaves nothing of infeasible.
 SOLVERS = {
     "gurobi": OtherSolver(
-        ("gurobi_direct", "gurobi"), "MIPGap", "TimeLimit", "pip install gurobipy"
+        ("gurobi_direct", "gurobi"), "MIPGap", "TimeLimit", "pip install gurobipy",
+        status="Status",
+        ends={10: "stopped", 12: "numbers", 16: "stopped", 17: "stopped"},
     ),
     "cplex": OtherSolver(
-        ("cplex_direct", "cplex"), "mip_tolerances_mipgap", "timelimit", "pip install cplex"
+        ("cplex_direct", "cplex"), "mip_tolerances_mipgap", "timelimit", "pip install cplex",
+        status="solution.get_status",
+        ends={
+            5: "numbers", 6: "numbers", 104: "stopped", 105: "nodes", 106: "nodes", 107: "time",
+            108: "time", 111: "stopped", 112: "stopped", 113: "stopped", 114: "stopped",
+            115: "numbers", 132: "stopped",
+        },
     ),
-    "scip": OtherSolver(("scip_direct", "scip"), "limits/gap", "", "pip install pyscipopt"),
-    "cbc": OtherSolver(("cbc",), "ratioGap", "", "package coinor-cbc"),
+    "scip": OtherSolver(
+        ("scip_direct", "scip"), "limits/gap", "", "pip install pyscipopt",
+        status="getStatus",
+        ends={
+            "nodelimit": "nodes", "totalnodelimit": "nodes", "stallnodelimit": "nodes",
+            "memlimit": "stopped", "sollimit": "stopped", "bestsollimit": "stopped",
+            "restartlimit": "stopped", "terminate": "stopped",
+        },
+    ),
+    "cbc": OtherSolver(
+        ("cbc",), "ratioGap", "", "package coinor-cbc", doubted={"preprocess": "off"}
+    ),
     "glpk": OtherSolver(("glpk",), "mipgap", "", "package glpk-utils"),
     "copt": OtherSolver((), "RelGap", "TimeLimit", "pip install coptpy"),
     "xpress": OtherSolver(
-        ("xpress_direct", "xpress"), "miprelstop", "timelimit", "pip install xpress"
+        ("xpress_direct", "xpress"), "miprelstop", "timelimit", "pip install xpress",
+        status="attributes.stopstatus",
+        ends={
+            1: "time", 2: "stopped", 3: "nodes", 4: "stopped", 6: "stopped", 8: "stopped",
+            9: "stopped", 13: "numbers",
+        },
     ),
-}
+}  # fmt: skip
 
 #: What solvers say where they end at the gap asked for; Pyomo calls that ``feasible`` (glpk, at its
 #: time limit too) or ``other`` (SCIP).
@@ -178,26 +211,12 @@ def run_other(
     gap: float | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Outcome:
-    """Solve a model that minimises with the solver called `name`; see `run_highs`.
+    """Solve a model that minimises with the solver called `name`, as `run_highs` does.
 
-    Progress, and a stop before the limit, are more than Pyomo offers for all of them; of a start
-    it does not say whether it was used.
-
-    Parameters
-    ----------
-    linear
-        The compiled program with tighter bounds of columns: columns that these fix are fixed.
-    start, seconds, gap
-        As for `run_highs`.
-    options
-        Further options of the solver by name.
-
-    Raises
-    ------
-    InputError
-        If there is no such solver.
-    StagecutError
-        If it fails, or its licence does not cover the program.
+    Progress, and a stop before the limit, are more than Pyomo offers for all of them; of a start it
+    does not say whether it was used. Columns that the bounds of `linear` fix are fixed in
+    `compiled`. InputError if there is no such solver, StagecutError if it fails or its licence does
+    not cover the program.
     """
     check_solver(name)
     seconds = min(seconds, search.seconds_left)
@@ -210,16 +229,14 @@ def run_other(
     own_gap = gap if known is not None else 1e-4
     if name == "copt":
         return _run_copt(linear, settings, own_gap, start)
-    interface = _interface(name)
+    interface = str(_interface(name))
     with _fixed(compiled, linear), tempfile.TemporaryDirectory() as folder:
-        return _run_pyomo(
-            name,
-            str(interface),
-            compiled,
-            linear,
-            search,
-            _Asked(settings, seconds, own_gap, start, Path(folder) / "log"),
-        )
+        asked = _Asked(settings, seconds, own_gap, start, Path(folder) / "log")
+        outcome = _run_pyomo(name, interface, compiled, linear, search, asked)
+        if outcome.status == "infeasible" and known is not None and known.doubted:
+            asked = replace(asked, settings={**known.doubted, **settings})
+            outcome = _run_pyomo(name, interface, compiled, linear, search, asked)
+        return outcome
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,6 +289,11 @@ def _run_pyomo(
                 arguments["warmstart"] = True
             results = solver.solve(model, load_solutions=False, **arguments)
             ended = results.solver.termination_condition
+            own = SOLVERS[name].own_end(solver) if name in SOLVERS else None
+            if own == "numbers":
+                raise StagecutError("it ended in numerical trouble")
+            if own is not None:  # what Pyomo may take for a failure
+                ended, results.solver.status = TerminationCondition.other, SolverStatus.aborted
             found = bool(len(results.solution)) and ended not in (*NO_SOLUTION, *FAILURES)
             if found:
                 model.solutions.load_from(results)
@@ -296,10 +318,10 @@ def _run_pyomo(
         bound = max(bound, objective - asked.gap * abs(objective))
         return Outcome("optimal", "none", x, objective, bound, 0)
     status: Literal["feasible", "no solution"] = "no solution" if x is None else "feasible"
-    limit = "time" if "TIME LIMIT EXCEEDED" in told else LIMITS.get(ended, "stopped")
+    limit = "time" if "TIME LIMIT EXCEEDED" in told else own or LIMITS.get(ended, "stopped")
     if limit == "stopped" and time.monotonic() - begin >= asked.seconds:
-        limit = "time"  # Xpress's end at it is ``other`` to Pyomo
-    if limit == "stopped" and x is None and ended not in LIMITS:
+        limit = "time"
+    if limit == "stopped" and x is None and own is None and ended not in LIMITS:
         raise StagecutError(f"solver {name} ended with {str(ended)!r}")
     if limit == "stopped":
         search.note(f"solver {name} ended with {str(ended)!r}")
@@ -330,6 +352,15 @@ def _said_bound(said: object, objective: float) -> float:
     return min(float(said), objective)
 
 
+@cache
+def _copt_environment() -> Any:
+    """Return COPT's environment, which tells of its licence when it is made."""
+    copt: Any = import_module("coptpy")
+    settled = copt.EnvrConfig()
+    settled.set("nobanner", "1")
+    return copt.Envr(settled)
+
+
 def _run_copt(
     linear: Linear, settings: Mapping[str, Any], gap: float, start: Floats | None
 ) -> Outcome:
@@ -338,9 +369,7 @@ def _run_copt(
     if not len(linear.cost):
         return Outcome("optimal", "none", np.zeros(0), linear.offset, linear.offset, 0)
     try:
-        settled = copt.EnvrConfig()
-        settled.set("nobanner", "1")
-        model = copt.Envr(settled).createModel("stagecut")
+        model = _copt_environment().createModel("stagecut")
         model.setParam("Logging", 0)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.mps"
@@ -371,6 +400,7 @@ def _run_copt(
         return Outcome("optimal", "none", x, objective, bound, 0)
     limits: dict[int, Literal["time", "nodes"]] = {ends.TIMEOUT: "time", ends.NODELIMIT: "nodes"}
     if ended not in limits and x is None:
-        raise StagecutError(f"solver copt ended with status {ended}")
+        trouble = "in numerical trouble" if ended == ends.NUMERICAL else f"with status {ended}"
+        raise StagecutError(f"solver copt ended {trouble}")
     status: Literal["feasible", "no solution"] = "no solution" if x is None else "feasible"
     return Outcome(status, limits.get(ended, "stopped"), x, objective, bound, 0)

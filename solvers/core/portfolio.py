@@ -62,43 +62,21 @@ class Ended:
 
 @dataclass(frozen=True, eq=False)
 class WorkerJob:
-    """A worker's task, limits and strategies, and the best solution and bound known.
+    """A worker's task, limits and strategies, and the best solution and bound known."""
 
-    Parameters
-    ----------
-    task, judge, tie
-        As of the solve; functions of modules, or values of their classes.
-    limits
-        Those of the solve, with the seconds left and a seed of its own.
-    strategies
-        Run one after the other.
-    news
-        The best solution and bound known.
-    """
-
+    # task, judge, tie: as of the solve; functions of modules, or values of their classes
     task: Task[Any]
     judge: Callable[[Any], float]
     tie: Callable[[Any], float] | None
-    limits: Limits
-    strategies: tuple[Strategy, ...]
-    news: tuple[News, ...] = ()
+    limits: Limits  # those of the solve, with the seconds left and a seed of its own
+    strategies: tuple[Strategy, ...]  # run one after the other
+    news: tuple[News, ...] = ()  # the best solution and bound known
 
 
 class Portfolio(Peers):
-    """The workers of a solve.
+    """The workers of a solve, at most `count`, which run strategies beside its method.
 
-    Parameters
-    ----------
-    task, search
-        Of the solve.
-    strategies
-        What runs beside its method.
-    executor
-        Where.
-    count
-        Workers at most.
-    deterministic
-        Whether finds are exchanged at the end alone; then workers start at once.
+    If `deterministic`, they start at once and exchange what they find at the end alone.
     """
 
     def __init__(
@@ -269,12 +247,9 @@ class Portfolio(Peers):
 
 
 def executor_of(size: int, scheduler: str | None = None) -> Executor:
-    """Return processes on this machine, so many at a time, or the workers of a Dask scheduler.
+    """Return processes on this machine, `size` at a time, or the workers of a Dask scheduler.
 
-    Raises
-    ------
-    InputError
-        If there is no such scheduler, or Dask is not installed.
+    InputError if it does not answer or Dask is not installed.
     """
     if scheduler is None:
         return LocalProcesses(size)

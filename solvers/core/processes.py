@@ -41,10 +41,7 @@ class Channel(Protocol):
     def receive(self) -> Any:
         """Return the next message, or wait for it.
 
-        Raises
-        ------
-        EOFError
-            Once the function has ended and all that it sent is received; says how it ended.
+        EOFError, which says how the function ended, once it has and all that it sent is received.
         """
 
     def close(self) -> None:
@@ -61,15 +58,9 @@ class Moved:
 
 
 class Executor(Protocol):
-    """Place where functions run, each in a process of its own.
+    """Place where functions run, each in a process of its own."""
 
-    Parameters
-    ----------
-    size
-        How many run at a time.
-    """
-
-    size: int
+    size: int  # how many run at a time
 
     def start(self, body: Body, argument: object) -> Channel:
         """Start a function in a process of its own."""
@@ -84,15 +75,10 @@ class Executor(Protocol):
 
 
 def python_process(*arguments: str) -> tuple[list[str], dict[str, str]]:
-    """Return command and environment of a Python process, as all of ours are started.
+    """Return command and environment of a Python process, given arguments of the interpreter.
 
     It finds modules where this process does, but not in the working directory, unless this package
     is there: what lies beside a user's files is data, even if it is called ``random.py``.
-
-    Parameters
-    ----------
-    arguments
-        Of the interpreter, such as ``-m`` and a module.
     """
     (package, *_) = sys.modules[__package__.partition(".")[0]].__path__
     folders = (path for path in sys.path if path and not _is_working_directory(path))
@@ -108,13 +94,7 @@ def _is_working_directory(path: str) -> bool:
 
 
 class LocalProcesses(Executor):
-    """Processes on this machine.
-
-    Parameters
-    ----------
-    size
-        How many at a time.
-    """
+    """Processes on this machine, `size` at a time."""
 
     def __init__(self, size: int) -> None:
         self.size = size

@@ -54,18 +54,11 @@ Row = dict[int, Fraction]
 
 @dataclass(frozen=True, eq=False)
 class ExactBasis:
-    """The point and the lower bound of a basis in rational numbers.
+    """The point and the lower bound of a basis in rational numbers."""
 
-    Parameters
-    ----------
-    x
-        The point, by column; None if it breaks a row or a bound.
-    bound
-        cost·x + offset is not below this for any x within rows and box; None if the basis gives
-        no bound.
-    """
-
-    x: list[Fraction] | None
+    x: list[Fraction] | None  # the point, by column; None if it breaks a row or a bound
+    # cost·x + offset is not below this for any x within rows and box; None if the basis gives no
+    # bound
     bound: Fraction | None
 
 
@@ -84,32 +77,20 @@ PIVOTS = 50_000
 
 @dataclass(frozen=True, eq=False)
 class LpRelaxation:
-    """HiGHS's answer to the relaxation of a program: point, multipliers and basis.
+    """HiGHS's answer to the relaxation of a program: point, multipliers and basis."""
 
-    Parameters
-    ----------
-    x
-        Shape (n,): an optimal point; None if there is none.
-    multipliers
-        Shape (m,): duals of an optimal basis, or a dual ray where the rows contradict each other;
-        None if HiGHS has neither.
-    basic_columns, basic_rows
-        Shape (n,), (m,): what is in the last basis.
-    """
-
-    x: Floats | None
+    x: Floats | None  # (n,): an optimal point; None if there is none
+    # (m,): duals of an optimal basis, or a dual ray where the rows contradict each other; None if
+    # HiGHS has neither
     multipliers: Floats | None
-    basic_columns: Bools
+    basic_columns: Bools  # basic_columns, basic_rows: (n,), (m,): what is in the last basis
     basic_rows: Bools
 
 
 def relax(linear: Linear) -> LpRelaxation:
     """Solve the relaxation of a minimisation, with entries scaled by powers of 2.
 
-    Raises
-    ------
-    SolverError
-        If HiGHS fails.
+    SolverError if HiGHS fails.
     """
     rows, columns = _scales(linear)
     cost = linear.cost * columns
@@ -180,26 +161,13 @@ def _power(value: float) -> np.float64:
 
 
 def dual_bound(linear: Linear, multipliers: Floats) -> float:
-    """Return a lower bound on cost·x + offset for any x within the rows and the box.
+    """Return a lower bound on the minimum of cost·x + offset for any x within the rows and the box.
 
-    Parameters
-    ----------
-    linear
-        A minimisation. Whole-number columns count as continuous.
-    multipliers
-        Shape (m,): cost per unit of each row, as HiGHS gives `row_dual`; any numbers are right,
-        those of an optimal solution of the relaxation give its objective.
-
-    Returns
-    -------
-    float
-        `-inf` where a column without a bound has a reduced cost of the wrong sign. (Where its cost
-        has the right sign, all multipliers are made smaller instead, until it is right.)
-
-    Raises
-    ------
-    ValueError
-        If the program maximises.
+    Whole-number columns are taken as continuous. Multipliers, shape (m,), are costs per unit of
+    each row, as HiGHS gives `row_dual`: any prove a bound, those of an optimal solution of the
+    relaxation its objective. The bound is `-inf` where a column without a bound has a reduced cost
+    of the wrong sign; where its cost has the right sign, all multipliers are made smaller until
+    that has it too.
     """
     if linear.maximise:
         raise ValueError("a program that maximises has no lower bound; negate its cost")
@@ -223,12 +191,9 @@ def dual_bound(linear: Linear, multipliers: Floats) -> float:
 
 
 def refuted(linear: Linear, multipliers: Floats) -> bool:
-    """Return whether the multipliers prove that no x keeps the rows and the box (Farkas).
+    """Return whether multipliers of the rows prove that no x keeps the rows and the box (Farkas).
 
-    Parameters
-    ----------
-    multipliers
-        Shape (m,), such as HiGHS's dual ray.
+    They have shape (m,), such as HiGHS's dual ray.
     """
     nothing = replace(linear, cost=np.zeros(len(linear.cost)), offset=0.0, maximise=False)
     return dual_bound(nothing, multipliers) > 0
@@ -425,26 +390,11 @@ def check(
     should_stop: Callable[[], bool] = lambda: False,
     nodes: int = 2000,
 ) -> ProofOutcome:
-    """Prove or refute that no solution has an objective below `target`.
+    """Prove or refute that no solution of a minimisation has an objective below `target`.
 
-    Parameters
-    ----------
-    linear
-        A minimisation. Its numbers are taken at their word.
-    target
-        In the unit of the objective; `inf` asks whether there is any solution at all.
-    nodes
-        Relaxations after which the search gives up.
-
-    Returns
-    -------
-    ProofOutcome
-        Undecided if it gave up at a limit, or where numbers are too large for rational arithmetic.
-
-    Raises
-    ------
-    ValueError
-        If the program maximises.
+    Its numbers are taken at their word; a target of `inf` asks whether there is a solution at all.
+    It is undecided after so many relaxations, and where numbers are too large for rational
+    arithmetic.
     """
     if math.isinf(target) and target > 0:
         linear = replace(linear, cost=np.zeros(len(linear.cost)), offset=0.0)

@@ -293,10 +293,7 @@ class Search(Clock, Generic[S]):
     def restrict(self, keeps: Callable[[S], bool]) -> bool:
         """Take only solutions that `keeps` accepts from now on: the bounds hold for these alone.
 
-        Returns
-        -------
-        bool
-            Whether the incumbent is one, or there is none.
+        Return whether the incumbent is one of them, or there is none.
         """
         with self._lock:
             self._keeps = keeps
@@ -310,23 +307,16 @@ class Search(Clock, Generic[S]):
     def raise_bound(
         self, bound: float, origin: str, certificate: dict[str, object] | None = None
     ) -> bool:
-        """Record that no solution is better than `bound`, which `origin` has proved.
+        """Record a finite bound that `origin` has proved.
+
+        Return whether the search's is better now.
 
         What exceeds the incumbent by rounding alone (a relative `OPTIMAL_GAP`) is taken as the
         incumbent's objective. A claim that exceeds it by more is wrong, as the judge has verified
         the incumbent: it is refused, all bounds of the same origin are withdrawn, none is taken
-        from it any more, and a note says so; also if a later incumbent shows a bound to be wrong.
-
-        Parameters
-        ----------
-        bound
-            A finite number; `-inf` says nothing, and `inf` and NaN are refused like a bound that
-            is too high: that no solution exists is said with `prove_infeasible`.
-
-        Returns
-        -------
-        bool
-            Whether the bound of the search is better now.
+        from it any more, and a note says so; also if a later incumbent shows a bound to be wrong,
+        and for `inf` and NaN: that no solution exists is said with `prove_infeasible`. `-inf` says
+        nothing.
         """
         return self._raise(Proved(bound, origin, certificate or {}), "")
 
@@ -356,10 +346,7 @@ class Search(Clock, Generic[S]):
     def withdraw(self, origin: str, claim: str = "") -> None:
         """Withdraw all bounds of an origin, and take none any more.
 
-        Parameters
-        ----------
-        claim
-            What it claims, if that is provably wrong: a note tells so.
+        A note tells what it claims if that is provably wrong.
         """
         with self._lock:
             self._withdraw(origin, claim, "")

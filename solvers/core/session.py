@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from ...formulations.task import Task
-from ...formulations.throughput.merged_colours import colour_notes
+from ...formulations.throughput.infeasible import colour_notes
 from ...instances import Plan, Problem, Solution
 from ...instances.common.kernel import NOT_KEPT, compiled_to_come_near, unkept
 from .limits import Workers, usual_count

@@ -41,20 +41,12 @@ ROUNDS, WORTH = 20, 0.1
 
 @dataclass(frozen=True, eq=False)
 class RowEntries:
-    """The entries of a matrix one by one, none of them 0, and the sides of its rows.
+    """The entries of a matrix one by one, none of them 0, and the sides of its rows."""
 
-    Parameters
-    ----------
-    row, column, value
-        Shape (N,).
-    lower, upper
-        Shape (m,): sides of the rows.
-    """
-
-    row: Ints
+    row: Ints  # row, column, value: (N,)
     column: Ints
     value: Floats
-    lower: Floats
+    lower: Floats  # lower, upper: (m,): sides of the rows
     upper: Floats
 
     def keep(self, which: Bools) -> RowEntries:
@@ -66,20 +58,11 @@ class RowEntries:
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """Sums of terms by row, each with a bound on its rounding error.
+    """Sums of terms by row, each with a bound on its rounding error."""
 
-    Parameters
-    ----------
-    term
-        Shape (N,): may be infinite.
-    open
-        Shape (m,): number of infinite terms.
-    total, error
-        Shape (m,): of the finite terms; the true sum differs by `error` at most.
-    """
-
-    term: Floats
-    open: Ints
+    term: Floats  # (N,): may be infinite
+    open: Ints  # (m,): number of infinite terms
+    # total, error: (m,): of the finite terms; the true sum differs by `error` at most
     total: Floats
     error: Floats
 
@@ -97,55 +80,24 @@ CUTOFF_SLACK = 1e-9
 
 @dataclass(frozen=True)
 class Spread:
-    """The scale of a program's numbers.
+    """The scale of a program's numbers."""
 
-    Parameters
-    ----------
-    largest
-        Largest absolute entry of the matrix.
-    ratio
-        Largest absolute entry over the smallest one of the same row, in the worst row.
-    """
-
-    largest: float
-    ratio: float
+    largest: float  # largest absolute entry of the matrix
+    ratio: float  # largest absolute entry over the smallest one of the same row, in the worst row
 
 
 def tighten(linear: Linear, cutoff: float = math.inf, *, exact: bool = False) -> Linear | None:
-    """Return a program with the same columns and the same solutions of at most `cutoff`.
+    """Return a minimisation with the same columns and solutions up to a cutoff, None without.
 
-    Bounds are propagated through rows and cutoff. Then fixed columns leave the rows, rows of whole
-    numbers get whole sides, entries too small for a solver leave so that the row says less, rows
-    that say nothing leave.
+    Bounds are propagated through rows and cutoff, in at most 20 rounds of O(entries). Then fixed
+    columns leave the rows, rows of whole numbers get whole sides, entries too small for a solver
+    leave so that the row says less (unless `exact`), rows that say nothing leave.
 
     Every solution of the program with an objective up to `cutoff` (and 1e-9 of it more) is one of
     the new program, but that continuous columns which no row holds back are moved to their better
-    end: for each solution there is one with the same whole numbers and no higher objective. The
-    new program's solutions keep the rows of the old one but for the small entries, and may be above
-    the cutoff. What bounds the new program bounds the old one, up to the cutoff.
-
-    Parameters
-    ----------
-    linear
-        A minimisation.
-    cutoff
-        In the unit of the objective.
-    exact
-        Keep small entries.
-
-    Returns
-    -------
-    Linear or None
-        None if no solution up to the cutoff exists.
-
-    Raises
-    ------
-    ValueError
-        If the program maximises.
-
-    Notes
-    -----
-    O(entries) for each of at most 20 rounds.
+    end: for each solution there is one with the same whole numbers and no higher objective. The new
+    program's solutions keep the rows of the old one but for the small entries, and may be above the
+    cutoff. What bounds the new program bounds the old one, up to the cutoff.
     """
     if linear.maximise:
         raise ValueError("a program that maximises has no cutoff from above; negate its cost")
@@ -338,17 +290,12 @@ def activity(entries: RowEntries, lower: Floats, upper: Floats) -> tuple[Sums, S
 def propagate(
     entries: RowEntries, lower: Floats, upper: Floats, integer: Bools
 ) -> tuple[Floats, Floats] | None:
-    """Return the box after bound propagation by the rows; None if it is empty.
+    """Return the box after bound propagation by the rows, for at most `ROUNDS` rounds.
+
+    None if it is empty.
 
     Each row bounds each of its columns, given the bounds of the others; bounds of whole-number
-    columns are rounded inwards. Ends after `ROUNDS` rounds at the latest.
-
-    Parameters
-    ----------
-    lower, upper
-        Shape (n,): the box; not changed.
-    integer
-        Shape (n,).
+    columns are rounded inwards.
     """
     lower = np.where(integer, np.ceil(lower), lower)
     upper = np.where(integer, np.floor(upper), upper)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from ...formulations.cheap_bounds import cheap_bounds
+from ...formulations.job.iteration_bounds import iteration_cheap_bounds
+from ...formulations.job.stream_bounds import stream_cheap_bounds
+from ...formulations.latency.cheap_bounds import latency_cheap_bounds
 from ...formulations.linear_program import SolverError
-from ...formulations.rules.cases import RuleCase
-from ...formulations.rules.reduce import stage_task, why_no_case, without_rules
+from ...formulations.mapping.bound import mapping_cheap_bounds
+from ...formulations.rules.cases import RuleCase, stage_task, why_no_case, without_rules
+from ...formulations.sharding.bounds import sharding_cheap_bounds
 from ...formulations.task import Task
-from ...instances import InfeasibleError, Limit, Problem, Solution
+from ...formulations.throughput.cheap_bounds import throughput_cheap_bounds
+from ...instances import InfeasibleError, Limit, PipelineJob, Problem, Solution, is_stream
 from ...instances.model.problem import names_stages
 from .method import Solver
 from .search import Found, News, Peers, Proved, Search, Withdrawn
@@ -24,17 +29,12 @@ ORIGIN = "the least over all cases of the placement rules"
 
 
 class _Whole(Peers):
-    """Peer of the search in a case: the search in the whole task with rules.
+    """Peer of the search in a case.
 
-    Parameters
-    ----------
-    case
-        Translates its solutions to those of the task.
-    whole
-        The search in the task.
-    lone
-        Whether there is no other case, so that its bounds hold for the task. Certificates stay
-        with the case, whose units and kinds they speak of.
+    The search in the whole task with rules, to whose solutions `case` translates its own.
+
+    Bounds hold for the task if there is no other case (`lone`). Certificates stay with the case,
+    whose units and kinds they speak of.
     """
 
     def __init__(self, case: RuleCase, whole: Search[Solution], *, lone: bool) -> None:
@@ -78,6 +78,27 @@ def _case_search(
 def has_rules(task: Task[Any]) -> bool:
     """Whether the task has rules for placements."""
     return bool(getattr(task.problem, "placement_rules", False))
+
+
+def _job_cheap_bounds(task: Task[PipelineJob]) -> Iterator[tuple[float, str]]:
+    """Return the bounds of a training job by whether it ends."""
+    found = stream_cheap_bounds if is_stream(task.problem) else iteration_cheap_bounds
+    return found(task)
+
+
+#: Problem → its bounds on the objective with their origins, the quickest first.
+_CHEAP_BOUNDS: dict[str, Callable[[Task[Any]], Iterator[tuple[float, str]]]] = {
+    "throughput": throughput_cheap_bounds,
+    "latency": latency_cheap_bounds,
+    "pipeline": _job_cheap_bounds,
+    "mapping": mapping_cheap_bounds,
+    "sharding": sharding_cheap_bounds,
+}
+
+
+def cheap_bounds(task: Task[Problem]) -> Iterator[tuple[float, str]]:
+    """Return bounds that cost next to nothing, with their origins, the quickest first."""
+    return _CHEAP_BOUNDS[task.problem.name](task)
 
 
 def raise_first_bounds(task: Task[Problem], search: Search[Solution]) -> None:

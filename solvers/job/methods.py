@@ -170,12 +170,13 @@ METHODS: dict[str, Method[PipelineJob]] = {
     **{
         name: Method(
             SolverName(f"stagecut.solvers.job.stream.baselines.{function}"),
+            reads,
             refuses=(_streams_alone, _links, _no_rules),
         )
-        for name, function in (
-            ("equal-stages", "equal_stages"),
-            ("data-parallel", "data_parallel"),
-            ("pipedream", "pipedream"),
+        for name, function, reads in (
+            ("equal-stages", "equal_stages", {"stages": ()}),
+            ("data-parallel", "data_parallel", {}),
+            ("pipedream", "pipedream", {}),
         )
     },
     "learned": Method(

@@ -131,16 +131,8 @@ def label_dp(
 
     With more calls see `several_calls`. The bound along paths comes first: where it proves the best
     plan known, nothing else is started, nor compiled. Plans from `linear` and `plan` come next.
-
-    Parameters
-    ----------
-    plan
-        Called for a better plan.
-    part
-        Of the time left that it may take, with one call.
-    meanwhile
-        Called once that part is used up: the label DP then goes on where it was, below the best
-        plan, with all of the time left.
+    `plan` is called for a better plan; after `part` of the time left, `meanwhile` is, and the label
+    DP goes on where it was, below the best plan.
     """
     if search.best is None:
         with search.phase("first plans"):

@@ -56,25 +56,14 @@ ROUNDS = 10
 
 @dataclass(frozen=True, eq=False)
 class PathBound:
-    """Bounds along one path of length L, with x = 0 … X calls left.
+    """Bounds along one path of length L, with x = 0 … X calls left."""
 
-    Parameters
-    ----------
-    path
-        Shape (L,): units.
-    load
-        Shape (L, L): lower bounds on L(a, b); `inf` where no call can meet the path so.
-    rest
-        Shape (L+1, X+1): D[i][x], counted from 0; inside a colour a later call of a group may
-        begin at i too.
-    value
-        Lower bound on the latency.
-    """
-
-    path: Ints
-    load: Floats
+    path: Ints  # (L,): units
+    load: Floats  # (L, L): lower bounds on L(a, b); `inf` where no call can meet the path so
+    # (L+1, X+1): D[i][x], counted from 0; inside a colour a later call of a group may begin at i
+    # too
     rest: Floats
-    value: float
+    value: float  # lower bound on the latency
 
 
 def cut_data(task: Task[Latency], graph: LatencyGraph) -> CutData:

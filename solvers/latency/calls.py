@@ -111,16 +111,9 @@ def pack(
 ) -> CallPlacement | None:
     """Pack calls, each on an accelerator of its own, onto those there are, without delay.
 
-    Parameters
-    ----------
-    calls_found
-        Kind and nodes of each; all other nodes are on CPUs.
-
-    Returns
-    -------
-    Calls or None
-        None if no packing was found. With two calls per accelerator all are tried (a maximum
-        matching of those that can share one); with more, calls are packed first fit by start.
+    Nodes of no call are on CPUs. With two calls per accelerator all packings are tried (a maximum
+    matching of those that can share one); with more, calls are packed first fit by start. None if
+    no packing was found.
     """
     import networkx as nx
 

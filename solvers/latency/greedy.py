@@ -29,8 +29,6 @@ FEW, MOST_VISITS = 50_000, 20_000_000
 def greedy(task: Task[Latency], search: Search[Solution]) -> None:
     """Fill one accelerator after the other in topological order by memory; the rest is on CPUs.
 
-    References
-    ----------
     The baseline of Tarnawski et al., NeurIPS 2020, appendix on latency.
     """
     graph = latency_graph(task, whole_colours=True)
@@ -121,12 +119,9 @@ def fill(task: Task[Latency], graph: LatencyGraph) -> Ints | None:
 
 
 def max_load(task: Task[Latency], search: Search[Solution], part: float = 1.0) -> None:
-    """Split for throughput, contiguously, by the DP over ideals; then execute one request.
+    """Split for throughput, contiguously, by the DP over ideals in a part of the time left.
 
-    Parameters
-    ----------
-    part
-        Of the time left that it may take.
+    Then execute one request.
     """
     share = search.part(part)
     graph = latency_graph(task, whole_colours=True)
@@ -152,18 +147,8 @@ def divide(
 ) -> tuple[CallPlacement | None, bool]:
     """Divide each accelerator's nodes into calls of least latency: exactly if few, else locally.
 
-    Parameters
-    ----------
-    placement
-        Shape (n,): device of each node.
-
-    Returns
-    -------
-    plan
-        None if no division was found that can be executed.
-    best
-        Whether no division is better: all were tried. Otherwise nodes were moved between the
-        calls of a first division until no single move helped.
+    No division that can be executed gives None. The second value says whether all were tried;
+    otherwise nodes were moved between the calls of a first division until no single move helped.
     """
     costs, calls = task.costs, task.problem.calls
     host = costs.host[costs.kind_of]
@@ -211,13 +196,7 @@ def divide(
 
 
 def first_division(task: Task[Latency], placement: Ints) -> CallPlacement | None:
-    """Return an executable division of a placement, without compiling; None if none is found.
-
-    Parameters
-    ----------
-    placement
-        Shape (n,): device of each node.
-    """
+    """Return an executable division of a placement, without compiling; None if none is found."""
     accelerators = ~task.costs.host[task.costs.kind_of[placement]]
     _, rank = np.unique(placement[accelerators], return_inverse=True)
     where = np.full(task.workload.n, -1)

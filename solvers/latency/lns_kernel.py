@@ -10,31 +10,11 @@ from ...instances.common.kernel import kernel
 
 @kernel
 def random_moves(flat, slot, slots, room, calls, units, value, draws):
-    """Try random moves of units, and keep those that do not raise the latency.
+    """Try random moves of units, keep those that do not raise the latency, and return the latency.
 
-    Parameters
-    ----------
-    flat
-        The workload as arrays; see `flatten`.
-    slot
-        Shape (n,): number of each node's call, −1 on a CPU; changed in place.
-    slots
-        All calls of all accelerators, as `CallSlots`.
-    room
-        Shape (accelerators,): memory in bytes.
-    calls
-        Most calls of an accelerator.
-    units
-        The nodes of each unit, as compressed rows: shapes (G+1,) and (n,).
-    value
-        Latency now.
-    draws
-        Shape (moves, 4): random numbers from 0 to below 1.
-
-    Returns
-    -------
-    float
-        Latency of `slot`.
+    `slot`, shape (n,), is the number of each node's call, −1 on a CPU, and is changed in place;
+    `room` is the memory of each accelerator in bytes, `units` the nodes of each unit as compressed
+    rows, `draws`, (moves, 4), random numbers from 0 to below 1.
     """
     start, members = units
     groups = len(start) - 1
@@ -96,22 +76,10 @@ def random_moves(flat, slot, slots, room, calls, units, value, draws):
 def try_all(flat, held, where, reach, slots, calls, few):
     """Try every division whose calls follow the edges; give up beyond `few` of them.
 
-    Parameters
-    ----------
-    held
-        Nodes on accelerators, in topological order.
-    where
-        Shape (n,): number of each node's accelerator, −1 on a CPU.
-    reach
-        Shape (n, n): whether a path leads from the first node to the second.
-    slots, calls
-        All calls of all accelerators, as `CallSlots`; most calls of one accelerator.
-
-    Returns
-    -------
-    array of shape (n,), float, bool
-        The call of each node on its accelerator in the division of least latency, that latency,
-        and whether all divisions were tried.
+    `held` are the nodes on accelerators, in topological order; `where` is the number of each node's
+    accelerator, −1 on a CPU; `reach`, (n, n), whether a path leads from the first node to the
+    second. Returns the call of each node in the division of least latency, that latency, and
+    whether all were tried.
     """
     size, n = len(held), len(where)
     number = np.full(n, -1, np.int64)

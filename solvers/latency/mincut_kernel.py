@@ -76,16 +76,8 @@ def new_scratch(data: CutData) -> CutScratch:
 def least_load(data, k, scratch):
     """Return a lower bound on the load of a call; equal to the least load up to rounding.
 
-    Any feasible flow bounds the cut from below, so rounding in the flow does no harm.
-
-    Parameters
-    ----------
-    data
-        A `CutData`.
-    k
-        Kind of device.
-    scratch
-        A `CutScratch` whose `side` says which units are in the call.
+    Any feasible flow bounds the cut from below, so rounding in the flow does no harm. The scratch's
+    `side` says which units are in the call.
     """
     compute, weight = data.compute[k], data.weight[k]
     pin_start, pins, net_start, nets = data.pin_start, data.pins, data.net_start, data.nets
@@ -266,12 +258,7 @@ def _max_flow(size, arcs, scratch):
 def least_of_interval(a, b, path, reach, data, scratch):
     """Return L(a, b), the least load of a call that meets the path in v_a … v_b, over all kinds.
 
-    Parameters
-    ----------
-    reach
-        Shape (U, U): whether a path leads from the first unit to the second, or they are one.
-    data, scratch
-        `CutData` and `CutScratch`.
+    `reach`, (U, U), says whether a path leads from the first unit to the second, or they are one.
     """
     kinds, units = data.compute.shape
     side = scratch.side

@@ -28,42 +28,23 @@ LARGEST = 1e6
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """Units, nets and devices of a task, relative to an even load; U units, E nets, K kinds.
+    """Units, nets and devices of a task, relative to an even load; U units, E nets, K kinds."""
 
-    Parameters
-    ----------
-    graph
-        The hypergraph form of the task.
-    even_load
-        Compute of a device if all devices were busy all the time, in the workload's unit.
-    compute
-        Shape (K, U): of a unit on each kind; `LARGEST` where it is unsupported.
-    supported
-        Shape (K, U).
-    cut
-        Shape (K, E): what a device pays for a net that it cuts.
-    memory, room
-        Shapes (U,) and (K,): bytes of units, and of a device of each kind.
-    host, count, kind_of
-        Of the kinds, shape (K,), and the kind of each device, shape (D,).
-    units
-        Shape (U, `UNIT_FEATURES`).
-    edges
-        Shape (m, 2): between units, in the direction of the forward pass.
-    """
-
-    graph: Hypergraph
+    graph: Hypergraph  # the hypergraph form of the task
+    # compute of a device if all devices were busy all the time, in the workload's unit
     even_load: float
-    compute: Floats
-    supported: Floats
-    cut: Floats
+    compute: Floats  # (K, U): of a unit on each kind; `LARGEST` where it is unsupported
+    supported: Floats  # (K, U)
+    cut: Floats  # (K, E): what a device pays for a net that it cuts
+    # memory, room: shapes (U,) and (K,): bytes of units, and of a device of each kind
     memory: Floats
     room: Floats
+    # host, count, kind_of: of the kinds, shape (K,), and the kind of each device, shape (D,)
     host: Ints
     count: Ints
     kind_of: Ints
-    units: Floats
-    edges: Ints
+    units: Floats  # (U, `UNIT_FEATURES`)
+    edges: Ints  # (m, 2): between units, in the direction of the forward pass
 
     @cached_property
     def least(self) -> Floats:
@@ -96,13 +77,7 @@ class Scene:
 
 
 def scene(task: Task[Problem], graph: Hypergraph, edges: Ints | None = None) -> Scene:
-    """Return what a policy sees of a task.
-
-    Parameters
-    ----------
-    edges
-        Shape (m, 2), between units, that topological orders keep; default: those of chains.
-    """
+    """Return what a policy sees of a task, with the edges of chains, or others, between units."""
     costs = task.costs
     used = costs.count > 0
     with np.errstate(all="ignore"):

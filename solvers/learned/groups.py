@@ -27,72 +27,38 @@ from .features import Scene
 
 @dataclass(frozen=True, eq=False)
 class GroupCosts:
-    """What B partitions into G groups cost on K kinds, relative to an even load.
+    """What B partitions into G groups cost on K kinds, relative to an even load."""
 
-    Parameters
-    ----------
-    load
-        Shape (B, G, K): compute, and what the group pays for nets that it cuts.
-    memory
-        Shape (B, G): bytes.
-    supported
-        Shape (B, G, K).
-    part_of
-        Shape (B, G, U): 1 for the units of a group, divided by their number.
-    """
-
-    load: Floats
-    memory: Floats
-    supported: Floats
-    part_of: Floats
+    load: Floats  # (B, G, K): compute, and what the group pays for nets that it cuts
+    memory: Floats  # (B, G): bytes
+    supported: Floats  # (B, G, K)
+    part_of: Floats  # (B, G, U): 1 for the units of a group, divided by their number
 
 
 #: Features of a group.
 GROUP_FEATURES = 10
-
 
 _LIMIT = 4.0
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Which groups a unit may join.
+    """Which groups a unit may join."""
 
-    Parameters
-    ----------
-    groups
-        How many there are, G.
-    contiguous
-        A unit joins the group of the unit before it, or the next one.
-    all_used
-        No group may stay empty (then there are at least as many units as groups).
-    room
-        Bytes of a group at most.
-    """
-
-    groups: int
-    contiguous: bool = False
+    groups: int  # how many there are, G
+    contiguous: bool = False  # a unit joins the group of the unit before it, or the next one
+    # no group may stay empty (then there are at least as many units as groups)
     all_used: bool = False
-    room: float = np.inf
+    room: float = np.inf  # bytes of a group at most
 
 
 @dataclass(eq=False)
 class Partitions:
-    """B partitions of the same units into at most G groups.
+    """B partitions of the same units into at most G groups."""
 
-    Parameters
-    ----------
-    of
-        What is divided.
-    rules
-        What is allowed.
-    target
-        Shape (B,): the load, relative to an even one, that the groups are compared with.
-    """
-
-    of: Scene
-    rules: Rules
-    target: Floats
+    of: Scene  # what is divided
+    rules: Rules  # what is allowed
+    target: Floats  # (B,): the load, relative to an even one, that the groups are compared with
     group: Ints = field(init=False)
     _work: Floats = field(init=False)
     _closed: Floats = field(init=False)

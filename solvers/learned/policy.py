@@ -35,33 +35,18 @@ from .subject import Subject
 #: Features of a device.
 DEVICE_FEATURES = 8
 
-
 _LIMIT = 4.0
 
 
 @dataclass(frozen=True, eq=False)
 class Decisions:
-    """Decisions of B samples in T steps, each of at most C choices.
+    """Decisions of B samples in T steps, each of at most C choices."""
 
-    Parameters
-    ----------
-    subject
-        Shape (B, T): what each decision is about: a unit, or a group.
-    features
-        Shape (B, T, C, F).
-    allowed
-        Shape (B, T, C).
-    chosen
-        Shape (B, T).
-    log_probability
-        Shape (B, T): of what was chosen, under the policy that chose.
-    """
-
-    subject: Ints
-    features: Floats
-    allowed: Bools
-    chosen: Ints
-    log_probability: Floats
+    subject: Ints  # (B, T): what each decision is about: a unit, or a group
+    features: Floats  # (B, T, C, F)
+    allowed: Bools  # (B, T, C)
+    chosen: Ints  # (B, T)
+    log_probability: Floats  # (B, T): of what was chosen, under the policy that chose
 
     def take(self, rows: Ints) -> Decisions:
         """Return the decisions of some samples."""
@@ -77,10 +62,8 @@ class Decisions:
 #: Rounds of messages.
 ROUNDS = 3
 
-
 #: Width of all layers of a new policy.
 WIDTH = 32
-
 
 #: Part of the batches that leave out hosts, where there are hosts.
 ACCELERATORS_ALONE = 0.75
@@ -88,26 +71,14 @@ ACCELERATORS_ALONE = 0.75
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """B placements of one subject, drawn at once: all take the units in one order.
+    """B placements of one subject, drawn at once: all take the units in one order."""
 
-    Parameters
-    ----------
-    group, device
-        Shapes (B, U) and (B, G): groups of units, and devices of groups.
-    values
-        Shape (B,): objectives, relative to an even load.
-    partition, schedule
-        The decisions.
-    part_of
-        Shape (B, G, U): as in `GroupCosts`.
-    """
-
-    group: Ints
+    group: Ints  # group, device: shapes (B, U) and (B, G): groups of units, and devices of groups
     device: Ints
-    values: Floats
-    partition: Decisions
+    values: Floats  # (B,): objectives, relative to an even load
+    partition: Decisions  # partition, schedule: the decisions
     schedule: Decisions
-    part_of: Floats
+    part_of: Floats  # (B, G, U): as in `GroupCosts`
 
     @property
     def log_probability(self) -> Floats:
@@ -162,25 +133,11 @@ def draw_placements(
     schedules: int = 1,
     check: Callable[[], None] = lambda: None,
 ) -> Drawn:
-    """Draw placements from a policy.
+    """Draw placements from a policy, `schedules` for each of B partitions.
 
-    Parameters
-    ----------
-    target
-        Shape (B,): the load, relative to an even one, that each partition is told to aim at.
-    rules
-        One of the subject's; default: drawn.
-    order
-        Of the units, a topological one; default: drawn, with branches kept together.
-    schedules
-        Placements of each partition.
-    check
-        Called before each unit: what it raises ends the drawing.
-
-    Returns
-    -------
-    Drawn
-        B · `schedules` placements.
+    `target`, shape (B,), is the load, relative to an even one, that each partition is told to aim
+    at. `rules`, and a topological order of the units with branches kept together, are drawn if not
+    given. `check` is called before each unit: what it raises ends the drawing.
     """
     if rules is None:
         fewest = len(of.rules) == 1 or rng.random() < ACCELERATORS_ALONE
@@ -291,18 +248,10 @@ def partition(
     rng: np.random.Generator | Ints,
     check: Callable[[], None] = lambda: None,
 ) -> Decisions:
-    """Divide the units, taken in an order, and return the decisions.
+    """Divide the units, taken in an order, into the groups, empty so far; return the decisions.
 
-    Parameters
-    ----------
-    embedded
-        Shape (U, width).
-    groups
-        Empty ones; on return the partitions.
-    rng
-        What draws the groups; or, shape (B, U), the group that each unit is to join.
-    check
-        Called before each unit.
+    In place of a generator, the group that each unit is to join may be given, shape (B, U). `check`
+    is called before each unit.
     """
     batch = len(groups.target)
     rows = np.arange(batch)
@@ -371,10 +320,7 @@ def schedule(
 ) -> tuple[Ints, Decisions]:
     """Place the groups; return the device of each group, (B, G), and the decisions.
 
-    Parameters
-    ----------
-    most
-        Shape (D,): groups that each device takes at most.
+    A device takes at most so many groups, shape (D,).
     """
     batch, groups, _ = costs.load.shape
     rows, kind = np.arange(batch), of.kind_of
@@ -456,10 +402,7 @@ def _score(layers: Any, held: Any, features: Any) -> Any:
 def schedule_log_probabilities(layers: Any, embedded: Any, costs: Floats, made: Decisions) -> Any:
     """Return the logarithms of the probabilities of all choices, (B, G, D), with gradients.
 
-    Parameters
-    ----------
-    costs
-        `part_of` of the group costs.
+    The costs are `part_of` of the group costs.
     """
     pooled = torch.from_numpy(costs).float() @ embedded
     index = torch.from_numpy(made.subject)[:, :, None].expand(-1, -1, pooled.shape[-1])

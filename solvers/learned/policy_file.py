@@ -34,26 +34,13 @@ WIDEST, MOST_BYTES = 1024, 5 << 26
 
 @dataclass(frozen=True, eq=False)
 class PolicyFile:
-    """What a policy file holds.
+    """What a policy file holds."""
 
-    Parameters
-    ----------
-    width
-        Of its layers.
-    seed
-        That it began with.
-    tensors
-        Weights, and, under ``adam/``, the optimiser's moments.
-    about
-        Command, training set (names and fingerprints), numbers of steps.
-    state
-        What continuing the training needs; empty if it is not kept.
-    """
-
-    width: int
-    seed: int
-    tensors: Mapping[str, Floats]
-    about: Mapping[str, object]
+    width: int  # of its layers
+    seed: int  # that it began with
+    tensors: Mapping[str, Floats]  # weights, and, under ``adam/``, the optimiser's moments
+    about: Mapping[str, object]  # command, training set (names and fingerprints), numbers of steps
+    # what continuing the training needs; empty if it is not kept
     state: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -94,10 +81,7 @@ def _state(training: TrainingRun) -> dict[str, object]:
 def read_policy(path: str | Path | None) -> PolicyFile:
     """Read a policy file; None for the one that the package brings.
 
-    Raises
-    ------
-    InputError
-        If it cannot be read, is damaged, or is of another version or feature set.
+    InputError if it cannot be read, is damaged, or is of another version or feature set.
     """
     name = str(path or f"the policy that the package brings ({SHIPPED})")
     shipped = files(__package__).joinpath(SHIPPED)
@@ -122,10 +106,7 @@ def read_policy(path: str | Path | None) -> PolicyFile:
 def _arrays(data: bytes) -> dict[str, Any]:
     """Return the arrays of an archive.
 
-    Raises
-    ------
-    ValueError
-        If they hold more than a policy can, or than the archive says.
+    ValueError if they hold more than a policy can, or than the archive says.
     """
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         infos = archive.infolist()
@@ -172,13 +153,7 @@ def policy_of(kept: PolicyFile) -> Any:
 
 
 def training_of(kept: PolicyFile, settings: Settings) -> TrainingRun:
-    """Return the training as it was when the file was written.
-
-    Raises
-    ------
-    InputError
-        If the file does not say.
-    """
+    """Return the training as it was when the file was written; InputError if it does not say."""
     training = new_training(policy_of(kept), settings, kept.seed)
     try:
         training.steps = int(kept.state["steps"])

@@ -21,33 +21,19 @@ Values = Callable[[Ints, Ints], Floats]
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A task, as a policy is asked for placements of it.
+    """A task, as a policy is asked for placements of it."""
 
-    Parameters
-    ----------
-    scene
-        What it sees.
-    rules
-        Which splits are allowed, by the number of groups; one is drawn for each batch.
-    most
-        Shape (D,): groups that each device takes at most.
-    values
-        The objectives of B placements, relative to an even load: of the groups of units, (B, U),
-        and the devices of groups, (B, G).
-    unit
-        What an objective of 1 is in the workload's unit.
-    one_after_another
-        Groups run one after the other, so that objectives reach that of one device alone.
-    solution
-        A placement of it: groups of units, (U,), and devices of groups, (G,).
-    """
-
-    scene: Scene
+    scene: Scene  # what it sees
+    # which splits are allowed, by the number of groups; one is drawn for each batch
     rules: tuple[Rules, ...]
-    most: Ints
+    most: Ints  # (D,): groups that each device takes at most
+    # the objectives of B placements, relative to an even load: of the groups of units, (B, U), and
+    # the devices of groups, (B, G)
     values: Values
+    # a placement of it: groups of units, (U,), and devices of groups, (G,)
     solution: Callable[[Ints, Ints], Solution]
-    unit: float
+    unit: float  # what an objective of 1 is in the workload's unit
+    # groups run one after the other, so that objectives reach that of one device alone
     one_after_another: bool = False
 
 

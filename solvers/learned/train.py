@@ -46,7 +46,6 @@ from .subject import Subject
 #: Of a batch, the placements that are imitated, and how fast.
 ELITE, LEARNING_RATE = 8, 1e-3
 
-
 #: Batches of one step each, and steps of those after: more steps pay where many batches are drawn,
 #: and are behind one step where few are.
 FIRST, STEPS = 10, 4
@@ -74,26 +73,17 @@ class FineTuning:
 #: Copies of an example in one update, each with another target.
 COPIES = 4
 
-
 #: The target is the plan's objective, and this part more at most.
 TARGET_SLACK = 0.1
 
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """A subject with a division of its units that is known to be good.
-
-    Parameters
-    ----------
-    group
-        Shape (U,): group of each unit, in any numbers.
-    value
-        Its objective, relative to an even load.
-    """
+    """A subject with a division of its units that is known to be good."""
 
     subject: Subject
-    group: Ints
-    value: float
+    group: Ints  # (U,): group of each unit, in any numbers
+    value: float  # its objective, relative to an even load
 
 
 #: Log-probabilities and entropies of the decisions of some placements, (rows, T).
@@ -102,22 +92,13 @@ Evaluate = Callable[[Ints], tuple[Any, Any]]
 
 @dataclass(frozen=True)
 class Settings:
-    """How to train; the defaults are the source's.
+    """How to train; the defaults are the source's."""
 
-    Parameters
-    ----------
-    placements, schedules
-        Placements of an update, and of each partition.
-    minibatches, epochs
-        Of an update.
-    clip, entropy, learning_rate, gradient_norm
-        ε, c, Adam's, and the largest norm of a gradient.
-    """
-
-    placements: int = 20
+    placements: int = 20  # placements, schedules: placements of an update, and of each partition
     schedules: int = 10
-    minibatches: int = 4
+    minibatches: int = 4  # minibatches, epochs: of an update
     epochs: int = 3
+    # clip, entropy, learning_rate, gradient_norm: ε, c, Adam's, and the largest norm of a gradient
     clip: float = 0.2
     entropy: float = 0.001
     learning_rate: float = 3e-4
@@ -127,34 +108,21 @@ class Settings:
 #: Values of a subject that its mean is taken over: the newest.
 HISTORY = 200
 
-
 #: Loads that a policy is told to aim at, relative to an even one: their least, and the spread.
 LEAST_TARGET, TARGET_SPREAD = 1.0, 0.5
 
 
 @dataclass(eq=False)
 class TrainingRun:
-    """A policy in training, with all that continuing needs.
+    """A policy in training, with all that continuing needs."""
 
-    Parameters
-    ----------
-    policy, optimiser
-        What is trained, and Adam with its moments.
-    rng
-        Of everything random.
-    steps
-        Updates so far.
-    history
-        The newest values by the subject's number.
-    examples
-        Plans to imitate: the subject's number, the group of each unit, the relative objective.
-    """
-
-    policy: Any
+    policy: Any  # policy, optimiser: what is trained, and Adam with its moments
     optimiser: Any
-    rng: np.random.Generator
-    steps: int = 0
+    rng: np.random.Generator  # of everything random
+    steps: int = 0  # updates so far
+    # the newest values by the subject's number
     history: dict[int, list[float]] = field(default_factory=dict)
+    # plans to imitate: the subject's number, the group of each unit, the relative objective
     examples: list[tuple[int, list[int], float]] = field(default_factory=list)
 
 
@@ -236,14 +204,8 @@ def update(
 ) -> float:
     """Update a policy by the placements of one batch; return the mean entropy.
 
-    Parameters
-    ----------
-    evaluate
-        Of the placements in some rows, under the policy now.
-    old
-        Shape (B, T): log-probabilities under the policy that drew them.
-    advantage
-        Shape (B,).
+    `evaluate` is of the placements in some rows, under the policy now; `old`, shape (B, T), are
+    log-probabilities under the policy that drew them.
     """
     before, gain = torch.from_numpy(old).float(), torch.from_numpy(advantage).float()
     mean = 0.0

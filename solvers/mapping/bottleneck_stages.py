@@ -153,13 +153,6 @@ def threshold_search(
     Programs are easier at lower thresholds, so thresholds rise from the bound in growing steps.
     Between the last two they are bisected, over the possible values of the objective if those are
     few.
-
-    Parameters
-    ----------
-    origin
-        Name of the bound.
-    seconds
-        Time limit.
     """
     search, costs, least = mapping.search, mapping.costs, mapping.lower_bounds
     clock = Clock(seconds, within=search)

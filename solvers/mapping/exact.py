@@ -63,22 +63,10 @@ class Walk(NamedTuple):
 def exact(
     costs: MappingCosts, lower_bounds: LowerBounds, low: float, high: float, clock: Clock
 ) -> tuple[float, list[tuple[Ints, Ints]], bool]:
-    """Minimise the longest stage time between `low` and `high`, in seconds.
+    """Minimise the longest stage time between a bound and that of a known mapping, in seconds.
 
-    Parameters
-    ----------
-    lower_bounds
-        Lower bounds of both terms of each stage.
-    low
-        Lower bound.
-    high
-        Longest stage time of a known mapping.
-
-    Returns
-    -------
-    bound, mappings, finished
-        The proved bound, the mappings below `high` in the order in which they were found, and
-        whether the search came to its end.
+    Returns the proved bound, the mappings below `high` in the order in which they were found, and
+    whether the search came to its end.
     """
     rings = np.zeros((costs.stages, 1 << costs.size))
     trees, across = np.full_like(rings, np.inf), np.full_like(rings, np.inf)

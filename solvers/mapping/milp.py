@@ -34,14 +34,7 @@ def map_by_program(
 ) -> None:
     """Map the stages by the integer program, from the incumbent on; collectives are rings.
 
-    Parameters
-    ----------
-    traffic
-        Traffic of the links, if the busiest link is the objective.
-    seconds
-        Time limit; None: that of the search.
-    solver
-        As of `solve_program`.
+    With the traffic of the links, the busiest link is the objective.
     """
     search = mapping.search
 

@@ -31,37 +31,20 @@ THRESHOLD_STEP, THRESHOLD_GROWTH = 1e-4, 3.0
 
 @dataclass(frozen=True)
 class ThresholdPrograms:
-    """Limits of a search by integer programs of one kind.
+    """Limits of a search by integer programs of one kind."""
 
-    Parameters
-    ----------
-    name
-        What the programs place.
-    passes
-        Of each pass: pairs between blocks, per device, up to which a ring or boundary is in the
-        program; and seconds for one program. What is not decided by then counts as feasible.
-    program_share
-        Share of the time for one program.
-    max_devices
-        Devices up to which there are programs: tables of pairs grow as D².
-    seconds, share
-        Seconds, and share of the time, for all thresholds of a pass.
-    attempts
-        Attempts to complete the solution at the least feasible threshold, each with another one.
-    repair_steps
-        Steps of the first repair of a completed mapping; doubled with each attempt.
-    early_margin
-        A feasible threshold this far below the incumbent, relative, is completed at once.
-    """
-
-    name: str
+    name: str  # what the programs place
+    # of each pass: pairs between blocks, per device, up to which a ring or boundary is in the
+    # program; and seconds for one program. What is not decided by then counts as feasible.
     passes: tuple[tuple[float, float], ...]
-    program_share: float
-    max_devices: int
-    seconds: float
+    program_share: float  # share of the time for one program
+    max_devices: int  # devices up to which there are programs: tables of pairs grow as D²
+    seconds: float  # seconds, share: seconds, and share of the time, for all thresholds of a pass
     share: float
+    # attempts to complete the solution at the least feasible threshold, each with another one
     attempts: int
-    repair_steps: int
+    repair_steps: int  # steps of the first repair of a completed mapping; doubled with each attempt
+    # a feasible threshold this far below the incumbent, relative, is completed at once
     early_margin: float
 
 
@@ -100,35 +83,23 @@ COMPLETE_HOT, COMPLETE_COLD = 0.2, 0.1
 
 @dataclass(frozen=True)
 class CombinedPrograms:
-    """Limits of the search by programs of messages and rings together.
+    """Limits of the search by programs of messages and rings together."""
 
-    Parameters
-    ----------
-    max_devices, max_devices_beside
-        Devices up to which there are programs, alone and while another process anneals: on 256
-        devices plans get worse where annealing loses the time.
-    pairs
-        Pairs between blocks, per device, up to which a boundary or a ring is in the program.
-    share, test_share
-        Share of the time for all thresholds, and for one.
-    step, quick_share
-        First step above the bound, relative; steps are doubled while a threshold takes less than
-        this share of the time.
-    width
-        Relative width at which the bisection ends.
-    attempts, margins, repair_steps
-        Repairs of a solution at each target, which lie by these margins above its threshold,
-        relative; and the steps of one.
-    """
-
+    # max_devices, max_devices_beside: devices up to which there are programs, alone and while
+    # another process anneals: on 256 devices plans get worse where annealing loses the time
     max_devices: int
     max_devices_beside: int
+    # pairs between blocks, per device, up to which a boundary or a ring is in the program
     pairs: float
-    share: float
+    share: float  # share, test_share: share of the time for all thresholds, and for one
     test_share: float
+    # step, quick_share: first step above the bound, relative; steps are doubled while a threshold
+    # takes less than this share of the time
     step: float
     quick_share: float
-    width: float
+    width: float  # relative width at which the bisection ends
+    # attempts, margins, repair_steps: repairs of a solution at each target, which lie by these
+    # margins above its threshold, relative; and the steps of one
     attempts: int
     margins: tuple[float, ...]
     repair_steps: int

@@ -53,22 +53,12 @@ class SplitIntervals:
 
 @dataclass(frozen=True, eq=False)
 class CombinedSolution:
-    """Solution of a leaf's program.
+    """Solution of a leaf's program."""
 
-    Parameters
-    ----------
-    messages, rings
-        Shape (S,): P and A in seconds.
-    is_estimated
-        Shape (2, S): whether A, and P, is an estimate.
-    devices
-        Devices of each stage, in ring order; empty if not all are known.
-    """
-
-    messages: Floats
+    messages: Floats  # messages, rings: (S,): P and A in seconds
     rings: Floats
-    is_estimated: Bools
-    devices: dict[int, Ints]
+    is_estimated: Bools  # (2, S): whether A, and P, is an estimate
+    devices: dict[int, Ints]  # devices of each stage, in ring order; empty if not all are known
 
 
 def all_splits(stages: int) -> list[SplitIntervals]:
@@ -89,12 +79,7 @@ def branch_on_splits(
 ) -> tuple[Verdict, dict[int, Ints]]:
     """Test a threshold; return the verdict, and the devices of a solution, empty without one.
 
-    Parameters
-    ----------
-    leaves
-        Leaves of the branching at other thresholds, which are updated in place.
-    seconds
-        Time limit.
+    The leaves of the branching at other thresholds are updated in place.
     """
     clock = Clock(seconds, within=relaxation.search)
     slack = threshold - relaxation.costs.base
@@ -125,18 +110,12 @@ def branch_on_splits(
 
 @dataclass(frozen=True, eq=False)
 class CombinedRelaxation(Generic[S]):
-    """Integer program of the messages and rings of the bottleneck stages on the same devices.
-
-    Parameters
-    ----------
-    block
-        Shape (D,): block of each device, by `find_blocks`.
-    """
+    """Integer program of the messages and rings of the bottleneck stages on the same devices."""
 
     search: Search[S]
     costs: MappingCosts
     lower_bounds: LowerBounds
-    block: Ints
+    block: Ints  # (D,): block of each device, by `find_blocks`
 
     @cached_property
     def _apart(self) -> Bools:

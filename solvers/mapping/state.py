@@ -29,12 +29,7 @@ from .threshold_tests import SegmentTest
 class MappingState:
     """Stages to be mapped and their costs, with offers and bounds in seconds per batch.
 
-    Parameters
-    ----------
-    task
-        Task whose workload is cut into stages here.
-    search
-        Incumbent and bound, in the workload's time unit.
+    The search has them in the workload's time unit.
     """
 
     def __init__(self, task: Task[DeviceMapping], search: Search[Solution]) -> None:

@@ -65,20 +65,9 @@ _INFEASIBLE, _UNKNOWN = Decision(Verdict.INFEASIBLE), Decision(Verdict.UNKNOWN)
 class ProgramTest(Generic[S]):
     """Threshold test by integer programs of devices for the bottleneck stages.
 
-    Parameters
-    ----------
-    block
-        Shape (D,): block of each device, by `find_blocks`.
-    most_pairs
-        Admitted pairs between blocks, per device, up to which a ring or boundary is a bottleneck.
-    seconds
-        Time limit of one program.
-
-    Attributes
-    ----------
-    threshold, devices
-        The least threshold with a solution, in seconds, and the devices of the bottleneck stages in
-        that solution.
+    It keeps the least threshold with a solution, in seconds, and the devices of the bottleneck
+    stages in it. A ring or boundary is a bottleneck up to `most_pairs` admitted pairs between
+    blocks, per device; `seconds` limit one program.
     """
 
     def __init__(self, search: Search[S], block: Ints, most_pairs: float, seconds: float) -> None:
@@ -172,13 +161,7 @@ class MessageTest(ProgramTest[S]):
         label: Ints,
         threshold: float,
     ) -> Decision:
-        """Place R pipelines in the components of the admitted pairs.
-
-        Parameters
-        ----------
-        label
-            Shape (D,): component of each device.
-        """
+        """Place R pipelines in the components, `label`, of the admitted pairs."""
         groups = [np.flatnonzero(label == k) for k in range(int(label.max()) + 1)]
         groups = [group for group in groups if len(group) >= costs.stages]
         known = [
@@ -330,13 +313,7 @@ Segments = list[tuple[int, int]]
 
 
 class SegmentTest:
-    """Threshold test: whether blocks can hold R copies of every unsplittable segment.
-
-    Parameters
-    ----------
-    block
-        Shape (D,): block of each device, by `find_blocks`.
-    """
+    """Threshold test: whether blocks can hold R copies of every unsplittable segment."""
 
     def __init__(self, costs: MappingCosts, block: Ints) -> None:
         self._block, self._sizes = block, np.bincount(block)

@@ -32,22 +32,15 @@ from ...instances.common.arrays import Floats, Ints
 from ...instances.formats.certificate import ELIMINATED
 from ..core.search import Clock, Search
 from .least_memory import is_too_small
+from .mixtures import minimise_sums
 
 
 @dataclass(frozen=True)
 class EliminationOrder:
-    """An order of elimination, with the number of entries of its tables.
+    """An order of elimination, with the number of entries of its tables."""
 
-    Parameters
-    ----------
-    variables
-        First to last.
-    largest, entries
-        Entries of the largest table, and of all.
-    """
-
-    variables: tuple[int, ...]
-    largest: int
+    variables: tuple[int, ...]  # first to last
+    largest: int  # largest, entries: entries of the largest table, and of all
     entries: int
 
 
@@ -66,14 +59,20 @@ def elimination(task: Task[Sharding], search: Search[Solution]) -> None:
     costs = sharding_costs(task)
     if is_too_small(costs, search):
         return
+    minimise_sums(costs, search, eliminate_all)
+
+
+def eliminate_all(costs: ShardingCosts, search: Search[Solution]) -> Ints | None:
+    """Return the choices of least costs that are a sum, and raise the bound to these costs."""
     with search.phase("elimination"):
         chosen = cheapest(costs, search)
     if chosen is None:
-        return
+        return None
     search.offer(TensorSharding(costs.signature(chosen)))
     bound = costs.objective(chosen)
     bound -= MARGIN * abs(bound)
     search.raise_bound(bound, ELIMINATED, evidence(costs, bound))
+    return chosen
 
 
 def cheapest(costs: ShardingCosts, search: Search[Solution]) -> Ints | None:

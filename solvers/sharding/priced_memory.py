@@ -131,10 +131,7 @@ class _Prices:
 def priced_memory(costs: ShardingCosts, search: Search[Solution]) -> float:
     """Offer plans that fit and raise the bound, by prices of memory; (9) of `memory.py`.
 
-    Returns
-    -------
-    float
-        The price of the best bound; 0 without.
+    Returns the price of the best bound, 0 without.
     """
     prices = _Prices(costs, search)
     with search.phase("priced memory"):
@@ -176,14 +173,9 @@ def _best_price(prices: _Prices) -> None:
 def blend(costs: ShardingCosts, large: Ints, small: Ints, room: float) -> Ints | None:
     """Return choices that hold at most `room` bytes, None if `small` holds more.
 
-    Where the two differ they fall into parts that share no tensor, so that each can be taken from
-    either. Those of `small` are taken by what a byte less costs, until the rest fits; then those
-    that need not be are given back, the dearest first.
-
-    Parameters
-    ----------
-    large, small
-        Choices of each operator; `large` holds more, and costs less.
+    Where `large`, which costs less, and `small` differ, they fall into parts that share no tensor,
+    so that each can be taken from either. Those of `small` are taken by what a byte less costs,
+    until the rest fits; then those that need not be are given back, the dearest first.
     """
     bytes_of, costs_of = priced(without_costs(costs), 1.0), priced(costs, 0.0)
     large, small = with_views(costs, large), with_views(costs, small)
@@ -253,10 +245,7 @@ def _changed(costs: ShardingCosts, operators: Ints, before: Ints, after: Ints) -
 def fitting(costs: ShardingCosts, search: Search[Solution], price: float) -> None:
     """Offer the best plan that fits, and prove it; do nothing if fronts become too large.
 
-    Parameters
-    ----------
-    price
-        Of a byte, any: the better its bound (9), the fewer choices are left.
+    Any price of a byte will do: the better its bound (9), the fewer choices are left.
     """
     room = costs.problem.memory_bytes
     assert room is not None

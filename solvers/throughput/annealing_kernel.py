@@ -35,12 +35,7 @@ def anneal(
 ) -> Ints:
     """Return the split of the least max-load met in so many steps from `start`; shape (U,).
 
-    Parameters
-    ----------
-    shape
-        The nets of `graph`.
-    start
-        Shape (U,): device of each unit; within the memories, as all splits are that are met.
+    All splits that are met keep the memories, as the start must.
     """
     kind = task.costs.kind_of
     where, best = start.astype(np.int64), start.astype(np.int64)

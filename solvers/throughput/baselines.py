@@ -1,19 +1,19 @@
-"""Baseline placements: greedy filling, a single device, and METIS, which balances compute alone."""
+"""Baseline placements: greedy filling, a single device, and splits made by hand."""
 
 from __future__ import annotations
 
-from itertools import chain
+from itertools import accumulate
+from operator import and_, eq
+from pathlib import Path
 
 import numpy as np
 
 from ...formulations.task import Task
 from ...formulations.throughput.hypergraph import Hypergraph, hypergraph, pipeline_units
 from ...instances import InputError, Placement, Solution, Throughput
-from ...instances.common.arrays import Floats, Ints
+from ...instances.common.arrays import Ints
+from ...instances.formats.files import load_split
 from ..core.search import Search
-
-#: METIS takes whole numbers: weights are scaled so that their sum is about this.
-WEIGHT_SUM = 10_000_000
 
 
 def greedy(task: Task[Throughput], search: Search[Solution]) -> None:
@@ -87,67 +87,34 @@ def single_device(task: Task[Throughput], search: Search[Solution]) -> None:
         search.offer(Placement(np.full(task.workload.n, device), order))
 
 
-def metis(task: Task[Throughput], search: Search[Solution]) -> None:
-    """Split the units into one part per accelerator, balanced by compute, by METIS.
+def expert(task: Task[Throughput], search: Search[Solution]) -> None:
+    """Offer the split of a file; of a folder, that of the file named most like the workload.
 
-    Nets become cliques whose edges share the net's weight. What runs on no accelerator, and
-    CPU cores, METIS does not know.
+    Files of a folder that do not fit the workload do not count. One that lists forward nodes alone
+    fits the training workload, too: backward nodes follow their colours.
 
     Raises
     ------
     InputError
-        If pymetis is not installed.
-
-    References
-    ----------
-    Karypis and Kumar, "A Fast and High Quality Multilevel Scheme for Partitioning Irregular
-    Graphs", SIAM J. Sci. Comput. 20(1), 1998.
+        If no file is named, or it, or every file of the folder, does not fit the workload and its
+        cluster.
     """
-    try:
-        import pymetis
-    except ImportError:
-        raise InputError(
-            "method metis: pymetis is not installed; in Stagecut's folder: "
-            "pip install -c constraints.txt '.[baselines]'"
-        ) from None
-    costs = task.costs
-    accelerators = [d for d, k in enumerate(costs.kind_of.tolist()) if not costs.host[k]]
-    if not accelerators:
-        return  # rules leave it none
-    graph = hypergraph(task)
-    kind = int(costs.kind_of[accelerators[0]])
-    time = graph.compute[kind].sum(axis=0)
-    finite = np.where(np.isinf(time), 0.0, time)
-    weights = _whole(finite)
-    neighbours, edge_weights = _cliques(graph, kind)
-    starts = np.cumsum([0, *map(len, neighbours)])
-    with search.phase("solve"):
-        _, parts = pymetis.part_graph(
-            len(accelerators),
-            pymetis.CSRAdjacency(starts.tolist(), list(chain.from_iterable(neighbours))),
-            vweights=weights.tolist(),
-            eweights=_whole(np.array(list(chain.from_iterable(edge_weights)))).tolist(),
-            options=pymetis.Options(seed=search.limits.seed),
-        )
-    search.offer(Placement(graph.expand(np.array(accelerators)[np.array(parts)])))
+    if "split" not in task.options:
+        raise InputError("method expert: it needs a split file, or a folder of them: expert:FILE")
+    path = Path(task.options["split"])
+    if not path.is_dir():
+        search.offer(load_split(path, task.workload, task.cluster))
+        return
+    name = task.workload.name
 
+    def unlike(file: Path) -> tuple[int, str]:
+        return -sum(accumulate(map(eq, file.name, name), and_)), file.name
 
-def _cliques(graph: Hypergraph, kind: int) -> tuple[list[list[int]], list[list[float]]]:
-    between: dict[tuple[int, int], float] = {}
-    for e, pins in enumerate(graph.pins):
-        share = float(graph.weight[kind, :, e].sum()) / (len(pins) - 1)
-        for a in pins:
-            for b in pins:
-                if a != b:
-                    between[a, b] = between.get((a, b), 0.0) + share
-    neighbours: list[list[int]] = [[] for _ in range(graph.size)]
-    weights: list[list[float]] = [[] for _ in range(graph.size)]
-    for (a, b), weight in sorted(between.items()):
-        neighbours[a].append(b)
-        weights[a].append(weight)
-    return neighbours, weights
-
-
-def _whole(values: Floats) -> Ints:
-    total = float(values.sum())
-    return np.maximum(1, np.round(values * (WEIGHT_SUM / total if total else 0.0))).astype(int)
+    for file in sorted(path.glob("*.json"), key=unlike):
+        try:
+            split = load_split(file, task.workload, task.cluster)
+        except InputError:
+            continue  # of another workload
+        search.offer(split)
+        return
+    raise InputError(f"method expert: no file of {path} is a split of {name}; name its file")

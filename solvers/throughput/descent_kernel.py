@@ -13,12 +13,8 @@ from ...instances.common.kernel import inner, kernel
 def value_of_loads(work, moved, gpipe, overlap):
     """Return the objective and the sum of squared loads.
 
-    Parameters
-    ----------
-    work, moved
-        Shape (D, 2): computing and transfer times of each device, forward and backward.
-    gpipe, overlap
-        As the problem says.
+    `work` and `moved` are compute and transfer times of each device, forward and backward; shape
+    (D, 2).
     """
     forward, backward, total, squares = 0.0, 0.0, 0.0, 0.0
     for d in range(len(work)):

@@ -25,19 +25,8 @@ def linear_split(
 ) -> Ints | None:
     """Return the best split of `order` into segments held by `devices`, one after the other.
 
-    Parameters
-    ----------
-    order
-        Shape (U,): the units.
-    devices
-        Shape (D,): the devices in the order of their segments; a segment may be empty.
-    cutoff
-        A split of a larger max-load is of no interest.
-
-    Returns
-    -------
-    array of shape (U,) or None
-        Device of each unit; None if no such split fits. Takes O(D · U · pins) time.
+    That is the device of each unit, shape (U,); None if no split of a max-load up to `cutoff` fits.
+    A segment may be empty. Takes O(D · U · pins) time.
     """
     kind_of = task.costs.kind_of[devices]
     part, inside = np.zeros(graph.size, np.int64), np.zeros(len(shape.net_ptr) - 1, np.int64)

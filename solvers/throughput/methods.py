@@ -76,7 +76,7 @@ METHODS: dict[str, Method[Throughput]] = {
     "multilevel": Method(
         SolverName("stagecut.solvers.throughput.multilevel.multilevel.multilevel")
     ),
-    "pipedream": Method(SolverName("stagecut.solvers.throughput.dp.dp.pipedream")),
+    "pipedream": Method(SolverName("stagecut.solvers.throughput.dp.dp.pipedream"), {"skip": ()}),
     "milp": Method(MILP, READS_SOLVER, refuses=(_relayed,)),
     "column-generation": Method(
         SolverName("stagecut.solvers.throughput.set_partitioning.set_partitioning"),
@@ -94,8 +94,17 @@ METHODS: dict[str, Method[Throughput]] = {
     "single": Method(
         SolverName("stagecut.solvers.throughput.baselines.single_device"), refuses=(_relayed,)
     ),
+    "expert": Method(
+        SolverName("stagecut.solvers.throughput.baselines.expert"),
+        {"split": ()},
+        refuses=(_relayed,),
+    ),
     "metis": Method(
-        SolverName("stagecut.solvers.throughput.baselines.metis"),
+        SolverName("stagecut.solvers.throughput.partitioners.metis"),
+        refuses=(_relayed, _hosts_alone),
+    ),
+    "scotch": Method(
+        SolverName("stagecut.solvers.throughput.partitioners.scotch"),
         refuses=(_relayed, _hosts_alone),
     ),
 }

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 from pyomo.common.gc_manager import PauseGC
@@ -23,7 +22,7 @@ from ...formulations.throughput.hypergraph import hypergraph
 from ...formulations.throughput.infeasible import why_infeasible
 from ...instances import Solution, Throughput
 from ...instances.common.arrays import Floats, Ints
-from ..core.compiled_model import Compiled, write_model
+from ..core.compiled_model import Compiled
 from ..core.highs import run_highs
 from ..core.milp_driver import Improve, IntegerProgram, TimeIsUp, integer_program, solve_program
 from ..core.other_solvers import check_solver
@@ -34,9 +33,7 @@ from .packing import packing
 #: Limits of one neighbourhood: nodes, and seconds unless the search is limited by nodes.
 NODES = 100
 
-
 SECONDS = 2.0
-
 
 #: Share of the time left that all neighbourhoods may take.
 SHARE = 0.2
@@ -93,19 +90,6 @@ def _reference(task: Task[Throughput]) -> float:
     return float(least[np.isfinite(least)].sum()) / len(task.costs.kind_of)
 
 
-def export_model(task: Task[Throughput], path: str | Path) -> None:
-    """Write the compact program, in the workload's time unit, as `write_model` does.
-
-    Raises
-    ------
-    InputError
-        As `write_model`.
-    InfeasibleError
-        If some node fits on no device.
-    """
-    write_model(lambda: state(task).model, path)
-
-
 def improve_slots(
     stated: Compact,
     compiled: Compiled,
@@ -114,16 +98,11 @@ def improve_slots(
     start: Floats,
     offer: Callable[[Floats], None],
 ) -> Floats:
-    """Re-optimise the most loaded slot with one or two others until none helps; return the last.
+    """Re-optimise the most loaded slot with one or two others until none helps.
+
+    Return the last start, NaN but for the whole-number columns as the given one.
 
     All rules stay, so this serves every split, pipeline and cluster.
-
-    Parameters
-    ----------
-    start
-        Values of the whole-number columns, NaN elsewhere; so is what is returned.
-    offer
-        Called with the values of each better solution.
     """
     columns = {key: compiled.column(var) for key, var in stated.model.x.items()}
     unit, slot, column = np.array(

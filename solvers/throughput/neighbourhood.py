@@ -27,24 +27,17 @@ from .pair_kernels import (
 #: Most states of one layer.
 WIDTH = 4000
 
-
 #: Share of moves that lower the largest load; the others lower the sum of two loads.
 RELIEF = 0.6
-
 
 #: Moves without success after which nets are moved at random.
 PATIENCE = 60
 
 
 class Neighbourhood:
-    """Walk over splits, from the best split known.
+    """Walk over splits, from one that keeps all rules but contiguity.
 
-    Parameters
-    ----------
-    order
-        Shape (U,): order of the units of small frontier.
-    start
-        Shape (U,): device of each unit of a split that keeps all rules but contiguity.
+    The order of the units, shape (U,), is one of small frontier.
     """
 
     def __init__(
@@ -81,15 +74,12 @@ class Neighbourhood:
         *,
         compiling: bool = True,
     ) -> bool:
-        """Make some moves, offer what is better, and return whether any was.
+        """Make some moves until `clock`, or the search, says stop.
 
-        Parameters
-        ----------
-        clock
-            When to stop; default: when the search must.
-        compiling
-            Whether kernels may be compiled for it; if not, it ends, and `needs_compiling` is
-            set, where that would be the next step.
+        Offer what is better, and return whether any was.
+
+        Where a kernel would have to be compiled next and may not, it ends and sets
+        `needs_compiling`.
         """
         better = False
         clock = clock or search
@@ -231,19 +221,10 @@ def resplit(
 ) -> bool | None:
     """Split the free units of two devices anew, both loads below `most`.
 
-    Parameters
-    ----------
-    where, free
-        Shape (U,): device of each unit, and whether it may move; `where` is written on success.
-    order
-        Shape (U,): order of the units of small frontier.
-    least_sum
-        Whether to minimise the sum of the loads, else their maximum.
+    Return whether one was found.
 
-    Returns
-    -------
-    bool or None
-        Whether a split was found; None if that is too much work.
+    The sum of the loads is minimised, else their maximum. `where` is written on success; None if
+    that is too much work.
     """
     units, held = held_by(where, free, pair, order, shape.net_ptr, shape.net_pins)
     floor = held.load_a + held.load_b + held.least_compute

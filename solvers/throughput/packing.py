@@ -34,18 +34,10 @@ Left = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """What is known about assignments of units to devices that keep all memories.
+    """What is known about assignments of units to devices that keep all memories."""
 
-    Parameters
-    ----------
-    device
-        Shape (U,): device of each unit; None if no assignment was found.
-    why_infeasible
-        In words, where it is proved that there is none; else None.
-    """
-
-    device: Ints | None
-    why_infeasible: str | None
+    device: Ints | None  # (U,): device of each unit; None if no assignment was found
+    why_infeasible: str | None  # in words, where it is proved that there is none; else None
 
 
 def prove_unpackable(
@@ -137,34 +129,19 @@ def packing(task: Task[Throughput], graph: Hypergraph, search: Search[Solution])
 
 @dataclass(frozen=True)
 class RoomClass:
-    """Rooms of one size.
+    """Rooms of one size."""
 
-    Parameters
-    ----------
-    room
-        Size of each.
-    count
-        How many there are.
-    """
-
-    room: int
-    count: int
+    room: int  # size of each
+    count: int  # how many there are
 
 
 @dataclass(frozen=True)
 class Packed:
-    """The outcome of a search: places, or a proof, or neither.
+    """The outcome of a search: places, or a proof, or neither."""
 
-    Parameters
-    ----------
-    place
-        For each item its class and the number of its room there; None if none was found.
-    proved
-        Whether it is proved that there is none.
-    """
-
+    # for each item its class and the number of its room there; None if none was found
     place: tuple[tuple[int, int], ...] | None
-    proved: bool = False
+    proved: bool = False  # whether it is proved that there is none
 
 
 def pack(
@@ -174,18 +151,10 @@ def pack(
     should_stop: Callable[[], bool] = lambda: False,
     states: int = STATES,
 ) -> Packed:
-    """Find a place for every item such that no room holds more than its size.
+    """Find a room for every item such that no room holds more than its size.
 
-    Parameters
-    ----------
-    sizes
-        Of items, not negative.
-    classes
-        Of rooms.
-    able
-        For each item the classes that it may be in.
-    states
-        Partial packings to look at; beyond it the search gives up.
+    An item is in a class that it is `able` to be in. The search gives up after so many partial
+    packings.
     """
     unit = reduce(math.gcd, sizes, 0) or 1
     items = sorted(range(len(sizes)), key=lambda i: (-sizes[i], sorted(able[i])))

@@ -78,20 +78,9 @@ class Grid(NamedTuple):
 
 @kernel
 def loads(where, costs, nets, kind_of, load, used, stamp):
-    """Write the load and the used memory of each device.
+    """Write the load and the used memory of each device, shape (D,), for costs.
 
-    Parameters
-    ----------
-    where
-        Shape (U,): device of each unit.
-    costs
-        Compute times, shape (K, U), transfer times, (K, E), and bytes of units, (U,).
-    nets
-        Pins of each net as compressed rows.
-    load, used
-        Shape (D,): the result.
-    stamp
-        Shape (D,): scratch.
+    Compute times, (K, U), transfer times, (K, E), and bytes of units, (U,); `stamp` is scratch.
     """
     compute, weight, memory = costs
     net_ptr, net_pins = nets
@@ -203,21 +192,12 @@ def _completion_bounds(units, pair, layers, bounds):
 def split_pair(where: Ints, units: Ints, held: Fixed, search: LabelSetting) -> int:
     """Re-divide the free units of two devices at the least objective that the labels find.
 
+    Write `where` and return 1, or return 0 if there is no split, −1 if the labels exceed
+    `MOST_WORK`.
+
     Labels are loads of feasible partial splits; of two that fall into one bucket of A's load, the
     one with less load on B stays. A label is dropped if no completion has both loads below
     `search.most`.
-
-    Parameters
-    ----------
-    where
-        Shape (U,): device of each unit; written on success.
-    units
-        The free units, in order.
-
-    Returns
-    -------
-    int
-        1 if a split was found, 0 if none was, −1 if the labels exceed `MOST_WORK`.
     """
     widest = int(np.diff(search.layers.ptr).max())
     shape = widest, BUCKETS + 1

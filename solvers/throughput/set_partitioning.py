@@ -89,18 +89,10 @@ def set_partitioning(
 ) -> None:
     """Find a non-contiguous split and a bound with its certificate, until the gap or a limit.
 
-    Under GPipe's objective and with overlap, splits are sought by the sums of compute and
-    transfers; what is found is judged by the objective asked for, and the bound holds for it.
-    `limits.nodes` counts rounds.
-
-    Parameters
-    ----------
-    patient
-        Whether to use all the time there is; else it ends when nothing gets better for long.
-    part
-        Of the time left, for splits and bounds in turn.
-    rounds
-        Most rounds.
+    Unless `patient`, it ends when nothing gets better for long. Under GPipe's objective and with
+    overlap, splits are sought by the sums of compute and transfers; what is found is judged by the
+    objective asked for, and the bound holds for it. `part` is that of the time left which splits
+    and bounds take in turn; `rounds` and `limits.nodes` count rounds.
     """
     graph = hypergraph(task)
     reason = why_infeasible(task, graph)

@@ -3,88 +3,24 @@
 from __future__ import annotations
 
 import math
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyomo.environ as pyo
 import pytest
-from brute_sharding import random_problem, random_program
 from constrained_cases import EXACT, MAKERS, check_against_brute_force
-from rules_cases import solutions
-from training_cases import best_objective, random_training_case
 
 import stagecut
-from stagecut import InfeasibleError, InputError, Latency, Limits, PipelineJob, Throughput
+from stagecut import InputError, Latency, Limits, PipelineJob, Throughput
 from stagecut.api import formulation as formulation_module
-from stagecut.formulations.sharding.costs import sharding_costs
 from stagecut.formulations.stated import FORMULATIONS
-from stagecut.instances import TensorSharding
 
 
 @pytest.mark.parametrize("problem", MAKERS)
 def test_an_added_constraint_gives_the_best_of_all_solutions_that_keep_it(problem: str) -> None:
-    found = sum(check_against_brute_force(problem, seed) for seed in range(12))
-    assert found >= 4
-
-
-@pytest.mark.parametrize("name", ["compact", "flows"])
-def test_an_added_constraint_of_a_sharding_gives_the_best_that_keeps_it(name: str) -> None:
-    found = 0
-    for seed in range(8):
-        rng = np.random.default_rng(seed)
-        workload, asked = random_program(rng, most=4), random_problem(rng)
-        try:
-            f = stagecut.formulation(workload, problem=asked, name=name)
-        except InfeasibleError:
-            continue
-        costs = sharding_costs(f.task)
-        sizes = [len(choices.cost) for choices in costs.choices]
-        if math.prod(sizes) > 3000:
-            continue
-        banned = [int(rng.integers(0, size)) for size in sizes]
-        most = int(rng.integers(0, len(sizes)))
-        f.model.added = pyo.Constraint(
-            expr=sum(f.model.x[v, k] for v, k in enumerate(banned)) <= most
-        )
-        best = math.inf
-        for chosen in product(*map(range, sizes)):
-            if sum(a == b for a, b in zip(chosen, banned, strict=True)) <= most:
-                plan = TensorSharding(costs.signature(np.array(chosen)))
-                report = stagecut.evaluate(workload, f.task.cluster, asked, plan)
-                best = best if report.violations else min(best, report.objective)
-        result = f.solve(limits=EXACT)
-        where = f"seed {seed}: {result}"
-        if math.isinf(best):
-            assert result.plan is None, where
-            continue
-        assert result.objective == pytest.approx(best, rel=1e-6, abs=1e-12), where
-        found += 1
-    assert found >= 4
-
-
-def test_training_plans_are_optimal_and_keep_a_constraint_on_a_stage() -> None:
-    found = 0
-    for seed in range(9):
-        workload, cluster, problem = random_training_case(seed, max_nodes=4, max_devices=3)
-        try:
-            f = stagecut.formulation(workload, cluster, problem)
-        except InfeasibleError:
-            continue
-        best = best_objective(workload, cluster, problem)
-        result = f.solve(limits=EXACT)
-        if math.isinf(best):
-            assert result.plan is None
-            continue
-        assert result.objective == pytest.approx(best, rel=1e-6), f"seed {seed}"
-        f.model.few = pyo.Constraint(expr=f.count("stage 0") <= 1)
-        fewer = f.solve(limits=EXACT)
-        if fewer.plan is not None:
-            assert len(fewer.plan.solution.stages[0].nodes) <= 1
-            assert fewer.objective >= best * (1 - 1e-9)
-            found += 1
-    assert found >= 2
+    found = [check_against_brute_force(problem, seed) for seed in range(12)]
+    assert found.count(True) >= 4
 
 
 def unet(name: str | None = None, split: str = "contiguous") -> stagecut.Formulation:
@@ -282,17 +218,14 @@ def test_values_that_miss_an_added_constraint_are_not_taken(
 def test_alternatives_are_the_best_solutions_of_brute_force() -> None:
     found = 0
     for seed in range(6):
-        workload, cluster, problem, name, _ = MAKERS["throughput"](seed)
-        values = sorted(
-            report.objective
-            for solution in solutions(workload, cluster, problem)
-            if not (report := stagecut.evaluate(workload, cluster, problem, solution)).violations
-        )
+        case = MAKERS["throughput"](seed)
+        assert case is not None
+        values = sorted(value for _, value in case.tried if math.isfinite(value))
         if not min(values, default=0) > 0:
             continue
         found += 1
         near = [value for value in values if value <= 1.25 * values[0] * (1 + 1e-9)]
-        f = stagecut.formulation(workload, cluster, problem, name)
+        f = case.formulation()
         plans = f.alternatives(4, within=0.25, limits=EXACT)
         assert [plan.objective for plan in plans] == pytest.approx(near[:4], rel=1e-6), seed
         assert len({tuple(plan.placement.tolist()) for plan in plans}) == len(plans)

@@ -10,15 +10,18 @@ import numpy as np
 import pytest
 
 from stagecut.api.explain_job import diff_jobs, explain_job, simulate_job
-from stagecut.api.job import job_costs, solve_job
+from stagecut.api.job import solve_job, what_would_help
+from stagecut.api.job_costs import job_costs
 from stagecut.api.job_front import front
-from stagecut.commands.job import print_difference, print_explanation, print_front
+from stagecut.commands.show.job import print_difference, print_explanation, print_front
 from stagecut.instances import InputError
 from stagecut.instances.costs.calibration import calibration
+from stagecut.instances.costs.memory import RankStages, rank_memory
 from stagecut.instances.costs.models import shipped_model
 from stagecut.instances.job.plan import JobPlan
 from stagecut.instances.job.problem import TrainingJob
 from stagecut.runtime.estimate import iteration_time
+from stagecut.solvers import Limits
 
 BASE = shipped_model("llama3.2-1b")
 MODEL = replace(BASE, name="small", blocks=BASE.blocks[:8])
@@ -95,6 +98,8 @@ def test_the_simulation_takes_what_the_schedule_takes(fixed: dict[str, Any]) -> 
             if stage % plan.layout.pipeline == rank
         ]
         assert most > 0
+        needed = rank_memory(plan.model, plan.layout, rank, RankStages.of(plan.model, plan.layout))
+        assert run.peak_memory[f"rank {rank}"] == pytest.approx(needed.needed, rel=0.02)
         assert max(counted) <= plan.layout.microbatches
 
 
@@ -117,6 +122,21 @@ def test_the_front_over_numbers_of_devices() -> None:
     assert found.fewest_for(best.tokens_per_s) == best
     assert found.fewest_for(1.001 * best.tokens_per_s) is None
     assert found.undominated[-1] == best
+    assert found.cheapest == min(found.points, key=lambda one: one.price or float("inf"))
+    frame = found.to_pandas()
+    assert frame["devices"].tolist() == [1, 2, 3, 4, 8]
+    assert frame["objective"].tolist() == [one.seconds for one in found.points]
+
+
+def test_a_number_of_devices_without_layout_has_its_reason() -> None:
+    """Others may divide the batch; where none does, the front is refused."""
+    job = replace(JOB, tensor=2, context=1, pipeline=1)
+    found = front(MODEL, "h100", job, (3, 4))
+    assert found.points[0].layout is None
+    assert "no layout of 3 devices" in found.points[0].reason
+    assert found.fewest == found.points[1]
+    with pytest.raises(InputError, match="no layout of 3 devices"):
+        front(MODEL, "h100", job, (3, 5))
 
 
 @pytest.mark.parametrize(("kind", "gpus", "said"), [
@@ -132,9 +152,20 @@ def test_fronts_of_nothing_are_refused(kind: str, gpus: tuple[int, ...], said: s
 def test_what_is_printed_of_plans(capsys: pytest.CaptureFixture[str]) -> None:
     """Decisions with what they are worth, fields that differ, and a row for each front point."""
     one, two = plan_of(tensor=1), plan_of(tensor=2)
-    print_explanation(one)
-    print_difference(one, two)
-    print_front(front(MODEL, "h100", replace(JOB, memory_bytes=12e9), (1, 4), price=2.0))
+    limits = Limits(seconds=5.0, gap=0.05)
+    print_explanation(explain_job(one), what_would_help(one, limits))
+    print_difference(diff_jobs(one, two), ("one.json", "two.json"))
+    print_front(front(MODEL, "h100", replace(JOB, memory_bytes=12e9), (1, 4), price=2.0), 1.0)
     said = " ".join(capsys.readouterr().out.split())
-    for words in ("decided otherwise", "microbatch", "tensor", "takes longer by", "front"):
+    for words in ("decided otherwise", "microbatch", "tensor", "more in the second", "front",
+                  "twice the memory", "fewest of these that reach 1 tokens/s: 4"):  # fmt: skip
         assert words in said, words
+
+
+def test_a_change_that_leaves_the_plan_possible_costs_nothing() -> None:
+    """More memory or a faster network cannot make the best plan slower than the present one."""
+    plan = plan_of(pipeline=2)
+    for one in what_would_help(plan, Limits(seconds=5.0, gap=0.5)):
+        if one.change in ("twice the memory", "twice the network"):
+            assert one.seconds <= plan.seconds * (1 + 1e-9)
+            assert one.bound <= one.seconds

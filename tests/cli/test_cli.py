@@ -11,10 +11,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import highspy
+import numpy as np
 import pytest
+from brute_sharding import random_program
 from cli_cases import placement_file
 from conformance import chain
+from mapping_joint_cases import network
 from project import ROOT
+from training_cases import random_training_case
 
 from stagecut.cli import run_command
 from stagecut.instances.formats.files import save
@@ -231,12 +236,54 @@ def test_the_clock_begins_with_the_process() -> None:
     assert before - tick <= float(done.stdout) < time.monotonic()
 
 
-def test_export_model_writes_what_other_solvers_read(tmp_path: Path) -> None:
-    path = placement_file(tmp_path)
-    for name, word in (("model.mps", "ROWS"), ("model.lp", "s.t.")):
-        done = stagecut("export-model", path, "-o", tmp_path / name)
-        assert done.returncode == 0, done.stderr
-        assert word in (tmp_path / name).read_text()
+#: Problem and the program that is not its first → options of `solve` and `export-model`.
+EXPORTED = {
+    "throughput, by-device": ["--accelerators", 2],
+    "latency, potentials": ["--accelerators", 1, "--cpus", 1],
+    "pipeline, actions": ["--accelerators", 2, "--microbatches", 2, "--schedule", "gpipe"],
+    "stream, slots": ["--accelerators", 3],
+    "mapping, joint": ["--cluster", "islands:2x2", "--set", "stages=2,replicas=2,microbatches=2"],
+    "sharding, flows": ["--mesh", "2@10us:25GB/s"],
+}
+
+
+def _exported(problem: str, path: Path) -> None:
+    rng = np.random.default_rng(3)
+    if problem == "stream":
+        save(random_training_case(4, max_nodes=4)[0], path)
+    elif problem == "mapping":
+        save(network(rng, 4, backward=True), path)
+    elif problem == "sharding":
+        save(random_program(rng, most=5), path)
+    else:
+        save(chain([1.0, 2.0, 3.0]), path)
+
+
+@pytest.mark.parametrize("what", EXPORTED)
+def test_export_model_writes_programs_with_the_optimum_of_the_problem(
+    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problem, name = what.split(", ")
+    path = tmp_path / "w.json"
+    _exported(problem, path)
+    asked = [path, "--problem", problem.replace("stream", "pipeline"), *EXPORTED[what]]
+    words = [str(word) for word in asked]
+    method = "joint" if problem == "mapping" else "auto"
+    assert run_command(["solve", *words, "--method", method, "--gap", "1e-7", "--json"]) == 0
+    objective = json.loads(capsys.readouterr().out)["objective"]
+    for file, more in (("m.mps", []), ("m.lp", ["--formulation", name])):
+        assert run_command(["export-model", *words, *more, "-o", str(tmp_path / file)]) == 0
+        said = capsys.readouterr().out.splitlines()[-1]
+        scale = float(said.partition("objective times ")[2].split()[0])
+        highs = highspy.Highs()
+        highs.setOptionValue("output_flag", False)
+        highs.readModel(str(tmp_path / file))
+        highs.run()
+        value = highs.getInfo().objective_function_value * scale
+        assert value == pytest.approx(objective, rel=1e-5), said
+    assert said.startswith(f"formulation {name};")
+    assert run_command(["export-model", *words, "--formulation", "x", "-o", str(path)[:-4]]) == 2
+    assert name in capsys.readouterr().err
 
 
 def test_export_model_of_an_iteration(tmp_path: Path) -> None:

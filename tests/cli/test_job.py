@@ -59,6 +59,7 @@ def test_what_nothing_fits_says_the_least_memory(capsys: pytest.CaptureFixture[s
     code, out, _ = run(capsys, "solve", "llama3-70b", "--cluster", "h100:8", "--global-batch", "64")
     assert code == 3
     assert "needs at least" in out
+    assert "; it fits on 16 of them" in out
     least = float(out.partition("at least ")[2].split()[0])
     job = stagecut.TrainingJob(global_batch=64, memory_bytes=least * 1.02 * 2**30)
     devices = stagecut.training_cluster("b200:8")
@@ -68,6 +69,22 @@ def test_what_nothing_fits_says_the_least_memory(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("more", "said"),
     [
+        (["--set", "zero=0", "--set", "tensor=1,pipeline=1"], "it fits with tensor left open"),
+        (["--memory", "12GiB"], "12.0 are allowed; it fits with all of its memory"),
+    ],
+)
+def test_the_change_that_makes_it_fit(
+    capsys: pytest.CaptureFixture[str], more: list[str], said: str
+) -> None:
+    code, out, err = run(capsys, *SMALL, *more)
+    assert (code, out.count("\n"), err) == (3, 1, ""), out
+    assert said in out
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--set", "schedules=[zb-h1]", "--set", "pipeline=2,chunks=1"], "no layout of 8 devices"),
         (["--set", "tensor=3"], "no layout of 8 devices for megatron"),
         (["--set", "zero=4"], "zero: 4; it must be 0, 1, 2 or 3"),
         (["--set", "foo=1"], "no such field"),
@@ -79,6 +96,7 @@ def test_what_nothing_fits_says_the_least_memory(capsys: pytest.CaptureFixture[s
         (["--microbatches", "8"], "--microbatches: not of a training job"),
         (["--method", "milp"], "--method: not of a training job"),
         (["--memory", "12 parsecs"], "--memory"),
+        (["--memory", "0"], "--memory: 0; it must be above 0"),
     ],
 )
 def test_contradictions_end_in_one_line(
@@ -87,6 +105,138 @@ def test_contradictions_end_in_one_line(
     code, out, err = run(capsys, *SMALL, *more)
     assert (code, out, err.count("\n")) == (2, "", 1), err
     assert said in err
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Two plans of one model, the second in a pipeline of two ranks."""
+    folder = tmp_path_factory.mktemp("plans")
+    found = []
+    for name, pipeline in (("one", 1), ("two", 2)):
+        job = stagecut.TrainingJob(
+            global_batch=16, sequence=2048, tensor=1, context=1, pipeline=pipeline
+        )
+        plan = stagecut.solve("llama3.2-1b", "h100:4", job).plan
+        plan.save(folder / f"{name}.json")
+        found.append(str(folder / f"{name}.json"))
+    return found[0], found[1]
+
+
+def test_a_cluster_without_number_gives_a_front(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    table, picture = tmp_path / "front.csv", tmp_path / "front.png"
+    asked = ["solve", "llama3.2-1b", "--cluster", "h100", "--global-batch", "16",
+             "--set", "gpus=2:8,price=2.5", "--set", "context=1", "--set", "rate=1e12"]  # fmt: skip
+    code, out, err = run(capsys, *asked, "-o", str(table), "--plot", str(picture))
+    assert (code, err) == (0, "")
+    for words in ("fewest of these that a plan was found for: 2", "tokens/s: none of these",
+                  "least price"):  # fmt: skip
+        assert words in out
+    assert max(map(len, out.splitlines()[:12])) <= 80
+    rows = table.read_text().splitlines()
+    assert [row.partition(",")[0] for row in rows] == ["devices", "2", "4", "8"]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    code, out, err = run(capsys, *asked, "--json")
+    front = json.loads(out)["front"]
+    assert [one["gpus"] for one in front] == [2, 4, 8]
+    assert all(one["bound"] <= one["seconds"] for one in front)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "setting", "said"),
+    [
+        ("h100", "gpus=[]", "write a number"),
+        ("h100", "gpus=8:x", "write a number"),
+        ("h100", "gpus=0", "write a number"),
+        ("h100:8x8", "gpus=8", "PER_NODE"),
+        ("h100:8", "price=2", "of a front alone"),
+        ("h100", "price=cheap", "it must be a number"),
+        ("h100", "price=-1", "0 or above"),
+    ],
+)
+def test_fronts_of_nothing_end_in_one_line(
+    capsys: pytest.CaptureFixture[str], cluster: str, setting: str, said: str
+) -> None:
+    code, out, err = run(capsys, "solve", "llama3.2-1b", "--cluster", cluster,
+                         "--global-batch", "16", "--set", setting)  # fmt: skip
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert said in err
+
+
+def test_a_plan_over_time(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, plans: tuple[str, str]
+) -> None:
+    files = {name: tmp_path / f"run.{name}" for name in ("png", "html", "csv", "json")}
+    code, out, err = run(capsys, "simulate", "llama3.2-1b", plans[1], "--plot", str(files["png"]),
+                         "--csv", str(files["csv"]), "--trace", str(files["json"]))  # fmt: skip
+    assert (code, err) == (0, "")
+    assert "rank 1" in out
+    assert "an iteration takes" in out
+    assert files["png"].read_bytes().startswith(b"\x89PNG")
+    assert "0F0" in files["csv"].read_text()
+    assert json.loads(files["json"].read_text())
+    code, out, err = run(capsys, "simulate", "llama3.2-1b", plans[1], "--json",
+                         "--plot", str(files["html"]))  # fmt: skip
+    answer = json.loads(out)
+    assert answer["makespan"] < load_job_plan(plans[1]).seconds
+    assert len(answer["devices"]) == 2
+    assert "rank 1" in files["html"].read_text()
+    code, _, err = run(capsys, "simulate", "llama3.2-1b", plans[1], "--schedule", "gpipe")
+    assert (code, "--schedule: the plan of a training job says it" in err) == (2, True)
+
+
+def test_plans_are_explained_and_told_apart(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, plans: tuple[str, str]
+) -> None:
+    picture = tmp_path / "plan.png"
+    asked = ["explain", "llama3.2-1b", plans[1], "--time-limit"]
+    code, out, err = run(capsys, *asked, "4", "--plot", str(picture))
+    assert (code, err) == (0, "")
+    for words in ("decided otherwise", "what is usually done", "twice the memory"):
+        assert words in out
+    assert max(map(len, out.splitlines()[1:-1])) <= 80
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    code, out, err = run(capsys, *asked, "0", "--json")
+    answer = json.loads(out)
+    assert sum(answer["terms"].values()) == pytest.approx(answer["iteration_seconds"])
+    assert answer["changes"] == []
+    code, _, err = run(capsys, *asked, "0", "--memory", "8GiB")
+    assert (code, err.count("\n"), "--memory: the plan" in err) == (2, 1, True)
+    code, out, err = run(capsys, "diff", *plans)
+    assert (code, "one.json" in out, "pipeline" in out) == (0, True, True)
+    code, out, err = run(capsys, "diff", *plans, "--json")
+    assert json.loads(out)["layout"]["pipeline"] == [1, 2]
+    code, _, err = run(capsys, "diff", plans[0], str(tmp_path / "none.json"))
+    assert (code, err.count("\n"), "none.json" in err) == (2, 1, True)
+
+
+def test_jobs_are_compared_with_what_is_usually_done(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, plans: tuple[str, str]
+) -> None:
+    table = tmp_path / "compared.csv"
+    code, out, err = run(capsys, "compare", *plans, "-o", str(table))
+    assert (code, err) == (0, "")
+    assert out.count("the best usual choice") == 2
+    rows = table.read_text().splitlines()
+    assert rows[0] == "plan,choice,layout,seconds,bound,reason"
+    assert sum(",planned," in row for row in rows) == 2
+    asked = ["--cluster", "h100:4", "--global-batch", "16", "--set", "context=1"]
+    code, out, err = run(capsys, "compare", "llama3.2-1b", "llama3-70b", *asked)
+    assert (code, err) == (0, "")
+    assert "faster than" in out
+    assert "llama3-70b needs at least" in out
+    for more, said in (
+        ([plans[0], "gpt2-xl"], "it is no plan of a training job"),
+        ([plans[0], *asked], "leave --global-batch out"),
+        ([plans[0], "--cluster", "h100"], "--cluster: the plan of a training job says it"),
+        (["llama3.2-1b", "--sequence", "64"], "give --global-batch"),
+        (["llama3.2-1b", "--cluster", "h100", "--global-batch", "8"], "number of devices open"),
+        (["llama3.2-1b", *asked, "--methods", "dp"], "--methods: not of a training job"),
+    ):
+        code, _, err = run(capsys, "compare", *more)
+        assert (code, err.count("\n")) == (2, 1), err
+        assert said in err
 
 
 def test_without_batch_or_cluster_it_is_no_job(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,8 @@ import pytest
 from project import ROOT
 
 import stagecut
-from stagecut.api.records import check_record, read_records, submit_record, write_records
+from stagecut import cli
+from stagecut.api.records import SHIPPED, check_record, read_records, submit_record, write_records
 from stagecut.instances import InputError, VerificationError
 
 INSTANCE = "gpt2.json"
@@ -100,7 +101,7 @@ def test_damaged_tables_are_refused_in_one_line(folder: Path) -> None:
 
 
 def test_the_records_of_a_suite_are_as_they_say(benchmarks: Path) -> None:
-    """All of them are checked in the benchmarks."""
+    """All of them: `stagecut records check`."""
     records = [r for r in read_records(ROOT / "records") if "throughput/LayerGraphs" in r.instance]
     assert len(records) == 12
     for record in records:
@@ -123,4 +124,17 @@ def test_every_instance_of_the_benchmarks_has_a_record(benchmarks: Path) -> None
         for path in (benchmarks / suite).rglob("*.*")
         if path.suffix in (".json", ".txt")
     }
-    assert found == {record.instance for record in read_records(ROOT / "records")}
+    assert found
+    assert found <= {record.instance for record in read_records(ROOT / "records")}
+
+
+def test_records_are_listed_and_checked_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without instances in the cache the command that fetches them is named."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STAGECUT_BENCHMARKS", str(tmp_path / "none"))
+    assert cli.run_command(["records", "list", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["records"]) == len(read_records(SHIPPED))
+    assert cli.run_command(["records", "check"]) == 2
+    assert "stagecut instances fetch" in capsys.readouterr().err

@@ -10,12 +10,12 @@ from sweep import ORDINARY, WIDE
 
 import stagecut
 from stagecut import Limits, PipelineJob
-from stagecut.formulations.cheap_bounds import cheap_bounds
 from stagecut.formulations.job.iteration_bounds import ORIGIN, divisible_bound
 from stagecut.formulations.task import pose
 from stagecut.instances import is_iteration, price
 from stagecut.runtime.verify.bounds.check import CLAIM_TOLERANCE, check_bound
 from stagecut.runtime.verify.bounds.job import divided_work_bound
+from stagecut.solvers.core.under_rules import cheap_bounds
 
 VARIANTS = {
     name: case for name, case in (ORDINARY | WIDE).items() if "iteration" in name.split()[:2]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import stagecut
 from stagecut import InputError
 from stagecut.instances.generate.published import fetch, published_files
 
@@ -66,3 +67,22 @@ def test_a_missing_file_and_a_dead_server_are_one_line(mirror: str, tmp_path: Pa
         fetch(tmp_path / "cache", below="piper", server="http://127.0.0.1:9")
     with pytest.raises(InputError, match="no published file begins with 'nothing'"):
         fetch(tmp_path / "cache", below="nothing")
+
+
+def test_all_published_files_are_listed_by_name() -> None:
+    counts = {
+        suite: sum(file.path.startswith(suite) for file in published_files())
+        for suite in ("placement/throughput", "placement/latency", "piper", "pipedream", SUITE)
+    }
+    assert list(counts.values()) == [16, 8, 3, 14, 6]
+
+
+def test_a_published_workload_is_loaded_by_its_name(
+    tmp_path: Path, benchmarks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STAGECUT_BENCHMARKS", str(benchmarks))
+    assert stagecut.load("pipedream/vgg16.txt").n == 41
+    monkeypatch.setenv("STAGECUT_BENCHMARKS", str(tmp_path))
+    with pytest.raises(InputError, match=r"stagecut instances fetch pipedream/vgg16\.txt"):
+        stagecut.load("pipedream/vgg16.txt")

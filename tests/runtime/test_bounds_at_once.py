@@ -26,7 +26,6 @@ from stagecut import (
     Plan,
     Workload,
 )
-from stagecut.formulations.cheap_bounds import cheap_bounds
 from stagecut.formulations.task import pose
 from stagecut.instances import Problem, topology
 from stagecut.runtime.verify.bounds.check import (
@@ -34,6 +33,7 @@ from stagecut.runtime.verify.bounds.check import (
     bound_without_certificate,
     check_bound,
 )
+from stagecut.solvers.core.under_rules import cheap_bounds
 
 #: Above all that any plan here takes: with it as target nothing is left out.
 HIGH = 1e9

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import signal
 import threading
 import time
@@ -32,6 +33,7 @@ from stagecut.runtime import evaluate
 from stagecut.solvers import METHODS, Progress
 from stagecut.solvers.core.method import SolverName
 from stagecut.solvers.job.methods import RULES
+from stagecut.solvers.throughput.partitioners import GPART
 
 EVERY = [(problem, method) for problem in METHODS_OF for method in METHODS_OF[problem]]
 TINY, HUGE = 1e-12, 1e12
@@ -81,6 +83,10 @@ def available(problem: str, method: str) -> tuple[str, str]:
     """Skip a method whose package is not installed."""
     if method == "metis":
         pytest.importorskip("pymetis")
+    if method == "scotch" and not any(map(shutil.which, GPART)):
+        pytest.skip("Scotch is not installed")
+    if method == "expert":
+        pytest.skip("it plans nothing, and reads a file")
     if method == "learned":
         pytest.importorskip("torch")
     return problem, method
@@ -272,7 +278,7 @@ def test_one_node_takes_its_time(method: str) -> None:
 
 
 def test_only_cpu_cores(method: str) -> None:
-    if method == "metis":
+    if method in ("metis", "scotch"):
         with pytest.raises(InputError, match="accelerator"):
             solve(chain([1.0]), accelerators_and_cpus(0, 1), method=method)
         return

@@ -25,10 +25,10 @@ from stagecut import (
     accelerators_and_cpus,
     solve,
 )
-from stagecut.formulations.cheap_bounds import cheap_bounds
 from stagecut.formulations.task import pose
 from stagecut.solvers.core import search as search_module
 from stagecut.solvers.core.search import Clock
+from stagecut.solvers.core.under_rules import cheap_bounds
 
 
 def bounds(workload: Workload, cluster: Cluster, problem: Throughput | Latency) -> dict[str, float]:

@@ -24,7 +24,7 @@ from stagecut import (
     accelerators_and_cpus,
     solve,
 )
-from stagecut.formulations.rules.reduce import only_case, without_rules
+from stagecut.formulations.rules.cases import only_case, without_rules
 from stagecut.formulations.task import pose
 from stagecut.instances import Layers, is_stream
 

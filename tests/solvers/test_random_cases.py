@@ -67,13 +67,13 @@ def test_placement_rules(variant: str, block: int) -> None:
 def test_every_solver_is_in_the_sweep() -> None:
     """A new one is found by itself; it may need a line in `GIVEN` for what it takes."""
     assert set(unknown_arguments()) <= PARTS
-    assert "throughput.series.series_dp.series_dp" in every_solver()
+    assert "throughput.dp.dp.few_ideals_dp" in every_solver()
     assert len(every_solver()) > sum(map(len, METHODS.values()))
 
 
 #: Variants for CI, one of each problem; the others take some 10 s each.
-SAMPLE = ("series", "throughput links", "latency 1 call", "iteration", "training", "mapping",
-          "sharding in little memory")  # fmt: skip
+SAMPLE = ("throughput contiguous", "throughput links", "latency 1 call", "iteration", "training",
+          "mapping", "sharding in little memory")  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_no_solver_claims_too_much_of_numbers_up_to_1e17(variant: str) -> None:
 def test_a_claim_that_is_too_high_is_seen_beside_any_incumbent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    case = case_of("ranges series", 2)
+    case = case_of("ranges throughput contiguous", 2)
     optimum, incumbent = case.optimum(), incumbent_of(case)
     assert math.isfinite(optimum)
     name = "throughput.multilevel.least_load.raise_by_least_load"

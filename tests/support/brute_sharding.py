@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 from brute import most_bytes
@@ -108,13 +109,39 @@ def random_problem(rng: np.random.Generator, mesh: tuple[int, ...] | None = None
     return Sharding(DeviceMesh(shape, links), objective, beta if objective == "distpar" else 1.0)
 
 
+#: How tensors of an operator lie: of each a property along each axis of the mesh.
+Lies = list[tuple[str, ...]]
+
+#: How an operator reads, what it makes, and its own cost.
+Way = tuple[Lies, Lies, float]
+
+#: Of a sharding: how every operator's outputs lie, the cost, and whether it fits.
+Tried = tuple[list[Lies], float, Callable[[], bool]]
+
+
 def least_cost(workload: Workload, problem: Sharding) -> float | None:
     """Return the least cost of a sharding, `inf` if none fits; None if there are too many."""
+    tried = every_sharding(workload, problem)
+    if tried is None:
+        return None
+    best = math.inf
+    for _, cost, fits in tried:
+        if cost < best and fits():
+            best = cost
+    return best
+
+
+def every_sharding(workload: Workload, problem: Sharding) -> Iterator[Tried] | None:
+    """Return all shardings; None if there are too many."""
     program = workload.program
     assert program is not None
     ways = [list(_ways(program, operator, problem)) for operator in program.operators]
     if math.prod(map(len, ways)) > MAX_WAYS:
         return None
+    return _costs_of(program, problem, ways)
+
+
+def _costs_of(program: TensorProgram, problem: Sharding, ways: list[list[Way]]) -> Iterator[Tried]:
     known: dict[tuple[int, tuple[str, ...], tuple[str, ...]], float] = {}
 
     def convert(t: int, before: tuple[str, ...], after: tuple[str, ...]) -> float:
@@ -125,7 +152,6 @@ def least_cost(workload: Workload, problem: Sharding) -> float | None:
             known[key] = math.fsum(s.seconds if by_time else s.bytes for s in steps)
         return known[key]
 
-    best = math.inf
     for combination in itertools.product(*ways):
         made = {
             t: how
@@ -144,12 +170,8 @@ def least_cost(workload: Workload, problem: Sharding) -> float | None:
         }
         cost = sum(own for _, _, own in combination)
         cost += sum(convert(t, made[t], how) for t, how in sorted(wanted) if made[t] != how)
-        if cost < best and _fits(program, problem, combination, made):
-            best = cost
-    return best
-
-
-Way = tuple[list[tuple[str, ...]], list[tuple[str, ...]], float]
+        fits = partial(_fits, program, problem, combination, made)
+        yield [lies for _, lies, _ in combination], cost, fits
 
 
 def _ways(program: TensorProgram, operator: Operator, problem: Sharding) -> Iterator[Way]:

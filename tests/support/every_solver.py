@@ -32,7 +32,6 @@ from stagecut.solvers import METHODS
 from stagecut.solvers.core.search import OPTIMAL_GAP, Search
 from stagecut.solvers.core.under_rules import run_method
 from stagecut.solvers.throughput.column_generation.orders import narrow_order
-from stagecut.solvers.throughput.dp.dp import ideals_alone
 
 #: Incumbents that a solver gets, as multiples of the optimum: no claim hides behind the larger.
 FACTORS = (1.0, 1.3, 3.0)
@@ -60,7 +59,6 @@ SCOPE: dict[str, Callable[[Task[Any], Search[Solution]], bool]] = {
     "latency.lns.improve": lambda _, search: search.best is not None,
     "mapping.auto.stage_times": lambda task, _: task.problem.objective == "stage-time",
     "mapping.busiest_link.busiest_link": lambda task, _: task.problem.objective != "stage-time",
-    "throughput.series.series_dp.series_dp": lambda task, _: ideals_alone(task),
 }
 
 

@@ -23,7 +23,6 @@ from brute_sharding import least_cost, random_problem, random_program
 from cases import linked_case, random_case
 from given_orders import random_devices, random_rows
 from rules_cases import best_under_rules, with_rules
-from series_cases import series_case
 from training_cases import best_objective, random_training_case
 from wide_cases import Where, seldom_wide, wide_case, widened, widened_program
 
@@ -308,24 +307,8 @@ def _ranges(variant: str, seed: int) -> Case:
     )
 
 
-#: Placements that brute force tries in a second.
-MOST_PLACEMENTS = 100_000
-
-
-def _series(seed: int) -> Case:
-    """A series of segments with BIG numbers anywhere, of few enough plans to try them all."""
-    for attempt in itertools.count():
-        workload, cluster = series_case(100 * seed + attempt, segments=6, most_alike=2)
-        if workload.n >= 4 and cluster.size > 1 and cluster.size**workload.n <= MOST_PLACEMENTS:
-            break
-    rng = np.random.default_rng([seed, 6])
-    problem = Throughput(split="contiguous", relayed=bool(rng.random() < 0.25))
-    return _throughput(seldom_wide(workload, rng), cluster, problem)
-
-
 #: Cases of every problem with numbers of 1 and of 1e3 to 1e17, for every solver by name.
 RANGES: dict[str, Callable[[int], Case]] = {
-    "ranges series": _series,
     **{
         f"ranges {name}": partial(_ranges, name)
         for name in ORDINARY

@@ -132,6 +132,13 @@ def _varied(rng: np.random.Generator, workload: Workload) -> PipelineJob:
 
 def best_objective(workload: Workload, cluster: Cluster, problem: PipelineJob) -> float:
     """Return the least objective over all plans, `inf` if none keeps the rules."""
+    return min((time for _, time in every_plan(workload, cluster, problem)), default=math.inf)
+
+
+def every_plan(
+    workload: Workload, cluster: Cluster, problem: PipelineJob
+) -> Iterator[tuple[tuple[frozenset[int], ...], float]]:
+    """Yield the stages of every plan, and its least objective; `inf` if a stage does not fit."""
     layers = workload.layers
     assert layers is not None
     batch = layers.microbatches
@@ -144,7 +151,6 @@ def best_objective(workload: Workload, cluster: Cluster, problem: PipelineJob) -
         for t in (1, 2, 4)
         if d * t <= kind.count and (rounds or batch % d == 0)
     ]
-    best = math.inf
     cache: dict[tuple[frozenset[int], int, int, int, int], float] = {}
     for stages in _cuts(workload):
         most = problem.placement_rules.max_stages
@@ -170,8 +176,7 @@ def best_objective(workload: Workload, cluster: Cluster, problem: PipelineJob) -
                 if key not in cache:
                     cache[key] = _best_stage(workload, problem, cluster.kinds[k], *key[:4])
                 times.append(cache[key])
-            best = min(best, max(times))
-    return best
+            yield stages, max(times)
 
 
 def _cuts(workload: Workload) -> Iterator[tuple[frozenset[int], ...]]:

@@ -102,26 +102,13 @@ def to_workload(
 ) -> Workload:
     """Return the network as a workload of its title, with a cluster that it fits on.
 
-    Parameters
-    ----------
-    machine
-        The accelerator that times and cluster are for.
-    tied
-        What weights used twice mean; see `instances/model/ties.py`.
-    via
-        What the suggested cluster's accelerators send over: ``peer``, the fast links between
-        them, or ``host``, host memory. Both ends pay either way, each on a link of its own, as
-        through a switch. (With ``peer``, what a CPU core exchanges is priced too low.) The
-        workload's `transfer` is for the same link, so that clusters without links can be planned.
-    accelerators
-        How many the suggested cluster has; default: 4, doubled until everything fits with a fifth
-        to spare. A CPU core comes with them.
-    microbatches
-        Number of microbatches in the graph.
-
-    Notes
-    -----
-    Linear in operators and edges.
+    Times and cluster are for the accelerator `machine`; `tied` is described in
+    `instances/model/ties.py`. The cluster's accelerators send over ``peer``, the fast links between
+    them, or ``host``, host memory. Both ends pay either way, each on a link of its own, as through
+    a switch. (With ``peer``, what a CPU core exchanges is priced too low.) The workload's
+    `transfer` is for the same link, so that clusters without links can be planned. By default there
+    are 4 accelerators, doubled until everything fits with a fifth to spare, and a CPU core. Linear
+    in operators and edges.
     """
     operators = [*network.operators, *([loss(network)] if training else [])]
     group, nodes = _groups(operators, granularity)
@@ -234,13 +221,7 @@ def _gradients(operators: list[NetworkOperator], group: Ints, count: int) -> Flo
 
 
 def _ties(operators: list[NetworkOperator], group: Ints, backward: int, link: Link) -> list[Tie]:
-    """Return the weights that several nodes use.
-
-    Parameters
-    ----------
-    backward
-        Number of backward nodes.
-    """
+    """Return the weights that several nodes use."""
     at = {op.name: int(group[v]) for v, op in enumerate(operators)}
     users: dict[str, dict[int, int]] = {}
     for v, op in enumerate(operators):
@@ -304,13 +285,10 @@ def loss(network: Network) -> NetworkOperator:
 
 
 def forward_costs(operators: list[NetworkOperator], training: bool) -> Columns:
-    """Return the costs of each operator's forward pass, by column.
+    """Return the costs of each operator's forward pass, by column, shape (operators,).
 
-    Returns
-    -------
-    dict of arrays of shape (operators,)
-        ``flops``, ``moved_bytes``, ``launches`` (kernels), ``parameters``, and the columns of the
-        table above.
+    ``flops``, ``moved_bytes``, ``launches`` (kernels), ``parameters``, and the columns of the table
+    above.
     """
     held = np.zeros(len(operators))
     for u in _saved(operators) if training else _kept(operators):
@@ -381,14 +359,10 @@ def _kept(operators: list[NetworkOperator]) -> set[int]:
 
 
 def per_microbatch(once: Workload, ties: Sequence[Tie], count: int) -> tuple[Workload, list[Tie]]:
-    """Return the graph of `count` microbatches and its ties.
+    """Return the graph of `count` microbatches and its ties, given those of one.
 
-    Parameters
-    ----------
-    once
-        Of one microbatch, with ``activation_bytes`` among its extras; colours say nothing of ties.
-    ties
-        Of `once`, without exchange nodes. Their gradients are delivered by the last microbatch.
+    That has ``activation_bytes`` among its extras, and colours that say nothing of ties. Gradients
+    of ties are delivered by the last microbatch.
     """
     if count == 1:
         return once, list(ties)

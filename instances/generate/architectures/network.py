@@ -47,79 +47,37 @@ class NetworkTensor:
 
 @dataclass(frozen=True)
 class NetworkOperator:
-    """One operator of the forward pass.
+    """One operator of the forward pass."""
 
-    Parameters
-    ----------
-    name
-        All different; starts with the layer's.
-    kind
-        ``linear``, ``conv``, ``add``, ….
-    layer
-        The layer that it belongs to.
-    inputs
-        Operators whose outputs it reads, without repetition.
-    flops
-        Floating-point operations; a multiply-add counts as two.
-    parameters
-        Numbers in weights of its own.
-    shared
-        Numbers in weights that it uses, but `owner` owns.
-    owner
-        Name of the operator that owns those; empty without.
-    weights_read
-        Numbers in weights that one pass reads.
-    input_elements, output_elements
-        Numbers that it reads, and writes.
-    saves
-        What its backward pass needs of what the forward pass had.
-    products
-        True for matrix products, whose backward pass is two products of the same size; False for
-        what is done element by element.
-    backward_flops
-        Floating-point operations of its backward pass, if it has inputs to derive by.
-    cached
-        Whether its output outlives the pass in inference: keys and values of a decoder.
-    """
-
-    name: str
-    kind: str
-    layer: str
-    inputs: tuple[int, ...]
-    flops: float
-    parameters: int
-    shared: int
-    owner: str
-    weights_read: int
-    input_elements: int
+    name: str  # all different; starts with the layer's
+    kind: str  # ``linear``, ``conv``, ``add``, …
+    layer: str  # the layer that it belongs to
+    inputs: tuple[int, ...]  # operators whose outputs it reads, without repetition
+    flops: float  # floating-point operations; a multiply-add counts as two
+    parameters: int  # numbers in weights of its own
+    shared: int  # numbers in weights that it uses, but `owner` owns
+    owner: str  # name of the operator that owns those; empty without
+    weights_read: int  # numbers in weights that one pass reads
+    input_elements: int  # input_elements, output_elements: numbers that it reads, and writes
     output_elements: int
-    saves: Saves
+    saves: Saves  # what its backward pass needs of what the forward pass had
+    # true for matrix products, whose backward pass is two products of the same size; False for what
+    # is done element by element
     products: bool
+    # floating-point operations of its backward pass, if it has inputs to derive by
     backward_flops: float
-    cached: bool
+    cached: bool  # whether its output outlives the pass in inference: keys and values of a decoder
 
 
 @dataclass(frozen=True)
 class Reads:
-    """Parameters and inputs that an operator reads, as numbers of elements.
+    """Parameters and inputs that an operator reads, as numbers of elements."""
 
-    Parameters
-    ----------
-    parameters
-        Weights of its own.
-    shared, owner
-        Weights of another operator, and that operator's name.
-    weights
-        How many of its weights a pass reads; default: all.
-    elements
-        How much a pass reads of its inputs; default: all.
-    """
-
-    parameters: int = 0
-    shared: int = 0
+    parameters: int = 0  # weights of its own
+    shared: int = 0  # shared, owner: weights of another operator, and that operator's name
     owner: str = ""
-    weights: int | None = None
-    elements: int | None = None
+    weights: int | None = None  # how many of its weights a pass reads; default: all
+    elements: int | None = None  # how much a pass reads of its inputs; default: all
 
 
 INPUTS_ALONE = Reads()
@@ -131,18 +89,10 @@ BACKWARD_RATIO = {"attention": 2.5}
 
 @dataclass
 class Network:
-    """A network under construction.
+    """A network under construction."""
 
-    Parameters
-    ----------
-    title
-        What people call it.
-    sample
-        What one pass is about, such as ``batch 8, 512 tokens``.
-    """
-
-    title: str
-    sample: str
+    title: str  # what people call it
+    sample: str  # what one pass is about, such as ``batch 8, 512 tokens``
     operators: list[NetworkOperator] = field(default_factory=list)
     _layer: str = field(default="", init=False)
 
@@ -167,16 +117,9 @@ class Network:
         reads: Reads = INPUTS_ALONE,
         products: bool = False,
     ) -> NetworkTensor:
-        """Add an operator and return its output.
+        """Add an operator of a name within the layer, and return its output, of the given shape.
 
-        Parameters
-        ----------
-        name
-            Within the layer; empty if the layer is one operator.
-        shape
-            Of the output.
-        reads
-            Its weights, and how much it reads of them and of its inputs.
+        The name is empty if the layer is one operator.
         """
         producers = [t.producer for t in inputs if t.producer is not None]
         operands = {id(t) if t.producer is None else t.producer: t.elements for t in inputs}

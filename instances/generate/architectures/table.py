@@ -21,31 +21,15 @@ class Describe(Protocol):
 
 @dataclass(frozen=True)
 class Architecture:
-    """An architecture that workloads are generated from.
+    """An architecture that workloads are generated from."""
 
-    Parameters
-    ----------
-    name, title
-        For the command line, and for people.
-    network
-        Describes it.
-    batch
-        Samples per pass (per microbatch, in training).
-    size
-        Tokens per sample, or pixels per side of an image or latent.
-    parameters
-        How many it has, as published.
-    source
-        Where that number is from.
-    """
-
-    name: str
+    name: str  # name, title: for the command line, and for people
     title: str
-    network: Describe
-    batch: int
-    size: int
-    parameters: int
-    source: str
+    network: Describe  # describes it
+    batch: int  # samples per pass (per microbatch, in training)
+    size: int  # tokens per sample, or pixels per side of an image or latent
+    parameters: int  # how many it has, as published
+    source: str  # where that number is from
 
 
 ALL = (

@@ -102,18 +102,9 @@ class PairLink:
 def link_table(links: Sequence[PairLink], named: Mapping[str, Sequence[int]], size: int) -> Ints:
     """Return which link joins each pair of `size` devices; shape (D, D), −1 for none.
 
-    Of several links that name a pair the last one counts.
-
-    Parameters
-    ----------
-    named
-        The devices that each name stands for.
-
-    Raises
-    ------
-    InputError
-        If an end does not exist, a link joins a device with itself only, a pair of ends is given
-        twice, or there are more than `MAX_LINKED_DEVICES` devices.
+    Of several links that name a pair the last one counts; a name stands for the devices in `named`.
+    InputError if an end does not exist, a link joins a device with itself only, a pair of ends is
+    given twice, or there are more than `MAX_LINKED_DEVICES` devices.
     """
     if size > MAX_LINKED_DEVICES:
         raise InputError(

@@ -40,28 +40,17 @@ class Routes:
 
     The tables are computed when first asked for, in O(D · E) time and O(D · N) memory; until then
     the routes that `find` and `path` are asked for are searched one by one.
-
-    Parameters
-    ----------
-    devices
-        D.
-    start, target
-        Neighbours of node u are target[start[u] : start[u + 1]], increasing; shapes (N + 1,) and
-        (2E,).
-    latency, bandwidth
-        Shape (2E,): of each of these links.
-    widest
-        Whether the widest route is taken, else that of fewest hops.
-    grid
-        Sides of the grid that the links are, all alike, and whether it wraps; () for others.
     """
 
-    devices: int
+    devices: int  # D
+    # start, target: neighbours of node u are target[start[u] : start[u + 1]], increasing; shapes (N
+    # + 1,) and (2E,)
     start: Ints
     target: Ints
-    latency: Floats
+    latency: Floats  # latency, bandwidth: (2E,): of each of these links
     bandwidth: Floats
-    widest: bool
+    widest: bool  # whether the widest route is taken, else that of fewest hops
+    # sides of the grid that the links are, all alike, and whether it wraps; () for others
     grid: tuple[tuple[int, ...], bool] = ((), False)
     _known: dict[tuple[int, int], Found] = field(default_factory=dict)
 
@@ -135,13 +124,7 @@ class Routes:
         """Search the routes of these pairs of devices together, which is faster than one by one.
 
         Where they are far apart, or the widest are asked for, the tables of all pairs are computed.
-
-        Parameters
-        ----------
-        pairs
-            Shape (M, 2).
-        paths
-            Whether `path` will be asked for; else only `cost`.
+        With `paths`, `path` may be asked for; else only `cost`.
         """
         if "_searched" in vars(self) or (self.grid[0] and not paths):
             return
@@ -207,10 +190,7 @@ def route(
 ) -> Routes:
     """Return the routes over a graph; of parallel links the widest, then the fastest, is used.
 
-    Parameters
-    ----------
-    grid
-        Sides of the grid that it may be, and whether it wraps.
+    `grid` has the sides of the grid that it may be, and whether it wraps.
     """
     from scipy.sparse import coo_array
 
@@ -239,22 +219,10 @@ def route(
 def fewest_hops_between(
     start: Ints, target: Ints, latency: Floats, bandwidth: Floats, pairs: Ints
 ) -> list[Found] | None:
-    """Return the route of each pair.
+    """Return the route of each pair of nodes; None if `MOST_LINKS` are looked at before.
 
     The route of fewest hops, of those the widest, of those the fastest, of those the one found
     first, as `routing.Routes` finds it in a search of its first node's whole row.
-
-    Parameters
-    ----------
-    start, target, latency, bandwidth
-        The links, as in `routing.Routes`.
-    pairs
-        Shape (M, 2): nodes that are joined.
-
-    Returns
-    -------
-    list or None
-        None if the pairs are so far apart that `MOST_LINKS` are looked at.
     """
     if not len(target):
         return [([a], 0.0, math.inf) for a, _ in pairs.tolist()]

@@ -11,17 +11,9 @@ from ...common.kernel import kernel
 def fewest_hops(devices, nodes, start, target, latency, bandwidth):
     """Return routes of fewest links; of those the widest, then the fastest.
 
-    Parameters
-    ----------
-    devices, nodes
-        Numbers of devices, and of devices and switches; devices come first.
-    start, target, latency, bandwidth
-        Shapes (nodes + 1,), (arcs,), (arcs,), (arcs,): the arcs, sorted by their first node.
-
-    Returns
-    -------
-    arrays of shape (devices, devices), (devices, devices), (devices, nodes)
-        Latency and bandwidth of each pair; the node before each on the route from a device.
+    Devices come before switches among the nodes; arcs are sorted by their first node. Returns
+    latency and bandwidth of each pair of devices, and the node before each on the route from a
+    device, (devices, nodes).
     """
     lat = np.zeros((devices, devices))
     band = np.zeros((devices, devices))

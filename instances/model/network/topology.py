@@ -266,13 +266,8 @@ def topology_from_networkx(graph: nx.Graph[int]) -> Topology:
     """Return the topology of a graph as `Topology.to_networkx` makes it.
 
     Nodes may be anything sortable in any order; those with ``device`` false are switches. Links
-    need ``bytes_per_s``; ``latency_s`` is 0 by default.
-
-    Raises
-    ------
-    InputError
-        If the graph is directed, a link has no bandwidth or one that is no number, or the topology
-        is not valid.
+    need ``bytes_per_s``; ``latency_s`` is 0 by default. InputError if the graph is directed, a link
+    has no bandwidth or one that is no number, or the topology is not valid.
     """
     nodes: list[tuple[int, dict[str, object]]] = list(graph.nodes.items())
     devices = [v for v, data in nodes if data.get("device", True)]

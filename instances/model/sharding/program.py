@@ -369,13 +369,7 @@ def axis_text(one: int) -> str:
 
 
 def parse_axis(text: str) -> int:
-    """Return the property along one axis that a text names.
-
-    Raises
-    ------
-    InputError
-        If it names none.
-    """
+    """Return the property along one axis that a text names; InputError if it names none."""
     if text == "B":
         return COPIED
     if text == "P":
@@ -392,16 +386,9 @@ def property_text(whole: Sequence[int]) -> str:
 
 
 def local_shape(shape: Sequence[int], whole: Property, mesh: Sequence[int]) -> tuple[int, ...]:
-    """Return the shape of the part that one device has.
+    """Return the shape of the part that one device has of a whole tensor.
 
-    Parameters
-    ----------
-    shape
-        Of the whole tensor; what is split must divide.
-    whole
-        Its property along each axis of the mesh.
-    mesh
-        Devices along each axis.
+    What its property splits along an axis of the mesh must divide.
     """
     local = list(shape)
     for one, devices in zip(whole, mesh, strict=True):

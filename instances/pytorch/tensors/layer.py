@@ -28,29 +28,16 @@ LEAVES = "leaves"
 
 @dataclass(frozen=True, eq=False)
 class LayerProgram:
-    """The program of a layer, and which of its tensors cross the layer's ends.
+    """The program of a layer, and which of its tensors cross the layer's ends."""
 
-    Parameters
-    ----------
-    graph
-        Of the forward and the backward pass.
-    program
-        Of the graph, and `LEAVES`.
-    entering
-        For each input the number of its tensor; None if nothing reads it.
-    outputs
-        For each output the number of its tensor.
-    arriving
-        For each output the number of its gradient's tensor; None if nothing reads it.
-    gradients
-        For each input the number of its gradient's tensor; None if it has none.
-    """
-
-    graph: TrainingGraph
-    program: TensorProgram
+    graph: TrainingGraph  # of the forward and the backward pass
+    program: TensorProgram  # of the graph, and `LEAVES`
+    # for each input the number of its tensor; None if nothing reads it
     entering: tuple[int | None, ...]
-    outputs: tuple[int, ...]
+    outputs: tuple[int, ...]  # for each output the number of its tensor
+    # for each output the number of its gradient's tensor; None if nothing reads it
     arriving: tuple[int | None, ...]
+    # for each input the number of its gradient's tensor; None if it has none
     gradients: tuple[int | None, ...]
 
 
@@ -75,25 +62,9 @@ def layer_program(
 
     Every device has the inputs and the gradients of the outputs whole, and must come to have the
     outputs and the gradients of the inputs so: the operator `LEAVES` reads them as copies, and
-    takes no time. So the sharding of a layer does not depend on its neighbours'.
-
-    Parameters
-    ----------
-    module
-        Takes the inputs in order, and returns a tuple.
-    inputs
-        What enters it.
-    outputs
-        Numbers of what it returns that it makes itself; other tensors only pass through.
-    target
-        The machine.
-    device
-        That the model is on.
-
-    Raises
-    ------
-    InputError
-        If it cannot be traced: the reason.
+    takes no time. So the sharding of a layer does not depend on its neighbours'. The module takes
+    the inputs in order and returns a tuple, of which it makes the `outputs` itself; other tensors
+    only pass through. InputError says why it cannot be traced.
     """
     traced = _traced(module, inputs, outputs, device)
     program = program_of_graph(traced.graph, target)

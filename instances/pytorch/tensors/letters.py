@@ -27,27 +27,15 @@ Maker = Callable[["fx.Node", Sequence[Shape], Sequence[Shape]], "Rule | None"]
 
 @dataclass(frozen=True)
 class Rule:
-    """Splitting rule of an operator: the axes of its tensors as letters.
+    """Splitting rule of an operator: the axes of its tensors as letters."""
 
-    Parameters
-    ----------
-    inputs, outputs
-        The letters of each tensor.
-    linear
-        Sets of inputs in which together it is linear.
-    additive
-        Inputs that are added to what is summed up.
-    apart
-        Letters and outputs that do not depend on them: those are copied, not partial.
-    reduced
-        Letters with the bytes that devices add up among themselves if they split them.
-    """
-
-    inputs: tuple[str, ...]
+    inputs: tuple[str, ...]  # inputs, outputs: the letters of each tensor
     outputs: tuple[str, ...]
-    linear: tuple[tuple[int, ...], ...] = ()
-    additive: tuple[int, ...] = ()
+    linear: tuple[tuple[int, ...], ...] = ()  # sets of inputs in which together it is linear
+    additive: tuple[int, ...] = ()  # inputs that are added to what is summed up
+    # letters and outputs that do not depend on them: those are copied, not partial
     apart: tuple[tuple[str, int], ...] = ()
+    # letters with the bytes that devices add up among themselves if they split them
     reduced: tuple[tuple[str, float], ...] = ()
 
     @classmethod
@@ -76,10 +64,7 @@ def signatures(
 ) -> tuple[Signature, ...]:
     """Return an operator's signatures for these shapes, the replicated one last.
 
-    Raises
-    ------
-    InputError
-        If the rule is for tensors of other shapes.
+    InputError if the rule is for tensors of other shapes.
     """
     extents = _extents(rule, inputs, outputs)
     reduced = dict(rule.reduced)

@@ -320,12 +320,8 @@ def operator_seconds(
 ) -> Mapping[str, float]:
     """Return the median seconds of each call of a training graph, by its node's name.
 
-    The graph runs again and again on the model's numbers, as `measure_kernels` does it.
-
-    Raises
-    ------
-    InputError
-        If the model is not on a CPU, or fails when it runs.
+    The graph runs again and again on the model's numbers, as `measure_kernels` does it. InputError
+    if the model is not on a CPU, or fails when it runs.
     """
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     inputs = {f"input {k}": value for k, value in enumerate(tensors((args, dict(kwargs))))}

@@ -93,15 +93,7 @@ CONSTANTS: Mapping[str, int | None] = {
 def signatures_of(
     node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]
 ) -> tuple[Signature, ...] | None:
-    """Return the signatures of a node, None if there is no rule for it.
-
-    Parameters
-    ----------
-    node
-        Of a traced graph: a call of an ATen operator.
-    inputs, outputs
-        Shapes of the tensors that it reads and makes, in order.
-    """
+    """Return the signatures of a call of an ATen operator, None if there is no rule for it."""
     name = name_of(node)
     if name in ("view", "_unsafe_view", "reshape") and len(inputs) == 1:
         return view_signatures(inputs[0], outputs[0])

@@ -23,36 +23,23 @@ from ..tracing.unchanged import unchanged
 
 @dataclass(frozen=True, eq=False)
 class TrainingGraph:
-    """Loss and gradients of a model.
+    """Loss and gradients of a model."""
 
-    Parameters
-    ----------
-    graph
-        Of ATen operators, without those that nothing depends on; each node's ``meta["val"]`` is
-        what it makes, without numbers.
-    names
-        What each placeholder stands for: the name of a parameter or buffer, or ``input 0`` and so
-        on; by the placeholder's name.
-    parameters
-        Placeholders that are parameters, by name, with the node of the gradient; None for those
-        that have none.
-    resident
-        Placeholders that are buffers.
-    losses
-        Nodes that the backward pass starts from.
-    counted
-        Buffers to which every step adds a number, and nothing else: how many batches a norm saw.
-    constants
-        Tensors that the model's code holds or makes of numbers, by what `names` calls them; their
-        placeholders are resident, too.
-    """
-
+    # of ATen operators, without those that nothing depends on; each node's ``meta["val"]`` is what
+    # it makes, without numbers
     graph: fx.Graph
+    # what each placeholder stands for: the name of a parameter or buffer, or ``input 0`` and so on;
+    # by the placeholder's name
     names: Mapping[str, str]
+    # placeholders that are parameters, by name, with the node of the gradient; None for those that
+    # have none
     parameters: Mapping[str, fx.Node | None]
-    resident: frozenset[str]
-    losses: tuple[fx.Node, ...]
+    resident: frozenset[str]  # placeholders that are buffers
+    losses: tuple[fx.Node, ...]  # nodes that the backward pass starts from
+    # buffers to which every step adds a number, and nothing else: how many batches a norm saw
     counted: Mapping[str, float] = field(default_factory=dict)
+    # tensors that the model's code holds or makes of numbers, by what `names` calls them; their
+    # placeholders are resident, too
     constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     @property
@@ -71,12 +58,8 @@ def training_graph(
 ) -> TrainingGraph:
     """Trace loss and gradients on fake tensors; nothing is computed.
 
-    A model whose output is no loss is trained on the sum of its outputs.
-
-    Raises
-    ------
-    InputError
-        If it cannot be traced: the reason.
+    A model whose output is no loss is trained on the sum of its outputs. InputError says why it
+    cannot be traced.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     weights, buffers = fake_state(model, mode)

@@ -72,34 +72,20 @@ class _Form:
 
 @dataclass
 class PartCall:
-    """A call of a part.
+    """A call of a part."""
 
-    Parameters
-    ----------
-    name
-        Path of its module, or what else it is called.
-    why
-        What keeps it from being taken apart.
-    entry
-        What runs.
-    carriers
-        Modules, parameters and buffers that it uses, by their names in the model.
-    made, shapes, empty
-        What it returns; the shapes of its tensors; and tensors without memory of their types.
-    given
-        What it takes when it is exported.
-    recomputes
-        Whether it computes in the backward pass what its forward pass did not keep.
-    """
-
-    name: str
-    why: str
-    entry: Callable[..., Any]
+    name: str  # path of its module, or what else it is called
+    why: str  # what keeps it from being taken apart
+    entry: Callable[..., Any]  # what runs
+    # modules, parameters and buffers that it uses, by their names in the model
     carriers: tuple[str, ...]
+    # made, shapes, empty: what it returns; the shapes of its tensors; and tensors without memory of
+    # their types
     made: _Form
     shapes: list[Shape]
     empty: list[torch.Tensor]
-    given: _Form | None = None
+    given: _Form | None = None  # what it takes when it is exported
+    # whether it computes in the backward pass what its forward pass did not keep
     recomputes: bool = False
 
 
@@ -123,13 +109,7 @@ class PartRecorder:
         carriers: tuple[str, ...] | None = None,
         more: tuple[str, ...] = (),
     ) -> Any:
-        """Call the part.
-
-        Parameters
-        ----------
-        carriers, more
-            What it uses; default: the modules that it calls, and what is said in `more`.
-        """
+        """Call a part; by default it uses the modules that it calls, and what is said in `more`."""
         if self.inside:
             return entry(*args, **kwargs)
         if self._next is not None:
@@ -226,14 +206,9 @@ def export_around(
     error: Exception,
     export: Export,
 ) -> Traced | None:
-    """Export a model around its parts; None if there is no such way.
+    """Export a model around its parts, as it cannot be exported whole.
 
-    Parameters
-    ----------
-    error
-        Why it cannot be exported as a whole.
-    export
-        Exports it.
+    None if there is no such way.
     """
     whole: dict[str, str] = {}
     known = isinstance(error, BackwardLost)  # functions and checkpointing are parts without a word
@@ -265,10 +240,7 @@ def export_uncut(
 ) -> Traced:
     """Export a model as a single part, which runs as it is.
 
-    Raises
-    ------
-    InputError
-        If what goes in or out of it cannot pass a border.
+    InputError if what goes in or out of it cannot pass a border.
     """
     try:
         return _exported(model, args, kwargs, training, {"": "kept whole"}, export)

@@ -42,20 +42,11 @@ def trace(
     *,
     whole: bool = False,
 ) -> Traced:
-    """Trace `model` for inputs of the given shapes.
+    """Trace `model` for inputs of the given shapes, for a backward pass too if `training`.
 
-    Parameters
-    ----------
-    training
-        The backward pass matters, too.
-    whole
-        As a single part, which runs as it is, whatever its code does.
-
-    Raises
-    ------
-    InputError
-        If neither `torch.export` nor any fallback can trace it, or what is traced holds graphs of
-        its own, as `torch.cond` does: the reason and the module.
+    With `whole` it is a single part, which runs as it is, whatever its code does. InputError, with
+    reason and module, if neither `torch.export` nor any fallback can trace it, or what is traced
+    holds graphs of its own, as `torch.cond` does.
     """
     args, named = _distinct(args, dict(kwargs or {}))
     if isinstance(model, torch.jit.ScriptModule):
@@ -138,18 +129,7 @@ def trace_on_numbers(
     training: bool,
     because: str,
 ) -> Traced:
-    """Trace a model that cannot be exported.
-
-    Parameters
-    ----------
-    because
-        Why not.
-
-    Raises
-    ------
-    InputError
-        If nothing else works either.
-    """
+    """Trace a model that cannot be exported; InputError if nothing else works either."""
     try:
         with unchanged(model, (args, kwargs)), quiet(), torch.set_grad_enabled(training):
             graph = _on_numbers(model, args, kwargs)
@@ -229,10 +209,7 @@ def _annotated(model: nn.Module) -> Iterator[None]:
 def check_operators(module: fx.GraphModule) -> None:
     """Refuse operators that hold graphs, other than regions: nothing looks into those.
 
-    Raises
-    ------
-    InputError
-        If there is one: which, and in which module's code.
+    InputError says which, and in which module's code.
     """
     graphs = [inner.graph for inner in module.modules() if isinstance(inner, fx.GraphModule)]
     for n in (n for graph in graphs for n in graph.nodes):

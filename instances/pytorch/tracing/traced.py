@@ -29,27 +29,17 @@ _BY_NUMBERS = frozenset(
 
 @dataclass(frozen=True)
 class Traced:
-    """A traced model.
+    """A traced model."""
 
-    Parameters
-    ----------
-    module
-        Its graph; node names are stable: the same model and inputs give the same names.
-    inputs
-        What the placeholders stand for, in their order.
-    parameters
-        Name and value of every learned tensor of the model, tied ones once.
-    how
-        ``torch.export``; ``torch.export in parts``, of which some run as they are; or ``operators
-        on these numbers``, along the way that the numbers of the inputs lead.
-    because
-        Why not as a whole: of each part, or of the model; empty for ``torch.export``.
-    """
-
+    # its graph; node names are stable: the same model and inputs give the same names
     module: fx.GraphModule
-    inputs: tuple[Any, ...]
+    inputs: tuple[Any, ...]  # what the placeholders stand for, in their order
+    # name and value of every learned tensor of the model, tied ones once
     parameters: tuple[tuple[str, nn.Parameter], ...]
+    # ``torch.export``; ``torch.export in parts``, of which some run as they are; or ``operators on
+    # these numbers``, along the way that the numbers of the inputs lead
     how: str
+    # why not as a whole: of each part, or of the model; empty for ``torch.export``
     because: str = ""
 
     @property

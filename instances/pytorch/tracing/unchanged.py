@@ -26,13 +26,10 @@ def unchanged(model: nn.Module, inputs: Any = ()) -> Iterator[None]:
 
     That is: its modules and what they hold (parameters, buffers, hooks, modes, all other
     attributes), the containers and objects that lie in these, such as a configuration, and those in
-    the inputs; the numbers of buffers and inputs; gradients and hooks of parameters, and whether
-    they are trained; the random generators of torch, NumPy and Python. Numbers of parameters that
-    the forward pass itself changes (``max_norm`` of an embedding) stay changed.
-
-    Notes
-    -----
-    Holds a copy of buffers and inputs meanwhile.
+    the inputs; the numbers of buffers and inputs, copied meanwhile; gradients and hooks of
+    parameters, and whether they are trained; the random generators of torch, NumPy and Python.
+    Numbers of parameters that the forward pass itself changes (``max_norm`` of an embedding) stay
+    changed.
     """
     undo: list[Callable[[], None]] = []
     tensors = _keep((model, inputs), undo)

@@ -21,23 +21,13 @@ from .unchanged import unchanged
 
 @dataclass(frozen=True)
 class TensorValue:
-    """A tensor that a node of the graph gives.
+    """A tensor that a node of the graph gives."""
 
-    Parameters
-    ----------
-    name
-        The fx node's.
-    grad
-        Whether a gradient comes back for it.
-    storage
-        Number of its memory block: a tensor and its views share one.
-    """
-
-    name: str
+    name: str  # the fx node's
     shape: tuple[int, ...]
     dtype: torch.dtype
-    grad: bool
-    storage: int
+    grad: bool  # whether a gradient comes back for it
+    storage: int  # number of its memory block: a tensor and its views share one
 
     @property
     def size_bytes(self) -> int:
@@ -47,18 +37,10 @@ class TensorValue:
 
 @dataclass(frozen=True)
 class Values:
-    """Values of the nodes of a graph.
+    """Values of the nodes of a graph."""
 
-    Parameters
-    ----------
-    of
-        By node name; nodes that give no single tensor are left out.
-    changed
-        Memory blocks that a node changes in place, by its name.
-    """
-
-    of: Mapping[str, TensorValue]
-    changed: Mapping[str, frozenset[int]]
+    of: Mapping[str, TensorValue]  # by node name; nodes that give no single tensor are left out
+    changed: Mapping[str, frozenset[int]]  # memory blocks that a node changes in place, by its name
 
 
 def values_of(traced: Traced, training: bool) -> Values:

@@ -19,17 +19,7 @@ from .error_origin import first_line
 class Heartbeats:
     """A rank's connection to the store of heartbeats and errors.
 
-    Parameters
-    ----------
-    rank, world
-        This rank, and how many there are.
-    timeout_s
-        How long to wait for rank 0, and for ranks that join.
-
-    Raises
-    ------
-    StagecutError
-        If rank 0 does not start within the timeout.
+    Raises StagecutError if rank 0 does not start within `timeout_s`.
     """
 
     def __init__(self, rank: int, world: int, timeout_s: float) -> None:
@@ -58,17 +48,9 @@ class Heartbeats:
             ) from None
 
     def join(self, identity: dict[str, str]) -> None:
-        """Wait until all ranks are here, and check that they run the same.
+        """Wait until all ranks are here, and check that all have the same `identity`.
 
-        Parameters
-        ----------
-        identity
-            Hash or value of each thing that must be the same on all ranks, by what it is called.
-
-        Raises
-        ------
-        StagecutError
-            If a rank does not come within the timeout, or runs something else.
+        Raises StagecutError if a rank does not come within the timeout, or runs something else.
         """
         text = "\n".join(f"{what}\t{value}" for what, value in identity.items())
         self.store.set(f"joined {self.rank}", text)

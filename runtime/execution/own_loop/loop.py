@@ -1,7 +1,8 @@
-"""Executor of a rank's row of actions, for schedules beyond torch's pipelining.
+"""Executor of a rank's row of actions: the one way in which plans of pieces run.
 
-That is: stages with replicas, of a different number each, and asynchronous schedules with weight
-versions. Every other schedule can run here, too.
+Beside all that torch's pipelining runs, it has stages of unlike numbers of replicas, asynchronous
+schedules with weight versions, stages of a tensor degree, and messages without padding of what
+needs no gradient.
 """
 
 from __future__ import annotations
@@ -21,10 +22,9 @@ from ...schedules import Action, Kind, Schedule, validate
 from ...schedules.actions import TRANSFERS
 from ...simulate.stages import StageGraph, chain
 from ..gradients import GradientSums, clip_norm
-from ..recorder import Recorder
 from ..sharded.stage import ShardedStage
 from ..split import PieceModule
-from ..stage import StageRunner, Tensors
+from ..stage import Recorder, StageRunner, Tensors
 from .teams import Teams
 from .transport import Message, P2PTransport, Ranks, routes_of
 from .versions import Weights, check_two_versions, round_sizes, with_updates
@@ -173,10 +173,7 @@ class Loop:
     def run(self, data: Data) -> None:
         """Do all actions of the schedule once: a batch, or all batches of an asynchronous one.
 
-        Parameters
-        ----------
-        data
-            Asked for microbatches 0, 1, … where the first piece runs.
+        `data` is asked for microbatches 0, 1, … where the first piece runs.
         """
         self.transport.start()
         for weights in self.weights.values():

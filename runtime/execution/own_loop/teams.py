@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 import torch.distributed as dist
 
 from ..gradients import holders_of
@@ -21,13 +22,9 @@ from .transport import Message, Ranks, Routes
 class Teams:
     """Team of each rank.
 
-    Parameters
-    ----------
-    members
-        Ranks of each team of several, the one that the schedule names first.
-    tied
-        Weights that several layers have: all members have them whole, and the sum of the gradients
-        of all ranks that have one is its gradient.
+    `members` has the ranks of each team of several, the one that the schedule names first. All
+    members have weights in `tied`, which several layers have, whole, and the sum of the gradients
+    of all ranks that have one is its gradient.
     """
 
     members: tuple[tuple[int, ...], ...] = ()
@@ -49,15 +46,7 @@ class Teams:
     def holders(
         self, names: Sequence[Sequence[str]], ranks: Ranks
     ) -> list[dict[str, frozenset[int]]]:
-        """Return which ranks have the same part of each weight: of first parts, of second ones, ….
-
-        Parameters
-        ----------
-        names
-            Of the parameters of each piece.
-        ranks
-            Of each piece.
-        """
+        """Return which ranks have the same part of each weight, of first parts, second ones, …."""
         most = max((len(team) for team in self.members), default=1)
         found: list[dict[str, frozenset[int]]] = []
         for k in range(most):
@@ -72,11 +61,11 @@ class Teams:
         return found
 
 
-def join_teams(teams: Teams) -> Place | None:
+def join_teams(teams: Teams, device: torch.device) -> Place | None:
     """Return this rank's place in its team; None if it works alone. All ranks call this."""
     place: Place | None = None
     for team in teams.members:
         group = dist.new_group(list(team))
         if dist.get_rank() in team:
-            place = Place((len(team),), (team.index(dist.get_rank()),), (group.group_name,))
+            place = Place((len(team),), (team.index(dist.get_rank()),), (group.group_name,), device)
     return place

@@ -14,6 +14,8 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -21,8 +23,22 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...schedules import Kind, Schedule
-from ..channel import RankChannel, Spec
 from ..split import PieceModule
+
+#: Tensors in one message begin at multiples of it.
+ALIGNMENT = 64
+
+
+class Spec(NamedTuple):
+    """Shape and type of a tensor that is on its way."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that it takes."""
+        return prod(self.shape) * int(self.dtype.itemsize)
 
 
 class Message(NamedTuple):
@@ -45,12 +61,7 @@ def rank_of(ranks: Ranks, piece: int, microbatch: int) -> int:
 
 
 def routes_of(schedule: Schedule, ranks: Ranks) -> Routes:
-    """Return the messages of a schedule.
-
-    Notes
-    -----
-    O(actions).
-    """
+    """Return the messages of a schedule, in O(actions)."""
     routes: dict[tuple[int, int], list[Message]] = {}
     for rank in range(len(schedule.actions)):
         for piece, kind, j in schedule.of(rank):
@@ -64,17 +75,7 @@ def routes_of(schedule: Schedule, ranks: Ranks) -> Routes:
 
 
 class P2PTransport:
-    """Sends and receives the messages of this rank.
-
-    Parameters
-    ----------
-    device
-        Where the tensors are.
-
-    Notes
-    -----
-    All ranks make it together.
-    """
+    """Messages of this rank, on tensors of a device; all ranks make it together."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class P2PTransport:
         routes: Routes,
         device: torch.device,
     ) -> None:
-        self.pieces = pieces
+        self.pieces, self.device = pieces, device
         self.rank = dist.get_rank()
         self.expected = {source: own for (source, to), own in routes.items() if to == self.rank}
         self.sources = {m: source for source, own in self.expected.items() for m in own}
@@ -95,12 +96,9 @@ class P2PTransport:
         self.posted: dict[Message, tuple[Tensor, list[dist.Work]]] = {}
         self.here: dict[Message, Sequence[Tensor]] = {}  # what stays on this rank
         apart = dist.get_backend() == "nccl"
-        groups = {
+        self.groups = {
             pair: dist.new_group(list(pair)) if apart else dist.group.WORLD
             for pair in sorted(routes)
-        }
-        self.channels = {
-            pair: RankChannel(group, device) for pair, group in groups.items() if self.rank in pair
         }
         self.pending = _PendingSends(polls=apart)
 
@@ -115,11 +113,11 @@ class P2PTransport:
             return
         if _is_empty(self._layout(message)):
             return
+        packed = _packed(tensors)
         for to in self.targets.get(message, ()):
-            channel = self.channels[self.rank, to]
-            sends = channel.send(tensors, _position(channel, to))
-            for send, work in zip(sends, dist.batch_isend_irecv(sends), strict=True):
-                self.pending.keep(send.tensor, work)
+            send = dist.P2POp(dist.isend, packed, to, self.groups[self.rank, to])
+            for work in dist.batch_isend_irecv([send]):
+                self.pending.keep(packed, work)
 
     def receive(self, message: Message) -> Sequence[Tensor]:
         """Wait for the tensors of a message and return them."""
@@ -133,10 +131,10 @@ class P2PTransport:
         buffer, works = self.posted.pop(message)
         for work in works:
             work.wait()
-        layout, channel = self._layout(message), self.channels[source, self.rank]
+        layout = self._layout(message)
         if _is_empty(layout):
-            return [torch.empty(s.shape, dtype=s.dtype, device=channel.device) for s in layout]
-        return channel.unpack(buffer, layout)
+            return [torch.empty(s.shape, dtype=s.dtype, device=self.device) for s in layout]
+        return [buffer] if len(layout) == 1 else _parts(buffer, layout)
 
     def finish(self) -> None:
         """Wait until all that was sent has arrived."""
@@ -145,13 +143,14 @@ class P2PTransport:
     def _post(self, source: int) -> None:
         """Post the receives of the next message from a rank."""
         message = self.coming[source].popleft()
-        channel, layout = self.channels[source, self.rank], self._layout(message)
+        layout = self._layout(message)
         if _is_empty(layout):
             self.posted[message] = (torch.empty(0), [])  # nothing is sent
             return
-        buffer = channel.buffer(layout)
-        works = dist.batch_isend_irecv(channel.receive(buffer, _position(channel, source)))
-        self.posted[message] = (buffer, works)
+        shape, dtype = layout[0] if len(layout) == 1 else ((_ends(layout)[-1],), torch.uint8)
+        buffer = torch.empty(shape, dtype=dtype, device=self.device)
+        receive = dist.P2POp(dist.irecv, buffer, source, self.groups[source, self.rank])
+        self.posted[message] = (buffer, dist.batch_isend_irecv([receive]))
 
     def _layout(self, message: Message) -> list[Spec]:
         piece = self.pieces[message.piece]
@@ -164,9 +163,28 @@ def _is_empty(layout: Sequence[Spec]) -> bool:
     return not any(spec.size_bytes for spec in layout)
 
 
-def _position(channel: RankChannel, rank: int) -> int:
-    """Return a rank's number in a channel's group."""
-    return int(dist.get_group_rank(channel.group, rank))
+def _packed(tensors: Sequence[Tensor]) -> Tensor:
+    """Return one tensor with all of them: each message has its latency, whatever its size."""
+    if len(tensors) == 1:
+        return tensors[0].contiguous()
+    specs = [Spec(tuple(t.shape), t.dtype) for t in tensors]
+    packed = torch.empty(_ends(specs)[-1], dtype=torch.uint8, device=tensors[0].device)
+    for tensor, part in zip(tensors, _parts(packed, specs), strict=True):
+        part.copy_(tensor)
+    return packed
+
+
+def _ends(specs: Sequence[Spec]) -> list[int]:
+    """Return where each tensor's room ends."""
+    sizes = (-(-spec.size_bytes // ALIGNMENT) * ALIGNMENT for spec in specs)
+    return list(accumulate(sizes))
+
+
+def _parts(packed: Tensor, specs: Sequence[Spec]) -> list[Tensor]:
+    return [
+        packed[start : start + spec.size_bytes].view(spec.dtype).view(spec.shape)
+        for start, spec in zip([0, *_ends(specs)], specs, strict=False)
+    ]
 
 
 class _PendingSends:

@@ -18,6 +18,7 @@ from .local import Exchange
 
 #: The names of its functions in Python change between versions; those of its operators do not.
 _TORCH = torch.ops._c10d_functional
+_HOST = torch.device("cpu")
 
 
 class Sent(NamedTuple):
@@ -29,48 +30,35 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """This process on a mesh of processes.
+    """This process on a mesh: devices along each axis, its coordinates, and where it computes.
 
-    Parameters
-    ----------
-    mesh
-        Devices along each axis.
-    at
-        Where this one is.
-    groups
-        Name of the group of the devices that differ from this one along each axis alone.
+    `groups` names the group of the devices that differ from this one along each axis alone.
     """
 
     mesh: tuple[int, ...]
     at: tuple[int, ...]
     groups: tuple[str, ...]
+    device: torch.device = _HOST
 
 
-def join_mesh(shape: tuple[int, ...]) -> Place:
+def join_mesh(shape: tuple[int, ...], device: torch.device | None = None) -> Place:
     """Make the groups of a mesh; all ranks of the process group call it."""
-    mesh = init_device_mesh("cpu", shape)
+    device = device or _HOST
+    mesh = init_device_mesh(device.type, shape)
     groups = tuple(mesh.get_group(axis).group_name for axis in range(len(shape)))
-    return Place(shape, tuple(mesh.get_coordinate()), groups)
+    return Place(shape, tuple(mesh.get_coordinate()), groups, device)
 
 
 def part_of(whole: Tensor, how: Property, place: Place) -> Tensor:
-    """Return this device's shard of a tensor with the properties `how`."""
+    """Return this device's shard of a tensor with the properties `how`, where it computes."""
     for axis, one in enumerate(how):
         if one >= 0:
             whole = _slice(whole, one, axis, place)
-    return whole.contiguous()
+    return whole.contiguous().to(place.device)
 
 
 def step(part: Tensor, before: int, after: int, axis: int, place: Place) -> tuple[Tensor, Sent]:
-    """Convert a shard along an axis of the mesh; return the new one and the collective.
-
-    Parameters
-    ----------
-    part
-        What this device has of the tensor.
-    before, after
-        How the tensor lies along the axis.
-    """
+    """Convert a shard along an axis of the mesh; return the new one and the collective."""
     count, group, size = place.mesh[axis], place.groups[axis], _bytes(part)
     part = part.contiguous()
     if before == COPIED or after == PARTIAL:
@@ -82,7 +70,7 @@ def step(part: Tensor, before: int, after: int, axis: int, place: Place) -> tupl
         pieces = torch.cat(part.chunk(count, after)) if after else part
         made = _TORCH.wait_tensor(_TORCH.reduce_scatter_tensor(pieces, "sum", count, group))
         return made, Sent("reduce-scatter", (count - 1) / count * size)
-    if part.dtype is torch.bool:  # gloo does not move truth values
+    if part.dtype is torch.bool:  # which gloo does not move
         made, sent = step(part.view(torch.uint8), before, after, axis, place)
         return made.view(torch.bool), sent
     if after == COPIED:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ....instances.model.sharding.program import PARTIAL, Property, local_shape
 from ....instances.pytorch.tensors.rules import CONSTANTS
@@ -37,22 +38,10 @@ Computing = Generator[Exchange, Tensor, Any]
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A call of an operator on one device.
+    """A call of an operator on one device, with parts in place of whole tensors.
 
-    Parameters
-    ----------
-    kind
-        ATen's name of it, such as ``mm``.
-    target
-        The operator.
-    args, kwargs
-        Of the call, with parts in place of whole tensors.
-    read, made
-        How each tensor that it reads, and makes, lies.
-    shapes
-        Of what it makes, whole.
-    mesh, place
-        Devices along each axis of the mesh, and where this one is.
+    `kind` is ATen's name of the operator, such as ``mm``; `read` and `made` say how the tensors
+    lie that it reads and makes, and `shapes` are of what it makes, whole.
     """
 
     kind: str
@@ -64,6 +53,7 @@ class Call:
     shapes: Sequence[tuple[int, ...]]
     mesh: tuple[int, ...]
     place: tuple[int, ...]
+    device: torch.device = torch.device("cpu")  # noqa: RUF009
 
     def along(self, how: Property, axis: int) -> list[int]:
         """Return the axes of the mesh along which a tensor that lies so is split by an axis."""
@@ -114,7 +104,7 @@ def _constant(call: Call) -> Any:
     """Return this device's shard of a constant."""
     args, size = list(call.args), CONSTANTS[call.kind]
     if size != 0:
-        args[0] = torch.empty(call.local(), dtype=args[0].dtype)
+        args[0] = torch.empty(call.local(), dtype=args[0].dtype, device=call.device)
     if size is not None:
         args[size] = call.local()
     return call.target(*args, **call.kwargs)
@@ -270,6 +260,34 @@ def _embedding_backward(call: Call) -> Computing:
     yield  # a generator that exchanges nothing
 
 
+def _attention(call: Call) -> Computing:
+    """Attention as traced for a CPU; its statistics, which only a CPU's kernel reads, are 0."""
+    if call.device.type == "cpu":
+        return call.target(*call.args, **call.kwargs)
+    made = _attended(call, call.args[:3], call.args[4:5])
+    return made, made.new_zeros(call.local(1))
+    yield  # a generator that exchanges nothing
+
+
+def _attention_backward(call: Call) -> Computing:
+    """Gradients of attention, whose forward pass is computed again off the CPU."""
+    if call.device.type == "cpu":
+        return call.target(*call.args, **call.kwargs)
+    leaves = [x.detach().requires_grad_() for x in call.args[1:4]]
+    with torch.enable_grad():
+        made = _attended(call, leaves, call.args[7:8])
+    return torch.autograd.grad(made, leaves, call.args[0])
+    yield  # a generator that exchanges nothing
+
+
+def _attended(call: Call, given: Sequence[Tensor], causal: Sequence[bool]) -> Tensor:
+    query, key, value = given
+    mask, scale = call.kwargs.get("attn_mask"), call.kwargs.get("scale")
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, is_causal=any(causal), scale=scale
+    )
+
+
 _EXCHANGING: Mapping[str, Callable[[Call], Computing]] = {
     "_softmax": _softmax,
     "_log_softmax": _softmax,
@@ -281,4 +299,6 @@ _EXCHANGING: Mapping[str, Callable[[Call], Computing]] = {
     "nll_loss_backward": _loss_backward,
     "embedding": _embedding,
     "embedding_dense_backward": _embedding_backward,
+    "_scaled_dot_product_flash_attention_for_cpu": _attention,
+    "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
 }

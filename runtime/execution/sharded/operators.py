@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
 from ....instances.pytorch.tensors.rules import CONSTANTS
@@ -17,25 +18,8 @@ from .recording import RecordedEvent
 class Operators:
     """The operators of a sharding on one device.
 
-    Parameters
-    ----------
-    sharded
-        What is to be done.
-    place
-        Of this device on the mesh.
-    record
-        Whether to note what is done.
-
-    Attributes
-    ----------
-    held
-        The parts that are here now.
-    events
-        What it did, if `record`.
-    done
-        How much it did.
-    steps
-        Number of the step, for `events`.
+    `held` are the parts that are here now, `done` counts what was done, and `events` has it, with
+    the number of the step, if `record`.
     """
 
     def __init__(self, sharded: ShardedProgram, place: Place, *, record: bool = False) -> None:
@@ -56,12 +40,14 @@ class Operators:
             return value if operation.kind in CONSTANTS else next(parts)
 
         args, kwargs = fx.map_arg((operation.node.args, operation.node.kwargs), given)
+        if "device" in kwargs:  # that of the trace
+            kwargs = {**kwargs, "device": self.place.device}
         program = self.sharded.program
         call = Call(
             operation.kind, operation.node.target, tuple(args), kwargs,
             [how for _, how in operation.reads], [how for _, how in operation.makes],
             [program.tensors[t].shape for t, _ in operation.makes],
-            self.place.mesh, self.place.at,
+            self.place.mesh, self.place.at, self.place.device,
         )  # fmt: skip
         made = self._computed(operation, call)
         several = made if isinstance(made, tuple | list) else [made]
@@ -116,6 +102,8 @@ class Operators:
     ) -> None:  # fmt: skip
         self.done += 1
         if self.record:
+            if self.place.device.type == "cuda":
+                torch.cuda.synchronize()
             now = time.perf_counter()
             self.events.append(
                 RecordedEvent(self.steps, name, kind, within, axis, begun, now, size)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from ....instances import (
     InputError,
@@ -25,8 +24,10 @@ from ....instances.common.units import NodeId
 from ....instances.formats.files import load_plan, load_plan_for_model
 from ....instances.generate.roofline import MACHINES
 from ....instances.pytorch.tensors.program import tensor_numbers, traced_program
-from ....instances.pytorch.tracing.leaves import tensors
+from ....instances.pytorch.tracing.traced import flat_inputs
 from ...verify.sharding import check
+from ..guard.identity import plan_hash, training_graph_hash
+from ..prepare import TracedInputs
 from ..stage import Tensors
 from .program import Held, ShardedProgram, sharded_program
 
@@ -45,10 +46,8 @@ class PreparedSharding:
         The model, traced again, and what each device does.
     losses
         What the backward pass starts from.
-    named
-        Names of the inputs that are given by name.
-    values
-        Inputs that are no tensors.
+    traced
+        What batches are like.
     """
 
     model: nn.Module
@@ -56,37 +55,26 @@ class PreparedSharding:
     plan: Plan
     sharded: ShardedProgram
     losses: tuple[Held, ...]
-    named: tuple[str, ...]
-    values: tuple[Any, ...]
+    traced: TracedInputs
+
+    @property
+    def processes(self) -> int:
+        """Number of processes that run it."""
+        return prod(self.sharded.mesh)
+
+    @property
+    def training(self) -> bool:
+        """Whether there is a backward pass."""
+        return True
 
     def inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Tensors:
-        """Return the tensors of a batch.
+        """Return the tensors of a batch; see `TracedInputs`."""
+        return self.traced.tensors(args, kwargs)
 
-        Raises
-        ------
-        InputError
-            If they are not what the model was traced for: other names, shapes, types, or other
-            values of what is no tensor.
-        """
-        kwargs = kwargs or {}
-        if set(kwargs) != set(self.named):
-            names = ", ".join(self.named) or "none"
-            raise InputError(f"inputs: {', '.join(kwargs) or 'none'} by name; traced for {names}")
-        given = (args, {name: kwargs[name] for name in self.named})
-        found, values = tuple(tensors(given)), _values(given)
-        wanted = [node.meta["val"] for node in self.sharded.graph.inputs]
-        if len(found) != len(wanted) or len(values) != len(self.values):
-            raise InputError(f"inputs: {len(found)} tensors; the model takes {len(wanted)}")
-        for value, before in zip(values, self.values, strict=True):
-            if value != before:
-                raise InputError(f"inputs: {value!r} in place of {before!r}, as it was traced")
-        for k, (tensor, traced) in enumerate(zip(found, wanted, strict=True)):
-            if (tensor.shape, tensor.dtype) != (traced.shape, traced.dtype):
-                raise InputError(
-                    f"inputs: input {k} is {_shown(tensor)}; every batch must be "
-                    f"{_shown(traced)}, as it was traced"
-                )
-        return found
+    def identity(self) -> dict[str, str]:
+        """Return hashes of what a checkpoint must have in common with the run that goes on."""
+        graph = training_graph_hash(self.sharded.graph)
+        return {"plan": plan_hash(self.plan), "model": graph}
 
 
 def prepare_sharding(
@@ -98,24 +86,8 @@ def prepare_sharding(
 ) -> PreparedSharding:
     """Trace the training graph of a model again, and give each operator its signatures.
 
-    Parameters
-    ----------
-    plan
-        A sharding or its file.
-    model, args, kwargs
-        What the plan was made for; see `tensor_program`. The model is put in training mode.
-    workload
-        What the plan was made for; needed if `plan` is no file.
-
-    Returns
-    -------
-    PreparedSharding
-        With the conversions, as the verifier has them.
-
-    Raises
-    ------
-    InputError
-        If the plan was made for another model, or breaks a rule.
+    The model is put in training mode. `workload`, what the plan was made for, is needed if the plan
+    is no file. Raises InputError if the plan was made for another model, or breaks a rule.
     """
     named = dict(kwargs or {})
     model.train()
@@ -140,20 +112,15 @@ def prepare_sharding(
     losses = tuple(numbers[node] for node in graph.losses)
     report = check(workload, made.cluster, problem, solution)
     sharded = sharded_program(program, graph, problem, solution, report, losses)
+    names = [graph.names[node.name] for node in graph.inputs]
     return PreparedSharding(
         model, workload, made, sharded, tuple((t, sharded.lying(t)) for t in losses),
-        tuple(named), _values((args, named)),
+        TracedInputs(names, tuple(named), flat_inputs(args, named)),
     )  # fmt: skip
 
 
 def check_same_program(found: TensorProgram, planned: TensorProgram, name: str) -> None:
-    """Raise InputError unless a model traced again matches a tensor program, times apart.
-
-    Raises
-    ------
-    InputError
-        With the first operator that differs.
-    """
+    """Raise InputError with the first operator that differs from the plan's, times apart."""
     remedy = "give the model and inputs (--batch) that were profiled"
     for mine, theirs in zip(found.operators, planned.operators, strict=False):
         for what in ("name", "kind", "inputs", "outputs", "signatures", "gradient"):
@@ -171,14 +138,6 @@ def check_same_program(found: TensorProgram, planned: TensorProgram, name: str) 
             f"{name}: it has {len(planned.operators)} operators, the model "
             f"{len(found.operators)}; {remedy}"
         )
-
-
-def _values(given: Any) -> tuple[Any, ...]:
-    return tuple(v for v in tree_leaves(given) if not isinstance(v, torch.Tensor))
-
-
-def _shown(tensor: torch.Tensor) -> str:
-    return f"{_shape(tuple(tensor.shape))} {str(tensor.dtype).removeprefix('torch.')}"
 
 
 def _shape(shape: tuple[int, ...]) -> str:

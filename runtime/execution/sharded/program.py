@@ -31,20 +31,9 @@ CHANGING = frozenset(("native_batch_norm",))
 class TracedOperation:
     """An operator of the program as a node of the traced graph.
 
-    Parameters
-    ----------
-    operator
-        What the program says of it.
-    node
-        What is called.
-    kind
-        What ATen calls it.
-    reads, makes
-        Its tensors, and how they lie.
-    gradients
-        Of what it makes those that are a parameter's gradient, and how the parameter lies.
-    done
-        Tensors that nothing after it needs.
+    `kind` is what ATen calls it; `reads` and `makes` are its tensors, `gradients` those of what it
+    makes that are a parameter's gradient, as the parameter lies, and `done` the tensors that
+    nothing after it needs.
     """
 
     operator: Operator
@@ -60,20 +49,8 @@ class TracedOperation:
 class ShardedProgram:
     """A sharding of a traced graph, ready for each of its devices.
 
-    Parameters
-    ----------
-    program
-        Of the graph.
-    mesh
-        Devices along each axis.
-    graph
-        What is computed.
-    report
-        The verifier's, with every conversion.
-    operations
-        In the order in which they run.
-    steps
-        For each conversion those that it takes.
+    `mesh` has the devices along each axis, `report` every conversion, as the verifier has them,
+    and `steps` those that each takes; `operations` are in the order in which they run.
     """
 
     program: TensorProgram
@@ -96,10 +73,7 @@ class ShardedProgram:
     def resting(self) -> dict[str, Property]:
         """Return the properties of parameters and buffers between steps.
 
-        Raises
-        ------
-        InputError
-            If one is put together to be changed, and what changes would be lost.
+        A buffer that is put together to be changed is an InputError: what changes would be lost.
         """
         found = {str(operator.name): how for operator, (_, how) in self.sources(Role.PARAMETER)}
         for operation in self.operations:
@@ -125,19 +99,9 @@ def sharded_program(
     report: ShardingReport,
     kept: Collection[int],
 ) -> ShardedProgram:
-    """Return the sharded program of every device.
+    """Return the sharded program of every device; `kept` are needed when all is done.
 
-    Parameters
-    ----------
-    report
-        The verifier's on the solution.
-    kept
-        Numbers of tensors that are needed when all is done.
-
-    Raises
-    ------
-    InputError
-        If the solution breaks a rule.
+    Raises InputError if the verifier's `report` says that the solution breaks a rule.
     """
     if not report.lying:
         raise InputError(f"plan: {report.violations[0]}; plan again")

@@ -42,30 +42,9 @@ _WHOLE: Property = (COPIED,)
 class ShardedStage(nn.Module):  # type: ignore[misc]  # torch is not typed for mypy here
     """A piece of a model on one of several devices that compute it together.
 
-    Takes and returns what the piece does.
-
-    Parameters
-    ----------
-    piece
-        What runs.
-    layers
-        Its layers in order, with the sharding of each as `Layers` has it.
-    tied
-        Weights that several layers of the model have.
-    place
-        Of this device among those of the stage.
-
-    Attributes
-    ----------
-    parts
-        Of parameters and buffers, by the model's names.
-    copied
-        Parameters that each device has whole, but those that several layers have.
-
-    Raises
-    ------
-    InputError
-        If the sharding of a layer is not one of its operators'.
+    Takes and returns what the piece does. `parts` are of parameters and buffers, by the model's
+    names; `copied` are the parameters that each device has whole, but the `tied` ones, which
+    several layers have. Raises InputError if the sharding of a layer is not one of its operators'.
     """
 
     def __init__(
@@ -115,12 +94,8 @@ class ShardedStage(nn.Module):  # type: ignore[misc]  # torch is not typed for m
 class _Layer:
     """A layer on this device.
 
-    Attributes
-    ----------
-    resting
-        How its parameters and buffers lie between steps, by the model's names.
-    graded
-        Which of what it makes has a gradient.
+    `resting` says how its parameters and buffers lie between steps, by the model's names, and
+    `graded` which of what it makes has a gradient.
     """
 
     def __init__(self, piece: PieceModule, sharding: str, place: Place) -> None:

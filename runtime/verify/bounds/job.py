@@ -71,10 +71,8 @@ from .stage_chains import ListedStages, list_stages
 #: Thirds taken off the range of λ, and what rounding may do to the bounds of streams, relatively.
 PRICE_ROUNDS, STREAM_ROUNDING = 100, 1e-11
 
-
 #: Actions that are executed for all numbers of stages at most, and paths for one of them.
 ACTIONS, PATHS = 20_000_000, 500
-
 
 #: Ends of actions that are held at once.
 TIMES = 5_000_000
@@ -82,21 +80,12 @@ TIMES = 5_000_000
 
 @dataclass(frozen=True, eq=False)
 class SchedulePaths:
-    """The actions of P stages on D devices, in an order in which they can be executed.
+    """The actions of P stages on D devices, in an order in which they can be executed."""
 
-    Parameters
-    ----------
-    which
-        Shape (A, 2): stage of each action, and its kind: F, B, I or W.
-    before
-        Of each action, those that it waits for, by number.
-    held
-        Shape (D,): passes that a device has begun and not come back to at once: where it has one
-        stage, the microbatches that this holds.
-    """
-
-    which: Ints
-    before: tuple[tuple[int, ...], ...]
+    which: Ints  # (A, 2): stage of each action, and its kind: F, B, I or W
+    before: tuple[tuple[int, ...], ...]  # of each action, those that it waits for, by number
+    # (D,): passes that a device has begun and not come back to at once: where it has one stage, the
+    # microbatches that this holds
     held: Ints
 
     def longest(self, durations: Floats) -> tuple[float, Floats]:
@@ -145,10 +134,8 @@ class SchedulePaths:
 #: Rounds of a game, and parts into which chains are divided, at most.
 ROUNDS, PARTS_OF_CHAINS = 100, 500
 
-
 #: Chains that are looked at one by one, and mixtures by which they are left out.
 CHAINS, KEPT = 100_000, 10
-
 
 #: Rounding of prices, what prices are no longer raised by, and how far above the cheapest chain
 #: others are kept, as parts of the target.
@@ -156,43 +143,22 @@ CHAIN_ROUNDING, CLOSE, NEAR = 1e-11, 1e-7, 1e-6
 
 
 class _Cheapest(NamedTuple):
-    """The cheapest chain at given prices of actions.
+    """The cheapest chain at given prices of actions."""
 
-    Parameters
-    ----------
-    value
-        Its price.
-    chain
-        Shape (P,): its stages.
-    through
-        For each place in the chain, the least price with each of the stages allowed there.
-    """
-
-    value: float
-    chain: Ints
+    value: float  # its price
+    chain: Ints  # (P,): its stages
+    # for each place in the chain, the least price with each of the stages allowed there
     through: list[Floats]
 
 
 @dataclass(frozen=True, eq=False)
 class _ChainSubset:
-    """A node of the branch and bound: the chains within allowed stages.
+    """A node of the branch and bound: the chains within allowed stages."""
 
-    Parameters
-    ----------
-    allowed
-        For each place in the chain, the stages that may be there.
-    rows
-        Counts of paths, shape (P, 4) each.
-    chains
-        Some of the chains, shape (P,) each.
-    prices
-        Mixtures of paths, shape (P, 4) each.
-    """
-
-    allowed: list[Ints]
-    rows: list[Floats]
-    chains: list[Ints]
-    prices: list[Floats]
+    allowed: list[Ints]  # for each place in the chain, the stages that may be there
+    rows: list[Floats]  # counts of paths, shape (P, 4) each
+    chains: list[Ints]  # some of the chains, shape (P,) each
+    prices: list[Floats]  # mixtures of paths, shape (P, 4) each
 
 
 def no_iteration_below(

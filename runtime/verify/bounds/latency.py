@@ -58,37 +58,18 @@ INTERVAL_ROUNDING = 1e-11
 
 @dataclass(frozen=True, eq=False)
 class _OrderedBlocks:
-    """Blocks in topological order, B of them; K kinds of accelerators.
+    """Blocks in topological order, B of them; K kinds of accelerators."""
 
-    Parameters
-    ----------
-    members
-        Nodes of each block, in topological order.
-    of
-        Shape (n,): block of each node.
-    leads
-        Shape (B, B): whether a path leads from the first to the second, or they are one.
-    compute
-        Shape (K, B).
-    memory, colour
-        Shape (B,): bytes; the colour of a block that has not all of it, else −1.
-    capacity
-        Shape (K,): bytes of one accelerator.
-    transfer
-        Shape (K, n).
-    cpu
-        Shape (n,): `inf` where there are no CPUs.
-    """
-
-    members: list[list[int]]
-    of: Ints
-    leads: Bools
-    compute: Floats
+    members: list[list[int]]  # nodes of each block, in topological order
+    of: Ints  # (n,): block of each node
+    leads: Bools  # (B, B): whether a path leads from the first to the second, or they are one
+    compute: Floats  # (K, B)
+    # memory, colour: (B,): bytes; the colour of a block that has not all of it, else −1
     memory: Floats
     colour: Ints
-    capacity: Floats
-    transfer: Floats
-    cpu: Floats
+    capacity: Floats  # (K,): bytes of one accelerator
+    transfer: Floats  # (K, n)
+    cpu: Floats  # (n,): `inf` where there are no CPUs
 
 
 #: Rounding allowance, as a part of the sum of magnitudes.

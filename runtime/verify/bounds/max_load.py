@@ -90,27 +90,15 @@ MOST_CUTS, MOST_NODES = 2_000, 50_000
 
 @dataclass(frozen=True, eq=False)
 class _Devices:
-    """The problem of devices of the certificate's kind within the target; B blocks, H cases.
-
-    Parameters
-    ----------
-    time
-        Shape (B,): `inf` above the target.
-    moved
-        Shape (n,): transfer times of nodes.
-    has, has_not
-        Shape (H, B): which blocks a device has in a case, and which it has not.
-    group
-        Shape (H,): what a case says of the first hub.
-    """
+    """The problem of devices of the certificate's kind within the target; B blocks, H cases."""
 
     target: float
-    time: Floats
-    moved: Floats
+    time: Floats  # (B,): `inf` above the target
+    moved: Floats  # (n,): transfer times of nodes
     nets: Nets
-    has: Bools
+    has: Bools  # has, has_not: (H, B): which blocks a device has in a case, and which it has not
     has_not: Bools
-    group: Ints
+    group: Ints  # (H,): what a case says of the first hub
 
     def most(self, value: Floats, slopes: list[float], g: int) -> float:
         """Return what a device in a case of a group is worth at most; −inf if none can be."""
@@ -140,21 +128,11 @@ ROUNDS, WHOLE = 3, float(1 << 30)
 
 @dataclass(frozen=True, eq=False)
 class Nets:
-    """The nets: a node's output, with the blocks that write and read it; E nets.
+    """The nets: a node's output, with the blocks that write and read it; E nets."""
 
-    Parameters
-    ----------
-    node
-        Shape (E,): whose output it is.
-    block
-        The blocks of the node and its readers, net by net.
-    first
-        Shape (E,): where those of each begin.
-    """
-
-    node: Ints
-    block: Ints
-    first: Ints
+    node: Ints  # (E,): whose output it is
+    block: Ints  # the blocks of the node and its readers, net by net
+    first: Ints  # (E,): where those of each begin
 
 
 #: Blocks of which 3 and 4 are asked, at most.
@@ -176,12 +154,8 @@ def max_load_bound(
 ) -> float:
     """Return the best bound by the workload alone; 0 where a block fits on no device.
 
-    Parameters
-    ----------
-    transfers
-        Whether devices spend time on them, as 3 has it.
-
-    O(K n) for n nodes and K kinds, and a linear program of as many rows where K > 1.
+    Devices spend time on `transfers`, as 3 has it. O(K n) for n nodes and K kinds, and a linear
+    program of as many rows where K > 1.
     """
     kinds = np.flatnonzero(costs.count)
     block = blocks(workload, costs, problem)
@@ -351,15 +325,12 @@ def nets_of(workload: Workload, block: Ints) -> Nets:
 
 
 def least_cut(side: Ints, compute: Floats, transfer: Floats, nets: Nets) -> float:
-    """Return the least load of a set with given blocks in (1) and out (−1) of it; `inf` for none.
+    """Return the least load of a set with given blocks in (1) and out (−1) of it.
 
-    Parameters
-    ----------
-    side
-        Shape (B,).
-    compute, transfer
-        Shapes (B,) and (n,): p of blocks, `inf` where they cannot be and less than 0 where they
-        are worth more than they take, and c ≥ 0 of nodes.
+    `inf` for none.
+
+    `compute`, (B,), is p of blocks, `inf` where they cannot be and less than 0 where they are worth
+    more than they take; `transfer`, (n,), c ≥ 0 of nodes.
     """
     side = np.where((side == 0) & np.isinf(compute), -1, side)
     open_ = np.flatnonzero(side == 0)
@@ -426,10 +397,7 @@ def check_hubs(
 ) -> BoundCheck:
     """Check that prices and hubs prove their target, for costs without links between devices.
 
-    Raises
-    ------
-    VerificationError
-        If they do not, or not within the means of this check.
+    VerificationError if they do not, or not within the means of this check.
     """
     if problem.overlap:
         raise VerificationError(
@@ -542,10 +510,7 @@ def proved_by(
 ) -> float:
     """Return the bound on the max-load that the multipliers of a certificate prove.
 
-    Raises
-    ------
-    VerificationError
-        If a multiplier is negative that must not be.
+    VerificationError if a multiplier is negative that must not be.
     """
     blocks = _blocks(workload)
     load, transfer, memory = (

@@ -87,10 +87,7 @@ def check_prices(
 ) -> BoundCheck:
     """Check that prices prove their target, for costs without links between devices.
 
-    Raises
-    ------
-    VerificationError
-        If they do not, or not within the means of this check.
+    VerificationError if they do not, or not within the means of this check.
     """
     prices, target = np.array(data.prices), data.target
     memory_prices, transfer_prices = np.array(data.memory_prices), np.array(data.transfer_prices)

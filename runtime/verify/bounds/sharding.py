@@ -45,7 +45,14 @@ from ....instances.formats.certificate import (
     potential_certificate,
 )
 from .bound_check import BoundCheck, check_target
-from .sharding_program import ConvertedTensor, PricedProgram, TensorUse, priced_program, with_memory
+from .sharding_program import (
+    ConvertedTensor,
+    PricedProgram,
+    TensorUse,
+    mixed_ends,
+    priced_program,
+    with_memory,
+)
 
 #: The front of no cost and no bytes.
 _NOTHING = np.zeros((1, 2))
@@ -61,18 +68,10 @@ class _Fronts:
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """A cost that depends on the values of some variables.
+    """A cost that depends on the values of some variables."""
 
-    Parameters
-    ----------
-    scope
-        Numbers of the variables, which differ.
-    table
-        An axis for each.
-    """
-
-    scope: tuple[int, ...]
-    table: Floats
+    scope: tuple[int, ...]  # numbers of the variables, which differ
+    table: Floats  # an axis for each
 
 
 #: Rounding allowance, as a part of the sum of magnitudes.
@@ -99,18 +98,10 @@ MOST_PAIRS = 10_000_000
 
 @dataclass(frozen=True, eq=False)
 class _Potential:
-    """Potentials of one use of a tensor, by the properties in which it is made and needed.
+    """Potentials of one use of a tensor, by the properties in which it is made and needed."""
 
-    Parameters
-    ----------
-    alpha
-        Shape (made,): α_r.
-    beta
-        Shape (needed,): β_r; −inf where no choice of the reader needs the property.
-    """
-
-    alpha: Floats
-    beta: Floats
+    alpha: Floats  # (made,): α_r
+    beta: Floats  # (needed,): β_r; −inf where no choice of the reader needs the property
 
     def claims(self) -> Floats:
         """Return what the use claims of each conversion's cost, shape (made, needed)."""
@@ -291,13 +282,12 @@ def check_sharding_bound(workload: Workload, plan: Plan, problem: Sharding) -> B
 def proved_by(workload: Workload, problem: Sharding, data: PotentialCertificate) -> float:
     """Return the lower bound on the cost that a certificate proves, its target at most.
 
-    Raises
-    ------
-    VerificationError
-        If it speaks of what the program does not have, or what it leaves is too much to try.
+    VerificationError if it speaks of what the program does not have, or what it leaves is too much
+    to try.
     """
     program = program_of(workload)
-    plain = priced_program(program, problem, workload.time_unit)
+    each = priced_program(program, problem, workload.time_unit)
+    plain = mixed_ends(program, problem, each, data.mixture)
     if any(not len(one.cost) for one in plain.operators):
         return data.target  # an operator that cannot be computed: there is no sharding
     if data.price == 0 and data.origin != FITTING:
@@ -338,10 +328,7 @@ def _least_cost_that_fits(
 ) -> float:
     """Return the least cost of allowed choices that hold at most `room` bytes, `target` at most.
 
-    Parameters
-    ----------
-    costs, held_bytes
-        The same program, priced by cost alone and by bytes alone.
+    The same program is priced by cost alone and by bytes alone.
     """
     factors = [(factor, COST) for factor in cost_factors(costs, allowed)]
     factors += [(factor, BYTES) for factor in cost_factors(held_bytes, allowed)]
@@ -407,10 +394,7 @@ def _potentials_of(
 def least_sum(counts: list[int], factors: list[Factor], most: int) -> float | None:
     """Return the minimum of the sum of all factors; None if its tables exceed `most` entries.
 
-    Parameters
-    ----------
-    counts
-        How many values each variable has.
+    `counts` are the values that each variable can have.
     """
     several = {v for v, count in enumerate(counts) if count > 1}
     numbers, live = itertools.count(), {}
@@ -465,18 +449,13 @@ def least_that_fits(
     counts: Sequence[int], factors: Iterable[tuple[Factor, int]], limits: tuple[float, float],
     most: int,
 ) -> float | None:  # fmt: skip
-    """Return the least cost of assignments that hold at most so many bytes; None if too much work.
+    """Return the least cost of assignments that hold at most so many bytes.
 
-    Parameters
-    ----------
-    counts
-        How many values each variable has.
-    factors
-        Each with its column, `COST` or `BYTES`.
-    limits
-        The target, which is returned if nothing that fits costs less, and the bytes that fit.
-    most
-        Pairs of cost and bytes that are added up, at most.
+    None if too much work.
+
+    Factors stand with their column, `COST` or `BYTES`. `limits` are the target, which is returned
+    if nothing that fits costs less, and the bytes that fit; `most` pairs of cost and bytes are
+    added up.
     """
     live = [_as_fronts(factor, side, limits) for factor, side in factors]
     work = 0

@@ -16,16 +16,27 @@ true one of the two is among them, and costs what is held: the least of both is 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from ....instances import Operator, Sharding, Tensor, TensorProgram
+from ....instances import Operator, Sharding, Tensor, TensorProgram, VerificationError
 from ....instances.common.arrays import Floats, Ints
 from ....instances.common.units import TIME_UNITS
-from ..sharding import Lying, broken_rules, local_bytes, lying_of, own_cost, paths
+from ....instances.model.sharding.problem import gradient_buckets
+from ..sharding import (
+    Lying,
+    broken_rules,
+    latency_shares,
+    local_bytes,
+    lying_of,
+    own_cost,
+    paths,
+)
 
 
 @dataclass(frozen=True)
@@ -39,63 +50,35 @@ class _Keeper:
 
 @dataclass(frozen=True, eq=False)
 class PricedChoices:
-    """The choices of one operator: signatures that the rules allow, with their costs.
+    """The choices of one operator: signatures that the rules allow, with their costs."""
 
-    Parameters
-    ----------
-    cost
-        Of each, without conversions.
-    read, made
-        Of each, how the operator reads and makes its tensors.
-    """
-
-    cost: Floats
-    read: list[list[Lying]]
+    cost: Floats  # of each, without conversions
+    read: list[list[Lying]]  # read, made: of each, how the operator reads and makes its tensors
     made: list[list[Lying]]
 
 
 @dataclass(frozen=True, eq=False)
 class TensorUse:
-    """An operator that reads a tensor.
+    """An operator that reads a tensor."""
 
-    Parameters
-    ----------
-    reader, slot
-        The operator, and which of its inputs; of a parameter that its gradient arrives at, 0.
-    by_reader
-        Of each of its ways the position of how it needs the tensor.
-    """
-
+    # reader, slot: the operator, and which of its inputs; of a parameter that its gradient arrives
+    # at, 0
     reader: int
     slot: int
-    by_reader: Ints
+    by_reader: Ints  # of each of its ways the position of how it needs the tensor
 
 
 @dataclass(frozen=True, eq=False)
 class ConvertedTensor:
-    """A tensor that is read, and what converting it between properties costs.
+    """A tensor that is read, and what converting it between properties costs."""
 
-    Parameters
-    ----------
-    number, maker
-        In the program.
-    made, needed
-        How it can be made, and how it can be needed, as texts.
-    by_maker
-        Of each of its maker's ways the position of how it is made.
-    cost
-        Of converting it from each of `made` to each of `needed`.
-    uses
-        Who reads it.
-    """
-
-    number: int
+    number: int  # number, maker: in the program
     maker: int
-    made: list[str]
+    made: list[str]  # made, needed: how it can be made, and how it can be needed, as texts
     needed: list[str]
-    by_maker: Ints
-    cost: Floats
-    uses: list[TensorUse]
+    by_maker: Ints  # of each of its maker's ways the position of how it is made
+    cost: Floats  # of converting it from each of `made` to each of `needed`
+    uses: list[TensorUse]  # who reads it
 
 
 class PricedProgram(NamedTuple):
@@ -127,13 +110,15 @@ def priced_program(program: TensorProgram, problem: Sharding, time_unit: str) ->
             readers[operator.gradient].append((v, 0, [row[0] for row in ways[v].made]))
     unit = TIME_UNITS[time_unit] if problem.objective == "time" else 1.0
     paid: dict[object, dict[Lying, float]] = {}
+    shares = latency_shares(program, problem)
     tensors = []
     for t, by in enumerate(readers):
         if by:
             v = program.maker[t]
             slot = program.operators[v].outputs.index(t)
             made = [row[slot] for row in ways[v].made]
-            tensors.append(_tensor(program, problem, t, made, by, paid, unit))
+            far = partial(_far, program.tensors[t], problem, paid, shares.get(t, 1.0))
+            tensors.append(_tensor(program, t, made, by, far, unit))
     return PricedProgram(ways, tensors)
 
 
@@ -154,20 +139,19 @@ def _ways(
 
 def _tensor(
     program: TensorProgram,
-    problem: Sharding,
     t: int,
     made: Sequence[Lying],
     readers: Sequence[tuple[int, int, list[Lying]]],
-    paid: dict[object, dict[Lying, float]],
+    far_from: Callable[[Lying], dict[Lying, float]],
     unit: float,
 ) -> ConvertedTensor:
-    """Return a tensor that is read, with its conversions priced."""
+    """Return a tensor that is read, with its conversions priced by what is far from a property."""
     rows = {how: k for k, how in enumerate(dict.fromkeys(made))}
     wanted = dict.fromkeys(how for _, _, needs in readers for how in needs)
     columns = {how: k for k, how in enumerate(wanted)}
     cost = np.zeros((len(rows), len(columns)))
     for before, row in rows.items():
-        far = _far(program.tensors[t], before, problem, paid)
+        far = far_from(before)
         for after, column in columns.items():
             cost[row, column] = far[after] / unit
     return ConvertedTensor(
@@ -185,13 +169,57 @@ def _tensor(
 
 
 def _far(
-    tensor: Tensor, before: Lying, problem: Sharding, paid: dict[object, dict[Lying, float]]
+    tensor: Tensor,
+    problem: Sharding,
+    paid: dict[object, dict[Lying, float]],
+    share: float,
+    before: Lying,
 ) -> dict[Lying, float]:
     """Return the cost of converting a tensor from one property to each other, by shortest paths."""
-    key = (tensor.shape, tensor.size_bytes, before)
+    key = (tensor.shape, tensor.size_bytes, share, before)
     if key not in paid:
-        paid[key] = {how: cost for cost, how, _ in paths(tensor, before, problem)}
+        paid[key] = {how: cost for cost, how, _ in paths(tensor, before, problem, share)}
     return paid[key]
+
+
+def mixed_ends(
+    program: TensorProgram, problem: Sharding, priced: PricedProgram, mixture: Sequence[float]
+) -> PricedProgram:
+    """Return a program whose cost is a mixture of the ends of a step, which ends no earlier.
+
+    The last end is that of all computing; end k is that of the gradients from bucket k on, begun
+    when the last gradient of bucket k is made: all until then and these conversions come before it.
+
+    Raises
+    ------
+    VerificationError
+        If these are no weights of the ends.
+    """
+    buckets = gradient_buckets(program, problem.bucket_bytes)
+    wanted = len(buckets) + 1 if problem.overlap and buckets else 0
+    if not mixture and wanted:
+        mixture = [0.0] * len(buckets) + [1.0]
+    sane = not mixture or (min(mixture) >= 0 and math.fsum(mixture) <= 1 + 1e-12)
+    if len(mixture) != wanted or not sane:
+        raise VerificationError(
+            f"certificate: mixture: {len(mixture)} weights; {wanted} are needed, of sum 1 at most"
+        )
+    if not wanted:
+        return priced
+    ready = [max(program.maker[t] for t in bucket) for bucket in buckets]
+    reached = list(zip(ready, mixture, strict=False))
+
+    def counted(v: int) -> float:
+        return mixture[-1] + math.fsum(weight for last, weight in reached if v <= last)
+
+    gradients = {t: math.fsum(mixture[: k + 1]) for k, bucket in enumerate(buckets) for t in bucket}
+    return PricedProgram(
+        [replace(one, cost=one.cost * counted(v)) for v, one in enumerate(priced.operators)],
+        [
+            replace(one, cost=one.cost * gradients.get(one.number, counted(one.maker)))
+            for one in priced.tensors
+        ],
+    )
 
 
 def with_memory(

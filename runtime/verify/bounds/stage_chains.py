@@ -57,33 +57,20 @@ State = tuple[tuple[int, ...], int]
 
 @dataclass(frozen=True, eq=False)
 class _Chains:
-    """The graph of ideals and stages, in parts of the target; N ideals, K kinds of devices.
-
-    Parameters
-    ----------
-    stages
-        With one pass, or the forward and the backward one if the objective is GPipe's.
-    used_bytes
-        Shape (K, N): in parts of twice what a device of the kind has.
-    least
-        Shape (N,): compute on the fastest kind.
-    """
+    """The graph of ideals and stages, in parts of the target; N ideals, K kinds of devices."""
 
     overlap: bool
     ideals: Ideals
     count: Ints
-    stages: Stages
-    used_bytes: Ints
-    least: Ints
+    stages: Stages  # with one pass, or the forward and the backward one if the objective is GPipe's
+    used_bytes: Ints  # (K, N): in parts of twice what a device of the kind has
+    least: Ints  # (N,): compute on the fastest kind
 
     def least_backward(self, forward: int) -> int | None:
         """Return the least largest backward pass of chains below a limit; None without chain.
 
-        Parameters
-        ----------
-        forward
-            What forward passes must be below; all passes, unless the objective is GPipe's, where 0
-            is returned.
+        Forward passes must be below `forward`; all passes, unless the objective is GPipe's, where 0
+        is returned.
         """
         last = len(self.least) - 1
         by_work = np.argsort(self.least, kind="stable")
@@ -139,29 +126,18 @@ STAGES = 3_000_000
 
 @dataclass(frozen=True, eq=False)
 class ListedStages:
-    """The stages whose M microbatches take less than the target; R stages.
+    """The stages whose M microbatches take less than the target; R stages."""
 
-    Parameters
-    ----------
-    start, end
-        Shape (R,): the numbers of the ideals between which they are.
-    times
-        Shape (4, R): of F, B, I and W, in parts of the target; the least over kinds of devices.
-    resident, activation
-        Shape (R,): bytes all the time and per microbatch, as a part of the roomiest device.
-    ideals
-        How many there are.
-    most
-        Stages of a chain at most.
-    """
-
-    start: Ints
+    start: Ints  # start, end: (R,): the numbers of the ideals between which they are
     end: Ints
+    # (4, R): of F, B, I and W, in parts of the target; the least over kinds of devices
     times: Floats
+    # resident, activation: (R,): bytes all the time and per microbatch, as a part of the roomiest
+    # device
     resident: Floats
     activation: Floats
-    ideals: int
-    most: int
+    ideals: int  # how many there are
+    most: int  # stages of a chain at most
 
 
 #: Ideals at most.
@@ -170,24 +146,12 @@ IDEALS = 60_000
 
 @dataclass(frozen=True, eq=False)
 class Ideals:
-    """The ideals of B blocks by size, the empty one first; N of them.
+    """The ideals of B blocks by size, the empty one first; N of them."""
 
-    Parameters
-    ----------
-    block
-        Shape (n,): block of each node; −1 if it is left out.
-    members
-        Shape (N, B).
-    words
-        Shape (N, ⌈B / 64⌉): the same, a bit for a block.
-    left_out
-        How many other blocks there are.
-    """
-
-    block: Ints
-    members: Bools
-    words: NDArray[np.uint64]
-    left_out: int
+    block: Ints  # (n,): block of each node; −1 if it is left out
+    members: Bools  # (N, B)
+    words: NDArray[np.uint64]  # (N, ⌈B / 64⌉): the same, a bit for a block
+    left_out: int  # how many other blocks there are
 
     def inside(self, ideal: int, others: Ints) -> Bools:
         """Return whether an ideal is a proper part of each of the others."""
@@ -217,22 +181,14 @@ CELLS, WORK, AT_ONCE = 100_000_000, 40_000_000_000, 4096
 
 @dataclass(frozen=True, eq=False)
 class Stages:
-    """The costs of stages between ideals; N ideals, K kinds that have devices, E nets.
+    """The costs of stages between ideals; N ideals, K kinds that have devices, E nets."""
 
-    Parameters
-    ----------
-    compute, crossed
-        For each pass, shape (K, N): of the ideals, and what relayed data costs at their ends;
-        the latter () if none is.
-    moved
-        For each pass, shape (K, E): of the nets.
-    held, pins
-        Shapes (N, E) and (E,): blocks of each net that an ideal holds, and that it has.
-    """
-
+    # compute, crossed: for each pass, shape (K, N): of the ideals, and what relayed data costs at
+    # their ends; the latter () if none is
     compute: tuple[Ints, ...]
     crossed: tuple[Ints, ...]
-    moved: tuple[Ints, ...]
+    moved: tuple[Ints, ...]  # for each pass, shape (K, E): of the nets
+    # held, pins: shapes (N, E) and (E,): blocks of each net that an ideal holds, and that it has
     held: NDArray[np.int32]
     pins: Ints
 
@@ -247,25 +203,13 @@ class Stages:
         *,
         relayed: bool,
     ) -> Stages:
-        """Price stages.
+        """Price stages by costs without links between devices.
 
-        Parameters
-        ----------
-        costs
-            Without links between devices.
-        target
-            Above 0 and finite; what takes longer counts as that.
-        passes
-            Shape (n,) each: nodes of the pass, which pays for what they make.
-        readers
-            Of each node, those that count.
-        relayed
-            Whether data moves only from a stage to the next.
+        What takes longer than `target` counts as it.
 
-        Raises
-        ------
-        VerificationError
-            If there are too many ideals and nets for tables of both.
+        The nodes of each pass, shape (n,), pay for what they make. If `relayed`, data moves only
+        from a stage to the next. VerificationError if there are too many ideals and nets for tables
+        of both.
         """
         kinds = np.flatnonzero(costs.count)
         compute = parts(costs.compute[kinds], target)
@@ -326,15 +270,8 @@ def parts(values: Floats, target: float) -> Ints:
 def ideals_of(workload: Workload, costs: Costs, waits: Sequence[tuple[int, int]]) -> Ideals:
     """Return all ideals of blocks: of colours, and of those that wait for each other.
 
-    Parameters
-    ----------
-    waits
-        Pairs of nodes of which the first must not be in a later stage.
-
-    Raises
-    ------
-    VerificationError
-        If there are more than `IDEALS`.
+    In each pair that waits the first node must not be in a later stage. VerificationError if there
+    are more than `IDEALS`.
     """
     import networkx as nx
 
@@ -394,23 +331,10 @@ def _bits(mask: int) -> Iterable[int]:
 def list_stages(
     workload: Workload, cluster: Cluster, problem: PipelineJob, target: float
 ) -> ListedStages:
-    """Return the stages of an iteration below a target.
+    """Return the stages of an iteration below a target of the makespan, above 0 and finite.
 
-    Parameters
-    ----------
-    problem
-        With a contiguous split and one stage on a device.
-    target
-        Of the makespan; above 0 and finite.
-
-    Raises
-    ------
-    VerificationError
-        If there are too many ideals or stages.
-
-    Notes
-    -----
-    O(R E) for E sets of a node and its readers.
+    The split is contiguous, with one stage on a device. O(R E) for E sets of a node and its
+    readers; VerificationError if there are too many ideals or stages.
     """
     costs = without_links(price(workload, cluster), returning=False)
     backward, each = workload.backward, target / problem.batch
@@ -480,21 +404,9 @@ def _times(
 def no_chain_below(workload: Workload, costs: Costs, problem: Throughput, target: float) -> bool:
     """Prove that every contiguous split has an objective of `target` or more; False if not.
 
-    Parameters
-    ----------
-    costs
-        Of the cluster; links between devices are left out, which makes no split dearer.
-    target
-        Above 0 and finite.
-
-    Raises
-    ------
-    VerificationError
-        If there are too many ideals or stages to look at all of them.
-
-    Notes
-    -----
-    O(R E) for R stages below the target between N ideals and E sets of a node and its readers.
+    Links between devices are left out, which makes no split dearer. O(R E) for R stages below the
+    target, above 0 and finite, and E sets of a node and its readers; VerificationError if there are
+    too many ideals or stages to look at all of them.
     """
     chains = _chains(workload, without_links(costs, returning=False), problem, target)
     if problem.pipeline != "gpipe":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 from pyomo.common.gc_manager import PauseGC
@@ -12,7 +11,6 @@ from ....formulations.job.iteration_milp import iteration_model
 from ....formulations.job.line import line
 from ....formulations.task import Task
 from ....instances import PipelineJob, Solution
-from ...core.compiled_model import write_model
 from ...core.milp_driver import IntegerProgram, integer_program, solve_program
 from ...core.search import Search
 from .frameworks import first_plans
@@ -22,19 +20,6 @@ def iteration_milp(task: Task[PipelineJob], search: Search[Solution]) -> None:
     """Solve the integer program, from the best plan known or from equal parts."""
     first_plans(task, line(task), search)
     solve_program(lambda: _program(task, search), search, solver=task.solver)
-
-
-def export_model(task: Task[PipelineJob], path: str | Path) -> None:
-    """Write the program, in the workload's time unit, as `write_model` does.
-
-    Raises
-    ------
-    InputError
-        As `write_model`.
-    InfeasibleError
-        If some node fits on no device, or no number of stages suits the schedule.
-    """
-    write_model(lambda: iteration_model(task).model, path)
 
 
 def _program(task: Task[PipelineJob], search: Search[Solution]) -> IntegerProgram[Solution]:

@@ -25,8 +25,9 @@ import numpy as np
 
 from ....formulations.job.stream import Staging, state_staging
 from ....formulations.task import Task
-from ....instances import PipelineJob, Solution, Stage, in_stages
+from ....instances import InputError, PipelineJob, Solution, Stage, in_stages
 from ....instances.common.arrays import Floats, Ints
+from ....instances.common.errors import quote
 from ...core.lattice import Lattice, chain, list_ideals
 from ...core.lattice_kernel import ideal_sums
 from ...core.search import Search
@@ -47,8 +48,13 @@ def equal_stages(
 
     What is counted are the layers that repeat, such as a transformer's blocks; what comes before
     the first of them and after the last joins the stages at the ends, or makes two stages of its
-    own. Every number of stages, tensor degree and d is tried, with recomputation everywhere or
-    nowhere, until it is `enough`.
+    own. Every number of stages, or that of the option ``stages``, every tensor degree and d is
+    tried, with recomputation everywhere or nowhere, until it is `enough`.
+
+    Raises
+    ------
+    InputError
+        If the option is no number of stages.
 
     References
     ----------
@@ -58,6 +64,11 @@ def equal_stages(
     """
     staging = state_staging(task)
     cuts = list(_cuts(staging))
+    if asked := task.options.get("stages"):
+        cuts = [cut for cut in cuts if str(cut.max() + 1) == asked]
+        if not cuts:
+            most = max(int(cut.max()) + 1 for cut in _cuts(staging))
+            raise InputError(f"method equal-stages: stages: {quote(asked)}; use 1 to {most}")
     for t in range(len(staging.degrees)):
         for again in (False, True):
             options = _options(staging, t, again)

@@ -59,24 +59,12 @@ MOST_CODES = 20_000
 
 @dataclass(frozen=True, eq=False)
 class Core:
-    """A task's graph without free leaves; C units, N nodes.
+    """A task's graph without free leaves; C units, N nodes."""
 
-    Parameters
-    ----------
-    graph
-        All units.
-    units
-        Shape (C,): units of `graph` that are no free leaves, in topological order.
-    nodes
-        Shape (N,): nodes of the workload, by core unit.
-    sources, sinks
-        Satellites: nodes of the workload.
-    """
-
-    graph: LatencyGraph
-    units: Ints
-    nodes: Ints
-    sources: tuple[int, ...]
+    graph: LatencyGraph  # all units
+    units: Ints  # (C,): units of `graph` that are no free leaves, in topological order
+    nodes: Ints  # (N,): nodes of the workload, by core unit
+    sources: tuple[int, ...]  # sources, sinks: satellites: nodes of the workload
     sinks: tuple[int, ...]
 
 
@@ -113,12 +101,8 @@ def solve_one_call(
 ) -> None:
     """Solve a task with one call per accelerator, and report plans and bounds to a search.
 
-    Parameters
-    ----------
-    plans_only
-        The search is one of another problem, for which bounds and infeasibility do not hold.
-    start
-        Called for a better plan if the bound along paths does not prove the best one.
+    `plans_only`: the search is one of another problem, for which bounds and infeasibility do not
+    hold. `start` is called for a better plan if the bound along paths does not prove the best one.
     """
     graph = latency_graph(task, whole_colours=True)
     counts = [min(int(c), graph.size) for c in graph.count]
@@ -175,10 +159,7 @@ def raise_path_bound(
 ) -> None:
     """Raise the path-interval bound along the heaviest path; an infinite one proves infeasibility.
 
-    Parameters
-    ----------
-    should_stop
-        Ends it with a weaker bound.
+    Stopped, the bound is weaker.
     """
     data = cut_data(task, graph)
     calls = task.problem.calls * int(graph.count.sum())
@@ -222,22 +203,11 @@ def run_label_dp(
     single: bool = False,
     best: Callable[[], float] = lambda: math.inf,
 ) -> tuple[bool, float, list[LabelStep] | None]:
-    """Run the DP for plans below `target`.
+    """Run the DP for plans below `target`, which comes down with the best plan known.
 
-    Parameters
-    ----------
-    best
-        Latency of the best plan known: the target comes down with it.
-
-    Returns
-    -------
-    complete
-        Whether the run ended by itself: then, unless `single`, no better chain exists than the
-        one returned, or none below the target.
-    value
-        Latency of the best chain, or the target if there is none below it.
-    steps
-        The best chain found, None if none is below the target.
+    It says whether it ended by itself: then, unless `single`, no better chain exists than the one
+    returned, or none below the target; and returns that chain's latency and steps, or target and
+    None.
     """
     if not len(graph.memory):
         return True, 0.0, []
@@ -402,16 +372,10 @@ def kernel_graph(
     chained: bool = False,
     divided: bool = False,
 ) -> Graph:
-    """Return the arrays for the kernel.
+    """Return the arrays for the kernel, for so many calls of each kind.
 
-    Parameters
-    ----------
-    counts
-        Number of calls of each kind.
-    chained
-        Keep to one topological order of the units.
-    divided
-        Whether a colour may be divided over the two calls of an accelerator.
+    `chained` keeps to one topological order of the units; if `divided`, a colour may be divided
+    over the two calls of an accelerator.
     """
     graph, workload = core.graph, task.workload
     size = len(core.units)

@@ -183,15 +183,9 @@ def rehash(table, key, count):
 def insert(g, s, w, state, shape, step, end, single):
     """Insert a label unless another one dominates it; return its state.
 
-    Parameters
-    ----------
-    state
-        Its state, −1 for one that is not known yet.
-    shape
-        Units of the ideal; size of its border; number of values: a finish time for each of the
-        border, and two for each owner.
-    step
-        Code of what is left of the devices, label before, and kind of the call.
+    Its `state` is −1 if not known yet; `shape` has the units of the ideal, the size of its border,
+    and the number of values: a finish time for each of the border, and two for each owner; `step`
+    the code of what is left of the devices, the label before, and the kind of the call.
     """
     (card, border, size), (code, parent, kind) = shape, step
     if state < 0:
@@ -287,18 +281,9 @@ def _estimate(tails, values, tail_at, value_at, size, end):
 def write_owners(g, s, w, d, kind):
     """Write the holders of the open colours after the step into the new key; see `_read_owners`.
 
-    Owners are numbered anew, in the order in which their colours come; the column RENAMED says
-    how, its last row for a call that has opened colours.
-
-    Parameters
-    ----------
-    kind
-        Of the accelerator whose call it is; CPUS if it is none.
-
-    Returns
-    -------
-    int
-        How many owners there are; −1 if that is more than a key can hold.
+    Owners are numbered anew, in the order in which their colours come; the column RENAMED says how,
+    its last row for a call that has opened colours. Returns how many there are, −1 if that is more
+    than a key can hold. `kind` is CPUS if no accelerator's call it is.
     """
     found = w.opened
     count = 0

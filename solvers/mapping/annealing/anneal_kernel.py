@@ -31,13 +31,10 @@ from ....instances.common.kernel import UNCOUNTED, Kernel, uncounted
 #: Shifts of the generator, and the shift and factor that make a number of its state.
 _FIRST, _SECOND, _THIRD = np.uint64(12), np.uint64(25), np.uint64(27)
 
-
 _LOW, _FACTOR = np.uint64(11), np.uint64(2685821657736338717)
-
 
 #: By type of cost: the loop with its kernels.
 _LOOPS: dict[type, Kernel] = {}
-
 
 #: Moves: two devices d, e exchange their slots; replicas i, j of stage s exchange their receivers;
 #: `length` positions of the ring of stage s from `first` on are reversed, receivers with them.
@@ -45,30 +42,14 @@ EXCHANGE, RECEIVERS, REVERSE = 0, 1, 2
 
 
 class State(NamedTuple):
-    """State of the annealing: a mapping, its moves and random numbers.
+    """State of the annealing: a mapping, its moves and random numbers."""
 
-    Parameters
-    ----------
-    slot
-        Shape (D,): device in each slot.
-    place
-        Slot of each device, by its number.
-    sends_to
-        Shape (S, R): as in `ReplicaPlacement`; the last row is not used.
-    came_from
-        Shape (S, R): from which replica each one receives; the first row is not used.
-    moves
-        Shape (D + 1, 4): the moves of a step, each a kind and up to three numbers.
-    random
-        Shape (1,): state of the generator of random numbers.
-    """
-
-    slot: Ints
-    place: Ints
-    sends_to: Ints
-    came_from: Ints
-    moves: Ints
-    random: NDArray[np.uint64]
+    slot: Ints  # (D,): device in each slot
+    place: Ints  # slot of each device, by its number
+    sends_to: Ints  # (S, R): as in `ReplicaPlacement`; the last row is not used
+    came_from: Ints  # (S, R): from which replica each one receives; the first row is not used
+    moves: Ints  # (D + 1, 4): the moves of a step, each a kind and up to three numbers
+    random: NDArray[np.uint64]  # (1,): state of the generator of random numbers
 
     def copy(self) -> State:
         """Return a copy that shares no arrays."""
@@ -80,14 +61,9 @@ class State(NamedTuple):
 
 
 def new_state(devices: Ints, slots: Ints, sends_to: Ints) -> State:
-    """Return the state of a mapping.
+    """Return the state of a mapping onto devices that may be used.
 
-    Parameters
-    ----------
-    devices
-        Shape (D,): numbers of all devices that may be used.
-    slots, sends_to
-        Shapes (S, R) and (S−1, R): the mapping.
+    `slots` and `sends_to` have shapes (S, R) and (S−1, R).
     """
     slot = np.concatenate([slots.ravel(), np.setdiff1d(devices, slots)]).astype(np.int64)
     place = np.full(int(slot.max()) + 1, -1)

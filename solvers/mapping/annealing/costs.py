@@ -52,21 +52,10 @@ def violations(
 ) -> Violations:
     """Return the violations of a target by a mapping's messages, as a cost for `anneal`.
 
-    Parameters
-    ----------
-    order
-        Other devices of each, by `best_routes`.
-    block
-        Shape (D,): block of each device.
-    upper_bounds
-        Of messages and ring messages in each split, in seconds; shape (S, Q) both.
-    target
-        Seconds by which violations are scaled.
-    keeps_counts
-        Whether steps keep the number of devices of each block in each stage.
-    exchange_rate
-        Probability that such a step exchanges all devices of two blocks of one size, and with them
-        the blocks' counts.
+    `order` has the other devices of each, by `best_routes`; upper bounds of messages and ring
+    messages in each split are in seconds, shape (S, Q) both, and violations are scaled by `target`
+    seconds. With `keeps_counts`, steps keep the number of devices of each block in each stage, or
+    exchange, with probability `exchange_rate`, all devices of two blocks of one size.
     """
     messages, rings = upper_bounds
     members = np.argsort(block, kind="stable")
@@ -146,14 +135,8 @@ def stage_times_cost(
 ) -> StageTimes:
     """Return Σ_s (T_s / scale)^power as a cost for `anneal`.
 
-    Parameters
-    ----------
-    scale
-        In seconds.
-    upper_bound
-        Shape (S,): no stage may take longer, in seconds; default: no limit.
-    orders_only
-        Whether each stage keeps its devices and their messages, and only their order may change.
+    Scale and the upper bound on the time of each stage, shape (S,), are in seconds. `orders_only`:
+    each stage keeps its devices and their messages, and only their order may change.
     """
     stages = costs.stages
     return StageTimes(
@@ -190,14 +173,8 @@ def descend(
 ) -> tuple[Ints, Ints]:
     """Return slots and receivers with a lower power sum of stage times; O(steps · R) time.
 
-    Parameters
-    ----------
-    slots, sends_to
-        Shapes (S, R) and (S−1, R): the mapping to begin with.
-    hot
-        Temperature to begin with, in the unit of the longest stage's power.
-    orders_only
-        Whether each stage keeps its devices and their messages, and only their order may change.
+    `hot` is the temperature to begin with, in the unit of the longest stage's power. `orders_only`:
+    each stage keeps its devices and their messages, and only their order may change.
     """
     state = state_of(costs, slots, sends_to)
     scale = float(stage_times(costs, slots, sends_to).max())

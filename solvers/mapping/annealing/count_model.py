@@ -53,27 +53,13 @@ class RouteSample:
 
 @dataclass(eq=False)
 class CountModel:
-    """Counts of devices per block, and what corrects their probability from violations.
+    """Counts of devices per block, and what corrects their probability from violations."""
 
-    Parameters
-    ----------
-    block
-        Shape (D,): block of each device.
-    sample
-        Routes from which the shares of admitted pairs are estimated.
-    counts
-        Shape (B, S + 1): devices of each block that serve each stage, spare ones last.
-    weights
-        Shape (S, 2): factors on the NLL of messages and ring messages.
-    penalties
-        Shape (B, S + 1): NLL added for each device of a block that serves a stage.
-    """
-
-    block: Ints
-    sample: RouteSample
-    counts: Ints
-    weights: Floats
-    penalties: Floats
+    block: Ints  # (D,): block of each device
+    sample: RouteSample  # routes from which the shares of admitted pairs are estimated
+    counts: Ints  # (B, S + 1): devices of each block that serve each stage, spare ones last
+    weights: Floats  # (S, 2): factors on the NLL of messages and ring messages
+    penalties: Floats  # (B, S + 1): NLL added for each device of a block that serves a stage
 
 
 def sample_routes(costs: MappingCosts, block: Ints) -> RouteSample:
@@ -95,12 +81,8 @@ def admitted_nll(
 ) -> Floats:
     """Return −log of the share of admitted pairs of each stage, split and kind; shape (S, Q, 4).
 
-    Kinds are messages inside blocks and between them, then ring messages inside and between.
-
-    Parameters
-    ----------
-    messages, rings
-        Shape (S, Q): upper bounds in seconds of each split, by `sampled_splits`.
+    Kinds are messages inside blocks and between them, then ring messages inside and between. Upper
+    bounds of each split, shape (S, Q), are in seconds, by `sampled_splits`.
     """
     found = np.zeros((*messages.shape, 4))
     for k, (upper_bounds, factors) in enumerate(((messages, costs.boundary), (rings, costs.ring))):
@@ -127,12 +109,7 @@ def most_likely_counts(
 ) -> tuple[Ints, float]:
     """Anneal from given counts, shape (B, S + 1); return the likeliest found, and their NLL.
 
-    Parameters
-    ----------
-    edge_nll
-        Shape (S, Q, 4): NLL of one edge, by `admitted_nll`.
-    penalties
-        Shape (B, S + 1): as in `CountModel`.
+    `edge_nll`, (S, Q, 4), is the NLL of one edge, by `admitted_nll`.
     """
     counts = counts.copy()
     nll = float(
@@ -253,10 +230,7 @@ def update_weights(
 ) -> None:
     """Raise weights and penalties where messages exceed their bounds, after both have decayed.
 
-    Parameters
-    ----------
-    upper_bounds
-        In seconds, by `likely_upper_bounds`.
+    Bounds are in seconds, by `likely_upper_bounds`.
     """
     messages, rings = upper_bounds
     slots = state.slots()

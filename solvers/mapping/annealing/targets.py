@@ -50,36 +50,18 @@ from .violations_kernel import Violations
 
 @dataclass
 class StartStrategy:
-    """Way to start the annealing at a target; strategies take turns by weighted round-robin.
+    """Way to start the annealing at a target; strategies take turns by weighted round-robin."""
 
-    Parameters
-    ----------
-    run
-        Function of the mapping, this strategy and a seed that tries the target once.
-    state
-        Placement under repair.
-    temperature
-        Temperature at which its repair begins.
-    failed_target
-        The largest target tried without success, in seconds; at least the bound.
-    target
-        Stage time to be reached, in seconds.
-    effort
-        Factor on the steps of a repair; it grows whenever all targets have failed.
-    weight
-        Round-robin weight: share of the work, relative to the other strategies.
-    work
-        Steps since the strategy last improved the incumbent.
-    """
-
+    # function of the mapping, this strategy and a seed that tries the target once
     run: Callable[[MappingState, StartStrategy, int], None]
-    state: State
-    temperature: float
-    failed_target: float
-    target: float = 0.0
+    state: State  # placement under repair
+    temperature: float  # temperature at which its repair begins
+    failed_target: float  # the largest target tried without success, in seconds; at least the bound
+    target: float = 0.0  # stage time to be reached, in seconds
+    # factor on the steps of a repair; it grows whenever all targets have failed
     effort: float = 1.0
-    weight: float = 1.0
-    work: float = 0.0
+    weight: float = 1.0  # round-robin weight: share of the work, relative to the other strategies
+    work: float = 0.0  # steps since the strategy last improved the incumbent
 
     def next(self, mapping: MappingState, failed: bool) -> None:
         """Choose the next target between the bound and the incumbent."""

@@ -33,35 +33,27 @@ from .labels_kernel import (
 #: Sets that are returned at most, and the part of the greatest value that they have at least.
 SETS, NEAR = 60, 0.998
 
-
 #: By how many parts a value may be above the floor without being so, for rounding.
 PARTS_ROUNDING = 1e-9
-
 
 #: States between two looks at the clock.
 STATES_PER_CALL = 500
 
-
 T = TypeVar("T", bound=np.generic)
-
 
 #: Resolutions of loads, as parts of the limit, that are tried one after the other.
 BUCKETS = (500, 2_000, 8_000, 32_000, 128_000, 512_000)
-
 
 #: Parts of what the bound allows above the floor, and in all, that a set must attain to be good
 #: enough; and how many sets are looked at.
 GOOD, CLOSE, LOOKS = 0.9, 0.99, 100
 
-
 #: Slopes of value by load at which completions are bounded, as parts of the best one; steps of the
 #: golden-section search for that; the golden section; rounding of sums, as part of all prices.
 SLOPES, SECTIONS, GOLDEN, ROUNDING = (1.0, 0.9, 1.1, 0.6, 1.6, 0.0), 12, 0.618, 1e-12
 
-
 #: Most labels of one direction: 24 bytes each.
 LABELS = 16_000_000
-
 
 #: Labels visited between two looks at the clock: some 0.05 s.
 SLICE = 4_000_000
@@ -69,51 +61,28 @@ SLICE = 4_000_000
 
 @dataclass(frozen=True, eq=False)
 class BestSet:
-    """Result of pricing: a bound on the value of sets within a load, and a set.
+    """Result of pricing: a bound on the value of sets within a load, and a set."""
 
-    Parameters
-    ----------
-    bound
-        No set within the load has a greater value.
-    members
-        Shape (U,): a set of a value above the floor; None if there is none.
-    load
-        Its load, without nets that the frontier gave up; `inf` if there is none. Where it is above
-        the limit, the value of the set is `bound`.
-    steps
-        Pairs (load, value), both increasing: a set of a load below that of a pair has at most
-        the value of the pair before it, or that of the floor before the first.
-    """
-
-    bound: float
-    members: Bools | None
+    bound: float  # no set within the load has a greater value
+    members: Bools | None  # (U,): a set of a value above the floor; None if there is none
+    # its load, without nets that the frontier gave up; `inf` if there is none. Where it is above
+    # the limit, the value of the set is `bound`.
     load: float
+    # pairs (load, value), both increasing: a set of a load below that of a pair has at most the
+    # value of the pair before it, or that of the floor before the first
     steps: tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class SetQuery:
-    """Which sets of units are asked for: of what value, within what load.
+    """Which sets of units are asked for: of what value, within what load."""
 
-    Parameters
-    ----------
-    price, load
-        Shape (U,): of each unit; a unit of more load than the limit is left out.
-    limit
-        Σ load + transfers must be at most this; only Σ load if transfers have a price.
-    floor
-        At least 0: sets of no greater value are of no interest.
-    enough
-        Value at which a set is good enough, however far from the bound.
-    transfer_price
-        Value lost per unit of transfer time; None if transfers are load instead.
-    """
-
-    price: Floats
+    price: Floats  # price, load: (U,): of each unit; a unit of more load than the limit is left out
     load: Floats
-    limit: float
-    floor: float = 0.0
-    enough: float = np.inf
+    limit: float  # Σ load + transfers must be at most this; only Σ load if transfers have a price
+    floor: float = 0.0  # at least 0: sets of no greater value are of no interest
+    enough: float = np.inf  # value at which a set is good enough, however far from the bound
+    # value lost per unit of transfer time; None if transfers are load instead
     transfer_price: float | None = None
 
 
@@ -138,23 +107,12 @@ def best_set(
 ) -> BestSet | None:
     """Return a bound on the value of all sets within a load limit, and a set of great value.
 
+    None if stopped. Time and memory grow with states × resolution.
+
     Labels are made in both directions in turn, each time finer, as those of one direction tell
-    which of the other cannot lead above the floor. Ends when there is nothing above the floor,
-    with a set that is within the load and nearly as good as the bound, or at the finest resolution.
-
-    Parameters
-    ----------
-    true_load
-        Load of a set with all nets charged, for exact frontiers.
-    scratch
-        Arrays for the labels.
-    rough
-        Whether the first resolution is enough.
-
-    Returns
-    -------
-    BestSet or None
-        None if stopped by `should_stop`. Time and memory grow with states × resolution.
+    which of the other cannot lead above the floor. Ends when there is nothing above the floor, with
+    a set that is within the load and nearly as good as the bound, at the finest resolution, or at
+    the first if `rough`. `true_load` charges all nets of a set, for exact frontiers.
     """
     limit, floor = query.limit, query.floor
     terms = terms_of(states, query.price, query.load, limit, query.transfer_price)
@@ -314,28 +272,11 @@ def best_sets_by_value(
     floor: float,
     should_stop: Callable[[], bool],
 ) -> tuple[BestSet, list[tuple[Bools, float]]] | None:
-    """Return the best set of a value above a floor within a load, and the loads of good sets.
+    """Return the best set of a value above a floor within a load limit, and the loads of good sets.
 
-    Parameters
-    ----------
-    price
-        Shape (U,): of each unit, a whole number of parts, none below 0.
-    load
-        Shape (U,).
-    limit
-        Of Σ load + transfers.
-    parts
-        How many make 1.
-
-    Returns
-    -------
-    tuple or None
-        The best set; it and others that are nearly as good, with their loads. None if `should_stop`
-        said so.
-
-    Notes
-    -----
-    Time and memory grow with states × parts × the greatest value.
+    Those are the best set and others nearly as good; None if stopped. Prices, shape (U,), are whole
+    numbers of `parts` to 1, none below 0; the limit is one of Σ load + transfers. Time and memory
+    grow with states × parts × the greatest value.
     """
     terms = terms_of(states, price, load, limit)
     slopes, most = slopes_of(states, terms, limit)

@@ -37,21 +37,12 @@ from .pricing_problem import PricingProblem
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """Column of the program: a set of units on a device of a kind, its load as the labels count it.
+    """Column of the program: a set of units on a device of a kind, its load as labels count it."""
 
-    Parameters
-    ----------
-    kind
-        Of the device.
-    members
-        Shape (U,).
-    load, share, transfer
-        Its load as the frontier counts it, the part of the device's memory that it takes, its
-        transfer time as part of the target.
-    """
-
-    kind: int
-    members: Bools
+    kind: int  # of the device
+    members: Bools  # (U,)
+    # load, share, transfer: its load as the frontier counts it, the part of the device's memory
+    # that it takes, its transfer time as part of the target
     load: float
     share: float
     transfer: float
@@ -130,12 +121,7 @@ class PriceModel:
     ) -> Trial | None:
         """Return the best prices in a box around `centre`, no unit's below `least`.
 
-        None if time runs out.
-
-        Raises
-        ------
-        SolverError
-            If HiGHS fails.
+        None if time runs out, SolverError if HiGHS fails.
         """
         units, kinds = self._units, self._kinds
         around = np.concatenate([centre.unit, centre.memory, centre.transfer])
@@ -165,18 +151,14 @@ class PriceModel:
 
 Outcome = Literal["proved", "stalled", "stopped"]
 
-
 #: A serious step attains this part of what the model promises.
 SERIOUS = 0.1
-
 
 #: Parts of the way to the model's prices that are gone where sets are sought by value, in turn.
 TOWARDS = (0.3, 0.6)
 
-
 #: Columns that one search for prices leaves to the next at least.
 MOST_COLUMNS = 500
-
 
 #: Greatest and least first radius of the box, relative to the prices; least and greatest radius.
 RADIUS, FIRST, LEAST_RADIUS, MOST_RADIUS = 0.05, 2e-3, 1e-3, 2.0
@@ -184,25 +166,14 @@ RADIUS, FIRST, LEAST_RADIUS, MOST_RADIUS = 0.05, 2e-3, 1e-3, 2.0
 
 @dataclass
 class DualState:
-    """State of the search for prices, which `boxstep` updates.
+    """State of the search for prices, which `boxstep` updates."""
 
-    Parameters
-    ----------
-    prices
-        The best so far.
-    columns
-        Sets seen so far, of any load.
-    first, radius
-        Of the box: the first and the present one, relative to the prices.
-    pricings
-        Number of pricings so far.
-    """
-
-    prices: Prices
+    prices: Prices  # the best so far
+    # first, radius: of the box: the first and the present one, relative to the prices
     first: float = RADIUS
-    columns: list[Column] = field(default_factory=list)
+    columns: list[Column] = field(default_factory=list)  # sets seen so far, of any load
     radius: float = field(init=False)
-    pricings: int = 0
+    pricings: int = 0  # number of pricings so far
 
     def __post_init__(self) -> None:
         self.first = self.radius = min(RADIUS, max(FIRST, self.first))
@@ -228,22 +199,9 @@ def boxstep(
 ) -> Outcome:
     """Search for prices that prove that every split has a max-load above `target`.
 
-    Parameters
-    ----------
-    state
-        Prices and columns to start from; updated, also for the next target.
-    on_proof
-        Called with each bound proved on the way, and the prices that prove it.
-    search
-        Tells when to stop.
-    pricings
-        Most pricings.
-
-    Returns
-    -------
-    str
-        ``proved``, ``stopped`` by a limit, or ``stalled``: the prices are about the best
-        there are, and do not prove the target.
+    The prices and columns in `state` are where it begins, and are updated, in at most so many
+    pricings. Each bound proved on the way is handed to `on_proof` with its prices. *Stalled*: the
+    prices are about the best there are, and do not prove the target.
     """
     last, least = state.pricings + pricings, 0.0 if pricing.parts else -np.inf
 

@@ -29,21 +29,16 @@ from .orders import greedy_order, narrow_order, order_width
 #: transfer time that it adds.
 Arcs = tuple[Ints, Ints, Ints, Floats]
 
-
 T = TypeVar("T", bound=np.generic)
-
 
 #: Most states of one layer and of all layers, before nets are given up.
 WIDTH, ROOM = 5_000, 200_000
 
-
 #: How many times as many may be made where some of them are left out after.
 SURPLUS = 10
 
-
 #: Most states of one layer where nets are given up.
 RELAXED_WIDTH = 500
-
 
 #: Orders whose states are counted, while they are no more than so many.
 TRIES, FEW = 8, 20_000
@@ -61,22 +56,13 @@ class Incidence:
 
 @dataclass(frozen=True, eq=False)
 class Frontier:
-    """The states between the units of an order, for one kind of device; S states, U units.
+    """The states between the units of an order, for one kind of device; S states, U units."""
 
-    Parameters
-    ----------
-    order
-        Shape (U,): the units in their order.
-    forward, backward
-        Steps into and out of each state, as of `arcs_forward` and `arcs_backward`.
-    exact
-        Whether all nets are charged; if not, costs are underestimated.
-    """
-
-    order: Ints
+    order: Ints  # (U,): the units in their order
+    # forward, backward: steps into and out of each state, as of `arcs_forward` and `arcs_backward`
     forward: Arcs
     backward: Arcs
-    exact: bool
+    exact: bool  # whether all nets are charged; if not, costs are underestimated
 
     @property
     def size(self) -> int:
@@ -133,14 +119,8 @@ def frontier(
 ) -> Frontier:
     """Return the frontier of the fewest states, over given orders, for nets of given weights.
 
-    Parameters
-    ----------
-    weight
-        Shape (E,); nets of no weight do not count.
-    tried
-        Orders of the units, of which the first few are compared.
-    most
-        Sets of more transfer time are left out.
+    Of the orders the first few are compared; sets of more transfer time than `most` are left out.
+    Nets of no weight, shape (E,), do not count.
     """
     nets = np.flatnonzero(weight > 0)
     shape = incidence(graph, nets)
@@ -165,17 +145,7 @@ def relaxed_frontier(
 ) -> tuple[Ints, Ints, Floats] | None:
     """Return layers, steps and costs, as of `build`, of states that give up nets beyond a width.
 
-    Parameters
-    ----------
-    nets, weight
-        Numbers of the nets that count, and what they cost.
-    most
-        Transfer time of sets at most.
-
-    Returns
-    -------
-    tuple or None
-        None if no set is left.
+    Sets of more transfer time than `most` are left out; None if no set is left.
     """
     shape, zero = incidence(graph, nets), np.zeros(len(nets))
     layers, step, cost, _, _ = build(
@@ -234,13 +204,7 @@ def _leave_out(layer_ptr: Ints, step: Ints, cost: Floats, most: float) -> tuple[
 
 
 def arcs_forward(layer_ptr: Ints, step: Ints, cost: Floats) -> Arcs:
-    """Return the steps into each state.
-
-    Parameters
-    ----------
-    layer_ptr, step, cost
-        As `build` returns them; a step of −1 is left out.
-    """
+    """Return the steps into each state; arguments as `build` returns them, without steps of −1."""
     by_target = np.argsort(step, axis=None, kind="stable")
     by_target = by_target[np.count_nonzero(step < 0) :]
     return _arcs(layer_ptr, step.ravel()[by_target], by_target, by_target >> 1, cost)

@@ -19,46 +19,26 @@ SLOTS = 62
 
 
 class FrontierNets(NamedTuple):
-    """Nets as `build` reads them; shape (E,) each.
+    """Nets as `build` reads them; shape (E,) each."""
 
-    Parameters
-    ----------
-    pins_left
-        Pins among the units to place.
-    fixed
-        Bits that a net has from the beginning: 1 for a pin on A, 2 for one on B.
-    outside
-        Whether a net has a pin that is on neither.
-    weight_in, weight_out
-        What a cut net costs A and B.
-    """
-
-    pins_left: Ints
-    fixed: Ints
-    outside: Bools
-    weight_in: Floats
+    pins_left: Ints  # pins among the units to place
+    fixed: Ints  # bits that a net has from the beginning: 1 for a pin on A, 2 for one on B
+    outside: Bools  # whether a net has a pin that is on neither
+    weight_in: Floats  # weight_in, weight_out: what a cut net costs A and B
     weight_out: Floats
 
 
 class FrontierLimits(NamedTuple):
-    """States to leave out, and the size of what is built.
+    """States to leave out, and the size of what is built."""
 
-    Parameters
-    ----------
-    both, most
-        What A pays, or, with `both`, A and B together, at most: states that cannot be reached
-        for that are left out.
-    width, room
-        Most states of one layer, and of all layers.
-    relax
-        Whether a layer that grows wider than `width` gives up nets (what they would cost from
-        there on is not charged, so costs are only underestimated) instead of giving up.
-    """
-
+    # both, most: what A pays, or, with `both`, A and B together, at most: states that cannot be
+    # reached for that are left out
     both: bool
     most: float
-    width: int
+    width: int  # width, room: most states of one layer, and of all layers
     room: int
+    # whether a layer that grows wider than `width` gives up nets (what they would cost from there
+    # on is not charged, so costs are only underestimated) instead of giving up
     relax: bool
 
 
@@ -79,7 +59,6 @@ class FrontierScratch(NamedTuple):
 #: States and places of the hash table that there is room for at first.
 FEW = 1 << 14
 
-
 #: Results of building: done, more states than allowed, or arrays too short.
 MADE, TOO_MANY, FULL = 1, 0, -1
 
@@ -98,27 +77,9 @@ def build(
     Step 1 puts a unit on A, step 0 on B. A net costs A its `weight_in` once it has a pin on A and
     one elsewhere, and B its `weight_out` once it has a pin on B and one elsewhere.
 
-    Parameters
-    ----------
-    order
-        Units to place, in order.
-    unit_ptr, unit_nets
-        Nets of each unit, as compressed rows.
-    nets
-        The nets.
-    limits
-        Most states, and what they may cost.
-
-    Returns
-    -------
-    layer_ptr
-        States of each layer, as ranges; shape (len(order) + 2,); empty if there are too many.
-    step
-        Shape (S, 2): state after each step; −1 if that is left out.
-    cost_in, cost_out
-        Shape (S, 2): what the step costs A and B.
-    exact
-        Whether no net was given up.
+    Returns the states of each layer as ranges, shape (len(order) + 2,), empty if there are too
+    many; the state after each step, shape (S, 2), −1 if it is left out; what the step costs A and
+    B, shape (S, 2) each; and whether no net was given up.
     """
     layer_ptr = np.zeros(len(order) + 2, np.int64)
     layer_ptr[1] = 1

@@ -12,93 +12,54 @@ from .frontier import Arcs
 
 
 class UnitTerms(NamedTuple):
-    """Value and load of units, in order; shape (U,) each.
+    """Value and load of units, in order; shape (U,) each."""
 
-    Parameters
-    ----------
-    value
-        In whole parts.
-    load, allowed
-        Compute time, and whether it may be taken.
-    """
-
-    value: Ints
-    load: Floats
+    value: Ints  # in whole parts
+    load: Floats  # load, allowed: compute time, and whether it may be taken
     allowed: Bools
 
 
 class ValueTable(NamedTuple):
-    """Table of the least load of partial sets up to each state, by value in whole parts.
+    """Table of the least load of partial sets up to each state, by value in whole parts."""
 
-    Parameters
-    ----------
-    load
-        Shape (S, B); `inf` where there is none that matters.
-    span
-        Shape (S, 2): the least and the greatest value that a state has.
-    """
-
-    load: Floats
-    span: Ints
+    load: Floats  # (S, B); `inf` where there is none that matters
+    span: Ints  # (S, 2): the least and the greatest value that a state has
 
 
 class Terms(NamedTuple):
-    """Value and load that units and transfers add to a set.
+    """Value and load that units and transfers add to a set."""
 
-    Parameters
-    ----------
-    price, load, allowed
-        Shape (U,), in order: value and compute time of each unit, and whether it may be taken.
-    charge, transfer_price
-        Share of the transfers that counts as load (0 where they overlap), and what a unit of
-        them takes from the value.
-    """
-
+    # price, load, allowed: (U,), in order: value and compute time of each unit, and whether it may
+    # be taken
     price: Floats
     load: Floats
     allowed: Bools
+    # charge, transfer_price: share of the transfers that counts as load (0 where they overlap), and
+    # what a unit of them takes from the value
     charge: float
     transfer_price: float
 
 
 class Sweep(NamedTuple):
-    """One direction of label setting: its arcs, and the limits of load and value.
+    """One direction of label setting: its arcs, and the limits of load and value."""
 
-    Parameters
-    ----------
-    forward, arcs
-        The direction, and the steps into each state in it.
-    terms
-        Of the value and the load.
-    limit, floor
-        Most load; the value that a set must exceed.
-    """
-
-    forward: bool
+    forward: bool  # forward, arcs: the direction, and the steps into each state in it
     arcs: Arcs
-    terms: Terms
-    limit: float
+    terms: Terms  # of the value and the load
+    limit: float  # limit, floor: most load; the value that a set must exceed
     floor: float
 
 
 class FrontierLabels(NamedTuple):
-    """Labels of one direction at one resolution: value and load of partial sets.
+    """Labels of one direction at one resolution: value and load of partial sets."""
 
-    Parameters
-    ----------
-    begin, counts
-        Shape (S,): those of state x are begin[x] … begin[x] + counts[x] − 1, by load, their
-        values increasing.
-    value, used
-        Of each label: its value and its load.
-    origin
-        Of each label: 2·(label that it comes from) + (whether the unit between is taken).
-    """
-
+    # begin, counts: (S,): those of state x are begin[x] … begin[x] + counts[x] − 1, by load, their
+    # values increasing
     begin: Ints
     counts: Ints
-    value: Floats
+    value: Floats  # value, used: of each label: its value and its load
     used: Floats
+    # of each label: 2·(label that it comes from) + (whether the unit between is taken)
     origin: Ints
 
     def last(self, forward: bool) -> range:
@@ -146,32 +107,18 @@ def fresh_buckets(buckets: int) -> tuple[Floats, Floats, Ints]:
 def extend(sweep, merged, hopes, rest, state, labels, budget):
     """Extend labels of partial sets state by state, until the work `budget` is spent.
 
+    Return whether all states are done.
+
     A label is the value and the load of the part of a set before a state (after it, if not
     `forward`). Those of one state whose loads fall into one bucket become one with the greater
-    value and the smaller load, and those of more load and no more value are dropped: this
-    relaxes, so that every set within the load is represented by labels of at least its value and
-    at most its load. A label is also dropped if no label of the other direction completes it to
-    a value above the floor within the limit, or none can, as `hopes` tell.
+    value and the smaller load, and those of more load and no more value are dropped: this relaxes,
+    so that every set within the load is represented by labels of at least its value and at most its
+    load. A label is also dropped if no label of the other direction (`rest`) completes it to a
+    value above the floor within the limit, or none can, as `hopes` tell: slopes, shape (R,), and
+    `hope` of the other direction at each, (S, R).
 
-    Parameters
-    ----------
-    sweep
-        `Sweep`.
-    merged
-        A bucket each, and two more, as `fresh_buckets` makes them: value, load, and origin.
-    hopes
-        Slopes, shape (R,), and `hope` of the other direction at each; shape (S, R).
-    rest
-        Whether there are labels of the other direction, and these.
-    state
-        Shape (3,): states done, labels so far, 1 if the arrays must grow. Read and written.
-    labels
-        The first state has one when this begins.
-
-    Returns
-    -------
-    bool
-        Whether all states are done.
+    `state` is read and written: states done, labels so far, 1 if the arrays must grow. The first
+    state has a label when this begins; `merged` is as of `fresh_buckets`.
     """
     forward, arcs, terms, limit, floor = sweep
     ptr, source, taken, cost = arcs
@@ -270,15 +217,9 @@ def _keep(merged, low, high, labels, x, state):
 def fill(arcs, units, bounds, hope, table, places):
     """Fill the table's rows of the states between two places.
 
-    Parameters
-    ----------
-    arcs
-        Steps, from `arcs_forward`.
-    bounds
-        Most load; the value, in parts, that a set must exceed; what a unit of load left is worth.
-    hope
-        Shape (S,): the most, in parts, that what comes after a state adds, its load at that worth
-        taken off.
+    `bounds` are the most load; the value, in parts, that a set must exceed; and what a unit of load
+    left is worth. `hope`, shape (S,), is the most, in parts, that what comes after a state adds,
+    its load at that worth taken off.
     """
     ptr, source, taken, cost = arcs
     value, load, allowed = units

@@ -24,10 +24,8 @@ from ....instances.common.arrays import Floats, Ints
 #: Units of a stretch that folding moves as a whole; half as many, or half as many more, too.
 STRETCHES = (16, 32)
 
-
 #: Pins of a net, and nets of a unit, beyond which distances do not count them: they are near all.
 HUB = 16
-
 
 #: Groups that a unit must close to be tried earlier, and places that it is moved at most.
 CLOSES, REACH = 3, 400
@@ -36,23 +34,10 @@ CLOSES, REACH = 3, 400
 def greedy_order(
     unit_ptr: Ints, unit_nets: Ints, net_ptr: Ints, net_pins: Ints, start: int, noise: Floats
 ) -> tuple[Ints, float]:
-    """Order the units: next is the one that opens the fewest nets and closes the most.
+    """Return an order of the units and its cost, the sum over layers of 2 ** (open nets).
 
-    Parameters
-    ----------
-    unit_ptr, unit_nets
-        Nets of each unit, as compressed rows.
-    net_ptr, net_pins
-        Units of each net, as compressed rows.
-    start
-        First unit.
-    noise
-        Shape (U,): breaks ties.
-
-    Returns
-    -------
-    order, cost
-        The order, and the sum over layers of 2 ** (open nets).
+    Next is the unit that opens the fewest nets and closes the most; `noise`, shape (U,), breaks
+    ties.
     """
     nets = [unit_nets[a:b].tolist() for a, b in pairwise(unit_ptr)]
     pins = [net_pins[a:b] for a, b in pairwise(net_ptr)]
@@ -161,15 +146,7 @@ def groups(
     nets: Sequence[Sequence[int]] | Mapping[int, Sequence[int]],
     order: Sequence[int],
 ) -> Ints:
-    """Return how many groups of nets are open after each unit of an order; same shape.
-
-    Parameters
-    ----------
-    pins, nets
-        Units of each net, and nets of each unit.
-    order
-        Units, each once.
-    """
+    """Return how many groups of nets are open after each unit of an order; same shape."""
     placed: dict[int, int] = {}  # pins of each net that are placed
     sole: dict[int, int] = {}  # the only one of them
     count: dict[int, int] = {}  # nets of which it is the only one

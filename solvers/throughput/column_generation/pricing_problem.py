@@ -34,45 +34,22 @@ PARTS, ENTRIES, FEWEST = 10_000, 30_000_000, 20
 
 @dataclass(frozen=True, eq=False)
 class PricingProblem:
-    """Sets that one device of each kind can hold, as prices see them. K kinds, U units.
+    """Sets that one device of each kind can hold, as prices see them. K kinds, U units."""
 
-    Parameters
-    ----------
-    count
-        Shape (K,): devices of each kind.
-    states
-        Frontier of each kind.
-    orders
-        Orders of the units, that of the smallest frontier first.
-    shape, weight
-        The nets, and their weights; shape (K, E).
-    load
-        Shape (K, U): compute time; `inf` where the kind cannot hold the unit.
-    share
-        Shape (K, U): part of its memory that a unit takes; 0 where memory cannot bind.
-    memory_bound, transfer_priced
-        Shape (K,): whether memory can bind; whether transfers overlap compute, so that both
-        must stay below the target.
-    parts
-        Parts in a price of 1 where sets are priced by value; 0 where by load.
-    without_memory
-        Whether memory can bind and is left out nevertheless.
-    scratch
-        For the labels.
-    """
-
-    count: Floats
-    states: tuple[Frontier, ...]
-    orders: tuple[Ints, ...]
-    shape: Incidence
+    count: Floats  # (K,): devices of each kind
+    states: tuple[Frontier, ...]  # frontier of each kind
+    orders: tuple[Ints, ...]  # orders of the units, that of the smallest frontier first
+    shape: Incidence  # shape, weight: the nets, and their weights; shape (K, E)
     weight: Floats
-    load: Floats
-    share: Floats
+    load: Floats  # (K, U): compute time; `inf` where the kind cannot hold the unit
+    share: Floats  # (K, U): part of its memory that a unit takes; 0 where memory cannot bind
+    # memory_bound, transfer_priced: (K,): whether memory can bind; whether transfers overlap
+    # compute, so that both must stay below the target
     memory_bound: Bools
     transfer_priced: Bools
-    parts: int
-    without_memory: bool
-    scratch: LabelScratch = field(default_factory=LabelScratch)
+    parts: int  # parts in a price of 1 where sets are priced by value; 0 where by load
+    without_memory: bool  # whether memory can bind and is left out nevertheless
+    scratch: LabelScratch = field(default_factory=LabelScratch)  # for the labels
 
     def transfer_of(self, kind: int, members: Bools) -> float:
         """Return the transfer time of a set."""

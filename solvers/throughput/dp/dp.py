@@ -16,50 +16,39 @@ from ....formulations.task import Task
 from ....formulations.throughput.hypergraph import layer_units
 from ....formulations.throughput.ideals import Criterion, IdealPipeline, pipeline
 from ....formulations.throughput.infeasible import memories, why_infeasible
-from ....instances import Placement, Solution, Throughput, VerificationError
+from ....instances import InputError, Placement, Solution, Throughput, VerificationError
 from ....instances.common.arrays import Ints
 from ...core.lattice import Lattice, chain, count_ideals, list_ideals
 from ...core.search import Search
-from ..series.series_dp import series_dp
 from .stage_dp import ChainFound, bytes_needed, least_maximum, states_of
 
 #: Ideals that are simply listed; beyond, they are counted first. Classes looked at for counting.
 LISTED_AT_ONCE = 300_000
 
-
 COUNTING_EFFORT = 300_000
-
 
 #: What is left where ideals are not listed.
 FALLBACK = "the plan is the best of some topological orders"
 
-
 #: Ideals for each unit, and bytes of them all, up to which they are few.
 FEW_IDEALS, FEW_BYTES = 8, 1 << 30
-
 
 #: Share of the free memory that a lattice and its tables may take.
 MEMORY_SHARE = 0.6
 
-
 #: Relative distance up to which two objectives are one: rounding of sums.
 SAME = 1e-11
-
 
 #: Relative distance up to which the verifier must confirm a plan's value.
 CLAIM_TOLERANCE = 1e-9
 
-
 #: Share of a limit below which a plan is priced again, under its own load as the limit.
 PRECISE = 1e-3
-
 
 #: Pairs beyond which the optimum is halved in before it is asked for, and how close.
 COSTLY = 200_000
 
-
 CLOSE = 0.01
-
 
 ORIGIN = "dp over ideals"
 
@@ -132,9 +121,6 @@ def ideal_dp(task: Task[Throughput], search: Search[Solution]) -> None:
     with search.phase("list ideals"):
         lattice = all_ideals(pipe, search)
     if lattice is None:
-        if ideals_alone(task):
-            with search.phase("series"):
-                series_dp(task, search)
         return
     run = _LatticeRun(task, pipe, lattice, search, proves=ideals_alone(task))
     with search.phase("dp"):
@@ -166,8 +152,19 @@ def linearised_dp(task: Task[Throughput], search: Search[Solution]) -> None:
 
 
 def pipedream(task: Task[Throughput], search: Search[Solution]) -> None:
-    """Merge branches that close again, as PipeDream does, and split the path that is left."""
-    linearised(task, search, layer_units(task))
+    """Merge branches that close again, as PipeDream does, and split the path that is left.
+
+    Raises
+    ------
+    InputError
+        If a node whose edges are to be skipped is unknown.
+    """
+    ids = {str(node): node for node in task.workload.ids}
+    skipped = [text for text in task.options.get("skip", "").split("+") if text]
+    for text in skipped:
+        if text not in ids:
+            raise InputError(f"method pipedream: skip: {task.workload.name} has no node {text}")
+    linearised(task, search, layer_units(task, [ids[text] for text in skipped]))
     if search.best is None and not search.should_stop():
         search.note("pipedream: no plan found on the path that merging leaves; others may exist")
 
@@ -177,14 +174,8 @@ def contracted_dp(
 ) -> None:
     """Offer the best plan that keeps units together, which proves nothing about others.
 
-    Parameters
-    ----------
-    units
-        Shape (n,): as of `pipeline`. Where they have many ideals, those of one order are all: that
-        of their numbers, if it is topological.
-    any_order
-        Whether that of their numbers is to be taken though it is not topological; no contiguous
-        plans are found then.
+    Where the units, shape (n,), have many ideals, those of one order are all: that of their
+    numbers, if it is topological or `any_order`; plans need not be contiguous then.
     """
     pipe = pipeline(task, units, any_order=any_order)
     numbered = (pipe.graph.edges[:, 0] < pipe.graph.edges[:, 1]).all()
@@ -232,18 +223,10 @@ def ideals_alone(task: Task[Throughput]) -> bool:
 
 
 def _solve(run: _LatticeRun, coarse: bool = False) -> float | None:
-    """Offer the best plan of a lattice if it beats the incumbent.
+    """Offer the best plan of a lattice if it beats the incumbent; return the least objective.
 
-    Parameters
-    ----------
-    coarse
-        Whether the incumbent may be far from the lattice's best plan.
-
-    Returns
-    -------
-    float or None
-        The least objective of the lattice's plans, or the incumbent's if that is less; `inf` if
-        there is no plan; None if the search had to stop before.
+    That is of the lattice's plans, or the incumbent's if that is less; `inf` if there is no plan;
+    None if the search had to stop before. If `coarse`, the incumbent may be far from the best plan.
     """
     if run.task.cluster.links:
         return _solve_linked(run)

@@ -74,12 +74,8 @@ class OpenStates(NamedTuple):
 def windows(first, last, steps, capacity, inside, alive):
     """Mark for ideals `first` … `last` − 1 the states that no plan within the limits can be in.
 
-    Parameters
-    ----------
-    inside
-        Shape (N, Q): weight of each ideal, filled in as far as ideals can be reached so far.
-    alive
-        Shape (N, S): set to False.
+    They become False in `alive`, shape (N, S); `inside`, (N, Q), is the weight of each ideal,
+    filled in as far as ideals can be reached so far.
     """
     weights, total, used, left = capacity
     questions, states = used.shape
@@ -100,17 +96,9 @@ def undominated(steps, table, state, stride, used, yields, incumbent, floor):
     """Mark in `keep` the ideals whose best plan in `state` must be extended; return how many.
 
     Not those where fewer devices do as well, nor those where a larger ideal does as well that
-    differs by units which may leave any stage without adding to its load. All values of the
-    state must be final. Values up to `floor` count as equal.
-
-    Parameters
-    ----------
-    stride
-        Shape (K,): what one more device of a kind adds to the number of a state.
-    used
-        Shape (K,): devices used in the state.
-    yields
-        Shape (U,): whether a unit may leave any stage whose first units it belongs to.
+    differs by units which may leave any stage without adding to its load (`yields`). All values of
+    the state must be final. Values up to `floor` count as equal. `stride`, shape (K,), is what one
+    more device of a kind adds to the number of a state.
     """
     row, value, origin = table.row, table.value, table.origin
     size = len(steps.start) - 1
@@ -144,13 +132,7 @@ def undominated(steps, table, state, stride, used, yields, incumbent, floor):
 
 @kernel
 def splits(steps, nets, net_weight, split):
-    """Fill in, shape (N, C), the weight of the nets that each ideal splits.
-
-    Parameters
-    ----------
-    net_weight
-        Shape (E, C).
-    """
+    """Fill in the weights of the nets that each ideal splits, shape (N, C)."""
     known = np.zeros(len(steps.members), np.bool_)
     most = np.zeros(split.shape)  # the greatest sum since it was added up
     held = np.zeros(len(net_weight), np.int64)
@@ -207,21 +189,15 @@ def _open(held, inside, pin_start, net_weight, n):
 def relax(first, budget, steps, table, open_states, lanes, nets, split):
     """Extend the plans of ideals `first`, … by one more stage; return the next ideal and the work.
 
-    Stages S are grown from an ideal by adding units in increasing number, so that each is met
-    once; its loads are kept up to date unit by unit. A net with a pin in the ideal is cut for
-    good as soon as S has one; this part of a load and the time of the units only grow, and S is
-    dropped as soon as they pass the limits on every kind.
+    It returns after `budget` pairs of ideals. Stages S are grown from an ideal by adding units in
+    increasing number, so that each is met once; its loads are kept up to date unit by unit. A net
+    with a pin in the ideal is cut for good as soon as S has one; this part of a load and the time
+    of the units only grow, and S is dropped as soon as they pass the limits on every kind. `split`,
+    shape (N, C), is what crosses the boundary behind each ideal, which the stages on both sides
+    pay; it has no rows if nothing is relayed, else there are no nets.
 
     It is one function, as it takes five times as long when its steps are functions of their own,
     which numba does not inline for so many arrays.
-
-    Parameters
-    ----------
-    budget
-        Pairs of ideals after which to return.
-    split
-        Shape (N, C): what crosses the boundary behind each ideal, which the stages on both sides
-        pay; there are no nets then. Of no rows if nothing is relayed.
     """
     members, start, unit, to = steps
     row, value, origin, by, keep = table

@@ -31,50 +31,27 @@ TRIAL_SECONDS = 1.0
 
 @dataclass(frozen=True, eq=False)
 class ChainFound:
-    """What the dynamic program returns.
+    """What the dynamic program returns."""
 
-    Parameters
-    ----------
-    complete
-        Whether it came to its end. If so, and without plan, nothing keeps to the limits.
-    value
-        Least maximum of the criterion that was minimised; `inf` without plan.
-    device_of_unit
-        Shape (U,): for each unit of the pipeline the device, numbered kind by kind in the order
-        of `IdealPipeline.kinds`; None without plan.
-    order
-        Those devices stage by stage.
-    pairs
-        Pairs of ideals visited.
-    reachable
-        Ideals that a plan within the limits may pass.
-    projected_seconds
-        If it gave up because the deadline is out of reach: what it would have taken; else 0.
-    """
-
+    # whether it came to its end. If so, and without plan, nothing keeps to the limits.
     complete: bool
-    value: float = np.inf
+    value: float = np.inf  # least maximum of the criterion that was minimised; `inf` without plan
+    # (U,): for each unit of the pipeline the device, numbered kind by kind in the order of
+    # `IdealPipeline.kinds`; None without plan
     device_of_unit: Ints | None = None
-    order: tuple[int, ...] = ()
-    pairs: int = 0
-    reachable: int = 0
+    order: tuple[int, ...] = ()  # those devices stage by stage
+    pairs: int = 0  # pairs of ideals visited
+    reachable: int = 0  # ideals that a plan within the limits may pass
+    # if it gave up because the deadline is out of reach: what it would have taken; else 0
     projected_seconds: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class DeviceStates:
-    """How many devices of each kind are used, s = (s_1, …, s_K), as one number Σ stride · s.
+    """How many devices of each kind are used, s = (s_1, …, s_K), as one number Σ stride · s."""
 
-    Parameters
-    ----------
-    stride
-        Shape (K,).
-    used, left
-        Shape (S, K).
-    """
-
-    stride: NDArray[np.int64]
-    used: NDArray[np.int64]
+    stride: NDArray[np.int64]  # (K,)
+    used: NDArray[np.int64]  # used, left: (S, K)
     left: NDArray[np.int64]
 
 
@@ -99,28 +76,11 @@ def least_maximum(
     search: Clock,
     floor: float = 0.0,
 ) -> ChainFound:
-    """Find the chain of stages with the least maximum of one criterion.
+    """Find the chain of stages with the least maximum of one criterion, below its limit.
 
-    Parameters
-    ----------
-    pipe
-        The statement.
-    lattice
-        Ideals of its units; those of a single order for the linearised program.
-    minimise
-        The criterion to minimise.
-    limits
-        What every stage must keep to in each criterion that matters, besides the memory; the
-        maximum of the criterion that is minimised must be less than its limit.
-    search
-        Asked when to stop.
-    floor
-        Maxima up to this count as equal: any plan that keeps to it is as good as another.
-
-    Notes
-    -----
-    Devices are put to use one by one: when plans with j devices are extended, all of them are
-    known. Memory is linear in ideals × states; time in the pairs of ideals, the smaller one
+    Every stage keeps the limits of the other criteria, and the memory. Maxima up to `floor` count
+    as equal. Devices are put to use one by one: when plans with j devices are extended, all of them
+    are known. Memory is linear in ideals × states; time in the pairs of ideals, the smaller one
     worth extending, whose difference keeps to the limits.
     """
     rows = [row for row in pipe.rows if row.criterion in limits or row.criterion == "memory"]

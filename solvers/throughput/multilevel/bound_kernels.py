@@ -11,38 +11,20 @@ from ....instances.common.kernel import kernel
 
 
 class CoverTable(NamedTuple):
-    """Table of two layers of states in turn: the least excess load of a set, by value in steps.
+    """Table of two layers of states in turn: the least excess load of a set, by value in steps."""
 
-    Parameters
-    ----------
-    excess
-        Shape (2, S, B): the least load of a set of a value, less that value; `inf` if there is no
-        such set within the limit.
-    span
-        Shape (2, S, 2): the least and the greatest value that a state has.
-    """
-
+    # (2, S, B): the least load of a set of a value, less that value; `inf` if there is no such set
+    # within the limit
     excess: Floats
-    span: Ints
+    span: Ints  # (2, S, 2): the least and the greatest value that a state has
 
 
 @kernel
 def most_valuable_set(frontier, gain, may, slope, scratch, members):
     """Return the greatest value of a set, and its transfers; write the set to `members`.
 
-    Parameters
-    ----------
-    frontier
-        Layers, steps and costs, as of `build`.
-    gain, may
-        Of each unit, in order: its value, shape (U,), and whether it may be left out and taken,
-        shape (U, 2).
-    slope
-        Value lost per unit of transfer time.
-    scratch
-        Two arrays of shape (S,), of floats and of whole numbers.
-    members
-        Shape (U,), by place in the order: 1 for units that are taken, and 0.
+    `gain` is the value of each unit in order, `may`, (U, 2), whether it may be left out and taken,
+    `slope` the value lost per unit of transfer time; the scratch arrays have shape (S,).
     """
     layers, step, cost = frontier
     best, came = scratch
@@ -73,21 +55,14 @@ def most_valuable_set(frontier, gain, may, slope, scratch, members):
 
 @kernel
 def extend_cover(places, frontier, units, bounds, table, found):
-    """Extend a table over the units from a first place to before a last one.
+    """Extend a table over the units between two places.
 
-    Parameters
-    ----------
-    places
-        The first and the last.
-    frontier
-        Layers, steps and costs, as of `build`, and the transfers from each state to the end if no
-        more units are taken, shape (S,).
-    units
-        Value of each unit, in steps, and its work above that, in order; shape (U,) each.
-    bounds
-        Fewest steps that make up a share, most excess, and load per step.
-    found
-        Shape (2,): the least load of sets of a share, and the place at which it was found.
+    Write the least load of sets of a share, and the place where it was found, to `found`.
+
+    `frontier` has layers, steps and costs, as of `build`, and the transfers from each state to the
+    end if no more units are taken, (S,). `units` are the value of each unit, in steps, and its work
+    above that, in order; `bounds` the fewest steps that make up a share, the most excess, and the
+    load per step.
     """
     first, last = places
     layers, step, cost, rest = frontier

@@ -23,13 +23,7 @@ GROWTH = 1.5
 
 
 def crossing(graph: Hypergraph, weight: Floats, order: Ints) -> Floats:
-    """Return the weight of the nets with pins on both sides of each boundary; shape (U + 1,).
-
-    Parameters
-    ----------
-    weight
-        Shape (E,).
-    """
+    """Return the weight of the nets with pins on both sides of each boundary; shape (U + 1,)."""
     rank = np.empty(graph.size, np.int64)
     rank[order] = np.arange(graph.size)
     change = np.zeros(graph.size + 1)
@@ -53,17 +47,7 @@ def touching(graph: Hypergraph, weight: Floats) -> Floats:
 def even(work: Floats, crosses: Floats, count: int) -> Ints:
     """Return boundaries of about `count` coarse units of alike work, where little data crosses.
 
-    Parameters
-    ----------
-    work
-        Shape (U,): of the units in their order.
-    crosses
-        As of `crossing`.
-
-    Returns
-    -------
-    array
-        Increasing, from 0 to U.
+    They increase from 0 to U; work and crossing weights are those of an order.
     """
     size = len(work)
     done = np.concatenate([[0.0], np.cumsum(work)])
@@ -83,19 +67,8 @@ def even(work: Floats, crosses: Floats, count: int) -> Ints:
 def around(stage: Ints, alone: Bools, most: int) -> Ints:
     """Return boundaries that leave units as they are where stages meet, and merge what is inside.
 
-    Parameters
-    ----------
-    stage
-        Shape (U,): of the units in their order, none decreasing.
-    alone
-        Shape (U,): units that are merged with none.
-    most
-        Coarse units of a stage at most, twice: towards either end they get smaller.
-
-    Returns
-    -------
-    array
-        Increasing, from 0 to U.
+    They increase from 0 to U. Units that are `alone` are merged with none; a stage has at most 2 ·
+    `most` coarse units, smaller towards either end.
     """
     size = len(stage)
     ends = np.flatnonzero(np.diff(stage, prepend=-1, append=-1))
@@ -113,23 +86,9 @@ def balanced(
 ) -> Ints:
     """Return an order whose even shares have room, where those of the given one do not.
 
-    Stretches from its end of more memory for the work come first, with one from the other end in
-    between whenever they fill the devices that can do their work: a share is then two intervals of
-    the order.
-
-    Parameters
-    ----------
-    order
-        Shape (U,), as are work and memory, which are by unit.
-    crosses
-        As of `crossing`.
-    room
-        Memory of a device.
-
-    Returns
-    -------
-    array
-        The given order if its shares have room.
+    Room is of so many bytes on each of `devices`. Stretches from the order's end of more memory for
+    the work come first, with one from the other end in between whenever they fill the devices that
+    can do their work: a share is then two intervals of the order.
     """
     shares = even(work[order], crosses, devices)
     if np.add.reduceat(memory_bytes[order], shares[:-1]).max() <= room:

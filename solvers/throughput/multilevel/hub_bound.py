@@ -53,10 +53,8 @@ from .least_load import work_share
 #: A unit of more nets is a hub; of these at most so many: sets are sought for each case.
 HUB_NETS, MOST_HUBS = 16, 3
 
-
 #: Nets of more pins are not charged, as each doubles the states of all layers.
 CHARGED_PINS = 16
-
 
 #: Most states between two units.
 WIDTH = 256
@@ -64,85 +62,49 @@ WIDTH = 256
 
 @dataclass(frozen=True, eq=False)
 class HubSets:
-    """Sets that devices can hold; U units, H cases of hubs, G groups, C prices, J other kinds.
+    """Sets that devices can hold; U units, H cases of hubs, G groups, C prices, J other kinds."""
 
-    Parameters
-    ----------
-    kind, devices
-        k and n_k.
-    limit
-        Of the load.
-    order
-        Shape (U,).
-    frontier
-        Layers, steps and costs, as of `build`.
-    work
-        Shape (U,): p.
-    may
-        Shape (H, U, 2), by place in the order: whether a unit may be left out, and taken.
-    hubs
-        Hubs, the one that decides the groups first.
-    group
-        Shape (H,): of each case.
-    price_of, part
-        Shape (U,): the price that counts for a unit, and the part of it that the unit is worth.
-    others
-        Of the other kinds: number of devices, and time of each unit, shape (U,).
-    """
-
-    kind: int
+    kind: int  # kind, devices: k and n_k
     devices: int
-    limit: float
-    order: Ints
-    frontier: tuple[Ints, Ints, Floats]
-    work: Floats
-    may: Bools
-    hubs: Ints
-    group: Ints
+    limit: float  # of the load
+    order: Ints  # (U,)
+    frontier: tuple[Ints, Ints, Floats]  # layers, steps and costs, as of `build`
+    work: Floats  # (U,): p
+    may: Bools  # (H, U, 2), by place in the order: whether a unit may be left out, and taken
+    hubs: Ints  # hubs, the one that decides the groups first
+    group: Ints  # (H,): of each case
+    # price_of, part: (U,): the price that counts for a unit, and the part of it that the unit is
+    # worth
     price_of: Ints
     part: Floats
+    # of the other kinds: number of devices, and time of each unit, shape (U,)
     others: tuple[tuple[float, Floats], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class HubPrices:
-    """Prices with the most valuable set of each case of hubs.
+    """Prices with the most valuable set of each case of hubs."""
 
-    Parameters
-    ----------
-    asked
-        Value that the devices of kind k must hold, Σ_v π_v − W.
-    worth, slopes
-        Shape (H,): L_h and s_h, times the limit; L_h is −inf where there is no set.
-    point
-        Shape (C + H,): prices and slopes.
-    rows
-        Shape (H + J, C): how much of what each price counts for is in the best set of each case,
-        and in that of each other kind.
-    load
-        Shape (H,): of the sets, as part of the limit.
-    """
-
-    asked: float
+    asked: float  # value that the devices of kind k must hold, Σ_v π_v − W
+    # worth, slopes: (H,): L_h and s_h, times the limit; L_h is −inf where there is no set
     worth: Floats
     slopes: Floats
-    point: Floats
+    point: Floats  # (C + H,): prices and slopes
+    # (H + J, C): how much of what each price counts for is in the best set of each case, and in
+    # that of each other kind
     rows: Floats
-    load: Floats
+    load: Floats  # (H,): of the sets, as part of the limit
 
 
 #: Most rounds of prices, and by which part of the limit they must promise to be better for another.
 ROUNDS, PROMISED = 60, 1e-5
 
-
 #: How large prices and slopes may get for each device: where the least load of a case decides, they
 #: grow without end.
 STEEP = 1e6
 
-
 #: Halvings of the interval in which a bound lies.
 HALVINGS = 40
-
 
 #: First radius of the box, relative to prices and a part of their mean; the part of what is
 #: promised that a step must attain.
@@ -158,14 +120,8 @@ def raise_by_hubs(
 ) -> None:
     """Raise the bound by (2), and then by its sums, unless `clock` stops it.
 
-    Nothing is proved where transfers overlap compute or devices are linked, nor without hubs.
-
-    Parameters
-    ----------
-    graph
-        Units that must each be on one device, with the edges that decide contiguity.
-    order
-        Shape (U,): the units in an order of small frontier.
+    Nothing is proved where transfers overlap compute or devices are linked, nor without hubs. The
+    graph has the edges that decide contiguity; `order` is one of small frontier.
     """
     limit = search.objective
     if task.problem.overlap or task.cluster.links or not np.isfinite(limit):
@@ -249,14 +205,7 @@ def _bounds(
 ) -> Iterator[tuple[float, HubPrices]]:
     """Yield increasing proved parts of the limit, for given devices by group, with their prices.
 
-    Parameters
-    ----------
-    group
-        Shape (H,): of each case.
-    start
-        Prices and slopes to begin with, if none are known.
-    known
-        What was priced before; gets what is.
+    `known` prices are where it begins; it gets what is priced.
     """
     if not known:
         known.append(priced(sets, start))
@@ -305,12 +254,9 @@ def _better(
 ) -> tuple[Floats, float]:
     """Return the prices and slopes in a box that promise the least excess, and that excess.
 
-    The variables are prices, slopes, the most that each group holds, and each other kind.
+    The box is a centre, a radius, and the part of the limit that counts.
 
-    Parameters
-    ----------
-    box
-        Its centre, its radius, and the part of the limit that counts.
+    The variables are prices, slopes, the most that each group holds, and each other kind.
     """
     centre, radius, part = box
     cases, groups, kinds = len(group), len(counts), len(sets.others)
@@ -419,12 +365,9 @@ def _cases(graph: Hypergraph, hubs: Ints, *, convex: bool) -> tuple[Ints, Bools,
 
 
 def priced(sets: HubSets, point: Floats) -> HubPrices:
-    """Return the most valuable set of each case at some prices.
+    """Return the most valuable set of each case at a point, shape (C + H,).
 
-    Parameters
-    ----------
-    point
-        Shape (C + H,): prices, and s_h, times the limit.
+    Prices, and slopes s_h times the limit.
     """
     prices, slopes = np.split(point, [-len(sets.may)])
     value = prices[sets.price_of] * sets.part

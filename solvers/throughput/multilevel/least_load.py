@@ -69,27 +69,15 @@ SLICE = 20
 
 @dataclass(frozen=True, eq=False)
 class CoverProblem:
-    """Least load of a set that does a share of the work on a kind; U units, by place in the order.
-
-    Parameters
-    ----------
-    kind
-        The kind of device, k.
-    limit
-        Load that no plan of interest exceeds, T.
-    least
-        Smallest share w of (1) for which frontiers are built.
-    work
-        Shape (U,): time of each unit on the kind, p.
-    """
+    """Least load of a set that does a share of the work; U units, by place in the order."""
 
     task: Task[Throughput]
     graph: Hypergraph
     order: Ints
-    kind: int
-    limit: float
-    least: float
-    work: Floats
+    kind: int  # the kind of device, k
+    limit: float  # load that no plan of interest exceeds, T
+    least: float  # smallest share w of (1) for which frontiers are built
+    work: Floats  # (U,): time of each unit on the kind, p
 
 
 def raise_by_least_load(
@@ -102,21 +90,8 @@ def raise_by_least_load(
 ) -> None:
     """Raise the bound by (1) with ever lower values, and by the best of them in finer steps.
 
-    Parameters
-    ----------
-    graph
-        Units that must each be on one device.
-    order
-        Shape (U,): the units in an order of small frontier.
-    clock
-        Tells when to stop.
-    width
-        Most states between two units: nets beyond it are not charged. Default: by their number.
-
-    Notes
-    -----
-    Nothing is proved where transfers overlap compute or devices are linked. Time grows with
-    units × states × steps.
+    Nothing is proved where transfers overlap compute or devices are linked. Nets beyond `width`
+    states between two units of the order are not charged. Time grows with units × states × steps.
     """
     limit = search.objective
     cover = _cover_problem(task, graph, order, limit)
@@ -209,14 +184,8 @@ def least_cover_load(
 ) -> tuple[float, int] | None:
     """Return a lower bound on the load of sets of a share, and the last unit of the cheapest.
 
-    The bound is `inf` if there is no set; None if stopped, or if the share is too small.
-
-    Parameters
-    ----------
-    part
-        Shape (U,): value of each unit as a part of its work, at most.
-    steps
-        Steps of value that make up the limit.
+    The bound is `inf` if there is no set; None if stopped, or if the share is too small. `part` is
+    the value of each unit as a part of its work, at most; `steps` of value make up the limit.
     """
     limit, size, worth = cover.limit, cover.graph.size, cover.limit / steps
     value, share = _values(cover, part, steps)

@@ -24,9 +24,8 @@ from ....instances.common.arrays import Floats, Ints
 from ...core.search import Search
 from ..column_generation.frontier import incidence
 from ..column_generation.orders import demand_order, narrow_order
-from ..dp.dp import contracted_dp, few_ideals_dp, ideals_alone
+from ..dp.dp import contracted_dp, few_ideals_dp
 from ..neighbourhood import Neighbourhood
-from ..series.series_dp import series_dp
 from .coarsen import around, balanced, crossing, even, labels, touching
 from .hub_bound import raise_by_hubs
 from .least_load import raise_by_least_load
@@ -76,9 +75,6 @@ def multilevel(task: Task[Throughput], search: Search[Solution]) -> None:
         if i == 0:  # this bound takes little time and any plan will do
             with search.phase("bound"):
                 raise_by_hubs(task, free, narrow, search, search.part(BOUND))
-            if ideals_alone(task):
-                with search.phase("series"):
-                    series_dp(task, search)
     with search.phase("dp"):
         few_ideals_dp(task, search)
     with search.phase("bound"):
@@ -154,10 +150,7 @@ def _near_ends(
 ) -> Ints:
     """Return units that are merged but where devices of the best plan meet; shape (n,).
 
-    Parameters
-    ----------
-    by_stage
-        Whether the order is first sorted by the stages.
+    If `by_stage`, the order is first sorted by the stages.
     """
     assert isinstance(search.best, Placement)
     device = graph.restrict(search.best.device)

@@ -11,9 +11,9 @@ from brute_mapping import least_stage_time, place_for
 from mapping_joint_cases import network
 
 from stagecut import InputError, Workload, accelerators_and_cpus, solve, verify
-from stagecut.formulations.cheap_bounds import cheap_bounds
 from stagecut.formulations.task import pose
 from stagecut.instances import DeviceMapping, stage_costs, topology
+from stagecut.solvers.core.under_rules import cheap_bounds
 
 
 def least_of_all_cuts(workload: Workload, n: int, problem: DeviceMapping) -> float:

@@ -25,6 +25,7 @@ from stagecut import (
     Throughput,
     Workload,
     accelerators_and_cpus,
+    formulation,
     load,
     solve,
 )
@@ -34,7 +35,6 @@ from stagecut.formulations.throughput.hypergraph import hypergraph
 from stagecut.instances import Solution
 from stagecut.solvers import Search
 from stagecut.solvers.throughput import milp
-from stagecut.solvers.throughput.milp import export_model
 
 BERT_12 = "placement/throughput/OperatorGraphs/bert_L-12_training.json"
 
@@ -189,22 +189,24 @@ def test_a_model_file_has_the_optimum_of_the_task(
 ) -> None:
     workload, cluster = random_case(9, max_nodes=6, max_cores=1)
     path = tmp_path / f"model{ending}"
-    export_model(pose(workload, cluster, problem), path)
+    f = formulation(workload, cluster, problem)
+    f.write(path)
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
     highs = highspy.Highs()
     highs.setOptionValue("output_flag", False)
     highs.readModel(str(path))
     highs.run()
     best = best_max_load(workload, cluster, problem)
-    assert highs.getInfo().objective_function_value == pytest.approx(best, rel=1e-5, abs=1e-9)
+    found = highs.getInfo().objective_function_value * f.scale
+    assert found == pytest.approx(best, rel=1e-5, abs=1e-9)
 
 
 def test_a_model_file_with_another_ending_or_in_no_folder(tmp_path: Path) -> None:
-    task = pose(*random_case(9), Throughput())
+    f = formulation(*random_case(9), Throughput())
     with pytest.raises(InputError, match=r"\.mps or \.lp"):
-        export_model(task, tmp_path / "model.txt")
+        f.write(tmp_path / "model.txt")
     with pytest.raises(InputError, match="cannot be written"):
-        export_model(task, tmp_path / "nowhere" / "model.lp")
+        f.write(tmp_path / "nowhere" / "model.lp")
 
 
 def test_infeasible_says_what_is_at_fault() -> None:

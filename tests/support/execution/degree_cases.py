@@ -30,7 +30,7 @@ from stagecut.instances.pytorch.tensors.layer import layer_program
 from stagecut.runtime.execution.options import RunOptions
 from stagecut.runtime.execution.prepare import split_model
 from stagecut.runtime.execution.run import run
-from stagecut.runtime.execution.trainer import Stream
+from stagecut.runtime.execution.trainer import PipelineTrainer
 
 MICROBATCHES = 4
 #: Replicas and tensor degree of each stage.
@@ -140,7 +140,9 @@ def clipped(_: int, name: str, folder: Path) -> tuple[float, dict[str, torch.Ten
     workload = stagecut.load(folder / "workload.json")
     prepared = split_model(folder / "plan.json", model, batches[0], workload=workload)
     given = [prepared.inputs(batch) for batch in batches]
-    stream = Stream(prepared, "1f1b", MICROBATCHES, 1, idle, torch.device("cpu"))
+    stream = PipelineTrainer(
+        prepared, RunOptions(schedule="1f1b", microbatches=MICROBATCHES, learning_rate=0.0)
+    )
     stream.run(given)
     norm = float(stream.loop.clip_gradients(0.01))
     found = {}
@@ -149,11 +151,6 @@ def clipped(_: int, name: str, folder: Path) -> tuple[float, dict[str, torch.Ten
             assert x.grad is not None
             found[key] = x.grad if stream.parts is None else stream.parts.together(key, x.grad)
     return norm, found
-
-
-def idle(parameters: Any) -> torch.optim.Optimizer:
-    """Return an optimizer that changes nothing."""
-    return torch.optim.SGD(parameters, lr=0.0)
 
 
 def run_rank(

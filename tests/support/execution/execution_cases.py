@@ -18,9 +18,10 @@ import stagecut
 from stagecut import Plan
 from stagecut.instances import PipelinePlacement, Placement
 from stagecut.instances.pytorch.profile import Profile, Tied, profile
-from stagecut.runtime.execution.pipeline import RunningPipeline
+from stagecut.runtime.execution.options import RunOptions
 from stagecut.runtime.execution.prepare import split_model
 from stagecut.runtime.execution.stage import mean_loss
+from stagecut.runtime.execution.trainer import PipelineTrainer
 
 
 def scattered(done: Profile, devices: int, seed: int) -> list[int]:
@@ -134,12 +135,15 @@ def check(case: Case, rank: int, world: int) -> None:
     prepared = split_model(plan, model, example, workload=done.workload)
     if case.placement == "chunks":
         assert [piece.device for piece in prepared.pieces] == list(plan.solution.devices)
-    pipeline = RunningPipeline(
+    trainer = PipelineTrainer(
         prepared,
-        schedule=case.schedule,
-        microbatches=case.microbatches,
-        replicas=case.replicas,
-        recompute=case.recompute,
+        RunOptions(
+            schedule=case.schedule,
+            microbatches=case.microbatches,
+            replicas=case.replicas,
+            recompute=case.recompute,
+            learning_rate=0.0,
+        ),
     )
     count = case.microbatches * case.replicas
     batch = [
@@ -156,19 +160,15 @@ def check(case: Case, rank: int, world: int) -> None:
             expected += loss.item() / count
             if case.training:
                 (loss / count).backward()
-    own = batch[pipeline.replica * case.microbatches :][: case.microbatches]
     for _ in range(2):  # the second time everything has been used once
-        for _, parameter in pipeline.named_parameters():
-            parameter.grad = None
-        pipeline.step([prepared.inputs(inputs) for inputs in own])
-    assert abs(pipeline.mean_loss() - expected) <= 1e-5 * abs(expected), (case, expected)
-    for results, wanted in zip(pipeline.results(), outputs[-len(own) :], strict=False):
-        if case.replicas == 1:
-            for a, b in zip(results, wanted, strict=True):
-                torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6, msg=str(case))
+        (loss,) = trainer.run([prepared.inputs(inputs) for inputs in batch])
+    assert abs(loss - expected) <= 1e-5 * abs(expected), (case, expected)
+    for j, results in trainer.loop.results.items():
+        for a, b in zip(results, outputs[j], strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6, msg=str(case))
     if case.training:
         whole = dict(alone.named_parameters())
-        for name, parameter in pipeline.named_parameters():
+        for name, parameter in trainer.trained().parameters.items():
             gradient = whole[name].grad
             assert gradient is not None
             assert parameter.grad is not None, (case, rank, name)

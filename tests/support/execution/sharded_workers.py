@@ -22,11 +22,10 @@ from stagecut.runtime import evaluate
 from stagecut.runtime.execution.checkpoint import restore, save
 from stagecut.runtime.execution.checkpoint_files import Position, newest
 from stagecut.runtime.execution.model_state import merge_checkpoint
-from stagecut.runtime.execution.sharded.checkpoint import model_state
+from stagecut.runtime.execution.options import RunOptions
 from stagecut.runtime.execution.sharded.collectives import join_mesh, part_of
-from stagecut.runtime.execution.sharded.device import ShardedDevice
 from stagecut.runtime.execution.sharded.prepare import prepare_sharding
-from stagecut.runtime.execution.sharded.run import ShardedTrainer
+from stagecut.runtime.execution.sharded.trainer import ShardedDevice, ShardedTrainer
 
 #: What torch calls a collective in its counts.
 COUNTED = {
@@ -97,7 +96,6 @@ def train_and_go_on(_: int, shape: tuple[int, ...], name: str, folder: Path) -> 
     """Train by one sharding, keep a checkpoint, and go on by another: as one process does."""
     model, inputs = MODELS[name]()
     workload = stagecut.tensor_program(model, inputs, estimate="h100")
-    place = join_mesh(shape)
 
     def optimizer(parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
         return torch.optim.Adam(parameters, lr=1e-3)
@@ -105,7 +103,7 @@ def train_and_go_on(_: int, shape: tuple[int, ...], name: str, folder: Path) -> 
     def trainer(seed: int, whole: torch.nn.Module) -> ShardedTrainer:
         plan = random_plan(workload, shape, seed)
         prepared = prepare_sharding(plan, whole, inputs, workload=workload)
-        return ShardedTrainer(ShardedDevice(prepared, place), optimizer)
+        return ShardedTrainer(prepared, RunOptions(optimizer=optimizer))
 
     alone = copy.deepcopy(model)
     stepper = optimizer(alone.parameters())
@@ -117,21 +115,20 @@ def train_and_go_on(_: int, shape: tuple[int, ...], name: str, folder: Path) -> 
         stepper.zero_grad()
         expected.append(loss.item())
     first = trainer(0, copy.deepcopy(model))
-    losses = [first.run([first.device.prepared.inputs(inputs)])[0] for _step in range(2)]
-    kept = model_state(first.device.prepared.model, first.device.parts)
-    save(folder, Position(2, 2), first.written(), kept, plan="a", model="m")
+    losses = [first.run([first.sharded.prepared.inputs(inputs)])[0] for _step in range(2)]
+    save(folder, Position(2, 2), first.written(), first.whole, plan="a", model="m")
     torch.testing.assert_close(merge_checkpoint(folder), _put_together(first), rtol=0, atol=0)
     other = trainer(1, copy.deepcopy(model))
     restore(newest(folder, "m"), other.trained(), "b")
-    losses += other.run([other.device.prepared.inputs(inputs)])
+    losses += other.run([other.sharded.prepared.inputs(inputs)])
     for found, wanted in zip(losses, expected, strict=True):
         assert abs(found - wanted) <= 1e-4 * abs(wanted), (losses, expected)
 
 
 def _put_together(trainer: ShardedTrainer) -> dict[str, torch.Tensor]:
     """Return the `state_dict` of a sharding's model as it is now."""
-    parts = trainer.device.parts
-    state = model_state(trainer.device.prepared.model, parts)
+    parts = trainer.sharded.parts
+    state = trainer.whole
     wholes = {name: parts.whole(name) for name in sorted(set(state.tensors.values()))}
     return {name: wholes[own] for name, own in state.tensors.items()} | dict(state.untouched)
 

@@ -1,0 +1,325 @@
+"""Output of training jobs: plans, what they are compared with, fronts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from ...instances.common.records import to_plain
+from ...instances.costs.terms import MEMORY_TERMS, TIME_TERMS
+from ..common.console import OUT, new_table, show_bytes, show_percent
+
+if TYPE_CHECKING:
+    from ...api.explain_job import JobDifference, JobExplanation
+    from ...api.job import JobCandidate, JobResult, UsualChoice, WhatIf
+    from ...api.job_front import JobFront
+    from ...instances.job.plan import JobPlan
+
+#: What reasons of a certificate are called in a sentence.
+REASONS = {
+    "capacity": "do not fit",
+    "work": "have too much work",
+    "relaxation": "refuted by their relaxation",
+    "program": "by their program",
+    "exhausted": "judged whole",
+    "open": "open",
+}
+
+
+def result_dict(found: JobResult) -> dict[str, Any]:
+    """Return what `solve --json` prints."""
+    answer: dict[str, Any] = {
+        "status": str(found.status),
+        "search_seconds": found.seconds,
+        "reason": found.reason,
+        "least_memory_bytes": found.least_memory,
+    }
+    if found.plan is None:
+        return answer
+    return {
+        **answer,
+        "iteration_seconds": found.plan.seconds,
+        "bound": found.plan.bound,
+        "gap": found.plan.gap,
+        "layout": to_plain(found.plan.layout),
+        "points": found.plan.certificate.points,
+        "estimate": found.estimate.as_dict(),
+        "candidates": [_candidate(one) for one in found.candidates],
+        "close": [_candidate(one) for one in found.close],
+        "usual": [_usual(one) for one in found.usual],
+    }
+
+
+def _candidate(one: JobCandidate) -> dict[str, Any]:
+    return {
+        "layout": to_plain(one.layout),
+        "seconds": one.seconds,
+        "worst_seconds": one.worst,
+        "free_bytes": one.free,
+    }
+
+
+def _usual(one: UsualChoice) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "layout": None if one.layout is None else to_plain(one.layout),
+        "seconds": one.seconds,
+        "reason": one.reason,
+    }
+
+
+def _say(text: str) -> None:
+    OUT.print(text, highlight=False, soft_wrap=True)
+
+
+def print_result(found: JobResult) -> None:
+    """Print the plan in one line, its bound, its time and memory, and what else is near."""
+    from ...api.job import describe
+    from ..estimate import print_estimate
+
+    if found.plan is None:
+        _say(found.reason)
+        return
+    plan = found.plan
+    _say(f"plan: {describe(plan.layout)}")
+    if plan.layout.pipeline > 1 and plan.layout.stage_layers:
+        _say(f"layers by stage: {', '.join(map(str, plan.layout.stage_layers))}")
+    points = plan.certificate.points
+    ruled = ", ".join(f"{points[key]:,} {label}" for key, label in REASONS.items() if key in points)
+    _say(
+        f"bound: no layout of the declared space takes less than {plan.bound:.4g} s "
+        f"(gap {show_percent(plan.gap)}); of {sum(points.values()):,}: {ruled}"
+    )
+    print_estimate(found.estimate)
+    table = _layouts("layouts that differ", "layout", ("s", "behind", "worst s", "free"))
+    for one in found.candidates:
+        table.add_row(
+            describe(one.layout),
+            f"{one.seconds:.4g}",
+            show_percent(one.seconds / plan.seconds - 1, signed=True),
+            f"{one.worst:.4g}",
+            show_bytes(one.free),
+        )
+    OUT.print(table)
+    if found.usual:
+        OUT.print(_usual_table(found.usual, plan.seconds))
+    if len(found.close) > 1:
+        _say(f"{len(found.close)} are within what the costs are known to; run first:")
+        for one in found.close[:3]:
+            _say(f"  {describe(one.layout)}")
+
+
+def _layouts(title: str, first: str, titles: Iterable[str]) -> Table:
+    """Return an empty table whose first column holds layouts, broken over lines as needed."""
+    table = new_table(title, first, titles)
+    table.columns[0].no_wrap = False
+    return table
+
+
+def _usual_table(usual: Iterable[UsualChoice], seconds: float) -> Table:
+    """Return the table of what is usually done, against the seconds of a plan."""
+    from ...api.job import describe
+
+    table = _layouts("what is usually done", "choice", ("s", "slower", "most by"))
+    table.columns[-1].no_wrap = False
+    for one in usual:
+        if one.layout is None:
+            table.add_row(f"{one.name}: {one.reason}", "", "", "")
+            continue
+        table.add_row(
+            f"{one.name}: {describe(one.layout)}",
+            f"{one.seconds:.4g}",
+            show_percent(one.seconds / seconds - 1, signed=True),
+            "" if one.most is None else TIME_TERMS[one.most[0]],
+        )
+    return table
+
+
+def explanation_dict(why: JobExplanation, changes: Iterable[WhatIf]) -> dict[str, Any]:
+    """Return what `explain --json` prints."""
+    return {
+        "model": why.plan.model.name,
+        "layout": to_plain(why.plan.layout),
+        "iteration_seconds": why.plan.seconds,
+        "terms": dict(why.terms),
+        "memory": dict(why.memory),
+        "decisions": [
+            {
+                "field": one.field,
+                "layout": None if one.layout is None else to_plain(one.layout),
+                "seconds": one.seconds,
+                "bound": one.bound,
+                "behind": dict(one.behind),
+            }
+            for one in why.decisions
+        ],
+        "usual": [_usual(one) for one in why.usual],
+        "points": dict(why.points),
+        "changes": [
+            {
+                "change": one.change,
+                "layout": None if one.layout is None else to_plain(one.layout),
+                "seconds": one.seconds,
+                "bound": one.bound,
+            }
+            for one in changes
+        ],
+    }
+
+
+def print_explanation(why: JobExplanation, changes: Iterable[WhatIf]) -> None:
+    """Print what each decision of a plan is worth, what is usually done and what would help."""
+    from ...api.job import describe
+
+    plan = why.plan
+    _say(f"plan: {describe(plan.layout)}, {plan.seconds:.4g} s")
+    table = _layouts(
+        "decided otherwise", "decision and best known", ("s", "slower", "at least", "most by")
+    )
+    table.columns[-1].no_wrap = False
+    for one in why.decisions:
+        if one.layout is None:
+            table.add_row(f"{one.field}: nothing fits", "", "", "", "")
+            continue
+        most = next(iter(one.behind), None)
+        table.add_row(
+            f"{one.field}: {describe(one.layout)}",
+            f"{one.seconds:.4g}",
+            show_percent(one.seconds / plan.seconds - 1, signed=True),
+            show_percent(max(0.0, one.bound / plan.seconds - 1)),
+            "" if most is None else TIME_TERMS[most],
+        )
+    OUT.print(table)
+    OUT.print(_usual_table(why.usual, plan.seconds))
+    _say(f"free memory: {show_bytes(why.memory['free'])}")
+    rows = [one for one in changes if one.layout is not None]
+    if not rows:
+        return
+    table = _layouts("what would help", "change and best plan", ("s", "saves", "at most"))
+    for change in rows:
+        assert change.layout is not None
+        table.add_row(
+            f"{change.change}: {describe(change.layout)}",
+            f"{change.seconds:.4g}",
+            show_percent(1 - change.seconds / plan.seconds, signed=True),
+            show_percent(1 - change.bound / plan.seconds, signed=True),
+        )
+    OUT.print(table)
+
+
+def difference_dict(found: JobDifference) -> dict[str, Any]:
+    """Return what `diff --json` prints; what is longer or larger in the second is positive."""
+    return {
+        "asked": {name: [to_plain(value) for value in pair] for name, pair in found.asked.items()},
+        "layout": {
+            name: [to_plain(value) for value in pair] for name, pair in found.layout.items()
+        },
+        "iteration_seconds": list(found.seconds),
+        "terms": dict(found.terms),
+        "memory": dict(found.memory),
+    }
+
+
+def print_difference(found: JobDifference, names: tuple[str, str]) -> None:
+    """Print what tells two plans apart: fields, seconds and bytes by term."""
+    table = new_table("differences", "", names)
+    for column in table.columns[1:]:
+        column.no_wrap = False
+    for name, pair in {**found.asked, **found.layout}.items():
+        table.add_row(name, *(str(to_plain(value)) for value in pair))
+    table.add_row("s per iteration", *(f"{seconds:.4g}" for seconds in found.seconds))
+    OUT.print(table)
+    terms = new_table("more in the second", "term", ("s or bytes",))
+    for name, seconds in found.terms.items():
+        terms.add_row(TIME_TERMS[name], f"{seconds:+.4g} s")
+    for name, size in found.memory.items():
+        sign = "+" if size > 0 else "−"
+        terms.add_row(MEMORY_TERMS.get(name, name), f"{sign}{show_bytes(abs(size))}")
+    OUT.print(terms)
+
+
+def front_dict(found: JobFront) -> dict[str, Any]:
+    """Return what `solve --json` prints of a front."""
+    return {
+        "front": [
+            {
+                "gpus": one.gpus,
+                "layout": None if one.layout is None else to_plain(one.layout),
+                "seconds": one.seconds,
+                "bound": one.bound,
+                "tokens_per_s": one.tokens_per_s,
+                "price": one.price,
+                "reason": one.reason,
+            }
+            for one in found.points
+        ]
+    }
+
+
+def print_front(found: JobFront, rate: float | None = None) -> None:
+    """Print the best plans by number of devices, and the fewest that fit and reach a rate."""
+    from ...api.job import describe
+
+    priced = any(one.price is not None for one in found.points)
+    titles = ("s", "at least", "tokens/s", *(("per Mtoken",) if priced else ()), "layout")
+    table = new_table("front", "GPUs", titles)
+    table.columns[-1].no_wrap, table.columns[-1].justify = False, "left"
+    for one in found.points:
+        if one.layout is None:
+            table.add_row(str(one.gpus), *("" for _ in titles[1:]), one.reason)
+            continue
+        row = [f"{one.seconds:.4g}", f"{one.bound:.4g}", f"{one.tokens_per_s:,.0f}"]
+        row += [f"{one.price:.4g}"] if one.price is not None else []
+        table.add_row(str(one.gpus), *row, describe(one.layout))
+    OUT.print(table)
+    if found.fewest is not None:
+        _say(f"fewest of these that a plan was found for: {found.fewest.gpus}")
+    if rate is not None:
+        enough = found.fewest_for(rate)
+        many = "none of these" if enough is None else str(enough.gpus)
+        _say(f"fewest of these that reach {rate:,.0f} tokens/s: {many}")
+    if priced and (cheapest := found.cheapest) is not None:
+        _say(f"least price: {cheapest.price:.4g} per million tokens, on {cheapest.gpus}")
+
+
+def print_comparison(name: str, plan: JobPlan, usual: Iterable[UsualChoice]) -> None:
+    """Print what is usually done beside a plan, and how far the plan is ahead of the best."""
+    from ...api.job import describe
+
+    usual = tuple(usual)
+    table = _usual_table(usual, plan.seconds)
+    table.title = name
+    OUT.print(table)
+    ahead = ""
+    known = [one for one in usual if one.layout is not None]
+    if known:
+        best = min(known, key=lambda one: one.seconds)
+        gain = 1 - plan.seconds / best.seconds
+        word = "faster" if gain >= 0 else "slower"
+        ahead = f", {show_percent(abs(gain))} {word} than {best.name}, the best usual choice"
+    _say(
+        f"{name}: {describe(plan.layout)}: {plan.seconds:.4g} s{ahead}; "
+        f"bound {plan.bound:.4g} s, gap {show_percent(plan.gap)}"
+    )
+
+
+def comparison_rows(
+    name: str, plan: JobPlan, usual: Iterable[UsualChoice]
+) -> list[dict[str, object]]:
+    """Return the rows of the CSV: the plan, and each usual choice."""
+    from ...api.job import describe
+
+    found: list[tuple[str, str, float | None, str]] = [
+        ("planned", describe(plan.layout), plan.seconds, "")
+    ]
+    for one in usual:
+        layout = "" if one.layout is None else describe(one.layout)
+        seconds = None if one.layout is None else one.seconds
+        found.append((one.name, layout, seconds, one.reason))
+    return [
+        {"plan": name, "choice": choice, "layout": layout, "seconds": seconds,
+         "bound": plan.bound, "reason": reason}
+        for choice, layout, seconds, reason in found
+    ]  # fmt: skip

@@ -1,0 +1,147 @@
+"""Execution of a sharding on one device of its mesh: its parts of parameters and batches."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ....instances import InputError, Role
+from ....instances.model.sharding.program import COPIED
+from ..checkpoint import Trained
+from ..guard.identity import plan_hash
+from ..options import RunOptions
+from ..stage import Tensors
+from .collectives import Place, join_mesh, part_of, total
+from .operators import Operators
+from .parts import model_state, own_parts, parts_of, whole_tensors
+from .prepare import PreparedSharding
+from .program import Held
+from .recording import ShardedRank, ShardedRecording, save_sharded_recording
+
+
+class ShardedDevice:
+    """One device of a sharding, which computes losses and gradients on its `parts`."""
+
+    def __init__(self, prepared: PreparedSharding, place: Place, *, record: bool = False) -> None:
+        self.prepared, self.place = prepared, place
+        sharded, model = prepared.sharded, prepared.model
+        self.operators = Operators(sharded, place, record=record)
+        constants = sharded.graph.constants
+        lying = {name: how for name, how in sharded.resting().items() if name not in constants}
+        copied = (COPIED,) * len(sharded.mesh)
+        self.parts = parts_of(model, lying | dict.fromkeys(sharded.graph.counted, copied), place)
+        whole = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        self._resting: dict[Held, Tensor] = {}
+        for operator, held in sharded.sources(Role.PARAMETER):
+            name = str(operator.name)
+            if name in constants:
+                self._resting[held] = part_of(constants[name], held[1], place)
+                continue
+            self._resting[held[0], lying[name]] = self.parts.tensors[name].detach()
+            if held[1] != lying[name]:  # for those who read it otherwise than what changes it
+                self._resting[held] = part_of(whole[name].detach(), held[1], place).clone()
+        self._losses: dict[Held, Tensor] = {}
+
+    def step(self, batch: Sequence[Tensor]) -> None:
+        """Compute loss and gradients of a batch; the parts of the gradients lie in `.grad`."""
+        sharded, operators = self.prepared.sharded, self.operators
+        operators.held = dict(self._resting)
+        given = {node.name: value for node, value in zip(sharded.graph.inputs, batch, strict=True)}
+        placeholder = {label: name for name, label in sharded.graph.names.items()}
+        for operator, held in sharded.sources(Role.INPUT):
+            value = given[placeholder[str(operator.name)]]
+            operators.held[held] = part_of(value.detach(), held[1], self.place)
+        with torch.no_grad():
+            for operation in sharded.operations:
+                operators.operate(operation)
+            for operator, (_, how) in sharded.sources(Role.PARAMETER):
+                if operator.gradient is not None:
+                    gradient = operators.part((operator.gradient, how))
+                    self.parts.parameters[str(operator.name)].grad = gradient
+            for name, more in sharded.graph.counted.items():
+                self.parts.buffers[name].add_(more)
+        self._losses = {held: operators.held[held] for held in self.prepared.losses}
+        operators.held = {}
+        operators.steps += 1
+
+    def loss(self) -> float:
+        """Return the loss of the last step, or the sum of all outputs of a model without one.
+
+        All devices call this; what they exchange for it is no part of the plan.
+        """
+        return sum(total(part, held[1], self.place) for held, part in self._losses.items())
+
+
+class ShardedTrainer:
+    """Batches on one device of a sharding, one after the other; see `Trainer`."""
+
+    at_once = 1
+    per_batch = 1
+
+    def __init__(
+        self, prepared: PreparedSharding, options: RunOptions, device: torch.device | None = None
+    ) -> None:
+        mesh = prepared.sharded.mesh
+        if dist.get_world_size() != prod(mesh):
+            raise InputError(
+                f"the plan is for {prod(mesh)} devices, and {dist.get_world_size()} processes "
+                f"run; start {prod(mesh)}"
+            )
+        place = join_mesh(mesh, device)
+        self.device = place.device
+        self.sharded = ShardedDevice(prepared, place, record=options.record is not None)
+        self.whole = model_state(prepared.model, self.sharded.parts)
+        learned = [x for x in self.sharded.parts.parameters.values() if x.requires_grad]
+        self.optimizers = [options.make_optimizer(learned)] if learned else []
+
+    def run(self, microbatches: Sequence[Tensors]) -> list[float]:
+        """Run a batch; see `Trainer`."""
+        (batch,) = microbatches
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        self.sharded.step(batch)
+        for optimizer in self.optimizers:
+            optimizer.step()
+        return [self.sharded.loss()]
+
+    def trained(self) -> Trained:
+        """Return this device's parts."""
+        return own_parts(self.sharded.parts, self.optimizers)
+
+    def written(self) -> Trained:
+        """Return the whole tensors that this device writes; see `Trainer`."""
+        return whole_tensors(self.sharded.parts, self.optimizers)
+
+    def actions(self) -> int:
+        """Return how much this device has done."""
+        return self.sharded.operators.done
+
+    def save_recording(self, path: Path, zero_s: float, step_s: Sequence[float]) -> None:
+        """Write what all devices did."""
+        own = tuple(
+            e._replace(start_s=e.start_s - zero_s, end_s=e.end_s - zero_s)
+            for e in self.sharded.operators.events
+        )
+        here = ShardedRank(dist.get_rank(), socket.gethostname(), own)
+        everywhere = [here] * dist.get_world_size()
+        dist.all_gather_object(everywhere, here)
+        if dist.get_rank() == 0:
+            prepared = self.sharded.prepared
+            recording = ShardedRecording(
+                prepared.workload.fingerprint,
+                plan_hash(prepared.plan),
+                prepared.sharded.mesh,
+                tuple(step_s),
+                tuple(everywhere),
+            )
+            save_sharded_recording(recording, path)
+
+    def give_back(self, model: nn.Module) -> None:
+        """Write all of it, put together, into the model; all devices of the mesh call this."""
+        self.sharded.parts.give_back(model)

@@ -1,1 +1,0 @@
-"""Searches for the best order of a pipeline's passes."""

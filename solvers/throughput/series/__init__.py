@@ -1,1 +1,0 @@
-"""Contiguous splits of graphs that are a series of small parts: what is between their ends."""
