@@ -47,10 +47,10 @@ def published_folder() -> Path:
     >>> published_folder().is_absolute() or "STAGECUT_BENCHMARKS" in os.environ
     True
     """
-    import pooch
+    from platformdirs import user_cache_path
 
     given = os.environ.get("STAGECUT_BENCHMARKS")
-    return Path(given) if given else Path(pooch.os_cache("stagecut")) / "published"
+    return Path(given) if given else user_cache_path("stagecut") / "published"
 
 
 def fetch(
