@@ -729,7 +729,7 @@ SECTIONS = (
         "Solvers",
         "Programs of `stagecut.formulation` by solver, 10 s each (`solvers.py`); see "
         "[formulations](formulations.md).",
-        ("solvers", "solvers_random"),
+        ("solvers", "solvers_random", "first_model"),
         solvers,
     ),
     Section(
