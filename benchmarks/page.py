@@ -597,7 +597,12 @@ def solvers() -> list[str]:
         [row["problem"], row["solver"], row["cases"], row["with a solution"], row["wrong"]]
         for row in read("solvers_random")
     ]
-    return [*found, *table("problem|solver|random cases|with a solution|wrong", cases)]
+    steps = [[row["step"], row["seconds"], row["cpu"]] for row in read("first_model")]
+    return [
+        *found,
+        *table("problem|solver|random cases|with a solution|wrong", cases),
+        *table("from nothing to a constrained model|seconds|CPU s", steps),
+    ]
 
 
 def ablations() -> list[str]:
@@ -735,7 +740,7 @@ SECTIONS = (
         "Solvers",
         "Programs of `stagecut.formulation` by solver, 10 s each (`solvers.py`); see "
         "[formulations](formulations.md).",
-        ("solvers", "solvers_random"),
+        ("solvers", "solvers_random", "first_model"),
         solvers,
     ),
     Section(
