@@ -126,6 +126,25 @@ def complete(
     return _with_transfers(workload, cluster or workload.cluster, assumptions)
 
 
+def filled(
+    workload: Workload,
+    time_unit: str | None = None,
+    bandwidth: float | None = None,
+    weight_share: float | None = None,
+) -> Workload:
+    """Return the workload with what is given here where it says nothing itself.
+
+    They are those of `Assumptions`. A bandwidth makes bytes of times of transfers, and the reverse.
+    """
+    given = {"time_unit": time_unit, "bandwidth": bandwidth, "weight_share": weight_share}
+    taken = replace(USUAL, **{key: value for key, value in given.items() if value is not None})
+    made = workload if time_unit is None else _with_unit(workload, taken)
+    if bandwidth is not None:
+        made = _with_transfers(_with_bytes(made, taken), None, taken)
+        made = made if made.layers is None else _with_bandwidth(made, taken)
+    return made if weight_share is None else _with_activations(_with_weights(made, taken), taken)
+
+
 def assumed(workload: Workload) -> list[str]:
     """Return what was assumed of a workload, a sentence each."""
     said = workload.provenance.get(ASSUMED, "")
@@ -194,15 +213,21 @@ def _with_weights(workload: Workload, taken: Assumptions) -> Workload:
     return _noted(workload, note, extra={**workload.extra, "weight_bytes": weights})
 
 
+def _with_activations(workload: Workload, taken: Assumptions) -> Workload:
+    """Return a workload whose forward nodes say the bytes of their activations."""
+    if "activation_bytes" in workload.extra or workload.layers is not None:
+        return workload
+    share = 1 - taken.weight_share
+    sizes = np.where(workload.backward, 0.0, workload.memory_bytes * share)
+    note = f"activations are {share:.0%} of the memory of nodes: the file names none"
+    return _noted(workload, note, extra={**workload.extra, "activation_bytes": sizes})
+
+
 def _as_layers(workload: Workload, taken: Assumptions) -> Workload:
     """Return forward and backward nodes as layers with configurations."""
     if workload.backward.any():
         workload = _with_weights(_with_bytes(workload, taken), taken)
-        if "activation_bytes" not in workload.extra:
-            share = 1 - taken.weight_share
-            sizes = np.where(workload.backward, 0.0, workload.memory_bytes * share)
-            note = f"activations are {share:.0%} of the memory of nodes: the file names none"
-            workload = _noted(workload, note, extra={**workload.extra, "activation_bytes": sizes})
+        workload = _with_activations(workload, taken)
     return training_layers(workload)
 
 
