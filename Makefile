@@ -47,9 +47,10 @@ docs: .venv/test
 docs-serve: .venv/test
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
-# The page of benchmarks, from the tables in benchmarks/results.
+# The pages of benchmarks and of the papers, from the tables in benchmarks/results.
 benchmarks-page: .venv/test .dev/stagecut
 	PYTHONPATH=.dev $(BIN)/python benchmarks/page.py
+	PYTHONPATH=.dev $(BIN)/python benchmarks/papers.py
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed"'

@@ -29,7 +29,8 @@ from ..runtime.simulate.result import Simulation
 from ..runtime.simulate.simulator import simulate_stages
 from ..runtime.simulate.stages import chain
 from ..solvers.job.search import even_plan
-from .job import JobCosts, UsualChoice, job_costs, judge_usual
+from .job import UsualChoice, judge_usual
+from .job_costs import JobCosts, job_costs
 
 #: Fields of a layout that are decisions of their own.
 DECISIONS = (
@@ -128,10 +129,8 @@ def explain_job(plan: JobPlan, *, calibration: Calibration | None = None) -> Job
             decisions.append(_turned(name, other, costs, space, table, bounds, terms))
     decisions.sort(key=lambda one: (one.seconds, one.bound))
     most = peak_memory(plan.model, plan.layout)
-    least = min(nodes.accelerator.memory_bytes for nodes in plan.cluster.nodes)
-    limit = min(least, plan.job.memory_bytes or np.inf)
     return JobExplanation(
-        plan, terms, {**vars(most), "free": limit - most.needed}, tuple(decisions),
+        plan, terms, {**vars(most), "free": costs.memory_limit - most.needed}, tuple(decisions),
         judge_usual(costs, plan.layout, costs.usual()), plan.certificate.points,
     )  # fmt: skip
 

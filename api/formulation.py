@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyomo.environ as pyo
 from pyomo.common.gc_manager import PauseGC
-from pyomo.repn import generate_standard_repn
 
 from ..formulations.linear import Linear
 from ..formulations.program import quiet_pyomo
@@ -44,6 +43,7 @@ from ..solvers.core.search import Search
 from ..solvers.core.session import run_alone
 from .asked import chosen, result_of
 from .judge import Judge
+from .model_state import FormulationState, described, rows_kept, state_of
 from .relax.relax import Relaxation, least_limit, relaxation_of
 
 if TYPE_CHECKING:
@@ -51,9 +51,6 @@ if TYPE_CHECKING:
 
 #: What the origin of a bound says if the model is not as it was stated.
 CHANGED = "under user constraints"
-
-#: What a constraint that was added may be missed by, relative to its terms.
-ROW_TOLERANCE = 1e-6
 
 #: Whether a solution is one that is asked for.
 Keeps = Callable[[Solution], bool]
@@ -170,7 +167,7 @@ def formulation(
     case = None if isinstance(asked, (DeviceMapping, Sharding)) else only_rule_case(task)
     with PauseGC(), quiet_pyomo():
         stated = known[name](task if case is None else case.task)
-    return Formulation(name, task, stated, case, _state_of(stated.model))
+    return Formulation(name, task, stated, case, state_of(stated.model))
 
 
 def relax(
@@ -249,7 +246,7 @@ class Formulation(Summarised):
     task: Task[Any]
     stated: Stated
     case: RuleCase | None
-    as_stated: _ModelState
+    as_stated: FormulationState
 
     @property
     def model(self) -> pyo.ConcreteModel:
@@ -341,6 +338,7 @@ class Formulation(Summarised):
         *,
         limits: Limits | None = None,
         on_progress: Callable[[Progress], None] | None = None,
+        on_incumbent: Callable[[Solution, float], None] | None = None,
         options: Mapping[str, Any] | None = None,
         keeps: Keeps | None = None,
     ) -> Result:
@@ -352,6 +350,9 @@ class Formulation(Summarised):
             As in `solve`.
         limits, on_progress
             As in `solve`.
+        on_incumbent
+            Called with each better solution that is found, and its objective in the model; by
+            solvers other than HiGHS, which tell of no other, with the last one.
         options
             Of the solver, by its own names.
         keeps
@@ -374,7 +375,7 @@ class Formulation(Summarised):
         """
         check_solver(solver)
         limits = DEFAULT_LIMITS[self.task.problem.name] if limits is None else checked(limits)
-        model = _Model(self, keeps)
+        model = _Model(self, keeps, on_incumbent)
         search = Search(limits, model.judge, on_progress)
         search.method = self.name
 
@@ -510,22 +511,13 @@ class Formulation(Summarised):
         DataFrame
             Name in the model, what it is, how many, and its equation, with what was added last.
         """
-        import pandas as pd
-
-        kinds = {pyo.Var: "variable", pyo.Objective: "objective", pyo.Constraint: "constraint"}
-        rows = [
-            (part.local_name, kind, sum(1 for _ in part.values()), _equation(part))
-            for of, kind in kinds.items()
-            for part in self.model.component_objects(of, active=None if of is pyo.Var else True)
-            if len(part)
-        ]
-        return pd.DataFrame(rows, columns=["name", "kind", "size", "equation"]).set_index("name")
+        return described(self.model)
 
     def summary(self) -> dict[str, object]:
         """Return size and state, as it shows itself."""
         table = self.describe()
         sizes = {kind: int(table.loc[table["kind"] == kind, "size"].sum()) for kind in _COUNTED}
-        changed = self.as_stated != _state_of(self.model)
+        changed = self.as_stated != state_of(self.model)
         return {
             "formulation": self.name,
             "problem": self.task.problem.name,
@@ -542,57 +534,19 @@ def _solution_of(plan: Plan | Planned | Solution) -> Solution:
     return plan if isinstance(plan, Solution) else plan_of(plan).solution
 
 
-def _equation(part: Any) -> str:
-    """Return what a rule says of itself."""
-    rule = getattr(getattr(part, "rule", None), "_fcn", None)
-    return " ".join((getattr(rule, "__doc__", None) or part.doc or "").split())
-
-
-@dataclass(frozen=True)
-class _ModelState:
-    """What a model consists of: parts are compared by identity, and kept so that it lasts."""
-
-    constraints: tuple[Any, ...]
-    variables: tuple[tuple[Any, ...], ...]
-    objectives: tuple[Any, ...]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ModelState) and all(
-            len(mine) == len(theirs) and all(map(_same, mine, theirs))
-            for mine, theirs in zip(self._parts(), other._parts(), strict=True)
-        )
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def _parts(self) -> tuple[tuple[Any, ...], ...]:
-        return self.constraints, self.variables, self.objectives
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, tuple):
-        return one[0] is other[0] and one[1:] == other[1:]
-    return one is other
-
-
-def _state_of(model: pyo.ConcreteModel) -> _ModelState:
-    def active(of: Any) -> tuple[Any, ...]:
-        return tuple(model.component_data_objects(of, active=True))
-
-    variables = tuple(
-        (var, var.lb, var.ub, var.fixed and var.value, var.is_continuous())
-        for var in model.component_data_objects(pyo.Var)
-    )
-    return _ModelState(active(pyo.Constraint), variables, active(pyo.Objective))
-
-
 class _Model:
     """A formulation's model in one solve."""
 
-    def __init__(self, formulation: Formulation, keeps: Keeps | None) -> None:
-        self.formulation, self._keeps = formulation, keeps
+    def __init__(
+        self,
+        formulation: Formulation,
+        keeps: Keeps | None,
+        on_incumbent: Callable[[Solution, float], None] | None,
+    ) -> None:
+        self.formulation, self._keeps, self._on_incumbent = formulation, keeps, on_incumbent
         task = formulation.task
         self._verify = Judge(task.workload, task.cluster, task.problem)
-        before, now = formulation.as_stated, _state_of(formulation.model)
+        before, now = formulation.as_stated, state_of(formulation.model)
         if len(now.objectives) != 1:
             raise InputError(
                 f"formulation {formulation.name}: the model has {len(now.objectives)} active "
@@ -618,31 +572,17 @@ class _Model:
         """Return the objective of the solution read last; `inf` if it breaks a rule."""
         x, value = self._read
         by_definition = self._verify(solution)
-        if not (self._keeps is None or self._keeps(solution)) or not self._keeps_added(x):
+        if not (self._keeps is None or self._keeps(solution)) or not rows_kept(
+            self._added, self._compiled, x
+        ):
             return math.inf
         if not self.own_objective or math.isinf(by_definition):
             value = by_definition
         if math.isfinite(value) and (self._best is None or value < self._best[1]):
             self._best = x, value
+            if self._on_incumbent is not None:
+                self._on_incumbent(solution, value + self.least)
         return value
-
-    def _keeps_added(self, x: Floats) -> bool:
-        """Whether values keep the constraints that were added."""
-
-        def kept(row: Any) -> bool:
-            linear = generate_standard_repn(row.body)
-            terms = [
-                factor * self._compiled.value(var, x)
-                for factor, var in zip(linear.linear_coefs, linear.linear_vars, strict=True)
-            ]
-            slack = ROW_TOLERANCE * (1.0 + sum(map(abs, terms)))
-            value = linear.constant + sum(terms)
-            lower, upper = row.lb, row.ub
-            return (lower is None or value >= lower - slack) and (
-                upper is None or value <= upper + slack
-            )
-
-        return all(map(kept, self._added))
 
     def program(self) -> IntegerProgram[Solution]:
         """Return the model as arrays."""

@@ -10,29 +10,23 @@ from typing import Any
 
 import numpy as np
 
-from ..formulations.job.bounds import first_bounds
-from ..formulations.job.memory import memory_limit
 from ..formulations.job.rates import rates
 from ..formulations.job.space import JobSpace, job_space
 from ..instances import InputError, Status
-from ..instances.common.arrays import Floats
-from ..instances.costs import calibration as calibrations
 from ..instances.costs.calibration import Calibration
-from ..instances.costs.clusters import training_cluster
 from ..instances.costs.description import ModelDescription
 from ..instances.costs.hardware import TrainingCluster
-from ..instances.costs.layers import LayerPrices
 from ..instances.costs.layout import Layout
-from ..instances.costs.measured import load_measurements, with_measurements
 from ..instances.costs.memory import peak_memory
-from ..instances.costs.models import model_description
 from ..instances.job.plan import CertificateRow, JobCertificate, JobPlan, costs_hash
-from ..instances.job.problem import TrainingJob, on_one_device
-from ..instances.job.usual_layouts import UsualLayout, usual_layouts
-from ..runtime.estimate import iteration_time, iteration_times
+from ..instances.job.problem import TrainingJob
+from ..instances.job.usual_layouts import UsualLayout
+from ..runtime.estimate import iteration_time
 from ..solvers import Limits
 from ..solvers.job.search import JobProgress, JobSearch, even_plan, search_job
 from .estimate import Estimate, estimate
+from .job_costs import JobCosts, job_costs
+from .job_fit import why_nothing_fits, with_memory
 from .versions import installed
 
 #: Limits of a job's search, where none are given.
@@ -155,75 +149,6 @@ class JobResult:
         return estimate(self.plan.model, self.plan.layout, self.plan.cluster)
 
 
-@dataclass(frozen=True)
-class JobCosts:
-    """A model on a cluster with the costs of a job.
-
-    Parameters
-    ----------
-    model, cluster, job
-        What trains on what, and what is asked.
-    prices
-        Seconds of layers.
-    """
-
-    model: ModelDescription
-    cluster: TrainingCluster
-    job: TrainingJob
-    prices: LayerPrices
-
-    def judge(self, layouts: Sequence[Layout]) -> Floats:
-        """Return the seconds of plans, infinite where one does not fit."""
-        limit = _limit(self.cluster, self.job)
-        fits = [peak_memory(self.model, one).needed <= limit for one in layouts]
-        chosen = [one for one, there in zip(layouts, fits, strict=True) if there]
-        seconds = np.full(len(layouts), np.inf)
-        seconds[fits] = [time.seconds for time in iteration_times(chosen, self.prices)]
-        return seconds
-
-    def usual(self) -> tuple[UsualLayout, ...]:
-        """Return what is usually done with such a job."""
-        limit = _limit(self.cluster, self.job)
-        return usual_layouts(self.model, self.cluster, self.job.template, limit)
-
-    def starts(self, usual: Sequence[UsualLayout]) -> list[Layout]:
-        """Return the usual layouts that are plans of the job."""
-        layouts = [one.layout for one in usual if one.layout is not None]
-        # The last stage predicts further tokens, by whichever number it is called.
-        layouts = [
-            replace(one, mtp_stage=-1) if one.mtp_stage == one.stages - 1 else one
-            for one in layouts
-        ]
-        own = [one for one in layouts if on_one_device(one) == self.job.template]
-        return [one for one in own if self.job.allows(one)]
-
-
-def _limit(cluster: TrainingCluster, job: TrainingJob) -> float:
-    least = min(nodes.accelerator.memory_bytes for nodes in cluster.nodes)
-    return least if job.memory_bytes is None else min(least, job.memory_bytes)
-
-
-def job_costs(
-    model: str | Path | ModelDescription,
-    cluster: str | Path | TrainingCluster,
-    job: TrainingJob,
-    *,
-    calibration: Calibration | None = None,
-    measured: str | Path | None = None,
-) -> JobCosts:
-    """Return the costs of a job; parameters as of `solve_job`."""
-    if not isinstance(model, ModelDescription):
-        model = model_description(model)
-    if not isinstance(cluster, TrainingCluster):
-        cluster = training_cluster(cluster)
-    table = calibration
-    if table is None:
-        table = calibrations.calibration(cluster.accelerator.family, job.settings.software)
-    if measured is not None:
-        table = with_measurements(table, load_measurements(Path(measured)), cluster)
-    return JobCosts(model, cluster, job, LayerPrices(model, cluster, table))
-
-
 def solve_job(
     model: str | Path | ModelDescription,
     cluster: str | Path | TrainingCluster,
@@ -344,7 +269,7 @@ def _candidates(costs: JobCosts, space: JobSpace, search: JobSearch) -> list[Job
             best[kind] = layout
     order = sorted((layout for layout in best.values() if np.isfinite(judged[layout])),
                    key=lambda layout: judged[layout])  # fmt: skip
-    limit = _limit(costs.cluster, costs.job)
+    limit = costs.memory_limit
     found = []
     for layout in order[: 4 * LISTED]:
         time = iteration_time(costs.model, layout, costs.cluster, costs.prices.calibration)
@@ -364,7 +289,7 @@ def judge_usual(
     table = costs.prices.calibration
     least = iteration_time(costs.model, best, costs.cluster, table).terms
     found = []
-    limit = _limit(costs.cluster, costs.job)
+    limit = costs.memory_limit
     for one in usual:
         if one.layout is None:
             found.append(UsualChoice(one.name, None, np.inf, one.reason))
@@ -451,37 +376,8 @@ def _without_plan(costs: JobCosts, space: JobSpace, search: JobSearch, seconds: 
         return JobResult(
             None, Status.NO_SOLUTION, seconds, reason="no plan within the time limit; give it more"
         )
-    table = rates(space, costs.prices)
-    low, high = memory_limit(space), memory_limit(space)
-
-    def some_fit(limit: float) -> bool:
-        cluster = with_memory(costs.cluster, limit)
-        wider = replace(space, cluster=cluster, job=replace(costs.job, memory_bytes=None))
-        return bool(first_bounds(wider, table, costs.prices).fits.any())
-
-    device = costs.cluster.accelerator.name
-    if some_fit(high):  # by the bounds of all points; programs have ruled them out
-        reason = f"{costs.model.name} needs more than the {high / 2**30:.1f} GiB of {device}"
-        return JobResult(None, Status.INFEASIBLE, seconds, reason=reason, least_memory=high)
-    while not some_fit(high):
-        high *= 2
-    while high / low > 1.005:
-        middle = (low * high) ** 0.5
-        low, high = (low, middle) if some_fit(middle) else (middle, high)
-    reason = (
-        f"{costs.model.name} needs at least {high / 2**30:.1f} GiB per device in any layout, and "
-        f"{device} has {memory_limit(space) / 2**30:.1f}"
-    )
-    return JobResult(None, Status.INFEASIBLE, seconds, reason=reason, least_memory=high)
-
-
-def with_memory(cluster: TrainingCluster, memory_bytes: float) -> TrainingCluster:
-    """Return a cluster whose devices have so many bytes."""
-    nodes = tuple(
-        replace(one, accelerator=replace(one.accelerator, memory_bytes=memory_bytes))
-        for one in cluster.nodes
-    )
-    return replace(cluster, nodes=nodes)
+    reason, least = why_nothing_fits(costs, space)
+    return JobResult(None, Status.INFEASIBLE, seconds, reason=reason, least_memory=least)
 
 
 def describe(layout: Layout) -> str:

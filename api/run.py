@@ -39,7 +39,7 @@ def run(
         Called on rank 0 after every step.
     options
         ``steps``, ``schedule``, ``microbatches``, ``optimizer``, …: see
-        `stagecut.runtime.execution.options.Options`.
+        `stagecut.runtime.execution.options.RunOptions`.
 
     Returns
     -------

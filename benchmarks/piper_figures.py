@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 from results import Row, read, write
 from training import GIB, timed
 
@@ -179,14 +180,22 @@ def coefficients(rows: Sequence[Row]) -> tuple[float, float]:
 
 
 @names_as_they_are
-def draw(name: str, across: str, label: str, path: Path) -> None:
-    """Draw the throughput of each variant over devices or replicas, a panel per memory."""
+def draw(name: str, across: str, label: str) -> None:
+    """Draw each variant's part of Piper's throughput over devices or replicas, as the paper."""
     rows = read(name)
+    piper = {
+        (row["memory_gib"], row[across]): float(row["seconds_per_sample"])
+        for row in rows
+        if row["variant"] == "Piper" and row["seconds_per_sample"]
+    }
     figure = Figure(figsize=(9, 6.5), layout="constrained")
     for axes, memory in zip(figure.subplots(2, 2).flat, MEMORIES, strict=True):
         for number, variant in enumerate(VARIANTS):
             own = [
-                (int(row[across]), 1 / float(row["seconds_per_sample"]))
+                (
+                    int(row[across]),
+                    piper[row["memory_gib"], row[across]] / float(row["seconds_per_sample"]),
+                )
                 for row in rows
                 if row["memory_gib"] == str(memory)
                 and row["variant"] == variant
@@ -194,14 +203,20 @@ def draw(name: str, across: str, label: str, path: Path) -> None:
             ]
             if own:
                 colour, style = line_of(number)
-                axes.loglog(*zip(*own, strict=True), style, color=colour, label=variant,
+                axes.semilogx(*zip(*own, strict=True), style, color=colour, label=variant,
                             marker=MARKERS[number], markersize=4)  # fmt: skip
         axes.set_title(f"{memory} GiB per device", fontsize=10)
         axes.set_xlabel(label)
-        axes.set_ylabel("samples per second")
+        axes.set_ylabel("throughput / Piper's")
+        axes.set_ylim(0, 1.05)
+        axes.set_xticks(sorted({int(row[across]) for row in rows}))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.tick_params(axis="x", labelrotation=45, labelsize=8)
         axes.grid(alpha=0.3)
         axes.legend(fontsize=7)
-    save_picture(figure, path, dpi=110)
+    save_picture(figure, DOCS / f"{name}.png", dpi=110)
 
 
 PARTS: dict[str, Callable[[Path], Iterable[Row]]] = {
@@ -226,13 +241,8 @@ def main() -> None:
             rows.append(row)
             print(part, *row.values(), flush=True)
         write(f"piper_{part}", rows, "")
-    if "devices" in (options.part or PARTS):
-        draw("piper_devices", "devices", "devices, k", DOCS / "piper_devices.png")
-    if "replicas" in (options.part or PARTS):
-        draw("piper_replicas", "most_replicas", "replicas in all, s", DOCS / "piper_replicas.png")
-    if "correlation" in (options.part or PARTS):
-        pearson, ranks = coefficients(read("piper_correlation"))
-        print(f"correlation {pearson:.3f}, of ranks {ranks:.3f}")
+    draw("piper_devices", "devices", "devices, k")
+    draw("piper_replicas", "most_replicas", "replicas in all, s")
 
 
 if __name__ == "__main__":

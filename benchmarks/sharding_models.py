@@ -213,14 +213,60 @@ class ResNet(nn.Module):
                 before = 4 * width
         self.blocks, self.head = nn.Sequential(*blocks), nn.Linear(2048, 1000)
 
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+    def features(self, x: Tensor) -> Tensor:
         x = F.max_pool2d(torch.relu(self.norm(self.stem(x))), 3, 2, 1)
-        return F.cross_entropy(self.head(self.blocks(x).mean((2, 3))), y)
+        return self.head(self.blocks(x).mean((2, 3)))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(self.features(x), y)
 
 
 def resnet50(batch: int = 64) -> Made:
     """ResNet-50."""
     return ResNet(), (torch.zeros(batch, 3, 224, 224), torch.zeros(batch, dtype=torch.int64))
+
+
+class Answers(nn.Module):
+    """BERT-Base that marks where an answer begins and ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(30522, 768), nn.Embedding(512, 768)
+        self.blocks = nn.ModuleList(Block(768, 12, causal=False) for _ in range(12))
+        self.norm, self.head = nn.LayerNorm(768), nn.Linear(768, 2)
+
+    def forward(self, x: Tensor, begin: Tensor, end: Tensor) -> Tensor:
+        h = self.words(x) + self.places(torch.arange(x.shape[1], device=x.device))
+        for block in self.blocks:
+            h = block(h)
+        found = self.head(self.norm(h))
+        return F.cross_entropy(found[:, :, 0], begin) + F.cross_entropy(found[:, :, 1], end)
+
+
+def bert(batch: int = 128) -> Made:
+    """BERT-Base for questions and answers, 384 tokens."""
+    place = torch.zeros(batch, dtype=torch.int64)
+    return Answers(), (torch.zeros(batch, 384, dtype=torch.int64), place, place)
+
+
+class FaceNet(nn.Module):
+    """A face recogniser: ResNet-50 on 112 × 112 pixels, 512 features, a layer of classes."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.backbone = ResNet()
+        self.backbone.head = nn.Linear(2048, 512)
+        self.classes = nn.Linear(512, classes, bias=False)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(self.classes(self.backbone.features(x)), y)
+
+
+def face_net(classes: int, batch: int) -> Made:
+    """A face recogniser as a whole."""
+    with torch.device("meta"):
+        model = FaceNet(classes)
+        return model, (torch.zeros(batch, 3, 112, 112), torch.zeros(batch, dtype=torch.int64))
 
 
 class Classifier(nn.Module):

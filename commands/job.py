@@ -35,13 +35,15 @@ from .show.job import (
 )
 
 if TYPE_CHECKING:
-    from ..api.job import JobResult
+    from ..api.job import JobResult, WhatIf
     from ..instances.job.plan import JobPlan
     from ..solvers import Limits
     from .common.pose import Asked
 
 #: Exit codes by how a search ended.
 CODES = {Status.INFEASIBLE: 3, Status.NO_SOLUTION: 4}
+#: Options that state a field of the job.
+OPTIONS = {"global_batch": "--global-batch", "sequence": "--sequence", "memory_bytes": "--memory"}
 #: Searches of what would help a plan, at most.
 CHANGES = 4
 
@@ -113,8 +115,17 @@ def state_job(
     refuse(others)
     if asked.cluster is None:
         raise InputError("--cluster: it is missing; say such as h100:8x8, or a cluster file")
-    front = {name: stated.pop(name) for name in ("gpus", "price", "rate") if name in stated}
-    job = from_plain(TrainingJob, stated, "--set")
+    front: dict[str, Any] = {}
+    for name in ("gpus", "price", "rate"):
+        if name in stated:
+            front[name] = stated.pop(name)
+    try:
+        job = from_plain(TrainingJob, stated, "--set")
+    except InputError as error:
+        said = str(error)
+        for name, option in OPTIONS.items():
+            said = said.replace(f"--set.{name}:", f"{option}:")
+        raise InputError(said) from None
     return _posed(job, asked.cluster, front)
 
 
@@ -306,8 +317,9 @@ def explain_job_plan(
 
     plan = plan_of(model, path)
     why = explain_job(plan)
-    limits = Limits(seconds=seconds / CHANGES, gap=1e-2)
-    changes = what_would_help(plan, limits) if seconds else ()
+    changes: tuple[WhatIf, ...] = ()
+    if seconds:
+        changes = what_would_help(plan, Limits(seconds=seconds / CHANGES, gap=1e-2))
     if plot is not None:
         _draw_estimate(plan, plot)
     if as_json:
@@ -346,7 +358,8 @@ def compare_jobs(
     """
     import pandas as pd
 
-    from ..api.job import job_costs, judge_usual
+    from ..api.job import judge_usual
+    from ..api.job_costs import job_costs
     from ..instances.job.plan import load_job_plan
 
     if posed is not None and posed.gpus:

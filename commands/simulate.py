@@ -94,13 +94,13 @@ def simulate(
         from ..api.explain_job import simulate_job
         from .job import SAID, plan_of, refuse
 
-        given = {
+        said = {
             "--schedule": schedule, "--microbatches": microbatches, "--network": network,
             "--weight-share": weight_share, "--bandwidth": bandwidth, "--sharing": sharing,
             "--overlap": overlap, "--relayed": relayed, "--graph": graph,
             "--latency": latency or None,
         }  # fmt: skip
-        refuse(given, SAID)
+        refuse(said, SAID)
         job = plan_of(workload, plan)
         _show(simulate_job(job), job.model.name, plan.name, trace, plot, csv, as_json=as_json)
         if not as_json:

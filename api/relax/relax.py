@@ -14,10 +14,10 @@ from ...formulations.program import quiet_pyomo
 from ...formulations.stated import Stated, set_partitioning, sets_of
 from ...formulations.task import Task
 from ...instances import InfeasibleError, Problem
-from ...instances.common.arrays import Floats
 from ...instances.common.quantities import show_percent
 from ...instances.model.summary import Summarised
 from ...solvers.core.compiled_model import Compiled, compile_model
+from ...solvers.core.proofs import LpRelaxation
 from ...solvers.core.proofs import relax as solve_linear
 
 if TYPE_CHECKING:
@@ -50,6 +50,9 @@ class Relaxation(Summarised):
         pair of passes is in which order.
     values
         Of all variables that are not 0, by their names in the model.
+    duals
+        Of the constraints that the bound depends on, by their names: what a unit more on the right
+        side adds to the bound, in the workload's time unit.
     passes
         Of a schedule: device, begin and end of each pass.
 
@@ -72,6 +75,7 @@ class Relaxation(Summarised):
     statement: str = field(repr=False)
     shares: pd.DataFrame = field(repr=False)
     values: pd.Series = field(repr=False)
+    duals: pd.Series = field(repr=False)
     passes: pd.DataFrame | None = field(default=None, repr=False)
 
     @property
@@ -114,13 +118,13 @@ def least_limit(task: Task[Problem], begin: float) -> Relaxation:
     return replace(read_relaxation("set-partitioning", *best, begin), bound=loads[high + 1])
 
 
-def solved(stated: Stated) -> tuple[Compiled, Floats] | None:
-    """Return the program as arrays and an optimal point without whole numbers; None without one."""
+def solved(stated: Stated) -> tuple[Compiled, LpRelaxation] | None:
+    """Return the program as arrays, and solved without whole numbers; None without an optimum."""
     compiled = compile_model(stated.model)
     if compiled.linear is None:
         return None
-    x = solve_linear(compiled.linear).x
-    return None if x is None else (compiled, x)
+    found = solve_linear(compiled.linear)
+    return None if found.x is None else (compiled, found)
 
 
 def relaxation_of(name: str, stated: Stated, of: str, begin: float) -> Relaxation:
@@ -141,13 +145,16 @@ def relaxation_of(name: str, stated: Stated, of: str, begin: float) -> Relaxatio
 
 
 def read_relaxation(
-    name: str, stated: Stated, compiled: Compiled, x: Floats, begin: float
+    name: str, stated: Stated, compiled: Compiled, found: LpRelaxation, begin: float
 ) -> Relaxation:
-    """Return a relaxation's bound and fractional placement from its solution."""
+    """Return a relaxation's bound, duals and fractional placement from its solution."""
     import pandas as pd
 
-    linear = compiled.linear
+    linear, x, duals = compiled.linear, found.x, found.multipliers
     assert linear is not None
+    assert x is not None
+    assert duals is not None
+    binding = np.flatnonzero(np.abs(duals) > SMALL)
     parts = stated.shares(lambda var: compiled.value(var, x))
     rows, columns = (list(dict.fromkeys(keys)) for keys in zip(*parts, strict=True))
     shares = pd.DataFrame(0.0, index=rows, columns=columns)
@@ -165,6 +172,11 @@ def read_relaxation(
         statement=_as_markdown(stated.said),
         shares=shares.loc[:, (shares > SMALL).any()],
         values=pd.Series(x[used], [compiled.columns[j].name for j in used.tolist()], name="value"),
+        duals=pd.Series(
+            duals[binding] * stated.scale,
+            [compiled.rows[i].name for i in binding.tolist()],
+            name="dual",
+        ),
     )
 
 

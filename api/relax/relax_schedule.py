@@ -68,7 +68,8 @@ def relax_schedule(
     if found is None:
         raise InfeasibleError("schedule: the memory is too small for any order, even in parts")
     relaxation = read_relaxation("order of passes", stated, *found, begin)
-    compiled, x = found
+    compiled, x = found[0], found[1].x
+    assert x is not None
     begins = [compiled.value(stated.model.s[i], x) * stated.scale for i in range(len(operations))]
     table = pd.DataFrame(
         {

@@ -92,6 +92,17 @@ class PointCosts:
     constant: float
     hooks: float
 
+    def in_units(self, unit: float) -> PointCosts:
+        """Return the costs where so many seconds count as 1."""
+        lines = [
+            LinearTraffic(one.constant / unit, one.shared / unit, one.routed / unit)
+            for one in (self.gather, self.reduce)
+        ]
+        return PointCosts(
+            self.layout, self.message / unit, *lines, (self.step[0] / unit, self.step[1] / unit),
+            self.constant / unit, self.hooks / unit,
+        )  # fmt: skip
+
 
 #: Pieces in which a rank sends gradients at least, the last of which nothing hides.
 LEAST_PIECES = 8
@@ -155,11 +166,14 @@ class PointProgram:
     ----------
     linear
         The program.
+    unit
+        Seconds that its objective and its columns of time count.
     layers, again
         Shape (stages, K): columns n_sτ and r_sτ; of none if nothing is recomputed layer by layer.
     """
 
     linear: Linear
+    unit: float
     layers: Ints
     again: Ints | None
     by_stage: bool
@@ -194,14 +208,21 @@ def stage_range(model: ModelDescription, layout: Layout) -> tuple[Ints, Ints]:
 
 
 class ProgramBuilder:
-    """Columns of the program and its rows, one method per equation."""
+    """Columns of the program and its rows, one method per equation.
+
+    Columns of time count in units of about an iteration, so that the solver's tolerance, which is
+    absolute, is a small part of it.
+    """
 
     def __init__(
         self, space: JobSpace, rates: Rates, costs: PointCosts, point: int, prices: LayerPrices
     ) -> None:
-        self.space, self.rates, self.costs = space, rates, costs
         self.layout, self.prices, self.point = costs.layout, prices, point
         self.i = int(space.setting[point])
+        whole = rates.count @ rates.passes[self.i] + rates.ends[self.i].sum(axis=0)
+        self.unit = float(costs.layout.microbatches * (whole[0] + whole[1]) / costs.layout.pipeline)
+        self.space, self.rates, self.costs = space, rates, costs.in_units(self.unit)
+        self.each, self.more = rates.passes[self.i] / self.unit, rates.again[self.i] / self.unit
         self.stages, self.ranks = self.layout.stages, self.layout.pipeline
         self.kinds = len(rates.count)
         self.recomputes = space.job.counts_layers(self.layout)
@@ -216,9 +237,10 @@ class ProgramBuilder:
         self.wait = (
             self.build.columns((self.stages, 2), np.inf, whole=False) if self.sharded else None
         )
+        self.z: Ints | None = None
         self.ends = np.zeros((self.stages, 3))
-        self.ends[0] += rates.ends[self.i, 0]
-        self.ends[-1] += rates.ends[self.i, 1]
+        self.ends[0] += rates.ends[self.i, 0] / self.unit
+        self.ends[-1] += rates.ends[self.i, 1] / self.unit
         self.ends_weights = rates.ends_weights[self.i].copy()
         model = space.model
         if model.tied and self.stages > 1:
@@ -233,9 +255,29 @@ class ProgramBuilder:
         self.optimizer()
         self.listed: set[int] = set()
 
+    @property
+    def columns(self) -> dict[str, Ints]:
+        """Columns of every symbol; w are the waits φ and ψ."""
+        of = {"n": self.n, "r": self.r, "y": self.y, "w": self.wait, "z": self.z}
+        of |= {"T": np.asarray(self.t), "G": np.asarray(self.g), "O": np.asarray(self.o)}
+        return {name: numbers for name, numbers in of.items() if numbers is not None}
+
+    @property
+    def rows_said(self) -> dict[str, str]:
+        """What every family of rows says."""
+        families = {
+            "layers": self.layers, "range": self.layers, "recomputed": self.layers,
+            "recomputes": self.layers, "one_number": self.one_number,
+            "before": self.order_of_types, "behind": self.order_of_types, "memory": self.memory,
+            "loss": self.memory, "wait": self.waits, "unit": self.waits, "traffic": self.traffic,
+            "optimizer": self.optimizer, "path": self.paths,
+        }  # fmt: skip
+        return {name: str(method.__doc__) for name, method in families.items()}
+
     def program(self, paths: JobPaths, cutoff: float) -> PointProgram:
         """Return the program with the paths so far, for what takes at most `cutoff` seconds."""
         self.paths(paths)
+        cutoff /= self.unit
         ends = [self.t, self.g, self.o]
         linear = self.build.build()
         cost = np.zeros(len(linear.cost))
@@ -245,27 +287,25 @@ class ProgramBuilder:
         # One of the three may take all of it; their sum is cut off by the row.
         linear = replace(linear, cost=cost, column_upper=upper, offset=self.costs.constant)
         within = with_row(linear, ends, cutoff - self.costs.constant)
-        return PointProgram(within, self.n, self.r, self.by_stage)
+        return PointProgram(within, self.unit, self.n, self.r, self.by_stage)
 
     def seconds(self, x: Floats) -> Floats:
         """Return the passes of every stage in a solution, shape (stages, 3)."""
-        rates, i = self.rates, self.i
-        found = x[self.n] @ rates.passes[i] + self.ends
+        found = x[self.n] @ self.each + self.ends
         found[:, 1] += self.costs.hooks * x[self.n].sum(axis=1)
         if self.r is not None:
-            found[:, :2] += x[self.r] @ rates.again[i]
+            found[:, :2] += x[self.r] @ self.more
         if self.wait is not None:
             found[:, :2] += x[self.wait]
-        return np.asarray(found)
+        return np.asarray(found * self.unit)
 
     def passes(self, s: int, weight: Floats) -> tuple[list[int], list[float], float]:
         """Return columns, factors and constant of Σ weight · (F_s, B_s, W_s), equation (6)."""
-        rates, i = self.rates, self.i
-        per_layer = rates.passes[i] @ weight + self.costs.hooks * weight[1]
+        per_layer = self.each @ weight + self.costs.hooks * weight[1]
         columns, factors = list(self.n[s]), list(per_layer)
         if self.r is not None:
             columns += list(self.r[s])
-            factors += list(rates.again[i] @ weight[:2])
+            factors += list(self.more @ weight[:2])
         if self.wait is not None:
             columns += list(self.wait[s])
             factors += [weight[0], weight[1]]
@@ -304,12 +344,12 @@ class ProgramBuilder:
         if not first or self.stages == 1:
             return
         a, b = types[0], types[-1]
-        none_yet = self.build.columns(self.stages)
+        self.z = self.build.columns(self.stages)
         for s in range(self.stages):
             most = self.rates.count[b]
-            self.build.row(f"before[{s}]", [self.n[s, b], none_yet[s]], [1.0, most], -np.inf, most)
+            self.build.row(f"before[{s}]", [self.n[s, b], self.z[s]], [1.0, most], -np.inf, most)
             if s:
-                pair = [self.n[s, a], none_yet[s - 1]]
+                pair = [self.n[s, a], self.z[s - 1]]
                 self.build.row(f"behind[{s}]", pair, [1.0, -float(first)], -np.inf, 0.0)
 
     def memory(self) -> None:
@@ -435,8 +475,7 @@ class ProgramBuilder:
 
     def paths(self, paths: JobPaths) -> None:
         """No path is longer than the schedule (4)."""
-        rates, i = self.rates, self.i
-        per_layer = rates.passes[i].copy()
+        per_layer = self.each.copy()
         per_layer[:, 1] += self.costs.hooks
         columns = [np.array([self.t]), self.n.ravel()]
         if self.r is not None:
@@ -450,7 +489,7 @@ class ProgramBuilder:
             path, sent = rows[number], messages[number]
             factors = [np.ones(1), -(path @ per_layer.T).ravel()]
             if self.r is not None:
-                factors.append(-(path[:, :2] @ rates.again[i].T).ravel())
+                factors.append(-(path[:, :2] @ self.more.T).ravel())
             if self.wait is not None:
                 factors.append(-path[:, :2].ravel())
             least = sent * self.costs.message + float((path * self.ends).sum())

@@ -39,7 +39,9 @@ def evidence(costs: ShardingCosts, target: float, proof: Proof | None = None) ->
         unit = max(LOSS * abs(target) / (len(proof.alpha) + len(proof.beta)), 1e-300)
         alpha, beta = (np.floor(side / unit) for side in proof)
         uses = list(_uses(costs, alpha, beta, names))
-    return {"target": target, "unit": unit, "properties": list(names), "uses": uses}
+    mixture = {"mixture": list(costs.mixture)} if costs.mixture else {}
+    found = {"target": target, "unit": unit, "properties": list(names), "uses": uses}
+    return found | mixture
 
 
 def _uses(

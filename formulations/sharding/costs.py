@@ -27,6 +27,17 @@ among them (what other axes split is divided out):
     B      P      one keeps it     0                        0
     S      P      pad with zeros   0                        0
 
+With `overlap` gradients are converted in buckets, each of which pays the latencies once: a gradient
+pays α times its part of the bucket's bytes. A step ends when the last bucket and all computing do:
+with ready_k the last operator that makes a gradient of bucket k, and bucket by bucket,
+
+    max( Σ_v cost_v + Σ_{T in no bucket} conversion_T,                                          (1')
+         max_k Σ_{v ≤ ready_k} (cost_v + Σ_{T made by v, in no bucket} conversion_T)
+               + Σ_{T in bucket k or later} conversion_T )
+
+Each of these *ends* is a sum as (1). So is every mixture of them, of weights of sum 1, and no
+sharding ends before the least of a mixture: that is how (1') is bounded and minimised.
+
 Along several axes a conversion is a cheapest sequence of such steps, each along one axis. An axis
 of a tensor that several axes of the mesh split is put together in the reverse order: a step
 from or to S(i) along an axis of the mesh waits until no later one splits i.
@@ -46,7 +57,7 @@ from ...instances import DeviceMesh, InputError, Operator, Role, Sharding, Shard
 from ...instances.common.arrays import Floats, Ints
 from ...instances.common.errors import quote
 from ...instances.common.units import TIME_UNITS
-from ...instances.model.sharding.problem import program_of
+from ...instances.model.sharding.problem import gradient_buckets, program_of
 from ...instances.model.sharding.program import (
     COPIED,
     PARTIAL,
@@ -114,6 +125,14 @@ class Term:
         return float(sum(row[b] for b in sorted(needed)))
 
 
+@dataclass(frozen=True, eq=False)
+class StepEnds:
+    """The ends of a step in (1'): of the buckets' gradients, and last of the computing."""
+
+    operators: Floats  # (ends, operators): whether an end counts what an operator takes
+    tensors: Floats  # (ends, tensors): whether it counts a tensor's conversions
+
+
 #: Choices of one operator, at most: signatures to the power of the mesh's axes.
 MOST_CHOICES = 20_000
 
@@ -130,6 +149,8 @@ class ShardingCosts:
     choices: tuple[OperatorChoices, ...]  # of each operator
     conversions: tuple[Conversions, ...]  # of each tensor
     besides: tuple[Term, ...] = ()  # what tensors cost besides their conversions: prices of memory
+    ends: StepEnds | None = None  # sums whose maximum is the objective; None for the one sum (1)
+    mixture: tuple[float, ...] = ()  # weights of the ends whose mixture these costs are
 
     @cached_property
     def terms(self) -> tuple[Term, ...]:
@@ -183,8 +204,37 @@ class ShardingCosts:
         choices = tuple(c.only(k) for c, k in zip(self.choices, kept, strict=True))
         return replace(self, choices=choices, besides=besides)
 
+    def mixed(self, weights: Floats) -> ShardingCosts:
+        """Return the costs of a mixture of the ends, a sum as (1)."""
+        assert self.ends is not None
+        operators, tensors = weights @ self.ends.operators, weights @ self.ends.tensors
+        return replace(
+            self,
+            choices=tuple(
+                replace(c, cost=c.cost * w) for c, w in zip(self.choices, operators, strict=True)
+            ),
+            conversions=tuple(
+                replace(c, cost=c.cost * w) for c, w in zip(self.conversions, tensors, strict=True)
+            ),
+            ends=None,
+            mixture=tuple(weights.tolist()),
+        )
+
+    def ends_of(self, chosen: Ints) -> Floats:
+        """Return each of the ends for the number of each operator's choice."""
+        assert self.ends is not None
+        computing = np.array([float(c.cost[k]) for c, k in zip(self.choices, chosen, strict=True)])
+        moving = np.zeros(len(self.conversions))
+        for t, (made, uses) in enumerate(zip(self.makes, self.uses, strict=True)):
+            if uses:
+                moving[t] = Term(*made, uses, self.conversions[t].cost).value(chosen)
+        ends: Floats = self.ends.operators @ computing + self.ends.tensors @ moving
+        return ends
+
     def objective(self, chosen: Ints) -> float:
-        """Return (1) for the number of each operator's choice, shape (n,)."""
+        """Return (1), or (1'), for the number of each operator's choice, shape (n,)."""
+        if self.ends is not None:
+            return float(self.ends_of(chosen).max())
         total = math.fsum(float(c.cost[k]) for c, k in zip(self.choices, chosen, strict=True))
         return total + sum(term.value(chosen) for term in self.terms)
 
@@ -212,12 +262,15 @@ def sharding_costs(task: Task[Sharding]) -> ShardingCosts:
     """
     program, problem = program_of(task.workload), task.problem
     unit_s = TIME_UNITS[task.workload.time_unit]
+    buckets = gradient_buckets(program, problem.bucket_bytes) if problem.overlap else []
+    shares = bucket_shares(program, buckets)
     converted = tuple(
         conversions(
-            t.shape, t.size_bytes, problem.mesh, ShardingObjective(problem.objective), unit_s
+            t.shape, t.size_bytes, problem.mesh, ShardingObjective(problem.objective), unit_s,
+            shares.get(k, 1.0),
         )
-        for t in program.tensors
-    )
+        for k, t in enumerate(program.tensors)
+    )  # fmt: skip
     fixed = dict(problem.fixed)
     for node in fixed:
         if node not in task.workload.index:
@@ -235,7 +288,28 @@ def sharding_costs(task: Task[Sharding]) -> ShardingCosts:
         if operator.name in fixed:
             choices = fixed_choices(operator, choices, fixed[operator.name], converted)
         made.append(choices)
-    return ShardingCosts(program, problem, tuple(made), converted)
+    ends = step_ends(program, buckets) if buckets else None
+    return ShardingCosts(program, problem, tuple(made), converted, ends=ends)
+
+
+def bucket_shares(program: TensorProgram, buckets: Sequence[Sequence[int]]) -> dict[int, float]:
+    """Return the part of its bucket's bytes that each gradient in a bucket has."""
+    found = {}
+    for bucket in buckets:
+        sizes = [program.tensors[t].size_bytes for t in bucket]
+        found |= {t: size / max(sum(sizes), 1) for t, size in zip(bucket, sizes, strict=True)}
+    return found
+
+
+def step_ends(program: TensorProgram, buckets: Sequence[Sequence[int]]) -> StepEnds:
+    """Return the ends of (1')."""
+    ready = np.array([max(program.maker[t] for t in bucket) for bucket in buckets])
+    operators = np.ones((len(buckets) + 1, len(program.operators)))
+    operators[:-1] = np.arange(len(program.operators)) <= ready[:, None]
+    tensors = operators[:, list(program.maker)]
+    for k, bucket in enumerate(buckets):
+        tensors[:, list(bucket)] = (np.arange(len(buckets) + 1) <= k)[:, None]
+    return StepEnds(operators, tensors)
 
 
 def _choices(
@@ -386,10 +460,12 @@ def conversions(
     mesh: DeviceMesh,
     objective: ShardingObjective,
     unit_s: float,
+    share: float = 1.0,
 ) -> Conversions:
     """Return the conversions of a whole tensor; see the table above.
 
-    `unit_s` are the seconds of the workload's unit of time.
+    `unit_s` are the seconds of the workload's unit of time; `share` is the part of latencies that
+    the tensor pays.
     """
     single = (*range(len(shape)), COPIED, PARTIAL)
     states = tuple(
@@ -405,7 +481,7 @@ def conversions(
             for one in single:
                 after = (*state[:d], one, *state[d + 1 :])
                 if after != state and after in number and not _held(state, d, one):
-                    amount = step_cost(state, d, one, size_bytes, mesh, objective)
+                    amount = step_cost(state, d, one, size_bytes, mesh, objective, share)
                     cost[k, number[after]] = amount / (unit_s if objective == "time" else 1.0)
     for k in range(len(states)):
         np.minimum(cost, cost[:, k, None] + cost[None, k, :], out=cost)
@@ -425,6 +501,7 @@ def step_cost(
     size_bytes: float,
     mesh: DeviceMesh,
     objective: ShardingObjective,
+    share: float = 1.0,
 ) -> float:
     """Return the cost of a step along axis d of the mesh to property `one`, seconds or bytes."""
     p, before = mesh.shape[d], state[d]
@@ -440,11 +517,11 @@ def step_cost(
         rounds, moved = 2 * (p - 1), 2 * (p - 1) * among
     else:
         rounds, moved = p - 1, (p - 1) * among
-    return collective_cost(rounds, moved, d, mesh, objective)
+    return collective_cost(rounds * share, moved, d, mesh, objective)
 
 
 def collective_cost(
-    rounds: int, moved: float, d: int, mesh: DeviceMesh, objective: ShardingObjective
+    rounds: float, moved: float, d: int, mesh: DeviceMesh, objective: ShardingObjective
 ) -> float:
     """Return the cost of a collective along axis d, seconds or bytes.
 

@@ -15,10 +15,16 @@
     size_{T,b}    bytes on a device of T as b
     M             memory of a device
 
+    in_{e,v}      1 if the end e of a step counts operator v, in_{e,T} tensor T
+
     minimise  C                                                                           (0)
 
     C = Σ_{v,k} cost_{v,k} x_{v,k} + Σ_{T,a,b} conv_{T,a,b} y_{T,a,b}                     (1)
     Σ_k x_{v,k} = 1                                                                       (2)
+
+Where gradients overlap, C is the latest end of a step instead ((1') of `costs.py`):
+
+    C ≥ Σ_{v,k} in_{e,v} cost_{v,k} x_{v,k} + Σ_{T,a,b} in_{e,T} conv_{T,a,b} y_{T,a,b}      (1')
 
 The compact form, over the properties a ≠ b with conv_{T,a,b} > 0:
 
@@ -152,11 +158,30 @@ def _cost(m: pyo.ConcreteModel, costs: ShardingCosts, terms: _Terms, scale: floa
         converting = pyo.quicksum(price / scale * m.y[key] for key, price in terms.dear.items())
         return computing + converting == m.C
 
+    def end(m: pyo.ConcreteModel, e: int) -> object:
+        """(1') C ≥ Σ_{v,k} in_{e,v} cost_{v,k} x_{v,k} + Σ_{T,a,b} in_{e,T} conv_{T,a,b} y_{T,a,b}.
+
+        For all ends e of a step.
+        """
+        assert costs.ends is not None
+        operators, tensors = costs.ends.operators[e].tolist(), costs.ends.tensors[e].tolist()
+        computing = pyo.quicksum(
+            operators[v] * float(costs.choices[v].cost[k]) / scale * var
+            for (v, k), var in m.x.items()
+        )
+        converting = pyo.quicksum(
+            tensors[key[0]] * price / scale * m.y[key] for key, price in terms.dear.items()
+        )
+        return computing + converting <= m.C
+
     def once(m: pyo.ConcreteModel, v: int) -> object:
         """(2) Σ_k x_{v,k} = 1  for all operators v."""
         return pyo.quicksum(m.x[v, k] for k in range(len(costs.choices[v].cost))) == 1
 
-    m.total = pyo.Constraint(rule=total)
+    if costs.ends is None:
+        m.total = pyo.Constraint(rule=total)
+    else:
+        m.ends = pyo.Constraint(range(len(costs.ends.operators)), rule=end)
     m.once = pyo.Constraint(range(len(costs.choices)), rule=once)
 
 

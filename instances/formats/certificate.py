@@ -89,6 +89,8 @@ class PotentialCertificate(Record):
     # ways that it is needed in. What is not listed is 0.
     uses: list[tuple[int, int, int, list[int], list[int], list[int], list[int]]]
     price: float = 0.0  # of a byte that a device holds
+    # where gradients overlap: weights of the ends of a step, of sum 1, that of computing last
+    mixture: list[float] = msgspec.field(default_factory=list)
 
 
 Kind = TypeVar(
@@ -158,6 +160,7 @@ def potential_certificate(values: Mapping[str, object]) -> PotentialCertificate:
     found = _read(values, PotentialCertificate)
     _check_numbers("unit", [found.unit])
     _check_numbers("price", [found.price])
+    _check_numbers("mixture", found.mixture)
     for *_, made, alphas, needed, betas in found.uses:
         for places, values_of in ((made, alphas), (needed, betas)):
             _check_range("uses", places, len(found.properties), "property")

@@ -72,10 +72,15 @@ def read_setting(text: str) -> Table:
     --------
     >>> read_setting("stages=4,mode=both"), read_setting("schedule=my schedule.csv")
     ({'stages': 4, 'mode': 'both'}, {'schedule': 'my schedule.csv'})
+    >>> read_setting("tensor=[1, 2],schedules=[1f1b, zb-h1]")
+    {'tensor': [1, 2], 'schedules': ['1f1b', 'zb-h1']}
     """
     field, _, value = text.partition("=")
     words = re.sub(r"=([^,\s\"'\[\]{}=\\]+)(?=,|$)", lambda found: f"={_quoted(found[1])}", text)
-    for attempt in (text, words, f"{field}={_quoted(value)}"):
+    items = re.sub(
+        r"([\[,]\s*)([^,\s\"'\[\]{}=\\]+)(?=\s*[,\]])", lambda f: f[1] + _quoted(f[2]), words
+    )
+    for attempt in (text, words, items, f"{field}={_quoted(value)}"):
         found = _in_braces(attempt)
         if found and value:
             return found

@@ -20,7 +20,7 @@ from ..model.cluster import Cluster
 from ..model.layers import Layers
 from ..model.network.links import Link
 from ..model.problem import MAX_CALLS
-from ..model.sharding.problem import DeviceMesh, Sharding, program_of
+from ..model.sharding.problem import BUCKET_BYTES, DeviceMesh, Sharding, program_of
 from ..model.solution import (
     CallPlacement,
     PipelinePlacement,
@@ -59,6 +59,8 @@ class ShardingRecord(Record):
     memory_bytes: float | None
     optimizer: Optimizer
     fixed: list[tuple[int | str, str]]
+    overlap: bool = False
+    bucket_bytes: float = BUCKET_BYTES
 
     def problem(self) -> Sharding:
         """Return the problem; raises InputError without the file's name."""
@@ -69,6 +71,8 @@ class ShardingRecord(Record):
             beta=self.beta,
             memory_bytes=self.memory_bytes,
             optimizer=self.optimizer,
+            overlap=self.overlap,
+            bucket_bytes=self.bucket_bytes,
             fixed=tuple(self.fixed),
         )
 
@@ -466,5 +470,7 @@ def sharding_options(problem: Sharding) -> dict[str, Any]:
         "beta": problem.beta,
         "memory_bytes": problem.memory_bytes,
         "optimizer": problem.optimizer,
+        "overlap": problem.overlap,
+        "bucket_bytes": problem.bucket_bytes,
         "fixed": [list(pair) for pair in problem.fixed],
     }

@@ -2,15 +2,15 @@
 
 The modules follow the data: `prepare.py` makes pieces of a plan and a model (`split.py` cuts the
 graph, `chain.py` gives the same pieces to schedules and simulator); `stage.py` is a piece at work,
-with `backward.py` for split backward passes; `gradients.py` adds up what ranks share and clips;
-`recorder.py` notes what happened when. One loop (`own_loop/loop.py`) runs the pieces of a rank:
+with `backward.py` for split backward passes, and notes what happened when; `gradients.py` adds up
+what ranks share and clips. One loop (`own_loop/loop.py`) runs the pieces of a rank:
 `own_loop/transport.py` moves data in the order of the schedule, `own_loop/versions.py` keeps
 weights, `own_loop/training_pieces.py` cuts training plans, `own_loop/teams.py` has who computes a
 stage of a tensor degree together. `guard/failures.py` keeps the ranks
 together (`guard/heartbeats.py` shares signs of life and the first error, `guard/error_origin.py`
 finds the rank and the line that an error came from, `guard/identity.py` what all ranks must have
 alike); `checkpoint.py` writes and restores (`checkpoint_files.py` reads, `model_state.py` merges);
-`evaluation.py` turns training graphs to evaluation; `trainer.py` runs batches through the loop.
+`trainer.py` runs batches through the loop.
 `options.py` has what users say, `steps.py` what every run does, `first_step.py` compares with one
 process, `run.py` is the front door.
 

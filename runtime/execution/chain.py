@@ -47,19 +47,9 @@ def executed_stages(
     Pieces are numbered as by `pieces.cut`, or as the plan orders them, but each waits for the one
     before it alone: what is needed later passes through. A backward node runs with the forward
     piece that it undoes. In host memory, a live set takes as long as the link of the device's kind
-    takes for its bytes; between linked devices, as their link takes.
-
-    Parameters
-    ----------
-    payloads
-        Of every piece, in order; the last one's does not count.
-    weight_share
-        The part of a backward pass that computes gradients of weights; default: the plan's, else
-        a half.
-
-    Notes
-    -----
-    O(n + m) in the nodes and edges.
+    takes for its bytes; between linked devices, as their link takes. `weight_share` is the part of
+    a backward pass that computes gradients of weights; default: the plan's, else a half. O(n + m)
+    in the nodes and edges.
     """
     where = plan.placement.tolist()
     weight_share = weight_share_of(plan) if weight_share is None else weight_share
@@ -103,12 +93,8 @@ def executed_schedule(
 ) -> Schedule:
     """Return a schedule, given or by its name, a row per device in use, checked before it runs.
 
-    Inference takes a schedule's forward passes alone, whatever its name.
-
-    Raises
-    ------
-    InputError
-        If it is no schedule that runs one batch after the other.
+    Inference takes a schedule's forward passes alone, whatever its name. Raises InputError if it
+    is no schedule that runs one batch after the other.
     """
     if isinstance(schedule, Schedule):
         name, whole = schedule.name, schedule

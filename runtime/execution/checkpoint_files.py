@@ -39,13 +39,7 @@ class Position:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints in a folder, the newest last.
-
-    Raises
-    ------
-    InputError
-        If the name of one is damaged.
-    """
+    """Return the checkpoints in a folder, the newest last; a damaged name is an InputError."""
     found = {}
     for path in folder.glob("step-*"):
         number = path.name.removeprefix("step-")
@@ -78,18 +72,10 @@ class Manifest(Record):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint on the disk.
+    """A checkpoint on the disk, with hashes of the plan and model that it was written with.
 
-    Parameters
-    ----------
-    plan, model
-        Hashes of those that it was written with.
-    files
-        What the ranks wrote, a file each, with its SHA-256.
-    tensors
-        For each tensor the first file that has it.
-    state_dict
-        See `ModelState`.
+    `files` are what the ranks wrote, with their SHA-256; `tensors` has the first file that has a
+    tensor; for `state_dict` see `ModelState`.
     """
 
     path: Path
@@ -101,13 +87,7 @@ class Checkpoint:
     state_dict: Mapping[str, str]
 
     def load(self, file: str) -> dict[str, Any]:
-        """Return the content of a rank's file.
-
-        Raises
-        ------
-        InputError
-            If the file is not as it was written.
-        """
+        """Return the content of a rank's file; one that was changed is an InputError."""
         try:
             if digest(self.path / file) != self.files[file]:
                 raise ValueError
@@ -128,10 +108,8 @@ def digest(file: Path) -> str:
 def load_tensors(file: Path, *, mmap: bool = False) -> Any:
     """Return the content of a ``torch.save`` file as data, without running code in it.
 
-    Raises
-    ------
-    UNREADABLE
-        If it is damaged; or packed, as a small file could then have any size in memory.
+    Raises one of UNREADABLE if it is damaged; or packed, as a small file could then have any size
+    in memory.
     """
     if file.exists() and not file.is_file():
         raise OSError(f"{file} is no file")
@@ -146,10 +124,7 @@ def load_tensors(file: Path, *, mmap: bool = False) -> Any:
 def locked(folder: Path) -> Iterator[None]:
     """Make a folder, and keep other runs from writing into it, where its file system has locks.
 
-    Raises
-    ------
-    InputError
-        If it cannot be made, or another run writes into it.
+    Raises InputError if it cannot be made, or another run writes into it.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -171,10 +146,8 @@ def locked(folder: Path) -> Iterator[None]:
 def newest(folder: Path, model: str) -> Checkpoint:
     """Return the newest checkpoint in a folder.
 
-    Raises
-    ------
-    InputError
-        If there is none, or it is damaged or of another model than that with the hash `model`.
+    Raises InputError if there is none, or it is damaged or of another model than that with the
+    hash `model`.
     """
     found = checkpoints(folder)
     if not found:
@@ -188,10 +161,7 @@ def newest(folder: Path, model: str) -> Checkpoint:
 def read_checkpoint(path: Path) -> Checkpoint:
     """Return a checkpoint after checking that it is complete.
 
-    Raises
-    ------
-    InputError
-        If it is damaged, or of another version of Stagecut.
+    Raises InputError if it is damaged, or of another version of Stagecut.
     """
     try:
         content = (path / MANIFEST).read_bytes()

@@ -14,6 +14,8 @@ from ...instances import InputError, StagecutError
 from ...instances.pytorch.tracing.leaves import loss_of, tensors
 from .checkpoint import Trained
 
+#: Inputs of a microbatch, by position and by name.
+Given = tuple[tuple[Any, ...], Mapping[str, Any]]
 #: How far a gradient may be off, relative to its norm, in 32 bits and more, and in fewer: sums are
 #: in another order. A wrong operator or a lost part of a sum is off by tenths and more.
 TOLERANCE, COARSE = 1e-3, 5e-2
@@ -29,15 +31,11 @@ class FirstStep(NamedTuple):
 
 
 def by_one_process(
-    model: nn.Module, microbatches: Sequence[tuple[tuple[Any, ...], Mapping[str, Any]]],
-    device: torch.device,
-) -> FirstStep:  # fmt: skip
+    model: nn.Module, microbatches: Sequence[Given], device: torch.device
+) -> FirstStep:
     """Return loss and gradients of a batch, and leave model and random numbers as they were.
 
-    Raises
-    ------
-    InputError
-        If the model does not return its loss.
+    Raises InputError if the model does not return its loss.
     """
     alone = copy.deepcopy(model).to(device).train()
     cards = [device] if device.type == "cuda" else []
@@ -55,12 +53,9 @@ def by_one_process(
 
 
 def check_first_step(loss: float, trained: Trained, expected: FirstStep) -> None:
-    """Raise unless a rank's loss and gradients of the first step are those of one process.
+    """Raise StagecutError unless loss and gradients of a rank are those of one process.
 
-    Raises
-    ------
-    StagecutError
-        With the first parameter, by the model's name, whose gradient is another one.
+    It names the first parameter whose gradient is another one.
     """
     if not abs(loss - expected.loss) <= COARSE * abs(expected.loss):
         raise StagecutError(f"first step: loss {loss:g}, and {expected.loss:g} in one process")

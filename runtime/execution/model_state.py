@@ -85,10 +85,8 @@ def merge_checkpoint(folder: str | Path) -> dict[str, Tensor]:
 def load_weights(model: nn.Module, file: Path) -> None:
     """Give a model the weights of a file that holds its `state_dict`.
 
-    Raises
-    ------
-    InputError
-        If the file is none of ``torch.save``, or its names or shapes are not the model's.
+    Raises InputError if the file is none of ``torch.save``, or its names or shapes are not the
+    model's.
     """
     try:
         state = load_tensors(file, mmap=True)

@@ -127,7 +127,7 @@ class RunOptions:
         """
         if isinstance(plan.problem, Sharding):
             for what in ("schedule", "microbatches", "replicas", "recompute"):
-                if getattr(self, what) not in (None, False, 1):
+                if getattr(self, what) != getattr(RunOptions, what):
                     raise InputError(
                         f"{what}: a sharding runs each batch as a whole on all devices; leave it "
                         "out"

@@ -43,14 +43,8 @@ from .stage import Tensors
 class TracedInputs:
     """Inputs that a model was traced for, and that every microbatch must be like.
 
-    Parameters
-    ----------
-    names
-        Of the tensors among them.
-    named
-        Names of the inputs that are given by name, in the order of the trace.
-    traced
-        All of them, nested ones unpacked.
+    `traced` has all of them, nested ones unpacked, `names` are of the tensors among them, and
+    `named` those that are given by name, in the order of the trace.
     """
 
     names: Sequence[str]
@@ -60,11 +54,8 @@ class TracedInputs:
     def tensors(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Tensors:
         """Return the tensors of a microbatch.
 
-        Raises
-        ------
-        InputError
-            If they are not what the model was traced for: other names, shapes, types, or other
-            values of what is no tensor.
+        Raises InputError if they are not what the model was traced for: other names, shapes, types,
+        or other values of what is no tensor.
         """
         kwargs = kwargs or {}
         if set(kwargs) != set(self.named):
@@ -74,18 +65,18 @@ class TracedInputs:
         given = tuple(value for value in flat if isinstance(value, torch.Tensor))
         if len(given) != len(self.names) or len(flat) != len(self.traced):
             raise InputError(f"inputs: {len(given)} tensors; the model takes {len(self.names)}")
-        names = iter(self.names)
+        tensors = iter(self.names)
         for value, before in zip(flat, self.traced, strict=True):
             if not isinstance(value, torch.Tensor) or not isinstance(before, torch.Tensor):
                 if isinstance(value, torch.Tensor) or value != before:
                     raise InputError(f"inputs: {value!r} in place of {before!r}, as it was traced")
-            elif (value.shape, value.dtype) != (before.shape, before.dtype):
+                continue
+            name = next(tensors)
+            if (value.shape, value.dtype) != (before.shape, before.dtype):
                 raise InputError(
-                    f"inputs: {next(names)} is {_shown(value)}; every microbatch must be "
+                    f"inputs: {name} is {_shown(value)}; every microbatch must be "
                     f"{_shown(before)}, as it was traced"
                 )
-            else:
-                next(names)
         return given
 
 
@@ -267,13 +258,7 @@ def payload(piece: PieceModule, training: bool) -> Payload:
 
 
 def check_same(found: Workload, planned: Workload) -> None:
-    """Raise InputError unless a model traced again matches a workload, ties apart.
-
-    Raises
-    ------
-    InputError
-        With the first node that differs.
-    """
+    """Raise InputError with the first node that a model traced again has otherwise, ties apart."""
     found, planned = tied_as(found, Tied.COLOUR), tied_as(planned, Tied.COLOUR)
     order = [found.index[node] for node in planned.ids]
     for what in ("output_bytes", "backward"):

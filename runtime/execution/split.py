@@ -70,32 +70,12 @@ def split(
 ) -> tuple[PieceModule, ...]:
     """Cut a traced model into its pieces, in the order in which they can run.
 
-    Parameters
-    ----------
-    profile
-        Of the model; its times do not matter.
-    device
-        Device of each node of its workload, colours together.
-    order
-        The groups in the order of their pieces, one each, where a plan says so.
-    groups
-        What the pieces are cut by, as `groups_of` says; default: the devices.
-
-    Returns
-    -------
-    tuple of PieceModule
-        A contiguous placement gives one per device in use.
-
-    Raises
-    ------
-    InputError
-        If something that is no tensor, or a tensor together with a view of it that is changed in
-        place, would pass between pieces.
-
-    Notes
-    -----
-    O(pieces · nodes). A tensor that came from an earlier piece is copied before it is changed in
-    place: autograd allows no changes to what it began with.
+    `device` is that of each node of the profile's workload, colours together, `order` has the
+    groups in the order of their pieces, where a plan says so, and `groups`, by default the devices,
+    are what the pieces are cut by, as `groups_of` says. Raises InputError if something that is no
+    tensor, or a tensor together with a view of it that is changed in place, would pass between
+    pieces. O(pieces · nodes). A tensor that came from an earlier piece is copied before it is
+    changed in place: autograd allows no changes to what it began with.
     """
     groups = device if groups is None else groups
     pieces = forward_pieces_of(profile.workload, list(groups), order)

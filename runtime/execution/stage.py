@@ -5,6 +5,7 @@ Nothing here knows who sends and receives; inputs come in and outputs go out as 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -17,10 +18,35 @@ from ...instances import StagecutError
 from ...instances.pytorch.tracing.leaves import loss_of
 from ..schedules.actions import Action, Kind
 from .backward import Halves
-from .recorder import Recorder
+from .recording_file import Done
 from .split import PieceModule
 
 Tensors = tuple[torch.Tensor, ...]
+
+
+class Recorder:
+    """Notes actions, waiting for data left out.
+
+    Times are `time.perf_counter`'s, which the processes of one host share. On a GPU every
+    action waits until the device is idle, so recording costs time there.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.step = 0
+        self.done: list[Done] = []
+        self._on_gpu = device.type == "cuda"
+
+    @contextmanager
+    def during(self, action: Action) -> Iterator[None]:
+        """Record begin and end of the block."""
+        begun = self._now()
+        yield
+        self.done.append(Done(self.step, action, begun, self._now()))
+
+    def _now(self) -> float:
+        if self._on_gpu:
+            torch.cuda.synchronize()
+        return time.perf_counter()
 
 
 @dataclass

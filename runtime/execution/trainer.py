@@ -24,13 +24,11 @@ from .own_loop.loop import Loop
 from .own_loop.teams import join_teams
 from .own_loop.transport import Ranks
 from .prepare import Prepared
-from .recorder import Recorder
 from .recording_file import RankRecording, RunRecording, save_recording
-from .sharded.checkpoint import own_parts, whole_tensors
-from .sharded.parts import LocalShards
+from .sharded.parts import LocalShards, own_parts, whole_tensors
 from .sharded.stage import ShardedStage
 from .split import PieceModule
-from .stage import Tensors, place
+from .stage import Recorder, Tensors, place
 
 
 class Trainer(Protocol):
@@ -78,24 +76,10 @@ class Trainer(Protocol):
 class PipelineTrainer:
     """The pieces of a plan at work on this rank, one of the plan's devices in use.
 
-    Every rank makes it at the same time, and then runs the same batches. With `replicas` of the
-    whole pipeline, rank r is device r modulo their number, and microbatch j runs on replica j
-    modulo the number of replicas.
-
-    Parameters
-    ----------
-    prepared
-        The plan and the model, the same on all ranks.
-    options
-        Settled by the plan; see `RunOptions.settled`.
-    device
-        Where this rank computes.
-
-    Raises
-    ------
-    InputError
-        If the number of ranks is not that of the plan's devices, or the schedule does not fit; see
-        also `Loop`.
+    Every rank makes it at the same time, from the same plan, model and settled options, and then
+    runs the same batches. With `replicas` of the whole pipeline, rank r is device r modulo their
+    number, and microbatch j runs on replica j modulo the number of replicas. Raises InputError if
+    the number of ranks is not that of the plan's devices, or the schedule does not fit.
     """
 
     def __init__(
@@ -116,7 +100,7 @@ class PipelineTrainer:
         self.per_batch = options.microbatches * replicas
         self.schedule = _schedule(prepared, name, options.microbatches * self.at_once)
         self.recorder = Recorder(self.device) if options.record is not None else None
-        ranks = [[used.index(d) for d in ring] for ring in prepared.stages.replicas]
+        ranks: Ranks = [[used.index(d) for d in ring] for ring in prepared.stages.replicas]
         whole, ranks = _replicated(self.schedule, ranks, replicas)
         first = prepared.teams.of(dist.get_rank())[0]
         own = [p for p, ring in enumerate(ranks) if first in ring]

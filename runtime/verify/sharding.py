@@ -23,6 +23,7 @@ from ...instances import (
     program_of,
 )
 from ...instances.common.units import TIME_UNITS
+from ...instances.model.sharding.problem import gradient_buckets
 from .report import Report
 from .rules import allowed
 
@@ -145,6 +146,9 @@ def check(
     else:
         moved = math.fsum(step.bytes for step in steps)
     objective = math.fsum(cost for cost, _ in own) + moved
+    if problem.overlap:
+        objective = _overlapped(program, problem, [cost for cost, _ in own], converted,
+                                TIME_UNITS[workload.time_unit])  # fmt: skip
     parameters, activations = _memory(program, problem, read, made, lying)
     room = problem.memory_bytes
     if room is not None and parameters + activations > allowed(room):
@@ -159,6 +163,33 @@ def check(
         lying=tuple(lying), converted=converted,
         parameter_bytes=parameters, activation_bytes=activations,
     )  # fmt: skip
+
+
+def _overlapped(
+    program: TensorProgram,
+    problem: Sharding,
+    times: Sequence[float],
+    converted: Sequence[Converted],
+    unit: float,
+) -> float:
+    """Return when a step ends: computing goes on while gradients are converted bucket by bucket."""
+    takes = [0.0] * len(program.tensors)
+    for one in converted:
+        takes[one.tensor] += math.fsum(step.seconds for step in one.steps) / unit
+    buckets = gradient_buckets(program, problem.bucket_bytes)
+    bucket_of = {t: k for k, bucket in enumerate(buckets) for t in bucket}
+    missing = [len(bucket) for bucket in buckets]
+    computed, reduced = 0.0, 0.0
+    for v, operator in enumerate(program.operators):
+        computed += times[v] + math.fsum(takes[t] for t in operator.outputs if t not in bucket_of)
+        for t in operator.outputs:
+            if t in bucket_of:
+                missing[bucket_of[t]] -= 1
+        for k, bucket in enumerate(buckets):
+            if missing[k] == 0:
+                missing[k] = -1
+                reduced = max(reduced, computed) + math.fsum(takes[t] for t in bucket)
+    return max(computed, reduced)
 
 
 def _malformed(
@@ -186,10 +217,11 @@ def _conversions(
         if operator.gradient is not None:
             how = lying[operator.outputs[0]]
             wanted[operator.gradient].setdefault(how, []).append(v)
+    shares = latency_shares(program, problem)
     for t, ways in enumerate(wanted):
         for how, readers in ways.items():
             if how != lying[t]:
-                steps = path(program.tensors[t], lying[t], how, problem)
+                steps = path(program.tensors[t], lying[t], how, problem, shares.get(t, 1.0))
                 yield Converted(t, lying[t], how, steps, tuple(dict.fromkeys(readers)))
 
 
@@ -381,20 +413,35 @@ def local_bytes(tensor: Tensor, how: Lying, mesh: Sequence[int]) -> float:
     return math.prod(part) * tensor.size_bytes / max(tensor.elements, 1)
 
 
+def latency_shares(program: TensorProgram, problem: Sharding) -> dict[int, float]:
+    """Return the part of latencies that each gradient in a bucket pays: that of its bytes."""
+    found: dict[int, float] = {}
+    for bucket in gradient_buckets(program, problem.bucket_bytes) if problem.overlap else ():
+        whole = sum(program.tensors[t].size_bytes for t in bucket)
+        found |= {t: program.tensors[t].size_bytes / max(whole, 1) for t in bucket}
+    return found
+
+
 def path(
-    tensor: Tensor, before: Lying, after: Lying, problem: Sharding
+    tensor: Tensor, before: Lying, after: Lying, problem: Sharding, share: float = 1.0
 ) -> tuple[ConversionStep, ...]:
-    """Return the cheapest steps from one way of lying to another."""
-    for _, here, steps in paths(tensor, before, problem):
+    """Return the cheapest steps from one way of lying to another; see `paths`."""
+    for _, here, steps in paths(tensor, before, problem, share):
         if here == after:
             return steps
     raise AssertionError((before, after))
 
 
 def paths(
-    tensor: Tensor, before: Lying, problem: Sharding
+    tensor: Tensor, before: Lying, problem: Sharding, share: float = 1.0
 ) -> Iterator[tuple[float, Lying, tuple[ConversionStep, ...]]]:
-    """Yield all ways of lying with their cost and cheapest steps, nearest first, by Dijkstra."""
+    """Yield all ways of lying with their cost and cheapest steps, nearest first, by Dijkstra.
+
+    Parameters
+    ----------
+    share
+        The part of latencies that the tensor pays.
+    """
     by_time = problem.objective == "time"
     queue: list[tuple[float, int, Lying, tuple[ConversionStep, ...]]] = [(0.0, 0, before, ())]
     settled: set[Lying] = set()
@@ -405,14 +452,16 @@ def paths(
             continue
         yield cost, here, steps
         settled.add(here)
-        for step in _steps(tensor, here, problem):
+        for step in _steps(tensor, here, problem, share):
             if step.after not in settled:
                 count += 1
                 further = cost + (step.seconds if by_time else step.bytes)
                 heapq.heappush(queue, (further, count, step.after, (*steps, step)))
 
 
-def _steps(tensor: Tensor, here: Lying, problem: Sharding) -> Iterator[ConversionStep]:
+def _steps(
+    tensor: Tensor, here: Lying, problem: Sharding, share: float
+) -> Iterator[ConversionStep]:
     """Yield the steps by which a tensor can change its property along one axis."""
     mesh = problem.mesh.shape
     for d, before in enumerate(here):
@@ -425,11 +474,17 @@ def _steps(tensor: Tensor, here: Lying, problem: Sharding) -> Iterator[Conversio
                 continue
             others = [p for e, p in enumerate(mesh) if e != d and here[e].startswith("S")]
             among = tensor.size_bytes / math.prod(others)
-            yield one_step(before, one, d, among, problem, after)
+            yield one_step(before, one, d, among, problem, after, share)
 
 
 def one_step(
-    before: str, after: str, d: int, among: float, problem: Sharding, lying: Lying
+    before: str,
+    after: str,
+    d: int,
+    among: float,
+    problem: Sharding,
+    lying: Lying,
+    share: float = 1.0,
 ) -> ConversionStep:
     """Return a step along axis d on tensors of so many bytes in each group of devices."""
     mesh, link = problem.mesh, problem.mesh.links[d]
@@ -447,5 +502,5 @@ def one_step(
     else:
         name, rounds, sent = "all-to-all", p - 1, (p - 1) * among / p
     groups = mesh.size // p
-    seconds = rounds * link.latency_s + sent / p / link.bytes_per_s
+    seconds = share * rounds * link.latency_s + sent / p / link.bytes_per_s
     return ConversionStep(name, d, lying, groups * sent, seconds)

@@ -29,6 +29,7 @@ class Compiled:
     linear: Linear | None  # the arrays; None if a constraint without variables cannot hold
     # the model's variables by column. Variables that occur nowhere, and fixed ones, have none.
     columns: tuple[pyo.Var, ...]
+    rows: tuple[pyo.Constraint, ...] = ()  # the constraint of each row
     why_infeasible: str = ""  # name of the constraint that cannot hold
 
     def __post_init__(self) -> None:
@@ -69,7 +70,7 @@ def compile_model(model: pyo.ConcreteModel) -> Compiled:
         try:
             form = LinearStandardFormCompiler().write(model, mixed_form=True, set_sense=None)
         except InfeasibleConstraintException as error:
-            return Compiled(None, (), str(error))
+            return Compiled(None, (), why_infeasible=str(error))
     rhs = np.asarray(form.rhs, dtype=np.float64)
     kind = np.array([row.bound_type for row in form.rows], dtype=np.int64)  # −1: ≥, 0: =, 1: ≤
     bounds = [var.bounds for var in form.columns]
@@ -84,7 +85,7 @@ def compile_model(model: pyo.ConcreteModel) -> Compiled:
         offset=float(form.c_offset[0]),
         maximise=form.objectives[0].sense == pyo.maximize,
     )
-    return Compiled(linear, tuple(form.columns))
+    return Compiled(linear, tuple(form.columns), tuple(row.constraint for row in form.rows))
 
 
 def write_model(model: pyo.ConcreteModel, path: str | Path) -> None:

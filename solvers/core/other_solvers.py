@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,7 +30,7 @@ import numpy as np
 import pyomo.environ as pyo
 from pyomo.common import Executable
 from pyomo.common.fileutils import find_executable
-from pyomo.opt import TerminationCondition
+from pyomo.opt import SolverStatus, TerminationCondition
 
 from ...formulations.linear import Linear
 from ...formulations.program import quiet_pyomo
@@ -38,6 +39,9 @@ from ...instances.common.arrays import Floats
 from .compiled_model import Compiled
 from .highs import Outcome, load, whole
 from .search import S, Search
+
+#: Limits of `Outcome` that ended a solve, and ``numbers`` for numerical trouble.
+End = Literal["time", "nodes", "stopped", "numbers"]
 
 
 @dataclass(frozen=True)
@@ -52,27 +56,60 @@ class OtherSolver:
     install: str  # how to get it
     # options with which it is asked again where it says that there is no solution
     doubted: Mapping[str, str] = field(default_factory=dict)
+    # attribute of its own model that says how it ended, and what its values mean of which Pyomo
+    # makes failures or nothing; with direct interfaces
+    status: str = ""
+    ends: Mapping[object, End] = field(default_factory=dict)
+
+    def own_end(self, interface: Any) -> End | None:
+        """Return how the last solve of one of Pyomo's interfaces ended, if `ends` has it."""
+        model = getattr(interface, "_solver_model", None)
+        if not self.status or model is None:
+            return None
+        said = attrgetter(self.status)(model)
+        return self.ends.get(said() if callable(said) else said)
 
 
 #: By name. Pyomo's direct interfaces take no notice of its own time limit; CBC 2.10 finds programs
 #: that its preprocessing leaves nothing of infeasible.
 SOLVERS = {
     "gurobi": OtherSolver(
-        ("gurobi_direct", "gurobi"), "MIPGap", "TimeLimit", "pip install gurobipy"
+        ("gurobi_direct", "gurobi"), "MIPGap", "TimeLimit", "pip install gurobipy",
+        status="Status",
+        ends={10: "stopped", 12: "numbers", 16: "stopped", 17: "stopped"},
     ),
     "cplex": OtherSolver(
-        ("cplex_direct", "cplex"), "mip_tolerances_mipgap", "timelimit", "pip install cplex"
+        ("cplex_direct", "cplex"), "mip_tolerances_mipgap", "timelimit", "pip install cplex",
+        status="solution.get_status",
+        ends={
+            5: "numbers", 6: "numbers", 104: "stopped", 105: "nodes", 106: "nodes", 107: "time",
+            108: "time", 111: "stopped", 112: "stopped", 113: "stopped", 114: "stopped",
+            115: "numbers", 132: "stopped",
+        },
     ),
-    "scip": OtherSolver(("scip_direct", "scip"), "limits/gap", "", "pip install pyscipopt"),
+    "scip": OtherSolver(
+        ("scip_direct", "scip"), "limits/gap", "", "pip install pyscipopt",
+        status="getStatus",
+        ends={
+            "nodelimit": "nodes", "totalnodelimit": "nodes", "stallnodelimit": "nodes",
+            "memlimit": "stopped", "sollimit": "stopped", "bestsollimit": "stopped",
+            "restartlimit": "stopped", "terminate": "stopped",
+        },
+    ),
     "cbc": OtherSolver(
         ("cbc",), "ratioGap", "", "package coinor-cbc", doubted={"preprocess": "off"}
     ),
     "glpk": OtherSolver(("glpk",), "mipgap", "", "package glpk-utils"),
     "copt": OtherSolver((), "RelGap", "TimeLimit", "pip install coptpy"),
     "xpress": OtherSolver(
-        ("xpress_direct", "xpress"), "miprelstop", "timelimit", "pip install xpress"
+        ("xpress_direct", "xpress"), "miprelstop", "timelimit", "pip install xpress",
+        status="attributes.stopstatus",
+        ends={
+            1: "time", 2: "stopped", 3: "nodes", 4: "stopped", 6: "stopped", 8: "stopped",
+            9: "stopped", 13: "numbers",
+        },
     ),
-}
+}  # fmt: skip
 
 #: What solvers say where they end at the gap asked for; Pyomo calls that ``feasible`` (glpk, at its
 #: time limit too) or ``other`` (SCIP).
@@ -252,6 +289,11 @@ def _run_pyomo(
                 arguments["warmstart"] = True
             results = solver.solve(model, load_solutions=False, **arguments)
             ended = results.solver.termination_condition
+            own = SOLVERS[name].own_end(solver) if name in SOLVERS else None
+            if own == "numbers":
+                raise StagecutError("it ended in numerical trouble")
+            if own is not None:  # what Pyomo may take for a failure
+                ended, results.solver.status = TerminationCondition.other, SolverStatus.aborted
             found = bool(len(results.solution)) and ended not in (*NO_SOLUTION, *FAILURES)
             if found:
                 model.solutions.load_from(results)
@@ -276,10 +318,10 @@ def _run_pyomo(
         bound = max(bound, objective - asked.gap * abs(objective))
         return Outcome("optimal", "none", x, objective, bound, 0)
     status: Literal["feasible", "no solution"] = "no solution" if x is None else "feasible"
-    limit = "time" if "TIME LIMIT EXCEEDED" in told else LIMITS.get(ended, "stopped")
+    limit = "time" if "TIME LIMIT EXCEEDED" in told else own or LIMITS.get(ended, "stopped")
     if limit == "stopped" and time.monotonic() - begin >= asked.seconds:
-        limit = "time"  # Xpress's end at it is ``other`` to Pyomo
-    if limit == "stopped" and x is None and ended not in LIMITS:
+        limit = "time"
+    if limit == "stopped" and x is None and own is None and ended not in LIMITS:
         raise StagecutError(f"solver {name} ended with {str(ended)!r}")
     if limit == "stopped":
         search.note(f"solver {name} ended with {str(ended)!r}")
@@ -358,6 +400,7 @@ def _run_copt(
         return Outcome("optimal", "none", x, objective, bound, 0)
     limits: dict[int, Literal["time", "nodes"]] = {ends.TIMEOUT: "time", ends.NODELIMIT: "nodes"}
     if ended not in limits and x is None:
-        raise StagecutError(f"solver copt ended with status {ended}")
+        trouble = "in numerical trouble" if ended == ends.NUMERICAL else f"with status {ended}"
+        raise StagecutError(f"solver copt ended {trouble}")
     status: Literal["feasible", "no solution"] = "no solution" if x is None else "feasible"
     return Outcome(status, limits.get(ended, "stopped"), x, objective, bound, 0)

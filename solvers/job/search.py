@@ -303,22 +303,25 @@ class _Points:
             share = self.table.count / self.table.count.sum()
             mean = share @ self.table.passes[builder.i]
             even = np.array(layout.layers_of_stages(space.model.layers))[:, None] * mean
-            paths.begin(even + builder.ends, costs.message)
+            paths.begin(even + builder.ends * builder.unit, costs.message)
         return builder, paths
 
     def relax(self, point: int) -> float:
-        """Return the relaxation's optimum; infinite if no plan is below the threshold."""
+        """Return the relaxation's optimum, infinite if it has no solution.
+
+        It is not cut off at the threshold: a bound beyond is worth knowing.
+        """
         builder, paths = self.builder(point)
         value = -np.inf
         for _ in range(RELAXED_ROUNDS):
-            program = builder.program(paths, self.search.threshold)
+            program = builder.program(paths, np.inf)
             left = self.search.deadline - time.monotonic()
             end = solve_program(program.linear, left, relaxed=True)
-            value = max(value, end.bound)
-            if end.x is None:
+            value = max(value, end.bound * program.unit)
+            if end.x is None or value >= self.search.threshold:
                 break
-            seconds = paths.longest(builder.seconds(end.x), builder.costs.message)
-            if seconds <= end.x[builder.t] * (1 + CLOSE):
+            seconds = paths.longest(builder.seconds(end.x), self.costs[point].message)
+            if seconds <= end.x[builder.t] * program.unit * (1 + CLOSE):
                 break
         return value
 
@@ -335,8 +338,8 @@ class _Points:
             if left <= 0:
                 break
             end = solve_program(program.linear, left)
-            bound = max(bound, min(end.bound, search.threshold))
-            if end.bound >= search.threshold * (1 - 1e-7):
+            bound = max(bound, min(end.bound * program.unit, search.threshold))
+            if end.bound * program.unit >= search.threshold * (1 - 1e-7):
                 return bound, Reason.PROGRAM
             if end.x is None:
                 break
@@ -345,7 +348,7 @@ class _Points:
             stages = stage_times(plan, search.prices)
             passes = np.array([[s.forward, s.backward, s.weights] for s in stages])
             known = len(paths.found)
-            paths.around(passes, builder.costs.message)
+            paths.around(passes, self.costs[point].message)
             if len(paths.found) == known:
                 break  # the program cannot tell this plan from a better one
         return bound, Reason.OPEN

@@ -5,12 +5,14 @@ from __future__ import annotations
 from ...formulations.sharding.costs import ShardingCosts, is_divided, sharding_costs
 from ...formulations.task import Task
 from ...instances import Sharding, Solution
-from ..core.search import OPTIMAL_GAP, Search
+from ...instances.common.arrays import Ints
+from ..core.search import Search
 from .baselines import first_plans
-from .elimination import elimination
+from .elimination import eliminate_all
 from .least_memory import is_too_small
 from .local_search import improve
 from .messages import better_by_messages
+from .mixtures import is_over, minimise_sums
 from .priced_memory import fitting, priced_memory
 
 #: Pairs of choices of operators that share a tensor, up to which elimination is tried at once.
@@ -36,33 +38,33 @@ def auto(task: Task[Sharding], search: Search[Solution]) -> None:
         first_plans(costs, search)
     if search.should_stop():
         return
-    if costs.problem.memory_bytes is not None:
-        search.method = "messages"
-        price = priced_memory(costs, search)
-        if not _is_over(search):
-            search.method = "elimination"
-            with search.phase("elimination of what fits"):
-                fitting(costs, search, price)
-    elif pairs(costs) <= FEW_PAIRS:
-        search.method = "elimination"
-        elimination(task, search)
-    else:
-        search.method = "messages"
-        better_by_messages(costs, search)
-    if not _is_over(search):
+    minimise_sums(costs, search, _by_sums)
+    if not is_over(search):
         search.method = "local-search"
         with search.phase("local search"):
             improve(costs, search)
-    if not _is_over(search):
+    if not is_over(search):
         from .milp import milp  # with Pyomo, which takes a second to import
 
         search.method = "milp"
         milp(task, search)
 
 
-def _is_over(search: Search[Solution]) -> bool:
-    """Return whether to stop: certificates leave a margin, so a gap of 0 is never reached."""
-    return search.should_stop() or search.gap <= OPTIMAL_GAP
+def _by_sums(costs: ShardingCosts, search: Search[Solution]) -> Ints | None:
+    """Minimise costs that are a sum over operators and tensors, and bound them."""
+    if costs.problem.memory_bytes is not None:
+        search.method = "messages"
+        price = priced_memory(costs, search)
+        if not is_over(search):
+            search.method = "elimination"
+            with search.phase("elimination of what fits"):
+                fitting(costs, search, price)
+        return None
+    if pairs(costs) <= FEW_PAIRS:
+        search.method = "elimination"
+        return eliminate_all(costs, search)
+    search.method = "messages"
+    return better_by_messages(costs, search)
 
 
 def pairs(costs: ShardingCosts) -> int:

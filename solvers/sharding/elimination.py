@@ -32,6 +32,7 @@ from ...instances.common.arrays import Floats, Ints
 from ...instances.formats.certificate import ELIMINATED
 from ..core.search import Clock, Search
 from .least_memory import is_too_small
+from .mixtures import minimise_sums
 
 
 @dataclass(frozen=True)
@@ -58,14 +59,20 @@ def elimination(task: Task[Sharding], search: Search[Solution]) -> None:
     costs = sharding_costs(task)
     if is_too_small(costs, search):
         return
+    minimise_sums(costs, search, eliminate_all)
+
+
+def eliminate_all(costs: ShardingCosts, search: Search[Solution]) -> Ints | None:
+    """Return the choices of least costs that are a sum, and raise the bound to these costs."""
     with search.phase("elimination"):
         chosen = cheapest(costs, search)
     if chosen is None:
-        return
+        return None
     search.offer(TensorSharding(costs.signature(chosen)))
     bound = costs.objective(chosen)
     bound -= MARGIN * abs(bound)
     search.raise_bound(bound, ELIMINATED, evidence(costs, bound))
+    return chosen
 
 
 def cheapest(costs: ShardingCosts, search: Search[Solution]) -> Ints | None:

@@ -36,6 +36,7 @@ from .baselines import first_plans
 from .elimination import cheapest_of_few
 from .least_memory import is_too_small
 from .message_kernel import sweep
+from .mixtures import minimise_sums
 
 #: Passes there and back between two looks at the bound, and in a round at most; rounds at most.
 STEP, PASSES, ROUNDS = 8, 256, 12
@@ -63,11 +64,18 @@ def messages(task: Task[Sharding], search: Search[Solution]) -> None:
         return
     with search.phase("first plans"):
         first_plans(costs, search)
-    better_by_messages(costs, search)
+    minimise_sums(costs, search, better_by_messages)
 
 
-def better_by_messages(costs: ShardingCosts, search: Search[Solution]) -> None:
-    """Raise the bound and improve the incumbent until optimal, or the rounds are used up."""
+def better_by_messages(costs: ShardingCosts, search: Search[Solution]) -> Ints | None:
+    """Raise the bound and improve the incumbent until optimal, or the rounds are used up.
+
+    Returns
+    -------
+    Ints or None
+        The best choices found, of costs that are a sum.
+    """
+    chosen = None
     with search.phase("message passing"):
         for bound, chosen, proof in approach(costs, search):
             below = bound - MARGIN * abs(bound)
@@ -76,7 +84,8 @@ def better_by_messages(costs: ShardingCosts, search: Search[Solution]) -> None:
             if chosen is not None:
                 search.offer(TensorSharding(costs.signature(chosen)))
             if search.should_stop():
-                return
+                break
+    return chosen
 
 
 def approach(

@@ -96,8 +96,11 @@ def expert(task: Task[Throughput], search: Search[Solution]) -> None:
     Raises
     ------
     InputError
-        If the file, or every file of the folder, does not fit the workload and its cluster.
+        If no file is named, or it, or every file of the folder, does not fit the workload and its
+        cluster.
     """
+    if "split" not in task.options:
+        raise InputError("method expert: it needs a split file, or a folder of them: expert:FILE")
     path = Path(task.options["split"])
     if not path.is_dir():
         search.offer(load_split(path, task.workload, task.cluster))

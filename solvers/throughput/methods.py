@@ -66,12 +66,6 @@ def _hosts_alone(method: str, task: Task[Throughput]) -> str | None:
     return f"method {method}: it needs at least one accelerator"
 
 
-def _no_split(method: str, task: Task[Throughput]) -> str | None:
-    if "split" in task.options:
-        return None
-    return f"method {method}: it needs a split file, or a folder of them: {method}:FILE"
-
-
 #: By name.
 METHODS: dict[str, Method[Throughput]] = {
     "auto": Method(
@@ -103,7 +97,7 @@ METHODS: dict[str, Method[Throughput]] = {
     "expert": Method(
         SolverName("stagecut.solvers.throughput.baselines.expert"),
         {"split": ()},
-        refuses=(_relayed, _no_split),
+        refuses=(_relayed,),
     ),
     "metis": Method(
         SolverName("stagecut.solvers.throughput.partitioners.metis"),

@@ -59,6 +59,7 @@ def test_what_nothing_fits_says_the_least_memory(capsys: pytest.CaptureFixture[s
     code, out, _ = run(capsys, "solve", "llama3-70b", "--cluster", "h100:8", "--global-batch", "64")
     assert code == 3
     assert "needs at least" in out
+    assert "; it fits on 16 of them" in out
     least = float(out.partition("at least ")[2].split()[0])
     job = stagecut.TrainingJob(global_batch=64, memory_bytes=least * 1.02 * 2**30)
     devices = stagecut.training_cluster("b200:8")
@@ -68,6 +69,22 @@ def test_what_nothing_fits_says_the_least_memory(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("more", "said"),
     [
+        (["--set", "zero=0", "--set", "tensor=1,pipeline=1"], "it fits with tensor left open"),
+        (["--memory", "12GiB"], "12.0 are allowed; it fits with all of its memory"),
+    ],
+)
+def test_the_change_that_makes_it_fit(
+    capsys: pytest.CaptureFixture[str], more: list[str], said: str
+) -> None:
+    code, out, err = run(capsys, *SMALL, *more)
+    assert (code, out.count("\n"), err) == (3, 1, ""), out
+    assert said in out
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--set", "schedules=[zb-h1]", "--set", "pipeline=2,chunks=1"], "no layout of 8 devices"),
         (["--set", "tensor=3"], "no layout of 8 devices for megatron"),
         (["--set", "zero=4"], "zero: 4; it must be 0, 1, 2 or 3"),
         (["--set", "foo=1"], "no such field"),
@@ -79,6 +96,7 @@ def test_what_nothing_fits_says_the_least_memory(capsys: pytest.CaptureFixture[s
         (["--microbatches", "8"], "--microbatches: not of a training job"),
         (["--method", "milp"], "--method: not of a training job"),
         (["--memory", "12 parsecs"], "--memory"),
+        (["--memory", "0"], "--memory: 0; it must be above 0"),
     ],
 )
 def test_contradictions_end_in_one_line(

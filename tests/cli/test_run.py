@@ -112,7 +112,7 @@ def test_stages_of_tensor_degree_two_train(
     solved = "solve w.json --accelerators 4 --microbatches 4 --set degrees=[2],replicas=[1]"
     assert run_command([*profiled.split(), "-o", "w.json"]) == 0
     assert run_command([*solved.split(), "-o", "plan.json"]) == 0
-    told = ran(tmp_path, 4, "--workload", "w.json", "--steps", "2")
+    told = ran(tmp_path, 4, "--workload", "w.json", "--steps", "2", "--check")
     assert len([line for line in told if line.startswith("step ")]) == 2
     files = [str(tmp_path / name) for name in ("w.json", "plan.json", "run.json")]
     assert run_command(["report", *files]) == 0
@@ -126,7 +126,9 @@ def test_stages_of_tensor_degree_two_train(
 
 def test_two_processes_train(tmp_path: Path) -> None:
     files(tmp_path, 2)
-    told = ran(tmp_path, 2, "--steps", "3", "--microbatches", "4", "--workload", "w.json")
+    told = ran(
+        tmp_path, 2, "--steps", "3", "--microbatches", "4", "--workload", "w.json", "--check"
+    )
     assert len([line for line in told if line.startswith("step ")]) == 2  # the inputs end
     assert "the inputs ended after 2 steps" in told
     recording = load_recording(tmp_path / "run.json")
@@ -134,7 +136,8 @@ def test_two_processes_train(tmp_path: Path) -> None:
     assert recording.schedule == "1f1b"
     for rank in recording.ranks:
         assert {str(d.action) for d in rank.actions} == {
-            f"{rank.rank}{kind}{j}" for kind in "FB" for j in range(4)
+            f"{rank.rank}STEP",
+            *(f"{rank.rank}{kind}{j}" for kind in "FB" for j in range(4)),
         }
 
 

@@ -8,12 +8,14 @@ import subprocess
 import sys
 from datetime import date
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from project import ROOT
 
 sys.path.append(str(ROOT / "benchmarks"))
 import page
+import papers
 import results
 
 TABLES = sorted(path.stem for path in results.RESULTS.glob("*.csv"))
@@ -22,12 +24,14 @@ DECISIONS = ROOT / "docs" / "decisions"
 PARTS = ("Asked", "Decided")
 
 
-def test_the_page_is_made_of_its_tables() -> None:
-    assert page.page() == page.PAGE.read_text(encoding="utf-8"), "run make benchmarks-page"
+@pytest.mark.parametrize("made", [page, papers])
+def test_the_pages_are_made_of_their_tables(made: ModuleType) -> None:
+    assert made.page() == made.PAGE.read_text(encoding="utf-8"), "run make benchmarks-page"
 
 
-def test_every_table_is_on_the_page() -> None:
-    named = set(re.findall(r"`([\w-]+)\.csv`", page.PAGE.read_text(encoding="utf-8")))
+def test_every_table_is_on_a_page() -> None:
+    texts = [made.PAGE.read_text(encoding="utf-8") for made in (page, papers)]
+    named = set(re.findall(r"`([\w-]+)\.csv`", "".join(texts)))
     ablations = {name for name in TABLES if name.startswith("ablation-")}
     assert named == set(TABLES) - ablations
 

@@ -90,6 +90,31 @@ def profiled_job(draw: random.Random) -> tuple[ModelDescription, TrainingCluster
     return model, training_cluster(f"h100:{draw.choice((1, 2, 4))}"), job
 
 
+def large_job(draw: random.Random) -> tuple[ModelDescription, TrainingCluster, TrainingJob]:
+    """Return a job of up to 8 layers on up to 8 devices, of whose degrees some are fixed."""
+    base = shipped_model(draw.choice(("llama3.2-1b", "mixtral-8x7b", "deepseek-v2-lite")))
+    layers = draw.randint(4, 8)
+    first = draw.randint(0, 2) if base.name == "deepseek-v2-lite" else 0
+    blocks = base.blocks[:1] * first + base.blocks[-1:] * (layers - first)
+    model = replace(base, name="large", blocks=blocks)
+    tensor, pipeline, data = draw.choice(
+        ((1, 2, 2), (2, 2, 2), (1, 4, 1), (1, 4, 2), (2, 3, 1), (2, 4, 1), (1, 8, 1), (1, 2, 4))
+    )
+    launcher = draw.choice(("any", "stagecut", "megatron", "torchtitan"))
+    job = TrainingJob(
+        global_batch=data * draw.choice((1, 2, 3, 4, 8)),
+        sequence=1024,
+        launcher=launcher,
+        microbatch=1,
+        tensor=tensor,
+        pipeline=min(pipeline, layers),
+        zero=draw.choice((0, 1)) if launcher != "torchtitan" else draw.choice((2, 3)),
+        recompute=draw.choice((None, ())),
+    )
+    devices = tensor * min(pipeline, layers) * data
+    return model, training_cluster(f"{draw.choice(('h100', 'a100'))}:{devices}"), job
+
+
 def all_layouts(
     model: ModelDescription, cluster: TrainingCluster, job: TrainingJob
 ) -> Iterator[Layout]:

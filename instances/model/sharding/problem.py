@@ -87,6 +87,10 @@ class DeviceMesh(ByFields):
 STATE = {Optimizer.SGD: 0.0, Optimizer.MOMENTUM: 1.0, Optimizer.ADAM: 2.0}
 
 
+#: Of a bucket of gradients, as PyTorch's data parallelism has it.
+BUCKET_BYTES = 25.0 * 2**20
+
+
 @dataclass(frozen=True)
 class Sharding(ByFields):
     """Choose for every operator how its tensors lie on the devices, at least cost.
@@ -101,9 +105,9 @@ class Sharding(ByFields):
         The devices.
     objective
         ``time``: Σ times of operators on their parts + Σ times of conversions, by latency and
-        bandwidth of the axis that they run along, nothing overlapped. ``distpar``: the published
-        cost, beta · Σ elements that operators read and make, per device, + Σ bytes of conversions,
-        of all devices.
+        bandwidth of the axis that they run along, nothing overlapped unless asked for.
+        ``distpar``: the published cost, beta · Σ elements that operators read and make, per device,
+        + Σ bytes of conversions, of all devices.
     beta
         Weight of the elements for ``distpar``; 0 counts communication alone.
     memory_bytes
@@ -111,6 +115,13 @@ class Sharding(ByFields):
         kept for the backward pass; None for no limit.
     optimizer
         Whose state is kept: ``sgd``, ``momentum`` or ``adam``.
+    overlap
+        Whether gradients are converted beside the backward pass, in buckets, as DDP does; of
+        ``time`` alone. A bucket is converted once its last gradient is made and the bucket before
+        it is done, its messages' latencies paid once for all of it; other conversions stand in the
+        way of computing.
+    bucket_bytes
+        Of whole gradients, from which on a bucket is full; of ``overlap`` alone.
     fixed
         Signatures that are given: pairs of an operator's id and a text such as ``S0,B`` (the
         properties of what it reads), ``S0,B->S0``, or ``S0`` for how a parameter lies; on a mesh of
@@ -139,6 +150,8 @@ class Sharding(ByFields):
     beta: float = 1.0
     memory_bytes: float | None = None
     optimizer: OrText[Optimizer] = Optimizer.ADAM
+    overlap: bool = False
+    bucket_bytes: float = BUCKET_BYTES
     fixed: tuple[tuple[NodeId, str], ...] = ()
 
     def __post_init__(self) -> None:
@@ -149,14 +162,18 @@ class Sharding(ByFields):
             raise InputError("beta: it weighs elements for the objective distpar; leave it out")
         if not isinstance(self.mesh, DeviceMesh):
             raise InputError(f"mesh: {quote(self.mesh)} is not a DeviceMesh")
-        for key, least in (("beta", 0.0), ("memory_bytes", 0.0)):
+        if not isinstance(self.overlap, bool):
+            raise InputError(f"overlap: {quote(self.overlap)}; it must be true or false")
+        if self.overlap and self.objective != ShardingObjective.TIME:
+            raise InputError("overlap: it shortens the objective time; leave one of the two out")
+        for key, least in (("beta", 0.0), ("memory_bytes", 0.0), ("bucket_bytes", 1.0)):
             value = getattr(self, key)
             if value is None and key == "memory_bytes":
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise InputError(f"{key}: {quote(value)} is no number")
             if not (least <= value <= LARGEST and math.isfinite(value)):
-                raise InputError(f"{key}: {value:g}; it must be from 0 to {LARGEST:g}")
+                raise InputError(f"{key}: {value:g}; it must be from {least:g} to {LARGEST:g}")
             object.__setattr__(self, key, float(value))
         object.__setattr__(self, "fixed", tuple((node, str(text)) for node, text in self.fixed))
 
@@ -169,6 +186,24 @@ class Sharding(ByFields):
     def state(self) -> float:
         """Bytes of optimizer state per byte of a parameter."""
         return STATE[Optimizer(self.optimizer)]
+
+
+def gradient_buckets(program: TensorProgram, bucket_bytes: float) -> list[list[int]]:
+    """Return the gradients of each bucket, in the order in which they are made.
+
+    A gradient that an operator reads, too, is in none: it is converted when it is made.
+    """
+    read = {t for operator in program.operators for t in operator.inputs}
+    gradients = {o.gradient for o in program.operators if o.gradient is not None} - read
+    buckets: list[list[int]] = []
+    room = 0.0
+    for t in sorted(gradients, key=lambda t: (program.maker[t], t)):
+        if room <= 0:
+            buckets.append([])
+            room = bucket_bytes
+        buckets[-1].append(t)
+        room -= program.tensors[t].size_bytes
+    return buckets
 
 
 def program_of(workload: Workload) -> TensorProgram:

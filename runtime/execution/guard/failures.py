@@ -43,17 +43,7 @@ GRACE_S = 5.0
 
 
 class Guard:
-    """Failure guard of a rank; `guarded` makes it.
-
-    Parameters
-    ----------
-    rank, world
-        This rank, and how many there are.
-    timeout_s
-        See `guarded`.
-    show
-        Shows an error.
-    """
+    """Failure guard of a rank of `world`, which shows errors; `guarded` makes it."""
 
     def __init__(
         self, rank: int, world: int, timeout_s: float, show: Callable[[str], None]

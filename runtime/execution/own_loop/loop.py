@@ -22,10 +22,9 @@ from ...schedules import Action, Kind, Schedule, validate
 from ...schedules.actions import TRANSFERS
 from ...simulate.stages import StageGraph, chain
 from ..gradients import GradientSums, clip_norm
-from ..recorder import Recorder
 from ..sharded.stage import ShardedStage
 from ..split import PieceModule
-from ..stage import StageRunner, Tensors
+from ..stage import Recorder, StageRunner, Tensors
 from .teams import Teams
 from .transport import Message, P2PTransport, Ranks, routes_of
 from .versions import Weights, check_two_versions, round_sizes, with_updates

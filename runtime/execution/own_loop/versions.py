@@ -96,10 +96,7 @@ def with_updates(schedule: Schedule, stages: StageGraph, sizes: list[int]) -> li
 def check_two_versions(rows: list[list[Action]], sizes: list[int]) -> None:
     """Check that 2BW has made the weights that a forward pass uses before it runs.
 
-    Raises
-    ------
-    InputError
-        If a batch has fewer microbatches than the pipeline keeps in flight.
+    Raises InputError if a batch has fewer microbatches than the pipeline keeps in flight.
     """
     for row in rows:
         made = dict.fromkeys(range(len(sizes)), 0)
@@ -116,14 +113,9 @@ def check_two_versions(rows: list[list[Action]], sizes: list[int]) -> None:
 
 @dataclass(eq=False)
 class Version:
-    """Weights of a piece after some updates.
+    """Weights of a piece after some updates, and microbatches between their passes that use them.
 
-    Parameters
-    ----------
-    tensors
-        By name; leaves of autograd that share memory with the parameters, until those change.
-    users
-        Microbatches between their forward and backward pass.
+    The tensors are leaves of autograd that share memory with the parameters, until those change.
     """
 
     tensors: dict[str, Tensor]
@@ -134,12 +126,7 @@ class Weights(nn.Module):  # type: ignore[misc]  # torch is not typed for mypy h
     """A piece's module, run with the weights of the microbatch that it is run for.
 
     The parameters are the newest version. Before they change in place, those of a version that is
-    still needed move to memory of their own.
-
-    Parameters
-    ----------
-    keep
-        Versions kept in any case: 1, or 2 for 2BW.
+    still needed move to memory of their own. `keep` versions stay in any case: 1, or 2 for 2BW.
     """
 
     def __init__(self, module: nn.Module, keep: int) -> None:

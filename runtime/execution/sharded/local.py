@@ -281,8 +281,11 @@ def _attention_backward(call: Call) -> Computing:
 
 
 def _attended(call: Call, given: Sequence[Tensor], causal: Sequence[bool]) -> Tensor:
-    options = {key: call.kwargs[key] for key in ("attn_mask", "scale") if key in call.kwargs}
-    return F.scaled_dot_product_attention(*given, is_causal=any(causal), **options)
+    query, key, value = given
+    mask, scale = call.kwargs.get("attn_mask"), call.kwargs.get("scale")
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, is_causal=any(causal), scale=scale
+    )
 
 
 _EXCHANGING: Mapping[str, Callable[[Call], Computing]] = {

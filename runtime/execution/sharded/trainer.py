@@ -17,10 +17,9 @@ from ..checkpoint import Trained
 from ..guard.identity import plan_hash
 from ..options import RunOptions
 from ..stage import Tensors
-from .checkpoint import model_state, own_parts, whole_tensors
 from .collectives import Place, join_mesh, part_of, total
 from .operators import Operators
-from .parts import parts_of
+from .parts import model_state, own_parts, parts_of, whole_tensors
 from .prepare import PreparedSharding
 from .program import Held
 from .recording import ShardedRank, ShardedRecording, save_sharded_recording

@@ -45,7 +45,14 @@ from ....instances.formats.certificate import (
     potential_certificate,
 )
 from .bound_check import BoundCheck, check_target
-from .sharding_program import ConvertedTensor, PricedProgram, TensorUse, priced_program, with_memory
+from .sharding_program import (
+    ConvertedTensor,
+    PricedProgram,
+    TensorUse,
+    mixed_ends,
+    priced_program,
+    with_memory,
+)
 
 #: The front of no cost and no bytes.
 _NOTHING = np.zeros((1, 2))
@@ -279,7 +286,8 @@ def proved_by(workload: Workload, problem: Sharding, data: PotentialCertificate)
     to try.
     """
     program = program_of(workload)
-    plain = priced_program(program, problem, workload.time_unit)
+    each = priced_program(program, problem, workload.time_unit)
+    plain = mixed_ends(program, problem, each, data.mixture)
     if any(not len(one.cost) for one in plain.operators):
         return data.target  # an operator that cannot be computed: there is no sharding
     if data.price == 0 and data.origin != FITTING:

@@ -16,16 +16,27 @@ true one of the two is among them, and costs what is held: the least of both is 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from ....instances import Operator, Sharding, Tensor, TensorProgram
+from ....instances import Operator, Sharding, Tensor, TensorProgram, VerificationError
 from ....instances.common.arrays import Floats, Ints
 from ....instances.common.units import TIME_UNITS
-from ..sharding import Lying, broken_rules, local_bytes, lying_of, own_cost, paths
+from ....instances.model.sharding.problem import gradient_buckets
+from ..sharding import (
+    Lying,
+    broken_rules,
+    latency_shares,
+    local_bytes,
+    lying_of,
+    own_cost,
+    paths,
+)
 
 
 @dataclass(frozen=True)
@@ -99,13 +110,15 @@ def priced_program(program: TensorProgram, problem: Sharding, time_unit: str) ->
             readers[operator.gradient].append((v, 0, [row[0] for row in ways[v].made]))
     unit = TIME_UNITS[time_unit] if problem.objective == "time" else 1.0
     paid: dict[object, dict[Lying, float]] = {}
+    shares = latency_shares(program, problem)
     tensors = []
     for t, by in enumerate(readers):
         if by:
             v = program.maker[t]
             slot = program.operators[v].outputs.index(t)
             made = [row[slot] for row in ways[v].made]
-            tensors.append(_tensor(program, problem, t, made, by, paid, unit))
+            far = partial(_far, program.tensors[t], problem, paid, shares.get(t, 1.0))
+            tensors.append(_tensor(program, t, made, by, far, unit))
     return PricedProgram(ways, tensors)
 
 
@@ -126,20 +139,19 @@ def _ways(
 
 def _tensor(
     program: TensorProgram,
-    problem: Sharding,
     t: int,
     made: Sequence[Lying],
     readers: Sequence[tuple[int, int, list[Lying]]],
-    paid: dict[object, dict[Lying, float]],
+    far_from: Callable[[Lying], dict[Lying, float]],
     unit: float,
 ) -> ConvertedTensor:
-    """Return a tensor that is read, with its conversions priced."""
+    """Return a tensor that is read, with its conversions priced by what is far from a property."""
     rows = {how: k for k, how in enumerate(dict.fromkeys(made))}
     wanted = dict.fromkeys(how for _, _, needs in readers for how in needs)
     columns = {how: k for k, how in enumerate(wanted)}
     cost = np.zeros((len(rows), len(columns)))
     for before, row in rows.items():
-        far = _far(program.tensors[t], before, problem, paid)
+        far = far_from(before)
         for after, column in columns.items():
             cost[row, column] = far[after] / unit
     return ConvertedTensor(
@@ -157,13 +169,57 @@ def _tensor(
 
 
 def _far(
-    tensor: Tensor, before: Lying, problem: Sharding, paid: dict[object, dict[Lying, float]]
+    tensor: Tensor,
+    problem: Sharding,
+    paid: dict[object, dict[Lying, float]],
+    share: float,
+    before: Lying,
 ) -> dict[Lying, float]:
     """Return the cost of converting a tensor from one property to each other, by shortest paths."""
-    key = (tensor.shape, tensor.size_bytes, before)
+    key = (tensor.shape, tensor.size_bytes, share, before)
     if key not in paid:
-        paid[key] = {how: cost for cost, how, _ in paths(tensor, before, problem)}
+        paid[key] = {how: cost for cost, how, _ in paths(tensor, before, problem, share)}
     return paid[key]
+
+
+def mixed_ends(
+    program: TensorProgram, problem: Sharding, priced: PricedProgram, mixture: Sequence[float]
+) -> PricedProgram:
+    """Return a program whose cost is a mixture of the ends of a step, which ends no earlier.
+
+    The last end is that of all computing; end k is that of the gradients from bucket k on, begun
+    when the last gradient of bucket k is made: all until then and these conversions come before it.
+
+    Raises
+    ------
+    VerificationError
+        If these are no weights of the ends.
+    """
+    buckets = gradient_buckets(program, problem.bucket_bytes)
+    wanted = len(buckets) + 1 if problem.overlap and buckets else 0
+    if not mixture and wanted:
+        mixture = [0.0] * len(buckets) + [1.0]
+    sane = not mixture or (min(mixture) >= 0 and math.fsum(mixture) <= 1 + 1e-12)
+    if len(mixture) != wanted or not sane:
+        raise VerificationError(
+            f"certificate: mixture: {len(mixture)} weights; {wanted} are needed, of sum 1 at most"
+        )
+    if not wanted:
+        return priced
+    ready = [max(program.maker[t] for t in bucket) for bucket in buckets]
+    reached = list(zip(ready, mixture, strict=False))
+
+    def counted(v: int) -> float:
+        return mixture[-1] + math.fsum(weight for last, weight in reached if v <= last)
+
+    gradients = {t: math.fsum(mixture[: k + 1]) for k, bucket in enumerate(buckets) for t in bucket}
+    return PricedProgram(
+        [replace(one, cost=one.cost * counted(v)) for v, one in enumerate(priced.operators)],
+        [
+            replace(one, cost=one.cost * gradients.get(one.number, counted(one.maker)))
+            for one in priced.tensors
+        ],
+    )
 
 
 def with_memory(

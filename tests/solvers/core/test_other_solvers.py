@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyomo.environ as pyo
 import pytest
+from brute import best_max_load
 from brute_sharding import random_problem, random_program
 from cases import random_case
 from constrained_cases import MAKERS, check_against_brute_force
+from project import ROOT
 from training_cases import random_training_case
 
 import stagecut
@@ -51,11 +56,13 @@ def loads(jobs: int, machines: int, seed: int = 1) -> pyo.ConcreteModel:
     return m
 
 
-def run(solver: str, model: pyo.ConcreteModel, **limits: float) -> Outcome:
+def run(
+    solver: str, model: pyo.ConcreteModel, options: dict[str, int] | None = None, **limits: float
+) -> Outcome:
     compiled = compile_model(model)
     assert compiled.linear is not None
     search: Search[object] = Search(Limits(**limits), lambda _: math.inf)  # type: ignore[arg-type]
-    return run_other(solver, compiled, compiled.linear, search)
+    return run_other(solver, compiled, compiled.linear, search, options=options)
 
 
 def test_an_optimum_is_an_answer_with_its_bound(solver: str) -> None:
@@ -82,6 +89,48 @@ def test_a_time_limit_is_kept_and_leaves_the_incumbent(solver: str) -> None:
     assert outcome.seconds == 0
     if outcome.x is not None:
         assert outcome.bound < outcome.objective < math.inf
+
+
+#: Options that end a solve after a node, and after a solution.
+ONE_NODE = {
+    "gurobi": "NodeLimit", "cplex": "mip_limits_nodes", "scip": "limits/nodes", "cbc": "maxNodes",
+    "copt": "NodeLimit", "xpress": "maxnode",
+}  # fmt: skip
+ONE_SOLUTION = {
+    "gurobi": "SolutionLimit", "cplex": "mip_limits_solutions", "scip": "limits/solutions",
+    "cbc": "maxSolutions", "xpress": "maxmipsol",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("limit", ["nodes", "stopped"])
+def test_a_limit_of_the_solver_leaves_the_incumbent(solver: str, limit: str) -> None:
+    option = (ONE_NODE if limit == "nodes" else ONE_SOLUTION).get(solver)
+    if option is None:
+        pytest.skip(f"{solver} has no such limit")
+    model = loads(25, 5)
+    outcome = run(solver, model, {option: 1}, seconds=30, gap=1e-9)
+    assert (outcome.status, outcome.limit) == ("feasible", limit)
+    assert outcome.x is not None
+    assert outcome.bound < outcome.objective < math.inf
+
+
+def test_numbers_beyond_tolerances_make_no_false_claim(solver: str) -> None:
+    """Transfers of 1e10 beside loads of about 1: what solvers say of such is often wrong."""
+    for seed in range(6):
+        workload, cluster = random_case(seed, max_nodes=5, max_cores=1)
+        dear = np.where(np.random.default_rng(seed).random(workload.n) < 0.4, 1e10, 1.0)
+        workload = replace(workload, transfer=workload.transfer * dear)
+        best = best_max_load(workload, cluster, Throughput())
+        try:
+            f = stagecut.formulation(workload, cluster, Throughput())
+        except stagecut.InfeasibleError:
+            assert math.isinf(best)
+            continue
+        result = f.solve(solver, limits=Limits(gap=0.0, seconds=30))
+        assert result.bound <= best * (1 + 1e-9), f"seed {seed}: {result}, best {best}"
+        assert result.status != "infeasible" or math.isinf(best), f"seed {seed}"
+        if result.plan is not None:
+            assert result.objective >= best * (1 - 1e-9), f"seed {seed}: {result}, best {best}"
 
 
 def test_no_solution_is_told_from_one_that_is_unbounded(solver: str) -> None:
@@ -155,6 +204,21 @@ def test_every_integer_program_of_the_package_takes_a_solver() -> None:
     for problem, methods in METHODS.items():
         readers = [name for name, known in methods.items() if "solver" in known.reads]
         assert any(name.startswith(("milp", "joint")) for name in readers), problem
+
+
+def test_the_first_model_of_the_page_takes_six_lines() -> None:
+    page = (ROOT / "docs" / "formulations.md").read_text()
+    (lines,) = re.findall(r"```python\n((?:(?!```).)*solve\(\"scip\"\)\)\n)```", page, re.DOTALL)
+    assert "\npip install . pyscipopt\n```" in page
+    assert len(list(filter(None, lines.splitlines()))) == 5
+    try:
+        check_solver("scip")
+    except InputError:
+        lines = lines.replace("scip", "highs")
+    names: dict[str, Any] = {}
+    exec(lines, names)
+    f = names["f"]
+    assert sum(pyo.value(f.at(thing, f.places[0])) > 0.5 for thing in f.things) <= 8
 
 
 def test_a_solver_that_is_not_there_says_how_to_get_it() -> None:

@@ -1,0 +1,262 @@
+"""The program of a training job's stages as a model, to be read, changed and solved."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyomo.environ as pyo
+
+from ..formulations.job import program as stated
+from ..formulations.job.paths import JobPaths
+from ..formulations.job.program import ProgramBuilder, point_costs
+from ..formulations.job.rates import rates
+from ..formulations.job.space import JobSpace, job_space
+from ..formulations.linear_model import add_rows, linear_model
+from ..formulations.stated import LEAST_OBJECTIVE
+from ..instances import InputError, Status
+from ..instances.common.arrays import Floats
+from ..instances.costs.layout import Layout
+from ..instances.costs.stages import stage_times
+from ..instances.job.plan import JobPlan
+from ..solvers import Limits, Search
+from ..solvers.core.compiled_model import compile_model, write_model
+from ..solvers.core.milp_driver import IntegerProgram, solve_program
+from ..solvers.core.other_solvers import check_solver
+from .formulation import CHANGED
+from .job import JOB_LIMITS, JobCosts, job_costs
+from .model_state import described, rows_kept
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Solutions at most, each with the longest path of the one before.
+ROUNDS = 40
+
+
+@dataclass(frozen=True)
+class StagesResult:
+    """The best stages that a `JobFormulation` has, with a bound on all of them.
+
+    Parameters
+    ----------
+    layout
+        The best layout; None if none was found.
+    seconds, bound
+        Of an iteration; the bound is that of the model under what was added to it.
+    status
+        As of `solve`.
+    bound_origin
+        What proves the bound.
+    notes
+        What happened besides.
+    """
+
+    layout: Layout | None
+    seconds: float
+    bound: float
+    status: Status
+    bound_origin: str
+    notes: tuple[str, ...] = ()
+
+
+def job_formulation(plan: JobPlan) -> JobFormulation:
+    """State the program of a job's stages, all else of the layout as in a plan.
+
+    Parameters
+    ----------
+    plan
+        Of `solve_job`, with more than one pipeline rank.
+
+    Returns
+    -------
+    JobFormulation
+        With the Pyomo model: layers of every stage, and how many of them are recomputed.
+
+    Raises
+    ------
+    InputError
+        If the plan has no pipeline, or is not of the job's declared space.
+
+    Examples
+    --------
+    At most 5 layers in the first stage:
+
+    >>> import pyomo.environ as pyo
+    >>> from stagecut.api.job import TrainingJob, solve_job
+    >>> job = TrainingJob(global_batch=64, sequence=4096, pipeline=2)
+    >>> f = job_formulation(solve_job("llama3.2-1b", "h100:8", job).plan)
+    >>> f.model.few = pyo.Constraint(expr=f.layers(0) <= 5)
+    >>> f.solve().layout.stage_layers
+    (5, 11)
+    """
+    costs = job_costs(plan.model, plan.cluster, plan.job)
+    space = job_space(plan.model, plan.cluster, plan.job)
+    if plan.layout.pipeline == 1:
+        raise InputError("job formulation: a plan without a pipeline has no stages to choose")
+    point = _point(space, plan.layout)
+    table = rates(space, costs.prices)
+    builder = ProgramBuilder(
+        space, table, point_costs(space, point, costs.prices), point, costs.prices
+    )
+    layout = builder.layout
+    paths = JobPaths(layout.schedule, layout.pipeline, layout.chunks, layout.microbatches)
+    paths.begin(_passes(costs, plan.layout), builder.costs.message)
+    scale = 10.0 ** math.floor(math.log10(plan.seconds / LEAST_OBJECTIVE))
+    program = builder.program(paths, math.inf)
+    model = linear_model("stages", program.linear, builder.columns, builder.rows_said, scale)
+    add_rows(model, program.linear)
+    as_stated = set(map(id, model.component_data_objects(pyo.Constraint)))
+    return JobFormulation(model, scale, costs, builder, paths, as_stated)
+
+
+def _point(space: JobSpace, layout: Layout) -> int:
+    """Return the point of a layout without its stages."""
+    same = (
+        (space.pipeline == layout.pipeline) & (space.data == layout.data)
+        & (space.chunks == layout.chunks) & (space.zero == layout.zero)
+        & (space.microbatches == layout.microbatches)
+    )  # fmt: skip
+    counted = layout.recompute_layers is not None
+    outer = replace(layout, stage_layers=(), recompute_layers=0 if counted else None)
+    for point in np.flatnonzero(same).tolist():
+        if replace(space.layout(point), stage_layers=()) == outer:
+            return int(point)
+    raise InputError("job formulation: the plan is not in the declared space of its job")
+
+
+def _passes(costs: JobCosts, layout: Layout) -> Floats:
+    """Return seconds of every stage's passes, shape (stages, 3)."""
+    return np.array([[s.forward, s.backward, s.weights] for s in stage_times(layout, costs.prices)])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class JobFormulation:
+    """The program of a job's stages, as a model that can be changed.
+
+    Parameters
+    ----------
+    model
+        The Pyomo model: n[s,τ] layers of type τ in stage s, r[s,τ] of them recomputed.
+    scale
+        Seconds per unit of the model's objective.
+    costs, builder, paths
+        Of the job, of its rows, and of its schedule.
+    as_stated
+        Identities of the constraints that were not added.
+
+    Examples
+    --------
+    >>> from stagecut.api.job import TrainingJob, solve_job
+    >>> job = TrainingJob(global_batch=64, sequence=4096, pipeline=2)
+    >>> f = job_formulation(solve_job("llama3.2-1b", "h100:8", job).plan)
+    >>> f.describe().loc["layers", "kind"]
+    'constraint'
+    """
+
+    model: pyo.ConcreteModel
+    scale: float
+    costs: JobCosts
+    builder: ProgramBuilder
+    paths: JobPaths
+    as_stated: set[int]
+
+    @property
+    def statement(self) -> str:
+        """Symbols and equations, as text."""
+        return (stated.__doc__ or "").strip()
+
+    def layers(self, stage: int) -> pyo.Expression:
+        """Return a linear expression: how many layers a stage has."""
+        return sum(self.model.n[stage, k] for k in range(self.builder.kinds))
+
+    def describe(self) -> pd.DataFrame:
+        """Return one row per family of variables, constraints and objectives."""
+        return described(self.model)
+
+    def write(self, path: str | Path) -> None:
+        """Write the model as it is now, ``.mps`` or ``.lp``, with the paths found so far."""
+        write_model(self.model, path)
+
+    def solve(self, solver: str = "highs", *, limits: Limits | None = None) -> StagesResult:
+        """Solve the model as it is now, and again with the longest path of its solution.
+
+        Parameters
+        ----------
+        solver
+            As in `solve`.
+        limits
+            As in `solve_job`.
+
+        Returns
+        -------
+        StagesResult
+            Its layout is judged by the estimate and keeps what was added to the model.
+
+        Raises
+        ------
+        InputError
+            If the solver is not installed.
+        """
+        check_solver(solver)
+        rounds = _Rounds(self)
+        search: Search[Layout] = Search(limits or JOB_LIMITS, rounds.judge)
+        for _ in range(ROUNDS):
+            known = len(self.paths.found)
+            rounds.last = None
+            solve_program(rounds.program, search, solver=solver)
+            if rounds.last is None or search.should_stop():
+                break
+            self.paths.around(_passes(self.costs, rounds.last), self.builder.costs.message)
+            if len(self.paths.found) == known:
+                break  # the program cannot tell this layout from a better one
+            self._add_paths()
+        return StagesResult(
+            search.best, search.objective, search.bound, search.status, search.bound_origin,
+            tuple(search.notes),
+        )  # fmt: skip
+
+    def _add_paths(self) -> None:
+        add_rows(self.model, self.builder.program(self.paths, math.inf).linear)
+        self.as_stated.update(map(id, self.model.path.values()))
+
+
+class _Rounds:
+    """The program of one solve of a job's stages, and the layout that was read last."""
+
+    def __init__(self, f: JobFormulation) -> None:
+        self.f = f
+        self.last: Layout | None = None
+        self._kept = True
+
+    def judge(self, layout: Layout) -> float:
+        """Return the seconds of the layout that was read last; `inf` if it misses a row."""
+        return float(self.f.costs.judge([layout])[0]) if self._kept else math.inf
+
+    def program(self) -> IntegerProgram[Layout]:
+        """Return the model as arrays."""
+        f = self.f
+        compiled = compile_model(f.model)
+        rows = list(f.model.component_data_objects(pyo.Constraint, active=True))
+        added = [row for row in rows if id(row) not in f.as_stated]
+
+        def read(x: Floats) -> Layout:
+            builder = f.builder
+            everything = np.array(
+                [compiled.value(f.model.column[j], x) for j in range(len(f.model.column))]
+            )
+            self._kept = rows_kept(added, compiled, x)
+            self.last = builder.program(f.paths, math.inf).plan(builder.layout, everything)
+            return self.last
+
+        return IntegerProgram(
+            compiled=compiled,
+            read=read,
+            scale=f.scale,
+            origin="stages program" + (f" {CHANGED}" if added else ""),
+            infeasible="nothing keeps all constraints of the model",
+            fixed=True,
+        )

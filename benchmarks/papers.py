@@ -1,0 +1,247 @@
+"""The page of the papers' tables beside ours, docs/papers.md, from the tables in `results/`.
+
+    python benchmarks/papers.py
+
+As `page.py`: numbers are those of the tables, counts or extremes of them; papers' own numbers stand
+in the programs that measure ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from page import Section, grouped, table
+from page import source as origin_of
+from piper_figures import coefficients
+from placement_ratios import summary
+from results import Row, read
+
+PAGE = Path(__file__).parent.parent / "docs" / "papers.md"
+
+
+def placement() -> list[str]:
+    rows = read("placement_ratios")
+    return [
+        *table(
+            "method | graphs | largest ratio | in the paper | mean | in the paper | largest at",
+            summary(rows),
+        ),
+        "Ratios are those of the method's max-load to that of the best non-contiguous split; the "
+        "paper's *expert*, PipeDream, local search and Scotch are in its section 1. Experts cut "
+        "layer graphs alone, and the authors ran PipeDream's optimizer on layers alone: on "
+        "operators its merging leaves one layer. For GNMT they left out the edges of three nodes "
+        "(`--method pipedream:skip=2+40+46`); without that, one device has the whole network. Ours "
+        "of expert and PipeDream are the values of the authors' program, workload by workload. The "
+        "local search here also takes moves that keep the maximum and even out the loads, and so "
+        "ends nearer.",
+    ]
+
+
+def training_latency() -> list[str]:
+    rows = [
+        (row["workload"], row["method"], row["latency"], row["bound"], row["gap_percent"])
+        for row in read("latency_training")
+    ]
+    return [
+        *table("network @ devices x GiB | method | ms of a step | bound | gap", rows),
+        "One training step on all devices without a pipeline (the paper's figure 2b) is the "
+        "latency of the training graph with a call for the forward and one for the backward pass "
+        "of each accelerator: `stagecut solve gpt2-xl-training --problem latency --set calls=2`. "
+        "The published training graphs have no edge from the forward to the backward pass, which "
+        "then could run beside each other: their latency says nothing, and the paper gives none.",
+    ]
+
+
+def relative(rows: Iterable[Row], *key: str) -> list[tuple[str, ...]]:
+    """Return a row per setting: Piper's time, and each variant's throughput as a part of it."""
+    shown = []
+    for values, group in grouped(list(rows), *key).items():
+        times = {row["variant"]: row["seconds_per_sample"] for row in group}
+        if best := times["Piper"]:
+            parts = (
+                f"{float(best) / float(time):.3f}" if time else "—"
+                for variant, time in times.items()
+                if variant != "Piper"
+            )
+            shown.append((*values, best, *parts))
+    return shown
+
+
+def piper() -> list[str]:
+    correlated = read("piper_correlation")
+    told = "; ".join(
+        f"batch {batch}: {pearson:.3f} ({ranks:.3f})"
+        for (batch,), rows in grouped(correlated, "batch").items()
+        for pearson, ranks in [coefficients(rows)]
+    )
+    networks = [
+        (
+            row["network"], row["devices"], row["memory_gib"], row["exact"] or "does not fit",
+            row["equal_stages"] or "—", row["gap_percent"],
+        )
+        for row in read("piper_networks")
+    ]  # fmt: skip
+    return [
+        "",
+        "**Over devices k** (seconds per sample of Piper's space, exactly; the others' throughput "
+        "as a part of it). Settings that nothing fits are left out.",
+        "",
+        "![Throughput of restricted plans over devices](piper_devices.png)",
+        *table(
+            "GiB | k | Piper | no DP | no TP | no AR | equi no TP | equi",
+            relative(read("piper_devices"), "memory_gib", "devices"),
+        ),
+        "**Over all replicas s** (Σ d_i at most, 2,048 devices).",
+        "",
+        "![Throughput of restricted plans over replicas](piper_replicas.png)",
+        *table(
+            "GiB | s | Piper | no DP | no TP | no AR",
+            relative(read("piper_replicas"), "memory_gib", "most_replicas"),
+        ),
+        "**ResNet and GNMT** (exact, and equal stages).",
+        *table("network | devices | GiB | exact | equal stages | gap, %", networks),
+        "**Figure 4**: equal stages of fixed replicas, tensor degree and number on 64 devices, "
+        "`--method equal-stages:stages=16 --set replicas=4 --set degrees=1`. Predicted time per "
+        "microbatch, and makespan of the batch under 1F1B in the simulator by its microbatches.",
+        *table(
+            "batch | d | t | stages | predicted | simulated",
+            [
+                tuple(row[k] for k in ("batch", "replicas", "degree", "stages", "predicted",
+                                       "simulated_per_microbatch"))
+                for row in correlated
+            ],
+        ),
+        f"Correlation, in brackets of ranks: {told}. The model leaves out fill and drain, which a "
+        "small batch of many stages pays for.",
+    ]  # fmt: skip
+
+
+def distpar() -> list[str]:
+    rows = read("sharding_scaling")
+    names = ("model", "batch", "devices", "best_ms", "gap_percent", "speed_up",
+             "samples_per_second", "data_parallel_ms", "nothing_overlapped_ms")  # fmt: skip
+    faces = read("sharding_face_net")
+    few = ("batch_per_device", "classes", "best_ms", "data_parallel_ms", "classes_divided_ms",
+           "gain_percent", "published_largest_gain_percent")  # fmt: skip
+    return [
+        *table(
+            "model | batch | devices | best, ms | gap, % | speed-up | samples/s "
+            "| data parallel, ms | nothing overlapped, ms",
+            [tuple(row[k] for k in names) for row in rows],
+        ),
+        "Figure 2 by price: one batch on more and more devices. The best plan is that of `auto` "
+        "with `--set overlap=true`; the last column is `auto` where each gradient pays its own "
+        "latency and nothing overlaps.",
+        *table(
+            "samples per device | classes | best, ms | data parallel, ms | classes divided, ms "
+            "| gain over data parallel, % | the paper's largest, %",
+            [tuple(row[k] for k in few) for row in faces],
+        ),
+        "Figure 4 by price: a face recogniser on 8 devices. β, the 27 ways of VGG16's layers and "
+        "measured runs are in the [benchmarks](benchmarks.md#sharding).",
+    ]
+
+
+SECTIONS = (
+    Section(
+        "Device placement (Tarnawski et al., NeurIPS 2020)",
+        "`python benchmarks/placement_ratios.py FOLDER` prints this table; so does, without the "
+        "paper's columns, `stagecut compare FILES --split noncontiguous --methods "
+        "auto,expert:FOLDER,local-search,pipedream,scotch,metis`.",
+        ("placement_ratios",),
+        placement,
+    ),
+    Section(
+        "Model-parallel training (the same paper, figure 2b)",
+        "`python benchmarks/latency.py --shipped NAME@DEVICESxGIB --calls 2`.",
+        ("latency_training",),
+        training_latency,
+    ),
+    Section(
+        "Piper (Tarnawski et al., NeurIPS 2021)",
+        "`python benchmarks/piper_figures.py FOLDER`, with the authors' settings: BERT-32, 1,920 "
+        "microbatches, 25 GiB/s. Their published values are met to their digits "
+        "([benchmarks](benchmarks.md#training)).",
+        ("piper_devices", "piper_replicas", "piper_networks", "piper_correlation"),
+        piper,
+    ),
+    Section(
+        "DistPar",
+        "`python benchmarks/sharding_scaling.py`: rooflines of an H100 with links of 10 µs and 50 "
+        "GB/s, and of V100s with 25 GB/s; batch normalisation by each device's own samples, as "
+        "PyTorch's data parallelism does it.",
+        ("sharding_scaling", "sharding_face_net"),
+        distpar,
+    ),
+)
+
+ELSEWHERE = """
+## Parmesan
+
+Seven topologies × 12 (stages, replicas) with and without a limit of time, seeds counted, are in the
+[benchmarks](benchmarks.md#mapping) (`python benchmarks/mapping.py`); the formulation is on the page
+of [mappings](mapping.md).
+
+## DRL-PP
+
+Zero-shot and learned placements against proved bounds, table 2's ratios and figure 7's curve are in
+the [benchmarks](benchmarks.md#learned-placement) and on the page of [learned
+placement](learned.md) (`python benchmarks/learned.py`, `python benchmarks/learned_run.py`).
+"""
+
+#: Paper, what of it cannot be had here, and why.
+LACKING = (
+    ("device placement", "its own times of planning", "another machine, a commercial solver"),
+    (
+        "Piper",
+        "the measured axis of figure 4",
+        "a picture of another paper's runs on 64 A100s; simulated here",
+    ),
+    (
+        "DistPar",
+        "throughput on P100s and V100s",
+        "another cluster; prices of rooflines here. The code was never released",
+    ),
+    (
+        "DistPar",
+        "the face recogniser's network",
+        "not published; ResNet-50 on 112 × 112 pixels here",
+    ),
+    (
+        "Parmesan",
+        "objective values of its tables",
+        "the partitioned SemanticFPN is not published; times and proofs compare",
+    ),
+    (
+        "DRL-PP",
+        "hours and epochs to accuracy on ImageNet",
+        "4 P100s for days; ratios of predicted time here",
+    ),
+)
+
+
+def page() -> str:
+    """Return the page."""
+    lines = [
+        "# The papers' tables beside ours",
+        "",
+        "<!-- made by benchmarks/papers.py from benchmarks/results: change those -->",
+        "",
+        "Stagecut states the problems of five papers and solves them to a proved gap. Here stand "
+        "their tables and figures, made by a program each; what each formulation counts is on the "
+        "pages of the problems.",
+    ]
+    for section in SECTIONS:
+        lines += ["", f"## {section.title}", "", section.text, *section.show(), ""]
+        lines.append(origin_of(section.tables))
+    lines += [ELSEWHERE, "## What of the papers cannot be had here"]
+    lines += table("paper | what | why", LACKING)
+    text = "\n".join(line.rstrip() for line in lines)
+    while "\n\n\n" in text:
+        text = text.replace("\n\n\n", "\n\n")
+    return text.strip() + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

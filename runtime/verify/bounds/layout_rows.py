@@ -1,0 +1,588 @@
+"""The program that refutes one outer point of a training job, with coefficients that are probed.
+
+What stages take is added up layer by layer in the cost model, so that differences between probed
+stages give it exactly. Stage s with n layers of each type τ, r of them recomputed, has
+
+    q_s = q(end) + Σ_τ ( q_τ n_sτ + q'_τ r_sτ )
+
+for its passes F, B and W, its weights, its kept bytes and its parameters. A plan of the point that
+takes less than a bound is a solution of
+
+    T + G + O + constants ≤ bound
+    T ≥ the passes and messages of a path of the schedule               paths found so far
+    bytes(rank) ≤ memory                                                at the forward pass's end
+    G ≥ exposed gather + exposed reduction,  O ≥ optimizer's step       every rank
+    waits ≥ what of gathering weights no pass hides                     weights sharded, every stage
+
+Traffic counts by secants, which are below it: no collective takes more per byte the more it moves.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import csr_array
+
+from ....instances import VerificationError
+from ....instances.common.arrays import Floats, Ints
+from ....instances.costs.activations import Tokens, element_bytes, fused
+from ....instances.costs.layers import LayerPrices, rank_parameters
+from ....instances.costs.layout import JobSchedule, Layout
+from ....instances.costs.memory import (
+    CONTEXT_BYTES,
+    FRAGMENTATION,
+    RankStages,
+    ends_held,
+    loss_bytes,
+    passes_in_flight,
+    stage_held,
+    stage_kept,
+    stays_gathered,
+)
+from ....instances.costs.stages import (
+    message_time,
+    optimizer_step,
+    replica_traffic,
+    stage_time,
+    tied_all_reduce,
+)
+from ....instances.job.problem import TrainingJob
+from ...estimate import schedule_steps
+from .longest_kernel import count_longest
+
+#: Programs of one point at most, each with the longest paths of the solution before.
+ROUNDS = 60
+#: Paths that a program takes at once from those of other points.
+AT_ONCE = 32
+#: Pieces in which overlapped traffic goes at least: the last of them is exposed.
+PIECES = 8
+#: Quantities of a stage: passes, weights that all replicas hold and routed ones (as traffic counts
+#: them), bytes kept per microbatch, and parameters held of either kind.
+F, B, W, DENSE, ROUTED, KEPT, SHARED, EXPERTS = range(8)
+
+
+#: How often a path has F, B (whole) and W of each stage, shape (stages, 3), and messages.
+Path = tuple[Floats, float]
+
+
+@dataclass(frozen=True, eq=False)
+class ProbedStages:
+    """What stages take under a setting, exactly.
+
+    Parameters
+    ----------
+    ends
+        Shape (3, 8): quantities of the first, an inner and the last stage apart from their layers.
+    layers, again
+        Shape (K, 8): of a layer of each type, and by how much recomputing it changes them.
+    working, reworking
+        Least bytes inside a layer's backward pass, plain and recomputed.
+    loss
+        Bytes of the loss.
+    gathered
+        Shape (3,): parameters of embedding and head.
+    """
+
+    ends: Floats
+    layers: Floats
+    again: Floats
+    working: float
+    reworking: float
+    loss: float
+    gathered: Floats
+
+
+class Probes:
+    """A job's stages, probed once for each setting, and the paths of its schedules."""
+
+    def __init__(self, job: TrainingJob, prices: LayerPrices, limit: float) -> None:
+        self.job, self.prices, self.model, self.limit = job, prices, prices.model, limit
+        self.order = self.model.types_of_layers[: self.model.layers]
+        self.types = sorted(set(self.order))
+        self.count = np.array([self.order.count(kind) for kind in self.types], dtype=float)
+        self.known: dict[Layout, ProbedStages] = {}
+        self.paths: dict[tuple[str, int, int, int], list[Path]] = {}
+
+    def stages(self, layout: Layout) -> ProbedStages:
+        """Return what stages take at a point in a pipeline; sharded weights do not wait yet."""
+        setting = replace(
+            layout, pipeline=3, chunks=1, data=1, schedule=JobSchedule.ONE_F_ONE_B,
+            zero=min(layout.zero, 1), global_batch=layout.microbatch,
+        )  # fmt: skip
+        if setting not in self.known:
+            self.known[setting] = self._probe(setting)
+        return self.known[setting]
+
+    def _probe(self, setting: Layout) -> ProbedStages:
+        model, times, types = self.model, self.prices.times(setting), self.types
+        weights = [rank_parameters(block, model.hidden, setting) for block in model.layer_types]
+        divided = RankStages.of(model, replace(setting, stage_layers=(model.layers, 0, 0)))
+        counts = self.job.counts_layers(setting)
+
+        def of(stage: int, own: list[int], again: int = 0) -> Floats:
+            again = again if counts else len(own)
+            layout = replace(setting, recompute_layers=again)
+            ends = (stage == 0, stage == 2, bool(model.mtp) and stage == 2)
+            time = stage_time(layout, self.prices, times, weights, tuple(own), again, *ends)
+            stages: list[tuple[int, ...]] = [(), (), ()]
+            stages[stage] = tuple(own)
+            placed = replace(divided, stages=tuple(stages))
+            held = stage_held(model, layout, stage, placed)
+            return np.array((
+                time.forward, time.backward, time.weights, time.dense, time.routed,
+                stage_kept(model, layout, stage, placed), held.shared, held.routed,
+            ))  # fmt: skip
+
+        one = of(1, types)
+        layers = np.array([of(1, [*types, kind]) - one for kind in types])
+        leading = [[kind, *(other for other in types if other != kind)] for kind in types]
+        again = np.array([of(1, own, 1) - of(1, own) for own in leading]) * counts
+        ends = np.array([of(stage, types) for stage in range(3)]) - layers.sum(axis=0)
+        sizes = [(divided.plain if counts else divided.sizes)[kind] for kind in types]
+        return ProbedStages(
+            ends, layers, again,
+            min(one.working for one in sizes),
+            min(divided.sizes[kind].working for kind in types),
+            loss_bytes(model, setting),
+            np.array([ends_held(model, setting, stage) for stage in range(3)]),
+        )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def stage_flights(schedule: JobSchedule, pipeline: int, chunks: int, microbatches: int) -> Ints:
+    """Return the microbatches in flight of each stage, shape (stages,)."""
+    layout = Layout(pipeline=pipeline, chunks=chunks, schedule=schedule, global_batch=microbatches)
+    found = np.zeros(layout.stages, np.int64)
+    for rank in range(pipeline):
+        for stage, count in passes_in_flight(layout, rank).items():
+            found[stage] = count
+    return found
+
+
+class PointRefutation:
+    """An outer point in a pipeline, and what a plan there that is faster than a bound must keep."""
+
+    def __init__(self, probes: Probes, layout: Layout) -> None:
+        self.probes, self.layout, self.prices = probes, layout, probes.prices
+        self.probed = probes.stages(layout)
+        self.stages, self.ranks, self.count = layout.stages, layout.pipeline, probes.count
+        self.place = np.ones(self.stages, np.int64)
+        self.place[0], self.place[-1] = 0, 2
+        self.low, self.high = self._range()
+        self.sharded = layout.zero == 3 and not stays_gathered(layout)
+
+    @cached_property
+    def flight(self) -> Ints:
+        """Microbatches in flight of each stage."""
+        layout = self.layout
+        return stage_flights(layout.schedule, self.ranks, layout.chunks, layout.microbatches)
+
+    @cached_property
+    def sent(self) -> float:
+        """Seconds of a message between pipeline ranks."""
+        return message_time(self.layout, self.prices)
+
+    @cached_property
+    def constant(self) -> float:
+        """Seconds of an iteration in any case."""
+        return self.prices.calibration.step + tied_all_reduce(self.layout, self.prices)
+
+    @cached_property
+    def step(self) -> Floats:
+        """Seconds of the optimizer per weight that all replicas hold, and per routed one."""
+        each = ((1.0, 0.0), (0.0, 1.0))
+        return np.array([optimizer_step(self.layout, self.prices, *one) for one in each])
+
+    @property
+    def gather(self) -> Floats:
+        """Constant and seconds per weight of either kind, to gather them."""
+        return self._secants[0]
+
+    @property
+    def reduce(self) -> Floats:
+        """The same, to reduce their gradients."""
+        return self._secants[1]
+
+    def _range(self) -> tuple[Floats, Floats]:
+        """Return the declared least and most layers of each stage."""
+        model, stages = self.probes.model, self.stages
+        if self.layout.chunks == 1:
+            return np.ones(stages), np.full(stages, float(model.layers))
+        fewer = np.zeros(stages)
+        fewer[0], fewer[-1] = 1, 1 + len(model.mtp)
+        low = np.maximum(model.layers // stages - fewer, 1.0)
+        most = -(-(model.layers + 2 + len(model.mtp)) // stages)
+        return low, np.maximum(low, most - fewer)
+
+    @cached_property
+    def _secants(self) -> Floats:
+        """Lines below the seconds of gathering and of reducing, shape (2, 3)."""
+        least = float(self.probed.layers[:, DENSE].min())
+        most = self.count @ self.probed.layers + self.probed.ends.sum(axis=0)
+        few, many, routed = (
+            np.array(replica_traffic(self.layout, self.prices, *one))
+            for one in ((least, 0.0), (most[DENSE], 0.0), (0.0, max(most[ROUTED], 1.0)))
+        )
+        slope = (many - few) / max(most[DENSE] - least, 1.0)
+        return np.stack((few - slope * least, slope, routed / max(most[ROUTED], 1.0)), axis=1)
+
+    # Bytes.
+
+    @property
+    def state(self) -> tuple[float, float]:
+        """Bytes all the time of a parameter that all replicas hold, and of a routed one."""
+        layout, recipe = self.layout, self.layout.recipe
+        lazily = not fused(layout) and layout.microbatches == 1
+        found = []
+        for parts in (layout.shards, max(1, min(layout.shards, layout.expert_data))):
+            parts = parts if layout.zero else 1
+            gradients = 0.0 if lazily else recipe.gradient_bytes
+            held = (recipe.master_bytes + recipe.moment_bytes) / parts
+            held += gradients / (parts if layout.zero >= 2 else 1)
+            held += recipe.weight_bytes / (parts if layout.zero >= 3 else 1)
+            if stays_gathered(layout):
+                gathered = not found or layout.expert_data > 1
+                held += 0.0 if lazily else recipe.reduce_bytes
+                held += (1 + FRAGMENTATION) * recipe.gather_bytes * gathered
+            found.append(held)
+        return found[0], found[1]
+
+    @property
+    def besides(self) -> Floats:
+        """Bytes of each rank apart from its stages' own, shape (ranks,)."""
+        layout, recipe = self.layout, self.layout.recipe
+        messages = 2 * element_bytes(layout) * Tokens.of(layout).outer * self.probes.model.hidden
+        found = np.full(self.ranks, CONTEXT_BYTES + (1 + FRAGMENTATION) * recipe.bucket_bytes)
+        found += (1 + FRAGMENTATION) * messages
+        if layout.zero == 3 and layout.shards > 1 and not stays_gathered(layout):
+            gathered = (1 + FRAGMENTATION) * recipe.gather_bytes * self.probed.gathered
+            found[0] += gathered[0]
+            found[-1] += gathered[2]
+        return found
+
+    @property
+    def works(self) -> bool:
+        """Whether all activations are there while a layer's backward pass works."""
+        return fused(self.layout) and self.layout.zero < 3
+
+    def too_large(self) -> bool:
+        """Whether ranks have too few bytes together, all layers recomputed as far as can be."""
+        shared, routed = self.state
+        loses, chunks, probed = 1 + FRAGMENTATION, self.layout.chunks, self.probed
+        held = shared * probed.layers[:, SHARED] + routed * probed.layers[:, EXPERTS]
+        kept = loses * (probed.layers + probed.again)[:, KEPT]
+        flight = self.flight.reshape(chunks, self.ranks).T
+        ends = probed.ends[self.place]
+        own = shared * ends[:, SHARED] + routed * ends[:, EXPERTS]
+        own = own + loses * self.flight * ends[:, KEPT]
+        free = self.probes.limit - self.besides - own.reshape(chunks, self.ranks).sum(axis=0)
+        inside = probed.working * self.works
+        free -= loses * inside
+        free[-1] -= loses * max(0.0, probed.loss - inside)
+        least = flight.min(axis=1)
+        low = self.low.reshape(chunks, self.ranks).T
+        free -= ((flight - least[:, None]) * low).sum(axis=1) * kept.min()
+        if (free < 0).any():
+            return True
+        each = held + least[:, None] * kept  # of a layer of each type on each rank
+        weight = 1 / each.max(axis=1)
+        room = weight * free
+        if len(self.count) == 1:
+            room = np.floor(room + 1e-6)
+        needed = float((weight[:, None] * each).min(axis=0) @ self.count)
+        return needed > room.sum() * (1 + 1e-9)
+
+    # Seconds.
+
+    def slower(self, least: float) -> bool:
+        """Whether every plan of the point takes `least` seconds for its work alone."""
+        probed, p, overlap = self.probed, self.ranks, self.layout.overlap
+        ends = probed.ends[self.place]
+        once = self.count @ probed.layers + ends.sum(axis=0)
+        seconds = self._passes(once[F] + once[B], ends)
+        if seconds >= least:
+            return True
+        mean = once[[DENSE, ROUTED]] / p  # of a rank; what is convex is there at most its mean
+        seconds += self.constant + float(mean @ self.step)
+        if not self.sharded:
+            pieces = max(PIECES, self.layout.chunks)
+            reduces, gathers = overlap.gradients, overlap.parameters
+            for line, hides in ((self.reduce, reduces), (self.gather, gathers)):
+                seconds += float(line[0] + mean @ line[1:]) / (pieces if hides else 1)
+        return bool(seconds >= least)
+
+    def _passes(self, once: float, ends: Floats) -> float:
+        """Return seconds below the longest path where stages together take `once`."""
+        p, m, schedule = self.ranks, self.layout.microbatches, self.layout.schedule
+        layers = self.probed.layers
+        if schedule is JobSchedule.INTERLEAVED:
+            # A rank begins after the first chunks of those before it; it has m p v / p of the work.
+            light = float((layers[:, F] + layers[:, B]).min())
+            before = np.cumsum(self.low[:p]) - self.low[:p]
+            return m * once / p + float(before.mean()) * light
+        if schedule not in (JobSchedule.ONE_F_ONE_B, JobSchedule.GPIPE):
+            return m * once / p
+        # No rank begins before the passes of those before it, nor ends before theirs behind it.
+        found = once / (1 - (1 - 1 / m) ** p)
+        if schedule is JobSchedule.ONE_F_ONE_B and m > 1:
+            # Down to the last rank, back to rank k, the rest of its work, and up again.
+            every = np.concatenate((layers, ends[[0, -1]]))
+            both = every[:, F] + every[:, B]
+            share = float((every[both > 0, F] / both[both > 0]).max())
+            ahead = np.minimum(m - 1, np.arange(p - 1, -1, -1))
+            factor = np.maximum(m - 1 - ahead * share, 1e-12)
+            found = max(found, once * (1 + 1 / (1 / factor).sum()))
+        return float(found)
+
+    # The program, over columns n (stages, K), r alike, y and z (stages), waits, T, G and O.
+
+    def _columns(self) -> None:
+        s, k = self.stages, len(self.count)
+        self.recomputes = self.probes.job.counts_layers(self.layout)
+        parts = {
+            "n": (s, k), "r": (s, k * self.recomputes), "y": (self.ranks * self.recomputes,),
+            "z": (s * self._ordered(),), "wait": (s, 2 * self.sharded), "ends": (3,),
+        }  # fmt: skip
+        at = 0
+        self.at: dict[str, Ints] = {}
+        for name, shape in parts.items():
+            size = int(np.prod(shape))
+            self.at[name] = np.arange(at, at + size).reshape(shape)
+            at += size
+        self.columns = at
+        self.t, self.g, self.o = self.at["ends"].tolist()
+        self.rows: list[tuple[Floats, Floats, Floats]] = []
+        quantities = np.zeros((s, 8, at))
+        rows = np.arange(s)
+        for j in range(k):
+            quantities[rows, :, self.at["n"][:, j]] = self.probed.layers[j]
+            if self.recomputes:
+                quantities[rows, :, self.at["r"][:, j]] = self.probed.again[j]
+        self.raw = quantities[:, :3].copy()
+        if self.sharded:
+            quantities[rows, F, self.at["wait"][:, 0]] = 1.0
+            quantities[rows, B, self.at["wait"][:, 1]] = 1.0
+        self.of, self.fixed = quantities, self.probed.ends[self.place]
+
+    def _ordered(self) -> bool:
+        """Whether layers of a second type follow those of a first once."""
+        order = self.probes.order
+        changes = sum(a != b for a, b in itertools.pairwise(order))
+        return len(self.count) == 2 and changes == 1
+
+    def add(self, rows: Floats, low: Floats | float, high: Floats | float) -> None:
+        """Add rows, shape (rows, columns)."""
+        rows = np.atleast_2d(rows)
+        ends = (np.broadcast_to(np.asarray(one, float), (len(rows),)) for one in (low, high))
+        self.rows.append((rows, *ends))
+
+    def _by_rank(self, weight: Floats, what: int) -> tuple[Floats, Floats]:
+        """Return rows and constants of a weighted quantity of each rank's stages."""
+        rows = (weight[:, None] * self.of[:, what]).reshape(-1, self.ranks, self.columns)
+        fixed = (weight * self.fixed[:, what]).reshape(-1, self.ranks)
+        return rows.sum(axis=0), fixed.sum(axis=0)
+
+    def _state(self, least: float) -> None:
+        """State all rows but those of paths."""
+        self._columns()
+        n, unit = np.eye(self.columns)[self.at["n"]], 1 / least
+        self.add(n.sum(axis=0), self.count, self.count)
+        if len(self.count) > 1:
+            self.add(n.sum(axis=1), self.low, self.high)
+        if self.recomputes:
+            self._recomputed(n)
+        if self._ordered():
+            first, second = (self.probes.types.index(self.probes.order[j]) for j in (0, -1))
+            z = np.eye(self.columns)[self.at["z"]]
+            most = self.count[second]
+            self.add(n[:, second] + most * z, -np.inf, most)
+            self.add(n[1:, first] - self.count[first] * z[:-1], -np.inf, 0.0)
+        self._memory()
+        self._beside(unit)
+        end = np.zeros(self.columns)
+        end[self.at["ends"]] = 1.0
+        self.add(end, -np.inf, 1.0 - self.constant * unit)
+
+    def _recomputed(self, n: Floats) -> None:
+        r, y = np.eye(self.columns)[self.at["r"]], np.eye(self.columns)[self.at["y"]]
+        self.add((r - n).reshape(-1, self.columns), -np.inf, 0.0)
+        ranks = np.arange(self.stages) % self.ranks
+        most = self.count[None, :, None] * y[ranks][:, None]
+        self.add((r - most).reshape(-1, self.columns), -np.inf, 0.0)
+        if not self.probes.job.settings.recompute_by_stage:
+            stages = r.sum(axis=1)
+            self.add(stages[1:] - stages[0], 0.0, 0.0)
+
+    def _memory(self) -> None:
+        """Every rank has the bytes that it needs at the end of its forward passes."""
+        loses, (shared, routed), limit = 1 + FRAGMENTATION, self.state, self.probes.limit
+        one = np.ones(self.stages)
+        rows, fixed = np.zeros((self.ranks, self.columns)), self.besides
+        for weight, what in (
+            (shared * one, SHARED), (routed * one, EXPERTS), (loses * self.flight, KEPT),
+        ):  # fmt: skip
+            more, constant = self._by_rank(weight, what)
+            rows, fixed = rows + more, fixed + constant
+        self.add(rows[-1] / limit, -np.inf, (limit - fixed[-1] - loses * self.probed.loss) / limit)
+        if self.works:
+            fixed = fixed + loses * self.probed.working
+            if self.recomputes:
+                rise = loses * max(0.0, self.probed.reworking - self.probed.working)
+                rows[np.arange(self.ranks), self.at["y"]] = rise
+        self.add(rows / limit, -np.inf, (limit - fixed) / limit)
+
+    def _beside(self, unit: float) -> None:
+        """Traffic and the optimizer's step, every rank's and where weights wait every stage's."""
+        one, hidden = np.ones(self.stages), self.prices.calibration.hidden
+        (dense, d), (routed, e) = self._by_rank(one, DENSE), self._by_rank(one, ROUTED)
+        eye = np.eye(self.columns)
+        step = self.step[0] * dense + self.step[1] * routed
+        self.add(eye[self.o] - unit * step, unit * (self.step[0] * d + self.step[1] * e), np.inf)
+        if self.sharded:
+            self._waits(unit)
+            return
+        ways = []
+        overlap = self.layout.overlap
+        for line, hides, what in (
+            (self.reduce, overlap.gradients, B), (self.gather, overlap.parameters, F),
+        ):  # fmt: skip
+            whole = line[1] * dense + line[2] * routed, line[0] + line[1] * d + line[2] * e
+            busy, fixed = self._by_rank(hidden * one, what)
+            pieces = max(PIECES, self.layout.chunks)
+            ahead = [(whole[0] - busy, whole[1] - fixed), (whole[0] / pieces, whole[1] / pieces)]
+            ways.append(ahead if hides else [whole])
+        for (a, x), (b, y) in itertools.product(*ways):
+            self.add(eye[self.g] - unit * (a + b), unit * (x + y), np.inf)
+
+    def _waits(self, unit: float) -> None:
+        """Passes wait for sharded weights: what they do not hide, and for one layer in any case."""
+        hidden = self.prices.calibration.hidden
+        back = self.reduce + self.gather * self.layout.reshard_after_forward
+        for column, line, first, what in (
+            (0, self.gather, self.gather, F),
+            (1, back, self.reduce, B),
+        ):
+            wait = np.eye(self.columns)[self.at["wait"][:, column]]
+            moved = line[1] * self.of[:, DENSE] + line[2] * self.of[:, ROUTED]
+            fixed = line[0] + self.fixed[:, [DENSE, ROUTED]] @ line[1:]
+            rows = wait - moved + hidden * self.raw[:, what]
+            self.add(unit * rows, unit * (fixed - hidden * self.fixed[:, what]), np.inf)
+            layer = float((self.probed.layers[:, [DENSE, ROUTED]] @ first[1:]).min())
+            self.add(unit * wait, unit * layer, np.inf)
+
+    # Paths.
+
+    def _add_paths(self, unit: float, x: Floats | None) -> bool:
+        """Add paths that a solution contradicts; False if there are none."""
+        layout = self.layout
+        key = (layout.schedule.value, self.ranks, layout.chunks, layout.microbatches)
+        known = self.probes.paths.setdefault(key, [])
+        if x is None:
+            even = self.fixed + (self.count / self.stages) @ self.probed.layers
+            known = known or self._find(known, even[:, :3])
+            return self._state_paths(unit, known[: 2 * self.ranks + 1])
+        passes = self.of[:, :3] @ x + self.fixed[:, :3]
+        longer = self._longer(known, passes, x[self.t] / unit)
+        return self._state_paths(
+            unit, longer or self._longer(self._find(known, passes), passes, x[self.t] / unit)
+        )
+
+    def _find(self, known: list[Path], passes: Floats) -> list[Path]:
+        """Return the longest paths where stages take so long, and keep them for other points."""
+        found = longest_paths(self.layout, passes, self.sent)
+        unlike = {counts.tobytes(): (counts, sent) for counts, sent in [*known, *found]}
+        known[:] = unlike.values()
+        return found
+
+    def _longer(self, paths: list[Path], passes: Floats, seconds: float) -> list[Path]:
+        """Return the longest paths of those that take more than so many seconds."""
+        if not paths:
+            return []
+        takes = np.array([float((counts * passes).sum()) for counts, _ in paths])
+        takes += self.sent * np.array([sent for _, sent in paths])
+        order = np.argsort(-takes, kind="stable")[:AT_ONCE]
+        return [paths[j] for j in order if takes[j] > seconds * (1 + 1e-7)]
+
+    def _state_paths(self, unit: float, paths: list[Path]) -> bool:
+        for counts, messages in paths:
+            row = -np.einsum("sq,sqx->x", counts, self.of[:, :3]) * unit
+            row[self.t] = 1.0
+            fixed = float((counts * self.fixed[:, :3]).sum()) + messages * self.sent
+            self.add(row, fixed * unit, np.inf)
+        return bool(paths)
+
+    def by_program(self, least: float) -> bool:
+        """Whether no plan of the point takes less than `least` seconds: the program says no."""
+        self._state(least)
+        self._add_paths(1 / least, None)
+        for whole in (False, True):
+            for _ in range(ROUNDS):
+                x = self._solve(whole)
+                if x is None:
+                    return True
+                if not self._add_paths(1 / least, x):
+                    break
+        return False
+
+    def _solve(self, whole: bool) -> Floats | None:
+        """Return a solution, None if there is none."""
+        rows, low, high = (np.concatenate(part) for part in zip(*self.rows, strict=True))
+        lower, upper = np.zeros(self.columns), np.full(self.columns, np.inf)
+        lower[self.at["n"]] = self.low[:, None] if len(self.count) == 1 else 0.0
+        upper[self.at["n"]] = np.minimum(self.count, self.high[:, None])
+        upper[self.at["r"]] = self.count if self.recomputes else 0.0
+        upper[self.at["y"]] = upper[self.at["z"]] = 1.0
+        integer = np.full(self.columns, int(whole))
+        integer[self.at["wait"]] = integer[self.at["ends"]] = 0
+        cost = np.zeros(self.columns)
+        cost[self.at["ends"]] = 1.0
+        found = milp(
+            cost,
+            constraints=LinearConstraint(csr_array(rows), low, high),
+            integrality=integer,
+            bounds=Bounds(lower, upper),
+        )
+        if found.status == 2:
+            return None
+        if found.x is None:
+            raise VerificationError(f"bound: SciPy's solver ended with {found.message!r}")
+        return np.asarray(found.x)
+
+
+def longest_paths(layout: Layout, passes: Floats, sent: float) -> list[Path]:
+    """Return the longest path of a schedule, and those where each rank is 3 % or half slower.
+
+    Returns
+    -------
+    list of (array, float)
+        How often a path has F, B (whole) and W of each stage, shape (stages, 3), and messages.
+    """
+    p, stages = layout.pipeline, layout.stages
+    steps = schedule_steps(layout.schedule.value, p, layout.chunks, layout.microbatches)
+    count = len(steps.task)
+    kinds = 1 + 2 * p
+    scale = np.ones((stages, kinds))
+    for rank in range(p):
+        scale[rank::p, 1 + rank] = 1.03
+        scale[rank::p, 1 + p + rank] = 1.5
+    split = bool((steps.task % 3 == 2).any())
+    duration = np.empty((3 * stages, kinds))
+    duration[0::3], duration[2::3] = passes[:, :1] * scale, passes[:, 2:] * scale
+    duration[1::3] = (passes[:, 1:2] - (passes[:, 2:] if split else 0.0)) * scale
+    end, tally, messages = np.zeros(count + 1), np.zeros((kinds, 3 * stages)), np.zeros(kinds)
+    count_longest(
+        steps.task, steps.before, steps.needs, steps.remote, duration, sent, end, tally, messages
+    )
+    found = []
+    for row, moved in zip(tally.reshape(kinds, stages, 3), messages, strict=True):
+        path = row.copy()
+        if split:
+            path[:, 2] -= row[:, 1]
+        else:
+            path[:, 2] = 0.0
+        found.append((path, float(moved)))
+    return found

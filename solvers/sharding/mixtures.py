@@ -1,0 +1,72 @@
+"""Mixtures of a step's ends: sums that bound a sharding whose gradients overlap, one after another.
+
+A step with overlap ends when the latest of its ends does. A mixture of the ends is a sum over
+operators and tensors, as a step without overlap is, and all methods minimise it; its least is a
+bound. The first is the end of computing, which is exact wherever buckets hide behind it; each next
+one is the mixture of largest bound if the shardings found so far were all (cutting planes).
+
+See J. E. Kelley, "The cutting-plane method for solving convex programs", 1960.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ...formulations.linear_program import MatrixEntries, least_cost
+from ...formulations.sharding.costs import ShardingCosts
+from ...instances import Solution, TensorSharding
+from ...instances.common.arrays import Floats, Ints
+from ..core.search import OPTIMAL_GAP, Search
+
+#: Mixtures that are tried, at most.
+MOST_MIXTURES = 16
+
+
+def minimise_sums(
+    costs: ShardingCosts,
+    search: Search[Solution],
+    minimise: Callable[[ShardingCosts, Search[Solution]], Ints | None],
+) -> None:
+    """Minimise sums that bound the objective until the search is over; without overlap itself.
+
+    `minimise` raises the bound to what it proves of a sum, and returns its choices if it has any.
+    """
+    if costs.ends is None:
+        minimise(costs, search)
+        return
+    weights = np.eye(len(costs.ends.operators))[-1]
+    found: list[Floats] = []
+    for _ in range(MOST_MIXTURES):
+        chosen = minimise(costs.mixed(weights), search)
+        if is_over(search) or not isinstance(search.best, TensorSharding):
+            return
+        if chosen is None:
+            chosen = costs.chosen(search.best.signature)
+            assert chosen is not None
+        found.append(costs.ends_of(chosen))
+        weights = _best_weights(np.array(found))
+
+
+def _best_weights(ends: Floats) -> Floats:
+    """Return the weights of the ends (columns) whose mixture is largest for its least sharding."""
+    count, size = ends.shape
+    table = np.zeros((count + 1, size + 1))
+    table[:count, :size], table[:count, size] = ends / ends.max(), -1.0
+    table[count, :size] = 1.0
+    row, column = np.nonzero(table)
+    entries = MatrixEntries(row, column, table[row, column])
+    low, high = np.zeros(count + 1), np.full(count + 1, np.inf)
+    low[count] = high[count] = 1.0
+    cost = np.zeros(size + 1)
+    cost[size] = -1.0
+    weights: Floats = np.maximum(
+        least_cost(cost, np.zeros(size + 1), entries, low, high).x[:size], 0
+    )
+    return weights / weights.sum()
+
+
+def is_over(search: Search[Solution]) -> bool:
+    """Return whether to stop: certificates leave a margin, so a gap of 0 is never reached."""
+    return search.should_stop() or search.gap <= OPTIMAL_GAP
