@@ -146,7 +146,7 @@ _DEEPSPEED = LauncherSettings(
 # would keep more there than they promise; attention by gathered keys and values or exchanged heads;
 # experts over data- and context-parallel ranks; modules to recompute are named by the user.
 _STAGECUT = LauncherSettings(
-    software=Software.OTHER,
+    software=Software.FSDP,
     recipe="fsdp-bf16",
     formats=frozenset({NumberFormat.BF16, NumberFormat.FP32}),
     schedules=frozenset(JobSchedule),

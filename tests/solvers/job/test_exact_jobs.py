@@ -20,14 +20,22 @@ from brute_job import (
     small_job,
 )
 
+from stagecut.api.job import job_costs, solve_job
 from stagecut.formulations.job.bounds import first_bounds
 from stagecut.formulations.job.rates import rates
 from stagecut.formulations.job.space import job_space
 from stagecut.instances import InputError
 from stagecut.instances.costs.calibration import calibration
+from stagecut.instances.costs.clusters import training_cluster
+from stagecut.instances.costs.description import Block, Measured, ProfiledLayer
 from stagecut.instances.costs.layers import LayerPrices
 from stagecut.instances.costs.layout import Layout
+from stagecut.instances.costs.models import shipped_model
+from stagecut.instances.job.problem import TrainingJob
 from stagecut.runtime.estimate import iteration_times
+from stagecut.runtime.verify.bounds.layout_rows import PointRefutation, Probes
+from stagecut.runtime.verify.bounds.layouts import check_job_bound
+from stagecut.solvers import Limits
 from stagecut.solvers.job.search import Reason, search_job
 
 
@@ -100,3 +108,39 @@ def test_experts_that_tensor_ranks_hold_whole(seed: int) -> None:
 def test_profiled_models(seed: int) -> None:
     """Of models that were measured for some tensor degrees, those alone are in the space."""
     assert check(seed, profiled_job) != "open"
+
+
+@pytest.mark.parametrize(("layers", "ranks", "microbatches"), [(5, 2, 2), (11, 4, 2), (9, 3, 2)])
+def test_a_plan_below_the_bubble_of_equal_stages(
+    layers: int, ranks: int, microbatches: int
+) -> None:
+    """Fewer layers on the last rank take less than (M + p - 1) W / p, which is no bound."""
+    forward, weights = 0.5, 10**6
+    measured = Measured(1, forward, 2 * forward, 1.0, 1e8, 1e7)
+    block = Block(profiled=ProfiledLayer(weights, 3e9, (measured,)))
+    base = shipped_model("gpt2")
+    model = replace(
+        base, name="equal", blocks=(block,) * layers, vocabulary=0, head=False, tied=False
+    )
+    job = TrainingJob(
+        global_batch=microbatches, sequence=1, tensor=1, pipeline=ranks, data=1, chunks=1,
+        schedules=("1f1b",), recompute=(),
+    )  # fmt: skip
+    cluster = training_cluster(f"h100:{ranks}")
+    costs = job_costs(model, cluster, job)
+    found = solve_job(model, cluster, job, limits=Limits(seconds=60.0, gap=1e-6))
+    assert found.plan is not None
+    (stage, *others) = iteration_times([found.plan.layout], costs.prices)[0].stages
+    work = sum(one.forward + one.backward for one in (stage, *others))
+    equal_stages = (microbatches + ranks - 1) * work / ranks
+    assert found.plan.seconds < equal_stages * (1 - 1e-3)
+    best, _ = best_of_all(model, cluster, job, 79e9)
+    assert found.plan.seconds == pytest.approx(best, rel=1e-9)
+    space = job_space(model, cluster, job)
+    first = first_bounds(space, rates(space, costs.prices), costs.prices)
+    assert 0.9 * best < first.seconds.max() <= best
+    assert found.plan.bound <= best
+    check_job_bound(found.plan)
+    point = PointRefutation(Probes(job, costs.prices, 79e9), space.layout(0))
+    assert not point.slower(best * (1 + 1e-9))
+    assert not point.by_program(best * (1 + 1e-6))
