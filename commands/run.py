@@ -9,17 +9,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..instances import InputError
 from .common import names, options
 from .common.console import OUT, check_outputs, file_of, need, tell_written
+from .run_job import run_job_plan, show_step
 
 if TYPE_CHECKING:
     from ..instances.pytorch.factory import Made
-    from ..runtime.execution.steps import StepResult
 
 
 def run(
     plan: options.PlanArgument,
-    model: Annotated[str, typer.Option(help="module:factory or file.py:factory, as profiled.")],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="module:factory or file.py:factory, as profiled. Of a training job: the model and "
+            "its ParallelizePlan; default: the plan's own model.",
+        ),
+    ] = None,
     workload: Annotated[
         str | None,
         typer.Option(help="What the plan was made for: the model is checked against it."),
@@ -78,16 +85,30 @@ def run(
         float,
         typer.Option(help="Seconds that a rank may keep others waiting, at work or at the start."),
     ] = 120.0,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(help="Training jobs: .npy, or .bin (16 bits), .u32; default: random ones."),
+    ] = None,
+    clip: Annotated[
+        float, typer.Option(help="Training jobs: largest norm of gradients; 0: not clipped.")
+    ] = 0.0,
+    show_report: Annotated[
+        bool,
+        typer.Option("--report", help="Training jobs: the last step by term, beside the plan's."),
+    ] = False,
 ) -> None:
     """Run PLAN: train the model, or run it forward if the plan is for inference.
 
-    Training plans and shardings run, too. Start it under torchrun with a process per device of
-    the plan: torchrun --nproc-per-node 2 -m stagecut run plan.json --model my_model.py:make
+    Training plans, training jobs and shardings run, too. Start it under torchrun with a process
+    per device: torchrun --nproc-per-node 2 -m stagecut run plan.json --model my_model.py:make
     """
     from ..instances.formats.files import load
+    from ..instances.job.plan import is_job_plan
 
     need("torch", "runtime")
-    check_outputs(record, inputs=[plan, workload, weights, file_of(model)])
+    check_outputs(
+        record, inputs=[plan, workload, weights, tokens, None if model is None else file_of(model)]
+    )
     import torch
 
     from ..runtime.execution.options import RunOptions
@@ -111,9 +132,20 @@ def run(
         check=check,
     )
     torch.manual_seed(0)  # all ranks make the same model; its factory may set another seed
+    if is_job_plan(plan):
+        others = {
+            "--workload": workload, "--microbatches": microbatches, "--batch": batch,
+            "--dtype": dtype, "--input": shape, "--weights": weights,
+        }  # fmt: skip
+        run_job_plan(Path(plan), model, tokens, asked, (clip, show_report), others)
+        return
+    if model is None:
+        raise InputError("--model: name the factory that was profiled, such as my_model.py:make")
+    if tokens is not None or clip or show_report:
+        raise InputError("--tokens, --clip, --report: of training jobs alone; leave them out")
     factory = partial(_make, weights, model, batch=batch, shape=shape, dtype=dtype)
     known = None if workload is None else load(workload)
-    done = run_plan(plan, factory, asked, workload=known, on_step=_show)
+    done = run_plan(plan, factory, asked, workload=known, on_step=show_step)
     if os.environ.get("RANK", "0") != "0":
         return
     if resume and not done:
@@ -132,10 +164,3 @@ def _make(weights: Path | None, model: str, **options: Any) -> Made:
     if weights is not None:
         load_weights(made.model, weights)
     return made
-
-
-def _show(step: StepResult) -> None:
-    OUT.print(
-        f"step {step.number + 1:>4}  loss {step.loss:<12.6g} {1e3 * step.seconds:.1f} ms",
-        highlight=False,
-    )

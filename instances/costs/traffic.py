@@ -9,7 +9,7 @@ against torch's CommDebugMode.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .activations import element_bytes, fused
 from .description import Block, ModelDescription
@@ -44,10 +44,13 @@ def _all(
 ) -> Iterator[tuple[str, str, int, float]]:
     """Yield axis, kind, count and bytes of one."""
     own, stages = layout.rank_stages(rank), RankStages.of(model, layout)
+    plain = replace(layout, recompute=frozenset())
     for stage in own:
-        for place in stages.stages[stage]:
-            block = model.layer_types[place]
-            for axis, kind, count, size in _of_block(block, model.hidden, layout):
+        layers = stages.stages[stage]
+        again = layout.recomputed_layers(stage, len(layers))
+        for number, place in enumerate(layers):
+            block, as_run = model.layer_types[place], layout if number < again else plain
+            for axis, kind, count, size in _of_block(block, model.hidden, as_run):
                 yield axis, kind, layout.microbatches * count, size
     if layout.tensor > 1:
         whole = element_bytes(layout) * layout.tokens * model.hidden

@@ -84,6 +84,15 @@ def make(
     return _placed(model, inputs, dtype, device)
 
 
+def call_factory(reference: str) -> Any:
+    """Return what the function without arguments that `reference` names returns."""
+    factory = _find(reference)
+    if not callable(factory) or any(map(_must_be_given, _parameters(factory).values())):
+        raise InputError(f"{reference}: it must be a function without arguments")
+    with _users_code(reference):
+        return factory()
+
+
 def call_text(reference: str, batch: int | None = None) -> str:
     """Return the expression by which `make` gets the model, such as ``make(batch=8)``."""
     name = reference.rpartition(":")[2]

@@ -94,7 +94,8 @@ def divided_attention(layout: Layout, mesh: DeviceMesh) -> Iterator[None]:
             )
             made = given(query, key, value, None, dropout_p, is_causal, **options)
             return _moved(made, mesh, Shard(_HEADS), Shard(_TOKENS))
-        key, value = (_gathered(x, mesh) for x in (key, value))
+        both = _gathered(torch.cat([key, value], -1), mesh)  # in one collective
+        key, value = both.split([key.shape[-1], value.shape[-1]], -1)
         mask = own[:, None] >= whole if is_causal else None
         mask = mask if mask is None else mask.to(query.device)
         return given(query, key, value, mask, dropout_p, False, **options)

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.nn.functional import all_to_all_single
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from ....instances import InputError
@@ -86,18 +86,16 @@ def _exchanged(module: nn.Module, experts: _Experts, mesh: DeviceMesh) -> _Exper
         dist.all_to_all_single(arriving, counts, group=group)
         leave = counts.view(size, -1).sum(1).tolist()
         arrive = arriving.view(size, -1).sum(1).tolist()
-        here = tokens.new_empty(sum(arrive), tokens.shape[-1])
-        here = all_to_all_single(here, tokens.contiguous(), arrive, leave, group)
+        here = all_to_all_single_autograd(tokens.contiguous(), arrive, leave, group)
         # they come by rank and then by expert
         own = torch.arange(len(counts) // size, device=counts.device)
         order = own.repeat(size).repeat_interleave(arriving).argsort(stable=True)
         with _local_parameters(module):
             made = experts(here[order], arriving.view(size, -1).sum(0))
-        back = made.new_empty(len(tokens), made.shape[-1])
-        result: Tensor = all_to_all_single(
-            back, made[order.argsort()].contiguous(), leave, arrive, group
+        back: Tensor = all_to_all_single_autograd(
+            made[order.argsort()].contiguous(), leave, arrive, group
         )
-        return result
+        return back
 
     return forward
 

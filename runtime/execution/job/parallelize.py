@@ -211,6 +211,18 @@ class JobMesh:
         """Return this rank's place on an axis."""
         return int(self.mesh.get_local_rank(axis))
 
+    def axes_of_groups(self) -> dict[str, str]:
+        """Return the axis, as plans call it, of each of this rank's groups by its name."""
+        axes = {"replicate": "data", "shard": "data"}
+        found = {}
+        for mesh in (self.mesh,) if self.experts is None else (self.mesh, self.experts):
+            for axis in mesh.mesh_dim_names or ():
+                called = axes.get(axis.removeprefix("expert_"), axis)
+                found[str(mesh.get_group(axis).group_name)] = called
+        if self.context is not None:
+            found[str(self.context.get_group().group_name)] = "context"
+        return found
+
     @property
     def part(self) -> tuple[int, int]:
         """Which part of the batch this rank has, and which part of its sequences."""
@@ -622,7 +634,8 @@ def shard(
     for name in stage.order:
         if name in stage.blocks:
             fully_shard(stage.get_submodule(name), mesh=mesh.data, **options)
-    fully_shard(stage, mesh=mesh.data, **options)
+    # what lies outside of blocks is needed again at once
+    fully_shard(stage, mesh=mesh.data, **{**options, "reshard_after_forward": False})
     return frozenset(found)
 
 

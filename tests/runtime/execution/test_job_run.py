@@ -18,19 +18,24 @@ from job_cases import (  # noqa: E402
     TOKENS,
     alone,
     collectives,
+    groups,
     job_rank,
+    killed,
     make_transformer,
+    resumed,
     run_rank,
 )
 from ranks import launched, on_ranks  # noqa: E402
 
+from stagecut.instances.costs.layers import axis_stride  # noqa: E402
 from stagecut.runtime.execution.job.parallelize import (  # noqa: E402
     ParallelizePlan,
     check_patterns,
     check_runs,
     stage_modules,
 )
-from stagecut.runtime.execution.job.run import stage_ranks  # noqa: E402
+from stagecut.runtime.execution.job.run import finished_checkpoints  # noqa: E402
+from stagecut.runtime.execution.job.running import stage_ranks  # noqa: E402
 
 #: Layout, options, and forward passes of blocks in a step of rank 0.
 Case = tuple[dict[str, Any], dict[str, Any], int]
@@ -148,21 +153,43 @@ def test_tensor_parallelism_moves_what_megatron_does() -> None:
     }  # fmt: skip
 
 
+PIPELINE: Any = {"pipeline": 2, "microbatch": 2}
+SHARDED: Any = {"data": 2, "zero": 3, "microbatch": 2}
+SEQUENCES: Any = {"context": 2, "context_kind": "all-gather", "zero": 3, "microbatch": 2}
+TENSOR: Any = {"tensor": 2, "sequence_parallel": True, "microbatch": 2}
+EXPERTS: Any = {"data": 2, "expert": 2, "zero": 3, "microbatch": 2}
+#: Pairs of layouts: what trains first, and what resumes it.
+PAIRS: dict[str, tuple[tuple[Any, Any], tuple[Any, Any]]] = {
+    "pipeline to data": ((PIPELINE, {}), (SHARDED, {})),
+    "data to tensor": ((SHARDED, {}), (TENSOR, {})),
+    "tensor to zb-v": (
+        (TENSOR, {}), ({**PIPELINE, "chunks": 2}, {"schedule": "zb-v"}),
+    ),
+    "experts to pipeline": ((EXPERTS, {"experts": True}), (PIPELINE, {"experts": True})),
+    "pipeline to experts": ((PIPELINE, {"experts": True}), (EXPERTS, {"experts": True})),
+    "context to tensor": (
+        (SEQUENCES, {"placed": True}), ({"tensor": 2, "microbatch": 2}, {"placed": True}),
+    ),
+    "data to context": ((SHARDED, {"placed": True}), (SEQUENCES, {"placed": True})),
+    "the same": ((SHARDED, {}), (SHARDED, {})),
+}  # fmt: skip
+
+
 def test_a_checkpoint_goes_on_under_another_layout(tmp_path: Path) -> None:
-    first = {"clip": 0.05, "part": slice(0, 1), "checkpoint": tmp_path / "kept"}
-    then = {"clip": 0.05, "part": slice(1, 2), "checkpoint": tmp_path / "kept", "resume": True}
-    layouts = [
-        ({"pipeline": 2, "microbatch": 2}, first),
-        ({"data": 2, "zero": 3}, then),
-        ({"tensor": 2, "sequence_parallel": True}, first),
-        ({"pipeline": 2, "microbatch": 2, "chunks": 2}, {**then, "schedule": "zb-v"}),
-        ({"data": 2, "expert": 2, "zero": 3}, {**first, "experts": True}),
-        ({"pipeline": 2, "microbatch": 2}, {**then, "experts": True}),
-    ]
-    found = on_ranks(2, job_rank, layouts)[0]
-    losses, mixed = expected(False)["losses"], expected(False, False, True)["losses"]
-    for case, loss in zip(found, [*losses, *losses, *mixed], strict=True):
-        assert case["losses"] == pytest.approx([loss], rel=1e-5)
+    found = on_ranks(2, resumed, list(PAIRS.values()), str(tmp_path))[0]
+    whole = ran_whole()
+    for (name, (_, (_, options))), case in zip(PAIRS.items(), found, strict=True):
+        assert case["same"], name
+        placed, experts = (options.get(key, False) for key in ("placed", "experts"))
+        losses = expected(False, placed, experts)["losses"]
+        assert case["losses"] == pytest.approx([losses[1]], rel=1e-6), name
+    assert found[-1]["losses"] == whole[1:]
+
+
+def ran_whole() -> tuple[float, ...]:
+    """Return the losses of the last pair's layout without an interruption."""
+    losses: tuple[float, ...] = on_ranks(2, job_rank, [(SHARDED, {})])[0][0]["losses"]
+    return losses
 
 
 def test_a_job_runs_under_a_launcher_and_is_held_to_one_process() -> None:
@@ -178,6 +205,42 @@ def test_a_job_runs_under_a_launcher_and_is_held_to_one_process() -> None:
 def test_another_number_of_processes_is_refused() -> None:
     done, _ = launched(2, run_rank, 4)
     assert "the layout is for 4 devices, and 2 processes run; start 4" in done
+
+
+def test_all_ranks_end_if_one_is_killed_and_what_was_kept_is_whole(tmp_path: Path) -> None:
+    _, codes = launched(2, killed, str(tmp_path))
+    assert 0 not in codes
+    assert [path.name for path in finished_checkpoints(tmp_path)] == [
+        "step-00000001", "step-00000002",
+    ]  # fmt: skip
+
+
+#: Layouts on eight devices, in other orders too.
+MESHES: tuple[dict[str, Any], ...] = (
+    {"tensor": 2, "pipeline": 2, "data": 2},
+    {"tensor": 2, "pipeline": 2, "data": 2, "order": ("tensor", "context", "pipeline", "data")},
+    {"data": 4, "pipeline": 2, "order": ("context", "data", "pipeline", "tensor")},
+    {"context": 2, "data": 2, "tensor": 2, "context_kind": "all-gather"},
+    {"data": 8, "expert": 4},
+)
+
+
+def test_groups_of_ranks_are_those_that_the_plan_prices() -> None:
+    done, codes = launched(1, groups, MESHES)
+    assert codes == [0]
+    for fields, found in zip(MESHES, done[0], strict=True):
+        layout = Layout(**fields)
+        for axis, size in (("tensor", layout.tensor), ("pipeline", layout.pipeline)):
+            stride = axis_stride(layout, axis)
+            for line in found[axis]:
+                assert line == [line[0] + k * stride for k in range(size)]
+        divided = [axis for axis in ("context", "data") if getattr(layout, axis) > 1]
+        nearest = min((axis_stride(layout, axis) for axis in divided), default=1)
+        for line in found["replicas"]:
+            assert sorted(line) == [min(line) + k * nearest for k in range(layout.replicas)]
+        for axis in ("context", "expert"):
+            size = getattr(layout, axis)
+            assert found.get(axis, [[0]]) == [[k * nearest for k in range(size)]]
 
 
 def test_bfloat16_is_computed_with_and_32_bits_are_kept() -> None:

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from stagecut import InputError, Layout
 from stagecut.instances.costs.layout import Recompute
-from stagecut.runtime.execution.job.parallelize import ParallelizePlan
-from stagecut.runtime.execution.job.run import RunningJob, loss_alone, run_job, train_job
+from stagecut.runtime.execution.job.parallelize import ParallelizePlan, job_mesh, lines_of
+from stagecut.runtime.execution.job.run import JobOptions, run_job, train_job
+from stagecut.runtime.execution.job.running import RunningJob, loss_alone
+
+#: Layout fields, and options: of the model, and of its run.
+Job = tuple[dict[str, Any], dict[str, Any]]
 
 WORDS, WIDTH, HEADS, TOKENS, BATCH = 32, 16, 4, 8, 8
+#: Fields of all layouts here.
+BATCHES: dict[str, Any] = {"global_batch": BATCH, "sequence": TOKENS, "recipe": "fp32"}
 
 
 class Attention(nn.Module):
@@ -171,16 +184,10 @@ def alone(tied: bool = False, placed: bool = False, experts: bool = False) -> di
     return {"losses": losses, "norms": norms, "gradients": gradients}
 
 
-def job_rank(_rank: int, jobs: list[tuple[dict[str, Any], dict[str, Any]]]) -> list[dict[str, Any]]:
+def job_rank(_rank: int, jobs: list[Job]) -> list[dict[str, Any]]:
     """Run jobs one after the other: layout fields, and options; return what `alone` does."""
     found = []
     for fields, options in jobs:
-        given = {"clip": 0.05, "optimizer": adam, **options}
-        tied, part = given.pop("tied", False), given.pop("part", slice(0, 2))
-        model = make_transformer(tied)
-        model = mixed(model) if given.pop("experts", False) else model
-        plan = PLACED if given.pop("placed", False) else PLAN
-        layout = Layout(**{"global_batch": BATCH, "sequence": TOKENS, "recipe": "fp32", **fields})
         gradients: dict[str, Tensor] = {}
 
         def keep(job: RunningJob, gradients: dict[str, Tensor] = gradients) -> None:
@@ -190,16 +197,80 @@ def job_rank(_rank: int, jobs: list[tuple[dict[str, Any], dict[str, Any]]]) -> l
                     for name, p in stage.named_parameters(remove_duplicate=False):
                         gradients[name] = p.grad.full_tensor().clone()
 
-        job = RunningJob(
-            model, plan, layout, device=torch.device("cpu"),
-            schedule=given.pop("schedule", None),
-        )  # fmt: skip
-        run = train_job(job, batches()[part], on_gradients=keep, **given)
+        job, given = make_job(fields, options)
+        chosen = JobOptions(clip=0.05, **given)
+        run = train_job(job, batches(), optimizer=adam, options=chosen, on_gradients=keep)
         found.append(
             {"losses": run.losses, "norms": run.norms, "gradients": gradients,
              "passes": TransformerBlock.passes}
         )  # fmt: skip
     return found
+
+
+def make_job(fields: dict[str, Any], options: dict[str, Any]) -> tuple[RunningJob, dict[str, Any]]:
+    """Return a job of layout fields and options, and the options that are for its run."""
+    given = dict(options)
+    model = make_transformer(given.pop("tied", False))
+    model = mixed(model) if given.pop("experts", False) else model
+    plan = PLACED if given.pop("placed", False) else PLAN
+    layout = Layout(**{**BATCHES, **fields})
+    job = RunningJob(
+        model, plan, layout, device=torch.device("cpu"), schedule=given.pop("schedule", None)
+    )
+    return job, given
+
+
+def resumed(_rank: int, pairs: list[tuple[Job, Job]], folder: str) -> list[dict[str, Any]]:
+    """Train a step under one layout, and go on under another one.
+
+    Returns
+    -------
+    list of dict
+        For each pair: whether weights and moments are those that were kept, to the bit, and the
+        losses of the second layout.
+    """
+    found = []
+    for number, pair in enumerate(pairs):
+        kept: list[dict[str, Tensor]] = []
+        losses: tuple[float, ...] = ()
+        for steps, (fields, options) in enumerate(pair, start=1):
+            job, given = make_job(fields, options)
+            chosen = JobOptions(
+                clip=0.05, checkpoint=Path(folder, str(number)), resume=steps == 2, **given
+            )
+            optimizers: list[torch.optim.Optimizer] = []
+
+            def kept_adam(groups: Any, all_of: Any = optimizers) -> torch.optim.Optimizer:
+                all_of.append(adam(groups))
+                return all_of[-1]
+
+            def look(job: RunningJob, all_of: Any = optimizers, kept: Any = kept) -> None:
+                if all_of[0].state:  # of a resumed one, before its step changes it
+                    kept.append(full_state(job, all_of))
+
+            losses = train_job(
+                job, batches()[:steps], optimizer=kept_adam, options=chosen, on_gradients=look
+            ).losses
+            if steps == 1:
+                kept.append(full_state(job, optimizers))
+        same = kept[0].keys() == kept[1].keys() and all(
+            torch.equal(kept[0][name], kept[1][name]) for name in kept[0]
+        )
+        found.append({"same": same, "losses": losses})
+    return found
+
+
+def full_state(job: RunningJob, optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
+    """Return weights and moments of all ranks by name."""
+    own = {}
+    for stage, optimizer in zip(job.stages.values(), optimizers, strict=True):
+        for name, p in stage.named_parameters():
+            for what, value in (("", p), *optimizer.state[p].items()):
+                whole = value.full_tensor() if isinstance(value, DTensor) else value
+                own[f"{name} {what}"] = whole.detach().clone()
+    everywhere: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everywhere, own)
+    return {name: x for each in everywhere for name, x in each.items()}
 
 
 def run_rank(_rank: int, devices: int) -> Any:
@@ -214,6 +285,44 @@ def run_rank(_rank: int, devices: int) -> Any:
     except InputError as error:
         return str(error)
     return seen, run.losses
+
+
+def killed(rank: int, folder: str) -> None:
+    """Run a job with a checkpoint after each step, of which rank 1 is killed in the third one."""
+
+    def failing() -> Iterator[tuple[Tensor, Tensor]]:
+        for number, batch in enumerate(batches(8)):
+            if number == 2 and rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield batch
+
+    run_job(
+        make_transformer, PLAN, Layout(pipeline=2, microbatch=2, **BATCHES), failing(),
+        optimizer=adam, device="cpu", checkpoint=Path(folder), every=1, timeout_s=60.0,
+    )  # fmt: skip
+
+
+def groups(_rank: int, cases: list[dict[str, Any]]) -> list[dict[str, list[list[int]]]]:
+    """Return the ranks of all groups by axis of layouts on eight processes, of which one is here.
+
+    Of context and experts it is the group of this process alone.
+    """
+    found = []
+    for fields in cases:
+        dist.init_process_group("fake", rank=0, world_size=8, store=FakeStore())
+        mesh = job_mesh(Layout(**fields), "cpu")
+        own = {
+            "tensor": lines_of(mesh.mesh, "tensor"),
+            "pipeline": lines_of(mesh.mesh, "pipeline"),
+            "replicas": lines_of(mesh.mesh, "replicate", "shard"),
+        }
+        if mesh.context is not None:
+            own["context"] = [mesh.context.mesh.tolist()]
+        if mesh.experts is not None:
+            own["expert"] = [mesh.experts["expert"].mesh.tolist()]
+        found.append(own)
+        dist.destroy_process_group()
+    return found
 
 
 def collectives(_rank: int, fields: list[dict[str, Any]]) -> list[dict[str, int]]:

@@ -19,7 +19,8 @@ from stagecut.instances.costs.description import (
     Norm,
 )
 from stagecut.runtime.execution.job.parallelize import materialize
-from stagecut.runtime.execution.job.run import RunningJob, train_job
+from stagecut.runtime.execution.job.run import JobOptions, train_job
+from stagecut.runtime.execution.job.running import RunningJob
 from stagecut.runtime.execution.job.transformer import transformer
 
 HIDDEN, WORDS, TOKENS, BATCH, STEPS = 16, 32, 8, 8, 10
@@ -109,6 +110,8 @@ def model_rank(_rank: int, jobs: list[tuple[str, dict[str, Any]]]) -> list[dict[
         job = RunningJob(
             model, plan, layout_of(fields), device=torch.device("cpu"), schedule=schedule
         )
-        run = train_job(job, batches(), optimizer=adam, clip=0.05, on_gradients=keep)
+        run = train_job(
+            job, batches(), optimizer=adam, options=JobOptions(clip=0.05), on_gradients=keep
+        )
         found.append({"losses": run.losses, "gradients": gradients})
     return found

@@ -1,0 +1,325 @@
+"""A step of a job by term: compute, collectives by axis, bubble, optimizer, and memory by category.
+
+A dispatch mode sees every collective under torch (FSDP2's, DTensor's, the pipeline's messages) with
+its process group, hence its axis, and waits for it at once: seconds are those of collectives that
+nothing hides. Bytes are counted as plans count them (`instances/costs/traffic.py`): of the gathered
+tensor, of each rank's input to a sum or an exchange, of a message.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from .running import RunningJob
+
+#: Kinds of collectives by the names of torch's operators, of both families.
+_KINDS = {
+    "all_gather_into_tensor": "all-gather", "_allgather_base_": "all-gather",
+    "reduce_scatter_tensor": "reduce-scatter", "_reduce_scatter_base_": "reduce-scatter",
+    "all_reduce": "all-reduce", "allreduce_": "all-reduce",
+    "all_to_all_single": "all-to-all", "alltoall_base_": "all-to-all", "send": "message",
+}  # fmt: skip
+#: Methods of a pipeline stage that compute.
+_PASSES = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")
+
+
+@dataclass(frozen=True)
+class CollectiveSum:
+    """Collectives of one kind over one axis in a step of a rank.
+
+    Parameters
+    ----------
+    axis
+        As in `CollectiveTraffic`; or, outside the passes, ``loss`` (of a divided vocabulary),
+        ``sums`` (gradients of tied weights and of those that tensor-parallel ranks have whole, the
+        mean loss) and ``norm``.
+    kind
+        As in `CollectiveTraffic`.
+    count, size, seconds
+        How many, and bytes and seconds of all of them together.
+    """
+
+    axis: str
+    kind: str
+    count: int
+    size: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class MeasuredStep:
+    """A step of one rank.
+
+    Parameters
+    ----------
+    rank, pipeline_rank
+        Which.
+    seconds
+        Of the step; the measuring itself is in it.
+    terms
+        Seconds of ``compute`` (passes without their collectives), ``bubble`` (waiting for other
+        stages, and messages), ``optimizer``, of collectives by axis, and of what is left
+        (``other``); they add up to `seconds`.
+    collectives
+        By axis and kind.
+    memory
+        Bytes of ``parameters``, ``gradients``, ``optimizer``, and of the ``activations`` that were
+        kept for backward passes at most at once.
+    peak
+        Bytes that a GPU's allocator had in use at most; 0 on CPUs.
+    """
+
+    rank: int
+    pipeline_rank: int
+    seconds: float
+    terms: dict[str, float]
+    collectives: tuple[CollectiveSum, ...]
+    memory: dict[str, int]
+    peak: int = 0
+
+
+@dataclass
+class StepMeasurement:
+    """Measurement of a step; the result is there when the step is over."""
+
+    result: MeasuredStep | None = None
+
+    def of_all_ranks(self) -> tuple[MeasuredStep, ...]:
+        """Return the measured step of every rank, by rank."""
+        everywhere: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(everywhere, self.result)
+        return tuple(everywhere)
+
+
+@contextmanager
+def measured_step(
+    job: RunningJob, optimizers: Sequence[torch.optim.Optimizer]
+) -> Iterator[StepMeasurement]:
+    """Measure what a job does inside: one step with the update of its weights."""
+    found, cuda = StepMeasurement(), job.device.type == "cuda"
+    clock = _Clock(job.device)
+    collectives, kept = _Collectives(job, clock), _KeptBytes()
+    timed: list[tuple[Any, str, str]] = [(each, "step", "optimizer") for each in optimizers]
+    timed.append((job, "passes", "bubble" if job.pipeline_stages else "compute"))
+    timed += [(stage, name, "compute") for stage in job.pipeline_stages for name in _PASSES]
+    if cuda:
+        torch.cuda.reset_peak_memory_stats(job.device)
+    dist.barrier()
+    with ExitStack() as stack:
+        for of, name, term in timed:
+            stack.enter_context(_replaced(of, name, clock.timed(getattr(of, name), term)))
+        stack.enter_context(collectives)
+        stack.enter_context(saved_tensors_hooks(kept.pack, _KeptBytes.unpack))
+        clock.begin()
+        yield found
+        clock.end()
+    found.result = MeasuredStep(
+        dist.get_rank(),
+        job.mesh.rank("pipeline"),
+        sum(clock.terms.values()),
+        dict(clock.terms),
+        collectives.sums(),
+        {**_held(job, optimizers), "activations": kept.most},
+        int(torch.cuda.max_memory_allocated(job.device)) if cuda else 0,
+    )
+
+
+@contextmanager
+def _replaced(of: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Replace a method or function of one object."""
+    own = vars(of).get(name)
+    setattr(of, name, function)
+    try:
+        yield
+    finally:
+        if own is None:
+            delattr(of, name)
+        else:
+            setattr(of, name, own)
+
+
+class _Clock:
+    """Seconds by term: each moment counts for the innermost term that was begun."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.terms: dict[str, float] = defaultdict(float)
+        self.device, self._inside = device, ["other"]
+        self._since = 0.0
+
+    def begin(self) -> None:
+        self._since = self._now()
+
+    def end(self) -> None:
+        now = self._now()
+        self.terms[self._inside[-1]] += now - self._since
+        self._since = now
+
+    @contextmanager
+    def within(self, term: str) -> Iterator[None]:
+        self.end()
+        self._inside.append(term)
+        try:
+            yield
+        finally:
+            self.end()
+            self._inside.pop()
+
+    def timed(self, function: Callable[..., Any], term: str) -> Callable[..., Any]:
+        @wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with self.within(term):
+                return function(*args, **kwargs)
+
+        return run
+
+    def _now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+
+class _Collectives(TorchDispatchMode):  # type: ignore[misc]  # torch does not say its type
+    """Collectives of a step, each waited for where it begins."""
+
+    def __init__(self, job: RunningJob, clock: _Clock) -> None:
+        super().__init__()
+        self.job, self.clock, self.axes = job, clock, job.mesh.axes_of_groups()
+        self.found: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0, 0, 0.0])
+
+    def sums(self) -> tuple[CollectiveSum, ...]:
+        """Return them by axis and kind."""
+        return tuple(
+            CollectiveSum(*key, int(count), int(size), seconds)
+            for key, (count, size, seconds) in sorted(self.found.items())
+        )
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run an operator; DTensor's are taken apart first."""
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented
+        kwargs = kwargs or {}
+        kind = _KINDS.get(getattr(func, "_overloadpacket", func).__name__)
+        if kind is None or not str(func).startswith(("c10d.", "_c10d_functional.")):
+            return func(*args, **kwargs)
+        given = dict(zip([one.name for one in func._schema.arguments], args, strict=False)) | kwargs
+        axis = self._axis(given)
+        if axis is None or kind == "message":
+            result = func(*args, **kwargs)
+            seconds = 0.0
+        else:
+            with self.clock.within(axis):
+                begun = time.perf_counter()
+                result = func(*args, **kwargs)
+                _wait(result)
+            seconds = time.perf_counter() - begun
+        if axis is not None:
+            sums = self.found[axis, kind]
+            sums[:] = sums[0] + 1, sums[1] + _bytes(kind, given), sums[2] + seconds
+        return result
+
+    def _axis(self, given: dict[str, Any]) -> str | None:
+        """Return what a collective is for; None if its group has one rank."""
+        name = given.get("group_name")
+        group = (
+            dist.ProcessGroup.unbox(given["process_group"])
+            if name is None
+            else dist.distributed_c10d._resolve_process_group(name)
+        )
+        if group.size() == 1:
+            return None
+        return self.job.phase or self.axes.get(group.group_name, "all")
+
+
+def _wait(result: Any) -> None:
+    """Wait until what a collective returned is there."""
+    for each in result if isinstance(result, tuple) else (result,):
+        if isinstance(each, torch.ScriptObject):
+            dist.Work.unbox(each).wait()
+        elif isinstance(each, Tensor) and not isinstance(result, tuple):
+            torch.ops._c10d_functional.wait_tensor(each)
+
+
+def _bytes(kind: str, given: dict[str, Any]) -> int:
+    """Return the bytes of the whole tensor."""
+    if kind == "all-gather" and "group_size" in given:
+        return int(given["input"].nbytes * given["group_size"])
+    names = ("output_tensor",) if kind == "all-gather" else ("input_tensor", "input", "tensors")
+    whole = next(given[name] for name in names if name in given)
+    return sum(x.nbytes for x in tree_leaves(whole) if isinstance(x, Tensor))
+
+
+class _KeptTensor:
+    """A tensor that autograd keeps; its bytes count until it is let go."""
+
+    def __init__(self, of: _KeptBytes, tensor: Tensor, local: Tensor) -> None:
+        self.of, self.tensor = of, tensor
+        self.key, self.size = local.untyped_storage().data_ptr(), local.untyped_storage().nbytes()
+        of.add(self.key, self.size)
+
+    def __del__(self) -> None:
+        self.of.drop(self.key, self.size)
+
+
+class _KeptBytes:
+    """Bytes that are kept for backward passes, weights not counted; storages count once."""
+
+    def __init__(self) -> None:
+        self.now = self.most = 0
+        self._held: dict[int, int] = defaultdict(int)
+
+    def pack(self, tensor: Tensor) -> Any:
+        """Return what autograd keeps in a tensor's place."""
+        local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        local = local.elem if isinstance(local, AsyncCollectiveTensor) else local
+        weight = any(isinstance(x, nn.Parameter) for x in (tensor, tensor._base, local._base))
+        return tensor if weight else _KeptTensor(self, tensor, local)
+
+    @staticmethod
+    def unpack(kept: Any) -> Tensor:
+        """Return the tensor again."""
+        tensor: Tensor = kept.tensor if isinstance(kept, _KeptTensor) else kept
+        return tensor
+
+    def add(self, key: int, size: int) -> None:
+        self._held[key] += 1
+        if self._held[key] == 1:
+            self.now += size
+            self.most = max(self.most, self.now)
+
+    def drop(self, key: int, size: int) -> None:
+        self._held[key] -= 1
+        if not self._held[key]:
+            del self._held[key]
+            self.now -= size
+
+
+def _held(job: RunningJob, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, int]:
+    """Return the bytes that a rank holds between passes."""
+    parameters = [p for _, p in job.named_parameters()]
+    return {
+        "parameters": _local_bytes(parameters),
+        "gradients": _local_bytes([p.grad for p in parameters]),
+        "optimizer": sum(_local_bytes(tree_leaves(dict(each.state))) for each in optimizers),
+    }
+
+
+def _local_bytes(values: Sequence[Any]) -> int:
+    local = [x.to_local() if isinstance(x, DTensor) else x for x in values]
+    return sum(x.nbytes for x in local if isinstance(x, Tensor))

@@ -1,0 +1,454 @@
+"""A training job on one rank: its stages, the schedule of its layout, gradients of a whole batch.
+
+With one pipeline rank the microbatches run in a loop of our own, since FSDP2 then reduces gradients
+as the layout says: after the last microbatch (ZeRO 0 and 1) or after each (2 and 3). Otherwise
+`torch.distributed.pipelining` runs them, which reduces after the last one in any case.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.pipelining import PipelineStage, schedules
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import loss_parallel
+
+from ....instances import InputError
+from ....instances.costs.layout import Layout
+from ...schedules import make_schedule
+from ...simulate.stages import chain
+from ..torch_pipelining import order_runtime
+from .context import divided_attention, positions_of
+from .parallelize import (
+    JobStage,
+    ParallelizePlan,
+    check_patterns,
+    check_runs,
+    job_mesh,
+    lines_of,
+    make_stage,
+    materialize,
+    own_group,
+    part_ties,
+    recompute,
+    shard,
+    stage_modules,
+    tensor_parallel,
+    ties_of,
+)
+
+#: Runs this rank's part of tokens and targets, and returns losses by microbatch.
+Passes = Callable[[Tensor, Tensor], list[Tensor]]
+#: Schedules by the classes of `torch.distributed.pipelining`; ``zb-h1`` and ``zb-h2`` are ours.
+TORCH_SCHEDULES = {
+    "gpipe": "ScheduleGPipe",
+    "1f1b": "Schedule1F1B",
+    "interleaved": "ScheduleInterleaved1F1B",
+    "looped-bfs": "ScheduleLoopedBFS",
+    "interleaved-zb": "ScheduleInterleavedZeroBubble",
+    "zb-v": "ScheduleZBVZeroBubble",
+    "dualpipe-v": "ScheduleDualPipeV",
+}
+#: Those with one model stage per rank, and those whose second one runs the ranks backwards.
+_SINGLE = ("gpipe", "1f1b", "zb-h1", "zb-h2")
+#: Those that torch runs by loops without actions for FSDP2.
+_LOOPS = ("gpipe", "1f1b")
+_V_SHAPED = ("zb-v", "dualpipe-v")
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean cross-entropy of the tokens, in 32 bits."""
+    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(0, 1))
+
+
+class RunningJob:
+    """A training job at work on this rank; all ranks make it together.
+
+    Parameters
+    ----------
+    model
+        The whole model, the same numbers on every rank; its modules are taken, not copied.
+    plan
+        Its modules in order, and how tensor parallelism divides them.
+    layout
+        How the job is divided.
+    device
+        ``cpu`` (gloo) or ``cuda`` (NCCL).
+    schedule
+        In place of the layout's: `TORCH_SCHEDULES` has names that layouts do not.
+
+    Raises
+    ------
+    InputError
+        If layout, plan, model and number of processes do not fit together, or the layout has
+        something that this execution does not run.
+
+    Examples
+    --------
+    >>> import stagecut, torch
+    >>> model = torch.nn.ModuleDict({"embedding": torch.nn.Embedding(8, 4)})
+    >>> model["layers"] = torch.nn.ModuleList([torch.nn.Linear(4, 4)])
+    >>> model["norm"], model["head"] = torch.nn.LayerNorm(4), torch.nn.Linear(4, 8)
+    >>> layout = stagecut.Layout(microbatch=2, global_batch=4, sequence=2, recipe="fp32")
+    >>> tokens = torch.arange(8).view(4, 2)
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> job = RunningJob(model, ParallelizePlan(), layout, device=torch.device("cpu"))
+    >>> loss = job.step(tokens, tokens)
+    >>> norm = job.clip_gradients(1.0)
+    >>> sorted(job.stages)
+    [0]
+    >>> dist.destroy_process_group()
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        plan: ParallelizePlan,
+        layout: Layout,
+        *,
+        device: torch.device,
+        schedule: str | None = None,
+    ) -> None:
+        check_runs(layout)
+        check_patterns(model, plan, layout)
+        self.layout, self.device = layout, device
+        self.schedule = schedule or layout.schedule.value
+        self.mesh = job_mesh(layout, device.type)
+        placed = stage_ranks(self.schedule, layout)
+        own = [s for s, rank in enumerate(placed) if rank == self.mesh.rank("pipeline")]
+        self.ties = ties_of(model)
+        modules = stage_modules(model, plan, layout)
+        held = {name: placed[s] for s, names in enumerate(modules) for name in names}
+        self.stages = {s: make_stage(model, plan, modules[s]) for s in own}
+        part_ties(list(self.stages.values()))
+        self._parted = plan.loss is None and layout.tensor > 1
+        self._summed: frozenset[str] = frozenset()
+        self._experts: frozenset[str] = frozenset()
+        self._positions = positions_of(layout, self.mesh.part[1])
+        for number, stage in self.stages.items():
+            materialize(stage, plan, self.ties, device)
+            stage.place(self._positions.to(device))
+            stage.train()
+            if layout.tensor > 1:
+                self._summed |= tensor_parallel(
+                    stage, plan, layout, self.mesh.mesh["tensor"], parted_logits=self._parted
+                )
+            recompute(stage, plan, layout, number)
+            # schedules with actions of FSDP2's own gather a stage's weights once for a batch
+            once = layout.pipeline > 1 and self.schedule not in _LOOPS
+            self._experts |= shard(stage, plan, layout, self.mesh, once=once)
+        self._tied = [(names, self._tie_group(names, held)) for names in self.ties]
+        self._given = plan.loss or cross_entropy
+        #: What runs outside of passes just now: ``loss``, ``sums``, ``norm``; else empty.
+        self.phase = ""
+        self.pipeline_stages: list[PipelineStage] = []
+        self.passes: Passes = self._accumulate
+        self._evaluate: Passes | None = None
+        if layout.pipeline > 1:
+            self.passes, self._evaluate = self._pipeline()
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Return this rank's parts of the parameters of its stages, under the model's names."""
+        for stage in self.stages.values():
+            yield from stage.named_parameters()
+
+    def parameter_groups(self, stage: int) -> list[dict[str, Any]]:
+        """Return a stage's parameters for an optimizer, those that are divided alike in a group."""
+        groups: dict[Any, list[nn.Parameter]] = {}
+        for parameter in self.stages[stage].parameters():
+            assert isinstance(parameter, DTensor)
+            groups.setdefault(parameter.device_mesh, []).append(parameter)
+        return [{"params": each} for each in groups.values()]
+
+    def step(self, tokens: Tensor, targets: Tensor) -> float:
+        """Run a batch, and leave the gradients of its mean loss in the parameters.
+
+        Parameters
+        ----------
+        tokens, targets
+            Of the whole batch, sequences first: the same on every rank, of which each takes its
+            replica's part.
+
+        Returns
+        -------
+        float
+            Mean loss of the batch, on every rank.
+        """
+        x, y = self._part_of(tokens, targets)
+        for _, parameter in self.named_parameters():
+            parameter.grad = None
+        with self.running():
+            losses = self.passes(x, y)
+        with self._within("sums"):
+            self.add_up_gradients()
+            return self._mean(losses)
+
+    def evaluate(self, tokens: Tensor, targets: Tensor) -> float:
+        """Return the mean loss of a batch, as `step` does, and leave gradients as they are."""
+        x, y = self._part_of(tokens, targets)
+        for stage in self.stages.values():
+            stage.eval()
+        try:
+            with self.running(), torch.no_grad():
+                if self._evaluate is not None:
+                    losses = self._evaluate(x, y)
+                else:
+                    count = self.layout.microbatches
+                    pairs = zip(x.chunk(count), y.chunk(count), strict=True)
+                    losses = [self._loss(self.module(x), y) for x, y in pairs]
+            with self._within("sums"):
+                return self._mean(losses)
+        finally:
+            for stage in self.stages.values():
+                stage.train()
+
+    @property
+    def module(self) -> JobStage:
+        """The one model stage of a rank that has one."""
+        if len(self.stages) > 1:
+            raise InputError(f"chunks: {len(self.stages)} model stages on a rank; use `stages`")
+        return next(iter(self.stages.values()))
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Give modules what they run in: divided logits' losses, attention to whole sequences."""
+        with ExitStack() as stack:
+            if self._parted:
+                stack.enter_context(loss_parallel())
+            if self.mesh.context is not None:
+                stack.enter_context(divided_attention(self.layout, self.mesh.context))
+            stack.enter_context(warnings.catch_warnings())
+            # logits are often a view, which matters to those who change them in place
+            warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
+            yield
+
+    def _part_of(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return this rank's part of a whole batch, on its device."""
+        if len(tokens) != self.layout.global_batch:
+            raise InputError(
+                f"tokens: {len(tokens)} sequences; the layout's batch is {self.layout.global_batch}"
+            )
+        if tokens.shape[1] != self.layout.sequence:
+            raise InputError(
+                f"tokens: sequences of {tokens.shape[1]}; the layout's have {self.layout.sequence}"
+            )
+        replica, _ = self.mesh.part
+        x, y = (
+            given.chunk(self.layout.data)[replica][:, self._positions].to(self.device)
+            for given in (tokens, targets)
+        )
+        return x, y
+
+    def _mean(self, losses: Sequence[Tensor]) -> float:
+        """Return the mean loss of a batch, of which ranks without the last stage know nothing."""
+        mean = torch.stack(losses).mean() if losses else torch.zeros((), device=self.device)
+        dist.all_reduce(mean)
+        return float(mean) / (self.layout.replicas * self.layout.tensor)
+
+    @contextmanager
+    def _within(self, phase: str) -> Iterator[None]:
+        before, self.phase = self.phase, phase
+        try:
+            yield
+        finally:
+            self.phase = before
+
+    def clip_gradients(self, max_norm: float) -> float:
+        """Scale all gradients so that their norm over all ranks is at most `max_norm`.
+
+        Returns
+        -------
+        float
+            Euclidean norm before; what several ranks have counts once, and so does a tied weight.
+        """
+        again = {name for first, *others in self.ties for name in others}
+        square = torch.zeros((), device=self.device)
+        for name, parameter in self.named_parameters():
+            gradient = parameter.grad
+            if gradient is None or name in again:
+                continue
+            assert isinstance(gradient, DTensor)
+            parts = [
+                size
+                for size, placement in zip(
+                    gradient.device_mesh.shape, gradient.placements, strict=True
+                )
+                if not placement.is_replicate()
+            ]
+            copies = self.layout.devices // self.layout.pipeline // math.prod(parts)
+            square += gradient.to_local().float().square().sum() / copies
+        with self._within("norm"):
+            dist.all_reduce(square)
+        norm = float(square.sqrt())
+        factor = min(1.0, max_norm / (norm + 1e-6))  # as torch.nn.utils.clip_grad_norm_ has it
+        for _, parameter in self.named_parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
+        return norm
+
+    def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        with self._within("loss"):
+            loss = self._given(logits, targets)
+            # torch's split backward passes detach it in place, which a view does not allow
+            return loss.full_tensor().clone() if isinstance(loss, DTensor) else loss
+
+    def _accumulate(self, tokens: Tensor, targets: Tensor) -> list[Tensor]:
+        """Run the microbatches one after the other."""
+        stage = self.module
+        assert isinstance(stage, FSDPModule)
+        count = self.layout.microbatches
+        losses = []
+        pairs = zip(tokens.chunk(count), targets.chunk(count), strict=True)
+        for j, (x, y) in enumerate(pairs):
+            last = j == count - 1
+            stage.set_requires_gradient_sync(last or self.layout.zero >= 2)
+            stage.set_is_last_backward(last)
+            stage.set_reshard_after_backward(last or self.layout.zero == 3)
+            loss = self._loss(stage(x), y)
+            (loss / count).backward()
+            losses.append(loss.detach())
+        return losses
+
+    def _pipeline(self) -> tuple[Passes, Passes]:
+        """Return what trains and what evaluates a batch in the pipeline; both give losses."""
+        layout, group = self.layout, self.mesh.group("pipeline")
+        self.pipeline_stages = stages = [
+            PipelineStage(stage, s, layout.stages, self.device, group=group)
+            for s, stage in self.stages.items()
+        ]
+        if self.schedule in TORCH_SCHEDULES:
+            kind = getattr(schedules, TORCH_SCHEDULES[self.schedule], None)
+            if kind is None:
+                raise InputError(f"schedule: torch {torch.__version__} has no {self.schedule}")
+            given = stages[0] if self.schedule in _SINGLE else stages
+            runtime = kind(given, layout.microbatches, loss_fn=self._loss)
+        else:
+            chained = chain([1.0] * layout.stages, [2.0] * layout.stages)
+            order = make_schedule(self.schedule, chained, layout.microbatches)
+            rows = {rank: order.of(rank) for rank in range(layout.pipeline)}
+            runtime = order_runtime(
+                stages, rows, layout.microbatches, loss_fn=self._loss, scale_grads=True
+            )
+        first, last = 0 in self.stages, layout.stages - 1 in self.stages
+        known = inspect.signature(runtime.step).parameters
+        options = {"return_outputs": False} if "return_outputs" in known else {}
+
+        def run(do: Callable[..., Any], tokens: Tensor, targets: Tensor) -> list[Tensor]:
+            losses: list[Tensor] = []
+            inputs = (tokens,) if first else ()
+            do(*inputs, target=targets if last else None, losses=losses, **options)
+            return [loss.detach() for loss in losses]
+
+        return functools.partial(run, runtime.step), functools.partial(run, runtime.eval)
+
+    def add_up_gradients(self) -> None:
+        """Add gradients up over what data parallelism does not know of.
+
+        That is tensor-parallel ranks that saw a part of the tokens or heads, and the model stages
+        that have a weight in common.
+        """
+        own: dict[str, nn.Parameter] = {}
+        for stage in self.stages.values():
+            own |= dict(stage.named_parameters(remove_duplicate=False))
+        for name in self._experts & own.keys():
+            _local_gradient(own[name]).div_(self.layout.expert)
+        if parts := [_local_gradient(own[name]) for name in sorted(self._summed & own.keys())]:
+            flat = torch.cat([part.reshape(-1) for part in parts])
+            dist.all_reduce(flat, group=self.mesh.group("tensor"))
+            totals = flat.split([part.numel() for part in parts])
+            for part, total in zip(parts, totals, strict=True):
+                part.copy_(total.view_as(part))
+        for names, group in self._tied:
+            parameters = {id(own[name]): own[name] for name in names if name in own}
+            copies = [_local_gradient(parameter) for parameter in parameters.values()]
+            if not copies:
+                continue
+            total = copies[0] if len(copies) == 1 else torch.stack(copies).sum(0)
+            if group is not None:
+                dist.all_reduce(total, group=group)
+            for copy in copies:
+                copy.copy_(total)
+
+    def _tie_group(self, names: Sequence[str], held: Mapping[str, int]) -> dist.ProcessGroup | None:
+        """Return this rank's group of the pipeline ranks that have a weight in common.
+
+        `held` has the pipeline rank of each module.
+        """
+        ranks = sorted({rank for n in names for m, rank in held.items() if n.startswith(f"{m}.")})
+        if len(ranks) < 2:
+            return None
+        lines = lines_of(self.mesh.mesh, "pipeline")
+        return own_group([[line[rank] for rank in ranks] for line in lines])
+
+
+def stage_ranks(schedule: str, layout: Layout) -> tuple[int, ...]:
+    """Return the pipeline rank of each model stage.
+
+    Raises
+    ------
+    InputError
+        If the schedule is not known, or takes another number of model stages per rank.
+    """
+    known = (*TORCH_SCHEDULES, "zb-h1", "zb-h2")
+    if schedule not in known:
+        raise InputError(f"schedule: {schedule!r} is not one of {', '.join(known)}")
+    ranks = layout.pipeline
+    chunks = 1 if schedule in _SINGLE or ranks == 1 else 2 if schedule in _V_SHAPED else 0
+    if chunks and layout.chunks != chunks:
+        raise InputError(f"chunks: {layout.chunks}; the schedule {schedule} takes {chunks}")
+    if schedule in _V_SHAPED:
+        return (*range(ranks), *range(ranks)[::-1])[: layout.stages]
+    return tuple(stage % ranks for stage in range(layout.stages))
+
+
+def _local_gradient(parameter: nn.Parameter) -> Tensor:
+    """Return this rank's part of a gradient, which is zero where nothing used the parameter."""
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    assert isinstance(parameter.grad, DTensor)
+    return parameter.grad.to_local()
+
+
+def loss_alone(model: nn.Module, plan: ParallelizePlan, tokens: Tensor, targets: Tensor) -> float:
+    """Return the mean loss of a batch as one process computes it, to hold a job's first step to.
+
+    A plan that leaves out a module, or a model that counts heads or positions itself, trains
+    under a layout, but trains something else.
+
+    Parameters
+    ----------
+    model, plan
+        The whole model on its device, and its modules in order.
+    tokens, targets
+        Of the batch.
+
+    Returns
+    -------
+    float
+        What `RunningJob.step` returns, but for rounding.
+
+    Examples
+    --------
+    >>> model = nn.ModuleDict({"embedding": nn.Embedding(8, 4), "layers": nn.ModuleList()})
+    >>> model["norm"], model["head"] = nn.LayerNorm(4), nn.Linear(4, 8)
+    >>> tokens = torch.arange(8).view(4, 2)
+    >>> 0 < loss_alone(model, ParallelizePlan(), tokens, tokens) < 10
+    True
+    """
+    (names,) = stage_modules(model, plan, Layout())
+    stage = make_stage(model, plan, names)
+    materialize(stage, plan, ties_of(model), tokens.device)
+    stage.place(torch.arange(tokens.shape[1], device=tokens.device))
+    with torch.no_grad():
+        return float((plan.loss or cross_entropy)(stage(tokens), targets))

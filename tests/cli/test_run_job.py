@@ -1,0 +1,184 @@
+"""`stagecut run` of a training job's plan, as a user starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from project import ROOT
+
+import stagecut
+from stagecut import cli
+from stagecut.instances.costs.description import Attention, Block, FeedForward, ModelDescription
+from stagecut.instances.job.plan import JobPlan
+
+torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
+
+SMALL = ModelDescription(
+    "small", 16, 32, (Block(Attention(4, 2, 4), feed_forward=FeedForward(24)),) * 4
+)
+
+
+def planned(folder: Path, devices: int, **fields: Any) -> Path:
+    """Return the file of a plan on so many devices."""
+    job = stagecut.TrainingJob(global_batch=8, sequence=8, launcher="stagecut", **fields)
+    plan = stagecut.solve(SMALL, f"h100:{devices}", job).plan
+    assert isinstance(plan, JobPlan)
+    plan.save(folder / "job.json")
+    return folder / "job.json"
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No torchrun around."""
+    for key in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(key, "")
+        monkeypatch.delenv(key)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
+    code = cli.run_command(["run", *map(str, arguments)])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def losses(text: str) -> list[float]:
+    return [float(x) for x in re.findall(r"loss (\S+)", text)]
+
+
+def torchrun(processes: int, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
+    return subprocess.run(
+        [*command, "-m", "stagecut", "run", *map(str, arguments), "--device", "cpu"],
+        env={**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, check=False, timeout=150,
+    )  # fmt: skip
+
+
+def test_a_plan_trains_its_own_model_and_its_collectives_are_the_planned_ones(
+    tmp_path: Path,
+) -> None:
+    plan = planned(tmp_path, 2, tensor=2, recipe="fp32", recompute=(frozenset(),))
+    recording, words = tmp_path / "run.json", tmp_path / "words.bin"
+    np.random.default_rng(0).integers(0, 32, 100).astype(np.uint16).tofile(words)
+    done = torchrun(
+        2, plan, "--tokens", words, "--steps", "3", "--optimizer", "adamw", "--lr", "0.01",
+        "--clip", "1", "--report", "--record", recording, "--checkpoint", tmp_path / "kept",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert len(losses(done.stdout)) == 3
+    ranks = json.loads(recording.read_text())["ranks"]
+    assert [rank["rank"] for rank in ranks] == [0, 1]
+    layout = stagecut.load_job_plan(plan).layout
+    estimate = stagecut.estimate(SMALL, layout, "h100:2")
+    for rank in ranks:
+        assert sum(rank["terms"].values()) == pytest.approx(rank["seconds"])
+        counted = {(x["axis"], x["kind"]): (x["count"], x["size"]) for x in rank["collectives"]}
+        for one in estimate.collectives():
+            assert counted[one.axis, one.kind] == (one.count, one.size)
+        assert rank["memory"]["parameters"] == estimate.memory[0].parameters
+    again = torchrun(2, plan, "--tokens", words, "--steps", "3", "--checkpoint", tmp_path / "kept")
+    assert again.returncode == 1 or again.returncode == 2
+    assert "it holds checkpoints of a run; add --resume" in again.stderr
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_run_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan, kept = planned(tmp_path, 1, recipe="fp32"), str(tmp_path / "kept")
+    options = ["--device", "cpu", "--optimizer", "adam", "--lr", "0.01"]
+    code, out, err = run(capsys, plan, *options, "--steps", "3")
+    assert code == 0, err
+    whole = losses(out)
+    first = run(capsys, plan, *options, "--steps", "2", "--checkpoint", kept, "--every", "1")
+    then = run(capsys, plan, *options, "--steps", "3", "--checkpoint", kept, "--resume")
+    assert losses(first[1]) + losses(then[1]) == whole
+    assert sorted(path.name for path in (tmp_path / "kept").glob("step-*")) == [
+        "step-00000001", "step-00000002", "step-00000003",
+    ]  # fmt: skip
+    (tmp_path / "kept" / "step-00000003" / ".metadata").unlink()  # as if it was not finished
+    then = run(capsys, plan, *options, "--steps", "3", "--checkpoint", kept, "--resume")
+    assert losses(then[1]) == whole[2:]
+    code, out, _ = run(capsys, plan, *options, "--steps", "3", "--checkpoint", kept, "--resume")
+    assert code == 0
+    assert "it has 3 steps already" in out
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_model_of_ones_own_is_given_with_how_it_is_divided(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan, file = planned(tmp_path, 1, recipe="fp32"), tmp_path / "mine.py"
+    file.write_text(
+        "from torch import nn\n"
+        "from stagecut.runtime.execution.job.parallelize import ParallelizePlan\n"
+        "def make(layers=4):\n"
+        "    model = nn.ModuleDict({'embedding': nn.Embedding(32, 8)})\n"
+        "    model['layers'] = nn.ModuleList(nn.Linear(8, 8) for _ in range(layers))\n"
+        "    model['norm'], model['head'] = nn.LayerNorm(8), nn.Linear(8, 32)\n"
+        "    return model, ParallelizePlan()\n"
+        "def short():\n"
+        "    return make(3)\n"
+        "def bare():\n"
+        "    return make()[0]\n"
+    )
+    code, out, err = run(capsys, plan, "--model", f"{file}:make", "--steps", "2", "--device", "cpu")
+    assert (code, len(losses(out))) == (0, 2), err
+    for name, message in (
+        ("short", "its model has 3 layers, and small of the plan 4"),
+        ("bare", "it returns the model and its ParallelizePlan"),
+    ):
+        code, _, err = run(capsys, plan, "--model", f"{file}:{name}", "--device", "cpu")
+        assert (code, err.count("\n")) == (2, 1)
+        assert message in err
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--batch", "2"], "--batch: the plan of a training job says it"),
+        (["--microbatches", "2"], "--microbatches: the plan"),
+        (["--recompute"], "--recompute: the plan"),
+        (["--report", "--steps", "1"], "take at least 2 --steps"),
+        (["--clip", "-1"], "clip: -1"),
+        (["--every", "2"], "checkpoint: say in which folder"),
+        (["--tokens", "missing.bin"], "missing.bin: no tokens can be read"),
+        (["--tokens", "words.txt"], "words.txt: tokens are in"),
+        ([], "the plan runs on 2 processes; start it with: torchrun --nproc-per-node 2"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_said_in_one_line(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plan = planned(tmp_path, 2 if not arguments else 1, recipe="fp32")
+    code, _, err = run(capsys, plan, *arguments, "--device", "cpu")
+    assert (code, err.count("\n")) == (2, 1)
+    assert message in err
+
+
+@pytest.mark.usefixtures("alone")
+def test_tokens_that_the_model_has_not_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = planned(tmp_path, 1, recipe="fp32")
+    for name, line, message in (
+        ("few", np.arange(5), "5 tokens; a sequence takes 9"),
+        ("large", np.full(100, 40), "token 40; small has 32"),
+        ("floats", np.zeros(100), "one line of whole numbers"),
+    ):
+        np.save(tmp_path / f"{name}.npy", line)
+        file = str(tmp_path / f"{name}.npy")
+        code, _, err = run(capsys, plan, "--tokens", file, "--device", "cpu")
+        assert (code, err.count("\n")) == (2, 1)
+        assert message in err
