@@ -35,9 +35,10 @@ from brute_job import (
     small_job,
 )
 
-from stagecut.api.job import job_costs, solve_job
+from stagecut.api.job import solve_job
+from stagecut.api.job_costs import job_costs
 from stagecut.formulations.job.space import job_space
-from stagecut.instances import InputError, VerificationError
+from stagecut.instances import InputError, Status, VerificationError
 from stagecut.instances.costs.description import ModelDescription
 from stagecut.instances.costs.hardware import TrainingCluster
 from stagecut.instances.costs.layout import Layout
@@ -77,6 +78,9 @@ def one_job(kind: str, seed: int, count: Counter[str]) -> None:
         return
     least, by_point = best_of_all(model, cluster, job, limit)
     count["plans_somewhere"] += len(by_point)
+    if found.status is Status.NO_SOLUTION:
+        count["open"] += 1
+        return
     if found.plan is None or not np.isfinite(least):
         agree = found.plan is None and not np.isfinite(least)
         count["infeasible" if agree else "wrong_optimum"] += 1

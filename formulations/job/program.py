@@ -297,6 +297,8 @@ class ProgramBuilder:
             self.rates.on_rank(self.i, kinds_of_rank(rank, self.layout, self.space.cluster))
             for rank in range(self.ranks)
         ]
+        # What hides traffic must not be too little: of ranks on two kinds it may be.
+        self.exact = [not self.rates.kinds or one is not self.rates for one in of_ranks]
         of_stages = of_ranks * self.layout.chunks
         ends = np.zeros((self.stages, 3))
         ends[0] += of_stages[0].ends[self.i, 0]
@@ -431,13 +433,14 @@ class ProgramBuilder:
                 own = [x != self.wait[s, column] for x in busy]
                 busy = [x for x, keep in zip(busy, own, strict=True) if keep]
                 shares = [x for x, keep in zip(shares, own, strict=True) if keep]
-                self.build.row(
-                    f"wait[{s},{column}]",
-                    [self.wait[s, column], *held, *busy],
-                    [1.0, *(-f for f in factors), *shares],
-                    constant - fixed,
-                    np.inf,
-                )
+                if self.exact[s % self.ranks]:
+                    self.build.row(
+                        f"wait[{s},{column}]",
+                        [self.wait[s, column], *held, *busy],
+                        [1.0, *(-f for f in factors), *shares],
+                        constant - fixed,
+                        np.inf,
+                    )
                 once = lines[:1]  # of one unit: a layer's gather, or its gradients' reduction
                 there = np.flatnonzero(self.rates.count)
                 least = min(self._line(once, self.rates.weights[self.i, k]) for k in there)
@@ -484,7 +487,7 @@ class ProgramBuilder:
                 for s in own:
                     busy, shares, fixed = self.passes(s, -hidden * weight)
                     beside = (beside[0] + busy, beside[1] + shares, beside[2] + fixed)
-                ways.append([beside, part])
+                ways.append([beside, part] if self.exact[k] else [part])
             for a, one in enumerate(ways[0]):
                 for b, two in enumerate(ways[1]):
                     self.build.row(

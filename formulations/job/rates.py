@@ -85,7 +85,7 @@ class Rates:
             return self
         both = np.array([self.kinds[kind]._both(setting) for kind in kinds])
         slowest = int(both.sum(axis=1).argmax())
-        return self.kinds[kinds[slowest]] if (both <= both[slowest]).all() else self
+        return self.kinds[kinds[slowest]] if _no_more(both, both[slowest]) else self
 
     @property
     def on_all(self) -> Rates:
@@ -105,6 +105,11 @@ class Rates:
         """Seconds of both passes of each layer type, of its recomputation and of the ends."""
         parts = (self.passes[i, :, :2], self.again[i], self.ends[i, :, :2])
         return np.concatenate([part.sum(axis=1) for part in parts])
+
+
+def _no_more(seconds: Floats, most: Floats) -> bool:
+    """Whether some seconds are not above others by more than rounding."""
+    return bool((seconds <= most * (1 + 1e-9) + 1e-15).all())
 
 
 def rates(space: JobSpace, prices: LayerPrices) -> Rates:

@@ -208,13 +208,16 @@ class PointRefutation:
     def _of_stages(self) -> list[ProbedStages]:
         """Return what each stage takes, no more than on the slowest kind that its rank lies on."""
         kinds, cluster = self.probes.stages(self.layout), self.prices.cluster
+        self.exact = True  # else what hides traffic may be more than is known
         if len(kinds) == 1:
             return kinds * self.stages
         found = []
         for rank in range(self.ranks):
             own = [kinds[kind] for kind in kinds_of_rank(rank, self.layout, cluster)]
             slowest = max(own, key=lambda one: float(one.both.sum()))
-            every = all((one.both <= slowest.both).all() for one in own)
+            most = slowest.both * (1 + 1e-9) + 1e-15
+            every = all((one.both <= most).all() for one in own)
+            self.exact = self.exact and every
             found.append(slowest if every else least_of(own))
         return found * self.layout.chunks
 
@@ -502,7 +505,7 @@ class PointRefutation:
             busy, fixed = self._by_rank(hidden * one, what)
             pieces = max(PIECES, self.layout.chunks)
             ahead = [(whole[0] - busy, whole[1] - fixed), (whole[0] / pieces, whole[1] / pieces)]
-            ways.append(ahead if hides else [whole])
+            ways.append(ahead[not self.exact :] if hides else [whole])
         for (a, x), (b, y) in itertools.product(*ways):
             self.add(eye[self.g] - unit * (a + b), unit * (x + y), np.inf)
 
@@ -518,7 +521,8 @@ class PointRefutation:
             moved = line[1] * self.of[:, DENSE] + line[2] * self.of[:, ROUTED]
             fixed = line[0] + self.fixed[:, [DENSE, ROUTED]] @ line[1:]
             rows = wait - moved + hidden * self.raw[:, what]
-            self.add(unit * rows, unit * (fixed - hidden * self.fixed[:, what]), np.inf)
+            if self.exact:
+                self.add(unit * rows, unit * (fixed - hidden * self.fixed[:, what]), np.inf)
             layer = float((self.probed.layers[:, [DENSE, ROUTED]] @ first[1:]).min())
             self.add(unit * wait, unit * layer, np.inf)
 

@@ -21,7 +21,8 @@ from brute_job import (
     small_job,
 )
 
-from stagecut.api.job import job_costs, solve_job
+from stagecut.api.job import solve_job
+from stagecut.api.job_costs import job_costs
 from stagecut.formulations.job.bounds import first_bounds
 from stagecut.formulations.job.rates import rates
 from stagecut.formulations.job.space import job_space
@@ -72,7 +73,7 @@ def check(seed: int, job_of: Callable[[random.Random], Any] = small_job, gap: fl
             plain = replace(layout, recompute=frozenset(), recompute_layers=None)
             true = min(true, by_point.get(plain, np.inf))
         assert first.seconds[point] <= true * (1 + 1e-9), (seed, layout)
-        assert min(found.bound[point], found.seconds) <= true * (1 + 1e-5), (seed, layout)
+        assert found.bound[point] <= true * (1 + 1e-5), (seed, layout)
     assert found.least_bound <= least * (1 + 1e-6), seed
     known = {point_of(layout) for layout in every}
     assert all(
@@ -111,10 +112,10 @@ def test_profiled_models(seed: int) -> None:
     assert check(seed, profiled_job) != "open"
 
 
-@pytest.mark.parametrize("seed", range(20, 32))
+@pytest.mark.parametrize("seed", range(9))
 def test_a_wide_gap_leaves_true_bounds(seed: int) -> None:
-    """A search that is content with a fifth claims no more of any point than it has proved."""
-    check(seed, odd_job if seed % 2 else small_job, gap=0.2)
+    """A search that is content with 2 % claims no more of any point than it has proved."""
+    check(seed, gap=0.02)
 
 
 @pytest.mark.parametrize("seed", range(8))
