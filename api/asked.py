@@ -18,6 +18,7 @@ from ..instances import (
     accelerators_and_cpus,
 )
 from ..instances.formats.files import load
+from ..instances.model.completed import assumed
 from ..instances.model.problem import suggested_cluster
 from ..solvers import Result, Search
 from .versions import installed
@@ -79,6 +80,6 @@ def result_of(
         trace=tuple(search.trace),
         phases=dict(search.phases),
         versions=versions,
-        notes=tuple(search.notes),
+        notes=(*(f"assumed: {said}" for said in assumed(workload)), *search.notes),
         reason=search.infeasible_because or "",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from typing import Any
 
 from ..formulations.job.bounds import first_bounds
 from ..formulations.job.memory import memory_limit
@@ -56,7 +57,7 @@ def _least_memory(costs: JobCosts, space: JobSpace) -> float:
 def _changes_that_fit(costs: JobCosts) -> Iterator[str]:
     """Yield changes with which a layout has been found that fits, the smallest first."""
     end = time.monotonic() + SECONDS
-    usual = {field.name: field.default for field in fields(TrainingJob)}
+    usual: dict[str, Any] = {field.name: field.default for field in fields(TrainingJob)}
     for name in (*OPEN, "recompute", "schedules", "memory_bytes"):
         given = getattr(costs.job, name)
         freed = replace(costs.job, **{name: usual[name]})

@@ -31,6 +31,7 @@ from stagecut.instances.costs.layers import LayerPrices
 from stagecut.instances.costs.layout import Layout
 from stagecut.instances.costs.memory import peak_memory
 from stagecut.instances.costs.models import shipped_model
+from stagecut.instances.job.launchers import runs
 from stagecut.instances.job.problem import TrainingJob, on_one_device
 from stagecut.instances.job.recipes import published_recipes
 from stagecut.instances.job.usual_layouts import UsualLayout, usual_layouts
@@ -137,13 +138,15 @@ def planned(job: Job, seconds: float) -> JobSearch:
 
 
 def outside(job: Job, layout: Layout) -> list[str]:
-    """Return the fields in which a rival lies outside of what the planner was asked."""
+    """Return in what a rival lies outside of what the planner was asked."""
     base = job.base
     asked = SameJob(global_batch=base.global_batch, sequence=base.sequence, base=base)
     own = replace(on_one_device(layout), mtp_stage=asked.template.mtp_stage)
     names = [one.name for one in fields(Layout)]
     found = [name for name in names if getattr(own, name) != getattr(asked.template, name)]
-    return found + ["degrees"] * (not asked.allows(layout))
+    if not asked.allows(layout):
+        found.append(runs(asked.launcher, layout) or "degrees")
+    return found
 
 
 def rows_of(job: Job, limit: float) -> list[dict[str, object]]:
@@ -168,7 +171,7 @@ def rows_of(job: Job, limit: float) -> list[dict[str, object]]:
                 "measured_s": f"{job.measured:.4g}" if published else "",
                 "needed_gib": f"{needed / 2**30:.1f}",
                 "fits": int(needed <= job.cluster.accelerator.memory_bytes),
-                "outside": " ".join(outside(job, rival.layout)),
+                "outside": "; ".join(outside(job, rival.layout)),
             }
         own = rival.name == PLANNED
         row |= {"bound": f"{found.least_bound:.4g}" if own else ""}

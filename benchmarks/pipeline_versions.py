@@ -27,6 +27,7 @@ from stagecut import Limits, accelerators_and_cpus, load, solve
 
 GIB = 2.0**30
 REPEATS, SHORT_S = 3, 5.0
+TABLE = "pipeline_versions"
 #: CPU seconds of a solve at most, and published files.
 SECONDS = 20.0
 PUBLISHED = Path(os.environ.get("STAGECUT_BENCHMARKS", "../shared/benchmarks"))
@@ -133,7 +134,7 @@ def main() -> None:
         for name, one in (("before", old), ("after", new)):
             row |= {f"{name}_{key}": "" if one[key] is None else f"{one[key]:.7g}" for key in one}
         print(row, flush=True)
-        results.write("pipeline_versions", [row], "0", add=cell != 0)
+        results.write(TABLE, [row], "0", add=(results.RESULTS / f"{TABLE}.csv").exists())
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 ``table`` solves six instances in two forms each: a row per solver and form in `solvers.csv`, anew.
 ``random`` solves random cases, each without and with a random constraint, and counts where the
-optimum of brute force was found: rows are added to `solvers_random.csv`. Needs `tests/support` on
-the path.
+optimum of brute force was found: rows are added to `solvers_random.csv`. ``first-model`` times the
+first lines of docs/formulations.md in a fresh environment. Needs `tests/support` on the path.
 """
 
 from __future__ import annotations
@@ -11,8 +11,13 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import re
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import results
@@ -24,6 +29,8 @@ import stagecut
 from stagecut import InputError, Latency, Limits, StagecutError, Throughput
 from stagecut.instances import Problem, Workload
 from stagecut.solvers.core.other_solvers import SOLVERS, check_solver
+
+ROOT = Path(__file__).parent.parent
 
 #: Problem → its form with the weaker relaxation, and its stronger one.
 FORMS = {
@@ -109,16 +116,51 @@ def random(problems: Sequence[str], count: int) -> None:
         results.write("solvers_random", rows, "0", add=True)
 
 
+def first_model() -> None:
+    """Time the steps from nothing to a constrained model solved by SCIP, as the page has them."""
+    page = (ROOT / "docs" / "formulations.md").read_text()
+    (code,) = re.findall(r"```python\n((?:(?!```).)*solve\(\"scip\"\)\)\n)```", page, re.DOTALL)
+    rows: list[results.Row] = []
+    with tempfile.TemporaryDirectory() as folder:
+        python = Path(folder) / "environment" / "bin" / "python"
+        copy = Path(folder) / "stagecut"
+        (copy.parent / "copy.tar").write_bytes(_output("git", "archive", "HEAD", cwd=ROOT))
+        copy.mkdir()
+        _output("tar", "xf", "../copy.tar", cwd=copy)
+        steps = {
+            "environment": (sys.executable, "-m", "venv", str(python.parent.parent)),
+            "pip install . pyscipopt": (str(python), "-m", "pip", "install", ".", "pyscipopt"),
+            "five lines, first time": (str(python), "-c", code),
+            "five lines, again": (str(python), "-c", code),
+        }
+        for step, words in steps.items():
+            began, cpu = time.monotonic(), sum(os.times()[2:4])
+            said = _output(*words, cwd=copy if "install" in step else Path(folder)).decode()
+            rows.append(
+                {"step": step, "seconds": f"{time.monotonic() - began:.1f}",
+                 "cpu": f"{sum(os.times()[2:4]) - cpu:.1f}",
+                 "said": said.strip() if "lines" in step else ""}
+            )  # fmt: skip
+    results.write("first_model", rows, "")
+
+
+def _output(*words: str, cwd: Path) -> bytes:
+    alone = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return subprocess.run(words, cwd=cwd, env=alone, check=True, stdout=subprocess.PIPE).stdout
+
+
 def main() -> None:
-    """Run one of both."""
+    """Run one of the three."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("table", "random"))
+    parser.add_argument("what", choices=("table", "random", "first-model"))
     parser.add_argument("--problems", nargs="+", default=list(MAKERS), choices=list(MAKERS))
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--cases", type=int, default=300)
     options = parser.parse_args()
     if options.what == "table":
         table(options.seconds)
+    elif options.what == "first-model":
+        first_model()
     else:
         random(options.problems, options.cases)
 

@@ -202,7 +202,7 @@ def _pose(
             )
         fit = fitted(asked.launcher, stated.name, workload, Fitted(stated.fields, asked.cpus))
         stated = replace(stated, fields=fit.fields)
-        problem, devices = build(stated, replace(asked, cpus=fit.cpus), workload)
+        _, problem, devices = build(stated, replace(asked, cpus=fit.cpus), workload)
         seconds = limits_of(stated, time_limit, gap).seconds or DEFAULT_SECONDS
         said = {"problem": problem_values(problem), "cluster": devices and devices.fingerprint}
         given[name] = json.dumps(said, sort_keys=True, default=str)

@@ -73,7 +73,7 @@ def explain(
         loaded, made = load_plan_with_form(plan, loaded)
         found = explain_plan(loaded, made, node=node, seconds=time_limit, most=most)
     else:
-        posed, devices = build(state(asked, loaded, ()), asked, loaded)
+        loaded, posed, devices = build(state(asked, loaded, ()), asked, loaded)
         found = explain_plan(
             loaded, cluster=devices, problem=posed, node=node, seconds=time_limit, most=most
         )

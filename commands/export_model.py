@@ -46,7 +46,7 @@ def export_model(
     check_outputs(output, inputs=[workload, *stated.files])
     if stated.name == "mapping":  # whose program knows rings alone
         stated = replace(stated, fields={"collective": "ring", **stated.fields})
-    posed, devices = build(stated, asked, loaded)
+    loaded, posed, devices = build(stated, asked, loaded)
     from ..api.formulation import formulation as state_program  # Pyomo takes a second to import
 
     program = state_program(loaded, devices, posed, formulation)

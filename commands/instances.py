@@ -13,9 +13,10 @@ from ..instances.formats.files import load, save
 from ..instances.generate.catalogue import CATALOGUE, LARGE
 from ..instances.generate.published import SERVER, published_folder
 from ..instances.generate.published import fetch as fetch_files
+from ..instances.model.completed import filled
 from ..instances.model.tied_weights import tied_as
 from ..instances.model.training_layers import training_layers
-from .common.console import ERR, OUT, check_outputs, print_json, show_bytes
+from .common.console import ERR, OUT, check_outputs, parse_bytes, print_json, show_bytes
 
 app = typer.Typer(help="List, show and convert workloads.", no_args_is_help=True)
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -87,10 +88,20 @@ def convert(
             help="Weights used twice: copies, or colour (one device). Default: as they are."
         ),
     ] = None,
+    time_unit: Annotated[
+        str | None, typer.Option(help="s, ms, us or ns, where the file names no unit of time.")
+    ] = None,
+    bandwidth: Annotated[
+        str | None, typer.Option(help="Such as 25GB/s: of transfers, where the file names none.")
+    ] = None,
+    weight_share: Annotated[
+        float | None,
+        typer.Option(help="Part of a node's memory that is weights, where the file names none."),
+    ] = None,
 ) -> None:
     """Write a workload as Stagecut's own JSON."""
     check_outputs(output, inputs=[workload])
-    loaded = load(workload)
+    loaded = filled(load(workload), time_unit, parse_bytes(bandwidth, "--bandwidth"), weight_share)
     if tied is not None and not loaded.ties:
         kept = (
             "; its colours, which name no weights, stay together"

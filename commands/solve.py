@@ -107,7 +107,7 @@ def solve(
     if stated.name == "mapping" and method in ("milp", "joint"):  # which know rings alone
         stated = replace(stated, fields={"collective": "ring", **stated.fields})
     loaded = choose_ties(loaded, fit.tied, stated.name, stated.fields.get("microbatches"))
-    posed, devices = build(stated, replace(asked, cpus=fit.cpus), loaded)
+    loaded, posed, devices = build(stated, replace(asked, cpus=fit.cpus), loaded)
     check_outputs(output, pictures=[plot], inputs=[workload, start, *stated.files])
     limits = replace(limits_of(stated, time_limit, gap), since=STARTED)
     workers = workers_of(stated)

@@ -22,6 +22,7 @@ from .common.choices import (
 from .common.errors import InfeasibleError, InputError, StagecutError, VerificationError
 from .common.units import TIME_UNITS, NodeId
 from .model.cluster import ACCELERATOR, CPU, Cluster, Device, DeviceKind, accelerators_and_cpus
+from .model.completed import Assumptions, complete
 from .model.costs import Costs, price, without_links
 from .model.layers import Layers
 from .model.network.links import Link, PairLink
@@ -53,6 +54,7 @@ __all__ = [
     "ACCELERATOR",
     "CPU",
     "TIME_UNITS",
+    "Assumptions",
     "CallPlacement",
     "Cluster",
     "Collective",
@@ -109,6 +111,7 @@ __all__ = [
     "VerificationError",
     "Workload",
     "accelerators_and_cpus",
+    "complete",
     "gap_between",
     "in_stages",
     "is_iteration",

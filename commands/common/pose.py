@@ -39,6 +39,7 @@ from ...instances.formats.problem_toml import (
 )
 from ...instances.formats.rules_files import load_fixed, load_rules
 from ...instances.formats.source import read_source
+from ...instances.model.completed import complete
 from ...instances.model.placement_rules import NO_RULES, PlacementRules
 from ...instances.model.problem import suggested_cluster
 from ...instances.model.schedule import given_order
@@ -293,10 +294,12 @@ def names_file(schedule: str) -> bool:
     return schedule.lower().endswith(".csv")
 
 
-def build(statement: Statement, asked: Asked, workload: Workload) -> tuple[Problem, Cluster | None]:
-    """Return the problem that is stated, with its placement rules, and its devices.
+def build(
+    statement: Statement, asked: Asked, workload: Workload
+) -> tuple[Workload, Problem, Cluster | None]:
+    """Return the workload in the form that the problem counts, the problem, and its devices.
 
-    The devices are None for a problem that says them itself.
+    The problem has its placement rules. Where it says its devices itself, they are None here.
 
     Raises
     ------
@@ -313,11 +316,9 @@ def build(statement: Statement, asked: Asked, workload: Workload) -> tuple[Probl
         placed = rules["fixed"]
         fields["placement_rules"] = {key: rules[key] for key in rules if key != "fixed"}
     problem = make_record(kind, fields, statement.file, _texts(workload))
-    if isinstance(problem, PipelineJob):
-        problem = problem.for_workload(workload)
     if statement.has_devices:
         _refuse_devices(statement, asked)
-        return problem, None
+        return complete(workload, problem), problem, None
     cluster = choose_cluster(
         workload,
         asked.cluster,
@@ -326,7 +327,10 @@ def build(statement: Statement, asked: Asked, workload: Workload) -> tuple[Probl
         parse_bytes(asked.memory, "--memory"),
         statement.name,
     )
-    return _with_rules(problem, cluster, asked.cluster, placed), cluster
+    workload = complete(workload, problem, cluster)
+    if isinstance(problem, PipelineJob):
+        problem = problem.for_workload(workload)
+    return workload, _with_rules(problem, cluster, asked.cluster, placed), cluster
 
 
 def _texts(workload: Workload) -> FromText:

@@ -42,7 +42,7 @@ def profiled_model(workload: Workload) -> ModelDescription:
     if steps != [(k, k + 1) for k in range(workload.n - 1)]:
         raise InputError(
             f"{name}: its layers are no chain, which pipeline stages of an estimate are cut from; "
-            "profile with another --depth"
+            "profile with --depth 1, or such that every block is one layer"
         )
     counts = np.stack([workload.extra["parameters"], workload.extra["flops"]], axis=1)
     alike: dict[tuple[float, ...], list[int]] = {}

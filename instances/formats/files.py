@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
-from itertools import chain
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,6 +14,7 @@ from ..common.choices import Tied
 from ..common.errors import InputError, quote
 from ..common.units import NodeId
 from ..model.cluster import Cluster
+from ..model.completed import complete
 from ..model.plan import Plan, Planned, plan_of
 from ..model.problem import Problem
 from ..model.solution import Placement
@@ -164,11 +165,28 @@ def load_plan_with_form(path: str | Path, workload: Workload) -> tuple[Workload,
     file is broken, was changed, or was made for something else.
     """
     source = read_source(path)
+    fingerprint, microbatches = outline.made_for(source)
+    forms = [workload]
     if workload.ties:
-        fingerprint, microbatches = outline.made_for(source)
-        forms = chain([workload], (tied_as(workload, tied, microbatches) for tied in Tied))
-        workload = next((w for w in forms if w.fingerprint == fingerprint), workload)
-    return workload, plan_json.read_plan(source, workload)
+        forms += [tied_as(workload, tied, microbatches) for tied in Tied]
+    form = next((form for form in forms if form.fingerprint == fingerprint), None)
+    if form is None:
+        completed = _completed(forms, *outline.posed(source))
+        form = next((form for form in completed if form.fingerprint == fingerprint), workload)
+    plan = plan_json.read_plan(source, form)
+    for whole in _completed([form], plan.problem, plan.cluster):  # what no fingerprint counts
+        if whole.fingerprint == fingerprint:
+            form = whole
+    return form, plan
+
+
+def _completed(forms: list[Workload], problem: Problem, cluster: Cluster) -> list[Workload]:
+    """Return workloads as a problem counts them, without those that have no meaning for it."""
+    found = []
+    for form in forms:
+        with suppress(InputError):
+            found.append(complete(form, problem, cluster))
+    return found
 
 
 def load_plan_for_model(

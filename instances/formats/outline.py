@@ -11,6 +11,7 @@ import msgspec
 
 from ..common.errors import prefix_errors, quote
 from ..common.units import NodeId
+from ..model.cluster import Cluster
 from ..model.pipeline_job import is_stream
 from ..model.plan import Plan, Planned, gap_between, plan_of
 from ..model.problem import DeviceMapping, Problem, names_stages, objective_unit
@@ -135,6 +136,14 @@ def made_for(source: Source) -> tuple[str, int]:
     file = read_file(source, PlanFile, PLAN)
     given = file.problem.get("microbatches")
     return file.workload.fingerprint, max(1, given) if isinstance(given, int) else 1
+
+
+def posed(source: Source) -> tuple[Problem, Cluster]:
+    """Return the problem and the cluster that a plan was made for."""
+    file = read_file(source, PlanFile, PLAN)
+    with prefix_errors(source.file, "plan"):
+        problem, _ = read_problem(source, file.problem)
+        return problem, make_cluster(source, file.cluster.kinds, file.cluster.links)
 
 
 def placed_ids(source: Source) -> tuple[Problem, tuple[NodeId, ...]]:

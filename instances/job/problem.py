@@ -27,6 +27,7 @@ _MODES = (
     frozenset({Recompute.LAYERNORM, Recompute.MOE_ACTIVATION}),
     frozenset({Recompute.LAYERNORM, Recompute.MOE_ACTIVATION, Recompute.MLA_UP_PROJECTION}),
     frozenset({Recompute.MOE}),
+    frozenset({Recompute.MLA_UP_PROJECTION}),
     frozenset({Recompute.MLA_UP_PROJECTION, Recompute.MLP}),
 )
 #: How keys and values are exchanged unless the job says otherwise: the first that a launcher has.

@@ -65,18 +65,18 @@ class TracedInputs:
         given = tuple(value for value in flat if isinstance(value, torch.Tensor))
         if len(given) != len(self.names) or len(flat) != len(self.traced):
             raise InputError(f"inputs: {len(given)} tensors; the model takes {len(self.names)}")
-        names = iter(self.names)
+        tensors = iter(self.names)
         for value, before in zip(flat, self.traced, strict=True):
             if not isinstance(value, torch.Tensor) or not isinstance(before, torch.Tensor):
                 if isinstance(value, torch.Tensor) or value != before:
                     raise InputError(f"inputs: {value!r} in place of {before!r}, as it was traced")
-            elif (value.shape, value.dtype) != (before.shape, before.dtype):
+                continue
+            name = next(tensors)
+            if (value.shape, value.dtype) != (before.shape, before.dtype):
                 raise InputError(
-                    f"inputs: {next(names)} is {_shown(value)}; every microbatch must be "
+                    f"inputs: {name} is {_shown(value)}; every microbatch must be "
                     f"{_shown(before)}, as it was traced"
                 )
-            else:
-                next(names)
         return given
 
 

@@ -307,15 +307,18 @@ class _Points:
         return builder, paths
 
     def relax(self, point: int) -> float:
-        """Return the relaxation's optimum; infinite if no plan is below the threshold."""
+        """Return the relaxation's optimum, infinite if it has no solution.
+
+        It is not cut off at the threshold: a bound beyond is worth knowing.
+        """
         builder, paths = self.builder(point)
         value = -np.inf
         for _ in range(RELAXED_ROUNDS):
-            program = builder.program(paths, self.search.threshold)
+            program = builder.program(paths, np.inf)
             left = self.search.deadline - time.monotonic()
             end = solve_program(program.linear, left, relaxed=True)
             value = max(value, end.bound * program.unit)
-            if end.x is None:
+            if end.x is None or value >= self.search.threshold:
                 break
             seconds = paths.longest(builder.seconds(end.x), self.costs[point].message)
             if seconds <= end.x[builder.t] * program.unit * (1 + CLOSE):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyomo.environ as pyo
@@ -13,6 +15,7 @@ from brute import best_max_load
 from brute_sharding import random_problem, random_program
 from cases import random_case
 from constrained_cases import MAKERS, check_against_brute_force
+from project import ROOT
 from training_cases import random_training_case
 
 import stagecut
@@ -201,6 +204,21 @@ def test_every_integer_program_of_the_package_takes_a_solver() -> None:
     for problem, methods in METHODS.items():
         readers = [name for name, known in methods.items() if "solver" in known.reads]
         assert any(name.startswith(("milp", "joint")) for name in readers), problem
+
+
+def test_the_first_model_of_the_page_takes_six_lines() -> None:
+    page = (ROOT / "docs" / "formulations.md").read_text()
+    (lines,) = re.findall(r"```python\n((?:(?!```).)*solve\(\"scip\"\)\)\n)```", page, re.DOTALL)
+    assert "\npip install . pyscipopt\n```" in page
+    assert len(list(filter(None, lines.splitlines()))) == 5
+    try:
+        check_solver("scip")
+    except InputError:
+        lines = lines.replace("scip", "highs")
+    names: dict[str, Any] = {}
+    exec(lines, names)
+    f = names["f"]
+    assert sum(pyo.value(f.at(thing, f.places[0])) > 0.5 for thing in f.things) <= 8
 
 
 def test_a_solver_that_is_not_there_says_how_to_get_it() -> None:

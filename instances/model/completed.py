@@ -1,0 +1,283 @@
+"""Completion of workloads: what a problem counts and a file leaves open, by stated assumptions.
+
+A file of one format says layers with configurations, another one forward and backward nodes; one
+says bytes, another one times of transfers; some name no unit of time. `complete` makes of each what
+a problem asks for, where its content has a meaning for it: first from the file, then by the
+assumptions, and each one that was needed is named.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..common.errors import InputError, quote
+from ..common.units import LARGEST, SMALLEST, TIME_UNITS, UNSPECIFIED
+from .cluster import ACCELERATOR, Cluster
+from .pipeline_job import PipelineJob, is_iteration, is_stream
+from .problem import DeviceMapping, Problem
+from .sharding.problem import Sharding
+from .training_layers import training_layers
+from .workload import Workload
+
+#: Key of `Workload.provenance` under which the assumptions stand.
+ASSUMED = "assumed"
+#: Part of a layer's time that is its forward pass, where nothing says how long that is: a backward
+#: pass computes two products for each one of the forward pass.
+FORWARD_SHARE = 1 / 3
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """What is taken where a file does not say it.
+
+    Parameters
+    ----------
+    time_unit
+        ``s``, ``ms``, ``us`` or ``ns``.
+    bandwidth
+        Bytes per second that a device sends and receives.
+    weight_share
+        Part of a forward node's memory that is weights; the rest are activations.
+
+    Raises
+    ------
+    InputError
+        If one is none of its choices, or out of range.
+
+    Examples
+    --------
+    >>> Assumptions(time_unit="us").bandwidth
+    25000000000.0
+    """
+
+    time_unit: str = "ms"
+    bandwidth: float = 25e9
+    weight_share: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse what is none of the choices or out of range."""
+        if self.time_unit not in TIME_UNITS:
+            known = ", ".join(TIME_UNITS)
+            raise InputError(f"time_unit: {quote(self.time_unit)} is not one of {known}")
+        if not SMALLEST <= self.bandwidth <= LARGEST:
+            raise InputError(f"bandwidth: {quote(self.bandwidth)}; it must be above 0")
+        if not 0 <= self.weight_share <= 1:
+            raise InputError(f"weight_share: {quote(self.weight_share)}; it must be from 0 to 1")
+
+
+#: Assumptions unless others are given.
+USUAL = Assumptions()
+
+
+def complete(
+    workload: Workload,
+    problem: Problem,
+    cluster: Cluster | None = None,
+    assumptions: Assumptions = USUAL,
+) -> Workload:
+    """Return the workload in the form that a problem counts, completed by assumptions.
+
+    Parameters
+    ----------
+    workload
+        As a file says it.
+    problem
+        What is asked; a pipeline without schedule is a stream for layers with configurations.
+    cluster
+        Whose links price transfers; default: the workload's.
+    assumptions
+        For what the file does not say.
+
+    Returns
+    -------
+    Workload
+        The same where nothing is missing; else with what was assumed in `Workload.provenance`,
+        under ``assumed``.
+
+    Raises
+    ------
+    InputError
+        If its content has no meaning for the problem, such as a stream of a graph without backward
+        pass.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> graph = stagecut.load("unet-training")
+    >>> layers = complete(graph, stagecut.PipelineJob(8, "stream"))
+    >>> layers.n, complete(layers, stagecut.PipelineJob(8, "1f1b")).n == graph.n
+    (24, True)
+    """
+    if isinstance(problem, Sharding):
+        return workload
+    if isinstance(problem, DeviceMapping):
+        made = _with_bytes(_with_unit(workload, assumptions), assumptions)
+        sums = problem.replicas > 1 and problem.mode != "p2p"
+        return _with_weights(made, assumptions) if sums else made
+    if is_stream(problem) and workload.layers is None:
+        workload = _as_layers(workload, assumptions)
+    elif is_iteration(problem) and workload.layers is not None:
+        workload = passes_of(workload)
+    if isinstance(problem, PipelineJob) and workload.layers is not None:
+        return workload if problem.bandwidth else _with_bandwidth(workload, assumptions)
+    return _with_transfers(workload, cluster or workload.cluster, assumptions)
+
+
+def filled(
+    workload: Workload,
+    time_unit: str | None = None,
+    bandwidth: float | None = None,
+    weight_share: float | None = None,
+) -> Workload:
+    """Return the workload with what is given here where it says nothing itself.
+
+    They are those of `Assumptions`. A bandwidth makes bytes of times of transfers, and the reverse.
+    """
+    taken = Assumptions(
+        USUAL.time_unit if time_unit is None else time_unit,
+        USUAL.bandwidth if bandwidth is None else bandwidth,
+        USUAL.weight_share if weight_share is None else weight_share,
+    )
+    made = workload if time_unit is None else _with_unit(workload, taken)
+    if bandwidth is not None:
+        made = _with_transfers(_with_bytes(made, taken), None, taken)
+        made = made if made.layers is None else _with_bandwidth(made, taken)
+    return made if weight_share is None else _with_activations(_with_weights(made, taken), taken)
+
+
+def assumed(workload: Workload) -> list[str]:
+    """Return what was assumed of a workload, a sentence each."""
+    said = workload.provenance.get(ASSUMED, "")
+    return said.split("; ") if said else []
+
+
+def _noted(workload: Workload, note: str, **fields: Any) -> Workload:
+    """Return the workload with other fields, and a note why."""
+    notes = "; ".join([*assumed(workload), note])
+    return replace(workload, **fields, provenance={**workload.provenance, ASSUMED: notes})
+
+
+def _with_unit(workload: Workload, taken: Assumptions) -> Workload:
+    """Return a workload that names its unit of time."""
+    if workload.time_unit != UNSPECIFIED:
+        return workload
+    note = f"times are in {taken.time_unit}: the file names no unit"
+    return _noted(workload, note, time_unit=taken.time_unit)
+
+
+def _bandwidth(workload: Workload, taken: Assumptions) -> tuple[Workload, float]:
+    """Return the workload and bytes per time unit over a link: the file's, else as assumed."""
+    if workload.layers is not None and workload.layers.bandwidth is not None:
+        return workload, workload.layers.bandwidth
+    workload = _with_unit(workload, taken)
+    note = f"links move {taken.bandwidth / 1e9:g} GB/s: the file names no bandwidth"
+    return _noted(workload, note), taken.bandwidth * TIME_UNITS[workload.time_unit]
+
+
+def _with_bytes(workload: Workload, taken: Assumptions) -> Workload:
+    """Return a workload that says the bytes of outputs."""
+    if workload.output_bytes is not None or workload.transfer is None:
+        return workload
+    workload, per_unit = _bandwidth(workload, taken)
+    assert workload.transfer is not None
+    return replace(workload, output_bytes=workload.transfer * per_unit)
+
+
+def _with_transfers(workload: Workload, cluster: Cluster | None, taken: Assumptions) -> Workload:
+    """Return a workload that says how long outputs take, unless the cluster's links do."""
+    kinds = () if cluster is None else cluster.kinds
+    linked = [kind.link is not None for kind in kinds if not kind.host and kind.count]
+    if any(linked) or (cluster is not None and cluster.links):  # which take seconds and bytes
+        workload = _with_bytes(_with_unit(workload, taken), taken)
+    if workload.transfer is not None or (linked and all(linked)):
+        return workload
+    workload, per_unit = _bandwidth(workload, taken)
+    assert workload.output_bytes is not None  # a workload has one of the two
+    return replace(workload, transfer=workload.output_bytes / per_unit)
+
+
+def _with_bandwidth(workload: Workload, taken: Assumptions) -> Workload:
+    """Return a workload of layers that says a bandwidth."""
+    workload, per_unit = _bandwidth(workload, taken)
+    assert workload.layers is not None
+    return replace(workload, layers=replace(workload.layers, bandwidth=per_unit))
+
+
+def _with_weights(workload: Workload, taken: Assumptions) -> Workload:
+    """Return a workload whose forward nodes say the bytes of their weights."""
+    known = {"weight_bytes", "gradient_bytes"} & set(workload.extra)
+    if known or workload.layers is not None:
+        return workload
+    weights = np.where(workload.backward, 0.0, workload.memory_bytes * taken.weight_share)
+    note = f"weights are {taken.weight_share:.0%} of the memory of nodes: the file names none"
+    return _noted(workload, note, extra={**workload.extra, "weight_bytes": weights})
+
+
+def _with_activations(workload: Workload, taken: Assumptions) -> Workload:
+    """Return a workload whose forward nodes say the bytes of their activations."""
+    if "activation_bytes" in workload.extra or workload.layers is not None:
+        return workload
+    share = 1 - taken.weight_share
+    sizes = np.where(workload.backward, 0.0, workload.memory_bytes * share)
+    note = f"activations are {share:.0%} of the memory of nodes: the file names none"
+    return _noted(workload, note, extra={**workload.extra, "activation_bytes": sizes})
+
+
+def _as_layers(workload: Workload, taken: Assumptions) -> Workload:
+    """Return forward and backward nodes as layers with configurations."""
+    if workload.backward.any():
+        workload = _with_weights(_with_bytes(workload, taken), taken)
+        workload = _with_activations(workload, taken)
+    return training_layers(workload)
+
+
+def passes_of(workload: Workload) -> Workload:
+    """Return a workload of layers as forward and backward nodes, as `training_layers` undoes it.
+
+    A layer takes time and memory of its first configuration of the least tensor degree that
+    computes nothing again; its forward and its backward node are of one colour. A backward node
+    hands on the gradients of what entered the layer, as large as the largest of it.
+    """
+    layers, n = workload.layers, workload.n
+    assert layers is not None
+    falling = np.lexsort((np.arange(layers.size), layers.degree, layers.recomputes))[::-1]
+    first = np.zeros(n, np.int64)
+    first[layers.node[falling]] = falling
+    whole = layers.time[first]
+    known = workload.extra.get("forward_time")
+    if known is None:
+        note = f"a forward pass takes {FORWARD_SHARE:.0%} of a layer's time: the file has one time"
+        workload = _noted(workload, note)
+    forward = whole * FORWARD_SHARE if known is None else np.minimum(known, whole)
+    activations, nothing = layers.bytes_per_microbatch[first], np.zeros(n)
+    leaving, entering = np.zeros(n), np.zeros(n)
+    u, v = workload.edges.T
+    np.maximum.at(leaving, u, layers.edge_bytes)
+    np.maximum.at(entering, v, layers.edge_bytes)
+    ending = ".backward"
+    while {f"{one}{ending}" for one in workload.ids} & {str(one) for one in workload.ids}:
+        ending += "'"
+    turns = np.stack([np.arange(n), np.arange(n) + n], axis=1)
+    output = np.concatenate([leaving, entering])
+    return replace(
+        workload,
+        ids=(*workload.ids, *(f"{one}{ending}" for one in workload.ids)),
+        names=(*workload.names, *(f"{name}{ending}" for name in workload.names)),
+        edges=np.concatenate([workload.edges, np.stack([v + n, u + n], axis=1), turns]),
+        times={ACCELERATOR: np.concatenate([forward, whole - forward])},
+        memory_bytes=np.concatenate([layers.fixed_bytes[first] + activations, nothing]),
+        transfer=None if layers.bandwidth is None else output / layers.bandwidth,
+        output_bytes=output,
+        backward=np.arange(2 * n) >= n,
+        colours=np.tile(np.arange(n), 2),
+        colour_labels=(),
+        extra={
+            "weight_bytes": np.concatenate([layers.weight_bytes[first], nothing]),
+            "activation_bytes": np.concatenate([activations, nothing]),
+        },
+        layers=None,
+        ties=(),
+    )
