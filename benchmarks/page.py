@@ -655,7 +655,8 @@ SECTIONS = (
         "Large graphs",
         "Training graphs of the catalogue with more blocks or microbatches, gap asked for 1 %, "
         "limit 50 to 60 s, one quiet core (`large_graphs.py`). See "
-        "[what bounds them](decisions/large-graphs.md).",
+        "[what bounds them](decisions/large-graphs.md), and of contiguous splits of Mixtral "
+        "[what is left](decisions/series-of-segments.md).",
         ("large_graphs", "cluster_loss"),
         large_graphs,
     ),
