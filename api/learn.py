@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import numpy as np
 from ..formulations.task import Task, pose
 from ..instances import (
     CallPlacement,
+    Cluster,
     InputError,
     Latency,
     PipelineJob,
@@ -136,19 +137,18 @@ def family_set(families: Sequence[str], count: int, seed: int) -> tuple[Workload
     )
 
 
-def workload_set(names: Sequence[str]) -> tuple[Workload, ...]:
-    """Return workloads by file or name.
+def workload_set(
+    names: Sequence[str], cluster_for: Callable[[Workload], Cluster | None]
+) -> tuple[Workload, ...]:
+    """Return workloads by file or name, each with the cluster to train for.
 
     Raises
     ------
     InputError
-        If one cannot be read, or suggests no cluster.
+        If one cannot be read, or no method could plan it for its cluster.
     """
     found = tuple(load(name) for name in names)
-    for workload in found:
-        if workload.cluster is None:
-            raise InputError(f"{workload.name}: it suggests no cluster to train for")
-    return found
+    return tuple(replace(workload, cluster=cluster_for(workload)) for workload in found)
 
 
 def _fits(workload: Workload, problem: Problem) -> bool:

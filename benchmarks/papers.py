@@ -235,7 +235,7 @@ def page() -> str:
     for section in SECTIONS:
         lines += ["", f"## {section.title}", "", section.text, *section.show(), ""]
         lines.append(origin_of(section.tables))
-    lines += [ELSEWHERE, "## What of the papers cannot be had here"]
+    lines += [ELSEWHERE, "", "## What of the papers cannot be had here"]
     lines += table("paper | what | why", LACKING)
     text = "\n".join(line.rstrip() for line in lines)
     while "\n\n\n" in text:

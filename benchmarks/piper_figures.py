@@ -135,7 +135,7 @@ def networks(folder: Path) -> Iterable[Row]:
     for name, cases in (("resnet", RESNET), ("gnmt", GNMT)):
         workload = load(folder / f"{name}.json")
         for count, memory in cases:
-            ours, used = timed(workload, count, memory * GIB, job(), "dp", seconds=30)
+            ours, used = timed(workload, count, memory * GIB, job(), "dp", seconds=300)
             equal, _ = timed(workload, count, memory * GIB, job(), "equal-stages", seconds=30)
             yield {
                 "network": name,

@@ -18,6 +18,7 @@ from ..instances.common.errors import quote
 from ..instances.formats.writing import write_whole
 from .common import options
 from .common.console import ERR, OUT, check_outputs, need, tell_written
+from .common.pose import choose_cluster
 
 if TYPE_CHECKING:
     from ..api.learn import Update
@@ -43,6 +44,10 @@ def learn(
     workloads: Annotated[
         str | None, typer.Option(help="Files or shipped workloads to train on, instead.")
     ] = None,
+    cluster: options.ClusterFile = None,
+    accelerators: options.Accelerators = None,
+    cpus: options.Cpus = None,
+    memory: options.Memory = None,
     problem: Annotated[str, typer.Option(help="throughput, pipeline or latency.")] = "throughput",
     split: Annotated[
         Split | None, typer.Option(help="Throughput; default: contiguous and noncontiguous.")
@@ -91,9 +96,16 @@ def learn(
     if imitate > steps:
         raise InputError(f"--imitate: {imitate}; it must be at most --steps, {steps}")
     if workloads is None:
+        if any(given is not None for given in (cluster, accelerators, cpus, memory)):
+            raise InputError("--family: its graphs have clusters of their own; leave devices out")
         graphs = family_set(_families(family or ""), count, seed)
     else:
-        graphs = workload_set(workloads.split(","))
+        graphs = workload_set(
+            workloads.split(","),
+            lambda workload: choose_cluster(
+                workload, cluster, accelerators, cpus, memory, problem=problem
+            ),
+        )
     on = TrainingSet(graphs, _problems(problem, split, microbatches))
     settings = Settings(schedules=schedules)
     how = LearnOptions(steps, imitate, seconds, seed, plan_seconds, settings)

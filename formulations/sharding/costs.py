@@ -294,7 +294,7 @@ def sharding_costs(task: Task[Sharding]) -> ShardingCosts:
 
 def bucket_shares(program: TensorProgram, buckets: Sequence[Sequence[int]]) -> dict[int, float]:
     """Return the part of its bucket's bytes that each gradient in a bucket has."""
-    found = {}
+    found: dict[int, float] = {}
     for bucket in buckets:
         sizes = [program.tensors[t].size_bytes for t in bucket]
         found |= {t: size / max(sum(sizes), 1) for t, size in zip(bucket, sizes, strict=True)}

@@ -46,14 +46,20 @@ def minimise_sums(
             chosen = costs.chosen(search.best.signature)
             assert chosen is not None
         found.append(costs.ends_of(chosen))
-        weights = _best_weights(np.array(found))
+        better = _best_weights(np.array(found))
+        if better is None:
+            return
+        weights = better
 
 
-def _best_weights(ends: Floats) -> Floats:
-    """Return the weights of the ends (columns) whose mixture is largest for its least sharding."""
+def _best_weights(ends: Floats) -> Floats | None:
+    """Return the weights of the ends (columns) whose mixture is largest for its least sharding.
+
+    None where HiGHS does not find them.
+    """
     count, size = ends.shape
     table = np.zeros((count + 1, size + 1))
-    table[:count, :size], table[:count, size] = ends / ends.max(), -1.0
+    table[:count, :size], table[:count, size] = ends / (ends.max() or 1.0), -1.0
     table[count, :size] = 1.0
     row, column = np.nonzero(table)
     entries = MatrixEntries(row, column, table[row, column])
@@ -61,10 +67,12 @@ def _best_weights(ends: Floats) -> Floats:
     low[count] = high[count] = 1.0
     cost = np.zeros(size + 1)
     cost[size] = -1.0
-    weights: Floats = np.maximum(
-        least_cost(cost, np.zeros(size + 1), entries, low, high).x[:size], 0
-    )
-    return weights / weights.sum()
+    found = least_cost(cost, np.zeros(size + 1), entries, low, high)
+    if found is None:
+        return None
+    weights: Floats = np.maximum(found.x[:size], 0.0)
+    weights /= weights.sum()
+    return weights
 
 
 def is_over(search: Search[Solution]) -> bool:

@@ -146,9 +146,38 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
             assert "\n" not in str(error)  # noqa: PT017
 
 
+def a_profile(folder: Path) -> Path:
+    """A PipeDream profile of three layers, which suggests no cluster."""
+    layers = [
+        f"node{n} -- Layer -- forward_compute_time={n + 1}.0, backward_compute_time=2.0, "
+        "activation_size=1000.0, parameter_size=4000.0"
+        for n in range(3)
+    ]
+    edges = ["\tnode0 -- node1", "\tnode1 -- node2"]
+    path = folder / "net.txt"
+    path.write_text("\n".join([*layers, *edges]) + "\n")
+    return path
+
+
+def test_profiles_are_learned_for_a_cluster(tmp_path: Path) -> None:
+    devices = {
+        "format": "stagecut-cluster",
+        "version": 1,
+        "kinds": [
+            {"name": "accelerator", "count": 2, "link": {"latency_s": 1e-5, "bytes_per_s": 1e9}}
+        ],
+    }
+    cluster, policy = tmp_path / "cluster.json", tmp_path / "policy.npz"
+    cluster.write_text(json.dumps(devices))
+    given = ["learn", "--workloads", str(a_profile(tmp_path)), "--cluster", str(cluster)]
+    assert cli.run_command([*given, "--steps", "2", "-o", str(policy)]) == 0
+    assert list(read_policy(policy).about["training_set"]) == ["net"]
+
+
 def test_what_the_command_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ["-o", str(tmp_path / "policy.npz")]
     small = ["--family", "chain", "--count", "1", "--steps", "1"]
+    profile = a_profile(tmp_path)
     for arguments, said in (
         (["learn", *out], "give either --family or --workloads"),
         (["learn", *out, "--family", "chian"], 'family: no "chian"; use one of chain'),
@@ -156,6 +185,12 @@ def test_what_the_command_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["learn", *out, *small, "--imitate", "2"], "it must be at most --steps"),
         (["learn", *out, *small, "--problem", "mapping"], "use throughput, pipeline or latency"),
         (["learn", *out, *small, "--resume"], "no such file"),
+        (["learn", *out, *small, "--accelerators", "2"], "--family: its graphs have clusters of"),
+        (["learn", *out, "--workloads", str(profile)], "net: it suggests no cluster; give"),
+        (
+            ["learn", *out, "--workloads", str(profile), "--accelerators", "2"],
+            "bytes, not transfer",
+        ),
         (
             ["solve", "gpt2-xl", "--method", "learned:gone.npz"],
             "gone.npz: no such file",
