@@ -16,7 +16,6 @@ from ..formulations.job.program import ProgramBuilder, point_costs
 from ..formulations.job.rates import rates
 from ..formulations.job.space import JobSpace, job_space
 from ..formulations.linear_model import add_rows, linear_model
-from ..formulations.stated import LEAST_OBJECTIVE
 from ..instances import InputError, Status
 from ..instances.common.arrays import Floats
 from ..instances.costs.layout import Layout
@@ -24,10 +23,11 @@ from ..instances.costs.stages import stage_times
 from ..instances.job.plan import JobPlan
 from ..solvers import Limits, Search
 from ..solvers.core.compiled_model import compile_model, write_model
-from ..solvers.core.milp_driver import IntegerProgram, solve_program
+from ..solvers.core.milp_driver import STATED_OBJECTIVE, IntegerProgram, solve_program
 from ..solvers.core.other_solvers import check_solver
 from .formulation import CHANGED
-from .job import JOB_LIMITS, JobCosts, job_costs
+from .job import JOB_LIMITS
+from .job_costs import JobCosts, job_costs
 from .model_state import described, rows_kept
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def job_formulation(plan: JobPlan) -> JobFormulation:
     Parameters
     ----------
     plan
-        Of `solve_job`, with more than one pipeline rank.
+        Of a job, by `solve`, with more than one pipeline rank.
 
     Returns
     -------
@@ -86,9 +86,9 @@ def job_formulation(plan: JobPlan) -> JobFormulation:
     At most 5 layers in the first stage:
 
     >>> import pyomo.environ as pyo
-    >>> from stagecut.api.job import TrainingJob, solve_job
-    >>> job = TrainingJob(global_batch=64, sequence=4096, pipeline=2)
-    >>> f = job_formulation(solve_job("llama3.2-1b", "h100:8", job).plan)
+    >>> import stagecut
+    >>> job = stagecut.TrainingJob(global_batch=64, sequence=4096, pipeline=2)
+    >>> f = job_formulation(stagecut.solve("llama3.2-1b", "h100:8", job).plan)
     >>> f.model.few = pyo.Constraint(expr=f.layers(0) <= 5)
     >>> f.solve().layout.stage_layers
     (5, 11)
@@ -99,18 +99,18 @@ def job_formulation(plan: JobPlan) -> JobFormulation:
         raise InputError("job formulation: a plan without a pipeline has no stages to choose")
     point = _point(space, plan.layout)
     table = rates(space, costs.prices)
-    builder = ProgramBuilder(
-        space, table, point_costs(space, point, costs.prices), point, costs.prices
-    )
+    priced = point_costs(space, point, costs.prices)
+    builder = ProgramBuilder(space, table, priced, point, costs.prices)
     layout = builder.layout
     paths = JobPaths(layout.schedule, layout.pipeline, layout.chunks, layout.microbatches)
-    paths.begin(_passes(costs, plan.layout), builder.costs.message)
-    scale = 10.0 ** math.floor(math.log10(plan.seconds / LEAST_OBJECTIVE))
+    paths.begin(_passes(costs, plan.layout), priced.message)
     program = builder.program(paths, math.inf)
-    model = linear_model("stages", program.linear, builder.columns, builder.rows_said, scale)
+    share = 1 / STATED_OBJECTIVE  # the program's own objective is about 1
+    model = linear_model("stages", program.linear, builder.columns, builder.rows_said, share)
     add_rows(model, program.linear)
     as_stated = set(map(id, model.component_data_objects(pyo.Constraint)))
-    return JobFormulation(model, scale, costs, builder, paths, as_stated)
+    scale = program.unit * share
+    return JobFormulation(model, scale, costs, builder, paths, priced.message, as_stated)
 
 
 def _point(space: JobSpace, layout: Layout) -> int:
@@ -145,14 +145,16 @@ class JobFormulation:
         Seconds per unit of the model's objective.
     costs, builder, paths
         Of the job, of its rows, and of its schedule.
+    message
+        Seconds of a message between two ranks.
     as_stated
         Identities of the constraints that were not added.
 
     Examples
     --------
-    >>> from stagecut.api.job import TrainingJob, solve_job
-    >>> job = TrainingJob(global_batch=64, sequence=4096, pipeline=2)
-    >>> f = job_formulation(solve_job("llama3.2-1b", "h100:8", job).plan)
+    >>> import stagecut
+    >>> job = stagecut.TrainingJob(global_batch=64, sequence=4096, pipeline=2)
+    >>> f = job_formulation(stagecut.solve("llama3.2-1b", "h100:8", job).plan)
     >>> f.describe().loc["layers", "kind"]
     'constraint'
     """
@@ -162,6 +164,7 @@ class JobFormulation:
     costs: JobCosts
     builder: ProgramBuilder
     paths: JobPaths
+    message: float
     as_stated: set[int]
 
     @property
@@ -189,7 +192,7 @@ class JobFormulation:
         solver
             As in `solve`.
         limits
-            As in `solve_job`.
+            As in `solve`.
 
         Returns
         -------
@@ -210,7 +213,7 @@ class JobFormulation:
             solve_program(rounds.program, search, solver=solver)
             if rounds.last is None or search.should_stop():
                 break
-            self.paths.around(_passes(self.costs, rounds.last), self.builder.costs.message)
+            self.paths.around(_passes(self.costs, rounds.last), self.message)
             if len(self.paths.found) == known:
                 break  # the program cannot tell this layout from a better one
             self._add_paths()

@@ -118,8 +118,7 @@ def _points(
             count["point_above"] += 1
         if layout.pipeline == 1 or not np.isfinite(true):
             continue
-        refutation, claim = PointRefutation(probes, layout), true * (1 + TOLERANCE)
-        if refutation.slower(claim) or refutation.too_large() or refutation.by_program(claim):
+        if PointRefutation(probes, layout).refuted(true * (1 + TOLERANCE)):
             count["wrongly_refuted"] += 1
             print("wrongly refuted:", model.name, job, layout, file=sys.stderr)
 

@@ -594,13 +594,19 @@ def solvers() -> list[str]:
     ]  # fmt: skip
     found = table("problem|instance|form|solver|seconds|gap|end", lines)
     cases = [
-        [row["problem"], row["solver"], row["cases"], row["with a solution"], row["wrong"]]
-        for row in read("solvers_random")
+        [
+            problem,
+            ", ".join(row["solver"] for row in rows),
+            rows[0]["cases"],
+            rows[0]["with a solution"],
+            str(sum(int(row["wrong"]) for row in rows)),
+        ]
+        for (problem,), rows in grouped(read("solvers_random"), "problem").items()
     ]
     steps = [[row["step"], row["seconds"], row["cpu"]] for row in read("first_model")]
     return [
         *found,
-        *table("problem|solver|random cases|with a solution|wrong", cases),
+        *table("problem|solvers|random cases|with a solution|wrong answers, of all", cases),
         *table("from nothing to a constrained model|seconds|CPU s", steps),
     ]
 
@@ -649,7 +655,8 @@ SECTIONS = (
         "Large graphs",
         "Training graphs of the catalogue with more blocks or microbatches, gap asked for 1 %, "
         "limit 50 to 60 s, one quiet core (`large_graphs.py`). See "
-        "[what bounds them](decisions/large-graphs.md).",
+        "[what bounds them](decisions/large-graphs.md), and of contiguous splits of Mixtral "
+        "[what is left](decisions/series-of-segments.md).",
         ("large_graphs", "cluster_loss"),
         large_graphs,
     ),
@@ -738,8 +745,9 @@ SECTIONS = (
     ),
     Section(
         "Solvers",
-        "Programs of `stagecut.formulation` by solver, 10 s each (`solvers.py`); see "
-        "[formulations](formulations.md).",
+        "Programs of `stagecut.formulation` by solver, 10 s each (`solvers.py`); random small "
+        "cases, each solved by every solver without and with a random constraint, against brute "
+        "force; the first lines of [formulations](formulations.md) in a fresh environment.",
         ("solvers", "solvers_random", "first_model"),
         solvers,
     ),

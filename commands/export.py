@@ -22,6 +22,8 @@ class To(StrEnum):
     csv = "csv"
     torchtitan = "torchtitan"
     megatron = "megatron"
+    bridge = "bridge"
+    maxtext = "maxtext"
     deepspeed = "deepspeed"
     vllm = "vllm"
     accelerate = "accelerate"
@@ -78,6 +80,8 @@ def export(
         _check_options(to, {"--model": model, "--batch": batch, "--workload": workload}, ())
         export_job(Path(plan), to.value, output)
         return
+    if to in (To.bridge, To.maxtext):
+        raise InputError(f"{to.value}: it takes plans of training jobs alone: solve --global-batch")
     _check_options(to, {"--schedule": schedule, "--microbatches": microbatches}, ("python", "csv"))
     _check_options(to, {"--model": model, "--batch": batch}, ("python",))
     inputs = [plan, workload, None if model is None else file_of(model)]

@@ -41,7 +41,6 @@ def run_job_plan(
     from ..instances.job.plan import load_job_plan
     from ..runtime.execution.job.planned import run_planned_job
     from ..runtime.execution.job.run import JobOptions
-    from ..runtime.execution.steps import make_optimizer
 
     others = {**others, "--replicas": asked.replicas > 1 or None}
     others = {**others, "--recompute": asked.recompute or None}
@@ -59,7 +58,7 @@ def run_job_plan(
     if os.environ.get("RANK", "0") == "0" and tokens is None:
         OUT.print("no --tokens: the model trains on random ones", highlight=False)
     done = run_planned_job(
-        plan, model, tokens, asked.steps, make_optimizer(asked), options, on_step=show_step
+        plan, model, tokens, asked.steps, asked.make_optimizer, options, on_step=show_step
     )
     if os.environ.get("RANK", "0") != "0":
         return

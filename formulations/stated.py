@@ -39,29 +39,15 @@ LEAST_OBJECTIVE = 1000.0
 
 @dataclass(frozen=True, eq=False)
 class Stated:
-    """An integer program of a task; a `Program`.
+    """An integer program of a task; a `Program`."""
 
-    Parameters
-    ----------
-    model
-        The Pyomo model; its objective times `scale` is in the workload's time unit.
-    scale
-        Time units of the workload per unit of the model; a power of ten but for orders of passes.
-    module
-        Of the formulation: its text has symbols and equations.
-    read
-        Returns the solution, given the value of each variable.
-    start
-        Returns the values of the whole-number variables for a solution; None if it has none.
-    places
-        For each thing and place a linear expression that is 1 if the thing is there, else 0.
-    """
-
-    model: pyo.ConcreteModel
-    scale: float
-    module: str
-    read: Callable[[Value], Any]
+    model: pyo.ConcreteModel  # its objective times `scale` is in the workload's time unit
+    scale: float  # a power of ten but for orders of passes
+    module: str  # of the formulation: its text has symbols and equations
+    read: Callable[[Value], Any]  # returns the solution, given the value of each variable
+    # returns the values of the whole-number variables for a solution; None if it has none
     start: Callable[[Any], Start | None]
+    # for each thing and place a linear expression that is 1 if the thing is there, else 0
     places: Mapping[tuple[str, str], pyo.Expression]
 
     @property

@@ -128,14 +128,9 @@ def solved(stated: Stated) -> tuple[Compiled, LpRelaxation] | None:
 
 
 def relaxation_of(name: str, stated: Stated, of: str, begin: float) -> Relaxation:
-    """Solve a program without whole numbers; raise InfeasibleError if nothing fits.
+    """Solve a program, of a workload of this name, without whole numbers since `begin`.
 
-    Parameters
-    ----------
-    of
-        What it is stated for.
-    begin
-        `time.monotonic()` when it was begun.
+    Raises InfeasibleError if nothing fits.
     """
     with PauseGC(), quiet_pyomo():
         found = solved(stated)

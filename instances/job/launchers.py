@@ -161,6 +161,40 @@ _STAGECUT = LauncherSettings(
     recompute_some=True,
 )
 
+# NVIDIA-NeMo/Megatron-Bridge runs Megatron-Core, with its names as fields
+# (docs/megatron-lm-to-megatron-bridge.md): what Megatron-LM can run.
+
+# huggingface/accelerate 1.15: parallelism_config.py (FSDP2 or HSDP, tensor parallelism by the
+# model's own plan, context parallelism by torch's `context_parallel`; no pipeline in training, no
+# expert parallelism), utils/dataclasses.py (`FullyShardedDataParallelPlugin`: weights are gathered
+# until the backward pass, ZeRO 2, or not, ZeRO 3; checkpointing of all wrapped layers).
+_ACCELERATE = LauncherSettings(
+    software=Software.FSDP,
+    recipe="fsdp-bf16",
+    formats=_SIXTEEN | {NumberFormat.FP32},
+    schedules=_PLAIN,
+    zero=frozenset({0, 2, 3}),
+    zero_in_pipeline=frozenset(),
+    sharded_groups=frozenset({2, 3}),
+    context=frozenset({ContextKind.ALL_GATHER, ContextKind.ALL_TO_ALL}),
+    expert=False,
+)
+
+# AI-Hypercomputer/maxtext@000b810: src/maxtext/configs/base.yml. ZeRO 1 is
+# `shard_optimizer_over_data`, 3 the FSDP axis; `tensor_sequence` divides the sequence outside of
+# matrix products, too. Its pipeline is a loop of its own over repeats, of which no schedule here is
+# a model; remat_policy is of all layers.
+_MAXTEXT = LauncherSettings(
+    software=Software.OTHER,
+    recipe="fsdp-bf16",
+    formats=frozenset({NumberFormat.BF16, NumberFormat.FP32}),
+    schedules=_PLAIN,
+    zero=frozenset({0, 1, 3}),
+    zero_in_pipeline=frozenset(),
+    sequence_parallel=True,
+    context=frozenset({ContextKind.ALL_GATHER}),
+)
+
 # Not a launcher: every order of passes there is here, with Megatron's kernels.
 _ANY = replace(
     _MEGATRON,
@@ -173,8 +207,11 @@ _ANY = replace(
 LAUNCHERS: Mapping[str, LauncherSettings] = MappingProxyType(
     {
         "megatron": _MEGATRON,
+        "bridge": _MEGATRON,
         "torchtitan": _TORCHTITAN,
         "deepspeed": _DEEPSPEED,
+        "accelerate": _ACCELERATE,
+        "maxtext": _MAXTEXT,
         "stagecut": _STAGECUT,
         "any": _ANY,
     }
@@ -228,7 +265,9 @@ def _division(known: LauncherSettings, layout: Layout) -> _Refusal:
     stages = known.zero_in_pipeline if piped else known.zero
     if layout.zero not in stages:
         where = " in a pipeline" if piped else ""
-        return f"zero: {layout.zero}{where}", _listed(stages) + (" there" if piped else "")
+        return f"zero: {layout.zero}{where}", (_listed(stages) or "none") + (
+            " there" if piped else ""
+        )
     if layout.shards < layout.replicas and layout.zero and layout.zero not in known.sharded_groups:
         groups = _listed(known.sharded_groups)
         over = f"for ZeRO {groups} alone" if groups else "none"

@@ -136,8 +136,11 @@ def filled(
 
     They are those of `Assumptions`. A bandwidth makes bytes of times of transfers, and the reverse.
     """
-    given = {"time_unit": time_unit, "bandwidth": bandwidth, "weight_share": weight_share}
-    taken = replace(USUAL, **{key: value for key, value in given.items() if value is not None})
+    taken = Assumptions(
+        USUAL.time_unit if time_unit is None else time_unit,
+        USUAL.bandwidth if bandwidth is None else bandwidth,
+        USUAL.weight_share if weight_share is None else weight_share,
+    )
     made = workload if time_unit is None else _with_unit(workload, taken)
     if bandwidth is not None:
         made = _with_transfers(_with_bytes(made, taken), None, taken)

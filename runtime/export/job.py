@@ -10,9 +10,12 @@ from ...instances.common.errors import quote
 from ...instances.costs.description import ModelDescription
 from ...instances.costs.layout import Layout
 from ...instances.job.launchers import runs
+from .job_accelerate import accelerate_files
+from .job_bridge import bridge_files
 from .job_deepspeed import deepspeed_files
+from .job_maxtext import maxtext_files
 from .job_megatron import megatron_arguments
-from .job_torchtitan import torchtitan_files
+from .job_torchtitan import schedule_files, torchtitan_files
 
 
 def _megatron_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
@@ -23,7 +26,11 @@ def _megatron_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
 JOB_LAUNCHERS: Mapping[str, Callable[[ModelDescription, Layout], dict[str, str]]] = (
     MappingProxyType(
         {
+            "accelerate": accelerate_files,
+            "bridge": bridge_files,
+            "csv": schedule_files,
             "deepspeed": deepspeed_files,
+            "maxtext": maxtext_files,
             "megatron": _megatron_files,
             "torchtitan": torchtitan_files,
         }
@@ -61,7 +68,7 @@ def job_files(launcher: str, model: ModelDescription, layout: Layout) -> dict[st
     """
     if launcher not in JOB_LAUNCHERS:
         raise InputError(f"launcher: {quote(launcher)} is not one of {', '.join(JOB_LAUNCHERS)}")
-    why = runs(launcher, layout)
+    why = runs("any" if launcher == "csv" else launcher, layout)
     if why is not None:
-        raise InputError(why)
+        raise InputError(f"{why}; plan with --for {launcher}" if launcher != "csv" else why)
     return JOB_LAUNCHERS[launcher](model, layout)

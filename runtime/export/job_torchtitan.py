@@ -130,12 +130,25 @@ def _parallelism(
     if layout.schedule in SCHEDULES:
         fields["pipeline_parallel_schedule"] = SCHEDULES[layout.schedule]
         return fields, {}
-    stages = chain([1.0] * layout.stages, [2.0] * layout.stages)
-    made = make_schedule(layout.schedule.value, stages, layout.microbatches)
     fields["pipeline_parallel_schedule"] = "_PipelineScheduleRuntime"
     fields["pipeline_parallel_schedule_csv"] = SCHEDULE_FILE
+    return fields, schedule_files(model, layout)
+
+
+def schedule_files(_model: ModelDescription, layout: Layout) -> dict[str, str]:
+    """Return the table of a pipeline's passes, a row per rank, by file.
+
+    Raises
+    ------
+    InputError
+        If there is no pipeline.
+    """
+    if layout.pipeline == 1:
+        raise InputError("pipeline: 1; there is no schedule to write: plan with --set pipeline=2")
+    stages = chain([1.0] * layout.stages, [2.0] * layout.stages)
+    made = make_schedule(layout.schedule.value, stages, layout.microbatches)
     rows = tuple(table[np.isin(table[:, 1], COMPUTES)] for table in made.actions)
-    return fields, {SCHEDULE_FILE: torch_csv(Schedule(made.name, made.microbatches, rows))}
+    return {SCHEDULE_FILE: torch_csv(Schedule(made.name, made.microbatches, rows))}
 
 
 def _training(layout: Layout) -> Mapping[str, object]:

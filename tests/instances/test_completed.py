@@ -1,7 +1,7 @@
 """Every kind of file is planned for every problem that its content has a meaning for.
 
-The matrix is that of docs/files.md, cell by cell: a small file of each kind is planned, and its plan
-verified against the file.
+The matrix is that of docs/files.md, cell by cell: a small file of each kind is planned, and its
+plan verified against the file.
 """
 
 from __future__ import annotations

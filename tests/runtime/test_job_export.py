@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import sys
+from dataclasses import fields, replace
+from importlib import import_module
 from itertools import pairwise
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -13,6 +17,7 @@ import pytest
 
 from stagecut import InputError, Layout, model_description
 from stagecut.instances.costs.layout import OptimizerRecipe, Recipe
+from stagecut.instances.job.launchers import LAUNCHERS
 from stagecut.runtime.export.job import JOB_LAUNCHERS, job_files
 from stagecut.runtime.schedules import read_csv
 
@@ -206,10 +211,136 @@ def test_deepspeed_has_the_stages_of_a_pipeline() -> None:
     assert "MICROBATCHES = 4\n" in text
 
 
+def bridge(layout: Layout, model: Any = DENSE) -> dict[str, Any]:
+    """Return what the written function sets, by field."""
+    space: dict[str, Any] = {}
+    exec(job_files("bridge", model, layout)["planned.py"], space)
+    parts = ("model", "train", "ddp", "optimizer", "dataset", "dist", "checkpoint")
+    config = SimpleNamespace(**{part: SimpleNamespace() for part in parts})
+    assert space["planned"](config) is config
+    found = {
+        f"{part}.{name}": x for part in parts for name, x in vars(getattr(config, part)).items()
+    }
+    return found | {"mixed_precision": config.mixed_precision}
+
+
+def test_bridge_has_fields_of_megatron_core() -> None:
+    found = bridge(
+        Layout(
+            tensor=2, sequence_parallel=True, pipeline=2, context=2, data=2, zero=1,
+            microbatch=2, global_batch=32, stage_layers=(15, 17), recompute="mlp",
+            recipe="megatron-fp8",
+        )
+    )  # fmt: skip
+    for name, value in {
+        "model.tensor_model_parallel_size": 2, "model.sequence_parallel": True,
+        "model.pipeline_model_parallel_layout": "Et*15|t*17L", "model.cp_comm_type": "p2p",
+        "model.recompute_modules": ["mlp"], "train.global_batch_size": 32,
+        "ddp.use_distributed_optimizer": True, "optimizer.use_distributed_optimizer": True,
+        "mixed_precision": "bf16_with_fp8_delayed_scaling_mixed",
+    }.items():  # fmt: skip
+        assert found[name] == value
+    found |= bridge(
+        Layout(
+            pipeline=16, chunks=2, data=8, expert=4, dispatcher="hierarchical",
+            expert_capacity=1.5, schedule="interleaved", global_batch=512,
+            stage_layers=(*[2] * 29, 3, 0, 0), recompute="full",
+        ),
+        SPARSE,
+    )  # fmt: skip
+    core = pytest.importorskip(
+        "megatron.core.transformer.transformer_config",
+        reason="the extra `launchers` is not installed",
+    )
+    ddp = import_module("megatron.core.distributed.distributed_data_parallel_config")
+    optimizer = import_module("megatron.core.optimizer.optimizer_config")
+    known = {
+        "model": core.TransformerConfig,
+        "ddp": ddp.DistributedDataParallelConfig,
+        "optimizer": optimizer.OptimizerConfig,
+    }
+    for part, kind in known.items():
+        names = {field.name for field in fields(kind)} | {"seq_length"}  # of Bridge's provider
+        own = {name.partition(".")[2] for name in found if name.startswith(f"{part}.")}
+        assert own <= names
+
+
+def test_accelerate_and_the_trainer_have_the_degrees() -> None:
+    layout = Layout(
+        data=8, zero=3, shard_group=4, tensor=2, microbatch=2, global_batch=64,
+        recompute="full", recipe="fsdp-bf16",
+    )  # fmt: skip
+    files = job_files("accelerate", DENSE, layout)
+    assert "training_arguments.json" not in files  # the Trainer divides over all processes
+    launch = json.loads(files["accelerate.json"])
+    degrees = launch["parallelism_config"]
+    names = ("dp_replicate", "dp_shard", "tp", "cp")
+    assert [degrees[f"parallelism_config_{name}_size"] for name in names] == [2, 4, 2, 1]
+    assert launch["fsdp_config"]["fsdp_reshard_after_forward"] is True
+    plain = job_files("accelerate", DENSE, Layout(data=8, zero=2, global_batch=32, microbatch=2))
+    trainer = json.loads(plain["training_arguments.json"])
+    assert trainer["per_device_train_batch_size"] == 2
+    assert trainer["gradient_accumulation_steps"] == 2
+    assert trainer["fsdp_config"]["reshard_after_forward"] is False
+    alone = job_files("accelerate", DENSE, Layout(data=8, global_batch=8))
+    assert json.loads(alone["accelerate.json"])["distributed_type"] == "MULTI_GPU"
+
+
+def test_accelerate_reads_its_file(tmp_path: Path) -> None:
+    config_args = pytest.importorskip(
+        "accelerate.commands.config.config_args", reason="the extra `launchers` is not installed"
+    )
+    from accelerate import ParallelismConfig
+
+    layout = Layout(data=4, zero=3, shard_group=2, tensor=2, context=2,
+                    context_kind="all-gather", global_batch=8)  # fmt: skip
+    file = tmp_path / "accelerate.json"
+    file.write_text(
+        job_files("accelerate", DENSE, replace(layout, shard_group=4))["accelerate.json"]
+    )
+    read = config_args.load_config_from_file(str(file))
+    assert (read.num_processes, read.mixed_precision) == (16, "bf16")
+    sizes = {
+        name.removeprefix("parallelism_config_"): value
+        for name, value in read.parallelism_config.items()
+        if name.endswith("_size")
+    }
+    assert ParallelismConfig(**sizes).total_size == layout.devices
+
+
+def test_maxtext_has_an_axis_for_each_degree() -> None:
+    layout = Layout(
+        data=8, expert=4, tensor=2, sequence_parallel=True, zero=3, microbatch=2, global_batch=64,
+        sequence=4096, recompute="full", recipe="fsdp-bf16",
+    )  # fmt: skip
+    words = shlex.split(job_files("maxtext", SPARSE, layout)["maxtext.sh"], comments=True)
+    found = dict(word.split("=") for word in words[1:-1])
+    for name, value in {
+        "ici_fsdp_parallelism": "2", "ici_expert_parallelism": "4", "ici_data_parallelism": "1",
+        "ici_tensor_sequence_parallelism": "2", "per_device_batch_size": "1",
+        "gradient_accumulation_steps": "4", "max_target_length": "4096", "remat_policy": "full",
+    }.items():  # fmt: skip
+        assert found[name] == value
+    axes = [int(x) for name, x in found.items() if name.startswith("ici_")]
+    assert math.prod(axes) == layout.devices
+
+
+def test_a_schedule_is_a_table() -> None:
+    layout = Layout(pipeline=2, schedule="zb-h1", global_batch=4)
+    rows = read_csv(job_files("csv", DENSE, layout)["schedule.csv"])
+    assert (len(rows.actions), rows.microbatches) == (2, 4)
+
+
 @pytest.mark.parametrize(
     ("launcher", "fields", "message"),
     [
-        ("accelerate", {}, 'launcher: "accelerate" is not one of deepspeed, megatron, torchtitan'),
+        ("vllm", {}, 'launcher: "vllm" is not one of accelerate, bridge, csv, deepspeed, maxtext'),
+        ("accelerate", {"tensor": 2}, "zero: 0 beside tensor or context parallelism"),
+        ("accelerate", {"data": 2, "zero": 1, "global_batch": 2},
+         "zero: 1; accelerate has 0, 2, 3; plan with --for accelerate"),
+        ("csv", {}, "pipeline: 1; there is no schedule"),
+        ("maxtext", {"global_batch": 3, "microbatch": 2}, "global_batch: 3"),
+        ("accelerate", {"global_batch": 3, "microbatch": 2}, "global_batch: 3"),
         ("megatron", {"order": ("data", "tensor", "context", "pipeline")}, "order: data, tensor"),
         ("megatron", {"offload_activations": 0.5}, "offload_activations: 0.5"),
         ("megatron", {"pipeline": 2, "recompute": "full", "recompute_layers": (1, 2),
@@ -240,4 +371,4 @@ def test_no_launcher_makes_a_stack_of_encoder_and_decoder() -> None:
     model = model_description("t5-3b")
     with pytest.raises(InputError, match="encoder"):
         job_files("megatron", model, Layout())
-    assert set(JOB_LAUNCHERS) == {"deepspeed", "megatron", "torchtitan"}
+    assert set(JOB_LAUNCHERS) - {"csv"} == set(LAUNCHERS) - {"any", "stagecut"}

@@ -104,6 +104,7 @@ class Probes:
         self.order = self.model.types_of_layers[: self.model.layers]
         self.types = sorted(set(self.order))
         self.count = np.array([self.order.count(kind) for kind in self.types], dtype=float)
+        self.programs = 0
         self.known: dict[Layout, ProbedStages] = {}
         self.paths: dict[tuple[str, int, int, int], list[Path]] = {}
 
@@ -515,8 +516,13 @@ class PointRefutation:
             self.add(row, fixed * unit, np.inf)
         return bool(paths)
 
+    def refuted(self, least: float) -> bool:
+        """Whether no plan of the point takes less than `least` seconds."""
+        return self.slower(least) or self.too_large() or self.by_program(least)
+
     def by_program(self, least: float) -> bool:
-        """Whether no plan of the point takes less than `least` seconds: the program says no."""
+        """Whether the program has no solution."""
+        self.probes.programs += 1
         self._state(least)
         self._add_paths(1 / least, None)
         for whole in (False, True):

@@ -67,18 +67,14 @@ def check_job_bound(
     points = list(outer_points(plan))
     _check_counts(plan, points)
     least = plan.bound * (1 - MARGIN)
-    probes, programs = Probes(plan.job, prices, _limit(plan)), 0
+    probes = Probes(plan.job, prices, _limit(plan))
     for number, layout in enumerate(points):
         if on_progress is not None and number % 256 == 0:
             on_progress(number, len(points))
         if layout.pipeline == 1:
             refuted = _refuted_without_pipeline(plan, layout, prices, least)
         else:
-            point = PointRefutation(probes, layout)
-            refuted = point.slower(least) or point.too_large()
-            if not refuted:
-                programs += 1
-                refuted = point.by_program(least)
+            refuted = PointRefutation(probes, layout).refuted(least)
         if not refuted:
             raise VerificationError(
                 f"bound: {plan.bound:.6g} s is not proved at TP {layout.tensor}, CP "
@@ -86,7 +82,7 @@ def check_job_bound(
                 f"ZeRO {layout.zero}, microbatch {layout.microbatch}, {layout.schedule} x "
                 f"{layout.chunks}"
             )
-    return JobBoundCheck(len(points), programs, time.monotonic() - begin)
+    return JobBoundCheck(len(points), probes.programs, time.monotonic() - begin)
 
 
 # The declared space.

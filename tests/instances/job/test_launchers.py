@@ -23,6 +23,11 @@ RUN = {
         tensor=4, pipeline=2, data=4, zero=1, recompute={"full"}, recipe="deepspeed-bf16",
         offload_optimizer=1.0,
     ),
+    "bridge": Layout(tensor=2, pipeline=2, data=4, zero=1, recipe="megatron-mxfp8"),
+    "accelerate": Layout(tensor=2, data=4, zero=3, recompute={"full"}, recipe="fsdp-bf16"),
+    "maxtext": Layout(
+        tensor=2, sequence_parallel=True, data=4, zero=3, recompute={"full"}, recipe="fsdp-bf16"
+    ),
     "any": Layout(pipeline=2, data=2, zero=2, schedule="zb-h2", recompute={"mlp"}),
     "stagecut": Layout(
         tensor=2, sequence_parallel=True, context=2, context_kind="all-gather", pipeline=3,
@@ -75,6 +80,11 @@ REFUSED = [
     ("deepspeed", {"data": 8, "zero": 2, "shard_group": 4}, "shard_group: 4 with ZeRO 2"),
     ("deepspeed", {"tensor": 2, "data": 2, "expert": 4}, "expert: 4 beside tensor 2"),
     ("deepspeed", {"recipe": "megatron-fp8"}, "recipe: products in fp8"),
+    ("accelerate", {"data": 2, "zero": 1}, "zero: 1"),
+    ("accelerate", {"pipeline": 2, "data": 2, "zero": 3}, "zero: 3 in a pipeline"),
+    ("accelerate", {"data": 2, "expert": 2, "zero": 3}, "expert: 2"),
+    ("maxtext", {"pipeline": 2}, "zero: 0 in a pipeline"),
+    ("maxtext", {"context": 2}, "context_kind: ring"),
     ("stagecut", {"pipeline": 2, "data": 2, "zero": 3}, "zero: 3 in a pipeline"),
     ("stagecut", {"context": 2}, "context_kind: ring"),
     ("stagecut", {"data": 4, "tensor": 2, "expert": 4}, "expert: 4 beside tensor 2"),

@@ -39,7 +39,7 @@ from stagecut.solvers import Limits
 from stagecut.solvers.job.search import Reason, search_job
 
 
-def check(seed: int, job_of: Callable[[random.Random], Any] = small_job) -> str:
+def check(seed: int, job_of: Callable[[random.Random], Any] = small_job, gap: float = 1e-6) -> str:
     """Compare one random job with brute force; return what it was."""
     draw = random.Random(seed)
     model, cluster, job = job_of(draw)
@@ -62,7 +62,7 @@ def check(seed: int, job_of: Callable[[random.Random], Any] = small_job) -> str:
         fits = [bytes_needed(model, layout) <= limit for layout in layouts]
         return np.where(fits, seconds, np.inf)
 
-    found = search_job(space, prices, judge, gap=1e-6, deadline=time.monotonic() + 60)
+    found = search_job(space, prices, judge, gap=gap, deadline=time.monotonic() + 60)
     first = first_bounds(space, rates(space, prices), prices)
     for point in range(len(space)):
         layout = space.layout(point)
@@ -80,9 +80,9 @@ def check(seed: int, job_of: Callable[[random.Random], Any] = small_job) -> str:
     if np.isinf(least):
         assert found.best is None, seed
         return "infeasible"
-    if Reason.OPEN in found.reason and found.least_bound < found.seconds * (1 - 1e-6):
+    if Reason.OPEN in found.reason and found.least_bound < found.seconds * (1 - gap):
         return "open"
-    assert found.seconds == pytest.approx(least, rel=2e-6), (seed, found.best)
+    assert least * (1 - 1e-9) <= found.seconds <= least * (1 + 2 * gap), (seed, found.best)
     return str(job.launcher)
 
 
@@ -108,6 +108,38 @@ def test_experts_that_tensor_ranks_hold_whole(seed: int) -> None:
 def test_profiled_models(seed: int) -> None:
     """Of models that were measured for some tensor degrees, those alone are in the space."""
     assert check(seed, profiled_job) != "open"
+
+
+@pytest.mark.parametrize("seed", range(20, 32))
+def test_a_wide_gap_leaves_true_bounds(seed: int) -> None:
+    """A search that is content with a fifth claims no more of any point than it has proved."""
+    check(seed, odd_job if seed % 2 else small_job, gap=0.2)
+
+
+#: Kind of random job and seed, and memory: points where every layer recomputes the same modules,
+#: where exposed traffic is a step function, and where nothing is within the gap.
+PROVED: tuple[tuple[Callable[[random.Random], Any], int, float], ...] = (
+    (small_job, 11, 20e9), (small_job, 264, 79e9), (odd_job, 43, 5e9), (profiled_job, 9, 5e9),
+    (profiled_job, 85, 5e9), (profiled_job, 139, 5e9), (profiled_job, 212, 5e9),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("job_of", "seed", "limit"), PROVED)
+def test_bounds_of_random_jobs_are_proved_again(
+    job_of: Callable[[random.Random], Any], seed: int, limit: float
+) -> None:
+    """The bound of every plan is accepted, and refused where it is above the optimum."""
+    model, cluster, job = job_of(random.Random(seed))
+    job = replace(job, memory_bytes=limit)
+    found = solve_job(model, cluster, job, limits=Limits(seconds=60.0, gap=1e-4))
+    assert found.plan is not None
+    check_job_bound(found.plan)
+    _, by_point = best_of_all(model, cluster, job, limit)
+    probes = Probes(job, job_costs(model, cluster, job).prices, limit)
+    for layout, seconds in by_point.items():
+        if layout.pipeline == 1:
+            continue
+        assert not PointRefutation(probes, layout).refuted(seconds * (1 + 1e-5)), layout
 
 
 @pytest.mark.parametrize(("layers", "ranks", "microbatches"), [(5, 2, 2), (11, 4, 2), (9, 3, 2)])
@@ -142,5 +174,4 @@ def test_a_plan_below_the_bubble_of_equal_stages(
     assert found.plan.bound <= best
     check_job_bound(found.plan)
     point = PointRefutation(Probes(job, costs.prices, 79e9), space.layout(0))
-    assert not point.slower(best * (1 + 1e-9))
-    assert not point.by_program(best * (1 + 1e-6))
+    assert not point.refuted(best * (1 + 1e-6))
