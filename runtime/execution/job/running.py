@@ -437,7 +437,8 @@ def parallelize(
     >>> layout = stagecut.Layout(microbatch=2, global_batch=4, sequence=2, recipe="fp32")
     >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     >>> job = parallelize(model, ParallelizePlan(), layout)
-    >>> job.module(torch.arange(4).view(2, 2)).shape
+    >>> with job.running():
+    ...     job.module(torch.arange(4).view(2, 2)).shape
     torch.Size([2, 2, 8])
     >>> dist.destroy_process_group()
     """
