@@ -28,13 +28,15 @@ from brute_job import (
     best_of_all,
     bytes_needed,
     large_job,
+    mixed_job,
     odd_job,
     point_of,
     profiled_job,
     small_job,
 )
 
-from stagecut.api.job import job_costs, solve_job
+from stagecut.api.job import solve_job
+from stagecut.api.job_costs import job_costs
 from stagecut.formulations.job.space import job_space
 from stagecut.instances import InputError, VerificationError
 from stagecut.instances.costs.description import ModelDescription
@@ -46,7 +48,10 @@ from stagecut.runtime.verify.bounds.layouts import check_job_bound
 from stagecut.solvers import Limits
 from stagecut.solvers.job.search import search_job
 
-KINDS = {"small": small_job, "odd": odd_job, "profiled": profiled_job, "large": large_job}
+KINDS = {
+    "small": small_job, "odd": odd_job, "profiled": profiled_job, "large": large_job,
+    "mixed": mixed_job,
+}  # fmt: skip
 #: Share of some plans that fit into the memory given.
 FIT = (0.02, 0.2, 0.6, 1.0)
 GAP = 1e-4
@@ -60,10 +65,11 @@ def one_job(kind: str, seed: int, count: Counter[str]) -> None:
     draw = random.Random(seed)
     model, cluster, job = KINDS[kind](draw)
     count["jobs"] += 1
+    limit = memory = min(nodes.accelerator.memory_bytes for nodes in cluster.nodes)
     every = list(all_layouts(model, cluster, job))
     if every:
         sizes = [bytes_needed(model, draw.choice(every)) for _ in range(40)]
-        limit = min(float(np.quantile(sizes, draw.choice(FIT))), cluster.accelerator.memory_bytes)
+        limit = min(float(np.quantile(sizes, draw.choice(FIT))), memory)
         job = replace(job, memory_bytes=limit)
     try:
         found = solve_job(model, cluster, job, limits=Limits(seconds=SECONDS, gap=GAP))
@@ -103,8 +109,7 @@ def _points(
     space = job_space(model, cluster, job)
     deadline = time.monotonic() + SECONDS
     search = search_job(space, costs.prices, costs.judge, gap=1e-6, deadline=deadline)
-    limit = min(job.memory_bytes or np.inf, cluster.accelerator.memory_bytes)
-    probes = Probes(job, costs.prices, limit)
+    probes = Probes(job, costs.prices, job.memory_bytes or np.inf)
     for point in range(len(space)):
         layout = space.layout(point)
         true = by_point.get(point_of(layout), np.inf)

@@ -35,6 +35,7 @@ from ...instances.costs.layers import LayerPrices
 from ...instances.costs.layout import Layout
 from ...instances.costs.memory import stays_gathered
 from ...instances.costs.stages import (
+    kinds_of_rank,
     message_time,
     optimizer_step,
     replica_traffic,
@@ -62,6 +63,12 @@ class LinearTraffic:
     constant: float
     shared: float
     routed: float
+
+    @classmethod
+    def least(cls, lines: list[LinearTraffic]) -> LinearTraffic:
+        """Return a line below several."""
+        parts = [(one.constant, one.shared, one.routed) for one in lines]
+        return cls(*map(min, zip(*parts, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,13 +101,14 @@ class PointCosts:
 
     def in_units(self, unit: float) -> PointCosts:
         """Return the costs where so many seconds count as 1."""
-        lines = [
+        gather, reduce = (
             LinearTraffic(one.constant / unit, one.shared / unit, one.routed / unit)
             for one in (self.gather, self.reduce)
-        ]
-        return PointCosts(
-            self.layout, self.message / unit, *lines, (self.step[0] / unit, self.step[1] / unit),
-            self.constant / unit, self.hooks / unit,
+        )
+        return replace(
+            self, message=self.message / unit, gather=gather, reduce=reduce,
+            step=(self.step[0] / unit, self.step[1] / unit), constant=self.constant / unit,
+            hooks=self.hooks / unit,
         )  # fmt: skip
 
 
@@ -114,10 +122,17 @@ def point_costs(space: JobSpace, point: int, prices: LayerPrices) -> PointCosts:
     """Return the costs of a point, from those of any estimate."""
     layout = space.layout(point)
     most = float(space.model.parameters)
-    gather, reduce = _traffic_lines(layout, prices, most)
+    kinds = [prices]
+    if layout.zero == 3 and not stays_gathered(layout):  # stages wait as on the kind they lie on
+        kinds = [prices.on(k, layout.software) for k in range(len(prices.cluster.nodes))]
+    lines = [_traffic_lines(layout, one, most) for one in kinds]
+    gather, reduce = (LinearTraffic.least([pair[k] for pair in lines]) for k in range(2))
     one = (optimizer_step(layout, prices, 1.0, 0.0), optimizer_step(layout, prices, 0.0, 1.0))
     constant = prices.calibration.step + tied_all_reduce(layout, prices)
-    hooks = prices.calibration.hooks if layout.zero and layout.pipeline > 1 else 0.0
+    hooks = 0.0
+    if layout.zero and layout.pipeline > 1:
+        every = range(len(prices.cluster.nodes))
+        hooks = min(prices.on(k, layout.software).calibration.hooks for k in every)
     return PointCosts(layout, message_time(layout, prices), gather, reduce, one, constant, hooks)
 
 
@@ -222,7 +237,6 @@ class ProgramBuilder:
         whole = rates.count @ rates.passes[self.i] + rates.ends[self.i].sum(axis=0)
         self.unit = float(costs.layout.microbatches * (whole[0] + whole[1]) / costs.layout.pipeline)
         self.space, self.rates, self.costs = space, rates, costs.in_units(self.unit)
-        self.each, self.more = rates.passes[self.i] / self.unit, rates.again[self.i] / self.unit
         self.stages, self.ranks = self.layout.stages, self.layout.pipeline
         self.kinds = len(rates.count)
         self.recomputes = space.job.counts_layers(self.layout)
@@ -238,9 +252,7 @@ class ProgramBuilder:
             self.build.columns((self.stages, 2), np.inf, whole=False) if self.sharded else None
         )
         self.z: Ints | None = None
-        self.ends = np.zeros((self.stages, 3))
-        self.ends[0] += rates.ends[self.i, 0] / self.unit
-        self.ends[-1] += rates.ends[self.i, 1] / self.unit
+        self.each, self.more, self.ends = self.rates_of_stages()
         self.ends_weights = rates.ends_weights[self.i].copy()
         model = space.model
         if model.tied and self.stages > 1:
@@ -274,6 +286,25 @@ class ProgramBuilder:
         }  # fmt: skip
         return {name: str(method.__doc__) for name, method in families.items()}
 
+    def rates_of_stages(self) -> tuple[Floats, Floats, Floats]:
+        """Return what a layer takes in each stage and by recomputation, and what the ends take.
+
+        Returns
+        -------
+        arrays, shape (stages, K, 3), (stages, K, 2) and (stages, 3)
+        """
+        of_ranks = [
+            self.rates.on_rank(self.i, kinds_of_rank(rank, self.layout, self.space.cluster))
+            for rank in range(self.ranks)
+        ]
+        of_stages = of_ranks * self.layout.chunks
+        ends = np.zeros((self.stages, 3))
+        ends[0] += of_stages[0].ends[self.i, 0]
+        ends[-1] += of_stages[-1].ends[self.i, 1]
+        each = np.array([one.passes[self.i] for one in of_stages])
+        more = np.array([one.again[self.i] for one in of_stages])
+        return each / self.unit, more / self.unit, ends / self.unit
+
     def program(self, paths: JobPaths, cutoff: float) -> PointProgram:
         """Return the program with the paths so far, for what takes at most `cutoff` seconds."""
         self.paths(paths)
@@ -291,21 +322,21 @@ class ProgramBuilder:
 
     def seconds(self, x: Floats) -> Floats:
         """Return the passes of every stage in a solution, shape (stages, 3)."""
-        found = x[self.n] @ self.each + self.ends
+        found = np.einsum("sk,skq->sq", x[self.n], self.each) + self.ends
         found[:, 1] += self.costs.hooks * x[self.n].sum(axis=1)
         if self.r is not None:
-            found[:, :2] += x[self.r] @ self.more
+            found[:, :2] += np.einsum("sk,skq->sq", x[self.r], self.more)
         if self.wait is not None:
             found[:, :2] += x[self.wait]
         return np.asarray(found * self.unit)
 
     def passes(self, s: int, weight: Floats) -> tuple[list[int], list[float], float]:
         """Return columns, factors and constant of Σ weight · (F_s, B_s, W_s), equation (6)."""
-        per_layer = self.each @ weight + self.costs.hooks * weight[1]
+        per_layer = self.each[s] @ weight + self.costs.hooks * weight[1]
         columns, factors = list(self.n[s]), list(per_layer)
         if self.r is not None:
             columns += list(self.r[s])
-            factors += list(self.more @ weight[:2])
+            factors += list(self.more[s] @ weight[:2])
         if self.wait is not None:
             columns += list(self.wait[s])
             factors += [weight[0], weight[1]]
@@ -385,7 +416,9 @@ class ProgramBuilder:
         """Passes wait for sharded weights that computation does not hide (11)."""
         if self.wait is None:
             return
-        hidden = self.prices.calibration.hidden
+        kinds = range(len(self.space.cluster.nodes))
+        every = [self.prices.on(kind, self.layout.software) for kind in kinds]
+        hidden = max(one.calibration.hidden for one in every)
         gather, reduce = self.costs.gather, self.costs.reduce
         back = [reduce, gather] if self.layout.reshard_after_forward else [reduce]
         for s in range(self.stages):
@@ -476,7 +509,7 @@ class ProgramBuilder:
     def paths(self, paths: JobPaths) -> None:
         """No path is longer than the schedule (4)."""
         per_layer = self.each.copy()
-        per_layer[:, 1] += self.costs.hooks
+        per_layer[:, :, 1] += self.costs.hooks
         columns = [np.array([self.t]), self.n.ravel()]
         if self.r is not None:
             columns.append(self.r.ravel())
@@ -487,9 +520,9 @@ class ProgramBuilder:
         for number in range(len(self.listed), len(rows)):
             self.listed.add(number)
             path, sent = rows[number], messages[number]
-            factors = [np.ones(1), -(path @ per_layer.T).ravel()]
+            factors = [np.ones(1), -np.einsum("sq,skq->sk", path, per_layer).ravel()]
             if self.r is not None:
-                factors.append(-(path[:, :2] @ self.more.T).ravel())
+                factors.append(-np.einsum("sq,skq->sk", path[:, :2], self.more).ravel())
             if self.wait is not None:
                 factors.append(-path[:, :2].ravel())
             least = sent * self.costs.message + float((path * self.ends).sum())

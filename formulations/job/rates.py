@@ -55,6 +55,8 @@ class Rates:
         Shape (S, 2): parameters of embedding and head alone.
     messages
         Shape (S,): bytes always there for messages, in a pipeline.
+    kinds
+        On each kind of nodes, where there are several; seconds above are then the least of them.
     """
 
     count: Floats
@@ -72,10 +74,55 @@ class Rates:
     ends_weights: Floats
     ends_gathered: Floats
     messages: Floats
+    kinds: tuple[Rates, ...] = ()
+
+    def on_rank(self, setting: int, kinds: list[int]) -> Rates:
+        """Return what a pipeline rank takes that lies on some kinds of nodes, no more than it is.
+
+        That is the slowest of them, if one is for every layer and end; else the least of each pass.
+        """
+        if not self.kinds:
+            return self
+        both = np.array([self.kinds[kind]._both(setting) for kind in kinds])
+        slowest = int(both.sum(axis=1).argmax())
+        return self.kinds[kinds[slowest]] if (both <= both[slowest]).all() else self
+
+    def _both(self, i: int) -> Floats:
+        """Seconds of both passes of each layer type, of its recomputation and of the ends."""
+        parts = (self.passes[i, :, :2], self.again[i], self.ends[i, :, :2])
+        return np.concatenate([part.sum(axis=1) for part in parts])
 
 
 def rates(space: JobSpace, prices: LayerPrices) -> Rates:
     """Return what layers take under every setting, from the same costs as any estimate."""
+    kinds = len(prices.cluster.nodes)
+    if kinds == 1:
+        return _on_one_kind(space, prices)
+    software = space.job.settings.software
+    return _least([_on_one_kind(space, prices.on(kind, software)) for kind in range(kinds)])
+
+
+def _least(kinds: list[Rates]) -> Rates:
+    """Return the least seconds of several kinds of nodes, each pass for itself."""
+
+    def least(passes: list[Floats]) -> Floats:
+        found = np.array(passes)
+        found[..., 1] -= found[..., 2]  # what a split backward pass takes before its W
+        whole: Floats = found.min(axis=0)
+        whole[..., 1] += whole[..., 2]
+        return whole
+
+    return replace(
+        kinds[0],
+        passes=least([one.passes for one in kinds]),
+        again=np.min([one.again for one in kinds], axis=0),
+        ends=least([one.ends for one in kinds]),
+        kinds=tuple(kinds),
+    )
+
+
+def _on_one_kind(space: JobSpace, prices: LayerPrices) -> Rates:
+    """Return what layers take on nodes of the first kind."""
     model, settings = prices.model, space.settings
     kinds = len(model.layer_types)
     main = Counter(model.types_of_layers[: model.layers])

@@ -103,13 +103,8 @@ def job_space(model: ModelDescription, cluster: TrainingCluster, job: TrainingJo
     Raises
     ------
     InputError
-        If none keeps what is given, or there are several kinds of nodes.
+        If none keeps what is given.
     """
-    if len(cluster.nodes) > 1:
-        raise InputError(
-            f"cluster: {len(cluster.nodes)} kinds of nodes, and jobs are planned for one; take a "
-            "cluster of one kind, or price a layout with estimate"
-        )
     check_precision(job.template, cluster)
     if _profiled(model) and job.sequence != 1:
         raise InputError(

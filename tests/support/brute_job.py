@@ -115,6 +115,16 @@ def large_job(draw: random.Random) -> tuple[ModelDescription, TrainingCluster, T
     return model, training_cluster(f"{draw.choice(('h100', 'a100'))}:{devices}"), job
 
 
+def mixed_job(draw: random.Random) -> tuple[ModelDescription, TrainingCluster, TrainingJob]:
+    """Return a job on two kinds of nodes, whose boundary lies within a pipeline rank at times."""
+    model, _, job = small_job(draw)
+    counts = draw.choice(((1, 1), (2, 1), (1, 2), (1, 3), (2, 2)))
+    kinds = draw.sample(("h100", "a100", "b200"), 2)
+    nodes = "+".join(f"{kind}:1x{count}" for kind, count in zip(kinds, counts, strict=True))
+    job = replace(job, zero=None if job.launcher == "torchtitan" else job.zero)
+    return model, training_cluster(f"{nodes},network=25GB/s,latency=8us"), job
+
+
 def all_layouts(
     model: ModelDescription, cluster: TrainingCluster, job: TrainingJob
 ) -> Iterator[Layout]:

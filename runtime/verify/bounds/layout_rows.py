@@ -44,6 +44,7 @@ from ....instances.costs.memory import (
     stays_gathered,
 )
 from ....instances.costs.stages import (
+    kinds_of_rank,
     message_time,
     optimizer_step,
     replica_traffic,
@@ -95,31 +96,59 @@ class ProbedStages:
     loss: float
     gathered: Floats
 
+    @property
+    def both(self) -> Floats:
+        """Seconds of both passes of each layer, of its recomputation and of the ends."""
+        parts = (self.layers, self.again, self.ends)
+        return np.concatenate([part[:, F] + part[:, B] for part in parts])
+
+
+def least_of(kinds: list[ProbedStages]) -> ProbedStages:
+    """Return the least seconds of several kinds of nodes, each pass for itself."""
+
+    def least(parts: list[Floats]) -> Floats:
+        found = np.array(parts)
+        found[..., B] -= found[..., W]  # what a split backward pass takes before its W
+        whole: Floats = found.min(axis=0)
+        whole[..., B] += whole[..., W]
+        return whole
+
+    if len(kinds) == 1:
+        return kinds[0]
+    return replace(
+        kinds[0],
+        ends=least([one.ends for one in kinds]),
+        layers=least([one.layers for one in kinds]),
+        again=least([one.again for one in kinds]),
+    )
+
 
 class Probes:
     """A job's stages, probed once for each setting, and the paths of its schedules."""
 
     def __init__(self, job: TrainingJob, prices: LayerPrices, limit: float) -> None:
         self.job, self.prices, self.model, self.limit = job, prices, prices.model, limit
+        software, cluster = job.settings.software, prices.cluster
+        self.kinds = [prices.on(kind, software) for kind in range(len(cluster.nodes))]
         self.order = self.model.types_of_layers[: self.model.layers]
         self.types = sorted(set(self.order))
         self.count = np.array([self.order.count(kind) for kind in self.types], dtype=float)
         self.programs = 0
-        self.known: dict[Layout, ProbedStages] = {}
+        self.known: dict[Layout, list[ProbedStages]] = {}
         self.paths: dict[tuple[str, int, int, int], list[Path]] = {}
 
-    def stages(self, layout: Layout) -> ProbedStages:
-        """Return what stages take at a point in a pipeline; sharded weights do not wait yet."""
+    def stages(self, layout: Layout) -> list[ProbedStages]:
+        """Return what stages take on each kind of nodes, before they wait for sharded weights."""
         setting = replace(
             layout, pipeline=3, chunks=1, data=1, schedule=JobSchedule.ONE_F_ONE_B,
             zero=min(layout.zero, 1), global_batch=layout.microbatch,
         )  # fmt: skip
         if setting not in self.known:
-            self.known[setting] = self._probe(setting)
+            self.known[setting] = [self._probe(setting, prices) for prices in self.kinds]
         return self.known[setting]
 
-    def _probe(self, setting: Layout) -> ProbedStages:
-        model, times, types = self.model, self.prices.times(setting), self.types
+    def _probe(self, setting: Layout, prices: LayerPrices) -> ProbedStages:
+        model, times, types = self.model, prices.times(setting), self.types
         weights = [rank_parameters(block, model.hidden, setting) for block in model.layer_types]
         divided = RankStages.of(model, replace(setting, stage_layers=(model.layers, 0, 0)))
         counts = self.job.counts_layers(setting)
@@ -128,7 +157,7 @@ class Probes:
             again = again if counts else len(own)
             layout = replace(setting, recompute_layers=again)
             ends = (stage == 0, stage == 2, bool(model.mtp) and stage == 2)
-            time = stage_time(layout, self.prices, times, weights, tuple(own), again, *ends)
+            time = stage_time(layout, prices, times, weights, tuple(own), again, *ends)
             stages: list[tuple[int, ...]] = [(), (), ()]
             stages[stage] = tuple(own)
             placed = replace(divided, stages=tuple(stages))
@@ -169,12 +198,25 @@ class PointRefutation:
 
     def __init__(self, probes: Probes, layout: Layout) -> None:
         self.probes, self.layout, self.prices = probes, layout, probes.prices
-        self.probed = probes.stages(layout)
+        self.probed = least_of(probes.stages(layout))
         self.stages, self.ranks, self.count = layout.stages, layout.pipeline, probes.count
         self.place = np.ones(self.stages, np.int64)
         self.place[0], self.place[-1] = 0, 2
         self.low, self.high = self._range()
         self.sharded = layout.zero == 3 and not stays_gathered(layout)
+
+    def _of_stages(self) -> list[ProbedStages]:
+        """Return what each stage takes, no more than on the slowest kind that its rank lies on."""
+        kinds, cluster = self.probes.stages(self.layout), self.prices.cluster
+        if len(kinds) == 1:
+            return kinds * self.stages
+        found = []
+        for rank in range(self.ranks):
+            own = [kinds[kind] for kind in kinds_of_rank(rank, self.layout, cluster)]
+            slowest = max(own, key=lambda one: float(one.both.sum()))
+            every = all((one.both <= slowest.both).all() for one in own)
+            found.append(slowest if every else least_of(own))
+        return found * self.layout.chunks
 
     @cached_property
     def flight(self) -> Ints:
@@ -201,12 +243,12 @@ class PointRefutation:
     @property
     def gather(self) -> Floats:
         """Constant and seconds per weight of either kind, to gather them."""
-        return self._secants[0]
+        return np.asarray(self._secants[0])
 
     @property
     def reduce(self) -> Floats:
         """The same, to reduce their gradients."""
-        return self._secants[1]
+        return np.asarray(self._secants[1])
 
     def _range(self) -> tuple[Floats, Floats]:
         """Return the declared least and most layers of each stage."""
@@ -224,12 +266,16 @@ class PointRefutation:
         """Lines below the seconds of gathering and of reducing, shape (2, 3)."""
         least = float(self.probed.layers[:, DENSE].min())
         most = self.count @ self.probed.layers + self.probed.ends.sum(axis=0)
-        few, many, routed = (
-            np.array(replica_traffic(self.layout, self.prices, *one))
-            for one in ((least, 0.0), (most[DENSE], 0.0), (0.0, max(most[ROUTED], 1.0)))
-        )
-        slope = (many - few) / max(most[DENSE] - least, 1.0)
-        return np.stack((few - slope * least, slope, routed / max(most[ROUTED], 1.0)), axis=1)
+        ends = ((least, 0.0), (most[DENSE], 0.0), (0.0, max(most[ROUTED], 1.0)))
+        found = []
+        for prices in self.probes.kinds if self.sharded else [self.prices]:
+            few, many, routed = (
+                np.array(replica_traffic(self.layout, prices, *one)) for one in ends
+            )
+            slope = (many - few) / max(most[DENSE] - least, 1.0)
+            lines = (few - slope * least, slope, routed / max(most[ROUTED], 1.0))
+            found.append(np.stack(lines, axis=1))
+        return np.asarray(np.min(found, axis=0))
 
     # Bytes.
 
@@ -238,7 +284,7 @@ class PointRefutation:
         """Bytes all the time of a parameter that all replicas hold, and of a routed one."""
         layout, recipe = self.layout, self.layout.recipe
         lazily = not fused(layout) and layout.microbatches == 1
-        found = []
+        found: list[float] = []
         for parts in (layout.shards, max(1, min(layout.shards, layout.expert_data))):
             parts = parts if layout.zero else 1
             gradients = 0.0 if lazily else recipe.gradient_bytes
@@ -295,7 +341,7 @@ class PointRefutation:
         if len(self.count) == 1:
             room = np.floor(room + 1e-6)
         needed = float((weight[:, None] * each).min(axis=0) @ self.count)
-        return needed > room.sum() * (1 + 1e-9)
+        return bool(needed > room.sum() * (1 + 1e-9))
 
     # Seconds.
 
@@ -358,16 +404,17 @@ class PointRefutation:
         self.t, self.g, self.o = self.at["ends"].tolist()
         self.rows: list[tuple[Floats, Floats, Floats]] = []
         quantities = np.zeros((s, 8, at))
-        rows = np.arange(s)
+        rows, stages = np.arange(s), self._of_stages()
         for j in range(k):
-            quantities[rows, :, self.at["n"][:, j]] = self.probed.layers[j]
+            quantities[rows, :, self.at["n"][:, j]] = [one.layers[j] for one in stages]
             if self.recomputes:
-                quantities[rows, :, self.at["r"][:, j]] = self.probed.again[j]
+                quantities[rows, :, self.at["r"][:, j]] = [one.again[j] for one in stages]
         self.raw = quantities[:, :3].copy()
         if self.sharded:
             quantities[rows, F, self.at["wait"][:, 0]] = 1.0
             quantities[rows, B, self.at["wait"][:, 1]] = 1.0
-        self.of, self.fixed = quantities, self.probed.ends[self.place]
+        self.of = quantities
+        self.fixed = np.array([one.ends[e] for one, e in zip(stages, self.place, strict=True)])
 
     def _ordered(self) -> bool:
         """Whether layers of a second type follow those of a first once."""
@@ -378,8 +425,8 @@ class PointRefutation:
     def add(self, rows: Floats, low: Floats | float, high: Floats | float) -> None:
         """Add rows, shape (rows, columns)."""
         rows = np.atleast_2d(rows)
-        ends = (np.broadcast_to(np.asarray(one, float), (len(rows),)) for one in (low, high))
-        self.rows.append((rows, *ends))
+        least, most = (np.broadcast_to(np.asarray(one), (len(rows),)) for one in (low, high))
+        self.rows.append((rows, least, most))
 
     def _by_rank(self, weight: Floats, what: int) -> tuple[Floats, Floats]:
         """Return rows and constants of a weighted quantity of each rank's stages."""
@@ -424,7 +471,7 @@ class PointRefutation:
         one = np.ones(self.stages)
         rows, fixed = np.zeros((self.ranks, self.columns)), self.besides
         for weight, what in (
-            (shared * one, SHARED), (routed * one, EXPERTS), (loses * self.flight, KEPT),
+            (shared * one, SHARED), (routed * one, EXPERTS), (loses * self.flight * one, KEPT),
         ):  # fmt: skip
             more, constant = self._by_rank(weight, what)
             rows, fixed = rows + more, fixed + constant
@@ -461,7 +508,7 @@ class PointRefutation:
 
     def _waits(self, unit: float) -> None:
         """Passes wait for sharded weights: what they do not hide, and for one layer in any case."""
-        hidden = self.prices.calibration.hidden
+        hidden = max(prices.calibration.hidden for prices in self.probes.kinds)
         back = self.reduce + self.gather * self.layout.reshard_after_forward
         for column, line, first, what in (
             (0, self.gather, self.gather, F),

@@ -195,11 +195,15 @@ def test_contradictions_are_told_in_one_line(fixed: dict[str, Any], said: str) -
     assert "\n" not in str(told.value)
 
 
-def test_several_kinds_of_nodes_are_refused() -> None:
-    """A bound for the one kind would not hold for the other."""
-    cluster = "h100:2x1+a100:2x1,network=25GB/s,latency=8us"
-    with pytest.raises(InputError, match="2 kinds of nodes"):
-        solve_job(small(), cluster, PIPED)
+def test_stages_on_faster_nodes_have_more_layers() -> None:
+    """A pipeline over two kinds of nodes, with a bound that is proved again."""
+    cluster = "h100:1x1+a100:1x1,network=25GB/s,latency=8us"
+    job = TrainingJob(global_batch=16, sequence=2048, microbatch=1, pipeline=2, launcher="any")
+    found = solve_job(small(12, "llama3.2-1b"), cluster, job)
+    assert found.plan is not None
+    first, last = found.plan.layout.stage_layers
+    assert first > last + 2
+    check_job_bound(found.plan)
 
 
 def test_sequences_that_only_some_degrees_divide() -> None:

@@ -14,13 +14,15 @@ from brute_job import (
     all_layouts,
     best_of_all,
     bytes_needed,
+    mixed_job,
     odd_job,
     point_of,
     profiled_job,
     small_job,
 )
 
-from stagecut.api.job import job_costs, solve_job
+from stagecut.api.job import solve_job
+from stagecut.api.job_costs import job_costs
 from stagecut.formulations.job.bounds import first_bounds
 from stagecut.formulations.job.rates import rates
 from stagecut.formulations.job.space import job_space
@@ -116,11 +118,18 @@ def test_a_wide_gap_leaves_true_bounds(seed: int) -> None:
     check(seed, odd_job if seed % 2 else small_job, gap=0.2)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_nodes_of_two_kinds(seed: int) -> None:
+    """Each stage takes what it takes on its nodes; on both kinds, what the slower one takes."""
+    assert check(seed, mixed_job) != "open"
+
+
 #: Kind of random job and seed, and memory: points where every layer recomputes the same modules,
 #: where exposed traffic is a step function, and where nothing is within the gap.
 PROVED: tuple[tuple[Callable[[random.Random], Any], int, float], ...] = (
     (small_job, 11, 20e9), (small_job, 264, 79e9), (odd_job, 43, 5e9), (profiled_job, 9, 5e9),
     (profiled_job, 85, 5e9), (profiled_job, 139, 5e9), (profiled_job, 212, 5e9),
+    (mixed_job, 3, 79e9), (mixed_job, 5, 40e9),
 )  # fmt: skip
 
 
