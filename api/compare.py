@@ -196,6 +196,9 @@ def why_no_plan(found: bool, reason: str, notes: Sequence[str]) -> Row:
 def summaries(table: pd.DataFrame, units: Mapping[str, str], method: str = "auto") -> list[str]:
     """Return for each workload and problem, in one line, how a method compares with the others.
 
+    Of several workloads or problems also, for each other method, the largest and the mean ratio of
+    its objectives to the method's.
+
     Parameters
     ----------
     table
@@ -229,6 +232,23 @@ def summaries(table: pd.DataFrame, units: Mapping[str, str], method: str = "auto
         how = show_percent(abs(part)) + (" faster" if part > 0 else " slower")
         how = f"{how} than" if abs(part) >= 5e-4 else "as fast as"
         lines.append(f"{line}, {how} {best}, the best other method")
+    return lines + _ratios(table, method)
+
+
+def _ratios(table: pd.DataFrame, method: str) -> list[str]:
+    """Return for each other method how its objectives compare with one's, where it has several."""
+    found = table[table["objective"].notna()].drop_duplicates(["workload", "problem", "method"])
+    wide = found.pivot(index=["workload", "problem"], columns="method", values="objective")
+    if method not in wide or len(wide) < 2:
+        return []
+    lines = []
+    for other in dict.fromkeys(found["method"]):
+        ratios = (wide[other] / wide[method]).where(wide[method] > 0).dropna()
+        if other != method and len(ratios) > 1:
+            lines.append(
+                f"{other}: {ratios.max():.2f} times {method} at most, {ratios.mean():.2f} on "
+                f"average, of {len(ratios)}"
+            )
     return lines
 
 

@@ -26,7 +26,7 @@ import stagecut
 from stagecut import Limits, accelerators_and_cpus, load, solve
 
 GIB = 2.0**30
-REPEATS, SHORT_S = 3, 5.0
+REPEATS, SHORT_S = 2, 5.0
 TABLE = "pipeline_versions"
 #: CPU seconds of a solve at most, and published files.
 SECONDS = 20.0

@@ -56,6 +56,7 @@ class OtherSolver:
     install: str  # how to get it
     # options with which it is asked again where it says that there is no solution
     doubted: Mapping[str, str] = field(default_factory=dict)
+    direct: Mapping[str, int] = field(default_factory=dict)  # further options, if in this process
     # attribute of its own model that says how it ended, and what its values mean of which Pyomo
     # makes failures or nothing; with direct interfaces
     status: str = ""
@@ -70,8 +71,9 @@ class OtherSolver:
         return self.ends.get(said() if callable(said) else said)
 
 
-#: By name. Pyomo's direct interfaces take no notice of its own time limit; CBC 2.10 finds programs
-#: that its preprocessing leaves nothing of infeasible.
+#: By name. Pyomo's direct interfaces take no notice of its own time limit. CBC 2.10 finds programs
+#: infeasible that its preprocessing leaves nothing of. SCIP keeps Python's lock while it writes to
+#: the pipe that Pyomo reads in another thread: once the pipe is full, both wait for ever.
 SOLVERS = {
     "gurobi": OtherSolver(
         ("gurobi_direct", "gurobi"), "MIPGap", "TimeLimit", "pip install gurobipy",
@@ -89,6 +91,7 @@ SOLVERS = {
     ),
     "scip": OtherSolver(
         ("scip_direct", "scip"), "limits/gap", "", "pip install pyscipopt",
+        direct={"display/verblevel": 0},
         status="getStatus",
         ends={
             "nodelimit": "nodes", "totalnodelimit": "nodes", "stallnodelimit": "nodes",
@@ -230,6 +233,8 @@ def run_other(
     if name == "copt":
         return _run_copt(linear, settings, own_gap, start)
     interface = str(_interface(name))
+    if known is not None and interface.endswith("_direct"):
+        settings = {**settings, **known.direct}
     with _fixed(compiled, linear), tempfile.TemporaryDirectory() as folder:
         asked = _Asked(settings, seconds, own_gap, start, Path(folder) / "log")
         outcome = _run_pyomo(name, interface, compiled, linear, search, asked)

@@ -53,6 +53,9 @@ MOST_PAIRS = 200_000
 #: Entries of all tables that elimination over the choices left may have.
 MOST_ENTRIES = 20_000_000
 
+#: The gap that a mixture's least is sought to, as a part of the gap of the search.
+MIXTURE_SHARE = 0.1
+
 #: What rounding can make a bound too high by, relatively.
 ROUNDING = 1e-10
 
@@ -77,7 +80,9 @@ def better_by_messages(costs: ShardingCosts, search: Search[Solution]) -> Ints |
     """
     chosen = None
     with search.phase("message passing"):
-        for bound, chosen, proof in approach(costs, search):
+        # of a mixture no more is asked than helps to choose the next one
+        enough = MIXTURE_SHARE * min(search.gap, 1.0) if costs.mixture else 0.0
+        for bound, chosen, proof in approach(costs, search, enough=enough):
             below = bound - MARGIN * abs(bound)
             if below > search.bound:
                 search.raise_bound(below, PASSED, evidence(costs, below, proof))

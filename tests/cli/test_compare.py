@@ -336,6 +336,19 @@ def test_what_a_method_gains_in_one_line() -> None:
     assert said(None, 3.0) == said(3.0) == []
 
 
+def test_ratios_of_several_workloads_are_said_by_method() -> None:
+    objectives = {"x": (2.0, 3.0, 2.0), "y": (4.0, 12.0, None), "z": (1.0, 1.0, 5.0)}
+    rows: list[Row] = [
+        {"workload": name, "problem": "p", "method": method, "objective": objective}
+        for name, values in objectives.items()
+        for method, objective in zip(("auto", "a", "b"), values, strict=True)
+    ]
+    assert summaries(tabulate(rows), dict.fromkeys(objectives, "ms"))[3:] == [
+        "a: 3.00 times auto at most, 1.83 on average, of 3",
+        "b: 5.00 times auto at most, 3.00 on average, of 2",
+    ]
+
+
 def test_one_reason_of_several_methods_is_said_once(tmp_path: Path) -> None:
     path = str(placement_file(tmp_path))
     options = ["--problem", "pipeline", "--microbatches", "4", "--accelerators", "2"]

@@ -48,7 +48,7 @@ def test_a_file_states_every_problem_as_its_schema_has_it(name: str, tmp_path: P
     jsonschema.validate(tomllib.loads(path.read_text()), schemas()["problem.schema.json"])
     asked = Asked(str(path))
     stated = state(asked, workload_of(tmp_path))
-    problem, devices = build(stated, asked, workload_of(tmp_path))
+    _, problem, devices = build(stated, asked, workload_of(tmp_path))
     assert type(problem) is PROBLEMS[name]
     assert (devices is None) == (name in ("mapping", "sharding"))
     for key, value in tomllib.loads(GOOD[name]).items():
@@ -69,7 +69,7 @@ def test_options_and_settings_and_files_say_the_same(tmp_path: Path) -> None:
         Asked("pipeline", ["split=contiguous"], microbatches=4),
     )
     workload = workload_of(tmp_path)
-    problems = [build(state(asked, workload), asked, workload)[0] for asked in ways]
+    problems = [build(state(asked, workload), asked, workload)[1] for asked in ways]
     assert problems == [problems[0]] * len(ways)
 
 

@@ -182,3 +182,26 @@ def test_tokens_that_the_model_has_not_are_refused(
         code, _, err = run(capsys, plan, "--tokens", file, "--device", "cpu")
         assert (code, err.count("\n")) == (2, 1)
         assert message in err
+
+
+def test_the_example_of_a_loop_trains_and_goes_on_under_another_plan(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    said = []
+    for name, fields, steps in (
+        ("pipeline", {"pipeline": 2, "microbatch": 2}, "10"),
+        ("tensor", {"tensor": 2}, "14"),
+    ):
+        (tmp_path / name).mkdir()
+        plan = planned(tmp_path / name, 2, recipe="fp32", **fields)
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+        done = subprocess.run(
+            [*command, ROOT / "examples" / "own_training_loop.py", plan, kept, steps],
+            env={**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "OMP_NUM_THREADS": "1"},
+            capture_output=True, text=True, check=False, timeout=150,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        said += re.findall(r"step (\d+) loss (\S+) norm \S+ valid (\S+)", done.stdout)
+    assert [int(step) for step, *_ in said] == [10, 14]
+    (_, first, _), (_, last, valid) = said
+    assert float(last) < float(first)
+    assert float(valid) < 3.4  # of 32 words

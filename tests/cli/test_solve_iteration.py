@@ -273,7 +273,7 @@ def test_the_problem_follows_the_file_and_the_microbatches() -> None:
     assert named(layered, microbatches=8) == "pipeline"
     asked = Asked(microbatches=8, accelerators=2)
     for of, schedule in ((layered, "stream"), (workload, "1f1b")):
-        found, _ = build(state(asked, of), asked, replace(of, cluster=cluster))
+        _, found, _ = build(state(asked, of), asked, replace(of, cluster=cluster))
         assert found == PipelineJob(8, schedule)
 
 

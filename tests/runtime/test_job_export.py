@@ -292,14 +292,13 @@ def test_accelerate_reads_its_file(tmp_path: Path) -> None:
     )
     from accelerate import ParallelismConfig
 
-    layout = Layout(data=4, zero=3, shard_group=2, tensor=2, context=2,
-                    context_kind="all-gather", global_batch=8)  # fmt: skip
+    layout = Layout(data=4, zero=3, context=2, context_kind="all-gather", global_batch=8)
     file = tmp_path / "accelerate.json"
     file.write_text(
         job_files("accelerate", DENSE, replace(layout, shard_group=4))["accelerate.json"]
     )
     read = config_args.load_config_from_file(str(file))
-    assert (read.num_processes, read.mixed_precision) == (16, "bf16")
+    assert (read.num_processes, read.mixed_precision) == (8, "bf16")
     sizes = {
         name.removeprefix("parallelism_config_"): value
         for name, value in read.parallelism_config.items()

@@ -26,6 +26,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 
 from ....instances import InputError
 from ....instances.costs.layout import Layout
+from ....instances.job.plan import JobPlan
 from ...schedules import make_schedule
 from ...simulate.stages import chain
 from ..torch_pipelining import order_runtime
@@ -390,6 +391,62 @@ class RunningJob:
             return None
         lines = lines_of(self.mesh.mesh, "pipeline")
         return own_group([[line[rank] for rank in ranks] for line in lines])
+
+
+def parallelize(
+    model: nn.Module,
+    modules: ParallelizePlan,
+    plan: JobPlan | Layout,
+    *,
+    device: torch.device | None = None,
+    schedule: str | None = None,
+) -> RunningJob:
+    """Return this rank's part of a model with FSDP2, tensor parallelism and checkpointing applied.
+
+    Parameters
+    ----------
+    model, modules
+        The whole model, the same numbers on every rank or on the meta device, and its modules in
+        order; both of a description by `transformer`.
+    plan
+        What says how it is divided: of as many devices as the process group has ranks.
+    device
+        Default: this rank's GPU if the process group is NCCL's, else the CPU.
+    schedule
+        In place of the layout's; see `RunningJob`.
+
+    Returns
+    -------
+    RunningJob
+        ``job.step(tokens, targets)`` runs a batch forward and backward; `evaluate`,
+        `clip_gradients`, `parameter_groups` and the modules in `stages` are for a loop of yours.
+        One that calls ``job.module`` itself does so within ``job.running()``, and calls
+        ``job.add_up_gradients()`` behind the last backward pass.
+
+    Raises
+    ------
+    InputError
+        If layout, model and number of processes do not fit together.
+
+    Examples
+    --------
+    >>> import stagecut, torch
+    >>> model = torch.nn.ModuleDict({"embedding": torch.nn.Embedding(8, 4)})
+    >>> model["layers"] = torch.nn.ModuleList([torch.nn.Linear(4, 4)])
+    >>> model["norm"], model["head"] = torch.nn.LayerNorm(4), torch.nn.Linear(4, 8)
+    >>> layout = stagecut.Layout(microbatch=2, global_batch=4, sequence=2, recipe="fp32")
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> job = parallelize(model, ParallelizePlan(), layout)
+    >>> with job.running():
+    ...     job.module(torch.arange(4).view(2, 2)).shape
+    torch.Size([2, 2, 8])
+    >>> dist.destroy_process_group()
+    """
+    if device is None:
+        cuda = "nccl" in dist.get_backend()
+        device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
+    layout = plan if isinstance(plan, Layout) else plan.layout
+    return RunningJob(model, modules, layout, device=device, schedule=schedule)
 
 
 def stage_ranks(schedule: str, layout: Layout) -> tuple[int, ...]:

@@ -114,6 +114,16 @@ def test_a_limit_of_the_solver_leaves_the_incumbent(solver: str, limit: str) -> 
     assert outcome.bound < outcome.objective < math.inf
 
 
+def test_a_long_log_of_scip_does_not_block_it() -> None:
+    """It waited for ever once its log was longer than a pipe holds, 64 KiB."""
+    with suppress(InputError):
+        check_solver("scip")
+        outcome = run("scip", loads(40, 7), {"display/freq": 1, "display/headerfreq": 1}, seconds=4)
+        assert outcome.limit == "time"
+        return
+    pytest.skip("scip is not installed")
+
+
 def test_numbers_beyond_tolerances_make_no_false_claim(solver: str) -> None:
     """Transfers of 1e10 beside loads of about 1: what solvers say of such is often wrong."""
     for seed in range(6):
