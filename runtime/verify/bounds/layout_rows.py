@@ -208,7 +208,7 @@ class PointRefutation:
     def _of_stages(self) -> list[ProbedStages]:
         """Return what each stage takes, no more than on the slowest kind that its rank lies on."""
         kinds, cluster = self.probes.stages(self.layout), self.prices.cluster
-        self.exact = True  # else what hides traffic may be more than is known
+        self.exact = np.ones(self.ranks, bool)  # else more may hide traffic than is known
         if len(kinds) == 1:
             return kinds * self.stages
         found = []
@@ -217,7 +217,7 @@ class PointRefutation:
             slowest = max(own, key=lambda one: float(one.both.sum()))
             most = slowest.both * (1 + 1e-9) + 1e-15
             every = all((one.both <= most).all() for one in own)
-            self.exact = self.exact and every
+            self.exact[rank] = every
             found.append(slowest if every else least_of(own))
         return found * self.layout.chunks
 
@@ -504,8 +504,9 @@ class PointRefutation:
             whole = line[1] * dense + line[2] * routed, line[0] + line[1] * d + line[2] * e
             busy, fixed = self._by_rank(hidden * one, what)
             pieces = max(PIECES, self.layout.chunks)
-            ahead = [(whole[0] - busy, whole[1] - fixed), (whole[0] / pieces, whole[1] / pieces)]
-            ways.append(ahead[not self.exact :] if hides else [whole])
+            beside = whole[0] - busy, np.where(self.exact, whole[1] - fixed, -np.inf)
+            ahead = [beside, (whole[0] / pieces, whole[1] / pieces)]
+            ways.append(ahead if hides else [whole])
         for (a, x), (b, y) in itertools.product(*ways):
             self.add(eye[self.g] - unit * (a + b), unit * (x + y), np.inf)
 
@@ -521,8 +522,9 @@ class PointRefutation:
             moved = line[1] * self.of[:, DENSE] + line[2] * self.of[:, ROUTED]
             fixed = line[0] + self.fixed[:, [DENSE, ROUTED]] @ line[1:]
             rows = wait - moved + hidden * self.raw[:, what]
-            if self.exact:
-                self.add(unit * rows, unit * (fixed - hidden * self.fixed[:, what]), np.inf)
+            least = unit * (fixed - hidden * self.fixed[:, what])
+            exact = np.tile(self.exact, self.layout.chunks)
+            self.add(unit * rows, np.where(exact, least, -np.inf), np.inf)
             layer = float((self.probed.layers[:, [DENSE, ROUTED]] @ first[1:]).min())
             self.add(unit * wait, unit * layer, np.inf)
 
