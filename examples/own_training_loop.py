@@ -9,6 +9,7 @@ Started again, it goes on behind the newest checkpoint, under another plan if yo
 import math
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, TensorDataset
 
 import stagecut
+from stagecut.instances.job.plan import JobPlan
 from stagecut.runtime.execution.job.run import finished_checkpoints, restore_job, save_job
 from stagecut.runtime.execution.job.running import parallelize
 from stagecut.runtime.execution.job.transformer import transformer
@@ -24,7 +26,7 @@ from stagecut.runtime.execution.job.transformer import transformer
 WARM_UP, EVERY = 5, 10
 
 
-def batches(plan, seed):
+def batches(plan: JobPlan, seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Load whole batches, the same on every rank; put your data set here."""
     draw = torch.Generator().manual_seed(seed)
     size = (4 * plan.layout.global_batch, plan.layout.sequence + 1)
@@ -36,7 +38,12 @@ def batches(plan, seed):
         yield from loader
 
 
-def main(file, folder, steps):
+def rate(step: int, steps: int) -> float:
+    """Return the learning rate's factor: a warm-up, then a cosine."""
+    return min(1.0, (step + 1) / WARM_UP) * (1 + math.cos(math.pi * step / steps)) / 2
+
+
+def main(file: str, folder: Path, steps: int) -> None:
     """Train for as many steps in all, and evaluate and keep checkpoints on the way."""
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -45,10 +52,7 @@ def main(file, folder, steps):
     model, modules = transformer(plan.model)  # or your model, with a ParallelizePlan of it
     job = parallelize(model, modules, plan)
     optimizers = [torch.optim.AdamW(job.parameter_groups(s), lr=1e-2) for s in job.stages]
-    schedulers = [
-        LambdaLR(each, lambda s: min(1, (s + 1) / WARM_UP) * (1 + math.cos(math.pi * s / steps)))
-        for each in optimizers
-    ]
+    schedulers = [LambdaLR(each, lambda step: rate(step, steps)) for each in optimizers]
     done = 0
     if found := finished_checkpoints(folder):
         restore_job(found[-1], job, optimizers)
