@@ -17,7 +17,7 @@ from ..instances import InputError, Latency, PipelineJob, Split, Throughput
 from ..instances.common.errors import quote
 from ..instances.formats.writing import write_whole
 from .common import options
-from .common.console import ERR, OUT, check_outputs, need, tell_written
+from .common.console import ERR, OUT, check_outputs, need, parse_bytes, tell_written
 from .common.pose import choose_cluster
 
 if TYPE_CHECKING:
@@ -100,11 +100,10 @@ def learn(
             raise InputError("--family: its graphs have clusters of their own; leave devices out")
         graphs = family_set(_families(family or ""), count, seed)
     else:
+        room = parse_bytes(memory, "--memory")
         graphs = workload_set(
             workloads.split(","),
-            lambda workload: choose_cluster(
-                workload, cluster, accelerators, cpus, memory, problem=problem
-            ),
+            lambda one: choose_cluster(one, cluster, accelerators, cpus, room, problem),
         )
     on = TrainingSet(graphs, _problems(problem, split, microbatches))
     settings = Settings(schedules=schedules)

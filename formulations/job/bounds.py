@@ -64,7 +64,7 @@ def first_bounds(space: JobSpace, rates: Rates, prices: LayerPrices) -> FirstBou
     """Return the bounds of all points of a space."""
     count = len(space)
     seconds, excess = np.zeros(count), np.zeros(count)
-    beside = _beside(space, rates, prices)
+    beside, everywhere = _beside(space, rates, prices), rates.on_all
     state = state_bytes(space, np.arange(count))
     keys = np.stack((space.schedule, space.pipeline, space.chunks, space.microbatches), axis=1)
     order = np.lexsort(keys.T)
@@ -75,7 +75,8 @@ def first_bounds(space: JobSpace, rates: Rates, prices: LayerPrices) -> FirstBou
         flight = in_flight(schedule, p, v, m)
         per = np.stack((state.shared[group], state.routed[group]), axis=1)
         excess[group] = _excess(space, rates, group, per, state.gathered[group], flight)
-        seconds[group] = _work(space, rates, group, excess[group], schedule, beside.hooks[group])
+        own = everywhere if p == 1 else rates
+        seconds[group] = _work(space, own, group, excess[group], schedule, beside.hooks[group])
     seconds = np.where(np.isfinite(excess), (seconds + beside.seconds) * (1 - MARGIN), np.inf)
     return FirstBounds(seconds, np.isfinite(excess), excess)
 

@@ -87,6 +87,20 @@ class Rates:
         slowest = int(both.sum(axis=1).argmax())
         return self.kinds[kinds[slowest]] if (both <= both[slowest]).all() else self
 
+    @property
+    def on_all(self) -> Rates:
+        """What a rank takes that lies on all kinds, as without a pipeline."""
+        if not self.kinds:
+            return self
+        every = list(range(len(self.kinds)))
+        own = [self.on_rank(i, every) for i in range(len(self.passes))]
+        return replace(
+            self,
+            passes=np.array([one.passes[i] for i, one in enumerate(own)]),
+            again=np.array([one.again[i] for i, one in enumerate(own)]),
+            ends=np.array([one.ends[i] for i, one in enumerate(own)]),
+        )
+
     def _both(self, i: int) -> Floats:
         """Seconds of both passes of each layer type, of its recomputation and of the ends."""
         parts = (self.passes[i, :, :2], self.again[i], self.ends[i, :, :2])

@@ -168,6 +168,9 @@ def search_job(
         search.consider(starts)
     _first_plans(search, table, first)
     _best_first(search, table, first)
+    for point in np.flatnonzero(search.bound < search.threshold * (1 - 1e-6)).tolist():
+        if search.reason[point] is not Reason.EXHAUSTED:
+            search.reason[point] = Reason.OPEN
     search.say()
     return search
 

@@ -170,6 +170,7 @@ def test_profiles_are_learned_for_a_cluster(tmp_path: Path) -> None:
     cluster, policy = tmp_path / "cluster.json", tmp_path / "policy.npz"
     cluster.write_text(json.dumps(devices))
     given = ["learn", "--workloads", str(a_profile(tmp_path)), "--cluster", str(cluster)]
+    given += ["--memory", "1MiB"]
     assert cli.run_command([*given, "--steps", "2", "-o", str(policy)]) == 0
     assert list(read_policy(policy).about["training_set"]) == ["net"]
 
