@@ -116,7 +116,11 @@ def by_hand(fields: dict[str, Any], tokens: Tensor, targets: Tensor) -> Callable
     rank, model = dist.get_rank(), made()
     pipeline, data = fields.get("pipeline", 1), fields.get("data", 1)
     count = BATCH // (fields["microbatch"] * data)
-    mesh = init_device_mesh("cpu", (pipeline, data), mesh_dim_names=("pipeline", "data"))
+    mesh = init_device_mesh(
+        "cpu",
+        (pipeline, data, dist.get_world_size() // (pipeline * data)),
+        mesh_dim_names=("pipeline", "data", "tensor"),
+    )
     part: nn.Module = model
     if pipeline > 1:
         half, layers = len(MODEL.blocks) // 2, list(model.layers)
@@ -131,7 +135,7 @@ def by_hand(fields: dict[str, Any], tokens: Tensor, targets: Tensor) -> Callable
             fully_shard(block, mesh=mesh["data"], reshard_after_forward=resharded)
         fully_shard(part, mesh=mesh["data"], reshard_after_forward=False)
     optimizer = torch.optim.SGD(part.parameters(), lr=0.01)
-    mine = mesh.get_local_rank("data")
+    mine = rank % data
     x, y = tokens.chunk(data)[mine], targets.chunk(data)[mine]
     if pipeline > 1:
         stage = PipelineStage(part, rank // data, pipeline, CPU, group=mesh.get_group("pipeline"))

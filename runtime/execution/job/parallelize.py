@@ -201,7 +201,8 @@ class JobMesh:
     @property
     def data(self) -> DeviceMesh:
         """Ranks with the same weights: those that divide states, within replicas of these."""
-        return self.mesh["replicate", "shard"]
+        several = self.mesh["replicate"].size() > 1
+        return self.mesh["replicate", "shard"] if several else self.mesh["shard"]
 
     def group(self, axis: str) -> dist.ProcessGroup:
         """Return the ranks that differ from this one in one axis alone."""
