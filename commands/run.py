@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +17,17 @@ from .run_job import run_job_plan, show_step
 
 if TYPE_CHECKING:
     from ..instances.pytorch.factory import Made
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Options of a run that `--set` gives; see `RunOptions` and `JobOptions`."""
+
+    replicas: int = 1
+    recompute: bool = False
+    threads: int | None = None
+    timeout: float = 120.0
+    clip: float = 0.0
 
 
 def run(
@@ -47,7 +59,6 @@ def run(
     batch: Annotated[
         int | None, typer.Option(help="Samples per microbatch, as for profile.", min=1)
     ] = None,
-    replicas: Annotated[int, typer.Option(help="Copies of the whole pipeline.")] = 1,
     optimizer: Annotated[
         str,
         typer.Option(
@@ -55,13 +66,7 @@ def run(
         ),
     ] = "sgd",
     learning_rate: Annotated[float, typer.Option("--lr", help="Learning rate.")] = 0.01,
-    recompute: Annotated[
-        bool, typer.Option("--recompute", help="Compute activations again in the backward pass.")
-    ] = False,
     device: options.DeviceType = "auto",
-    threads: Annotated[
-        int | None, typer.Option(help="CPU threads per process; default: the cores, shared.")
-    ] = None,
     dtype: options.ModelType = None,
     shape: options.SampleShape = None,
     weights: Annotated[
@@ -81,21 +86,24 @@ def run(
     check: Annotated[
         bool, typer.Option("--check", help="Compare the first step's gradients with one process's.")
     ] = False,
-    timeout: Annotated[
-        float,
-        typer.Option(help="Seconds that a rank may keep others waiting, at work or at the start."),
-    ] = 120.0,
     tokens: Annotated[
         Path | None,
         typer.Option(help="Training jobs: .npy, or .bin (16 bits), .u32; default: random ones."),
     ] = None,
-    clip: Annotated[
-        float, typer.Option(help="Training jobs: largest norm of gradients; 0: not clipped.")
-    ] = 0.0,
     show_report: Annotated[
         bool,
         typer.Option("--report", help="Training jobs: the last step by term, beside the plan's."),
     ] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="timeout (s that a rank may keep others waiting), threads (per process), "
+            "recompute=true, replicas (of the whole pipeline), clip (largest norm of gradients, "
+            "training jobs). May be given again.",
+        ),
+    ] = None,
 ) -> None:
     """Run PLAN: train the model, or run it forward if the plan is for inference.
 
@@ -103,7 +111,9 @@ def run(
     per device: torchrun --nproc-per-node 2 -m stagecut run plan.json --model my_model.py:make
     """
     from ..instances.formats.files import load
+    from ..instances.formats.problem_toml import make_record, read_setting
     from ..instances.job.plan import is_job_plan
+    from .common.pose import merged
 
     need("torch", "runtime")
     check_outputs(
@@ -114,18 +124,22 @@ def run(
     from ..runtime.execution.options import RunOptions
     from ..runtime.execution.run import run as run_plan
 
+    given: dict[str, Any] = {}
+    for text in settings or ():
+        given = merged(given, read_setting(text), "--set {}", "--set")
+    rare = make_record(Settings, given, "--set")
     asked = RunOptions(
         steps=steps,
         schedule=schedule,
         microbatches=microbatches,
-        replicas=replicas,
-        recompute=recompute,
+        replicas=rare.replicas,
+        recompute=rare.recompute,
         optimizer=optimizer,
         learning_rate=learning_rate,
         device=device,
-        threads=threads,
+        threads=rare.threads,
         record=record,
-        timeout_s=timeout,
+        timeout_s=rare.timeout,
         checkpoint=checkpoint,
         every=every,
         resume=resume,
@@ -137,12 +151,12 @@ def run(
             "--workload": workload, "--microbatches": microbatches, "--batch": batch,
             "--dtype": dtype, "--input": shape, "--weights": weights,
         }  # fmt: skip
-        run_job_plan(Path(plan), model, tokens, asked, (clip, show_report), others)
+        run_job_plan(Path(plan), model, tokens, asked, (rare.clip, show_report), others)
         return
     if model is None:
         raise InputError("--model: name the factory that was profiled, such as my_model.py:make")
-    if tokens is not None or clip or show_report:
-        raise InputError("--tokens, --clip, --report: of training jobs alone; leave them out")
+    if tokens is not None or rare.clip or show_report:
+        raise InputError("--tokens, --report, --set clip: of training jobs alone; leave them out")
     factory = partial(_make, weights, model, batch=batch, shape=shape, dtype=dtype)
     known = None if workload is None else load(workload)
     done = run_plan(plan, factory, asked, workload=known, on_step=show_step)

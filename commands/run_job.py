@@ -42,8 +42,8 @@ def run_job_plan(
     from ..runtime.execution.job.planned import run_planned_job
     from ..runtime.execution.job.run import JobOptions
 
-    others = {**others, "--replicas": asked.replicas > 1 or None}
-    others = {**others, "--recompute": asked.recompute or None}
+    others = {**others, "--set replicas": asked.replicas > 1 or None}
+    others = {**others, "--set recompute": asked.recompute or None}
     for option, given in others.items():
         if given is not None:
             raise InputError(f"{option}: the plan of a training job says it; leave it out")

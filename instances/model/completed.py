@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..common.errors import InputError, quote
+from ..common.quantities import show_percent
 from ..common.units import LARGEST, SMALLEST, TIME_UNITS, UNSPECIFIED
 from .cluster import ACCELERATOR, Cluster
 from .pipeline_job import PipelineJob, is_iteration, is_stream
@@ -212,7 +213,8 @@ def _with_weights(workload: Workload, taken: Assumptions) -> Workload:
     if known or workload.layers is not None:
         return workload
     weights = np.where(workload.backward, 0.0, workload.memory_bytes * taken.weight_share)
-    note = f"weights are {taken.weight_share:.0%} of the memory of nodes: the file names none"
+    part = show_percent(taken.weight_share, 0)
+    note = f"weights are {part} of the memory of nodes: the file names none"
     return _noted(workload, note, extra={**workload.extra, "weight_bytes": weights})
 
 
@@ -222,7 +224,7 @@ def _with_activations(workload: Workload, taken: Assumptions) -> Workload:
         return workload
     share = 1 - taken.weight_share
     sizes = np.where(workload.backward, 0.0, workload.memory_bytes * share)
-    note = f"activations are {share:.0%} of the memory of nodes: the file names none"
+    note = f"activations are {show_percent(share, 0)} of the memory of nodes: the file names none"
     return _noted(workload, note, extra={**workload.extra, "activation_bytes": sizes})
 
 
@@ -249,7 +251,8 @@ def passes_of(workload: Workload) -> Workload:
     whole = layers.time[first]
     known = workload.extra.get("forward_time")
     if known is None:
-        note = f"a forward pass takes {FORWARD_SHARE:.0%} of a layer's time: the file has one time"
+        part = show_percent(FORWARD_SHARE, 0)
+        note = f"a forward pass takes {part} of a layer's time: the file has one time"
         workload = _noted(workload, note)
     forward = whole * FORWARD_SHARE if known is None else np.minimum(known, whole)
     activations, nothing = layers.bytes_per_microbatch[first], np.zeros(n)

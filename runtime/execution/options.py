@@ -155,7 +155,7 @@ class RunOptions:
         if self.replicas > 1:
             raise InputError(
                 f"schedule {self.schedule}: copies of the whole pipeline would drift apart; "
-                "leave --replicas out"
+                "leave replicas out"
             )
         if self.record is not None:
             raise InputError(f"record: no recording of the schedule {self.schedule}; use 1f1b")

@@ -216,7 +216,7 @@ def _check_asynchronous(prepared: Prepared, schedule: str) -> None:
             if getattr(n.target, "recomputes", False):
                 raise InputError(
                     f"schedule {schedule}: {n.name} would compute its activations again with "
-                    "weights that have changed meanwhile; use 1f1b, or --recompute in its place"
+                    "weights that have changed meanwhile; use 1f1b, or recompute in its place"
                 )
 
 

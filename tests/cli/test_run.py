@@ -160,7 +160,7 @@ def test_a_run_begins_with_given_weights(tmp_path: Path, capsys: pytest.CaptureF
     model, _ = net()
     torch.save({name: torch.zeros_like(x) for name, x in model.state_dict().items()}, weights)
     base = ["run", str(plan), "--model", f"{tmp_path / 'model.py'}:make", "--steps", "1"]
-    base += ["--microbatches", "2", "--threads", "1", "--weights"]
+    base += ["--microbatches", "2", "--set", "threads=1", "--weights"]
     assert run_command([*base, str(weights), "--checkpoint", str(kept), "--lr", "0"]) == 0
     merged = stagecut.merge_checkpoint(kept)
     assert merged.keys() == model.state_dict().keys()

@@ -70,7 +70,7 @@ def test_a_plan_trains_its_own_model_and_its_collectives_are_the_planned_ones(
     np.random.default_rng(0).integers(0, 32, 100).astype(np.uint16).tofile(words)
     done = torchrun(
         2, plan, "--tokens", words, "--steps", "3", "--optimizer", "adamw", "--lr", "0.01",
-        "--clip", "1", "--report", "--record", recording, "--checkpoint", tmp_path / "kept",
+        "--set", "clip=1", "--report", "--record", recording, "--checkpoint", tmp_path / "kept",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert len(losses(done.stdout)) == 3
@@ -145,9 +145,9 @@ def test_a_model_of_ones_own_is_given_with_how_it_is_divided(
     [
         (["--batch", "2"], "--batch: the plan of a training job says it"),
         (["--microbatches", "2"], "--microbatches: the plan"),
-        (["--recompute"], "--recompute: the plan"),
+        (["--set", "recompute=true"], "--set recompute: the plan"),
         (["--report", "--steps", "1"], "take at least 2 --steps"),
-        (["--clip", "-1"], "clip: -1"),
+        (["--set", "clip=-1"], "clip: -1"),
         (["--every", "2"], "checkpoint: say in which folder"),
         (["--tokens", "missing.bin"], "missing.bin: no tokens can be read"),
         (["--tokens", "words.txt"], "words.txt: tokens are in"),

@@ -157,7 +157,7 @@ class Guard:
         elif now > self._busy_since + self.timeout_s:
             self._first(
                 f"rank {self.rank} is late: busy for {self.timeout_s:g} s at {place(frame)}; "
-                "see what it does there, or raise --timeout",
+                "see what it does there, or raise the timeout (--set timeout=S)",
                 1,
             )
 

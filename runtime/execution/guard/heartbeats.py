@@ -61,7 +61,7 @@ class Heartbeats:
                 late = [str(r) for r, key in enumerate(keys) if not self.store.check([key])]
                 raise StagecutError(
                     f"rank {', '.join(late)} of {self.world} did not start within "
-                    f"{self.timeout_s:g} s; see why, or raise --timeout"
+                    f"{self.timeout_s:g} s; see why, or raise the timeout (--set timeout=S)"
                 )
             time.sleep(0.02)
         for r, key in enumerate(keys):
