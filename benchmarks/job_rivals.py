@@ -1,6 +1,6 @@
 """What a planner of training jobs must not be behind: published layouts and the usual choices.
 
-    python benchmarks/job_rivals.py [--csv OUT] [--only NAME] [--seconds S]
+    python benchmarks/job_rivals.py [--only NAME] [--seconds S]
 
 `jobs` returns each job with its rivals: for every published recipe of NVIDIA's (model, devices and
 precision) the layout that was published, with its measured seconds, and what the usual rules choose
@@ -13,13 +13,12 @@ there is none; `--seconds` is what the planner has for each.
 from __future__ import annotations
 
 import argparse
-import csv
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 
-from job_sweeps import in_short, provenance
+import results
+from job_sweeps import in_short
 
 from stagecut.api.job_costs import JobCosts
 from stagecut.formulations.job.space import job_space
@@ -183,23 +182,19 @@ def rows_of(job: Job, limit: float) -> list[dict[str, object]]:
 def main() -> None:
     """Print plans and rivals of each job and write them."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--csv", type=Path)
     parser.add_argument("--only", default="")
     parser.add_argument("--seconds", type=float, default=60.0)
     options = parser.parse_args()
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, str]] = []
     for job in jobs(options.only):
         print(job.name, flush=True)
         for row in rows_of(job, options.seconds):
-            rows.append(row | provenance())
+            rows.append({name: str(value) for name, value in row.items()})
             words = (row["rival"], row["layout"], row["reason"])
             numbers = f"{row['seconds']!s:>10}{row['behind']!s:>9}{row['measured_s']!s:>8}"
             print(f"{numbers} {' | '.join(map(str, words))}")
-        if options.csv:
-            with options.csv.open("w", encoding="utf-8", newline="") as file:
-                writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-                writer.writeheader()
-                writer.writerows(rows)
+    if not options.only:
+        results.write("job_rivals", rows, "")
 
 
 if __name__ == "__main__":

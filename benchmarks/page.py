@@ -536,6 +536,42 @@ def certificates() -> list[str]:
     ]
 
 
+def rivals() -> list[str]:
+    """Return how far published layouts and usual choices are behind the planner's."""
+    priced = [row for row in read("job_rivals") if row["behind"] and row["rival"] != "planned"]
+    fitting = [row for row in priced if row["fits"] == "1"]
+    lines = []
+    for name in dict.fromkeys(row["rival"].partition(" for ")[0] for row in priced):
+        of_name = [row for row in priced if row["rival"].partition(" for ")[0] == name]
+        behind = [100 * number(row["behind"]) for row in of_name if row["fits"] == "1"]
+        inside = [
+            100 * number(row["behind"])
+            for row in of_name
+            if row["fits"] == "1" and not row["outside"]
+        ]
+        lines.append(
+            [
+                name,
+                str(len(of_name)),
+                str(len(behind)),
+                f"{min(inside):.1f} %" if inside else "",
+                f"{median(behind):.1f} %" if behind else "",
+                f"{max(behind):.0f} %" if behind else "",
+            ]
+        )
+    ahead = [row for row in fitting if number(row["behind"]) < -1e-3]
+    outside = sorted({row["outside"] for row in ahead if row["outside"]})
+    within = sum(not row["outside"] for row in ahead)
+    header = "layout|priced|fit|least behind, inside the space|behind in the median|at most"
+    return [
+        *table(header, lines),
+        f"Of {len(fitting)} that fit, {within} inside the declared space and "
+        f"{len(ahead) - within} outside of it ({', '.join(outside)}) are ahead of the planner's "
+        "by more than 0.1 %, "
+        f"{-100 * min(number(row['behind']) for row in fitting):.1f} % at most.",
+    ]
+
+
 def jobs() -> list[str]:
     """Return the tables of training jobs: gaps by model, choices among measured layouts, peers."""
     rows = read("jobs")
@@ -566,9 +602,10 @@ def jobs() -> list[str]:
     within = sum(regret <= 3 for regret in regrets)
     found += [
         f"Among the measured layouts of {len(sweeps)} sweeps (one model, cluster, batch, precision "
-        f"and software each) the estimate's choice is {percent(median(regrets))} slower than the "
-        f"best measured in the median, {percent(regrets[-1])} at most, and within 3 % in {within}.",
+        f"and software each) the estimate's choice is {median(regrets):.1f} % slower than the "
+        f"best measured in the median, {regrets[-1]:.1f} % at most, and within 3 % in {within}.",
     ]
+    found += rivals()
     peers = [
         [
             row["model"],
@@ -737,10 +774,11 @@ SECTIONS = (
         "Training jobs",
         "Published models on 8 to 16,384 A100s, H100s and B200s under a launcher (`jobs.py`): the "
         "best layout of the declared space, to a gap of 0.1 %, at most 60 s. Choices among "
-        "measured layouts (`job_sweeps.py`), and Calculon's exhaustive search "
+        "measured layouts (`job_sweeps.py`), published layouts and what is usually chosen "
+        "(`job_rivals.py`), and Calculon's exhaustive search "
         "(`peers_calculon.py`) over its own space, both priced here. See "
         "[training jobs](job.md).",
-        ("jobs", "job_sweeps", "calculon"),
+        ("jobs", "job_sweeps", "job_rivals", "calculon"),
         jobs,
     ),
     Section(
