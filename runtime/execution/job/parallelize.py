@@ -633,7 +633,7 @@ def shard(
             fully_shard(module, mesh=within, **options)
             found |= {f"{name}.{key}" for key, _ in module.named_parameters()}
     for name in stage.order:
-        if name in stage.blocks:
+        if name in stage.blocks and mesh.data.size() > 1:  # a rank alone gathers nothing
             fully_shard(stage.get_submodule(name), mesh=mesh.data, **options)
     # what lies outside of blocks is needed again at once
     fully_shard(stage, mesh=mesh.data, **{**options, "reshard_after_forward": False})
