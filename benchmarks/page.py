@@ -429,6 +429,19 @@ def executors() -> list[str]:
         *table("operator | " + " | ".join(kinds), rows),
         f"Right throughout: {', '.join(sorted(whole))}.",
         *table("plan | executor | iteration, ms | CPU ms of the busier process", cells),
+        *table(
+            "layout of a training job | processes | step by hand, ms | `run_job` | CPU",
+            [
+                (
+                    row["layout"],
+                    row["processes"],
+                    row["by_hand_ms"],
+                    f"{row['more_percent']} %",
+                    f"{row['more_cpu_percent']} %",
+                )
+                for row in read("job_run_overhead")
+            ],
+        ),
     ]
 
 
@@ -750,9 +763,10 @@ SECTIONS = (
         "Executors",
         "What DTensor makes of every operator and signature that shardings plan, on two processes "
         "(`dtensor_operators.py`), and iterations of the same plans on torch's pipelining runtime "
-        "and the own loop (`run_overhead.py` of that revision). See [the decision on "
+        "and the own loop (`run_overhead.py` of that revision). Steps of training jobs beside the "
+        "same layout by hand on torch's parts (`job_run_overhead.py`). See [the decision on "
         "DTensor](decisions/dtensor.md) and [on pipelines](decisions/one-loop.md).",
-        ("dtensor_operators", "executors"),
+        ("dtensor_operators", "executors", "job_run_overhead"),
         executors,
     ),
     Section(
