@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Settings:
+class RunSettings:
     """Options of a run that `--set` gives; see `RunOptions` and `JobOptions`."""
 
     replicas: int = 1
@@ -127,7 +127,7 @@ def run(
     given: dict[str, Any] = {}
     for text in settings or ():
         given = merged(given, read_setting(text), "--set {}", "--set")
-    rare = make_record(Settings, given, "--set")
+    rare = make_record(RunSettings, given, "--set")
     asked = RunOptions(
         steps=steps,
         schedule=schedule,
