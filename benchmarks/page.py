@@ -79,6 +79,23 @@ def source(names: Sequence[str]) -> str:
     return f"*{files}: {span}, revision {shown}; {' or '.join(distinct('machine'))}{drawn}.*"
 
 
+def written(sections: Iterable[Section]) -> list[str]:
+    """Return the lines of sections, each with the origin of its tables below it."""
+    lines: list[str] = []
+    for section in sections:
+        lines += ["", f"## {section.title}", "", section.text, *section.show(), ""]
+        lines.append(source(section.tables))
+    return lines
+
+
+def markdown(lines: Iterable[str]) -> str:
+    """Return lines as the text of a page, with at most one empty line in a row."""
+    text = "\n".join(line.rstrip() for line in lines)
+    while "\n\n\n" in text:
+        text = text.replace("\n\n\n", "\n\n")
+    return text.strip() + "\n"
+
+
 def throughput() -> list[str]:
     contiguous = {(row["graph"], row["workload"]): row for row in read("contiguous")}
     close = [row for row in read("noncontiguous") if row["target_percent"] == "0.1"]
@@ -833,15 +850,10 @@ def page() -> str:
         "unless said otherwise, kernels compiled before, one thread. Programs named here are in "
         "`benchmarks/`. What was tried and left out is in [decisions](decisions/index.md).",
     ]
-    for section in SECTIONS:
-        lines += ["", f"## {section.title}", "", section.text, *section.show(), ""]
-        lines.append(source(section.tables))
+    lines += written(SECTIONS)
     lines += ["", "## What each part of a strategy is worth", ""]
     lines += ["`ablate.py PROBLEM` leaves out one part of `auto` at a time.", *ablations()]
-    text = "\n".join(line.rstrip() for line in lines)
-    while "\n\n\n" in text:
-        text = text.replace("\n\n\n", "\n\n")
-    return text.strip() + "\n"
+    return markdown(lines)
 
 
 if __name__ == "__main__":

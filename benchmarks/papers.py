@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from page import Section, grouped, table
-from page import source as origin_of
+from page import Section, grouped, markdown, table, written
 from piper_figures import coefficients
 from placement_ratios import summary
 from results import Row, read
@@ -232,15 +231,10 @@ def page() -> str:
         "their tables and figures, made by a program each; what each formulation counts is on the "
         "pages of the problems.",
     ]
-    for section in SECTIONS:
-        lines += ["", f"## {section.title}", "", section.text, *section.show(), ""]
-        lines.append(origin_of(section.tables))
+    lines += written(SECTIONS)
     lines += [ELSEWHERE, "", "## What of the papers cannot be had here"]
     lines += table("paper | what | why", LACKING)
-    text = "\n".join(line.rstrip() for line in lines)
-    while "\n\n\n" in text:
-        text = text.replace("\n\n\n", "\n\n")
-    return text.strip() + "\n"
+    return markdown(lines)
 
 
 if __name__ == "__main__":
