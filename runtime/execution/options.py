@@ -99,17 +99,9 @@ class RunOptions:
 
     def identity(self) -> dict[str, str]:
         """Return the values that must be equal on all ranks, by name."""
-        names = (
-            "steps",
-            "schedule",
-            "microbatches",
-            "replicas",
-            "recompute",
-            "every",
-            "resume",
-            "check",
-        )
+        names = ("steps", "schedule", "microbatches", "every", "resume", "check")
         alike = {f"--{name}": repr(getattr(self, name)) for name in names}
+        alike |= {f"--set {name}": repr(getattr(self, name)) for name in ("replicas", "recompute")}
         alike["--lr"] = repr(self.learning_rate)
         alike["--optimizer"] = self.optimizer if isinstance(self.optimizer, str) else "given"
         alike["--record"] = "none" if self.record is None else "given"
