@@ -16,8 +16,9 @@ for each schedule a mixture of such paths counts every rank's work alike:
     1F1B                     T ≥ W (1 + 1 / Σ_k 1/c_k),  c_k = M − 1 − min(M − 1, p − k) φ      (13)
     interleaved              T ≥ M W / p + mean over k of the first chunks before rank k, at least
 
-for whatever split. To it come the least exposed traffic of gradients, a mean rank's, and the
-optimizer's step over a mean rank's weights. (The bubble of equal stages is no bound: a plan with
+for whatever split; with weights sharded (ZeRO-3) the mean rank is busy for M / p times W and what
+gathering and reducing slow it at least. To it come the least exposed traffic of gradients, a mean
+rank's, and the optimizer's step over a mean rank's weights. (The bubble of equal stages is no bound: a plan with
 less work on its last ranks can be below.)
 """
 
@@ -31,7 +32,7 @@ from ...instances.common.arrays import Bools, Floats, Ints
 from ...instances.costs.activations import fused
 from ...instances.costs.layers import LayerPrices
 from ...instances.costs.layout import JobSchedule
-from ...instances.costs.memory import CONTEXT_BYTES, FRAGMENTATION
+from ...instances.costs.memory import CONTEXT_BYTES, FRAGMENTATION, stays_gathered
 from .memory import in_flight, memory_limit, state_bytes
 from .program import LEAST_PIECES, LinearTraffic, point_costs, stage_range
 from .rates import Rates, kept_output
@@ -76,7 +77,8 @@ def first_bounds(space: JobSpace, rates: Rates, prices: LayerPrices) -> FirstBou
         per = np.stack((state.shared[group], state.routed[group]), axis=1)
         excess[group] = _excess(space, rates, group, per, state.gathered[group], flight)
         own = everywhere if p == 1 else rates
-        seconds[group] = _work(space, own, group, excess[group], schedule, beside.hooks[group])
+        each = Beside(*(part[group] for part in (beside.seconds, beside.hooks, beside.waits)))
+        seconds[group] = _work(space, own, group, excess[group], schedule, each)
     seconds = np.where(np.isfinite(excess), (seconds + beside.seconds) * (1 - MARGIN), np.inf)
     return FirstBounds(seconds, np.isfinite(excess), excess)
 
@@ -165,20 +167,21 @@ def _work(
     group: Ints,
     excess: Floats,
     schedule: JobSchedule,
-    hooks: Floats,
+    beside: Beside,
 ) -> Floats:
     """Return the least seconds of a schedule's passes for points that share it."""
     s = space.setting[group]
     p, m = int(space.pipeline[group[0]]), int(space.microbatches[group[0]])
     there = rates.count > 0
     layers = rates.passes[s].copy()
-    layers[:, :, 1] += hooks[:, None]
+    layers[:, :, 1] += beside.hooks[:, None]
     total = np.einsum("nkx,k->nx", layers, rates.count) + rates.ends[s].sum(axis=1)
     again = np.where(there, rates.again[s].sum(axis=2), np.inf).min(axis=1)
     again = np.where(np.isfinite(excess), excess, 0.0) * np.maximum(again, 0.0)
     work = total[:, 0] + total[:, 1] + again
+    busiest = m * (work + beside.waits) / p
     if p == 1:
-        return np.asarray(m * work)
+        return np.asarray(busiest)
     parts = layers[:, there, 0] / np.maximum(layers[:, there, :2].sum(axis=2), 1e-300)
     both = rates.ends[s][:, :, :2].sum(axis=2)
     of_ends = np.where(both > 0, rates.ends[s][:, :, 0] / np.maximum(both, 1e-300), parts[:, :1])
@@ -194,24 +197,26 @@ def _work(
     if schedule is JobSchedule.ONE_F_ONE_B and m > 1:
         k = np.arange(1, p + 1)
         counted = m - 1 - np.minimum(m - 1, p - k)[None, :] * forward[:, None]
-        return np.asarray(np.maximum(any_order, work * (1 + 1 / (1 / counted).sum(axis=1))))
+        down_and_up = work * (1 + 1 / (1 / counted).sum(axis=1))
+        return np.asarray(np.maximum.reduce((busiest, any_order, down_and_up)))
     if schedule is JobSchedule.INTERLEAVED:
         least = stage_range(space.model, space.layout(int(group[0])))[0][:p]
         light = layers[:, there, :2].sum(axis=2).min(axis=1)
         before = np.cumsum(least) - least  # layers of the first chunks of the ranks before
-        return np.asarray(m * work / p + before.mean() * light)
-    return np.asarray(np.maximum(any_order, m * work / p))
+        return np.asarray(np.maximum(busiest, m * work / p + before.mean() * light))
+    return np.asarray(np.maximum(any_order, busiest))
 
 
 @dataclass(frozen=True, eq=False)
-class _Beside:
-    """Least seconds beside the schedule, and of a sharded optimizer per layer; shape (points,)."""
+class Beside:
+    """Least seconds besides layers' own; shape (points,)."""
 
-    seconds: Floats
-    hooks: Floats
+    seconds: Floats  # beside the schedule
+    hooks: Floats  # of a sharded optimizer, per layer
+    waits: Floats  # of all stages for sharded weights, per microbatch
 
 
-def _beside(space: JobSpace, rates: Rates, prices: LayerPrices) -> _Beside:
+def _beside(space: JobSpace, rates: Rates, prices: LayerPrices) -> Beside:
     """Return the least seconds of traffic and optimizer, at a mean rank."""
     names = ("tensor", "context", "expert", "expert_tensor")
     degrees = np.array([[getattr(one, name) for name in names] for one in space.settings])
@@ -224,12 +229,16 @@ def _beside(space: JobSpace, rates: Rates, prices: LayerPrices) -> _Beside:
     keys = np.concatenate(columns).T
     _, first, place = np.unique(keys, axis=0, return_index=True, return_inverse=True)
     place = place.ravel()
-    seconds, hooks = np.zeros(len(first)), np.zeros(len(first))
-    shown = max(1 / max(LEAST_PIECES, int(space.chunks.max())), prices.calibration.slowed)
+    seconds, hooks, waits = np.zeros((3, len(first)))
+    pieces = max(LEAST_PIECES, int(space.chunks.max()))
     for k, point in enumerate(first):
         costs = point_costs(space, int(point), prices)
         i, layout = int(space.setting[point]), costs.layout
         held = np.einsum("kx,k->x", rates.weights[i], rates.count) + rates.ends_weights[i].sum(0)
+        if layout.zero == 3 and not stays_gathered(layout):
+            again = _at(costs.gather, held) * layout.reshard_after_forward
+            traffic = _at(costs.gather, held) + again + _at(costs.reduce, held)
+            waits[k] = traffic * costs.slowed
         held = held / layout.pipeline
         traffic = 0.0
         if layout.zero < 3 or (layout.pipeline > 1 and not fused(layout)):
@@ -237,10 +246,10 @@ def _beside(space: JobSpace, rates: Rates, prices: LayerPrices) -> _Beside:
                 (costs.reduce, layout.overlap.gradients),
                 (costs.gather, layout.overlap.parameters),
             ):
-                traffic += _at(line, held) * (shown if hides else 1)
+                traffic += _at(line, held) * (max(1 / pieces, costs.slowed) if hides else 1)
         seconds[k] = costs.constant + traffic + float(held @ np.array(costs.step))
         hooks[k] = costs.hooks
-    return _Beside(seconds[place], hooks[place])
+    return Beside(seconds[place], hooks[place], waits[place])
 
 
 def _at(line: LinearTraffic, held: Floats) -> float:

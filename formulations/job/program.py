@@ -90,6 +90,8 @@ class PointCosts:
         Seconds of an iteration in any case.
     hooks
         Seconds per layer of the backward pass, of a sharded optimizer in a pipeline.
+    slowed
+        Seconds that computation takes longer for each second of replicas' traffic beside it.
     """
 
     layout: Layout
@@ -99,6 +101,7 @@ class PointCosts:
     step: tuple[float, float]
     constant: float
     hooks: float
+    slowed: float
 
     def in_units(self, unit: float) -> PointCosts:
         """Return the costs where so many seconds count as 1."""
@@ -128,13 +131,14 @@ def point_costs(space: JobSpace, point: int, prices: LayerPrices) -> PointCosts:
         kinds = [prices.on(k, layout.software) for k in range(len(prices.cluster.nodes))]
     lines = [_traffic_lines(layout, one, most) for one in kinds]
     gather, reduce = (LinearTraffic.least([pair[k] for pair in lines]) for k in range(2))
-    one = (optimizer_step(layout, prices, 1.0, 0.0), optimizer_step(layout, prices, 0.0, 1.0))
+    step = (optimizer_step(layout, prices, 1.0, 0.0), optimizer_step(layout, prices, 0.0, 1.0))
     constant = prices.calibration.step + tied_all_reduce(layout, prices)
     hooks = 0.0
     if layout.zero and layout.pipeline > 1:
         every = range(len(prices.cluster.nodes))
         hooks = min(prices.on(k, layout.software).calibration.hooks for k in every)
-    return PointCosts(layout, message_time(layout, prices), gather, reduce, one, constant, hooks)
+    message, slowed = message_time(layout, prices), min(one.calibration.slowed for one in kinds)
+    return PointCosts(layout, message, gather, reduce, step, constant, hooks, slowed)
 
 
 def _traffic_lines(
@@ -448,7 +452,7 @@ class ProgramBuilder:
         kinds = range(len(self.space.cluster.nodes))
         every = [self.prices.on(kind, self.layout.software) for kind in kinds]
         hidden = max(one.calibration.hidden for one in every)
-        slowed = min(one.calibration.slowed for one in every)
+        slowed = self.costs.slowed
         gather, reduce = self.costs.gather, self.costs.reduce
         back = [reduce, gather] if self.layout.reshard_after_forward else [reduce]
         for s in range(self.stages):
@@ -504,7 +508,7 @@ class ProgramBuilder:
         if self.sharded:
             return
         overlap, hidden = self.layout.overlap, self.prices.calibration.hidden
-        shown = max(1 / max(LEAST_PIECES, self.layout.chunks), self.prices.calibration.slowed)
+        shown = max(1 / max(LEAST_PIECES, self.layout.chunks), self.costs.slowed)
         for k in range(self.ranks):
             own = list(range(k, self.stages, self.ranks))
             ways: list[list[tuple[list[int], list[float], float]]] = []
