@@ -178,8 +178,8 @@ def _write_python(
     need("torch", "runtime")
     from ..instances.pytorch.factory import call_text, make
     from ..runtime.execution.chain import executed_schedule
-    from ..runtime.execution.prepare import split_model
     from ..runtime.execution.own_loop.loop import stage_chain
+    from ..runtime.execution.prepare import split_model
     from ..runtime.export.python_script import MappedRanks, python_script
     from ..runtime.simulate.plan_stages import named_schedule, schedule_to_run
 

@@ -108,7 +108,8 @@ def test_a_mapped_plan_runs_as_the_page_says(tmp_path: Path) -> None:
     typed = page.partition("```sh\n")[2].partition("```")[0]
     tools = (
         f'stagecut() {{ "{sys.executable}" -m stagecut "$@"; }}\n'
-        f'torchrun() {{ "{sys.executable}" -W ignore -m torch.distributed.run --standalone "$@"; }}\n'
+        f'torchrun() {{ "{sys.executable}" -W ignore -m torch.distributed.run \\\n'
+        '--standalone "$@"; }\n'
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
