@@ -64,7 +64,7 @@ def step(part: Tensor, before: int, after: int, axis: int, place: Place) -> tupl
     part = part.contiguous()
     if before == COPIED or after == PARTIAL:  # of what is on the first, others have zeros
         return _without_sending(part, before, after, axis, place), Sent("", 0.0)
-    if part.dtype is torch.bool:  # which gloo does not move; sums of it are not asked for
+    if part.dtype is torch.bool:  # which gloo does not move; padded parts add up to it
         made, sent = step(part.view(torch.uint8), before, after, axis, place)
         return made.view(torch.bool), sent
     if FIRST in (before, after):
