@@ -30,6 +30,31 @@ WORDS, WIDTH, HEADS, TOKENS, BATCH = 32, 16, 4, 8, 8
 #: Fields of all layouts here.
 BATCHES: dict[str, Any] = {"global_batch": BATCH, "sequence": TOKENS, "recipe": "fp32"}
 
+PIPELINE: Any = {"pipeline": 2, "microbatch": 2}
+SHARDED: Any = {"data": 2, "zero": 3, "microbatch": 2}
+SEQUENCES: Any = {"context": 2, "context_kind": "all-gather", "zero": 3, "microbatch": 2}
+TENSOR: Any = {"tensor": 2, "sequence_parallel": True, "microbatch": 2}
+EXPERTS: Any = {"data": 2, "expert": 2, "zero": 3, "microbatch": 2}
+#: Pairs of layouts: what trains first, and what resumes it.
+PAIRS: dict[str, tuple[tuple[Any, Any], tuple[Any, Any]]] = {
+    "pipeline to data": ((PIPELINE, {}), (SHARDED, {})),
+    "data to tensor": ((SHARDED, {}), (TENSOR, {})),
+    "tensor to zb-v": (
+        (TENSOR, {}), ({**PIPELINE, "chunks": 2}, {"schedule": "zb-v"}),
+    ),
+    "experts beside tensor to experts": (
+        ({"tensor": 2, "sequence_parallel": True, "expert": 2, "microbatch": 2}, {"experts": True}),
+        (EXPERTS, {"experts": True}),
+    ),
+    "experts to pipeline": ((EXPERTS, {"experts": True}), (PIPELINE, {"experts": True})),
+    "pipeline to experts": ((PIPELINE, {"experts": True}), (EXPERTS, {"experts": True})),
+    "context to tensor": (
+        (SEQUENCES, {"placed": True}), ({"tensor": 2, "microbatch": 2}, {"placed": True}),
+    ),
+    "data to context": ((SHARDED, {"placed": True}), (SEQUENCES, {"placed": True})),
+    "the same": ((SHARDED, {}), (SHARDED, {})),
+}  # fmt: skip
+
 
 class Attention(nn.Module):
     """Causal attention of as many heads as its projections make."""
