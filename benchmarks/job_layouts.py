@@ -90,7 +90,7 @@ def pairs() -> list[dict[str, str]]:
         found = on_ranks(2, resumed, list(PAIRS.values()), folder)[0]
     rows = []
     for ((before, _), (after, options)), case in zip(PAIRS.values(), found, strict=True):
-        exact = alone(False, options.get("placed", False), options.get("experts", False))
+        exact = alone(*(options.get(key, False) for key in ("tied", "placed", "experts")))
         error = abs(case["losses"][0] - exact["losses"][1]) / exact["losses"][1]
         schedule = {"run_schedule": options["schedule"]} if "schedule" in options else {}
         rows.append(

@@ -160,8 +160,8 @@ def test_a_checkpoint_goes_on_under_another_layout(tmp_path: Path) -> None:
     whole = ran_whole()
     for (name, (_, (_, options))), case in zip(PAIRS.items(), found, strict=True):
         assert case["same"], name
-        placed, experts = (options.get(key, False) for key in ("placed", "experts"))
-        losses = expected(False, placed, experts)["losses"]
+        model = (options.get(key, False) for key in ("tied", "placed", "experts"))
+        losses = expected(*model)["losses"]
         assert case["losses"] == pytest.approx([losses[1]], rel=1e-6), name
     assert found[-1]["losses"] == whole[1:]
 

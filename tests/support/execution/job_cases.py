@@ -52,6 +52,8 @@ PAIRS: dict[str, tuple[tuple[Any, Any], tuple[Any, Any]]] = {
         (SEQUENCES, {"placed": True}), ({"tensor": 2, "microbatch": 2}, {"placed": True}),
     ),
     "data to context": ((SHARDED, {"placed": True}), (SEQUENCES, {"placed": True})),
+    "tied over stages to one": ((PIPELINE, {"tied": True}), (TENSOR, {"tied": True})),
+    "tied on one to stages": ((SHARDED, {"tied": True}), (PIPELINE, {"tied": True})),
     "the same": ((SHARDED, {}), (SHARDED, {})),
 }  # fmt: skip
 
@@ -293,10 +295,11 @@ def whole(x: Tensor) -> Tensor:
 def full_state(job: RunningJob, optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
     """Return weights and moments of all ranks by name."""
     own = {}
+    first_of = {name: first for first, *others in job.ties for name in others}
     for stage, optimizer in zip(job.stages.values(), optimizers, strict=True):
         for name, p in stage.named_parameters():
             for what, value in (("", p), *optimizer.state[p].items()):
-                own[f"{name} {what}"] = whole(value).detach().clone()
+                own[f"{first_of.get(name, name)} {what}"] = whole(value).detach().clone()
     everywhere: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everywhere, own)
     return {name: x for each in everywhere for name, x in each.items()}
