@@ -17,7 +17,16 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from .calibration import Calibration, calibration
-from .collectives import Group, all_gather, all_reduce, all_to_all, members_per_domain, skew
+from .collectives import (
+    Group,
+    Links,
+    all_gather,
+    all_reduce,
+    all_to_all,
+    links_of,
+    members_per_domain,
+    skew,
+)
 from .description import Attention, Block, Experts, FeedForward, ModelDescription, Norm
 from .experts import (
     EXPERT_LAUNCHES,
@@ -50,6 +59,9 @@ class LayerPart:
     kernels: float = 1.0
     # seconds of either pass in which ranks wait for each other, and no kernel runs
     wait: float = 0.0
+    # links that a collective keeps busy, and for how long in either pass, whatever hides it
+    links: Links = Links.NONE
+    busy: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -62,6 +74,9 @@ class LayerTime:
     weights: float  # part of the backward pass that computes gradients of weights
     # seconds of both passes by term, and of recomputation; they sum to the two passes
     terms: tuple[tuple[str, float], ...]
+    # seconds of the forward and of the backward pass in which collectives keep peer links alone,
+    # the network alone, or both busy
+    busy: tuple[float, ...] = (0.0,) * 6
 
 
 @dataclass(frozen=True)
@@ -161,15 +176,20 @@ def tensor_collective(
         return LayerPart(module, "tensor", 0.0, kernels=0)
     group = Group(layout.tensor, axis_stride(layout, "tensor"))
     links, moved = at.calibration.links, 2.0 * at.tokens * hidden
+    used = links_of(group, at.cluster)
     if not layout.sequence_parallel:
         once = all_reduce(moved, group, at.cluster, links)
-        return LayerPart(module, "tensor", once * leaves, once * enters, wait=skew(group, links))
+        passes, wait = (once * leaves, once * enters), skew(group, links)
+        return LayerPart(module, "tensor", *passes, wait=wait, links=used, busy=passes)
     once = all_gather(moved, group, at.cluster, links)
+    borders = enters + leaves
+    busy, wait = (borders * once, borders * once), borders * skew(group, links)
     if layout.overlap.tensor:
         once *= 1 - at.calibration.tensor_hidden
-    borders = enters + leaves
-    wait = borders * skew(group, links)
-    return LayerPart(module, "tensor", borders * once, borders * once, kernels=borders, wait=wait)
+    shown = borders * once
+    return LayerPart(
+        module, "tensor", shown, shown, kernels=borders, wait=wait, links=used, busy=busy
+    )
 
 
 def attention_parts(
@@ -250,22 +270,25 @@ def context_exchange(at: Setting, attention: Attention) -> Iterator[LayerPart]:
     kv = max(attention.kv_heads / layout.tensor, 1)
     if attention.latent:
         kv = attention.heads / layout.tensor
-    width = kv * (attention.key_width + attention.value_width)
+    width, used = kv * (attention.key_width + attention.value_width), links_of(group, at.cluster)
     if layout.context_kind is ContextKind.ALL_TO_ALL:
         wide = attention.heads / layout.tensor * (attention.key_width + attention.value_width)
         once = all_to_all(2 * at.tokens * (wide + width), group, at.cluster, links)
-        yield LayerPart("core_attn", "context", once, once, kernels=4)
+        busy = once, once
+        yield LayerPart("core_attn", "context", *busy, kernels=4, links=used, busy=busy)
         return
     gathered = 2 * at.tokens * c * width
     once = all_gather(gathered, group, at.cluster, links)
+    busy = once, 2 * once
     if layout.context_kind is ContextKind.ALL_GATHER:
-        yield LayerPart("core_attn", "context", once, 2 * once, kernels=1)
+        yield LayerPart("core_attn", "context", *busy, kernels=1, links=used, busy=busy)
         return
     core = core_attention(at, attention)
     forward = max(0.0, once - core.forward * (c - 1) / c)
     backward = max(0.0, 2 * once - core.inputs * (c - 1) / c)
     step = (c - 1) * at.calibration.links.start
-    yield LayerPart("core_attn", "context", forward + step, backward + step, kernels=2 * c)
+    passes = forward + step, backward + step
+    yield LayerPart("core_attn", "context", *passes, kernels=2 * c, links=used, busy=busy)
 
 
 def feed_forward_parts(
@@ -338,9 +361,10 @@ def exchange_of_tokens(at: Setting, experts: Experts, hidden: int) -> LayerPart:
     inside = sent.domain / (cluster.accelerator.peer_bandwidth * links.peer)
     across = sent.network / (cluster.network.bandwidth * links.network)
     once = links.start + links.skew * math.log2(group.size) + max(inside, across)
+    used, busy = links_of(group, cluster), (2 * once, 2 * once)
     if layout.overlap.experts:
         once *= 1 - at.calibration.hidden
-    return LayerPart("moe", "experts", 2 * once, 2 * once, kernels=4)
+    return LayerPart("moe", "experts", 2 * once, 2 * once, kernels=4, links=used, busy=busy)
 
 
 def block_parts(at: Setting, block: Block, hidden: int, encoded: int = 0) -> Iterator[LayerPart]:
@@ -407,7 +431,13 @@ def add_up(parts: Sequence[LayerPart], at: Setting) -> LayerTime:
     work = inputs + weights + repeated
     backward = _both(work - waits, 2 * issued + issued_again, at) + waits
     terms["host"] = ahead - forward + backward - work
-    return LayerTime(ahead, backward, weights, tuple(terms.items()))
+    busy = [0.0] * 6
+    for part, share in again:
+        if part.links:
+            place = 2 * (part.links - 1)
+            busy[place] += part.busy[0]
+            busy[place + 1] += part.busy[1] + share * part.busy[0]
+    return LayerTime(ahead, backward, weights, tuple(terms.items()), tuple(busy))
 
 
 def _issued(part: LayerPart, at: Setting) -> float:

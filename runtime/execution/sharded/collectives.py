@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
-from ....instances.model.sharding.program import COPIED, PARTIAL, Property
+from ....instances.model.sharding.program import COPIED, FIRST, PARTIAL, Property
 from .local import Exchange
 
 #: The names of its functions in Python change between versions; those of its operators do not.
@@ -62,14 +63,16 @@ def step(part: Tensor, before: int, after: int, axis: int, place: Place) -> tupl
     """Convert a shard along an axis of the mesh; return the new one and the collective."""
     count, group, size = place.mesh[axis], place.groups[axis], _bytes(part)
     part = part.contiguous()
-    if before == COPIED or after == PARTIAL:
+    if before == COPIED or after == PARTIAL:  # of what is on the first, others have zeros
         return _without_sending(part, before, after, axis, place), Sent("", 0.0)
+    if part.dtype is torch.bool:  # which gloo does not move; padded parts add up to it
+        made, sent = step(part.view(torch.uint8), before, after, axis, place)
+        return made.view(torch.bool), sent
+    if FIRST in (before, after):
+        return _rooted(part, before, after, axis, place)
     if before == PARTIAL:
         (made,) = begin_sums([part], [after], axis, place)()
         return made, sent_by_sum(part, after, axis, place)
-    if part.dtype is torch.bool:  # which gloo does not move
-        made, sent = step(part.view(torch.uint8), before, after, axis, place)
-        return made.view(torch.bool), sent
     if after == COPIED:
         made = _TORCH.wait_tensor(_TORCH.all_gather_into_tensor(part, count, group))
         made = torch.cat(made.chunk(count), before) if before else made
@@ -112,6 +115,36 @@ def sent_by_sum(part: Tensor, after: int, axis: int, place: Place) -> Sent:
     return Sent("all-reduce", 2 * size) if after == COPIED else Sent("reduce-scatter", size)
 
 
+def _rooted(part: Tensor, before: int, after: int, axis: int, place: Place) -> tuple[Tensor, Sent]:
+    """Gather or reduce to the first device along an axis, or scatter or broadcast from it.
+
+    A device that then has nothing has zeros of the whole shape.
+    """
+    count, here = place.mesh[axis], place.at[axis]
+    group = dist.distributed_c10d._resolve_process_group(place.groups[axis])
+    if after == COPIED:
+        made = part.clone()
+        dist.broadcast(made, group=group, group_src=0)
+        return made, Sent("broadcast", (count - 1) * _bytes(part) if here == 0 else 0.0)
+    if before == PARTIAL:
+        made = part.clone()
+        dist.reduce(made, group=group, group_dst=0)
+        made = made if here == 0 else torch.zeros_like(part)
+        return made, Sent("reduce", 0.0 if here == 0 else _bytes(part))
+    if before == FIRST:
+        pieces = [piece.contiguous() for piece in part.chunk(count, after)]
+        made = torch.empty_like(pieces[0])
+        dist.scatter(made, pieces if here == 0 else None, group=group, group_src=0)
+        return made, Sent("scatter", (count - 1) * _bytes(made) if here == 0 else 0.0)
+    several = [torch.empty_like(part) for _ in range(count)] if here == 0 else None
+    dist.gather(part, several, group=group, group_dst=0)
+    if several is not None:
+        return torch.cat(several, before), Sent("gather", 0.0)
+    whole: list[int] = list(part.shape)
+    whole[before] *= count
+    return part.new_zeros(whole), Sent("gather", _bytes(part))
+
+
 def combine(exchange: Exchange, place: Place) -> tuple[Tensor, Sent]:
     """Reduce an operator's exchanged values over the devices along an axis."""
     group, count = place.groups[exchange.axis], place.mesh[exchange.axis]
@@ -132,6 +165,8 @@ def total(part: Tensor, how: Property, place: Place) -> float:
 def _without_sending(part: Tensor, before: int, after: int, axis: int, place: Place) -> Tensor:
     if after >= 0:
         return _slice(part, after, axis, place).contiguous()
+    if before == FIRST:
+        return part
     if before == COPIED:  # the first device keeps it
         return part if place.at[axis] == 0 else torch.zeros_like(part)
     extent = part.shape[before]

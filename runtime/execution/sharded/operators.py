@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from ....instances.model.sharding.program import COPIED, PARTIAL, Property
+from ....instances.model.sharding.program import COPIED, Property
 from ....instances.pytorch.tensors.rules import CONSTANTS
 from ...verify.sharding import ConversionStep
 from .collectives import Place, Sent, begin_sums, combine, sent_by_sum, step
@@ -124,7 +124,7 @@ class Operators:
                 continue
             first = self.sharded.steps[held][0]
             after = property_of(first.after)[first.axis]
-            if how[first.axis] == PARTIAL and first.bytes:
+            if first.collective in ("all-reduce", "reduce-scatter"):
                 kind = (first.axis, after == COPIED, self.held[held[0], how].dtype)
                 alike.setdefault(kind, []).append((held, after))
             else:

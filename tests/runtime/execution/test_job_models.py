@@ -17,21 +17,31 @@ from ranks import on_ranks  # noqa: E402
 
 from stagecut.runtime.execution.job.transformer import transformer  # noqa: E402
 
-#: A model, how many processes, and the layout's place among those of its kind.
-CASES = [
-    pytest.param(name, world, place, marks=[pytest.mark.slow] if world == 8 else [])
-    for name in MODELS
-    for world in (2, 4, 8)
-    for place in range(len(layouts_of(name, world)))
-]
+#: Places of the layouts that `make test` runs of a model on so many processes: each of two
+#: processes once, with the model that it may trouble most, and some of four.
+CHOSEN = {
+    ("llama", 2): (1, 2, 3, 5, 6, 9),
+    ("gpt", 2): (0, 3, 4, 7, 8),  # its weights are tied
+    ("mixtral", 2): (0, 1, 4),
+    ("deepseek", 2): (2, 3),
+    ("llama", 4): (1, 3, 6),
+    ("mixtral", 4): (1,),
+}
+
+
+def places(name: str, world: int, chosen: bool) -> list[int]:
+    """Return the places of a model's layouts that are chosen, or of the others."""
+    mine = CHOSEN.get((name, world), ())
+    return [place for place in range(len(layouts_of(name, world))) if (place in mine) == chosen]
 
 
 @cache
-def ran(name: str, world: int) -> list[list[dict[str, Any]]]:
-    """Run a model under all layouts of so many processes; return what each process has of each."""
-    jobs = [(name, fields) for fields in layouts_of(name, world)]
-    done: list[list[dict[str, Any]]] = on_ranks(world, model_rank, jobs)
-    return done
+def ran(name: str, world: int, chosen: bool) -> list[dict[int, dict[str, Any]]]:
+    """Run a model under such layouts; return what each process has of each, by its place."""
+    asked = places(name, world, chosen)
+    layouts = layouts_of(name, world)
+    done = on_ranks(world, model_rank, [(name, layouts[place]) for place in asked])
+    return [dict(zip(asked, of_rank, strict=True)) for of_rank in done]
 
 
 @cache
@@ -39,12 +49,21 @@ def expected(name: str) -> dict[str, Any]:
     return alone(name)
 
 
-@pytest.mark.parametrize(("name", "world", "place"), CASES)
+@pytest.mark.parametrize(
+    ("name", "world", "place"),
+    [
+        pytest.param(name, world, place, marks=() if chosen else pytest.mark.slow)
+        for name in MODELS
+        for world in (2, 4, 8)
+        for chosen in (True, False)
+        for place in places(name, world, chosen)
+    ],
+)
 def test_ten_steps_and_gradients_are_those_of_one_process(
     name: str, world: int, place: int
 ) -> None:
     wanted, names = expected(name), set()
-    for rank in ran(name, world):
+    for rank in ran(name, world, place in CHOSEN.get((name, world), ())):
         found = rank[place]
         assert found["losses"] == pytest.approx(wanted["losses"], rel=1e-5)
         for key, gradient in found["gradients"].items():

@@ -113,7 +113,7 @@ MIXED: dict[int, tuple[Fields, ...]] = {
 
 def layouts_of(name: str, world: int) -> tuple[Fields, ...]:
     """Return the layouts that a model is trained under on so many processes."""
-    return (DENSE if name in ("llama", "gpt") else MIXED)[world]
+    return (DENSE if name in ("llama", "gpt") else MIXED).get(world, ())
 
 
 def batches() -> list[tuple[Tensor, Tensor]]:

@@ -7,9 +7,11 @@ import random
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from sharded_models import MODELS
 from torch.distributed.tensor.debug import CommDebugMode
 
@@ -17,7 +19,7 @@ import stagecut
 from stagecut import DeviceMesh, Link, Plan, Sharding, Workload
 from stagecut.formulations.sharding.costs import sharding_costs
 from stagecut.formulations.task import pose
-from stagecut.instances import Role, TensorSharding
+from stagecut.instances import PrimitiveLink, Role, TensorSharding
 from stagecut.instances.model.sharding.problem import gradient_buckets
 from stagecut.runtime import evaluate
 from stagecut.runtime.execution.checkpoint import restore, save
@@ -34,7 +36,14 @@ COUNTED = {
     "all-reduce": "all_reduce",
     "all-to-all": "all_to_all_single",
     "reduce-scatter": "reduce_scatter_tensor",
+    "gather": "gather_",
+    "scatter": "scatter_",
+    "reduce": "reduce_",
+    "broadcast": "broadcast_",
 }
+
+#: Collectives without a root, all of which others can do as well.
+DIRECT = ("all-gather", "all-reduce", "all-to-all", "reduce-scatter")
 
 
 def random_plan(
@@ -42,10 +51,17 @@ def random_plan(
 ) -> Plan:
     """Return a sharding in which every operator computes as chance has it; buffers are copied.
 
-    With `bucket_bytes` gradients are converted in such buckets.
+    With an odd seed it is on devices where collectives that have a root are by far cheaper. With
+    `bucket_bytes` gradients are converted in such buckets.
     """
+    own = [
+        PrimitiveLink(name, Link(1.0, 1e10), axis=axis)
+        for axis in range(len(shape))
+        for name in DIRECT * (seed % 2)
+    ]
     overlap = {"overlap": True, "bucket_bytes": bucket_bytes} if bucket_bytes else {}
-    problem = Sharding(DeviceMesh(shape, (Link(1e-6, 1e10),) * len(shape)), **overlap)
+    mesh = DeviceMesh(shape, (Link(1e-6, 1e10),) * len(shape), tuple(own))
+    problem = Sharding(mesh, **overlap)
     plan = stagecut.solve(workload, problem=problem, method="replicate").plan
     assert plan is not None
     task = pose(workload, plan.cluster, problem)
@@ -99,7 +115,7 @@ def run_random(
         for name in device.parts.lying:
             if name in buffers:
                 torch.testing.assert_close(device.parts.whole(name), buffers[name])
-        beside += check_collectives(device, counter, int(np.prod(shape)))
+        beside += check_collectives(device, counter, rooted=seed % 2 == 1)
         converted += len(prepared.sharded.report.converted)
     return converted, beside
 
@@ -145,11 +161,15 @@ def _put_together(trainer: ShardedTrainer) -> dict[str, torch.Tensor]:
     return {name: wholes[own] for name, own in state.tensors.items()} | dict(state.untouched)
 
 
-def check_collectives(device: ShardedDevice, counter: CommDebugMode, devices: int) -> int:
+def check_collectives(device: ShardedDevice, counter: CommDebugMode, *, rooted: bool) -> int:
     """What was sent is what the plan says, and torch counts the same collectives.
 
     Returns how much was computed beside conversions of buckets.
     """
+    everywhere: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everywhere, [one.bytes for one in device.operators.events])
+    sizes = np.sum(everywhere, axis=0).tolist()
+    events = list(zip(device.operators.events, sizes, strict=True))
     report = device.prepared.sharded.report
     planned: dict[tuple[str, int], list[float]] = {}
     for one in report.converted:
@@ -157,13 +177,15 @@ def check_collectives(device: ShardedDevice, counter: CommDebugMode, devices: in
             if step.bytes:
                 planned.setdefault((step.collective, step.axis), []).append(step.bytes)
     sent: dict[tuple[str, int], list[float]] = {}
-    for event in device.operators.events:
+    for event, size in events:
         if event.axis >= 0 and not event.within:
-            sent.setdefault((event.kind, event.axis), []).append(devices * event.bytes)
+            sent.setdefault((event.kind, event.axis), []).append(size)
     assert {key: sorted(sizes) for key, sizes in sent.items()} == {
         key: sorted(sizes) for key, sizes in planned.items()
     }
-    within = sum(devices * event.bytes for event in device.operators.events if event.within)
+    used = {kind for kind, _ in sent}
+    assert not used & set(DIRECT) if rooted else used <= set(DIRECT)
+    within = sum(size for event, size in events if event.within)
     assert within == sum(size for size, _ in report.added)
     counted = {str(op).split(".")[-1]: n for op, n in counter.get_comm_counts().items()}
     seen: dict[str, int] = {}
