@@ -24,7 +24,7 @@ import stagecut
 from stagecut import DeviceMesh, Limits, Link, Sharding, Workload, solve
 from stagecut.instances import program_workload
 
-LIMITS = Limits(seconds=600, gap=0.005)
+LIMITS = Limits(seconds=240, gap=0.005)
 #: Batches for each model: those of before, and larger ones.
 SCALED = (("ResNet-50", resnet50, 256), ("BERT-Base", bert, 128), ("ResNet-50", resnet50, 2048),
           ("BERT-Base", bert, 1024))  # fmt: skip
