@@ -12,8 +12,10 @@ any. Seconds of stage s for a microbatch are linear in both, with E_s what the e
     r_sτ ≤ L_τ y_k                                                      s on k                  (8)
     G ≥ reduce_k + gather_k, each as far as nothing hides it            every rank k            (9)
     O ≥ the optimizer's step over what rank k holds                     every rank k           (10)
-    φ_s ≥ gather_s − hidden F_s, φ_s ≥ a layer's gather; ψ_s alike      weights sharded        (11)
+    φ_s ≥ gather_s − hidden (F_s − C_s), φ_s ≥ slowed · gather_s,
+    φ_s ≥ a layer's gather; ψ_s alike                                   weights sharded        (11)
 
+C_s are the collectives in F_s on links that gathering needs: equation (4) of docs/job.md.
 Traffic of a rank is below its true seconds where those are not linear (all-reduce is the faster of
 ring and tree). Where layers of two types follow each other once (dense ones, then mixtures of
 experts), z_s says that stage s has none of the second type, and n_sτ keep that order; of models in
@@ -314,7 +316,7 @@ class ProgramBuilder:
         return each / self.unit, more / self.unit, ends / self.unit
 
     def collectives_of_stages(self) -> tuple[Floats, Floats, Floats]:
-        """Return what of the passes hides none of replicas' traffic, in the same shapes (S3)."""
+        """Return what of the passes hides none of replicas' traffic, in the same shapes."""
         kinds = range(len(self.space.cluster.nodes))
         every = [self.prices.on(kind, self.layout.software) for kind in kinds]
         held = np.array([blocked(self.layout, prices) for prices in every]).all(axis=0)
@@ -367,7 +369,7 @@ class ProgramBuilder:
         return columns, factors, float(self.ends[s] @ weight)
 
     def computes(self, s: int, weight: Floats) -> tuple[list[int], list[float], float]:
-        """Return the same of what hides replicas' traffic: passes without collectives (S3)."""
+        """Return the same of what hides replicas' traffic: passes without collectives."""
         columns, factors, constant = self.passes(s, weight)
         again = self.busy_more[s] if self.r is not None else self.busy_more[s, :0]
         taken = np.concatenate((self.busy[s], again)) @ weight

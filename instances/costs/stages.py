@@ -185,7 +185,7 @@ def stage_time(
 
 
 def exposed(moved: float, computes: float, least: float, table: Calibration) -> float:
-    """Return what replicas' traffic adds to a pass that computes beside it (S3).
+    """Return what replicas' traffic adds to a pass that computes beside it: (4) of docs/job.md.
 
     What does not fit beside the computation stays, and `least`, which nothing is beside; what fits
     slows the computation.
