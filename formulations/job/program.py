@@ -283,8 +283,8 @@ class ProgramBuilder:
             "layers": self.layers, "range": self.layers, "recomputed": self.layers,
             "recomputes": self.layers, "one_number": self.one_number,
             "before": self.order_of_types, "behind": self.order_of_types, "memory": self.memory,
-            "loss": self.memory, "wait": self.waits, "slowed": self.waits, "unit": self.waits, "traffic": self.traffic,
-            "optimizer": self.optimizer, "path": self.paths,
+            "loss": self.memory, "wait": self.waits, "slowed": self.waits, "unit": self.waits,
+            "traffic": self.traffic, "optimizer": self.optimizer, "path": self.paths,
         }  # fmt: skip
         return {name: str(method.__doc__) for name, method in families.items()}
 
@@ -312,8 +312,8 @@ class ProgramBuilder:
     def collectives_of_stages(self) -> tuple[Floats, Floats, Floats]:
         """Return what of the passes hides none of replicas' traffic, in the same shapes (S3)."""
         kinds = range(len(self.space.cluster.nodes))
-        every = [self.prices.on(kind, self.layout.software).cluster for kind in kinds]
-        held = np.array([blocked(self.layout, cluster) for cluster in every]).all(axis=0)
+        every = [self.prices.on(kind, self.layout.software) for kind in kinds]
+        held = np.array([blocked(self.layout, prices) for prices in every]).all(axis=0)
         both = np.zeros((6, 3))
         both[0::2, 0] = both[1::2, 1] = held / self.unit
         each, more = (
