@@ -5,8 +5,8 @@
     python benchmarks/mapping_growth.py joint                    cut and map together, or in turn
 
 `devices` maps each topology in a process of its own, twice, and reports the second solve (compiled
-code is then loaded) and the process's peak memory; it writes mapping_growth.csv and .png. `joint` writes results/joint_mapping.csv; its
-seconds are CPU seconds.
+code is then loaded) and the process's peak memory; it writes mapping_growth.csv and .png. `joint`
+adds what results/joint_mapping.csv lacks; its seconds are CPU seconds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 from ablate import cpu_clock
 from matplotlib.figure import Figure
-from results import write
+from results import RESULTS, read, write
 
 from stagecut import Limits, Workload, load, solve, verify
 from stagecut.instances import DeviceMapping
@@ -164,11 +164,14 @@ def joint(args: argparse.Namespace) -> None:
     data = os.environ.get("STAGECUT_BENCHMARKS", "../shared/benchmarks")
     shipped = (NETWORK, "resnet50-operators-training", "gpt2-xl-training")
     published = [f"{data}/pipedream/{name}.txt" for name in ("vgg16", "resnet50", "gnmt")]
-    rows = []
+    known = read("joint_mapping") if (RESULTS / "joint_mapping.csv").exists() else []
+    done = {(row["workload"], row["topology"]) for row in known}
     compile_at_once()
     for name, (s, r) in product((*shipped, *published), ((4, 4), (4, 8), (8, 8))):
         workload = load(name)
         for place in (f"torus2d:{s}x{r}", f"islands:{s * r // 8}x8", f"random_blk_1:{s * r}"):
+            if (Path(name).stem, place) in done:
+                continue
             problem = DeviceMapping(topology(place), s, r, microbatches=4, collective="ring")
             with cpu_clock():
                 limits = Limits(seconds=args.seconds, since=time.monotonic())
@@ -188,9 +191,10 @@ def joint(args: argparse.Namespace) -> None:
                 "gap_percent": round(100 * result.plan.gap, 3),
                 "cpu_seconds": round(result.seconds, 1),
             }
-            rows.append({key: str(value) for key, value in row.items()})
+            texts = {key: str(value) for key, value in row.items()}
             print(", ".join(f"{key} {value}" for key, value in row.items()), flush=True)
-            write("joint_mapping", rows, "0")
+            write("joint_mapping", [texts], "0", add=bool(done))
+            done.add((Path(name).stem, place))
 
 
 def main() -> None:

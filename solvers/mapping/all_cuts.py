@@ -54,6 +54,7 @@ def list_all(task: Task[DeviceMapping], clock: Clock) -> Ideals | None:
     inside = np.zeros((lattice.size, units.size), np.bool_)
     inside[:, lattice.order] = bits[:, : units.size]
     held = np.bincount(unit_of, weights=parameter_bytes(task.workload), minlength=units.size)
+    held = held.astype(np.float64)
     return Ideals(
         lattice,
         unit_of,
