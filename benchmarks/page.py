@@ -401,10 +401,10 @@ def _mapping_limits() -> list[str]:
                 )
             )
     return [
-        "The same protocol under a limit of CPU seconds a cell, one process, three seeds of topology "
-        "and search; what 2 s left open again with a longer limit (`mapping.py --cpu`). *Gap*: of the "
-        "worst seed, in the median of the cells and at most. *Spread*: most over least objective of "
-        "the seeds, in the median.",
+        "The same protocol under a limit of CPU seconds a cell, one process, seeds 0 to 2 of "
+        "topology and search; what 2 s left open again with a longer limit (`mapping.py --cpu`). "
+        "*Gap*: of the worst seed, in the median of the cells and at most. *Spread*: most over "
+        "least objective of the seeds, in the median.",
         *table("topology | mode | limit, s | cells | proved | gap | at most | spread", rows),
     ]
 
@@ -434,7 +434,7 @@ def _joint_mapping() -> list[str]:
         )
     found.sort(key=lambda row: int(row[0]))
     return [
-        "Cut and mapped together (`mapping_growth.py joint`): workloads as shipped and PipeDream's, "
+        "Cut and mapped together (`mapping_growth.py joint`): shipped workloads and PipeDream's, "
         "four microbatches, rings; the gap is for **all cuts**, the gain over cutting first and "
         "mapping after. See [the decision](decisions/joint-mapping.md).",
         *table(

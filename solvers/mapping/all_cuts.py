@@ -20,13 +20,13 @@ from ...instances.common.arrays import Bools, Floats, Ints
 from ...instances.model.stage_costs import parameter_bytes
 from ..core.lattice import Lattice, list_ideals
 from ..core.search import Clock
-from .all_cuts_kernel import add_stage
+from .all_cuts_kernel import StageEnds, add_stage
 from .parameters import IDEAL_SLICE, MOST_IDEALS
 from .partition import orders
 
 
 @dataclass(frozen=True, eq=False)
-class Ideals:
+class PricedIdeals:
     """All ideals of a workload's units, N of them, with what a chain of them adds up."""
 
     lattice: Lattice
@@ -44,7 +44,7 @@ class StagePrices(NamedTuple):
     sent: Floats  # (2, N): of the boundary at each ideal
 
 
-def list_all(task: Task[DeviceMapping], clock: Clock) -> Ideals | None:
+def list_all(task: Task[DeviceMapping], clock: Clock) -> PricedIdeals | None:
     """Return the ideals; None if there are more than `MOST_IDEALS`, or it must stop."""
     unit_of, units = partition_units(task.workload)
     lattice = list_ideals(next(orders(units)), units.edges, MOST_IDEALS, clock)
@@ -54,19 +54,18 @@ def list_all(task: Task[DeviceMapping], clock: Clock) -> Ideals | None:
     inside = np.zeros((lattice.size, units.size), np.bool_)
     inside[:, lattice.order] = bits[:, : units.size]
     held = np.bincount(unit_of, weights=parameter_bytes(task.workload), minlength=units.size)
-    held = held.astype(np.float64)
-    return Ideals(
+    return PricedIdeals(
         lattice,
         unit_of,
         inside,
         task.problem.microbatches * (inside @ units.seconds),
-        inside @ held,
+        np.asarray(inside @ held, np.float64),
         split_bytes(task.workload, task.problem, units, inside),
     )
 
 
 def least_stage_prices(
-    task: Task[DeviceMapping], ideals: Ideals, prices: LeastPrices
+    task: Task[DeviceMapping], ideals: PricedIdeals, prices: LeastPrices
 ) -> list[StagePrices]:
     """Return the least prices of the topology, those of every stage."""
     one = StagePrices(np.array(prices.reduced), prices.boundary(ideals.split))
@@ -74,7 +73,11 @@ def least_stage_prices(
 
 
 def prices_of(
-    task: Task[DeviceMapping], costs: MappingCosts, ideals: Ideals, slots: Ints, sends_to: Ints
+    task: Task[DeviceMapping],
+    costs: MappingCosts,
+    ideals: PricedIdeals,
+    slots: Ints,
+    sends_to: Ints,
 ) -> list[StagePrices]:
     """Return the prices of a mapping's stages with rings, whose latency is left out."""
     problem, found = task.problem, []
@@ -95,7 +98,7 @@ def prices_of(
 
 def best_cut(
     task: Task[DeviceMapping],
-    ideals: Ideals,
+    ideals: PricedIdeals,
     prices: list[StagePrices],
     longest_run: int,
     cutoff: float,
@@ -118,12 +121,13 @@ def best_cut(
         came = np.full((size, len(table), 2), -1, np.int32)
         sent = np.zeros_like(prices[s].sent) if last else prices[s].sent
         begin = size - 1 if last else 1
+        ends = StageEnds(
+            ideals.lattice.members, ideals.work, ideals.held, sent, prices[s].reduced, table,
+            problem.overlap,
+        )  # fmt: skip
         for low in range(begin, size - (not last), IDEAL_SLICE):
             high = min(low + IDEAL_SLICE, size - (not last))
-            add_stage(
-                ideals.lattice.members, ideals.work, ideals.held, sent, prices[s].reduced,
-                before, after, came, table, problem.overlap, low, high,
-            )  # fmt: skip
+            add_stage(ends, before, after, came, low, high)
             if clock.should_stop():
                 return 0.0, None
         before = np.where(came[:, :, 0] >= 0, after, np.inf)

@@ -28,7 +28,7 @@ from ...instances.common.units import TIME_UNITS
 from ...instances.model.stage_costs import parameter_bytes
 from ..core.milp_driver import IntegerProgram, integer_program, solve_program
 from ..core.search import OPTIMAL_GAP, Search
-from .all_cuts import Ideals, best_cut, least_stage_prices, list_all, prices_of
+from .all_cuts import PricedIdeals, best_cut, least_stage_prices, list_all, prices_of
 from .auto import stage_times
 from .layouts import layouts
 from .parameters import CUT_SHARE, JOINT_DEVICES, JOINT_PLACES, TWO_PHASE_SHARE
@@ -122,7 +122,9 @@ def _all_cuts(task: Task[DeviceMapping], search: Search[Solution]) -> None:
             return
 
 
-def _cut_again(task: Task[DeviceMapping], search: Search[Solution], ideals: Ideals) -> Ints | None:
+def _cut_again(
+    task: Task[DeviceMapping], search: Search[Solution], ideals: PricedIdeals
+) -> Ints | None:
     """Return the best cut for the devices of the incumbent's stages; None if it is no better."""
     best = search.best
     assert isinstance(best, ReplicaPlacement)
