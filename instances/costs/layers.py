@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
+from .activations import fused
 from .calibration import Calibration, calibration
 from .collectives import (
     Group,
@@ -39,7 +40,7 @@ from .experts import (
     router_bytes,
 )
 from .hardware import NumberFormat, TrainingCluster
-from .kernels import fused_attention, pointwise, product
+from .kernels import ELEMENT, fused_attention, pointwise, product
 from .layout import ContextKind, Graphs, Layout, Recompute, Software
 
 #: Terms of a pass's time.
@@ -249,15 +250,27 @@ def core_attention(at: Setting, attention: Attention, cross: int = 0) -> LayerPa
         return LayerPart("core_attn", "attention", forward, backward)
     count = layout.microbatch * heads
     scores = count * rows * seen
+    whole = int(16 / ELEMENT[precision])
+    if key % whole or value % whole:
+        # Batched products of such heads run on the ordinary units (BLOOM's candidates with heads
+        # of 108 and 150 elements).
+        device = replace(device, peak={**device.peak, precision: device.vector})
+        key, value = (whole * math.ceil(width / whole) for width in (key, value))
     into = product(rows, seen, key, count, device, precision, reach)
     out = product(rows, value, seen, count, device, precision, reach)
     into_q = product(rows, key, seen, count, device, precision, reach)
     into_k = product(seen, key, rows, count, device, precision, reach, turned=True)
     out_p = product(rows, seen, value, count, device, precision, reach)
     out_v = product(seen, value, rows, count, device, precision, reach, turned=True)
-    forward = into + out + pointwise(9 * scores, 2, device, reach)
-    backward = into_q + into_k + out_p + out_v + pointwise(11 * scores, 2, device, reach)
-    return LayerPart("core_attn", "attention", forward, backward, kernels=5)
+    ahead, behind, kernels = 9, 11, 5
+    if count % 4:
+        # Megatron's kernel for the softmax takes scores of four heads at once; else two casts,
+        # scale, mask and softmax run one by one, on 32-bit scores.
+        ahead, behind, kernels = 41, 45, 9
+    forward = into + out + pointwise(ahead * scores, kernels - 3, device, reach)
+    backward = into_q + into_k + out_p + out_v
+    backward += pointwise(behind * scores, kernels - 3, device, reach)
+    return LayerPart("core_attn", "attention", forward, backward, kernels=kernels)
 
 
 def context_exchange(at: Setting, attention: Attention) -> Iterator[LayerPart]:
@@ -575,8 +588,9 @@ def head_parts(model: ModelDescription, at: Setting) -> Iterator[LayerPart]:
     outer = 2 * at.outer * model.hidden
     yield memory_bound(at, "head", 2 * outer, 4 * outer)
     if model.head and model.vocabulary:
-        # Vocabularies are padded so that each rank's part is a multiple of 128.
-        rows = 128 * math.ceil(model.vocabulary / (128 * at.layout.tensor))
+        # Megatron and others like it pad vocabularies: each rank's part is a multiple of 128.
+        multiple = 128 if fused(at.layout) else 1
+        rows = multiple * math.ceil(model.vocabulary / (multiple * at.layout.tensor))
         logits = at.tokens * rows
         yield linear(at, "head", rows, model.hidden)
         # 32-bit logits: cast, maximum, difference, exponentials, sum, quotient, and the gradient;

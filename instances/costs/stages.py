@@ -173,10 +173,10 @@ def stage_time(
     if layout.zero == 3 and not stays_gathered(layout):
         gather, reduce = replica_traffic(layout, prices, dense, routed)
         table, both = prices.calibration, reduce + gather * layout.reshard_after_forward
-        held = blocked(layout, prices.cluster)
-        computes = forward - sum(compress(busy[::2], held))
+        taken = blocked(layout, prices)
+        computes = forward - sum(compress(busy[::2], taken))
         wait_forward = exposed(gather, computes, gather / units, table)
-        computes = backward - sum(compress(busy[1::2], held))
+        computes = backward - sum(compress(busy[1::2], taken))
         wait_backward = exposed(both, computes, reduce / units, table)
         gathered = wait_forward + wait_backward
         forward, backward = forward + wait_forward, backward + wait_backward
@@ -185,7 +185,7 @@ def stage_time(
 
 
 def exposed(moved: float, computes: float, least: float, table: Calibration) -> float:
-    """Return what replicas' traffic adds to a pass that computes beside it (S3).
+    """Return what replicas' traffic adds to a pass that computes beside it: (4) of docs/job.md.
 
     What does not fit beside the computation stays, and `least`, which nothing is beside; what fits
     slows the computation.
@@ -193,7 +193,7 @@ def exposed(moved: float, computes: float, least: float, table: Calibration) -> 
     return max(moved - table.hidden * computes, table.slowed * moved, least)
 
 
-def blocked(layout: Layout, cluster: TrainingCluster) -> tuple[bool, bool, bool]:
+def blocked(layout: Layout, prices: LayerPrices) -> tuple[bool, bool, bool]:
     """Return which collectives keep links busy that replicas' traffic needs.
 
     Those on peer links alone, on the network alone, and on both; of two transfers on one link
@@ -201,7 +201,9 @@ def blocked(layout: Layout, cluster: TrainingCluster) -> tuple[bool, bool, bool]
     """
     dense = Group(layout.replicas, axis_stride(layout, "context"))
     routed = Group(layout.expert_data, layout.expert * layout.expert_tensor)
-    used = links_of(dense, cluster) | links_of(routed, cluster)
+    used = links_of(dense, prices.cluster)
+    if any(block.experts for block in prices.model.layer_types):
+        used |= links_of(routed, prices.cluster)
     return Links.PEER in used, Links.NETWORK in used, bool(used)
 
 
@@ -260,7 +262,7 @@ def exposed_traffic(layout: Layout, prices: LayerPrices, own: list[StageTime]) -
     gather, reduce = replica_traffic(
         layout, prices, sum(s.dense for s in own), sum(s.routed for s in own)
     )
-    held, table, pieces = blocked(layout, prices.cluster), prices.calibration, max(8, len(own))
+    held, table, pieces = blocked(layout, prices), prices.calibration, max(8, len(own))
     if layout.overlap.gradients:
         computes = sum(stage.backward - sum(compress(stage.busy[1::2], held)) for stage in own)
         reduce = exposed(reduce, computes, reduce / pieces, table)

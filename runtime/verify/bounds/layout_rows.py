@@ -518,7 +518,7 @@ class PointRefutation:
 
     def _blocked(self, what: int) -> list[int]:
         """Return the collectives of a pass beside which replicas' traffic cannot be."""
-        held = [blocked(self.layout, prices.cluster) for prices in self.probes.kinds]
+        held = [blocked(self.layout, prices) for prices in self.probes.kinds]
         first = BUSY.start + (what == B)
         return [first + 2 * k for k, every in enumerate(zip(*held, strict=True)) if all(every)]
 

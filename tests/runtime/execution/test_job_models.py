@@ -12,63 +12,11 @@ from stagecut import InputError
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
-from model_cases import MODELS, alone, model_rank  # noqa: E402
+from model_cases import MODELS, alone, layouts_of, model_rank  # noqa: E402
 from ranks import on_ranks  # noqa: E402
 
 from stagecut.runtime.execution.job.transformer import transformer  # noqa: E402
 
-Fields = dict[str, Any]
-SEQUENCE: Fields = {"tensor": 2, "sequence_parallel": True}
-
-#: Layouts by number of processes: axes alone, in pairs, and in triples.
-DENSE: dict[int, tuple[Fields, ...]] = {
-    2: (
-        {"data": 2},
-        {"data": 2, "zero": 2, "recompute": "mlp"},
-        {"data": 2, "zero": 3, "recompute": "full", "recompute_layers": 2},
-        SEQUENCE,
-        {"tensor": 2, "recompute": "layernorm"},
-        {"context": 2, "zero": 1},
-        {"context": 2, "context_kind": "all-to-all"},
-        {"pipeline": 2, "stage_layers": (1, 3)},
-        {"pipeline": 2, "chunks": 2, "schedule": "interleaved"},
-        {"pipeline": 2, "schedule": "zb-h1"},
-    ),
-    4: (
-        {**SEQUENCE, "data": 2, "zero": 3},
-        {**SEQUENCE, "pipeline": 2, "recompute": "full", "recompute_layers": (1, 0)},
-        {**SEQUENCE, "context": 2},
-        {"context": 2, "data": 2, "zero": 3},
-        {"context": 2, "pipeline": 2, "recompute": "core_attn"},
-        {"data": 2, "pipeline": 2, "zero": 1},
-        {"tensor": 2, "pipeline": 2, "chunks": 2, "run_schedule": "zb-v"},
-    ),
-    8: (
-        {**SEQUENCE, "pipeline": 2, "data": 2, "zero": 1},
-        {**SEQUENCE, "context": 2, "data": 2, "zero": 3},
-        {"context": 2, "pipeline": 2, "data": 2, "zero": 1},
-    ),
-}
-MIXED: dict[int, tuple[Fields, ...]] = {
-    2: (
-        {"data": 2, "expert": 2, "zero": 3},
-        {"data": 2, "expert": 2, "recompute": "moe"},
-        {"pipeline": 2},
-        SEQUENCE,
-        {**SEQUENCE, "expert": 2},
-        {"context": 2, "expert": 2},
-    ),
-    4: (
-        {"data": 4, "expert": 2, "zero": 2},
-        {"data": 2, "pipeline": 2, "expert": 2, "zero": 1},
-        {"context": 2, "data": 2, "expert": 4},
-        {**SEQUENCE, "data": 2, "zero": 3},
-        {**SEQUENCE, "data": 2, "expert": 2, "zero": 3},
-        {**SEQUENCE, "data": 2, "expert": 4, "zero": 1},
-        {**SEQUENCE, "pipeline": 2, "expert": 2, "recompute": "moe"},
-    ),
-    8: ({"context": 2, "data": 2, "pipeline": 2, "expert": 4, "zero": 1},),
-}
 #: Places of the layouts that `make test` runs of a model on so many processes: each of two
 #: processes once, with the model that it may trouble most, and some of four.
 CHOSEN = {
@@ -79,10 +27,6 @@ CHOSEN = {
     ("llama", 4): (1, 3, 6),
     ("mixtral", 4): (1,),
 }
-
-
-def layouts_of(name: str, world: int) -> tuple[Fields, ...]:
-    return (DENSE if name in ("llama", "gpt") else MIXED).get(world, ())
 
 
 def places(name: str, world: int, chosen: bool) -> list[int]:

@@ -14,7 +14,9 @@ torch = pytest.importorskip("torch", reason="the extra `runtime` is not installe
 
 from job_cases import (  # noqa: E402
     BATCH,
+    PAIRS,
     PLAN,
+    SHARDED,
     TOKENS,
     alone,
     collectives,
@@ -169,39 +171,13 @@ def test_tensor_parallelism_moves_what_megatron_does() -> None:
     }  # fmt: skip
 
 
-PIPELINE: Any = {"pipeline": 2, "microbatch": 2}
-SHARDED: Any = {"data": 2, "zero": 3, "microbatch": 2}
-SEQUENCES: Any = {"context": 2, "context_kind": "all-gather", "zero": 3, "microbatch": 2}
-TENSOR: Any = {"tensor": 2, "sequence_parallel": True, "microbatch": 2}
-EXPERTS: Any = {"data": 2, "expert": 2, "zero": 3, "microbatch": 2}
-#: Pairs of layouts: what trains first, and what resumes it.
-PAIRS: dict[str, tuple[tuple[Any, Any], tuple[Any, Any]]] = {
-    "pipeline to data": ((PIPELINE, {}), (SHARDED, {})),
-    "data to tensor": ((SHARDED, {}), (TENSOR, {})),
-    "tensor to zb-v": (
-        (TENSOR, {}), ({**PIPELINE, "chunks": 2}, {"schedule": "zb-v"}),
-    ),
-    "experts beside tensor to experts": (
-        ({"tensor": 2, "sequence_parallel": True, "expert": 2, "microbatch": 2}, {"experts": True}),
-        (EXPERTS, {"experts": True}),
-    ),
-    "experts to pipeline": ((EXPERTS, {"experts": True}), (PIPELINE, {"experts": True})),
-    "pipeline to experts": ((PIPELINE, {"experts": True}), (EXPERTS, {"experts": True})),
-    "context to tensor": (
-        (SEQUENCES, {"placed": True}), ({"tensor": 2, "microbatch": 2}, {"placed": True}),
-    ),
-    "data to context": ((SHARDED, {"placed": True}), (SEQUENCES, {"placed": True})),
-    "the same": ((SHARDED, {}), (SHARDED, {})),
-}  # fmt: skip
-
-
 def test_a_checkpoint_goes_on_under_another_layout(tmp_path: Path) -> None:
     found = on_ranks(2, resumed, list(PAIRS.values()), str(tmp_path))[0]
     whole = ran_whole()
     for (name, (_, (_, options))), case in zip(PAIRS.items(), found, strict=True):
         assert case["same"], name
-        placed, experts = (options.get(key, False) for key in ("placed", "experts"))
-        losses = expected(False, placed, experts)["losses"]
+        model = (options.get(key, False) for key in ("tied", "placed", "experts"))
+        losses = expected(*model)["losses"]
         assert case["losses"] == pytest.approx([losses[1]], rel=1e-6), name
     assert found[-1]["losses"] == whole[1:]
 

@@ -54,8 +54,18 @@ SHAPES: dict[str, list[tuple[int, ...]]] = {
 )
 def test_random_signatures_compute_what_one_process_does(name: str, shape: tuple[int, ...]) -> None:
     assert SHAPES.keys() == MODELS.keys()
-    converted = on_ranks(prod(shape), run_random, shape, name, range(2))
-    assert converted[0] > 20
+    converted, beside = on_ranks(prod(shape), run_random, shape, name, range(2))[0]
+    assert converted > 20
+    assert not beside
+
+
+@pytest.mark.parametrize(("name", "shape"), [("language", (2,)), ("vision", (2, 2))], ids=str)
+def test_gradients_are_added_up_in_buckets_beside_the_backward_pass(
+    name: str, shape: tuple[int, ...]
+) -> None:
+    converted, beside = on_ranks(prod(shape), run_random, shape, name, range(4), 100.0)[0]
+    assert converted > 20
+    assert beside > 0
 
 
 MODEL = """
