@@ -396,6 +396,8 @@ def _rank(rank: int, world: int, port: int, name: str, layout: Layout, folder: P
         (folder / f"{rank}.stop").write_text(f"{file}:{package[-1].lineno}: {reason}")
         raise
     (folder / f"{rank}.json").write_text(json.dumps(losses))
+    if dist.is_initialized():  # else a process of one rank can end in an abort
+        dist.destroy_process_group()
 
 
 def losses_of(name: str, layout: Layout, folder: Path) -> tuple[list[float], str]:
