@@ -226,9 +226,9 @@ def _work(
     share = 1 / alone / (1 / alone).sum(axis=1)[:, None]
     light = both.min(axis=2)[:, sort]
     if schedule is JobSchedule.INTERLEAVED:
-        least = stage_range(space.model, space.layout(int(group[0])))[0]
-        before = np.cumsum(least[:p] * light, axis=1) - least[:p] * light  # their first chunks
-        own = least.reshape(-1, p).sum(axis=0) * light
+        fewest = stage_range(space.model, space.layout(int(group[0])))[0]
+        before = np.cumsum(fewest[:p] * light, axis=1) - fewest[:p] * light  # their first chunks
+        own = fewest.reshape(-1, p).sum(axis=0) * light
         found = mixed(m * share) + (share * before).sum(axis=1)
         return np.asarray(np.maximum.reduce((found, m * own.max(axis=1), busiest)))
     least, most = _forward_parts(*_seconds(ranks.kinds, s, there, beside.hooks))
@@ -288,7 +288,7 @@ def _alike(alone: Floats, counted: Floats, sorts: int) -> Floats:
         each = has / counted
         level = (1 + each.sum(axis=1))[:, None] / (each / alone).sum(axis=1)[:, None]
     share = np.maximum(level / alone - 1, 0.0) / counted
-    return share / share.sum(axis=1)[:, None]
+    return np.asarray(share / share.sum(axis=1)[:, None])
 
 
 @dataclass(frozen=True, eq=False)
