@@ -378,7 +378,7 @@ def mapping() -> list[str]:
 
 
 def _mapping_limits() -> list[str]:
-    """Show the protocol under a limit of seconds, and without one to speak of."""
+    """Show the protocol under a limit of seconds, by topology and mode."""
     by_limit = grouped(read("mapping_limits"), "limit_s")
     rows = []
     for (limit,), found in by_limit.items():
@@ -403,9 +403,9 @@ def _mapping_limits() -> list[str]:
             )
     return [
         "The same protocol under a limit of CPU seconds a cell, one process, seeds 0 to 2 of "
-        "topology and search; what 2 s left open again with a longer limit (`mapping.py --cpu`). "
-        "*Gap*: of the worst seed, in the median of the cells and at most. *Spread*: most over "
-        "least objective of the seeds, in the median.",
+        "topology and search (`mapping.py --cpu`); above, what 60 s leave open of it. *Gap*: of "
+        "the worst seed, in the median of the cells and at most. *Spread*: most over least "
+        "objective of the seeds, in the median: their topologies differ.",
         *table("topology | mode | limit, s | cells | proved | gap | at most | spread", rows),
     ]
 
@@ -437,7 +437,7 @@ def _joint_mapping() -> list[str]:
     return [
         "Cut and mapped together (`mapping_growth.py joint`): shipped workloads and PipeDream's, "
         "four microbatches, rings; the gap is for **all cuts**, the gain over cutting first and "
-        "mapping after. See [the decision](decisions/joint-mapping.md).",
+        "mapping after, in a fifth of the time. See [the decision](decisions/joint-mapping.md).",
         *table(
             "devices | topology | workloads | gap | at most | gain, at most | CPU s at most", found
         ),
