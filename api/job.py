@@ -40,6 +40,8 @@ TERM_ERRORS = {
     "tensor": 0.3, "context": 0.3, "experts": 0.3, "gradients": 0.3, "weights": 0.3, "offload": 0.3,
 }  # fmt: skip
 OTHER_ERROR = 0.05
+#: Relative difference of seconds below which the plan that asks for less is taken.
+SAME = 1e-9
 #: Plans that are listed, and looked at to be listed.
 LISTED, LOOKED_AT = 10, 400
 
@@ -208,12 +210,16 @@ def solve_job(
     programs = (search.relaxed, search.solved)
     if search.best is None:
         return _without_plan(costs, space, search, time.monotonic() - begin)
+    best = min(
+        (one for one, s in search.tried.items() if s <= search.seconds * (1 + SAME)),
+        key=lambda one: (one.zero, one.pipeline, one.tensor, search.tried[one]),
+    )
     table = costs.prices.calibration
     certificate = JobCertificate(
         costs_hash(costs.model, costs.cluster, job, table), table.name, _rows(search)
     )
     plan = JobPlan(
-        costs.model, costs.cluster, job, search.best, search.seconds,
+        costs.model, costs.cluster, job, best, search.tried[best],
         min(search.least_bound, search.seconds), certificate, {"stagecut": installed("stagecut")},
     )  # fmt: skip
     candidates = _candidates(costs, space, search)
@@ -223,7 +229,7 @@ def solve_job(
     status = Status.OPTIMAL if plan.gap <= limits.gap * (1 + 1e-9) else Status.FEASIBLE
     return JobResult(
         plan, status, time.monotonic() - begin, tuple(candidates[:LISTED]), tuple(close[:LISTED]),
-        judge_usual(costs, search.best, usual), programs=programs,
+        judge_usual(costs, best, usual), programs=programs,
     )  # fmt: skip
 
 

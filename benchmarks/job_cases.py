@@ -1,22 +1,25 @@
 """Random small training jobs against all their plans one by one, and their bounds proved again.
 
-    python benchmarks/job_cases.py [--count 250] [--first 0]
+    python benchmarks/job_cases.py [--count 200] [--kind small]
 
-Writes `results/job_cases.csv`: a row per kind of random job (tests/support/brute_job.py). Of each
-job with a plan: whether the search's optimum is that of all plans, whether a bound of one of its
-outer points is above a plan there, whether `verify --bound` accepts the plan's bound, and how many
-outer points it would refute below a plan that they have.
+Writes `results/job_cases.csv`: a row per family of random jobs (tests/support/brute_job.py), which
+overlap. Of each job with a plan: whether the search's optimum is that of all plans, whether a bound
+of one of its outer points is above a plan there, whether `verify --bound` accepts the plan's bound,
+and how many outer points it would refute below a plan that they have. Each case is a line of the
+records file, so that a run that was stopped goes on where it was.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import sys
 import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import results
@@ -60,31 +63,56 @@ TOLERANCE = 1e-5
 SECONDS = 60.0
 
 
-def one_job(kind: str, seed: int, count: Counter[str]) -> None:
-    """Plan a random job and add what was found to the counts."""
+#: What a family's jobs have.
+FAMILIES = {
+    "all": "all", "schedules": "several schedules", "zero": "several ZeRO stages",
+    "recomputation": "recomputation in the best plan", "two_kinds": "two kinds of nodes",
+    "unlike": "unlike layers",
+}  # fmt: skip
+COUNTED = (
+    "infeasible", "feasible", "open", "wrong_optimum", "bound_above", "refused", "points",
+    "plans_somewhere", "point_above", "wrongly_refuted",
+)  # fmt: skip
+
+
+def one_job(kind: str, seed: int) -> dict[str, Any]:
+    """Plan a random job; return its families, what was found, and CPU seconds."""
     draw = random.Random(seed)
     model, cluster, job = KINDS[kind](draw)
-    count["jobs"] += 1
+    count: Counter[str] = Counter()
+    record: dict[str, Any] = {"kind": kind, "seed": seed, "families": ["all"]}
     limit = memory = min(nodes.accelerator.memory_bytes for nodes in cluster.nodes)
     every = list(all_layouts(model, cluster, job))
     if every:
         sizes = [bytes_needed(model, draw.choice(every)) for _ in range(40)]
         limit = min(float(np.quantile(sizes, draw.choice(FIT))), memory)
         job = replace(job, memory_bytes=limit)
+    begin = time.process_time()
     try:
         found = solve_job(model, cluster, job, limits=Limits(seconds=SECONDS, gap=GAP))
     except InputError:
-        count["wrong_optimum" if every else "empty"] += 1
-        return
+        count["wrong_optimum" if every else "infeasible"] += 1
+        return record | {"counts": count, "search_s": 0.0, "check_s": 0.0}
+    record |= {"search_s": time.process_time() - begin, "check_s": 0.0, "counts": count}
+    space = job_space(model, cluster, job)
+    layout = found.plan.layout if found.plan is not None else Layout()
+    has = {
+        "schedules": len(np.unique(space.schedule[space.pipeline > 1])) > 1,
+        "zero": len(np.unique(space.zero)) > 1,
+        "recomputation": bool(layout.recompute) and layout.recompute_layers != 0,
+        "two_kinds": len(cluster.nodes) > 1,
+        "unlike": len(set(model.types_of_layers[: model.layers])) > 1,
+    }
+    record["families"] += [name for name, there in has.items() if there]
     least, by_point = best_of_all(model, cluster, job, limit)
     count["plans_somewhere"] += len(by_point)
     if found.status is Status.NO_SOLUTION:
         count["open"] += 1
-        return
+        return record
     if found.plan is None or not np.isfinite(least):
         agree = found.plan is None and not np.isfinite(least)
         count["infeasible" if agree else "wrong_optimum"] += 1
-        return
+        return record
     count["feasible"] += 1
     if not least * (1 - 1e-9) <= found.plan.seconds <= least * (1 + GAP) / (1 - GAP):
         count["open" if found.plan.gap > GAP else "wrong_optimum"] += 1
@@ -96,8 +124,9 @@ def one_job(kind: str, seed: int, count: Counter[str]) -> None:
     except VerificationError as error:
         count["refused"] += 1
         print(kind, seed, error, file=sys.stderr)
-    count["check_ms"] += round(1000 * (time.process_time() - begin))
+    record["check_s"] = time.process_time() - begin
     _points(model, cluster, job, by_point, count)
+    return record
 
 
 def _points(
@@ -132,26 +161,40 @@ def _points(
 
 
 def main() -> None:
-    """Plan so many jobs of every kind and write a row for each kind."""
+    """Plan so many jobs of every kind and write a row for each family."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=250)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--kind", choices=KINDS)
+    parser.add_argument("--count", type=int, default=200, help="jobs of each kind")
+    parser.add_argument("--kind", choices=KINDS, action="append", help="these alone, and no table")
+    parser.add_argument("--records", type=Path, default=Path("job-cases.jsonl"))
     asked = parser.parse_args()
-    rows = []
-    for kind in KINDS if asked.kind is None else (asked.kind,):
-        count: Counter[str] = Counter()
-        for seed in range(asked.first, asked.first + asked.count):
-            one_job(kind, seed, count)
-        names = (
-            "jobs", "empty", "infeasible", "feasible", "open", "wrong_optimum", "bound_above",
-            "refused", "points", "plans_somewhere", "point_above", "wrongly_refuted", "check_ms",
-        )  # fmt: skip
-        row = {"kind": kind, "first_seed": str(asked.first)}
-        rows.append(row | {name: str(count[name]) for name in names})
-        print(*rows[-1].items(), file=sys.stderr, flush=True)
+    records: list[dict[str, Any]] = []
+    if asked.records.exists():
+        records = [json.loads(line) for line in asked.records.read_text().splitlines()]
+    known = {(record["kind"], record["seed"]) for record in records}
+    cases = [(kind, seed) for seed in range(asked.count) for kind in asked.kind or KINDS]
+    with asked.records.open("a", encoding="utf-8") as file:
+        for case in cases:
+            if case not in known:
+                records.append(one_job(*case))
+                file.write(json.dumps(records[-1]) + "\n")
+                file.flush()
     if asked.kind is None:
-        results.write("job_cases", rows, "")
+        results.write("job_cases", table(records), f"0 to {asked.count - 1} of each kind")
+
+
+def table(records: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """Return a row for each family."""
+    rows = []
+    for name, said in FAMILIES.items():
+        own = [record for record in records if name in record["families"]]
+        count: Counter[str] = Counter()
+        for record in own:
+            count.update(record["counts"])
+        row = {"family": said, "jobs": str(len(own))}
+        row |= {counted: str(count[counted]) for counted in COUNTED}
+        row |= {part: f"{sum(one[part] for one in own):.0f}" for part in ("search_s", "check_s")}
+        rows.append(row)
+    return rows
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ...instances import (
@@ -39,6 +40,7 @@ from ...instances.formats.problem_toml import (
 )
 from ...instances.formats.rules_files import load_fixed, load_rules
 from ...instances.formats.source import read_source
+from ...instances.job.plan import is_job_plan
 from ...instances.model.completed import complete
 from ...instances.model.placement_rules import NO_RULES, PlacementRules
 from ...instances.model.problem import suggested_cluster
@@ -298,6 +300,24 @@ def _with_schedule(name: str, fields: Table) -> tuple[Table, str | None]:
         )
     given = {"schedule": PipelineSchedule.GIVEN, "microbatches": order.microbatches}
     return {**fields, **given, "actions": list(order.texts)}, schedule
+
+
+def named_plan(workload: str, plan: Path | None) -> tuple[str | None, Path]:
+    """Return the workload and the plan that two arguments name.
+
+    The plan of a training job holds its model, and may be the only argument; None stands for the
+    model then.
+
+    Raises
+    ------
+    InputError
+        If there is no plan.
+    """
+    if plan is not None:
+        return workload, plan
+    if is_job_plan(workload):
+        return None, Path(workload)
+    raise InputError(f"PLAN: it is missing; name the plan's file after {workload}")
 
 
 def names_file(schedule: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -181,7 +182,8 @@ def print_explanation(why: JobExplanation, changes: Iterable[WhatIf]) -> None:
     table.columns[-1].no_wrap = False
     for one in why.decisions:
         if one.layout is None:
-            table.add_row(f"{one.field}: nothing fits", "", "", "", "")
+            known = "no plan found in time" if isfinite(one.bound) else "nothing fits"
+            table.add_row(f"{one.field}: {known}", "", "", "", "")
             continue
         most = next(iter(one.behind), None)
         table.add_row(
@@ -191,7 +193,8 @@ def print_explanation(why: JobExplanation, changes: Iterable[WhatIf]) -> None:
             show_percent(max(0.0, one.bound / plan.seconds - 1)),
             "" if most is None else TIME_TERMS[most],
         )
-    OUT.print(table)
+    if why.decisions:
+        OUT.print(table)
     OUT.print(_usual_table(why.usual, plan.seconds))
     _say(f"free memory: {show_bytes(why.memory['free'])}")
     rows = [one for one in changes if one.layout is not None]

@@ -10,15 +10,17 @@ or nothing fits. What of activations exceeds that sum with nothing recomputed mu
 the least seconds per unit that recomputation frees, times the excess, join the work. **Work.** W
 seconds of one microbatch through all stages, φ the largest part of a stage's seconds that is its
 forward pass, φ' the smallest. Rank k cannot begin before the passes of the ranks before it, and
-for each schedule a mixture of such paths counts every rank's work alike:
+for each schedule a mixture λ of such paths counts rank j's work w_j with a factor a_j:
 
-    any order                T ≥ W φ' / (1 − (1 − φ'/M)^p)                                      (12)
-    1F1B                     T ≥ W (1 + 1 / Σ_k 1/c_k),  c_k = M − 1 − min(M − 1, p − k) φ      (13)
-    interleaved              T ≥ M W / p + mean over k of the first chunks before rank k, at least
+    any order       a_j = M λ_j + φ' Σ_{k>j} λ_k                                                (12)
+    1F1B            a_j = 1 + λ_j c_j,  c_j = M − 1 − min(M − 1, p − j) φ                       (13)
+    interleaved     a_j = M λ_j, and the mean over λ of the first chunks before a rank
 
-for whatever split. To it come the least exposed traffic of gradients, a mean rank's, and the
-optimizer's step over a mean rank's weights. (The bubble of equal stages is no bound: a plan with
-less work on its last ranks can be below.)
+Layers of type τ, which take w_jτ on the nodes of rank j, count for L_τ min_j a_j w_jτ at least, for
+whatever split. λ makes all a_j w_j alike; then, of one kind of nodes, (13) is W (1 + 1 / Σ 1/c_j).
+Interleaved ranks have a declared least of layers, too. To it come the least exposed traffic of
+gradients, a mean rank's, and the optimizer's step over a mean rank's weights. (The bubble of equal
+stages is no bound: a plan with less work on its last ranks can be below.)
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from ...instances.costs.activations import fused
 from ...instances.costs.layers import LayerPrices
 from ...instances.costs.layout import JobSchedule
 from ...instances.costs.memory import CONTEXT_BYTES, FRAGMENTATION
+from ...instances.costs.stages import kinds_of_rank
 from .memory import in_flight, memory_limit, state_bytes
 from .program import LEAST_PIECES, LinearTraffic, point_costs, stage_range
 from .rates import Rates, kept_output
@@ -64,7 +67,8 @@ def first_bounds(space: JobSpace, rates: Rates, prices: LayerPrices) -> FirstBou
     """Return the bounds of all points of a space."""
     count = len(space)
     seconds, excess = np.zeros(count), np.zeros(count)
-    beside, everywhere = _beside(space, rates, prices), rates.on_all
+    beside = _beside(space, rates, prices)
+    known: dict[tuple[int, ...], Rates] = {}
     state = state_bytes(space, np.arange(count))
     keys = np.stack((space.schedule, space.pipeline, space.chunks, space.microbatches), axis=1)
     order = np.lexsort(keys.T)
@@ -75,8 +79,8 @@ def first_bounds(space: JobSpace, rates: Rates, prices: LayerPrices) -> FirstBou
         flight = in_flight(schedule, p, v, m)
         per = np.stack((state.shared[group], state.routed[group]), axis=1)
         excess[group] = _excess(space, rates, group, per, state.gathered[group], flight)
-        own = everywhere if p == 1 else rates
-        seconds[group] = _work(space, own, group, excess[group], schedule, beside.hooks[group])
+        ranks = _of_ranks(space, rates, int(group[0]), known)
+        seconds[group] = _work(space, ranks, group, excess[group], schedule, beside.hooks[group])
     seconds = np.where(np.isfinite(excess), (seconds + beside.seconds) * (1 - MARGIN), np.inf)
     return FirstBounds(seconds, np.isfinite(excess), excess)
 
@@ -159,48 +163,129 @@ def _fixed(
     return fixed
 
 
+@dataclass(frozen=True, eq=False)
+class _Ranks:
+    """What pipeline ranks take, by the nodes that they lie on: of D sorts, `sort` (p,) of each.
+
+    Both passes together take no less than in `rates`; which part of them is forward is between the
+    least and the most of all `kinds` of nodes.
+    """
+
+    rates: tuple[Rates, ...]
+    sort: Ints
+    kinds: tuple[Rates, ...]
+
+
+def _of_ranks(
+    space: JobSpace, rates: Rates, point: int, known: dict[tuple[int, ...], Rates]
+) -> _Ranks:
+    """Return what a point's ranks take, which is the same at all points with as many of them."""
+    layout = space.layout(point)
+    kinds = [tuple(kinds_of_rank(k, layout, space.cluster)) for k in range(layout.pipeline)]
+    sorts = sorted(set(kinds))
+    for one in sorts:
+        if one not in known:
+            known[one] = rates.slowest(list(one))
+    sort = np.array([sorts.index(one) for one in kinds])
+    return _Ranks(tuple(known[one] for one in sorts), sort, rates.kinds or (rates,))
+
+
 def _work(
     space: JobSpace,
-    rates: Rates,
+    ranks: _Ranks,
     group: Ints,
     excess: Floats,
     schedule: JobSchedule,
     hooks: Floats,
 ) -> Floats:
     """Return the least seconds of a schedule's passes for points that share it."""
-    s = space.setting[group]
+    s, sort = space.setting[group], ranks.sort
     p, m = int(space.pipeline[group[0]]), int(space.microbatches[group[0]])
-    there = rates.count > 0
-    layers = rates.passes[s].copy()
-    layers[:, :, 1] += hooks[:, None]
-    total = np.einsum("nkx,k->nx", layers, rates.count) + rates.ends[s].sum(axis=1)
-    again = np.where(there, rates.again[s].sum(axis=2), np.inf).min(axis=1)
-    again = np.where(np.isfinite(excess), excess, 0.0) * np.maximum(again, 0.0)
-    work = total[:, 0] + total[:, 1] + again
+    there = ranks.rates[0].count > 0
+    count = ranks.rates[0].count[there]
+    layers, again, ends = _seconds(ranks.rates, s, there, hooks)
+    ends = ends[:, sort[[0, -1]], [0, 1]]
+    both, of_ends = layers.sum(axis=3), ends.sum(axis=2)
+    forced = np.where(np.isfinite(excess), excess, 0.0)[:, None]
+    forced = forced * np.maximum(again.min(axis=2), 0.0)
+
+    def mixed(factor: Floats) -> Floats:
+        """Seconds of all layers, ends and recomputation, rank j's times its factor."""
+        low = np.stack(
+            [factor[:, sort == one].min(axis=1) for one in range(len(ranks.rates))], axis=1
+        )
+        found = (both * low[:, :, None]).min(axis=1) @ count + (forced * low).min(axis=1)
+        return np.asarray(found + of_ends[:, 0] * factor[:, 0] + of_ends[:, 1] * factor[:, -1])
+
     if p == 1:
-        return np.asarray(m * work)
-    parts = layers[:, there, 0] / np.maximum(layers[:, there, :2].sum(axis=2), 1e-300)
-    both = rates.ends[s][:, :, :2].sum(axis=2)
-    of_ends = np.where(both > 0, rates.ends[s][:, :, 0] / np.maximum(both, 1e-300), parts[:, :1])
-    every = np.concatenate((parts, of_ends), axis=1)
-    forward = every.max(axis=1)
-    # Recomputation only lowers the part that is forward.
-    recomputed = layers[:, there, 0] / np.maximum(
-        layers[:, there, :2].sum(axis=2) + rates.again[s][:, there].sum(axis=2), 1e-300
-    )
-    least = np.minimum(recomputed.min(axis=1), of_ends.min(axis=1))
-    least = np.maximum(least, 1e-6)
-    any_order = work * least / (1 - (1 - least / m) ** p)
+        return mixed(np.full((len(group), 1), float(m)))
+    alone = (both @ count)[:, sort]  # if a rank had all layers
+    share = 1 / alone / (1 / alone).sum(axis=1)[:, None]
+    light = both.min(axis=2)[:, sort]
+    if schedule is JobSchedule.INTERLEAVED:
+        least = stage_range(space.model, space.layout(int(group[0])))[0]
+        before = np.cumsum(least[:p] * light, axis=1) - least[:p] * light  # their first chunks
+        own = least.reshape(-1, p).sum(axis=0) * light
+        found = mixed(m * share) + (share * before).sum(axis=1)
+        return np.asarray(np.maximum(found, m * own.max(axis=1)))
+    least, most = _forward_parts(*_seconds(ranks.kinds, s, there, hooks))
+    found = mixed(_any_order(alone / alone.mean(axis=1)[:, None], m, np.maximum(least, 1e-6)))
     if schedule is JobSchedule.ONE_F_ONE_B and m > 1:
         k = np.arange(1, p + 1)
-        counted = m - 1 - np.minimum(m - 1, p - k)[None, :] * forward[:, None]
-        return np.asarray(np.maximum(any_order, work * (1 + 1 / (1 / counted).sum(axis=1))))
-    if schedule is JobSchedule.INTERLEAVED:
-        least = stage_range(space.model, space.layout(int(group[0])))[0][:p]
-        light = layers[:, there, :2].sum(axis=2).min(axis=1)
-        before = np.cumsum(least) - least  # layers of the first chunks of the ranks before
-        return np.asarray(m * work / p + before.mean() * light)
-    return np.asarray(np.maximum(any_order, m * work / p))
+        counted = m - 1 - np.minimum(m - 1, p - k)[None, :] * most[:, None]
+        factor = 1 + _alike(alone, counted, len(ranks.rates)) * counted
+        return np.maximum(found, mixed(factor))
+    return np.maximum(found, mixed(m * share))
+
+
+def _seconds(
+    rates: tuple[Rates, ...], settings: Ints, there: Bools, hooks: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Return seconds at n points, of D rates.
+
+    Returns
+    -------
+    arrays, shape (n, D, K, 2), (n, D, K) and (n, D, 2, 2)
+        Both passes of layers, their recomputation, both passes of the ends.
+    """
+    layers = np.stack([one.passes[settings][:, there, :2] for one in rates], axis=1)
+    layers[..., 1] += hooks[:, None, None]
+    again = np.stack([one.again[settings][:, there].sum(axis=2) for one in rates], axis=1)
+    return layers, again, np.stack([one.ends[settings][..., :2] for one in rates], axis=1)
+
+
+def _forward_parts(layers: Floats, again: Floats, ends: Floats) -> tuple[Floats, Floats]:
+    """Return the least and the most part of a stage's seconds that its forward pass can be."""
+    both = layers.sum(axis=3)
+    parts = layers[..., 0] / np.maximum(both, 1e-300)
+    of_ends = ends.sum(axis=3)
+    at_ends = np.where(of_ends > 0, ends[..., 0] / np.maximum(of_ends, 1e-300), parts[..., :1])
+    # Recomputation only lowers the part that is forward.
+    recomputed = layers[..., 0] / np.maximum(both + again, 1e-300)
+    least = np.minimum(recomputed.min(axis=(1, 2)), at_ends.min(axis=(1, 2)))
+    return least, np.maximum(parts.max(axis=(1, 2)), at_ends.max(axis=(1, 2)))
+
+
+def _any_order(alone: Floats, m: int, forward: Floats) -> Floats:
+    """Return the factors (12) of ranks whose layers take so long, shape (n, p)."""
+    share, behind = np.empty_like(alone), np.zeros(len(alone))
+    factor = np.empty_like(alone)
+    for k in range(alone.shape[1] - 1, -1, -1):
+        share[:, k] = np.maximum(0.0, 1 / alone[:, k] - forward * behind) / m
+        factor[:, k] = m * share[:, k] + forward * behind
+        behind += share[:, k]
+    return factor / behind[:, None]
+
+
+def _alike(alone: Floats, counted: Floats, sorts: int) -> Floats:
+    """Return λ of (13) for which a_j w_j is alike on all ranks that have a share, shape (n, p)."""
+    level, has = np.full((len(alone), 1), np.inf), np.ones(alone.shape, bool)
+    for _ in range(sorts):
+        has &= alone < level
+        each = has / counted
+        level = (1 + each.sum(axis=1))[:, None] / (each / alone).sum(axis=1)[:, None]
+    share = np.maximum(level / alone - 1, 0.0) / counted
+    return share / share.sum(axis=1)[:, None]
 
 
 @dataclass(frozen=True, eq=False)

@@ -87,18 +87,20 @@ class Rates:
         slowest = int(both.sum(axis=1).argmax())
         return self.kinds[kinds[slowest]] if _no_more(both, both[slowest]) else self
 
-    @property
-    def on_all(self) -> Rates:
-        """What a rank takes that lies on all kinds, as without a pipeline."""
+    def slowest(self, kinds: list[int]) -> Rates:
+        """What the slowest of some kinds of nodes takes, by setting: no more than a rank on all."""
         if not self.kinds:
             return self
-        every = list(range(len(self.kinds)))
-        own = [self.on_rank(i, every) for i in range(len(self.passes))]
+        both = np.array(
+            [[self.kinds[k]._both(i).sum() for k in kinds] for i in range(len(self.passes))]
+        )
+        own = [self.kinds[kinds[k]] for k in both.argmax(axis=1)]
         return replace(
             self,
             passes=np.array([one.passes[i] for i, one in enumerate(own)]),
             again=np.array([one.again[i] for i, one in enumerate(own)]),
             ends=np.array([one.ends[i] for i, one in enumerate(own)]),
+            kinds=(),
         )
 
     def _both(self, i: int) -> Floats:

@@ -23,10 +23,10 @@ from ...formulations.job.paths import JobPaths
 from ...formulations.job.program import PointCosts, ProgramBuilder, point_costs, stage_range
 from ...formulations.job.rates import Rates, rates
 from ...formulations.job.space import JobSpace
-from ...instances.common.arrays import Floats
+from ...instances.common.arrays import Bools, Floats
 from ...instances.costs.layers import LayerPrices
 from ...instances.costs.layout import Layout
-from ...instances.costs.stages import stage_times
+from ...instances.costs.stages import kinds_of_rank, stage_times
 from .programs import solve_program
 
 #: Seconds of an iteration under each of some layouts; infinite where one does not fit.
@@ -143,6 +143,7 @@ def search_job(
     gap: float,
     deadline: float,
     on_progress: Callable[[JobProgress], None] | None = None,
+    among: Bools | None = None,
 ) -> JobSearch:
     """Search a space until no point can hold a plan better than the best by more than `gap`.
 
@@ -158,10 +159,16 @@ def search_job(
         `time.monotonic()` at which the search ends with what it has.
     on_progress
         Told of better plans.
+    among
+        Shape (points,): where to look; default: everywhere.
     """
     search = JobSearch(space, prices, judge, gap, deadline, on_progress)
     table = rates(space, prices)
     first = first_bounds(space, table, prices)
+    if among is not None:
+        first = replace(
+            first, seconds=np.where(among, first.seconds, np.inf), fits=first.fits & among
+        )
     search.bound = first.seconds.copy()
     search.reason = [Reason.CAPACITY if not fits else Reason.WORK for fits in first.fits]
     if starts:
@@ -214,13 +221,19 @@ def even_plan(space: JobSpace, table: Rates, point: int) -> Layout:
 def _even_stages(space: JobSpace, table: Rates, i: int, layout: Layout) -> tuple[int, ...]:
     """Return layers of each stage so that the longest stage is as short as can be, greedily."""
     types = np.array(space.model.types_of_layers[: space.model.layers])
-    each = table.passes[i, types, :2].sum(axis=1)
-    ends = table.ends[i, :, :2].sum(axis=1)
+    of_ranks = [
+        table.on_rank(i, kinds_of_rank(rank, layout, space.cluster))
+        for rank in range(layout.pipeline)
+    ]
+    each = of_ranks[0].passes[i, types, :2].sum(axis=1)
+    speed = [each.sum() / one.passes[i, types, :2].sum() for one in of_ranks] * layout.chunks
+    first = of_ranks[0].ends[i, 0, :2].sum()
+    last = of_ranks[-1].ends[i, 1, :2].sum() * speed[-1]
     stages = layout.stages
     least, most = stage_range(space.model, layout)
-    total = np.concatenate(([0.0], np.cumsum(each))) + ends[0]
-    whole = total[-1] + ends[1]
-    cuts = [int(np.abs(total - whole * (s + 1) / stages).argmin()) for s in range(stages - 1)]
+    total = np.concatenate(([0.0], np.cumsum(each))) + first
+    ends = (total[-1] + last) * np.cumsum(speed) / np.sum(speed)
+    cuts = [int(np.abs(total - end).argmin()) for end in ends[:-1]]
     edges = [0, *cuts, len(types)]
     for s in range(1, stages):
         edges[s] = min(max(edges[s], edges[s - 1] + least[s - 1]), edges[s - 1] + most[s - 1])

@@ -47,8 +47,8 @@ def minimise_sums(
             assert chosen is not None
         found.append(costs.ends_of(chosen))
         better = _best_weights(np.array(found))
-        if better is None:
-            return
+        if better is None or np.array_equal(better, weights):
+            return  # no mixture of a larger bound is known
         weights = better
 
 

@@ -15,7 +15,7 @@ from ....instances import (
     TensorProgram,
     TensorSharding,
 )
-from ....instances.model.sharding.program import Property, parse_axis
+from ....instances.model.sharding.program import FIRST, Property, parse_axis
 from ....instances.pytorch.tensors.rules import name_of
 from ....instances.pytorch.tensors.trace import TrainingGraph
 from ...verify.sharding import ConversionStep, Lying, ShardingReport
@@ -117,7 +117,7 @@ def sharded_program(
 
 def property_of(lying: Lying) -> Property:
     """Return a property from its text."""
-    return tuple(map(parse_axis, lying))
+    return tuple(FIRST if one == "I" else parse_axis(one) for one in lying)
 
 
 def _operations(

@@ -55,6 +55,7 @@ MIXED: dict[int, tuple[Fields, ...]] = {
         {"data": 2, "expert": 2, "recompute": "moe"},
         {"pipeline": 2},
         SEQUENCE,
+        {**SEQUENCE, "expert": 2},
         {"context": 2, "expert": 2},
     ),
     4: (
@@ -62,6 +63,9 @@ MIXED: dict[int, tuple[Fields, ...]] = {
         {"data": 2, "pipeline": 2, "expert": 2, "zero": 1},
         {"context": 2, "data": 2, "expert": 4},
         {**SEQUENCE, "data": 2, "zero": 3},
+        {**SEQUENCE, "data": 2, "expert": 2, "zero": 3},
+        {**SEQUENCE, "data": 2, "expert": 4, "zero": 1},
+        {**SEQUENCE, "pipeline": 2, "expert": 2, "recompute": "moe"},
     ),
     8: ({"context": 2, "data": 2, "pipeline": 2, "expert": 4, "zero": 1},),
 }

@@ -165,6 +165,10 @@ PAIRS: dict[str, tuple[tuple[Any, Any], tuple[Any, Any]]] = {
     "tensor to zb-v": (
         (TENSOR, {}), ({**PIPELINE, "chunks": 2}, {"schedule": "zb-v"}),
     ),
+    "experts beside tensor to experts": (
+        ({"tensor": 2, "sequence_parallel": True, "expert": 2, "microbatch": 2}, {"experts": True}),
+        (EXPERTS, {"experts": True}),
+    ),
     "experts to pipeline": ((EXPERTS, {"experts": True}), (PIPELINE, {"experts": True})),
     "pipeline to experts": ((PIPELINE, {"experts": True}), (EXPERTS, {"experts": True})),
     "context to tensor": (
@@ -222,6 +226,7 @@ MESHES: tuple[dict[str, Any], ...] = (
     {"data": 4, "pipeline": 2, "order": ("context", "data", "pipeline", "tensor")},
     {"context": 2, "data": 2, "tensor": 2, "context_kind": "all-gather"},
     {"data": 8, "expert": 4},
+    {"tensor": 2, "data": 4, "expert": 4, "sequence_parallel": True},
 )
 
 
@@ -238,9 +243,9 @@ def test_groups_of_ranks_are_those_that_the_plan_prices() -> None:
         nearest = min((axis_stride(layout, axis) for axis in divided), default=1)
         for line in found["replicas"]:
             assert sorted(line) == [min(line) + k * nearest for k in range(layout.replicas)]
-        for axis in ("context", "expert"):
+        for axis, stride in (("context", nearest), ("expert", 1)):  # experts go over tensor, too
             size = getattr(layout, axis)
-            assert found.get(axis, [[0]]) == [[k * nearest for k in range(size)]]
+            assert found.get(axis, [[0]]) == [[k * stride for k in range(size)]]
 
 
 def test_bfloat16_is_computed_with_and_32_bits_are_kept() -> None:
@@ -257,7 +262,7 @@ def test_bfloat16_is_computed_with_and_32_bits_are_kept() -> None:
         ({"context": 2}, "context_kind: ring"),
         ({"context": 3, "context_kind": "all-to-all"}, "sequence: 8 tokens do not divide into 3"),
         ({"expert": 2, "data": 3}, "expert: 2 does not divide 3"),
-        ({"expert": 2, "data": 2, "tensor": 2}, "expert: 2 beside tensor 2"),
+        ({"expert": 2, "data": 2, "tensor": 2}, "so with sequence_parallel alone"),
         ({"expert": 2, "data": 2, "expert_capacity": 1.5}, "expert_capacity: 1.5"),
         ({"expert": 2, "data": 2, "dispatcher": "hierarchical"}, "dispatcher: hierarchical"),
         ({"offload_optimizer": 0.5}, "offload_optimizer: 0.5"),

@@ -195,7 +195,7 @@ def job_rank(_rank: int, jobs: list[Job]) -> list[dict[str, Any]]:
                 TransformerBlock.passes = 0  # torch's pipelining finds out shapes in the first step
                 for stage in job.stages.values():
                     for name, p in stage.named_parameters(remove_duplicate=False):
-                        gradients[name] = p.grad.full_tensor().clone()
+                        gradients[name] = whole(p.grad).clone()
 
         job, given = make_job(fields, options)
         chosen = JobOptions(clip=0.05, **given)
@@ -260,14 +260,18 @@ def resumed(_rank: int, pairs: list[tuple[Job, Job]], folder: str) -> list[dict[
     return found
 
 
+def whole(x: Tensor) -> Tensor:
+    """Return a tensor of which this rank may have a part."""
+    return x.full_tensor() if isinstance(x, DTensor) else x
+
+
 def full_state(job: RunningJob, optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
     """Return weights and moments of all ranks by name."""
     own = {}
     for stage, optimizer in zip(job.stages.values(), optimizers, strict=True):
         for name, p in stage.named_parameters():
             for what, value in (("", p), *optimizer.state[p].items()):
-                whole = value.full_tensor() if isinstance(value, DTensor) else value
-                own[f"{name} {what}"] = whole.detach().clone()
+                own[f"{name} {what}"] = whole(value).detach().clone()
     everywhere: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everywhere, own)
     return {name: x for each in everywhere for name, x in each.items()}

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from job_cases import whole
 from torch import Tensor, nn
 
 from stagecut import Layout
@@ -104,7 +105,7 @@ def model_rank(_rank: int, jobs: list[tuple[str, dict[str, Any]]]) -> list[dict[
             if not gradients:
                 for stage in job.stages.values():
                     for key, p in stage.named_parameters(remove_duplicate=False):
-                        gradients[key] = p.grad.full_tensor().clone()
+                        gradients[key] = whole(p.grad).clone()
 
         model, plan = transformer(MODELS[name])
         job = RunningJob(
