@@ -9,8 +9,7 @@ workloads, files   `Workload`, `load`, `save`, `published_folder`, `from_network
 devices            `Cluster`, `DeviceKind`, `Link`, `accelerators_and_cpus`, `load_cluster`;
                    `topology`; measured: `measure`
 problems           `Throughput`, `PipelineJob`, `Latency`, `DeviceMapping`; of the first three
-                   `PlacementRules`; `Sharding` over a `DeviceMesh`, whose collectives may
-                   have a `PrimitiveLink` each
+                   `PlacementRules`; `Sharding` over a `DeviceMesh`
 jobs               of training: `TrainingJob` for `solve`, its plan by `load_job_plan`;
                    `estimate`, of a `Layout`, of the model of a `model_description`
                    (by name, or a config.json), on a `training_cluster`
@@ -68,7 +67,6 @@ if TYPE_CHECKING:
     from .instances import PipelineJob as PipelineJob
     from .instances import PlacementRules as PlacementRules
     from .instances import Plan as Plan
-    from .instances import PrimitiveLink as PrimitiveLink
     from .instances import Sharding as Sharding
     from .instances import StagecutError as StagecutError
     from .instances import Throughput as Throughput
@@ -129,8 +127,8 @@ _MODULES = {
     "api.solve": "solve",
     "instances": (
         "Cluster DeviceKind DeviceMapping DeviceMesh InfeasibleError InputError "
-        "Latency Link PipelineJob PlacementRules Plan PrimitiveLink Sharding StagecutError "
-        "Throughput VerificationError Workload accelerators_and_cpus topology"
+        "Latency Link PipelineJob PlacementRules Plan Sharding StagecutError Throughput "
+        "VerificationError Workload accelerators_and_cpus topology"
     ),
     "instances.costs.clusters": "training_cluster",
     "instances.costs.layout": "Layout",

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
+
 from ...instances import (
     Cluster,
     DeviceMapping,
@@ -349,6 +351,10 @@ def build(
     problem = make_record(kind, fields, statement.file, _texts(workload))
     if statement.has_devices:
         _refuse_devices(statement, asked)
+        if isinstance(problem, DeviceMapping) and asked.memory is not None:
+            size = parse_bytes(asked.memory, "--memory")
+            each = np.full(problem.topology.size, size, np.float64)
+            problem = replace(problem, topology=replace(problem.topology, memory_bytes=each))
         return complete(workload, problem), problem, None
     cluster = choose_cluster(
         workload,
@@ -384,7 +390,7 @@ def _refuse_devices(statement: Statement, asked: Asked) -> None:
     known = PROBLEMS[statement.name].__dataclass_fields__
     said: dict[str, object] = {"--accelerators": asked.accelerators, "--cpus": asked.cpus}
     said |= {} if "topology" in known else {"--cluster": asked.cluster}
-    said |= {} if "memory_bytes" in known else {"--memory": asked.memory}
+    said |= {} if {"memory_bytes", "topology"} & known.keys() else {"--memory": asked.memory}
     for option, value in said.items():
         if value is not None:
             raise InputError(

@@ -229,7 +229,7 @@ class Primitive(Choice):
     --------
     >>> import stagecut
     >>> link = stagecut.Link(1e-5, 1e10)
-    >>> stagecut.PrimitiveLink("all-gather", link).primitive is Primitive.ALL_GATHER
+    >>> stagecut.instances.PrimitiveLink("all-gather", link).primitive is Primitive.ALL_GATHER
     True
     """
 
@@ -250,7 +250,7 @@ class Rounds(Choice):
     --------
     >>> import stagecut
     >>> link = stagecut.Link(1e-5, 1e10)
-    >>> stagecut.PrimitiveLink("broadcast", link, "tree").algorithm is Rounds.TREE
+    >>> stagecut.instances.PrimitiveLink("broadcast", link, "tree").algorithm is Rounds.TREE
     True
     """
 

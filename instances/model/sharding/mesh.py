@@ -47,7 +47,7 @@ class PrimitiveLink(ByFields):
     --------
     >>> import stagecut
     >>> link = stagecut.Link(1e-6, 25e9)
-    >>> own = (stagecut.PrimitiveLink("gather", link), PrimitiveLink("broadcast", link, "tree"))
+    >>> own = (PrimitiveLink("gather", link), PrimitiveLink("broadcast", link, "tree"))
     >>> mesh = stagecut.DeviceMesh((8,), (stagecut.Link(1e-5, 1e10),), own)
     >>> mesh.priced(Primitive.BROADCAST, 0).algorithm
     'tree'

@@ -6,6 +6,7 @@ The only home of torch's operators for collectives, which DTensor converts by, a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -64,18 +65,14 @@ def step(part: Tensor, before: int, after: int, axis: int, place: Place) -> tupl
     part = part.contiguous()
     if before == COPIED or after == PARTIAL:  # of what is on the first, others have zeros
         return _without_sending(part, before, after, axis, place), Sent("", 0.0)
-    if part.dtype is torch.bool:  # which gloo does not move; sums of it are not asked for
+    if part.dtype is torch.bool:  # which gloo does not move; padded parts add up to it
         made, sent = step(part.view(torch.uint8), before, after, axis, place)
         return made.view(torch.bool), sent
     if FIRST in (before, after):
         return _rooted(part, before, after, axis, place)
-    if before == PARTIAL and after == COPIED:
-        made = _TORCH.wait_tensor(_TORCH.all_reduce(part, "sum", group))
-        return made, Sent("all-reduce", 2 * (count - 1) / count * size)
     if before == PARTIAL:
-        pieces = torch.cat(part.chunk(count, after)) if after else part
-        made = _TORCH.wait_tensor(_TORCH.reduce_scatter_tensor(pieces, "sum", count, group))
-        return made, Sent("reduce-scatter", (count - 1) / count * size)
+        (made,) = begin_sums([part], [after], axis, place)()
+        return made, sent_by_sum(part, after, axis, place)
     if after == COPIED:
         made = _TORCH.wait_tensor(_TORCH.all_gather_into_tensor(part, count, group))
         made = torch.cat(made.chunk(count), before) if before else made
@@ -84,6 +81,38 @@ def step(part: Tensor, before: int, after: int, axis: int, place: Place) -> tupl
     moved = _TORCH.wait_tensor(_TORCH.all_to_all_single(pieces, each, each, group))
     made = torch.cat(moved.unbind(), before)
     return made, Sent("all-to-all", (count - 1) / count * size)
+
+
+def begin_sums(
+    parts: Sequence[Tensor], after: Sequence[int], axis: int, place: Place
+) -> Callable[[], list[Tensor]]:
+    """Begin to add tensors up along an axis of the mesh, in one collective.
+
+    Afterwards all are copied, or each is split by the tensor's axis in `after`. Returns what waits
+    for the sums.
+    """
+    count, group = place.mesh[axis], place.groups[axis]
+    if after[0] == COPIED:
+        shapes = [part.shape for part in parts]
+        flat = torch.cat([part.reshape(-1) for part in parts]) if parts[1:] else parts[0]
+        made = _TORCH.all_reduce(flat.contiguous(), "sum", group)
+    else:
+        pieces = [torch.stack(p.chunk(count, by)) for p, by in zip(parts, after, strict=True)]
+        shapes = [piece.shape[1:] for piece in pieces]
+        flat = torch.cat([piece.view(count, -1) for piece in pieces], 1)
+        made = _TORCH.reduce_scatter_tensor(flat, "sum", count, group)
+
+    def wait() -> list[Tensor]:
+        sums = _TORCH.wait_tensor(made).view(-1).split([shape.numel() for shape in shapes])
+        return [each.view(shape) for each, shape in zip(sums, shapes, strict=True)]
+
+    return wait
+
+
+def sent_by_sum(part: Tensor, after: int, axis: int, place: Place) -> Sent:
+    """Return what a device sends to add a tensor up along an axis of the mesh."""
+    size = (place.mesh[axis] - 1) / place.mesh[axis] * _bytes(part)
+    return Sent("all-reduce", 2 * size) if after == COPIED else Sent("reduce-scatter", size)
 
 
 def _rooted(part: Tensor, before: int, after: int, axis: int, place: Place) -> tuple[Tensor, Sent]:
