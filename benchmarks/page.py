@@ -370,7 +370,76 @@ def mapping() -> list[str]:
         f"devices are within 1 %, the largest gap is "
         f"{max(number(row['gap_percent']) for row in small):.2g} %. Beyond: {larger}.",
         "",
+        *_mapping_limits(),
+        *_joint_mapping(),
         "![time and memory of mapping over devices](mapping_growth.png)",
+    ]
+
+
+def _mapping_limits() -> list[str]:
+    """Show the protocol under a limit of seconds, and without one to speak of."""
+    by_limit = grouped(read("mapping_limits"), "limit_s")
+    rows = []
+    for (limit,), found in by_limit.items():
+        for (topology, mode), group in grouped(found, "topology", "mode").items():
+            cells = [int(row["seeds"]) for row in group]
+            spread = [
+                100 * (float(row["most_ms"]) / float(row["least_ms"]) - 1)
+                for row in group
+                if int(row["seeds"]) > 1
+            ]
+            rows.append(
+                (
+                    topology,
+                    mode,
+                    limit,
+                    str(sum(cells)),
+                    str(sum(int(row["proven"]) for row in group)),
+                    percent(median(number(row["worst_gap_percent"]) for row in group)),
+                    percent(max(number(row["worst_gap_percent"]) for row in group)),
+                    f"{median(spread):.2g} %" if spread else "–",
+                )
+            )
+    return [
+        "The same protocol under a limit of CPU seconds a cell, one process, seeds 0 to 2 of "
+        "topology and search; what 2 s left open again with a longer limit (`mapping.py --cpu`). "
+        "*Gap*: of the worst seed, in the median of the cells and at most. *Spread*: most over "
+        "least objective of the seeds, in the median.",
+        *table("topology | mode | limit, s | cells | proved | gap | at most | spread", rows),
+    ]
+
+
+def _joint_mapping() -> list[str]:
+    """Show plans of cut and mapping together, by size and topology."""
+    rows = read("joint_mapping")
+    found = []
+    for (devices, topology), group in grouped(
+        [row | {"topology": row["topology"].partition(":")[0]} for row in rows],
+        "devices",
+        "topology",
+    ).items():
+        gaps = [number(row["gap_percent"]) for row in group]
+        gains = [100 * (1 - float(r["joint_ms"]) / float(r["in_turn_ms"])) for r in group]
+        seconds = max(number(row["cpu_seconds"]) for row in group)
+        found.append(
+            (
+                devices,
+                topology,
+                str(len(group)),
+                f"{median(gaps):.2g} %",
+                f"{max(gaps):.2g} %",
+                f"{median(gains):.2g} %, {max(gains):.2g} %",
+                f"{seconds:.1f}",
+            )
+        )
+    found.sort(key=lambda row: int(row[0]))
+    return [
+        "Cut and mapped together (`mapping_growth.py joint`): shipped workloads and PipeDream's, "
+        "four microbatches, rings; the gap is for **all cuts**, the gain over cutting first and "
+        "mapping after. See [the decision](decisions/joint-mapping.md).",
+        *table(
+            "devices | topology | workloads | gap | at most | gain, at most | CPU s at most", found
+        ),
     ]
 
 
@@ -792,7 +861,7 @@ SECTIONS = (
         "cell (`mapping.py`). *Proved of all cells, seeds counted*, then the longest time, or the "
         "worst gap where a cell is open. See [the parts of the "
         "strategy](decisions/mapping-strategy.md).",
-        ("mapping_modes", "mapping_cells", "mapping_open"),
+        ("mapping_modes", "mapping_cells", "mapping_open", "mapping_limits", "joint_mapping"),
         mapping,
     ),
     Section(
