@@ -1,7 +1,7 @@
 """Policies against the optimum on what none was trained on: PipeDream's profiles, and two families.
 
     PYTHONPATH=.dev OMP_NUM_THREADS=1 python benchmarks/learned_policies.py NAME=FILE …
-        [--only profiles|families] [--draws 256] [--seeds 0 1 2] [--seconds 20]
+        [--only vgg16 transformer …] [--draws 256] [--seeds 0 1 2] [--seconds 20]
         | python benchmarks/results.py learned_policies
 
 The profiles (VGG16, ResNet-50 and AlexNet at full size, from the folder that STAGECUT_BENCHMARKS
@@ -9,7 +9,7 @@ names) are planned for four devices, equal ones or two that are 2.5 times as slo
 with half the bandwidth; the families, transformer blocks and encoder-decoders, for devices of their
 own. Each policy draws alone; `learned` is the method, which has the policy of the package and
 begins with greedy's plan. Each has so many placements, and so has `random`; the ratio is to the
-bound of `auto` within some seconds.
+bound of `auto` within some CPU seconds (its clock is replaced).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import argparse
 import math
 import os
 import statistics
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -50,22 +51,22 @@ CLUSTERS = {
     "4 equal": Cluster((FAST,)),
     "2 fast, 2 slow": Cluster((replace(FAST, count=2), SLOW)),
 }
-#: Held-out families, with the seeds of their graphs.
+#: Profiled networks, and held-out families with the seeds of their graphs.
+PROFILED = ("vgg16", "resnet50", "alexnet")
 FAMILIES, SEEDS = ("transformer", "encoder-decoder"), range(900, 904)
 
 
-def workloads(only: str | None) -> Iterator[tuple[str, str, Workload]]:
-    """Yield a name of each group of workloads, its devices, and the workload for them."""
-    if only != "families":
-        for name in ("vgg16", "resnet50", "alexnet"):
+def workloads(names: Sequence[str]) -> Iterator[tuple[str, str, Workload]]:
+    """Yield the name of a profile or family, the devices, and a workload for them."""
+    for name in names:
+        if name in PROFILED:
             for devices, cluster in CLUSTERS.items():
                 yield name, devices, replace(load(PROFILES / f"{name}.txt"), cluster=cluster)
-    if only != "profiles":
-        for family in FAMILIES:
-            for unlike in (False, True):
-                devices = "its own, unlike" if unlike else "its own, equal"
-                for seed in SEEDS:
-                    yield family, devices, family_graph(family, seed, unlike=unlike)
+            continue
+        for unlike in (False, True):
+            devices = "its own, unlike" if unlike else "its own, equal"
+            for seed in SEEDS:
+                yield name, devices, family_graph(name, seed, unlike=unlike)
 
 
 def best_drawn(
@@ -116,16 +117,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("policies", nargs="+", metavar="NAME=FILE", help="No FILE: the package's.")
-    parser.add_argument("--only", choices=("profiles", "families"))
+    parser.add_argument("--only", nargs="+", choices=(*PROFILED, *FAMILIES))
     parser.add_argument("--draws", type=int, default=256)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--seconds", type=float, default=20.0)
     options = parser.parse_args(arguments)
     policies = dict(text.split("=", 1) for text in options.policies)
+    time.monotonic = time.process_time
     columns = ("workload", "devices", "split", "arm", "median", "least", "most")
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     found: dict[tuple[str, str, str, str], list[float]] = {}
-    for name, devices, workload in workloads(options.only):
+    for name, devices, workload in workloads(options.only or (*PROFILED, *FAMILIES)):
         for problem in (Throughput("contiguous"), Throughput()):
             for arm, values in ratios(workload, problem, policies, options).items():
                 found.setdefault((name, devices, str(problem.split), arm), []).extend(values)
