@@ -12,6 +12,7 @@ Writes `results/job_layouts.csv` and `results/job_resumed.csv`. Ten minutes on t
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -102,7 +103,18 @@ def pairs() -> list[dict[str, str]]:
     return rows
 
 
+def main() -> None:
+    """Write the tables, that of layouts as far as it is measured."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=("layouts", "resumed"), help="One of the tables.")
+    parser.add_argument("--processes", type=int, nargs="+", default=(2, 4, 8))
+    options = parser.parse_args()
+    if options.only != "layouts":
+        write("job_resumed", pairs(), "0")
+    if options.only != "resumed":
+        for count, (world, name) in enumerate(product(options.processes, MODELS)):
+            write("job_layouts", layouts(name, world), "0", add=count > 0)
+
+
 if __name__ == "__main__":
-    write("job_resumed", pairs(), "0")
-    for count, (world, name) in enumerate(product((2, 4, 8), MODELS)):
-        write("job_layouts", layouts(name, world), "0", add=count > 0)
+    main()

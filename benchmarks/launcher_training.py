@@ -209,7 +209,7 @@ def _components() -> tuple[Any, Any, Any]:
             pass
 
         def __init__(
-            self, _config: Any, *, dp_world_size: int, dp_rank: int, local_batch_size: int, **_: Any
+            self, *, dp_world_size: int, dp_rank: int, local_batch_size: int, **_: Any
         ) -> None:
             self.share = (dp_world_size, dp_rank, local_batch_size)
 
@@ -232,7 +232,7 @@ def _components() -> tuple[Any, Any, Any]:
         class Config(BaseTokenizer.Config):  # type: ignore[misc]
             pass
 
-        def __init__(self, _config: Any, **_: Any) -> None:
+        def __init__(self, **_: Any) -> None:
             super().__init__()
 
         def encode(self, text: str) -> list[int]:
@@ -251,7 +251,7 @@ def _components() -> tuple[Any, Any, Any]:
         class Config(Configurable.Config):  # type: ignore[misc]
             pass
 
-        def __init__(self, _config: Any, **_: Any) -> None:
+        def __init__(self, **_: Any) -> None:
             self.losses: list[float] = []
             self.num_flops_per_token = self.ntokens_since_last_log = 0
             self.data_loading_times: list[float] = []
@@ -396,6 +396,8 @@ def _rank(rank: int, world: int, port: int, name: str, layout: Layout, folder: P
         (folder / f"{rank}.stop").write_text(f"{file}:{package[-1].lineno}: {reason}")
         raise
     (folder / f"{rank}.json").write_text(json.dumps(losses))
+    if dist.is_initialized():  # else a process of one rank can end in an abort
+        dist.destroy_process_group()
 
 
 def losses_of(name: str, layout: Layout, folder: Path) -> tuple[list[float], str]:
