@@ -576,7 +576,34 @@ def learned() -> list[str]:
         *table("problem | workloads | " + " | ".join(arms), rows),
         f"Drawing a placement takes {min(placements)} to {max(placements)} CPU ms. Longer runs of "
         "one workload per problem, up to 300 s, are in `learned_longer.csv`.",
+        "",
+        *learned_policies(),
     ]
+
+
+def learned_policies() -> list[str]:
+    cells = {
+        key: group[0]
+        for key, group in grouped(
+            read("learned_policies"), "workload", "devices", "split", "arm"
+        ).items()
+    }
+    arms = dict.fromkeys(arm for *_, arm in cells)
+    rows = [
+        (*case, *(_with_most(cells[(*case, arm)]) for arm in arms))
+        for case in dict.fromkeys(key[:3] for key in cells)
+    ]
+    return [
+        "Policies that draw 256 placements alone, after 4,000 updates of imitation and after 2,000 "
+        "of PPO more, on what none was trained on; `learned` begins with greedy's plan. Objective "
+        "over the proved bound: median, largest in brackets (`learned_policies.py`).",
+        *table("workload | devices | split | " + " | ".join(arms), rows),
+    ]
+
+
+def _with_most(row: Row) -> str:
+    """Return a median with the largest value, if it is another."""
+    return row["median"] + (f" ({row['most']})" if row["most"] != row["median"] else "")
 
 
 def runtime() -> list[str]:
@@ -904,7 +931,7 @@ SECTIONS = (
         "Objective over the best proved bound after 5 CPU s: median over the workloads, largest in "
         "brackets (`learned.py measure`); none of them was in training. See "
         "[what limits learning](decisions/learning-steps.md).",
-        ("learned", "learned_longer", "learned_times"),
+        ("learned", "learned_longer", "learned_times", "learned_policies", "learned_curve"),
         learned,
     ),
     Section(
