@@ -790,6 +790,21 @@ def solver_end(row: Row) -> str:
     return "no bound" if gap == float("inf") else f"{gap:.{1 if gap < 10 else 0}f} %"
 
 
+def launchers() -> list[str]:
+    """Return what each launcher made of exported layouts."""
+    rows = [
+        [
+            row["package"],
+            row["layout"],
+            row["processes"],
+            row["steps"] if row["difference"] else "–",
+            row["difference"] or f"stops at `{row['stops_at']}`",
+        ]
+        for row in read("launchers")
+    ]
+    return table("package|layout|processes|steps|difference of loss", rows)
+
+
 def solvers() -> list[str]:
     """Return six programs by solver and form, and random cases against brute force."""
     rows = read("solvers")
@@ -951,6 +966,15 @@ SECTIONS = (
         "[training jobs](job.md).",
         ("jobs", "job_sweeps", "job_rivals", "calculon"),
         jobs,
+    ),
+    Section(
+        "Launchers",
+        "Small models trained by exported layouts with the launchers' own code, on CPUs and gloo: "
+        "largest difference of a step's loss to the launcher on one process, or the line of its "
+        "code that ends it (`launcher_training.py`, which says what is told to launchers that ask "
+        "for an accelerator). See [plans for other launchers](export.md).",
+        ("launchers",),
+        launchers,
     ),
     Section(
         "Solvers",
