@@ -19,6 +19,7 @@ from ..costs.description import ModelDescription
 from ..costs.hardware import TrainingCluster
 from ..costs.layout import Layout
 from ..costs.models import shipped_model, shipped_models
+from ..formats.writing import write_whole
 from .problem import TrainingJob
 
 #: What the file calls itself, and the version of its fields.
@@ -132,10 +133,7 @@ class JobPlan:
         InputError
             If the file cannot be written.
         """
-        try:
-            Path(path).write_text(json.dumps(self.as_dict(), indent=1) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"{path}: {error.strerror or error}") from None
+        write_whole(path, json.dumps(self.as_dict(), indent=1) + "\n")
 
     def as_dict(self) -> dict[str, Any]:
         """Return what the file holds."""

@@ -130,22 +130,39 @@ class Probes:
         self.job, self.prices, self.model, self.limit = job, prices, prices.model, limit
         software, cluster = job.settings.software, prices.cluster
         self.kinds = [prices.on(kind, software) for kind in range(len(cluster.nodes))]
+        self.hooks = any(one.calibration.hooks for one in self.kinds)
         self.order = self.model.types_of_layers[: self.model.layers]
         self.types = sorted(set(self.order))
         self.count = np.array([self.order.count(kind) for kind in self.types], dtype=float)
         self.programs = 0
-        self.known: dict[Layout, list[ProbedStages]] = {}
+        self.known: dict[tuple[object, ...], list[ProbedStages]] = {}
+        self.ranks: dict[tuple[int, int], list[list[int]]] = {}
         self.paths: dict[tuple[str, int, int, int], list[Path]] = {}
 
     def stages(self, layout: Layout) -> list[ProbedStages]:
         """Return what stages take on each kind of nodes, before they wait for sharded weights."""
-        setting = replace(
-            layout, pipeline=3, chunks=1, data=1, schedule=JobSchedule.ONE_F_ONE_B,
-            zero=min(layout.zero, 1), global_batch=layout.microbatch,
+        hooked = layout.zero > 0 and layout.pipeline > 1 and self.hooks
+        key = (
+            layout.tensor, layout.context, layout.expert, layout.expert_tensor, layout.microbatch,
+            layout.recompute, layout.recompute_layers is None, hooked,
         )  # fmt: skip
-        if setting not in self.known:
-            self.known[setting] = [self._probe(setting, prices) for prices in self.kinds]
-        return self.known[setting]
+        if key not in self.known:
+            setting = replace(
+                layout, pipeline=3, chunks=1, data=1, schedule=JobSchedule.ONE_F_ONE_B,
+                zero=int(hooked), global_batch=layout.microbatch,
+            )  # fmt: skip
+            self.known[key] = [self._probe(setting, prices) for prices in self.kinds]
+        return self.known[key]
+
+    def kinds_of_ranks(self, layout: Layout) -> list[list[int]]:
+        """Return for each pipeline rank the kinds of nodes that it lies on."""
+        key = layout.pipeline, layout.devices
+        if key not in self.ranks:
+            cluster = self.prices.cluster
+            self.ranks[key] = [
+                kinds_of_rank(rank, layout, cluster) for rank in range(layout.pipeline)
+            ]
+        return self.ranks[key]
 
     def _probe(self, setting: Layout, prices: LayerPrices) -> ProbedStages:
         model, times, types = self.model, prices.times(setting), self.types
@@ -207,13 +224,13 @@ class PointRefutation:
 
     def _of_stages(self) -> list[ProbedStages]:
         """Return what each stage takes, no more than on the slowest kind that its rank lies on."""
-        kinds, cluster = self.probes.stages(self.layout), self.prices.cluster
+        kinds = self.probes.stages(self.layout)
         self.exact = np.ones(self.ranks, bool)  # else more may hide traffic than is known
         if len(kinds) == 1:
             return kinds * self.stages
         found = []
-        for rank in range(self.ranks):
-            own = [kinds[kind] for kind in kinds_of_rank(rank, self.layout, cluster)]
+        for rank, lies_on in enumerate(self.probes.kinds_of_ranks(self.layout)):
+            own = [kinds[kind] for kind in lies_on]
             slowest = max(own, key=lambda one: float(one.both.sum()))
             most = slowest.both * (1 + 1e-9) + 1e-15
             every = all((one.both <= most).all() for one in own)
@@ -351,11 +368,10 @@ class PointRefutation:
     def slower(self, least: float) -> bool:
         """Whether every plan of the point takes `least` seconds for its work alone."""
         probed, p, overlap = self.probed, self.ranks, self.layout.overlap
-        ends = probed.ends[self.place]
-        once = self.count @ probed.layers + ends.sum(axis=0)
-        seconds = self._passes(once[F] + once[B], ends)
+        seconds = self._passes()
         if seconds >= least:
             return True
+        once = self.count @ probed.layers + probed.ends[self.place].sum(axis=0)
         mean = once[[DENSE, ROUTED]] / p  # of a rank; what is convex is there at most its mean
         seconds += self.constant + float(mean @ self.step)
         if not self.sharded:
@@ -365,28 +381,80 @@ class PointRefutation:
                 seconds += float(line[0] + mean @ line[1:]) / (pieces if hides else 1)
         return bool(seconds >= least)
 
-    def _passes(self, once: float, ends: Floats) -> float:
-        """Return seconds below the longest path where stages together take `once`."""
+    def _works(self) -> tuple[Floats, Floats]:
+        """Return seconds of both passes, which no plan's are below.
+
+        A rank on several kinds of nodes takes what it takes on the slowest, as on any of them.
+
+        Returns
+        -------
+        arrays, shape (ranks, K) and (ranks,)
+            Of a layer of each type on each rank, and of the ends and the least layers that it has.
+        """
+        kinds = self.probes.stages(self.layout)
+        each = np.array([one.layers[:, F] + one.layers[:, B] for one in kinds])
+        ends = np.array([one.ends[[0, -1]] for one in kinds])[..., [F, B]].sum(axis=2)
+        if len(kinds) == 1:
+            slowest = np.zeros(self.ranks, np.int64)
+        else:
+            whole = each @ self.count
+            lies_on = self.probes.kinds_of_ranks(self.layout)
+            slowest = np.array([max(own, key=lambda kind: whole[kind]) for own in lies_on])
+        each = each[slowest]
+        fewest = self.low.reshape(-1, self.ranks).sum(axis=0)
+        alone = fewest * each.min(axis=1)
+        alone[0] += ends[slowest[0], 0]
+        alone[-1] += ends[slowest[-1], 1]
+        return each, alone
+
+    def _passes(self) -> float:
+        """Return seconds below the longest path, whatever the stages.
+
+        A share of each path gives every rank's work a factor. Each layer counts on the rank where
+        it adds least, and as few of them as a rank may have on that rank.
+        """
         p, m, schedule = self.ranks, self.layout.microbatches, self.layout.schedule
-        layers = self.probed.layers
+        each, alone = self._works()
+        fewest = self.low.reshape(-1, p).sum(axis=0)
+        beside = alone - fewest * each.min(axis=1)  # of the ends
+        if p == 1:
+            return float(m * (each[0] @ self.count + beside[0]))
+
+        def counted(factor: Floats) -> float:
+            takes = each * factor[:, None]
+            least = takes.min(axis=0)
+            return float(
+                least @ self.count + fewest @ (takes - least).min(axis=1) + factor @ beside
+            )
+
+        whole = each @ self.count  # if a rank had all layers
+        share = 1 / whole
+        share /= share.sum()
+        found = max(counted(m * share), m * float(alone.max()))
         if schedule is JobSchedule.INTERLEAVED:
-            # A rank begins after the first chunks of those before it; it has m p v / p of the work.
-            light = float((layers[:, F] + layers[:, B]).min())
-            before = np.cumsum(self.low[:p]) - self.low[:p]
-            return m * once / p + float(before.mean()) * light
+            # A rank begins after the first chunks of those before it.
+            first = self.low[:p] * each.min(axis=1)
+            return max(found, counted(m * share) + float(share @ (np.cumsum(first) - first)))
         if schedule not in (JobSchedule.ONE_F_ONE_B, JobSchedule.GPIPE):
-            return m * once / p
+            return found
         # No rank begins before the passes of those before it, nor ends before theirs behind it.
-        found = once / (1 - (1 - 1 / m) ** p)
+        share = (1 - 1 / m) ** np.arange(p - 1, -1, -1) / whole
+        share /= share.sum()
+        found = max(found, counted(m * share + np.cumsum(share[::-1])[::-1] - share))
         if schedule is JobSchedule.ONE_F_ONE_B and m > 1:
             # Down to the last rank, back to rank k, the rest of its work, and up again.
-            every = np.concatenate((layers, ends[[0, -1]]))
-            both = every[:, F] + every[:, B]
-            share = float((every[both > 0, F] / both[both > 0]).max())
             ahead = np.minimum(m - 1, np.arange(p - 1, -1, -1))
-            factor = np.maximum(m - 1 - ahead * share, 1e-12)
-            found = max(found, once * (1 + 1 / (1 / factor).sum()))
-        return float(found)
+            factor = np.maximum(m - 1 - ahead * self._forward_share(), 1e-12)
+            found = max(found, counted(np.ones(p)) + float((factor * alone).max()))
+            found = max(found, counted(1 + _level(whole, factor) * factor))
+        return found
+
+    def _forward_share(self) -> float:
+        """Return the largest part of a stage's seconds that its forward pass can be."""
+        kinds = self.probes.stages(self.layout)
+        every = np.concatenate([part for one in kinds for part in (one.layers, one.ends[[0, -1]])])
+        both = every[:, F] + every[:, B]
+        return float((every[both > 0, F] / both[both > 0]).max())
 
     # The program, over columns n (stages, K), r alike, y and z (stages), waits, T, G and O.
 
@@ -610,6 +678,19 @@ class PointRefutation:
         if found.x is None:
             raise VerificationError(f"bound: SciPy's solver ended with {found.message!r}")
         return np.asarray(found.x)
+
+
+def _level(whole: Floats, factor: Floats) -> Floats:
+    """Return shares σ, which add up to 1, for which whole (1 + σ factor) is alike where σ > 0."""
+    busy = np.ones(len(whole), bool)
+    while True:
+        level = (1 + (1 / factor)[busy].sum()) / (1 / (factor * whole))[busy].sum()
+        slow = busy & (whole >= level)
+        if not slow.any():
+            break
+        busy &= ~slow
+    share = np.where(busy, (level / whole - 1) / factor, 0.0)
+    return np.asarray(share / share.sum())
 
 
 def longest_paths(layout: Layout, passes: Floats, sent: float) -> list[Path]:

@@ -71,10 +71,11 @@ def check_job_bound(
     for number, layout in enumerate(points):
         if on_progress is not None and number % 256 == 0:
             on_progress(number, len(points))
-        if layout.pipeline == 1:
-            refuted = _refuted_without_pipeline(plan, layout, prices, least)
+        point = PointRefutation(probes, layout)
+        if layout.pipeline > 1:
+            refuted = point.refuted(least)
         else:
-            refuted = PointRefutation(probes, layout).refuted(least)
+            refuted = point.slower(least) or _refuted_without_pipeline(plan, layout, prices, least)
         if not refuted:
             raise VerificationError(
                 f"bound: {plan.bound:.6g} s is not proved at TP {layout.tensor}, CP "
