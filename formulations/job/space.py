@@ -15,10 +15,9 @@ the job gives takes the place of (2). Points are columns of numbers: there are u
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import product
-from typing import Any
 
 import numpy as np
 
@@ -337,17 +336,20 @@ def _nothing(model: ModelDescription, cluster: TrainingCluster, job: TrainingJob
     usual = {one.name: one.default for one in fields(TrainingJob)}
     given = [name for name in (*OPEN, "schedules") if getattr(job, name) != usual[name]]
     names = ", ".join(f"{name} {_said(getattr(job, name))}" for name in given)
-    changes = {f"leave {name} open": {name: usual[name]} for name in given}
     each = job.global_batch * cluster.devices
-    changes |= {
-        f"take a global batch of {each}": {"global_batch": each},
-        "plan for any launcher": {"launcher": "any"},
-    }
-    helps = [said for said, one in changes.items() if _has_points(model, cluster, job, one)]
+    free = [n for n in given if _has_points(model, cluster, replace(job, **{n: usual[n]}))]
+    helps = [f"leave {' or '.join(free)} open"] if free else []
+    for said, field, value in (
+        (f"take a global batch of {each}", "global_batch", each),
+        ("plan for any launcher", "launcher", "any"),
+    ):
+        other = replace(job, **{field: value})
+        if other != job and _has_points(model, cluster, other):
+            helps.append(said)
     return (
         f"job: no layout of {cluster.devices} devices for {job.launcher} has a global batch of "
         f"{job.global_batch} sequences and {names or 'nothing fixed'}; "
-        f"{' or '.join(helps) or 'leave several of them open'}"
+        f"{', or '.join(helps) or 'leave several of them open'}"
     )
 
 
@@ -355,11 +357,6 @@ def _said(value: object) -> str:
     return " or ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def _has_points(
-    model: ModelDescription, cluster: TrainingCluster, job: TrainingJob, change: Mapping[str, Any]
-) -> bool:
-    """Whether a job has layouts with some fields changed."""
-    changed = replace(job, **change)
-    if changed == job:
-        return False
-    return len(_points(model, cluster, changed, _orders(changed))[1]) > 0
+def _has_points(model: ModelDescription, cluster: TrainingCluster, job: TrainingJob) -> bool:
+    """Whether a job has layouts."""
+    return len(_points(model, cluster, job, _orders(job))[1]) > 0
