@@ -169,18 +169,18 @@ def search_job(
     """
     table = rates(space, prices)
     search = JobSearch(space, prices, judge, table, gap, deadline, on_progress)
-    first = first_bounds(space, table, prices)
-    search.bound = first.seconds.copy()
-    search.reason = [Reason.CAPACITY if not fits else Reason.WORK for fits in first.fits]
     with interrupts(search):
+        first = first_bounds(space, table, prices)
+        search.bound = first.seconds.copy()
+        search.reason = [Reason.CAPACITY if not fits else Reason.WORK for fits in first.fits]
         if starts:
             search.consider(starts)
         _first_plans(search, first)
         _best_first(search, first)
-    for point in np.flatnonzero(search.bound < search.threshold * (1 - 1e-6)).tolist():
-        if search.reason[point] is not Reason.EXHAUSTED:
-            search.reason[point] = Reason.OPEN
-    search.say()
+        for point in np.flatnonzero(search.bound < search.threshold * (1 - 1e-6)).tolist():
+            if search.reason[point] is not Reason.EXHAUSTED:
+                search.reason[point] = Reason.OPEN
+        search.say()
     return search
 
 

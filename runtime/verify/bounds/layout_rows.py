@@ -435,26 +435,37 @@ class PointRefutation:
             # A rank begins after the first chunks of those before it.
             first = self.low[:p] * each.min(axis=1)
             return max(found, counted(m * share) + float(share @ (np.cumsum(first) - first)))
-        if schedule not in (JobSchedule.ONE_F_ONE_B, JobSchedule.GPIPE):
-            return found
-        # No rank begins before the passes of those before it, nor ends before theirs behind it.
-        share = (1 - 1 / m) ** np.arange(p - 1, -1, -1) / whole
-        share /= share.sum()
-        found = max(found, counted(m * share + np.cumsum(share[::-1])[::-1] - share))
+        # No rank begins before the forward passes of those before it, nor where backward passes are
+        # whole ends before theirs behind it.
+        low, high = self._forward_shares()
+        before = 1.0 if schedule in (JobSchedule.ONE_F_ONE_B, JobSchedule.GPIPE) else low
+        factor, behind = [0.0] * p, 0.0
+        for k, relative in enumerate((whole[-1] / whole)[::-1].tolist()):  # from the last rank on
+            own = max(0.0, relative - before * behind) / m  # so that all work is counted alike
+            factor[p - 1 - k] = m * own + before * behind
+            behind += own
+        found = max(found, counted(np.array(factor) / behind))
         if schedule is JobSchedule.ONE_F_ONE_B and m > 1:
             # Down to the last rank, back to rank k, the rest of its work, and up again.
             ahead = np.minimum(m - 1, np.arange(p - 1, -1, -1))
-            factor = np.maximum(m - 1 - ahead * self._forward_share(), 1e-12)
+            factor = np.maximum(m - 1 - ahead * high, 1e-12)
             found = max(found, counted(np.ones(p)) + float((factor * alone).max()))
             found = max(found, counted(1 + _level(whole, factor) * factor))
         return found
 
-    def _forward_share(self) -> float:
-        """Return the largest part of a stage's seconds that its forward pass can be."""
+    def _forward_shares(self) -> tuple[float, float]:
+        """Return the least and the largest part of a stage's seconds that is its forward pass."""
         kinds = self.probes.stages(self.layout)
-        every = np.concatenate([part for one in kinds for part in (one.layers, one.ends[[0, -1]])])
+        parts = [
+            (part, more)
+            for one in kinds
+            for part, more in ((one.layers, one.again), (one.ends[[0, -1]], np.zeros((2, 8))))
+        ]
+        every, again = (np.concatenate(part) for part in zip(*parts, strict=True))
         both = every[:, F] + every[:, B]
-        return float((every[both > 0, F] / both[both > 0]).max())
+        every, again, both = every[both > 0], again[both > 0], both[both > 0]
+        recomputed = both + np.maximum(again[:, F] + again[:, B], 0.0)
+        return float((every[:, F] / recomputed).min()), float((every[:, F] / both).max())
 
     # The program, over columns n (stages, K), r alike, y and z (stages), waits, T, G and O.
 
