@@ -118,6 +118,25 @@ def test_a_wide_gap_leaves_true_bounds(seed: int) -> None:
     check(seed, gap=0.02)
 
 
+def test_any_gap_is_enough() -> None:
+    """With a gap of 1 nothing is solved once there is a plan, and bounds stay true."""
+    check(0, gap=1.0)
+
+
+@pytest.mark.parametrize("nodes", ["h100:8x2+a100:8x2", "a100:8+h100:8"])
+def test_stages_are_as_long_as_their_nodes_are_fast(nodes: str) -> None:
+    """Work on the nodes that it lies on refutes nearly all points, in search and check alike."""
+    job = TrainingJob(global_batch=128, sequence=8192)
+    found = solve_job("llama3-8b", nodes, job, limits=Limits(seconds=60.0, gap=1e-3))
+    assert found.plan is not None
+    assert found.status == "optimal"
+    layers = found.plan.layout.stage_layers
+    assert (layers[0] > layers[-1]) == nodes.startswith("h100")
+    checked = check_job_bound(found.plan)
+    assert checked.points > 1000
+    assert checked.programs < 100
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_nodes_of_two_kinds(seed: int) -> None:
     """Each stage takes what it takes on its nodes; on both kinds, what the slower one takes."""
