@@ -274,7 +274,8 @@ def _work(
     if schedule is JobSchedule.INTERLEAVED:
         first = stage_range(space.model, layout)[0][:p] * light  # chunks of the ranks
         before = np.cumsum(first, axis=1) - first
-        return np.maximum(mixed(m * share) + (share * before).sum(axis=1), busiest)
+        found = mixed(m * share) + (share * before).sum(axis=1)
+        return np.asarray(np.maximum(found, busiest))
     least, most = _forward_parts(*_seconds(ranks.kinds, s, there, hooks))
     found = mixed(_any_order(alone / alone.mean(axis=1)[:, None], m, np.maximum(least, 1e-6)))
     if schedule is JobSchedule.ONE_F_ONE_B and m > 1:
@@ -282,8 +283,9 @@ def _work(
         counted = m - 1 - np.minimum(m - 1, p - k)[None, :] * most[:, None]
         factor = 1 + _alike(alone, counted, len(ranks.rates)) * counted
         found = np.maximum(found, mixed(factor))
-        return np.maximum(found, mixed(np.ones_like(factor)) + (counted * own).max(axis=1))
-    return np.maximum(np.maximum(found, mixed(m * share)), busiest)
+        alone_at = mixed(np.ones_like(factor)) + (counted * own).max(axis=1)
+        return np.asarray(np.maximum(found, alone_at))
+    return np.asarray(np.maximum(np.maximum(found, mixed(m * share)), busiest))
 
 
 def _seconds(
@@ -333,7 +335,7 @@ def _alike(alone: Floats, counted: Floats, sorts: int) -> Floats:
         each = has / counted
         level = (1 + each.sum(axis=1))[:, None] / (each / alone).sum(axis=1)[:, None]
     share = np.maximum(level / alone - 1, 0.0) / counted
-    return share / share.sum(axis=1)[:, None]
+    return np.asarray(share / share.sum(axis=1)[:, None])
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -333,17 +334,16 @@ def _even(model: ModelDescription, stages: int) -> bool:
 
 def _nothing(model: ModelDescription, cluster: TrainingCluster, job: TrainingJob) -> str:
     """Say why no point is left, and which one change leaves some."""
-    usual = {one.name: one.default for one in fields(TrainingJob)}
+    usual: dict[str, Any] = {one.name: one.default for one in fields(TrainingJob)}
     given = [name for name in (*OPEN, "schedules") if getattr(job, name) != usual[name]]
     names = ", ".join(f"{name} {_said(getattr(job, name))}" for name in given)
     each = job.global_batch * cluster.devices
     free = [n for n in given if _has_points(model, cluster, replace(job, **{n: usual[n]}))]
     helps = [f"leave {' or '.join(free)} open"] if free else []
-    for said, field, value in (
-        (f"take a global batch of {each}", "global_batch", each),
-        ("plan for any launcher", "launcher", "any"),
+    for said, other in (
+        (f"take a global batch of {each}", replace(job, global_batch=each)),
+        ("plan for any launcher", replace(job, launcher="any")),
     ):
-        other = replace(job, **{field: value})
         if other != job and _has_points(model, cluster, other):
             helps.append(said)
     return (

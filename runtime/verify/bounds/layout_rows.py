@@ -439,12 +439,12 @@ class PointRefutation:
         # whole ends before theirs behind it.
         low, high = self._forward_shares()
         before = 1.0 if schedule in (JobSchedule.ONE_F_ONE_B, JobSchedule.GPIPE) else low
-        factor, behind = [0.0] * p, 0.0
+        factor, behind = np.zeros(p), 0.0
         for k, relative in enumerate((whole[-1] / whole)[::-1].tolist()):  # from the last rank on
             own = max(0.0, relative - before * behind) / m  # so that all work is counted alike
             factor[p - 1 - k] = m * own + before * behind
             behind += own
-        found = max(found, counted(np.array(factor) / behind))
+        found = max(found, counted(factor / behind))
         if schedule is JobSchedule.ONE_F_ONE_B and m > 1:
             # Down to the last rank, back to rank k, the rest of its work, and up again.
             ahead = np.minimum(m - 1, np.arange(p - 1, -1, -1))
