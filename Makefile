@@ -13,7 +13,7 @@ PIP := $(BIN)/pip install --quiet --constraint constraints.txt
 demo: .venv/demo
 	$(BIN)/stagecut solve llama3-70b --cluster h100:8x8 --global-batch 512 --sequence 8192 \
 	    --output job.json --plot job.png
-	$(BIN)/stagecut verify llama3-70b job.json
+	$(BIN)/stagecut verify job.json
 	$(BIN)/stagecut solve gpt2-xl --time-limit 20 --output plan.json --plot plan.png
 	$(BIN)/stagecut verify gpt2-xl plan.json --bound
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
+
+import numpy as np
 
 from ..instances import (
     Cluster,
+    DeviceKind,
     DeviceMapping,
     InputError,
     PipelineJob,
@@ -14,6 +18,7 @@ from ..instances import (
     Sharding,
     Solution,
     Throughput,
+    Topology,
     Workload,
     accelerators_and_cpus,
 )
@@ -37,7 +42,7 @@ def chosen(
     if not isinstance(workload, Workload):
         workload = load(workload)
     if cluster is None and isinstance(problem, DeviceMapping):
-        cluster = accelerators_and_cpus(problem.topology.size)
+        cluster = devices_of(problem.topology)
     if cluster is None and isinstance(problem, Sharding):
         cluster = accelerators_and_cpus(problem.mesh.size)
     problem = problem or (Throughput() if workload.layers is None else PipelineJob())
@@ -47,6 +52,20 @@ def chosen(
     if cluster is None:
         raise InputError(f"{workload.name}: it suggests no cluster; give one")
     return workload, cluster, problem
+
+
+def devices_of(topology: Topology) -> Cluster:
+    """Return the devices of a topology as a cluster: neighbours of one memory are of a kind."""
+    memory = topology.memory_bytes
+    first = [0, *(np.flatnonzero(memory[1:] != memory[:-1]) + 1).tolist()]
+    if len(first) == 1:
+        return accelerators_and_cpus(topology.size, memory_bytes=float(memory[0]))
+    return Cluster(
+        tuple(
+            DeviceKind(f"accelerator {k}", end - begin, float(memory[begin]), times="accelerator")
+            for k, (begin, end) in enumerate(pairwise([*first, topology.size]))
+        )
+    )
 
 
 def result_of(

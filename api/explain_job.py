@@ -7,16 +7,15 @@ are compared by the terms of their seconds and of their fullest rank's bytes.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ..formulations.job.bounds import first_bounds
-from ..formulations.job.rates import Rates, rates
 from ..formulations.job.space import JobSpace, job_space
-from ..instances.common.arrays import Bools, Floats
 from ..instances.costs.calibration import Calibration
 from ..instances.costs.layout import Layout
 from ..instances.costs.memory import RankStages, peak_memory, rank_memory, stage_kept
@@ -28,7 +27,7 @@ from ..runtime.simulate.network import point_to_point
 from ..runtime.simulate.result import Simulation
 from ..runtime.simulate.simulator import simulate_stages
 from ..runtime.simulate.stages import chain
-from ..solvers.job.search import even_plan
+from ..solvers.job.search import search_job
 from .job import UsualChoice, judge_usual
 from .job_costs import JobCosts, job_costs
 
@@ -37,8 +36,8 @@ DECISIONS = (
     "tensor", "context", "pipeline", "chunks", "data", "expert", "zero", "microbatch", "schedule",
     "recompute",
 )  # fmt: skip
-#: Points with another decision that are judged, those of the least bounds.
-JUDGED = 48
+#: Relative gap at which a search with another decision ends.
+TURNED_GAP = 5e-3
 
 
 @dataclass(frozen=True)
@@ -65,10 +64,14 @@ class JobExplanation:
     points: Mapping[str, int]  # outer points of the space by the reason for which none is better
 
 
-def explain_job(plan: JobPlan, *, calibration: Calibration | None = None) -> JobExplanation:
+def explain_job(
+    plan: JobPlan, *, calibration: Calibration | None = None, seconds: float = 20.0
+) -> JobExplanation:
     """Return why a plan is as it is: terms, and each decision turned around alone.
 
-    `calibration` are the efficiencies that it was made with; default: the shipped ones.
+    `calibration` are the efficiencies that it was made with; default: the shipped ones. `seconds`
+    are those of all searches together; what is not found or proved by then is what they know so
+    far. With 0 no decision is turned around.
 
     Examples
     --------
@@ -81,22 +84,34 @@ def explain_job(plan: JobPlan, *, calibration: Calibration | None = None) -> Job
     """
     costs = job_costs(plan.model, plan.cluster, plan.job, calibration=calibration)
     space = job_space(costs.model, costs.cluster, plan.job)
-    table = rates(space, costs.prices)
-    bounds = first_bounds(space, table, costs.prices).seconds
     terms = _terms(costs, plan.layout)
     columns = _columns(space)
+    own = {name: _value(plan.layout, name, space) for name in DECISIONS}
+    others = {name: columns[name] != own[name] for name in DECISIONS}
+    for name in ("schedule", "chunks"):  # of one rank there is none
+        others[name] &= (space.pipeline > 1) & (plan.layout.pipeline > 1)
+    others = {name: other for name, other in others.items() if other.any() and seconds}
+    usual = costs.usual()
+    search = partial(search_job, space, costs.prices, costs.judge)
+    begin = time.monotonic()
+    again = search(
+        [plan.layout, *costs.starts(usual)], gap=TURNED_GAP, deadline=begin + seconds / 4
+    )
+    known = sorted(again.tried, key=again.tried.__getitem__)
     decisions = []
-    for name in DECISIONS:
-        other = columns[name] != _value(plan.layout, name, space)
-        if name in ("schedule", "chunks"):  # of one rank there is none
-            other &= (space.pipeline > 1) & (plan.layout.pipeline > 1)
-        if other.any():
-            decisions.append(_turned(name, other, costs, space, table, bounds, terms))
+    for done, (name, other) in enumerate(others.items()):
+        starts = [one for one in known if _value(one, name, space) != own[name]]
+        now = time.monotonic()
+        deadline = now + (begin + seconds - now) / (len(others) - done)
+        turned = search(starts[:1], gap=TURNED_GAP, deadline=deadline, among=other)
+        behind = {} if turned.best is None else _behind(_terms(costs, turned.best), terms)
+        bound = max(turned.least_bound, min(float(again.bound[other].min()), turned.seconds))
+        decisions.append(TurnedDecision(name, turned.best, turned.seconds, bound, behind))
     decisions.sort(key=lambda one: (one.seconds, one.bound))
     most = peak_memory(plan.model, plan.layout)
     return JobExplanation(
         plan, terms, {**vars(most), "free": costs.memory_limit - most.needed}, tuple(decisions),
-        judge_usual(costs, plan.layout, costs.usual()), plan.certificate.points,
+        judge_usual(costs, plan.layout, usual), plan.certificate.points,
     )  # fmt: skip
 
 
@@ -118,30 +133,6 @@ def _columns(space: JobSpace) -> dict[str, Any]:
         found[name] = getattr(space, name)
     found["schedule"] = np.array([str(one) for one in space.schedules])[space.schedule]
     return found
-
-
-def _turned(
-    name: str,
-    other: Bools,
-    costs: JobCosts,
-    space: JobSpace,
-    table: Rates,
-    bounds: Floats,
-    terms: Mapping[str, float],
-) -> TurnedDecision:
-    """Return the best that is known at the points `other`, and their least bound."""
-    points = np.flatnonzero(other)
-    bound = float(bounds[points].min())
-    points = points[np.isfinite(bounds[points])]
-    points = points[np.argsort(bounds[points], kind="stable")][:JUDGED]
-    plans = [even_plan(space, table, int(point)) for point in points]
-    seconds = costs.judge(plans) if plans else np.array([np.inf])
-    if not np.isfinite(seconds).any():
-        return TurnedDecision(name, None, np.inf, bound, {})
-    best = plans[int(seconds.argmin())]
-    return TurnedDecision(
-        name, best, float(seconds.min()), bound, _behind(_terms(costs, best), terms)
-    )
 
 
 def _terms(costs: JobCosts, layout: Layout) -> dict[str, float]:

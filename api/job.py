@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,11 +15,12 @@ from ..instances import InputError, Status
 from ..instances.costs.calibration import Calibration
 from ..instances.costs.description import ModelDescription
 from ..instances.costs.hardware import TrainingCluster
-from ..instances.costs.layout import Layout
+from ..instances.costs.layout import Layout, describe
 from ..instances.costs.memory import peak_memory
 from ..instances.job.plan import CertificateRow, JobCertificate, JobPlan, costs_hash
 from ..instances.job.problem import TrainingJob
 from ..instances.job.usual_layouts import UsualLayout
+from ..instances.model.summary import Summarised
 from ..runtime.estimate import iteration_time
 from ..solvers import Limits
 from ..solvers.job.search import JobProgress, JobSearch, even_plan, search_job
@@ -27,6 +28,9 @@ from .estimate import Estimate, estimate
 from .job_costs import JobCosts, job_costs
 from .job_fit import why_nothing_fits, with_memory
 from .versions import installed
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Limits of a job's search, where none are given.
 JOB_LIMITS = Limits(seconds=60.0, gap=1e-3)
@@ -39,6 +43,8 @@ TERM_ERRORS = {
     "tensor": 0.3, "context": 0.3, "experts": 0.3, "gradients": 0.3, "weights": 0.3, "offload": 0.3,
 }  # fmt: skip
 OTHER_ERROR = 0.05
+#: Relative difference of seconds below which the plan that asks for less is taken.
+SAME = 1e-9
 #: Plans that are listed, and looked at to be listed.
 LISTED, LOOKED_AT = 10, 400
 
@@ -95,8 +101,8 @@ class UsualChoice:
     most: tuple[str, float] | None = None
 
 
-@dataclass(frozen=True)
-class JobResult:
+@dataclass(frozen=True, repr=False)
+class JobResult(Summarised):
     """What a search for a training job's layout has found.
 
     Parameters
@@ -133,6 +139,26 @@ class JobResult:
     reason: str = ""
     least_memory: float | None = None
     programs: tuple[int, int] = (0, 0)
+
+    def summary(self) -> dict[str, object]:
+        """Return how the search ended, with the plan or the reason why there is none."""
+        plan = {"reason": self.reason} if self.plan is None else self.plan.summary()
+        return {"status": self.status, **plan, "search_s": self.seconds}
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the candidates, a row each: layout, seconds, worst and free bytes."""
+        import pandas as pd
+
+        rows = [
+            {
+                "layout": describe(one.layout),
+                "seconds": one.seconds,
+                "worst_s": one.worst,
+                "free_bytes": one.free,
+            }
+            for one in self.candidates
+        ]
+        return pd.DataFrame(rows, columns=["layout", "seconds", "worst_s", "free_bytes"])
 
     @property
     def estimate(self) -> Estimate:
@@ -207,12 +233,16 @@ def solve_job(
     programs = (search.relaxed, search.solved)
     if search.best is None:
         return _without_plan(costs, space, search, time.monotonic() - begin)
+    best = min(
+        (one for one, s in search.tried.items() if s <= search.seconds * (1 + SAME)),
+        key=lambda one: (one.zero, one.pipeline, one.tensor, search.tried[one]),
+    )
     table = costs.prices.calibration
     certificate = JobCertificate(
         costs_hash(costs.model, costs.cluster, job, table), table.name, _rows(search)
     )
     plan = JobPlan(
-        costs.model, costs.cluster, job, search.best, search.seconds,
+        costs.model, costs.cluster, job, best, search.tried[best],
         min(search.least_bound, search.seconds), certificate, {"stagecut": installed("stagecut")},
     )  # fmt: skip
     candidates = _candidates(costs, space, search)
@@ -222,7 +252,7 @@ def solve_job(
     status = Status.OPTIMAL if plan.gap <= limits.gap * (1 + 1e-9) else Status.FEASIBLE
     return JobResult(
         plan, status, time.monotonic() - begin, tuple(candidates[:LISTED]), tuple(close[:LISTED]),
-        judge_usual(costs, search.best, usual), programs=programs,
+        judge_usual(costs, best, usual), programs=programs,
     )  # fmt: skip
 
 
@@ -269,7 +299,10 @@ def _candidates(costs: JobCosts, space: JobSpace, search: JobSearch) -> list[Job
                    key=lambda layout: judged[layout])  # fmt: skip
     limit = costs.memory_limit
     found = []
-    for layout in order[: 4 * LISTED]:
+    told: dict[str, Layout] = {}
+    for layout in order:
+        told.setdefault(describe(layout), layout)
+    for layout in list(told.values())[: 4 * LISTED]:
         time = iteration_time(costs.model, layout, costs.cluster, costs.prices.calibration)
         worst = sum(
             seconds * (1 + TERM_ERRORS.get(term, OTHER_ERROR))
@@ -376,31 +409,3 @@ def _without_plan(costs: JobCosts, space: JobSpace, search: JobSearch, seconds: 
         )
     reason, least = why_nothing_fits(costs, space)
     return JobResult(None, Status.INFEASIBLE, seconds, reason=reason, least_memory=least)
-
-
-def describe(layout: Layout) -> str:
-    """Return a layout in one line: degrees above one, batch, schedule, recomputation.
-
-    Examples
-    --------
-    >>> describe(Layout(tensor=4, pipeline=2, data=8, zero=1, microbatch=2))
-    'TP 4, PP 2, DP 8, ZeRO 1, microbatch 2, 1f1b'
-    """
-    names = (("TP", layout.tensor), ("CP", layout.context), ("PP", layout.pipeline),
-             ("DP", layout.data), ("EP", layout.expert), ("ETP", layout.expert_tensor))  # fmt: skip
-    parts = [f"{name} {degree}" for name, degree in names if degree > 1]
-    parts += [f"ZeRO {layout.zero}"] * (layout.zero > 0) + [f"microbatch {layout.microbatch}"]
-    if layout.pipeline > 1:
-        parts.append(str(layout.schedule) + (f" x {layout.chunks}" if layout.chunks > 1 else ""))
-    counts = layout.recompute_layers
-    some: Any = counts
-    if layout.recompute and (counts is None or (np.asarray(some) > 0).any()):
-        names_of = " + ".join(sorted(layout.recompute))
-        if isinstance(counts, tuple):
-            parts.append(f"{sum(counts)} layers recomputed")
-        elif counts:
-            each = " of each stage" if layout.stages > 1 else ""
-            parts.append(f"{counts} layers{each} recomputed")
-        else:
-            parts.append(f"{names_of} recomputed")
-    return ", ".join(parts)

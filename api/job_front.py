@@ -11,11 +11,11 @@ from ..instances import InputError
 from ..instances.costs.clusters import training_cluster
 from ..instances.costs.description import ModelDescription
 from ..instances.costs.hardware import TrainingCluster
-from ..instances.costs.layout import Layout
+from ..instances.costs.layout import Layout, describe
 from ..instances.costs.models import model_description
 from ..instances.job.problem import TrainingJob
 from ..solvers import Limits
-from .job import describe, solve_job
+from .job import solve_job
 
 if TYPE_CHECKING:
     import pandas as pd

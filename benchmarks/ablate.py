@@ -24,8 +24,8 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
@@ -75,16 +75,25 @@ def without_clock(option: Callable[..., None]) -> Callable[..., None]:
     return set_option
 
 
+@contextmanager
+def cpu_clock() -> Iterator[None]:
+    """Let searches in this process count its CPU seconds in place of the clock's."""
+    from stagecut.solvers.core import highs
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(time, "monotonic", time.process_time))
+        stack.enter_context(patch.object(highs, "_option", without_clock(highs._option)))
+        yield
+
+
 def solve_cell(cell: Cell, part: str, parts: dict[str, Part], seed: int, seconds: float) -> dict:
     """Solve a cell, without a part if it is one, and return the row."""
     from stagecut import Limits
     from stagecut.api.solve import solve
-    from stagecut.solvers.core import highs
 
     workload, cluster, problem = cell.make()
     with ExitStack() as stack:
-        stack.enter_context(patch.object(time, "monotonic", time.process_time))
-        stack.enter_context(patch.object(highs, "_option", without_clock(highs._option)))
+        stack.enter_context(cpu_clock())
         if cell.ties:
             stack.enter_context(patch.object(*cell.ties, nothing))
         calls = {}

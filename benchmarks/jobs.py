@@ -17,8 +17,9 @@ import time
 import results
 
 import stagecut
-from stagecut.api.job import describe, solve_job
+from stagecut.api.job import solve_job
 from stagecut.instances.costs.clusters import training_cluster
+from stagecut.instances.costs.layout import describe
 from stagecut.instances.job.problem import TrainingJob
 from stagecut.solvers import Limits
 

@@ -17,11 +17,13 @@ import argparse
 import csv
 import math
 import time
+from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from ablate import cpu_clock
 
 from stagecut import Limits, Result, Workload, load, solve
 from stagecut.instances import DeviceMapping, StageCosts
@@ -190,6 +192,7 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=60.0, help="limit of a cell")
     parser.add_argument("--workers", type=int, help="processes of a solve; default: one per core")
+    parser.add_argument("--cpu", action="store_true", help="seconds are the process's CPU seconds")
     parser.add_argument("--budget", type=float, default=math.inf, help="seconds for all cells")
     parser.add_argument("--seeds", type=int, default=5, help="of random topologies and search")
     parser.add_argument("--kappa", type=float, default=0.0, help="seconds per byte of the cut")
@@ -206,7 +209,8 @@ def main() -> None:
     if args.report:
         print(report(args))
     else:
-        run(args)
+        with cpu_clock() if args.cpu else nullcontext():
+            run(args)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -38,10 +38,20 @@ def read(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def write(name: str, rows: Iterable[Row], seed: str, add: bool = False) -> None:
-    """Write rows, or add them, with the revision, machine and versions of this process."""
+def write(
+    name: str, rows: Iterable[Row], seed: str, add: bool = False, keys: Sequence[str] = ()
+) -> None:
+    """Write rows, or add them, with the revision, machine and versions of this process.
+
+    With `keys` rows that have the same values in these columns are replaced, and others stay.
+    """
     path = RESULTS / f"{name}.csv"
-    stamped: list[Row] = [*(read(name) if add else ()), *(row | origin(seed) for row in rows)]
+    stamped: list[Row] = [row | origin(seed) for row in rows]
+    if keys:
+        known = {tuple(row[key] for key in keys): row for row in (*read(name), *stamped)}
+        stamped = list(known.values())
+    elif add:
+        stamped = [*read(name), *stamped]
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(stamped[0]), lineterminator="\n")
         writer.writeheader()

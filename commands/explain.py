@@ -17,13 +17,17 @@ from .common.console import (
     print_json,
     tell_written,
 )
-from .common.pose import Asked, build, state
+from .common.pose import Asked, build, named_plan, state
 
 
 def explain(
     workload: options.WorkloadArgument,
     plan: Annotated[
-        Path | None, typer.Argument(help="A plan file; default: planned first, by the options.")
+        Path | None,
+        typer.Argument(
+            help="A plan file; default: planned first, by the options. A training job's can "
+            "stand alone."
+        ),
     ] = None,
     node: Annotated[
         str | None, typer.Option(help="Why this node is where it is: its id or name.")
@@ -54,12 +58,15 @@ def explain(
     from ..instances.job.plan import is_job_plan
 
     check_outputs(pictures=[plot], inputs=[workload, plan, cluster])
+    model: str | None = workload
+    if plan is None and is_job_plan(workload):
+        model, plan = named_plan(workload, plan)
     if plan is not None and is_job_plan(plan):
         from .job import SAID, explain_job_plan, refuse
 
         asked = Asked(problem, settings or (), cluster, accelerators, cpus, memory)
         refuse({"--node": node, **dict.fromkeys(asked.words()[::2], True)}, SAID)
-        explain_job_plan(workload, plan, time_limit, plot, as_json=as_json)
+        explain_job_plan(model, plan, time_limit, plot, as_json=as_json)
         return
     loaded = load(workload)
     from ..api.explain.explain import explain as explain_plan  # once the files are there

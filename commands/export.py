@@ -8,7 +8,15 @@ from typing import Annotated
 
 import typer
 
-from ..instances import InputError, PipelinePlacement, Placement, Plan, Sharding, Workload
+from ..instances import (
+    InputError,
+    PipelinePlacement,
+    Placement,
+    Plan,
+    ReplicaPlacement,
+    Sharding,
+    Workload,
+)
 from ..instances.common.escape import shell
 from ..instances.formats.writing import layout, write_whole
 from .common import names, options
@@ -170,28 +178,37 @@ def _write_python(
     need("torch", "runtime")
     from ..instances.pytorch.factory import call_text, make
     from ..runtime.execution.chain import executed_schedule
+    from ..runtime.execution.own_loop.loop import stage_chain
     from ..runtime.execution.prepare import split_model
-    from ..runtime.export.python_script import python_script
+    from ..runtime.export.python_script import MappedRanks, python_script
     from ..runtime.simulate.plan_stages import named_schedule, schedule_to_run
 
     made = make(model, batch=batch)
     if made.kwargs and made.args:
         raise InputError(f"{model}: give its inputs all by position, or all by name")
     ready = split_model(plan, made.model, made.args, made.kwargs, workload)
-    if not isinstance(ready.plan.solution, Placement | PipelinePlacement):
+    if not isinstance(ready.plan.solution, Placement | PipelinePlacement | ReplicaPlacement):
         raise InputError(
-            f"python: the plan is for {ready.plan.problem.name}; a script runs placements: plan "
-            "with --problem pipeline or throughput"
+            f"python: the plan is for {ready.plan.problem.name}; a script runs placements and "
+            "mappings: plan with --problem pipeline, throughput or mapping"
         )
     schedule, microbatches = schedule_to_run(ready.plan, schedule, microbatches)
+    stages, mapped = ready.stages, None
+    if isinstance(ready.plan.solution, ReplicaPlacement):
+        rank = {d: r for r, d in enumerate(ready.devices)}
+        pipelines = tuple(tuple(rank[d] for d in own) for own in zip(*stages.replicas, strict=True))
+        mapped = MappedRanks(pipelines, tuple(ready.plan.device_names[d] for d in ready.devices))
+        rows = [[s] for s in range(stages.count)]  # of one pipeline: all replicas do the same
+        stages = stage_chain(rows, stages.count, training=ready.training)
     text = python_script(
         made.model,
         ready.pieces,
-        executed_schedule(named_schedule(ready.plan, schedule), ready.stages, microbatches),
+        executed_schedule(named_schedule(ready.plan, schedule), stages, microbatches),
         factory=model,
         call=call_text(model, batch),
         training=ready.training,
         title=f"{ready.plan.workload_name}, planned by {ready.plan.method}",
+        mapped=mapped,
     )
     write_whole(output, text)
     start = f"torchrun --nproc-per-node {len(ready.devices)} {shell(str(output))}"

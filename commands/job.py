@@ -257,7 +257,7 @@ def _plan_front(
     end(INFEASIBLE if found.fewest is None else 0)
 
 
-def verify_job(model: str, path: Path, *, bound: bool, as_json: bool) -> None:
+def verify_job(model: str | None, path: Path, *, bound: bool, as_json: bool) -> None:
     """Judge the plan of a training job anew, and its bound if asked."""
     from ..runtime.verify.bounds.layouts import check_job_bound
     from ..runtime.verify.layouts import verify_job_plan
@@ -302,24 +302,24 @@ def export_job(path: Path, launcher: str, folder: Path) -> None:
 
 
 def explain_job_plan(
-    model: str, path: Path, seconds: float, plot: Path | None, *, as_json: bool
+    model: str | None, path: Path, seconds: float, plot: Path | None, *, as_json: bool
 ) -> None:
     """Print what each decision of a plan is worth, and what a change would bring.
 
     Parameters
     ----------
     seconds
-        Of all searches of what would help together; 0: none.
+        Of all searches together, half of them for other decisions; 0: none.
     """
     from ..api.explain_job import explain_job
     from ..api.job import what_would_help
     from ..solvers import Limits
 
     plan = plan_of(model, path)
-    why = explain_job(plan)
+    why = explain_job(plan, seconds=seconds / 2)
     changes: tuple[WhatIf, ...] = ()
     if seconds:
-        changes = what_would_help(plan, Limits(seconds=seconds / CHANGES, gap=1e-2))
+        changes = what_would_help(plan, Limits(seconds=seconds / 2 / CHANGES, gap=1e-2))
     if plot is not None:
         _draw_estimate(plan, plot)
     if as_json:
@@ -384,8 +384,8 @@ def compare_jobs(
         tell_written(output)
 
 
-def plan_of(model: str, path: Path) -> JobPlan:
-    """Return the plan in a file, which must be of a model.
+def plan_of(model: str | None, path: Path) -> JobPlan:
+    """Return the plan in a file, which must be of a model if one is named.
 
     Raises
     ------
@@ -396,7 +396,7 @@ def plan_of(model: str, path: Path) -> JobPlan:
     from ..instances.job.plan import load_job_plan
 
     plan = load_job_plan(path)
-    if model_description(model) != plan.model:
+    if model is not None and model_description(model) != plan.model:
         raise InputError(f"{path}: it is a plan of {plan.model.name}, not of {model}")
     return plan
 

@@ -25,7 +25,7 @@ from .common.console import (
     show_percent,
     tell_written,
 )
-from .common.mesh import parse_shape
+from .common.mesh import parse_shape, show_link
 
 if TYPE_CHECKING:
     import torch
@@ -225,14 +225,19 @@ def _print_axes(axes: tuple[MeasuredAxis, ...]) -> None:
             table.add_row(name, str(axis), *_cells(fit))
         table.add_row("all by one link", str(axis), *_cells(one.common))
     OUT.print(table)
-    links = ",".join(
-        f"{1e6 * one.link.latency_s:.4g}us:{one.link.bytes_per_s / 1e9:.4g}GB/s" for one in axes
+    mesh = "x".join(str(one.devices) for one in axes)
+    links = ",".join(show_link(one.link) for one in axes)
+    each = ",".join(
+        "+".join(
+            (
+                show_link(one.link),
+                *(f"{own.primitive}={show_link(own.link)}" for own in one.primitives(axis)),
+            )
+        )
+        for axis, one in enumerate(axes)
     )
-    OUT.print(
-        f"shardings: stagecut solve … --mesh {'x'.join(str(one.devices) for one in axes)}@{links}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    for what, text in (("shardings", links), ("by each collective's own link", each)):
+        OUT.print(f"{what}: stagecut solve … --mesh {mesh}@{text}", highlight=False, soft_wrap=True)
 
 
 def _cells(fit: Fit) -> tuple[str, str, str, str]:

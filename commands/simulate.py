@@ -13,7 +13,7 @@ from ..instances.formats.writing import PAGES, PICTURES, check_target, write_who
 from ..runtime.simulate.network import Sharing
 from .common import names, options
 from .common.console import OUT, check_outputs, print_json, tell_written
-from .common.pose import NETWORKS, choose_network, names_file
+from .common.pose import NETWORKS, choose_network, named_plan, names_file
 
 if TYPE_CHECKING:
     from ..runtime.simulate.result import Simulation
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 def simulate(
     workload: options.WorkloadArgument,
-    plan: options.PlanArgument,
+    plan: Annotated[
+        Path | None, typer.Argument(help="A plan file; a training job's can stand alone.")
+    ] = None,
     schedule: Annotated[
         str | None,
         typer.Option(
@@ -85,6 +87,7 @@ def simulate(
     from ..runtime.simulate.plan_stages import named_schedule, stages_of, usual_schedule
     from ..runtime.simulate.simulator import simulate_stages
 
+    model, plan = named_plan(workload, plan)
     check_outputs(trace, csv, plot, pictures=[graph], inputs=[workload, plan, schedule])
     if plot is not None:
         check_target(plot, (*PICTURES, *PAGES))
@@ -101,7 +104,7 @@ def simulate(
             "--latency": latency or None,
         }  # fmt: skip
         refuse(said, SAID)
-        job = plan_of(workload, plan)
+        job = plan_of(model, plan)
         _show(simulate_job(job), job.model.name, plan.name, trace, plot, csv, as_json=as_json)
         if not as_json:
             OUT.print(

@@ -13,6 +13,7 @@ from ..instances.formats.source import read_source
 from ..instances.model.problem import objective_unit
 from .common import options
 from .common.console import OUT, print_json, show_bytes, show_gap, show_time
+from .common.pose import named_plan
 
 if TYPE_CHECKING:
     from ..runtime import Report
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 
 def verify(
     workload: options.WorkloadArgument,
-    plan: Annotated[Path, typer.Argument(help="A plan file, or a split file.")],
+    plan: Annotated[
+        Path | None,
+        typer.Argument(help="A plan file, or a split file; a training job's can stand alone."),
+    ] = None,
     bound: Annotated[
         bool, typer.Option("--bound", help="Check the certificate of the bound too.")
     ] = False,
@@ -34,10 +38,11 @@ def verify(
     from ..instances.formats.files import load, load_plan_with_form
     from ..instances.job.plan import is_job_plan
 
+    model, plan = named_plan(workload, plan)
     if is_job_plan(plan):
         from .job import verify_job
 
-        verify_job(workload, plan, bound=bound, as_json=as_json)
+        verify_job(model, plan, bound=bound, as_json=as_json)
         return
     loaded = load(workload)
 

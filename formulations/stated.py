@@ -206,7 +206,7 @@ def _slots(task: Task[Any]) -> Stated:
 def _joint(task: Task[Any]) -> Stated:
     from .mapping.joint import joint_data, joint_milp
 
-    data, problem = joint_data(task.workload), task.problem
+    data, problem = joint_data(task), task.problem
     expected = float(data.units.seconds.sum()) / problem.stages * problem.microbatches
     unit = _unit(expected / data.unit_s)
     program = joint_milp(data, problem, 1 / (unit * data.unit_s))

@@ -11,6 +11,7 @@ from ..instances import (
     Cluster,
     Costs,
     DeviceMapping,
+    InputError,
     Latency,
     PipelineJob,
     Plan,
@@ -76,6 +77,11 @@ def pose(
     """Return the task; InputError if the workload does not say what the problem counts."""
     if isinstance(problem, DeviceMapping):
         check_weights(workload, problem)
+        if cluster.size != problem.topology.size:
+            raise InputError(
+                f"the cluster has {cluster.size} devices, {problem.topology.name} has "
+                f"{problem.topology.size}; leave the cluster out, or give one that fits"
+            )
     if isinstance(problem, PipelineJob):
         problem = cast("P", problem.for_workload(workload))
     if isinstance(problem, Sharding):

@@ -31,7 +31,8 @@ from .model.placement_rules import PlacementRules
 from .model.plan import Plan, Planned, gap_between, plan_of
 from .model.problem import DeviceMapping, Latency, Problem, Throughput
 from .model.sharding.as_workload import program_workload
-from .model.sharding.problem import DeviceMesh, Sharding, program_of
+from .model.sharding.mesh import DeviceMesh, PrimitiveLink
+from .model.sharding.problem import Sharding, program_of
 from .model.sharding.program import Operator, Signature, Tensor, TensorProgram
 from .model.solution import (
     CallPlacement,
@@ -87,6 +88,7 @@ __all__ = [
     "Plan",
     "Planned",
     "Precision",
+    "PrimitiveLink",
     "Problem",
     "Recomputation",
     "ReplicaPlacement",

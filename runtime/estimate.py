@@ -11,7 +11,7 @@ microbatches go through the schedule together, one array operation per step.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -44,6 +44,16 @@ STEPPED = 1024
 
 
 @dataclass(frozen=True)
+class PipelineShape:
+    """What a schedule's order of actions depends on."""
+
+    schedule: str
+    pipeline: int  # ranks
+    chunks: int  # stages per rank
+    microbatches: int
+
+
+@dataclass(frozen=True)
 class IterationTime:
     """Seconds of an iteration, by term of the pipeline rank that has the most to do."""
 
@@ -62,23 +72,23 @@ def iteration_time(
 def iteration_times(layouts: Sequence[Layout], prices: LayerPrices) -> list[IterationTime]:
     """Return the seconds of one iteration under each of many layouts of one model and cluster."""
     stages = [stage_times(layout, prices) for layout in layouts]
-    alike: dict[tuple[str, int, int, int, bool], list[int]] = {}
+    alike: dict[tuple[PipelineShape, bool], list[int]] = {}
     for i, layout in enumerate(layouts):
-        shape = (layout.schedule.value, layout.pipeline, layout.chunks, layout.microbatches)
-        alike.setdefault((*shape, layout.overlap.iterations), []).append(i)
+        shape = PipelineShape(
+            layout.schedule.value, layout.pipeline, layout.chunks, layout.microbatches
+        )
+        alike.setdefault((shape, layout.overlap.iterations), []).append(i)
     path = np.empty(len(layouts))
-    for (schedule, pipeline, chunks, microbatches, apart), group in alike.items():
+    for (shape, apart), group in alike.items():
         forward = np.array([[s.forward for s in stages[i]] for i in group]).T
         backward = np.array([[s.backward for s in stages[i]] for i in group]).T
         weights = np.array([[s.weights for s in stages[i]] for i in group]).T
         sent = np.array([message_time(layouts[i], prices) for i in group])
         blocking = np.array([not layouts[i].overlap.messages for i in group])
-        if blocking.any() and pipeline > 1:
+        if blocking.any() and shape.pipeline > 1:
             forward = forward + np.where(blocking, sent, 0.0)
             backward = backward + np.where(blocking, sent, 0.0)
-        path[group] = longest_path(
-            schedule, pipeline, chunks, microbatches, forward, backward, weights, sent, apart
-        )
+        path[group] = longest_path(shape, forward, backward, weights, sent, apart)
     return [
         _whole(layout, prices, own, float(seconds))
         for layout, own, seconds in zip(layouts, stages, path, strict=True)
@@ -188,10 +198,7 @@ def _step_of(first: Ints, needs: Ints) -> Ints:
 
 
 def longest_path(
-    schedule: str,
-    pipeline: int,
-    chunks: int,
-    microbatches: int,
+    shape: PipelineShape,
     forward: Floats,
     backward: Floats,
     weights: Floats,
@@ -205,6 +212,7 @@ def longest_path(
     all are: what counts is then the longest time from a rank's first pass to its last, after which
     it can all begin again.
     """
+    pipeline, microbatches = shape.pipeline, shape.microbatches
     if pipeline == 1:
         return np.asarray(microbatches * (forward + backward).sum(axis=0))
     window = 12 * pipeline
@@ -213,11 +221,11 @@ def longest_path(
         # Long before, the pattern repeats itself, every few rounds of microbatches.
         most = followed - followed % pipeline + microbatches % pipeline
         fewer, more = (
-            longest_path(schedule, pipeline, chunks, m, forward, backward, weights, sent, apart)
+            longest_path(replace(shape, microbatches=m), forward, backward, weights, sent, apart)
             for m in (most - window, most)
         )
         return np.asarray(more + (microbatches - most) / window * (more - fewer))
-    steps = schedule_steps(schedule, pipeline, chunks, microbatches)
+    steps = schedule_steps(shape.schedule, pipeline, shape.chunks, microbatches)
     split = bool((steps.task % 3 == 2).any())
     duration = np.empty((3 * len(forward), forward.shape[1]))
     duration[0::3], duration[2::3] = forward, weights

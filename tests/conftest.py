@@ -8,19 +8,21 @@ has seen before.
 from __future__ import annotations
 
 import fcntl
+import gc
 import math
 import os
 import random
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
-from project import ROOT
+from project import ROOT, MadeOnce
 
 from stagecut import Limits
 from stagecut.instances.common.kernel import Kernel
@@ -39,6 +41,9 @@ ONE_IN = 4
 
 #: Examples of each property with `--everything`, if the environment names no other number.
 EXAMPLES = 200
+
+#: Files of tests that build the site and the wheel: no worker should be left alone with one.
+LONGEST = ("test_site.py", "test_structure.py")
 
 #: Where the branch is that others leave, the last of those that are there.
 MAIN = ("refs/heads/main", "refs/remotes/origin/main")
@@ -68,6 +73,17 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"one in {ONE_IN} blocks of random cases, pages that have changed; all with --everything"
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep Python's collector of cycles off what is imported and collected, here and later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest reads the marks
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marks = metafunc.definition.own_markers
@@ -89,7 +105,8 @@ def case_numbers(config: pytest.Config, name: str, values: range, test: str) -> 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests of pages that have not changed."""
+    """Leave out the tests of pages that have not changed; begin with the longest tests."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
     pages = {item: mark.args for item in items for mark in item.iter_markers("page")}
     if config.option.everything or not pages:
         return
@@ -137,6 +154,23 @@ def benchmarks() -> Path:
             pytest.fail(f"{BENCHMARKS} is missing: CI needs the published inputs")
         pytest.skip(f"published inputs not found at {BENCHMARKS}; set STAGECUT_BENCHMARKS")
     return BENCHMARKS
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> MadeOnce:
+    """Make a folder that all workers of xdist use: the first one makes it, others wait for it."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def folder(name: str, make: Callable[[Path], object]) -> Path:
+        with (shared / f"{name}.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if not (made := shared / name).exists():
+                make(half := Path(tempfile.mkdtemp(dir=shared)))
+                half.rename(made)
+        return made
+
+    return folder
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -13,7 +13,7 @@ from textwrap import dedent
 import networkx as nx
 import pytest
 import typer
-from project import MODULES, ROOMS, ROOT, needs_torch
+from project import MODULES, ROOMS, ROOT, MadeOnce, needs_torch
 
 from stagecut import cli
 
@@ -227,23 +227,23 @@ def test_methods_that_auto_begins_with_need_no_pyomo() -> None:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(tmp_path_factory: pytest.TempPathFactory, made_once: MadeOnce) -> Path:
     """A wheel built from the files git knows, as a release would be."""
-    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, check=True, capture_output=True, text=True,
-    ).stdout.splitlines()  # fmt: skip
-    for name in listed:
-        if (ROOT / name).is_file():
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            (source / name).write_bytes((ROOT / name).read_bytes())
-    subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", str(out), str(source)],
-        check=True,
-        capture_output=True,
-    )
-    (built,) = out.glob("*.whl")
+
+    def build(out: Path) -> None:
+        source = tmp_path_factory.mktemp("source")
+        listed = subprocess.run(
+            ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+            cwd=ROOT, check=True, capture_output=True, text=True,
+        ).stdout.splitlines()  # fmt: skip
+        for name in listed:
+            if (ROOT / name).is_file():
+                (source / name).parent.mkdir(parents=True, exist_ok=True)
+                (source / name).write_bytes((ROOT / name).read_bytes())
+        command = ["build", "--wheel", "--no-isolation", "-o", str(out), str(source)]
+        subprocess.run([sys.executable, "-m", *command], check=True, capture_output=True)
+
+    (built,) = made_once("wheel", build).glob("*.whl")
     return built
 
 

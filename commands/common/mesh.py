@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 
-from ...instances import DeviceMesh, InputError, Link, Workload
+from ...instances import DeviceMesh, InputError, Link, PrimitiveLink, Workload
+from ...instances.common.choices import Primitive, Rounds
 from .console import parse_bytes
 
 _LATENCY = re.compile(r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)(s|ms|us|ns|)")
@@ -31,7 +32,8 @@ def parse_mesh(text: str, workload: Workload) -> DeviceMesh:
 
     Behind ``@`` stands the link of each axis, or one for all, or a cluster such as ``h100:8x2``,
     whose links are those by which estimates price its collectives; default: the link that the
-    workload's file suggests.
+    workload's file suggests. A link may be followed by those that collectives have of their own, in
+    a ring or by a tree: ``10us:25GB/s+gather=5us:20GB/s+broadcast=tree:5us:20GB/s``.
     """
     devices, at, links = text.partition("@")
     shape = parse_shape(devices)
@@ -45,14 +47,18 @@ def parse_mesh(text: str, workload: Workload) -> DeviceMesh:
         return DeviceMesh(shape, (known[0],) * len(shape))
     if links[:1].isalpha() and ":" in links:
         return DeviceMesh(shape, _links_of(links, shape))
-    found = [parse_link(part) for part in links.split(",")]
-    if len(found) == 1:
-        found *= len(shape)
-    if len(found) != len(shape):
+    texts = links.split(",")
+    if len(texts) == 1:
+        texts *= len(shape)
+    if len(texts) != len(shape):
         raise InputError(
-            f"--mesh: {len(found)} links for {len(shape)} axes of the mesh; give one each"
+            f"--mesh: {len(texts)} links for {len(shape)} axes of the mesh; give one each"
         )
-    return DeviceMesh(shape, tuple(found))
+    each = [re.split(r"\+(?=[a-z])", text) for text in texts]
+    primitives = [
+        _parse_primitive(text, axis) for axis, (_, *own) in enumerate(each) for text in own
+    ]
+    return DeviceMesh(shape, tuple(parse_link(one[0]) for one in each), tuple(primitives))
 
 
 def parse_link(text: str) -> Link:
@@ -69,6 +75,29 @@ def parse_link(text: str) -> Link:
     if match is None or not speed:
         raise InputError(f"--mesh: {text!r} is no link; write for example 10us:25GB/s")
     return Link(float(match[1]) * _SECONDS[match[2]], speed)
+
+
+def show_link(link: Link) -> str:
+    """Return a link as it is typed.
+
+    Examples
+    --------
+    >>> show_link(Link(1e-5, 25e9))
+    '10us:25GB/s'
+    """
+    return f"{1e6 * link.latency_s:.4g}us:{link.bytes_per_s / 1e9:.4g}GB/s"
+
+
+def _parse_primitive(text: str, axis: int) -> PrimitiveLink:
+    """Return the collective, with its link, that a text such as ``gather=5us:20GB/s`` means."""
+    name, equals, link = text.partition("=")
+    if not equals:
+        raise InputError(f"--mesh: {text!r} is no collective; write for example gather=5us:20GB/s")
+    algorithm = Rounds.RING
+    if link[:1].isalpha():
+        written, _, link = link.partition(":")
+        algorithm = Rounds.of("--mesh", written)
+    return PrimitiveLink(Primitive.of("--mesh", name), parse_link(link), algorithm, axis)
 
 
 def _links_of(text: str, shape: tuple[int, ...]) -> tuple[Link, ...]:

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from ...instances import (
     Cluster,
@@ -39,6 +42,7 @@ from ...instances.formats.problem_toml import (
 )
 from ...instances.formats.rules_files import load_fixed, load_rules
 from ...instances.formats.source import read_source
+from ...instances.job.plan import is_job_plan
 from ...instances.model.completed import complete
 from ...instances.model.placement_rules import NO_RULES, PlacementRules
 from ...instances.model.problem import suggested_cluster
@@ -289,6 +293,24 @@ def _with_schedule(name: str, fields: Table) -> tuple[Table, str | None]:
     return {**fields, **given, "actions": list(order.texts)}, schedule
 
 
+def named_plan(workload: str, plan: Path | None) -> tuple[str | None, Path]:
+    """Return the workload and the plan that two arguments name.
+
+    The plan of a training job holds its model, and may be the only argument; None stands for the
+    model then.
+
+    Raises
+    ------
+    InputError
+        If there is no plan.
+    """
+    if plan is not None:
+        return workload, plan
+    if is_job_plan(workload):
+        return None, Path(workload)
+    raise InputError(f"PLAN: it is missing; name the plan's file after {workload}")
+
+
 def names_file(schedule: str) -> bool:
     """Whether ``--schedule`` names a file."""
     return schedule.lower().endswith(".csv")
@@ -318,6 +340,10 @@ def build(
     problem = make_record(kind, fields, statement.file, _texts(workload))
     if statement.has_devices:
         _refuse_devices(statement, asked)
+        if isinstance(problem, DeviceMapping) and asked.memory is not None:
+            size = parse_bytes(asked.memory, "--memory")
+            each = np.full(problem.topology.size, size, np.float64)
+            problem = replace(problem, topology=replace(problem.topology, memory_bytes=each))
         return complete(workload, problem), problem, None
     cluster = choose_cluster(
         workload,
@@ -353,7 +379,7 @@ def _refuse_devices(statement: Statement, asked: Asked) -> None:
     known = PROBLEMS[statement.name].__dataclass_fields__
     said: dict[str, object] = {"--accelerators": asked.accelerators, "--cpus": asked.cpus}
     said |= {} if "topology" in known else {"--cluster": asked.cluster}
-    said |= {} if "memory_bytes" in known else {"--memory": asked.memory}
+    said |= {} if {"memory_bytes", "topology"} & known.keys() else {"--memory": asked.memory}
     for option, value in said.items():
         if value is not None:
             raise InputError(

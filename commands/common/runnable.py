@@ -107,7 +107,7 @@ def fitted(target: str | None, problem: str, workload: Workload, given: Fitted) 
 
     if target not in names.LAUNCHERS:
         raise InputError(f"{option}: it must be one of {', '.join((RUN, *names.LAUNCHERS))}")
-    if problem in ("latency", "mapping", "sharding"):
+    if problem in ("latency", "sharding") or (problem == "mapping" and target != "python"):
         raise InputError(f"{option}: it runs pipelines; plan with --problem pipeline")
     schedule, split = (given.fields.get(key) for key in ("schedule", "split"))
     staged = problem == "pipeline" and (

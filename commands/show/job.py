@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -76,7 +77,7 @@ def _say(text: str) -> None:
 
 def print_result(found: JobResult) -> None:
     """Print the plan in one line, its bound, its time and memory, and what else is near."""
-    from ...api.job import describe
+    from ...instances.costs.layout import describe
     from ..estimate import print_estimate
 
     if found.plan is None:
@@ -120,7 +121,7 @@ def _layouts(title: str, first: str, titles: Iterable[str]) -> Table:
 
 def _usual_table(usual: Iterable[UsualChoice], seconds: float) -> Table:
     """Return the table of what is usually done, against the seconds of a plan."""
-    from ...api.job import describe
+    from ...instances.costs.layout import describe
 
     table = _layouts("what is usually done", "choice", ("s", "slower", "most by"))
     table.columns[-1].no_wrap = False
@@ -171,7 +172,7 @@ def explanation_dict(why: JobExplanation, changes: Iterable[WhatIf]) -> dict[str
 
 def print_explanation(why: JobExplanation, changes: Iterable[WhatIf]) -> None:
     """Print what each decision of a plan is worth, what is usually done and what would help."""
-    from ...api.job import describe
+    from ...instances.costs.layout import describe
 
     plan = why.plan
     _say(f"plan: {describe(plan.layout)}, {plan.seconds:.4g} s")
@@ -181,7 +182,8 @@ def print_explanation(why: JobExplanation, changes: Iterable[WhatIf]) -> None:
     table.columns[-1].no_wrap = False
     for one in why.decisions:
         if one.layout is None:
-            table.add_row(f"{one.field}: nothing fits", "", "", "", "")
+            known = "no plan found in time" if isfinite(one.bound) else "nothing fits"
+            table.add_row(f"{one.field}: {known}", "", "", "", "")
             continue
         most = next(iter(one.behind), None)
         table.add_row(
@@ -191,7 +193,8 @@ def print_explanation(why: JobExplanation, changes: Iterable[WhatIf]) -> None:
             show_percent(max(0.0, one.bound / plan.seconds - 1)),
             "" if most is None else TIME_TERMS[most],
         )
-    OUT.print(table)
+    if why.decisions:
+        OUT.print(table)
     OUT.print(_usual_table(why.usual, plan.seconds))
     _say(f"free memory: {show_bytes(why.memory['free'])}")
     rows = [one for one in changes if one.layout is not None]
@@ -260,7 +263,7 @@ def front_dict(found: JobFront) -> dict[str, Any]:
 
 def print_front(found: JobFront, rate: float | None = None) -> None:
     """Print the best plans by number of devices, and the fewest that fit and reach a rate."""
-    from ...api.job import describe
+    from ...instances.costs.layout import describe
 
     priced = any(one.price is not None for one in found.points)
     titles = ("s", "at least", "tokens/s", *(("per Mtoken",) if priced else ()), "layout")
@@ -286,7 +289,7 @@ def print_front(found: JobFront, rate: float | None = None) -> None:
 
 def print_comparison(name: str, plan: JobPlan, usual: Iterable[UsualChoice]) -> None:
     """Print what is usually done beside a plan, and how far the plan is ahead of the best."""
-    from ...api.job import describe
+    from ...instances.costs.layout import describe
 
     usual = tuple(usual)
     table = _usual_table(usual, plan.seconds)
@@ -309,7 +312,7 @@ def comparison_rows(
     name: str, plan: JobPlan, usual: Iterable[UsualChoice]
 ) -> list[dict[str, object]]:
     """Return the rows of the CSV: the plan, and each usual choice."""
-    from ...api.job import describe
+    from ...instances.costs.layout import describe
 
     found: list[tuple[str, str, float | None, str]] = [
         ("planned", describe(plan.layout), plan.seconds, "")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...instances import Role, Sharding, TensorSharding, Workload, program_of
+from ...instances.formats.solutions_json import mesh_options
 from ...instances.model.problem import objective_unit
 from ...runtime import ShardingReport
 from ...solvers import Result
@@ -26,10 +27,7 @@ def answer(
     found = as_dict(workload, problem, result, report, facts)
     program = program_of(workload)
     found["objective_of"] = problem.objective
-    found["mesh"] = {
-        "shape": list(problem.mesh.shape),
-        "links": [vars(link) for link in problem.mesh.links],
-    }
+    found["mesh"] = mesh_options(problem.mesh)
     found["without_rule"] = len(program.unruled)
     if report is None or result.plan is None:
         return found

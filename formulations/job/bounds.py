@@ -360,7 +360,7 @@ def _beside(space: JobSpace, rates: Rates, prices: LayerPrices) -> _Beside:
     _, first, place = np.unique(keys, axis=0, return_index=True, return_inverse=True)
     place = place.ravel()
     seconds, hooks = np.zeros(len(first)), np.zeros(len(first))
-    pieces = max(LEAST_PIECES, int(space.chunks.max()))
+    shown = max(1 / max(LEAST_PIECES, int(space.chunks.max())), prices.calibration.slowed)
     for k, point in enumerate(first):
         costs = point_costs(space, int(point), prices)
         i, layout = int(space.setting[point]), costs.layout
@@ -372,7 +372,7 @@ def _beside(space: JobSpace, rates: Rates, prices: LayerPrices) -> _Beside:
                 (costs.reduce, layout.overlap.gradients),
                 (costs.gather, layout.overlap.parameters),
             ):
-                traffic += _at(line, held) / (pieces if hides else 1)
+                traffic += _at(line, held) * (shown if hides else 1)
         seconds[k] = costs.constant + traffic + float(held @ np.array(costs.step))
         hooks[k] = costs.hooks
     return _Beside(seconds[place], hooks[place])

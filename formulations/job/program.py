@@ -35,6 +35,7 @@ from ...instances.costs.layers import LayerPrices
 from ...instances.costs.layout import Layout
 from ...instances.costs.memory import stays_gathered
 from ...instances.costs.stages import (
+    blocked,
     kinds_of_rank,
     message_time,
     optimizer_step,
@@ -253,6 +254,7 @@ class ProgramBuilder:
         )
         self.z: Ints | None = None
         self.each, self.more, self.ends = self.rates_of_stages()
+        self.busy, self.busy_more, self.busy_ends = self.collectives_of_stages()
         self.ends_weights = rates.ends_weights[self.i].copy()
         model = space.model
         if model.tied and self.stages > 1:
@@ -282,8 +284,8 @@ class ProgramBuilder:
             "layers": self.layers, "range": self.layers, "recomputed": self.layers,
             "recomputes": self.layers, "one_number": self.one_number,
             "before": self.order_of_types, "behind": self.order_of_types, "memory": self.memory,
-            "loss": self.memory, "wait": self.waits, "unit": self.waits, "traffic": self.traffic,
-            "optimizer": self.optimizer, "path": self.paths,
+            "loss": self.memory, "wait": self.waits, "slowed": self.waits, "unit": self.waits,
+            "traffic": self.traffic, "optimizer": self.optimizer, "path": self.paths,
         }  # fmt: skip
         return {name: str(method.__doc__) for name, method in families.items()}
 
@@ -300,13 +302,29 @@ class ProgramBuilder:
         ]
         # What hides traffic must not be too little: of ranks on two kinds it may be.
         self.exact = [not self.rates.kinds or one is not self.rates for one in of_ranks]
-        of_stages = of_ranks * self.layout.chunks
+        self.of_stages = of_stages = of_ranks * self.layout.chunks
         ends = np.zeros((self.stages, 3))
         ends[0] += of_stages[0].ends[self.i, 0]
         ends[-1] += of_stages[-1].ends[self.i, 1]
         each = np.array([one.passes[self.i] for one in of_stages])
         more = np.array([one.again[self.i] for one in of_stages])
         return each / self.unit, more / self.unit, ends / self.unit
+
+    def collectives_of_stages(self) -> tuple[Floats, Floats, Floats]:
+        """Return what of the passes hides none of replicas' traffic, in the same shapes (S3)."""
+        kinds = range(len(self.space.cluster.nodes))
+        every = [self.prices.on(kind, self.layout.software) for kind in kinds]
+        held = np.array([blocked(self.layout, prices) for prices in every]).all(axis=0)
+        both = np.zeros((6, 3))
+        both[0::2, 0] = both[1::2, 1] = held / self.unit
+        each, more = (
+            np.array([getattr(one, name)[self.i] @ both for one in self.of_stages])
+            for name in ("busy", "busy_again")
+        )
+        ends = np.zeros((self.stages, 3))
+        ends[0] += self.of_stages[0].ends_busy[self.i, 0] @ both
+        ends[-1] += self.of_stages[-1].ends_busy[self.i, 1] @ both
+        return each, more, ends
 
     def program(self, paths: JobPaths, cutoff: float) -> PointProgram:
         """Return the program with the paths so far, for what takes at most `cutoff` seconds."""
@@ -344,6 +362,15 @@ class ProgramBuilder:
             columns += list(self.wait[s])
             factors += [weight[0], weight[1]]
         return columns, factors, float(self.ends[s] @ weight)
+
+    def computes(self, s: int, weight: Floats) -> tuple[list[int], list[float], float]:
+        """Return the same of what hides replicas' traffic: passes without collectives (S3)."""
+        columns, factors, constant = self.passes(s, weight)
+        again = self.busy_more[s] if self.r is not None else self.busy_more[s, :0]
+        taken = np.concatenate((self.busy[s], again)) @ weight
+        behind = factors[len(taken) :]
+        factors = [one - busy for one, busy in zip(factors, taken, strict=False)] + behind
+        return columns, factors, constant - float(self.busy_ends[s] @ weight)
 
     def layers(self) -> None:
         """Every layer is in one stage, whose number of layers is in its range (7)."""
@@ -416,12 +443,13 @@ class ProgramBuilder:
             )
 
     def waits(self) -> None:
-        """Passes wait for sharded weights that computation does not hide (11)."""
+        """Passes wait for sharded weights that computation does not hide, and are slowed (11)."""
         if self.wait is None:
             return
         kinds = range(len(self.space.cluster.nodes))
         every = [self.prices.on(kind, self.layout.software) for kind in kinds]
         hidden = max(one.calibration.hidden for one in every)
+        slowed = min(one.calibration.slowed for one in every)
         gather, reduce = self.costs.gather, self.costs.reduce
         back = [reduce, gather] if self.layout.reshard_after_forward else [reduce]
         for s in range(self.stages):
@@ -430,7 +458,7 @@ class ProgramBuilder:
                 (1, back, np.array([0.0, 1.0, 0.0])),
             ):
                 held, factors, constant = self.held([s], lines)
-                busy, shares, fixed = self.passes(s, hidden * weight)
+                busy, shares, fixed = self.computes(s, hidden * weight)
                 own = [x != self.wait[s, column] for x in busy]
                 busy = [x for x, keep in zip(busy, own, strict=True) if keep]
                 shares = [x for x, keep in zip(shares, own, strict=True) if keep]
@@ -442,6 +470,13 @@ class ProgramBuilder:
                         constant - fixed,
                         np.inf,
                     )
+                self.build.row(
+                    f"slowed[{s},{column}]",
+                    [self.wait[s, column], *held],
+                    [1.0, *(-slowed * f for f in factors)],
+                    slowed * constant,
+                    np.inf,
+                )
                 once = lines[:1]  # of one unit: a layer's gather, or its gradients' reduction
                 there = np.flatnonzero(self.rates.count)
                 least = min(self._line(once, self.rates.weights[self.i, k]) for k in there)
@@ -473,7 +508,7 @@ class ProgramBuilder:
         if self.sharded:
             return
         overlap, hidden = self.layout.overlap, self.prices.calibration.hidden
-        pieces = max(LEAST_PIECES, self.layout.chunks)
+        shown = max(1 / max(LEAST_PIECES, self.layout.chunks), self.prices.calibration.slowed)
         for k in range(self.ranks):
             own = list(range(k, self.stages, self.ranks))
             ways: list[list[tuple[list[int], list[float], float]]] = []
@@ -486,10 +521,10 @@ class ProgramBuilder:
                 if not hides:
                     ways.append([whole])
                     continue
-                part = (columns, [f / pieces for f in factors], constant / pieces)
+                part = (columns, [f * shown for f in factors], constant * shown)
                 beside = (list(columns), list(factors), constant)
                 for s in own:
-                    busy, shares, fixed = self.passes(s, -hidden * weight)
+                    busy, shares, fixed = self.computes(s, -hidden * weight)
                     beside = (beside[0] + busy, beside[1] + shares, beside[2] + fixed)
                 ways.append([beside, part] if self.exact[k] else [part])
             for a, one in enumerate(ways[0]):

@@ -41,6 +41,9 @@ class Rates:
         Shape (S, K, 2): f', g'.
     ends
         Shape (S, 2, 3): the same as `passes` of what the first and the last stage have besides.
+    busy, busy_again, ends_busy
+        Shape (S, K, 6), (S, K, 6), (S, 2, 6): seconds of collectives in these passes, as those of
+        a layer.
     kept, saved, working
         Shape (S, K): A, A', X without recomputation of the whole layer.
     ends_kept
@@ -63,6 +66,9 @@ class Rates:
     passes: Floats
     again: Floats
     ends: Floats
+    busy: Floats
+    busy_again: Floats
+    ends_busy: Floats
     kept: Floats
     saved: Floats
     working: Floats
@@ -152,6 +158,7 @@ def _on_one_kind(space: JobSpace, prices: LayerPrices) -> Rates:
     out = Rates(
         np.array([main[k] for k in range(kinds)], dtype=float),
         np.zeros((s, kinds, 3)), np.zeros((s, kinds, 2)), np.zeros((s, 2, 3)),
+        np.zeros((s, kinds, 6)), np.zeros((s, kinds, 6)), np.zeros((s, 2, 6)),
         np.zeros((s, kinds)), np.zeros((s, kinds)), np.zeros((s, kinds)),
         np.zeros((s, 2)), np.zeros(s), np.zeros((s, kinds, 2)), np.zeros((s, kinds, 2)),
         np.zeros((s, 2, 2)), np.zeros((s, 2, 2)), np.zeros((s, 2)), np.zeros(s),
@@ -174,14 +181,18 @@ def _time(
     times, model = prices.times(setting), prices.model
     for k, (plain, again) in enumerate(zip(times.blocks, times.recomputed, strict=True)):
         out.passes[i, k] = _seconds(plain if by_layer else again)
+        out.busy[i, k] = (plain if by_layer else again).busy
         if by_layer:
             out.again[i, k] = again.forward - plain.forward, again.backward - plain.backward
+            out.busy_again[i, k] = np.subtract(again.busy, plain.busy)
         out.weights[i, k] = rank_parameters(model.layer_types[k], model.hidden, setting)
     out.ends[i, 0] = _seconds(times.embedding)
     out.ends[i, 1] = _seconds(times.head)
+    out.ends_busy[i] = times.embedding.busy, times.head.busy
     for k in further:
         out.ends[i, 1] += _seconds(times.recomputed[k])
         out.ends[i, 1] += _seconds(times.further)
+        out.ends_busy[i, 1] += np.add(times.recomputed[k].busy, times.further.busy)
         out.ends_weights[i, 1] += out.weights[i, k]
         out.ends_weights[i, 1, 0] += 2 * model.hidden**2 / setting.tensor
     out.ends_weights[i, 0, 0] += model.embedding_parameters / setting.tensor

@@ -5,7 +5,7 @@ time for the rest of stage s. If a necessary condition fails at T, every mapping
 
 1. A device *fits* stage s if it has admitted neighbours that fit on both boundaries and on the
    ring, all of them different, as many as its place needs. Devices that do not are taken out until
-   nothing changes.
+   nothing changes; whose memory is too small for the stage, at once.
 2. The devices that fit ring s and stay connected (after 1 each has two ring neighbours) must
    number R or more; smaller components are taken out.
 3. Hall: devices can be matched to the S·R slots that they fit.
@@ -150,7 +150,7 @@ def fitting(costs: MappingCosts, lower_bounds: LowerBounds, threshold: float) ->
     if limits is None:
         return None
     on_boundary, on_ring = limits
-    fits = np.ones((costs.stages, costs.size), np.bool_)
+    fits = costs.fits.copy()
     ok = fit_stages(
         costs.latency,
         costs.inverse,

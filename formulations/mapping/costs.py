@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...instances import DeviceMapping, ReplicaPlacement, StageCosts
-from ...instances.common.arrays import Floats, Ints, frozen
+from ...instances.common.arrays import Bools, Floats, Ints, frozen
 from .kernels import ring_stage_times
 
 #: Least ratio of the cheapest route across to the dearest inside.
@@ -46,6 +46,7 @@ class MappingCosts:
     # (S,): lower bound of every all-reduce other than a ring, in seconds; `inf` if only rings are
     # allowed
     non_ring_lower_bound: Floats
+    fits: Bools  # (S, D): whether the stage's memory fits the device
     # lower bound of the objective: with overlap the longest compute, else 0
     lower_bound: float = 0.0
 
@@ -85,8 +86,10 @@ class MappingCosts:
         return ReplicaPlacement(stage, self.devices[slots], sends_to)
 
 
-def mapping_costs(costs: StageCosts, problem: DeviceMapping) -> MappingCosts:
-    """Return the costs of mapping given stages."""
+def mapping_costs(
+    costs: StageCosts, problem: DeviceMapping, fits: Bools | None = None
+) -> MappingCosts:
+    """Return the costs of mapping given stages; by default every stage fits every device."""
     topology, routes = problem.topology, problem.topology.routes
     s, r, m = problem.stages, problem.replicas, problem.microbatches
     devices = topology.usable
@@ -124,6 +127,7 @@ def mapping_costs(costs: StageCosts, problem: DeviceMapping) -> MappingCosts:
         boundary=boundary,
         ring=ring,
         non_ring_lower_bound=non_ring_lower_bound,
+        fits=np.ones((s, len(devices)), np.bool_) if fits is None else fits,
         lower_bound=m * float(costs.compute_s.max()) if problem.overlap else 0.0,
     )
 

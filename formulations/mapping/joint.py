@@ -36,9 +36,11 @@ The devices of the stages are x, y, w with (1) to (8) of `milp.py`.
     A_s ≥ 2 (R − 1) (lat* o_s + inv* W_s / R)                                            (20)
     M t_s + P_s + A_s ≤ T;  with overlap P_s + A_s ≤ T                                   (21)
     M t_s ≤ T,  with overlap                                                             (22)
+    Σ_v memory_v i_{v,s} ≤ room_d + (total − room_d) (1 − x_{d,s})                       (23)
 
 Without gradients nothing goes up. *most* is the largest value that the right side can have, less
-what (18) or (20) says of the best pair. The program is solved for a few units and devices only.
+what (18) or (20) says of the best pair. room_d: the memory of device d, where it is less than
+*total*, the workload's. The program is solved for a few units and devices only.
 """
 
 from __future__ import annotations
@@ -48,11 +50,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyomo.environ as pyo
 
-from ...instances import DeviceMapping, ReplicaPlacement, Workload
+from ...instances import DeviceMapping, ReplicaPlacement
 from ...instances.common.arrays import Floats, Ints
 from ...instances.common.units import TIME_UNITS
 from ...instances.model.stage_costs import parameter_bytes
 from ..program import Start, Value
+from ..task import Task
+from .memory import device_rooms
 from .milp import Places, add_places
 from .partition import Units, partition_units
 
@@ -66,11 +70,14 @@ class JointData:
     # maker, users and bytes of each tensor that another unit needs
     tensors: tuple[tuple[int, tuple[int, ...], float], ...]
     parameters: Floats  # (U,): bytes
+    memory: Floats  # (U,): bytes
+    rooms: Floats  # (D,): bytes that each usable device can hold; `inf` for no limit
     unit_s: float  # seconds of the workload's time unit
 
 
-def joint_data(workload: Workload) -> JointData:
-    """Return the units of a workload, and the tensors between them."""
+def joint_data(task: Task[DeviceMapping]) -> JointData:
+    """Return the units of a workload, the tensors between them, and the devices' memory."""
+    workload = task.workload
     unit_of, units = partition_units(workload)
     assert workload.output_bytes is not None  # partition_units has looked
     users: dict[int, set[int]] = {}
@@ -83,7 +90,10 @@ def joint_data(workload: Workload) -> JointData:
         for v, needed in sorted(users.items())
     )
     unit_s = TIME_UNITS[workload.time_unit]
-    return JointData(unit_of, units, tensors, held.astype(np.float64), unit_s)
+    memory = np.bincount(unit_of, weights=workload.memory_bytes, minlength=units.size)
+    return JointData(
+        unit_of, units, tensors, held.astype(np.float64), memory, device_rooms(task), unit_s
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,6 +151,7 @@ def joint_milp(data: JointData, problem: DeviceMapping, per_s: float) -> JointMo
     _tensors(stated)
     _messages(stated)
     _stage_times(stated)
+    _memory(stated)
     return stated
 
 
@@ -298,3 +309,19 @@ def _stage_times(stated: JointModel) -> None:
     m.longest = pyo.Constraint(range(stated.places.stages), rule=longest)
     if overlap:
         m.computes = pyo.Constraint(range(stated.places.stages), rule=computes)
+
+
+def _memory(stated: JointModel) -> None:
+    """Add (23), in parts of the total, where a device has less."""
+    m, data, units = stated.model, stated.data, range(stated.data.units.size)
+    total = float(data.memory.sum())
+    short = [d for d, room in enumerate(data.rooms.tolist()) if room < total]
+
+    def holds(m: pyo.ConcreteModel, s: int, d: int) -> object:
+        """(23) Σ_v memory_v i_{v,s} ≤ room_d + (total − room_d) (1 − x_{d,s})  for all stages s,
+        devices d with less than the total."""
+        room = float(data.rooms[d]) / total
+        held = sum(float(data.memory[v]) / total * _inside(m, v, s) for v in units)
+        return held <= room + (1 - room) * (1 - m.x[d, s])
+
+    m.holds = pyo.Constraint(range(stated.places.stages), short, rule=holds)

@@ -126,6 +126,8 @@ def mapping_milp(costs: MappingCosts, per_s: float, traffic: LinkTraffic | None 
     rings = [s for s in range(costs.stages) if costs.ring[s].any()]
     places = Places(m, costs.stages, costs.replicas, costs.size, boundaries, rings)
     add_places(places)
+    for s, d in np.argwhere(~costs.fits).tolist():
+        m.x[d, s].fix(0)
     m.P = pyo.Var(range(costs.stages), domain=pyo.NonNegativeReals)
     m.A = pyo.Var(range(costs.stages), domain=pyo.NonNegativeReals)
     m.T = pyo.Var(bounds=(per_s * costs.lower_bound, None))

@@ -49,12 +49,12 @@ def _uses(
 ) -> list[list[object]]:
     """Return the nonzero potentials of each use, in the order of `flatten`."""
     found: list[list[object]] = []
-    a, b = 0, 0
+    a, b, slots = 0, 0, _slots(costs)
     for t, users in enumerate(costs.uses):
         if not users:
             continue
         states = np.unique(costs.makes[t][1])
-        for use, slot in zip(users, _slots(costs, t), strict=True):
+        for use, slot in zip(users, slots[t], strict=True):
             needed = np.unique(use.needs)
             if not costs.conversions[t].cost[np.ix_(states, needed)].any():
                 continue
@@ -74,12 +74,14 @@ def _uses(
     return found
 
 
-def _slots(costs: ShardingCosts, t: int) -> list[int]:
-    """Return which input of its reader each use of a tensor is; 0 for a gradient's parameter."""
-    found = []
+def _slots(costs: ShardingCosts) -> list[list[int]]:
+    """Return of each tensor which input of its reader a use is; 0 for a gradient's parameter."""
+    found: list[list[int]] = [[] for _ in costs.program.tensors]
     for operator in costs.program.operators:
-        found += [slot for slot, read in enumerate(operator.inputs) if read == t]
-        found += [0] * (operator.gradient == t)
+        for slot, read in enumerate(operator.inputs):
+            found[read].append(slot)
+        if operator.gradient is not None:
+            found[operator.gradient].append(0)
     return found
 
 

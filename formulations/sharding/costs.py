@@ -15,18 +15,6 @@ with work(σ) = Π 1/p over axes along which σ splits, and moved(σ) the bytes 
 
 A parameter needs its gradient in the property that it has itself.
 
-*Conversions* of a tensor from one property to another: along one axis of p devices, for |T| bytes
-among them (what other axes split is divided out):
-
-    from   to     by               bytes of all devices     seconds, latency α and bandwidth W
-    S(i)   S(j)   all-to-all       (p − 1)/p · |T|          (p − 1) α + (p − 1)/p² · |T| / W
-    S      B      all-gather       (p − 1) · |T|            (p − 1) α + (p − 1)/p · |T| / W
-    P      S      reduce-scatter   (p − 1) · |T|            (p − 1) α + (p − 1)/p · |T| / W
-    P      B      all-reduce       2 (p − 1) · |T|          2 (p − 1) α + 2 (p − 1)/p · |T| / W
-    B      S      slice            0                        0
-    B      P      one keeps it     0                        0
-    S      P      pad with zeros   0                        0
-
 With `overlap` gradients are converted in buckets, each of which pays the latencies once: a gradient
 pays α times its part of the bucket's bytes. A step ends when the last bucket and all computing do:
 with ready_k the last operator that makes a gradient of bucket k, and bucket by bucket,
@@ -37,10 +25,6 @@ with ready_k the last operator that makes a gradient of bucket k, and bucket by 
 
 Each of these *ends* is a sum as (1). So is every mixture of them, of weights of sum 1, and no
 sharding ends before the least of a mixture: that is how (1') is bounded and minimised.
-
-Along several axes a conversion is a cheapest sequence of such steps, each along one axis. An axis
-of a tensor that several axes of the mesh split is put together in the reverse order: a step
-from or to S(i) along an axis of the mesh waits until no later one splits i.
 """
 
 from __future__ import annotations
@@ -53,30 +37,20 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from ...instances import DeviceMesh, InputError, Operator, Role, Sharding, ShardingObjective
+from ...instances import InputError, Operator, Role, Sharding, ShardingObjective
 from ...instances.common.arrays import Floats, Ints
+from ...instances.common.choices import Primitive
 from ...instances.common.errors import quote
 from ...instances.common.units import TIME_UNITS
 from ...instances.model.sharding.problem import gradient_buckets, program_of
 from ...instances.model.sharding.program import (
-    COPIED,
-    PARTIAL,
     Property,
     TensorProgram,
-    divides,
     local_shape,
     property_text,
 )
 from ..task import Task
-
-
-@dataclass(frozen=True, eq=False)
-class Conversions:
-    """The properties of a tensor, and the cost of converting each to each."""
-
-    states: tuple[Property, ...]  # the properties
-    number: dict[Property, int]  # position of each in `states`
-    cost: Floats  # (states, states): from row to column, in the objective's unit
+from .conversions import Conversions, conversions, primitive_cost
 
 
 @dataclass(frozen=True, eq=False)
@@ -396,14 +370,13 @@ def _cost(
     added = 0.0
     for d, signature in enumerate(chosen):
         if signature.reduced_bytes:
-            among, p = signature.reduced_bytes, mesh.shape[d]
+            among = signature.reduced_bytes
             for e, other in enumerate(chosen):
                 if e != d and other is not signature and other.extent > 1:
                     among /= mesh.shape[e]
             among = max(among, min(signature.reduced_bytes, NUMBER_BYTES))
-            added += collective_cost(
-                2 * (p - 1), 2 * (p - 1) * among, d, mesh, ShardingObjective(problem.objective)
-            )
+            objective = ShardingObjective(problem.objective)
+            added += primitive_cost(Primitive.ALL_REDUCE, among, d, mesh, objective)
     if problem.objective == "distpar":
         counted = operator.role is Role.OPERATOR
         return problem.beta * sum(map(math.prod, shapes)) * counted + added
@@ -451,84 +424,3 @@ def fixed_choices(
             f"fix: {operator.name} cannot have {quote(text)} on this mesh; it can have {known}"
         )
     return choices.only(np.array(kept))
-
-
-@lru_cache(maxsize=4096)
-def conversions(
-    shape: tuple[int, ...],
-    size_bytes: int,
-    mesh: DeviceMesh,
-    objective: ShardingObjective,
-    unit_s: float,
-    share: float = 1.0,
-) -> Conversions:
-    """Return the conversions of a whole tensor; see the table above.
-
-    `unit_s` are the seconds of the workload's unit of time; `share` is the part of latencies that
-    the tensor pays.
-    """
-    single = (*range(len(shape)), COPIED, PARTIAL)
-    states = tuple(
-        state
-        for state in itertools.product(single, repeat=len(mesh.shape))
-        if divides(shape, state, mesh.shape)
-    )
-    number = {state: k for k, state in enumerate(states)}
-    cost = np.full((len(states), len(states)), np.inf)
-    np.fill_diagonal(cost, 0.0)
-    for state, k in number.items():
-        for d in range(len(mesh.shape)):
-            for one in single:
-                after = (*state[:d], one, *state[d + 1 :])
-                if after != state and after in number and not _held(state, d, one):
-                    amount = step_cost(state, d, one, size_bytes, mesh, objective, share)
-                    cost[k, number[after]] = amount / (unit_s if objective == "time" else 1.0)
-    for k in range(len(states)):
-        np.minimum(cost, cost[:, k, None] + cost[None, k, :], out=cost)
-    cost.setflags(write=False)
-    return Conversions(states, number, cost)
-
-
-def _held(state: Sequence[int], d: int, one: int) -> bool:
-    """Return whether a later axis of the mesh splits a dimension that a step along axis d moves."""
-    return any(later >= 0 and later in (state[d], one) for later in state[d + 1 :])
-
-
-def step_cost(
-    state: Property,
-    d: int,
-    one: int,
-    size_bytes: float,
-    mesh: DeviceMesh,
-    objective: ShardingObjective,
-    share: float = 1.0,
-) -> float:
-    """Return the cost of a step along axis d of the mesh to property `one`, seconds or bytes."""
-    p, before = mesh.shape[d], state[d]
-    among = size_bytes
-    for e, other in enumerate(state):
-        if e != d and other >= 0:
-            among /= mesh.shape[e]
-    if before == COPIED or one == PARTIAL:
-        return 0.0
-    if before >= 0 and one >= 0:
-        rounds, moved = p - 1, (p - 1) / p * among
-    elif before == PARTIAL and one == COPIED:
-        rounds, moved = 2 * (p - 1), 2 * (p - 1) * among
-    else:
-        rounds, moved = p - 1, (p - 1) * among
-    return collective_cost(rounds * share, moved, d, mesh, objective)
-
-
-def collective_cost(
-    rounds: float, moved: float, d: int, mesh: DeviceMesh, objective: ShardingObjective
-) -> float:
-    """Return the cost of a collective along axis d, seconds or bytes.
-
-    Each device sends so many messages (`rounds`), one after the other; all devices of one group
-    send `moved` bytes.
-    """
-    if objective == "distpar":
-        return moved * (mesh.size // mesh.shape[d])
-    link = mesh.links[d]
-    return rounds * link.latency_s + moved / mesh.shape[d] / link.bytes_per_s

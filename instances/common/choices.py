@@ -224,6 +224,42 @@ class Collective(Choice):
     CHEAPEST = "cheapest"
 
 
+class Primitive(Choice):
+    """Collective along an axis of a mesh; see `PrimitiveLink`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> link = stagecut.Link(1e-5, 1e10)
+    >>> stagecut.instances.PrimitiveLink("all-gather", link).primitive is Primitive.ALL_GATHER
+    True
+    """
+
+    ALL_GATHER = "all-gather"
+    REDUCE_SCATTER = "reduce-scatter"
+    ALL_REDUCE = "all-reduce"
+    ALL_TO_ALL = "all-to-all"
+    GATHER = "gather"
+    SCATTER = "scatter"
+    REDUCE = "reduce"
+    BROADCAST = "broadcast"
+
+
+class Rounds(Choice):
+    """Algorithm of a collective: how many rounds it takes; see `PrimitiveLink`.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> link = stagecut.Link(1e-5, 1e10)
+    >>> stagecut.instances.PrimitiveLink("broadcast", link, "tree").algorithm is Rounds.TREE
+    True
+    """
+
+    RING = "ring"
+    TREE = "tree"
+
+
 class MappingObjective(Choice):
     """Objective of a mapping, a maximum; see `DeviceMapping`.
 

@@ -41,6 +41,10 @@ class Calibration:
     passes: float = 1.0
     optimizer: float = 0.7  # part of the memory bandwidth that the optimizer's step reaches
     hidden: float = 0.9  # part of overlapped communication that computation really hides
+    # seconds that computation takes longer for each second of replicas' collectives beside it:
+    # their kernels take units and memory bandwidth from it; over the rows of dense models with
+    # sharded weights that tables are fitted on, squares are least at 0.25
+    slowed: float = 0.25
     # the same of tensor-parallel collectives beside the products that they feed, piece by piece
     tensor_hidden: float = 0.6
     # seconds of each rank's broadcast, in software whose ranks send each other the weights that

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import IntFlag
 
 from ..model.network.links import Link
 from .hardware import TrainingCluster
@@ -41,6 +42,23 @@ class Group:
 
     size: int  # ranks
     stride: int = 1  # ranks between two neighbours
+
+
+class Links(IntFlag):
+    """Links that a transfer keeps busy."""
+
+    NONE = 0
+    #: Between devices of one domain.
+    PEER = 1
+    #: Between domains.
+    NETWORK = 2
+
+
+def links_of(group: Group, cluster: TrainingCluster) -> Links:
+    """Return the links that a group's collectives keep busy."""
+    k = members_per_domain(group, cluster)
+    inside = Links.PEER if k > 1 else Links.NONE
+    return inside | (Links.NETWORK if k < group.size else Links.NONE)
 
 
 def members_per_domain(group: Group, cluster: TrainingCluster) -> int:

@@ -7,9 +7,9 @@ waves. With peak P, bandwidth W and the calibrated fraction η of the peak that 
 
 where e is the efficiency of a tile's shape (small tiles re-read more), and k₀ what filling and
 draining a tile costs, in steps of k. The library takes the tile that is fastest; so does
-`product`. Where a row of an operand is no multiple of 16 bytes, matrix units cannot load it
-(NVIDIA, "Matrix multiplication background user's guide"), and the product runs on the ordinary
-units: that decides runs whose head width is 108 or 150.
+`product`. Matrix units load operands 16 bytes at a time: where a row is no multiple of that
+(NVIDIA, "Matrix multiplication background user's guide"), k is padded to the next one, and smaller
+loads reach less of the peak (`LOADED`).
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ ELEMENT = {
     NumberFormat.MXFP8: 1.0,
     NumberFormat.NVFP4: 0.5,
 }
+
+
+#: Part of the peak that is left where rows are multiples of so many bytes alone.
+LOADED = {16: 1.0, 8: 0.67, 4: 0.5, 2: 0.36}
 
 
 @dataclass(frozen=True)
@@ -70,9 +74,10 @@ def product(
     if m <= 0 or n <= 0 or k <= 0 or count <= 0:
         return 0.0
     element = ELEMENT[precision]
-    rows_of = (m, n) if turned else (n, k)  # 8- and 4-bit rows are padded to 16 bits' alignment
-    aligned = all(width * max(element, 2.0) % 16 == 0 for width in rows_of)
-    peak = device.peak[precision] if aligned else device.vector
+    rows_of = (m, n) if turned else (n, k)
+    peak = device.peak[precision] * LOADED[min(map(_load, rows_of, (element, element)))]
+    if not turned:
+        k = math.ceil(k * element / 16) * 16 / element
     reached = reach.product
     if element <= 1:
         reached = reach.product8 if element == 1 else reach.product4
@@ -84,6 +89,15 @@ def product(
         best = min(best, waves * rows * columns * 2 * (k + reach.depth) / (per_unit * efficiency))
     moved = count * (element * (m * k + k * n) + 2 * m * n)
     return max(best, moved / (device.bandwidth * reach.memory)) + reach.launch
+
+
+def _load(width: float, element: float) -> int:
+    """Return the bytes that are loaded at once of rows of so many elements.
+
+    8- and 4-bit rows are padded to the alignment of 16 bits.
+    """
+    row = width * max(element, 2.0)
+    return next(size for size in LOADED if row % size == 0 or size == 2)
 
 
 def pointwise(moved: float, kernels: float, device: Accelerator, reach: Efficiency) -> float:

@@ -16,8 +16,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
+from .activations import fused
 from .calibration import Calibration, calibration
-from .collectives import Group, all_gather, all_reduce, all_to_all, members_per_domain, skew
+from .collectives import (
+    Group,
+    Links,
+    all_gather,
+    all_reduce,
+    all_to_all,
+    links_of,
+    members_per_domain,
+    skew,
+)
 from .description import Attention, Block, Experts, FeedForward, ModelDescription, Norm
 from .experts import (
     EXPERT_LAUNCHES,
@@ -30,7 +40,7 @@ from .experts import (
     router_bytes,
 )
 from .hardware import NumberFormat, TrainingCluster
-from .kernels import fused_attention, pointwise, product
+from .kernels import ELEMENT, fused_attention, pointwise, product
 from .layout import ContextKind, Graphs, Layout, Recompute, Software
 
 #: Terms of a pass's time.
@@ -50,6 +60,9 @@ class LayerPart:
     kernels: float = 1.0
     # seconds of either pass in which ranks wait for each other, and no kernel runs
     wait: float = 0.0
+    # links that a collective keeps busy, and for how long in either pass, whatever hides it
+    links: Links = Links.NONE
+    busy: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -62,6 +75,9 @@ class LayerTime:
     weights: float  # part of the backward pass that computes gradients of weights
     # seconds of both passes by term, and of recomputation; they sum to the two passes
     terms: tuple[tuple[str, float], ...]
+    # seconds of the forward and of the backward pass in which collectives keep peer links alone,
+    # the network alone, or both busy
+    busy: tuple[float, ...] = (0.0,) * 6
 
 
 @dataclass(frozen=True)
@@ -161,15 +177,20 @@ def tensor_collective(
         return LayerPart(module, "tensor", 0.0, kernels=0)
     group = Group(layout.tensor, axis_stride(layout, "tensor"))
     links, moved = at.calibration.links, 2.0 * at.tokens * hidden
+    used = links_of(group, at.cluster)
     if not layout.sequence_parallel:
         once = all_reduce(moved, group, at.cluster, links)
-        return LayerPart(module, "tensor", once * leaves, once * enters, wait=skew(group, links))
+        passes, wait = (once * leaves, once * enters), skew(group, links)
+        return LayerPart(module, "tensor", *passes, wait=wait, links=used, busy=passes)
     once = all_gather(moved, group, at.cluster, links)
+    borders = enters + leaves
+    busy, wait = (borders * once, borders * once), borders * skew(group, links)
     if layout.overlap.tensor:
         once *= 1 - at.calibration.tensor_hidden
-    borders = enters + leaves
-    wait = borders * skew(group, links)
-    return LayerPart(module, "tensor", borders * once, borders * once, kernels=borders, wait=wait)
+    shown = borders * once
+    return LayerPart(
+        module, "tensor", shown, shown, kernels=borders, wait=wait, links=used, busy=busy
+    )
 
 
 def attention_parts(
@@ -229,15 +250,27 @@ def core_attention(at: Setting, attention: Attention, cross: int = 0) -> LayerPa
         return LayerPart("core_attn", "attention", forward, backward)
     count = layout.microbatch * heads
     scores = count * rows * seen
+    whole = int(16 / ELEMENT[precision])
+    if key % whole or value % whole:
+        # Batched products of such heads run on the ordinary units (BLOOM's candidates with heads
+        # of 108 and 150 elements).
+        device = replace(device, peak={**device.peak, precision: device.vector})
+        key, value = (whole * math.ceil(width / whole) for width in (key, value))
     into = product(rows, seen, key, count, device, precision, reach)
     out = product(rows, value, seen, count, device, precision, reach)
     into_q = product(rows, key, seen, count, device, precision, reach)
     into_k = product(seen, key, rows, count, device, precision, reach, turned=True)
     out_p = product(rows, seen, value, count, device, precision, reach)
     out_v = product(seen, value, rows, count, device, precision, reach, turned=True)
-    forward = into + out + pointwise(9 * scores, 2, device, reach)
-    backward = into_q + into_k + out_p + out_v + pointwise(11 * scores, 2, device, reach)
-    return LayerPart("core_attn", "attention", forward, backward, kernels=5)
+    ahead, behind, kernels = 9, 11, 5
+    if count % 4:
+        # Megatron's kernel for the softmax takes scores of four heads at once; else two casts,
+        # scale, mask and softmax run one by one, on 32-bit scores.
+        ahead, behind, kernels = 41, 45, 9
+    forward = into + out + pointwise(ahead * scores, kernels - 3, device, reach)
+    backward = into_q + into_k + out_p + out_v
+    backward += pointwise(behind * scores, kernels - 3, device, reach)
+    return LayerPart("core_attn", "attention", forward, backward, kernels=kernels)
 
 
 def context_exchange(at: Setting, attention: Attention) -> Iterator[LayerPart]:
@@ -250,22 +283,25 @@ def context_exchange(at: Setting, attention: Attention) -> Iterator[LayerPart]:
     kv = max(attention.kv_heads / layout.tensor, 1)
     if attention.latent:
         kv = attention.heads / layout.tensor
-    width = kv * (attention.key_width + attention.value_width)
+    width, used = kv * (attention.key_width + attention.value_width), links_of(group, at.cluster)
     if layout.context_kind is ContextKind.ALL_TO_ALL:
         wide = attention.heads / layout.tensor * (attention.key_width + attention.value_width)
         once = all_to_all(2 * at.tokens * (wide + width), group, at.cluster, links)
-        yield LayerPart("core_attn", "context", once, once, kernels=4)
+        busy = once, once
+        yield LayerPart("core_attn", "context", *busy, kernels=4, links=used, busy=busy)
         return
     gathered = 2 * at.tokens * c * width
     once = all_gather(gathered, group, at.cluster, links)
+    busy = once, 2 * once
     if layout.context_kind is ContextKind.ALL_GATHER:
-        yield LayerPart("core_attn", "context", once, 2 * once, kernels=1)
+        yield LayerPart("core_attn", "context", *busy, kernels=1, links=used, busy=busy)
         return
     core = core_attention(at, attention)
     forward = max(0.0, once - core.forward * (c - 1) / c)
     backward = max(0.0, 2 * once - core.inputs * (c - 1) / c)
     step = (c - 1) * at.calibration.links.start
-    yield LayerPart("core_attn", "context", forward + step, backward + step, kernels=2 * c)
+    passes = forward + step, backward + step
+    yield LayerPart("core_attn", "context", *passes, kernels=2 * c, links=used, busy=busy)
 
 
 def feed_forward_parts(
@@ -338,9 +374,10 @@ def exchange_of_tokens(at: Setting, experts: Experts, hidden: int) -> LayerPart:
     inside = sent.domain / (cluster.accelerator.peer_bandwidth * links.peer)
     across = sent.network / (cluster.network.bandwidth * links.network)
     once = links.start + links.skew * math.log2(group.size) + max(inside, across)
+    used, busy = links_of(group, cluster), (2 * once, 2 * once)
     if layout.overlap.experts:
         once *= 1 - at.calibration.hidden
-    return LayerPart("moe", "experts", 2 * once, 2 * once, kernels=4)
+    return LayerPart("moe", "experts", 2 * once, 2 * once, kernels=4, links=used, busy=busy)
 
 
 def block_parts(at: Setting, block: Block, hidden: int, encoded: int = 0) -> Iterator[LayerPart]:
@@ -407,7 +444,13 @@ def add_up(parts: Sequence[LayerPart], at: Setting) -> LayerTime:
     work = inputs + weights + repeated
     backward = _both(work - waits, 2 * issued + issued_again, at) + waits
     terms["host"] = ahead - forward + backward - work
-    return LayerTime(ahead, backward, weights, tuple(terms.items()))
+    busy = [0.0] * 6
+    for part, share in again:
+        if part.links:
+            place = 2 * (part.links - 1)
+            busy[place] += part.busy[0]
+            busy[place + 1] += part.busy[1] + share * part.busy[0]
+    return LayerTime(ahead, backward, weights, tuple(terms.items()), tuple(busy))
 
 
 def _issued(part: LayerPart, at: Setting) -> float:
@@ -545,8 +588,9 @@ def head_parts(model: ModelDescription, at: Setting) -> Iterator[LayerPart]:
     outer = 2 * at.outer * model.hidden
     yield memory_bound(at, "head", 2 * outer, 4 * outer)
     if model.head and model.vocabulary:
-        # Vocabularies are padded so that each rank's part is a multiple of 128.
-        rows = 128 * math.ceil(model.vocabulary / (128 * at.layout.tensor))
+        # Megatron and others like it pad vocabularies: each rank's part is a multiple of 128.
+        multiple = 128 if fused(at.layout) else 1
+        rows = multiple * math.ceil(model.vocabulary / (multiple * at.layout.tensor))
         logits = at.tokens * rows
         yield linear(at, "head", rows, model.hidden)
         # 32-bit logits: cast, maximum, difference, exponentials, sum, quotient, and the gradient;

@@ -552,3 +552,31 @@ def check_precision(layout: Layout, cluster: TrainingCluster) -> None:
                 f"recipe: {layout.recipe.name} computes in {layout.recipe.compute}, which "
                 f"{nodes.accelerator.name} does not; it has {known}"
             )
+
+
+def describe(layout: Layout) -> str:
+    """Return a layout in one line: degrees above one, batch, schedule, recomputation.
+
+    Examples
+    --------
+    >>> describe(Layout(tensor=4, pipeline=2, data=8, zero=1, microbatch=2))
+    'TP 4, PP 2, DP 8, ZeRO 1, microbatch 2, 1f1b'
+    """
+    names = (("TP", layout.tensor), ("CP", layout.context), ("PP", layout.pipeline),
+             ("DP", layout.data), ("EP", layout.expert), ("ETP", layout.expert_tensor))  # fmt: skip
+    parts = [f"{name} {degree}" for name, degree in names if degree > 1]
+    parts += [f"ZeRO {layout.zero}"] * (layout.zero > 0) + [f"microbatch {layout.microbatch}"]
+    if layout.pipeline > 1:
+        parts.append(str(layout.schedule) + (f" x {layout.chunks}" if layout.chunks > 1 else ""))
+    counts = layout.recompute_layers
+    some = counts is None or bool(sum(counts) if isinstance(counts, tuple) else counts)
+    if layout.recompute and some:
+        names_of = " + ".join(sorted(layout.recompute))
+        if isinstance(counts, tuple):
+            parts.append(f"{sum(counts)} layers recomputed")
+        elif counts:
+            each = " of each stage" if layout.stages > 1 else ""
+            parts.append(f"{counts} layers{each} recomputed")
+        else:
+            parts.append(f"{names_of} recomputed")
+    return ", ".join(parts)

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import compress
 
-from .collectives import Group, all_gather, all_reduce, message
+from .calibration import Calibration
+from .collectives import Group, Links, all_gather, all_reduce, links_of, message
 from .hardware import TrainingCluster
 from .layers import LayerPrices, LayerTimes, axis_stride, rank_parameters
 from .layout import Layout
@@ -32,6 +34,7 @@ class StageTime:
     dense: float
     routed: float
     terms: dict[str, float]  # seconds of both passes by term
+    busy: tuple[float, ...]  # of its collectives, as those of a layer
 
 
 def stage_times(layout: Layout, prices: LayerPrices) -> tuple[StageTime, ...]:
@@ -156,6 +159,7 @@ def stage_time(
     forward = sum(count * part.forward for part, count in parts)
     backward = sum(count * part.backward for part, count in parts)
     weights = sum(count * part.weights for part, count in parts)
+    busy = tuple(sum(count * part.busy[k] for part, count in parts) for k in range(6))
     terms: dict[str, float] = {}
     for part, count in parts:
         for term, seconds in part.terms:
@@ -168,14 +172,39 @@ def stage_time(
     gathered = 0.0
     if layout.zero == 3 and not stays_gathered(layout):
         gather, reduce = replica_traffic(layout, prices, dense, routed)
-        hidden = prices.calibration.hidden
-        wait_forward = max(gather - hidden * forward, gather / units)
-        again_gathered = gather if layout.reshard_after_forward else 0.0
-        wait_backward = max(again_gathered + reduce - hidden * backward, reduce / units)
+        table, both = prices.calibration, reduce + gather * layout.reshard_after_forward
+        held = blocked(layout, prices)
+        computes = forward - sum(compress(busy[::2], held))
+        wait_forward = exposed(gather, computes, gather / units, table)
+        computes = backward - sum(compress(busy[1::2], held))
+        wait_backward = exposed(both, computes, reduce / units, table)
         gathered = wait_forward + wait_backward
         forward, backward = forward + wait_forward, backward + wait_backward
     terms["weights"] = gathered
-    return StageTime(forward, backward, weights, gathered, dense, routed, terms)
+    return StageTime(forward, backward, weights, gathered, dense, routed, terms, busy)
+
+
+def exposed(moved: float, computes: float, least: float, table: Calibration) -> float:
+    """Return what replicas' traffic adds to a pass that computes beside it (S3).
+
+    What does not fit beside the computation stays, and `least`, which nothing is beside; what fits
+    slows the computation.
+    """
+    return max(moved - table.hidden * computes, table.slowed * moved, least)
+
+
+def blocked(layout: Layout, prices: LayerPrices) -> tuple[bool, bool, bool]:
+    """Return which collectives keep links busy that replicas' traffic needs.
+
+    Those on peer links alone, on the network alone, and on both; of two transfers on one link
+    neither hides the other.
+    """
+    dense = Group(layout.replicas, axis_stride(layout, "context"))
+    routed = Group(layout.expert_data, layout.expert * layout.expert_tensor)
+    used = links_of(dense, prices.cluster)
+    if any(block.experts for block in prices.model.layer_types):
+        used |= links_of(routed, prices.cluster)
+    return Links.PEER in used, Links.NETWORK in used, bool(used)
 
 
 def replica_traffic(
@@ -233,13 +262,13 @@ def exposed_traffic(layout: Layout, prices: LayerPrices, own: list[StageTime]) -
     gather, reduce = replica_traffic(
         layout, prices, sum(s.dense for s in own), sum(s.routed for s in own)
     )
-    hidden = prices.calibration.hidden
+    held, table, pieces = blocked(layout, prices), prices.calibration, max(8, len(own))
     if layout.overlap.gradients:
-        backward = sum(stage.backward for stage in own)
-        reduce = max(reduce - hidden * backward, reduce / max(8, len(own)))
+        computes = sum(stage.backward - sum(compress(stage.busy[1::2], held)) for stage in own)
+        reduce = exposed(reduce, computes, reduce / pieces, table)
     if layout.overlap.parameters:
-        forward = sum(stage.forward for stage in own)
-        gather = max(gather - hidden * forward, gather / max(8, len(own)))
+        computes = sum(stage.forward - sum(compress(stage.busy[::2], held)) for stage in own)
+        gather = exposed(gather, computes, gather / pieces, table)
     return gather + reduce
 
 

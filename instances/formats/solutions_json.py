@@ -13,14 +13,23 @@ import msgspec
 import numpy as np
 
 from ..common.arrays import Ints
-from ..common.choices import Collective, MappingMode, MappingObjective, Optimizer, ShardingObjective
+from ..common.choices import (
+    Collective,
+    MappingMode,
+    MappingObjective,
+    Optimizer,
+    Primitive,
+    Rounds,
+    ShardingObjective,
+)
 from ..common.errors import InputError, quote
 from ..common.units import NodeId
 from ..model.cluster import Cluster
 from ..model.layers import Layers
 from ..model.network.links import Link
 from ..model.problem import MAX_CALLS
-from ..model.sharding.problem import BUCKET_BYTES, DeviceMesh, Sharding, program_of
+from ..model.sharding.mesh import DeviceMesh, PrimitiveLink
+from ..model.sharding.problem import BUCKET_BYTES, Sharding, program_of
 from ..model.solution import (
     CallPlacement,
     PipelinePlacement,
@@ -43,11 +52,20 @@ class MeshLinkRecord(Record):
     bytes_per_s: float
 
 
+class PrimitiveRecord(MeshLinkRecord):
+    """Link and algorithm of a collective along an axis of a mesh."""
+
+    primitive: Primitive
+    algorithm: Rounds
+    axis: int
+
+
 class MeshRecord(Record):
-    """Devices along each axis of a mesh, and the link of each axis."""
+    """Devices along each axis of a mesh, the link of each axis, and collectives with their own."""
 
     shape: list[int]
     links: list[MeshLinkRecord]
+    primitives: tuple[PrimitiveRecord, ...] = ()
 
 
 class ShardingRecord(Record):
@@ -65,8 +83,14 @@ class ShardingRecord(Record):
     def problem(self) -> Sharding:
         """Return the problem; raises InputError without the file's name."""
         links = tuple(Link(link.latency_s, link.bytes_per_s) for link in self.mesh.links)
+        primitives = tuple(
+            PrimitiveLink(
+                one.primitive, Link(one.latency_s, one.bytes_per_s), one.algorithm, one.axis
+            )
+            for one in self.mesh.primitives
+        )
         return Sharding(
-            mesh=DeviceMesh(tuple(self.mesh.shape), links),
+            mesh=DeviceMesh(tuple(self.mesh.shape), links, primitives),
             objective=self.objective,
             beta=self.beta,
             memory_bytes=self.memory_bytes,
@@ -461,11 +485,20 @@ def decode_sharding(
     return TensorSharding(np.array([rows[node] for node in workload.ids], np.int64))
 
 
+def mesh_options(mesh: DeviceMesh) -> dict[str, Any]:
+    """Return a mesh's fields as JSON values; collectives only if some have links of their own."""
+    own = [
+        {"primitive": one.primitive, **vars(one.link), "algorithm": one.algorithm, "axis": one.axis}
+        for one in mesh.primitives
+    ]
+    found = {"shape": list(mesh.shape), "links": [vars(link) for link in mesh.links]}
+    return found | ({"primitives": own} if own else {})
+
+
 def sharding_options(problem: Sharding) -> dict[str, Any]:
     """Return a problem's fields as JSON values."""
-    links = [{"latency_s": k.latency_s, "bytes_per_s": k.bytes_per_s} for k in problem.mesh.links]
     return {
-        "mesh": {"shape": list(problem.mesh.shape), "links": links},
+        "mesh": mesh_options(problem.mesh),
         "objective": problem.objective,
         "beta": problem.beta,
         "memory_bytes": problem.memory_bytes,

@@ -144,7 +144,7 @@ _DEEPSPEED = LauncherSettings(
 # runtime/execution/job (docs/run.md, Training jobs): FSDP2, which in a pipeline of
 # torch.distributed.pipelining divides gradients at the end of a batch alone, so that ZeRO 2 and 3
 # would keep more there than they promise; attention by gathered keys and values or exchanged heads;
-# experts over data- and context-parallel ranks; modules to recompute are named by the user.
+# modules to recompute are named by the user.
 _STAGECUT = LauncherSettings(
     software=Software.FSDP,
     recipe="fsdp-bf16",
@@ -155,7 +155,6 @@ _STAGECUT = LauncherSettings(
     sharded_groups=frozenset({1, 2, 3}),
     sequence_parallel=True,
     context=frozenset({ContextKind.ALL_GATHER, ContextKind.ALL_TO_ALL}),
-    expert_beside_tensor=False,
     recompute=frozenset(Recompute)
     - {Recompute.CORE_ATTENTION, Recompute.MLA_UP_PROJECTION, Recompute.MOE_ACTIVATION},
     recompute_some=True,

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from ..common.errors import InputError, quote
+from ..common.quantities import show_gap
 from ..common.records import from_plain, to_plain
 from ..costs.description import ModelDescription
 from ..costs.hardware import TrainingCluster
-from ..costs.layout import Layout
+from ..costs.layout import Layout, describe
 from ..costs.models import shipped_model, shipped_models
 from ..formats.writing import write_whole
+from ..model.summary import Summarised
 from .problem import TrainingJob
 
 #: What the file calls itself, and the version of its fields.
@@ -85,8 +87,8 @@ class JobCertificate:
         return min((row.bound for row in self.rows if row.bound is not None), default=float("inf"))
 
 
-@dataclass(frozen=True)
-class JobPlan:
+@dataclass(frozen=True, repr=False)
+class JobPlan(Summarised):
     """How a model trains on a cluster, with what proves that little is left to gain.
 
     Parameters
@@ -114,6 +116,21 @@ class JobPlan:
     certificate: JobCertificate
     provenance: Mapping[str, str] = field(default_factory=dict)
 
+    def summary(self) -> dict[str, object]:
+        """Return model, devices, layout, seconds and bound for display."""
+        kinds = " + ".join(
+            f"{nodes.devices} {nodes.accelerator.name}" for nodes in self.cluster.nodes
+        )
+        return {
+            "model": self.model.name,
+            "devices": kinds,
+            "layout": describe(self.layout),
+            "seconds": self.seconds,
+            "bound": self.bound,
+            "gap": show_gap(self.gap),
+            "tokens_per_s": self.tokens_per_s,
+        }
+
     @property
     def gap(self) -> float:
         """Part of `seconds` that a better plan could save at most."""
@@ -133,7 +150,7 @@ class JobPlan:
         InputError
             If the file cannot be written.
         """
-        write_whole(path, json.dumps(self.as_dict(), indent=1) + "\n")
+        write_whole(Path(path), json.dumps(self.as_dict(), indent=1) + "\n")
 
     def as_dict(self) -> dict[str, Any]:
         """Return what the file holds."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..common.arrays import Floats, Ints
+from ..common.arrays import Ints
 from ..common.errors import InputError, quote
 from ..formats.source import read_source
 from ..model.network.routing import grid_links
@@ -196,7 +196,16 @@ def grid(name: str, sides: tuple[int, ...], wraps: bool) -> Topology:
     check_size(name, math.prod(sides))
     names = tuple(",".join(map(str, place)) for place in np.ndindex(*sides))
     links = grid_links(sides, wraps)
-    return _alike(name, names, links, GRID, GRID_LATENCY_S, shape=sides, wraps=wraps)
+    return Topology(
+        name=name,
+        devices=names,
+        links=links,
+        latency_s=np.full(len(links), GRID_LATENCY_S),
+        bytes_per_s=np.full(len(links), GRID),
+        island=np.zeros(len(names), np.int64),
+        shape=sides,
+        wraps=wraps,
+    )
 
 
 def fat_tree(name: str, sides: tuple[int, ...]) -> Topology:
@@ -218,12 +227,12 @@ def fat_tree(name: str, sides: tuple[int, ...]) -> Topology:
             up = aggregation + pod * half + a
             links += [(up, core + a * half + c) for c in range(half)]
     island = np.arange(size) // (half * half)
-    return _alike(
-        name,
-        _numbered(size),
-        np.array(links),
-        NETWORK,
-        NETWORK_LATENCY_S,
+    return Topology(
+        name=name,
+        devices=_numbered(size),
+        links=np.array(links),
+        latency_s=np.full(len(links), NETWORK_LATENCY_S),
+        bytes_per_s=np.full(len(links), NETWORK),
         switches=k * k + half * half,
         island=island,
     )
@@ -243,12 +252,12 @@ def dragonfly(name: str, sides: tuple[int, ...]) -> Topology:
         ]
     for a, b in combinations(range(groups), 2):
         links.append((size + a * routers + b % routers, size + b * routers + a % routers))
-    return _alike(
-        name,
-        _numbered(size),
-        np.array(links),
-        NETWORK,
-        NETWORK_LATENCY_S,
+    return Topology(
+        name=name,
+        devices=_numbered(size),
+        links=np.array(links),
+        latency_s=np.full(len(links), NETWORK_LATENCY_S),
+        bytes_per_s=np.full(len(links), NETWORK),
         switches=groups * routers,
         island=np.arange(size) // (routers * each),
     )
@@ -313,7 +322,14 @@ def uniform_dist(name: str, size: int, rng: np.random.Generator) -> Topology:
     check_size(name, size)
     links, _, _ = _all_pairs(name, size)
     bandwidth = rng.uniform(1e9, 50e9, len(links))
-    return _alike(name, _numbered(size), links, bandwidth, NETWORK_LATENCY_S)
+    return Topology(
+        name=name,
+        devices=_numbered(size),
+        links=links,
+        latency_s=np.full(len(links), NETWORK_LATENCY_S),
+        bytes_per_s=bandwidth,
+        island=np.zeros(size, np.int64),
+    )
 
 
 def _all_pairs(name: str, size: int) -> tuple[Ints, Ints, Ints]:
@@ -324,31 +340,6 @@ def _all_pairs(name: str, size: int) -> tuple[Ints, Ints, Ints]:
 
 def _numbered(size: int) -> tuple[str, ...]:
     return tuple(f"gpu {d}" for d in range(size))
-
-
-def _alike(
-    name: str,
-    devices: tuple[str, ...],
-    links: Ints,
-    bandwidth: float | Floats,
-    latency: float,
-    *,
-    switches: int = 0,
-    island: Ints | None = None,
-    shape: tuple[int, ...] = (),
-    wraps: bool = False,
-) -> Topology:
-    return Topology(
-        name=name,
-        devices=devices,
-        links=links,
-        latency_s=np.full(len(links), latency),
-        bytes_per_s=np.broadcast_to(np.asarray(bandwidth), (len(links),)),
-        switches=switches,
-        island=np.zeros(len(devices), np.int64) if island is None else island,
-        shape=shape,
-        wraps=wraps,
-    )
 
 
 #: Name → number of sides, generator from name and sides.

@@ -27,7 +27,7 @@ class TopologyLinkRecord(Record):
 
 
 class TopologyFile(Record):
-    """A topology file; see `Topology`."""
+    """A topology file; see `Topology`. Memory null for no limit."""
 
     format: Literal["stagecut-topology"]
     version: Literal[1]
@@ -40,6 +40,7 @@ class TopologyFile(Record):
     routing: Routing = Routing.HOPS
     shape: list[int] = msgspec.field(default_factory=list)
     wraps: bool = False
+    memory_bytes: list[float | None] = msgspec.field(default_factory=list)
 
 
 def load_topology(path: str | Path) -> Topology:
@@ -69,11 +70,15 @@ def make_topology(file: TopologyFile) -> Topology:
         routing=file.routing,
         shape=tuple(file.shape),
         wraps=file.wraps,
+        memory_bytes=np.array(
+            [math.inf if size is None else size for size in file.memory_bytes], np.float64
+        ),
     )
 
 
 def write_topology(topology: Topology) -> dict[str, object]:
     """Return the file of `topology`, as JSON values."""
+    memory, limited = topology.memory_bytes, np.isfinite(topology.memory_bytes).any()
     rows = zip(
         topology.links.tolist(),
         topology.latency_s.tolist(),
@@ -95,6 +100,7 @@ def write_topology(topology: Topology) -> dict[str, object]:
         "routing": topology.routing,
         "shape": list(topology.shape),
         "wraps": topology.wraps,
+        **({"memory_bytes": list(map(finite, memory.tolist()))} if limited else {}),
     }
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from ...instances import InputError, Link, Plan, Workload, price
+from ...instances import InputError, Link, Plan, ReplicaPlacement, Workload, price
 from ...instances.common.units import TIME_UNITS
 from ...instances.model.contiguity import representatives
 from ..schedules import Schedule, make_schedule, validate
@@ -20,6 +21,7 @@ from ..simulate.pieces import (
     stage_graph,
     weight_share_of,
 )
+from ..simulate.plan_stages import chains
 from ..simulate.stages import BACKWARD, FORWARD, StageGraph
 
 #: Schedules that are one batch after the other.
@@ -45,7 +47,8 @@ def executed_stages(
     """Return the stages of a placement as the runtime executes them, relayed bytes included.
 
     Pieces are numbered as by `pieces.cut`, or as the plan orders them, but each waits for the one
-    before it alone: what is needed later passes through. A backward node runs with the forward
+    before it alone: what is needed later passes through. The r-th replica of a mapping's stage
+    sends to the r-th of the next. A backward node runs with the forward
     piece that it undoes. In host memory, a live set takes as long as the link of the device's kind
     takes for its bytes; between linked devices, as their link takes. `weight_share` is the part of
     a backward pass that computes gradients of weights; default: the plan's, else a half. O(n + m)
@@ -82,7 +85,10 @@ def executed_stages(
     present = np.ones((count, 2), np.bool_)
     present[:, BACKWARD] = training
     graph = PassGraph(nodes, present, rank, receive, send, moved)
-    return stage_graph(workload, plan.cluster, costs, where, graph, weight_share)
+    stages = stage_graph(workload, plan.cluster, costs, where, graph, weight_share)
+    if isinstance(plan.solution, ReplicaPlacement):
+        stages = replace(stages, replicas=chains(plan.solution))
+    return stages
 
 
 def executed_schedule(

@@ -9,7 +9,15 @@ from pathlib import Path
 
 import torch
 
-from ...instances import InputError, Plan, Sharding, Workload, is_stream, layers_of
+from ...instances import (
+    DeviceMapping,
+    InputError,
+    Plan,
+    Sharding,
+    Workload,
+    is_stream,
+    layers_of,
+)
 from ..simulate.plan_stages import DEFAULT_MICROBATCHES, schedule_to_run
 from .chain import ASYNCHRONOUS, SYNCHRONOUS
 from .guard.failures import TIMEOUT_S
@@ -32,8 +40,9 @@ class RunOptions:
         Batches.
     schedule, microbatches
         Default: those that the plan was made for, if it is one for an iteration or for training,
-        else ``1f1b`` and 8; an iteration's plan is run with no other. Microbatches count
-        per replica of the whole pipeline; a training plan's stages share theirs.
+        else ``1f1b`` and 8; an iteration's plan is run with no other. Mappings: ``gpipe``, and
+        the plan's. Microbatches count per replica of the whole pipeline, a mapping's too; a
+        training plan's stages share theirs.
     replicas
         Copies of the whole pipeline, each with microbatches of its own.
     recompute
@@ -125,9 +134,10 @@ class RunOptions:
                         "out"
                     )
             return self
+        of_stages = is_stream(plan.problem) or isinstance(plan.problem, DeviceMapping)
+        if of_stages and self.replicas > 1:
+            raise InputError("replicas: the plan says them for each stage; leave them out")
         if is_stream(plan.problem):
-            if self.replicas > 1:
-                raise InputError("replicas: the plan says them for each stage; leave them out")
             batch = plan.problem.microbatches or layers_of(workload).microbatches
             return replace(
                 self,
@@ -135,6 +145,8 @@ class RunOptions:
                 microbatches=self.microbatches or batch or DEFAULT_MICROBATCHES,
             )
         schedule, microbatches = schedule_to_run(plan, self.schedule, self.microbatches)
+        if isinstance(plan.problem, DeviceMapping):  # whose stages share those of all replicas
+            microbatches *= plan.problem.replicas
         return replace(self, schedule=schedule, microbatches=microbatches)
 
     def make_optimizer(self, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:

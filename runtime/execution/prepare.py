@@ -16,6 +16,7 @@ from ...instances import (
     Plan,
     Planned,
     Problem,
+    ReplicaPlacement,
     StagePlacement,
     Workload,
     is_stream,
@@ -211,6 +212,8 @@ def split_model(
     device, group = made.placement[here].tolist(), [groups[v] for v in here]
     pieces = split(profile, device, order, group)
     training = bool(workload.backward.any())
+    if isinstance(made.solution, ReplicaPlacement) and len(pieces) < len(made.solution.slots):
+        raise InputError(f"{workload.name}: a stage of the plan has no forward pass; plan fewer")
     stages = executed_stages(workload, made, [payload(piece, training) for piece in pieces])
     devices = tuple(ranks_of(stages))
     return Prepared(model, profile, workload, made, pieces, stages, devices, training, named)
@@ -235,7 +238,8 @@ def _uncut(
     nodes = tuple(np.flatnonzero(~workload.backward).tolist())
     stages = executed_stages(workload, plan, [payload(piece, training)])
     pieces, named = (replace(piece, nodes=nodes),), tuple(kwargs or {})
-    return Prepared(model, profile, workload, plan, pieces, stages, (device,), training, named)
+    devices = tuple(ranks_of(stages))
+    return Prepared(model, profile, workload, plan, pieces, stages, devices, training, named)
 
 
 def _staged(

@@ -53,7 +53,9 @@ from torch.utils._pytree import tree_leaves
 
 aten = torch.ops.aten
 TRAINING = {training}
-MICROBATCHES = {microbatches}
+MICROBATCHES = {microbatches}  # of a pipeline
+# The ranks of each replica of the pipeline, in the order of SCHEDULE's rows.
+PIPELINES = {pipelines}
 # A row per rank. 2F0 is the forward pass of microbatch 0 on stage 2, B the backward pass, I and W
 # its two halves: gradients of inputs, gradients of weights.
 SCHEDULE = """\\
@@ -142,16 +144,19 @@ def main():
     model.train(TRAINING)
     data = microbatches(tuple(made_up()) if inputs is None else inputs)
 
+    replica, ranks = next((r, ranks) for r, ranks in enumerate(PIPELINES) if RANK in ranks)
+    pipeline = [dist.new_group(ranks) for ranks in PIPELINES][replica]
+    alike = [dist.new_group(list(same)) for same in zip(*PIPELINES)][ranks.index(RANK)]
     order = {{
-        rank: [_Action.from_str(cell) for cell in row.split(",") if cell]
-        for rank, row in enumerate(SCHEDULE.splitlines())
+        dist.get_group_rank(pipeline, rank): [_Action.from_str(c) for c in row.split(",") if c]
+        for rank, row in zip(ranks, SCHEDULE.splitlines(), strict=True)
     }}
-    own = sorted({{action.stage_index for action in order[RANK]}})
+    own = sorted({{action.stage_index for action in order[dist.get_rank(pipeline)]}})
     stages = []
     for s in own:
         stage = globals()[f"Stage{{s}}"](model).to(DEVICE)
         takes, gives = tensors(stage.TAKES), tensors(stage.GIVES)
-        options = {{"input_args": takes, "output_args": gives}}
+        options = {{"input_args": takes, "output_args": gives, "group": pipeline}}
         stages.append(PipelineStage(stage, s, {count}, DEVICE, **options))
     loss_fn = loss_of if TRAINING else None
     schedule = _PipelineScheduleRuntime(stages, MICROBATCHES, loss_fn=loss_fn, scale_grads=False)
@@ -162,12 +167,13 @@ def main():
     parameters = {{id(p): p for s in stages for p in s.submod.parameters()}}.values()
     optimizer = torch.optim.SGD(parameters, lr=0.01) if TRAINING and parameters else None  # yours
     for step in range(steps):
-        given = list(islice(data, MICROBATCHES)) if first else []
+        every = len(PIPELINES)  # each replica takes microbatches of its own
+        given = list(islice(data, replica, MICROBATCHES * every, every)) if first else []
         batch = [torch.cat(parts) for parts in zip(*given, strict=True)]  # torch takes it apart
         if not TRAINING:
             with torch.no_grad():
                 outputs = schedule.eval(*batch)
-            if last:
+            if last and replica == 0:
                 mean = (outputs[0] if isinstance(outputs, tuple) else outputs).float().mean()
                 print(f"step {{step}}: mean of the first output {{mean:.8g}}", flush=True)
             continue
@@ -175,10 +181,16 @@ def main():
         nothing = torch.zeros(MICROBATCHES, device=DEVICE)  # yours: targets, if loss_of takes any
         schedule.step(*batch, target=nothing if last else None, losses=losses if last else None)
         if optimizer is not None:
+            for p in parameters:
+                if p.grad is not None:
+                    dist.all_reduce(p.grad.div_(len(PIPELINES)), group=alike)
             optimizer.step()
             optimizer.zero_grad()
         if last:
-            print(f"step {{step}}: loss {{torch.stack(losses).sum():.8g}}", flush=True)
+            loss = torch.stack(losses).sum() / len(PIPELINES)
+            dist.all_reduce(loss, group=alike)
+            if replica == 0:
+                print(f"step {{step}}: loss {{loss:.8g}}", flush=True)
     dist.barrier()
     dist.destroy_process_group()
 
@@ -217,12 +229,26 @@ class Script:
         Of each stage: names of the tensors (or modules) that it takes.
     training
         Whether it has backward passes.
+    pipelines
+        Ranks of each replica of the pipeline, in the order of the schedule's rows.
     """
 
     schedule: str
     nodes: tuple[tuple[str, ...], ...]
     tensors: tuple[tuple[str, ...], ...]
     training: bool
+    pipelines: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class MappedRanks:
+    """Ranks of a mapped plan: of each replica of the pipeline, in the order of its stages.
+
+    `devices` has the name of each rank's device in the topology.
+    """
+
+    pipelines: tuple[tuple[int, ...], ...]
+    devices: tuple[str, ...]
 
 
 def python_script(
@@ -234,6 +260,7 @@ def python_script(
     call: str,
     training: bool = True,
     title: str = "A plan",
+    mapped: MappedRanks | None = None,
 ) -> str:
     """Return the script, read back and compared.
 
@@ -242,11 +269,13 @@ def python_script(
     model, pieces
         The model, and the pieces of the plan in order.
     schedule
-        A row per rank.
+        A row per rank; of a mapping a row per stage.
     factory
         ``module:factory`` or ``file.py:factory``, which makes the model.
     call
         The expression that makes it, such as ``make(batch=8)``.
+    mapped
+        Of a mapping its ranks; default: the schedule's rows are the ranks.
 
     Raises
     ------
@@ -255,16 +284,22 @@ def python_script(
         torch's, or an input is a single number.
     """
     pieces = [replace(piece, module=inlined(piece.module)) for piece in pieces]
-    rank_of = {a.stage: r for r in range(len(schedule.actions)) for a in schedule.of(r)}
+    rows = range(len(schedule.actions))
+    pipelines = (tuple(rows),) if mapped is None else mapped.pipelines
+    rank_of = {a.stage: pipelines[0][r] for r in rows for a in schedule.of(r)}
     _check(pieces, rank_of)
+    places = {s: f"rank {rank}" for s, rank in rank_of.items()}
+    if mapped is not None:
+        places = {s: _places(own, mapped) for s, own in enumerate(zip(*pipelines, strict=True))}
     order = schedule if training else with_backward(schedule)
     loss_words, loss = _loss(pieces[-1], training)
     text = TEMPLATE.format(
         title=docstring(title),
-        ranks=len(schedule.actions),
+        ranks=len(pipelines) * len(rows),
+        pipelines=list(map(list, pipelines)),
         count=len(pieces),
         final=len(pieces) - 1,
-        where="\n".join(_line(piece, rank_of[piece.index]) for piece in pieces),
+        where="\n".join(_line(piece, places[piece.index]) for piece in pieces),
         importing=_importing(factory),
         call=call,
         training=training,
@@ -279,6 +314,7 @@ def python_script(
         tuple(computed(p.module.graph) for p in pieces),
         tuple(tuple(sorted(taken(p.module.graph))) for p in pieces),
         training,
+        pipelines,
     )
     if read_script(text) != said:
         raise StagecutError("python: what was written reads back as another plan: a fault of ours")
@@ -292,7 +328,7 @@ def read_script(text: str) -> Script:
     for part in ast.parse(text).body:
         if isinstance(part, ast.Assign):
             name = getattr(part.targets[0], "id", "")
-            if name in ("SCHEDULE", "TRAINING"):
+            if name in ("SCHEDULE", "TRAINING", "PIPELINES"):
                 values[name] = ast.literal_eval(part.value)
         if isinstance(part, ast.ClassDef) and re.fullmatch(r"Stage\d+", part.name):
             body = {item.name: item for item in part.body if isinstance(item, ast.FunctionDef)}
@@ -305,7 +341,7 @@ def read_script(text: str) -> Script:
     read_csv(values["SCHEDULE"])
     return Script(
         values["SCHEDULE"], tuple(nodes), tuple(map(tuple, map(sorted, tensors))),
-        values["TRAINING"],
+        values["TRAINING"], tuple(map(tuple, values["PIPELINES"])),
     )  # fmt: skip
 
 
@@ -345,11 +381,17 @@ def _check(pieces: Sequence[PieceModule], rank_of: Mapping[int, int]) -> None:
                 )
 
 
-def _line(piece: PieceModule, rank: int) -> str:
+def _places(ranks: Sequence[int], mapped: MappedRanks) -> str:
+    """Return the ranks of a stage's replicas, with their devices."""
+    named = ", ".join(f"{rank} ({docstring(mapped.devices[rank])})" for rank in ranks)
+    return f"rank{'s' * (len(ranks) > 1)} {named}"
+
+
+def _line(piece: PieceModule, place: str) -> str:
     """Return the modules of a stage in a line."""
     modules = list(dict.fromkeys(name.rpartition(".")[0] or name for name in piece.parameters))
     held = f"{modules[0]} … {modules[-1]}" if len(modules) > 2 else ", ".join(modules)
-    return f"    stage {piece.index} on rank {rank}: {docstring(held) or 'no weights'}"
+    return f"    stage {piece.index} on {place}: {docstring(held) or 'no weights'}"
 
 
 def _importing(factory: str) -> str:

@@ -12,10 +12,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ...instances import InputError, Link
+from ...instances import DeviceMesh, InputError, Link, PrimitiveLink
 from ...instances.common.arrays import Floats
-from ...instances.model.sharding.program import COPIED, PARTIAL
+from ...instances.model.sharding.program import COPIED, FIRST, PARTIAL
 from ..execution.sharded.collectives import Place, join_mesh, step
+from ..verify.sharding import collective_rounds
 from .fit import Fit, fit_postal
 from .measurement import Timed
 from .timing import WARM_UP, counts_within, turns
@@ -26,7 +27,14 @@ COLLECTIVES: Mapping[str, tuple[int, int]] = {
     "reduce-scatter": (PARTIAL, 0),
     "all-reduce": (PARTIAL, COPIED),
     "all-to-all": (0, 1),
+    "gather": (0, FIRST),
+    "scatter": (FIRST, 0),
+    "reduce": (PARTIAL, FIRST),
+    "broadcast": (FIRST, COPIED),
 }
+
+#: Those after which one rank is done before others are.
+_ROOTED = ("gather", "scatter", "reduce", "broadcast")
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +52,8 @@ class MeasuredAxis:
 
     @cached_property
     def common(self) -> Fit:
-        """Best common link of an axis of the mesh."""
-        rounds = [self._rounds(name) for name in self.timed]
+        """Best common link of an axis of the mesh, for the collectives that have no root."""
+        rounds = [self._rounds(name) for name in self.timed if name not in _ROOTED]
         return fit_postal(
             np.concatenate([sizes for sizes, _ in rounds]),
             np.concatenate([seconds for _, seconds in rounds]),
@@ -56,15 +64,16 @@ class MeasuredAxis:
         """The common one."""
         return self.common.link
 
-    def _rounds(self, name: str) -> tuple[Floats, Floats]:
-        """Return bytes and seconds of a round: in all of them devices send (p − 1)/p · |T| each.
+    def primitives(self, axis: int) -> tuple[PrimitiveLink, ...]:
+        """Return each collective's own link, as the axis of this number of a mesh has it."""
+        return tuple(PrimitiveLink(name, fit.link, axis=axis) for name, fit in self.fits.items())
 
-        An all-reduce has twice the rounds, and twice the bytes; an all-to-all sends a p-th.
-        """
-        p, timed = self.devices, self.timed[name]
-        rounds = (2 if name == "all-reduce" else 1) * (p - 1)
-        each = timed.size_bytes / (p * p if name == "all-to-all" else p)
-        return each, timed.median_s / rounds
+    def _rounds(self, name: str) -> tuple[Floats, Floats]:
+        """Return bytes and seconds of a round, by a ring as shardings price it."""
+        timed = self.timed[name]
+        mesh = DeviceMesh((self.devices,), (Link(0.0, 1.0),))
+        rounds, passed, _ = collective_rounds(mesh, name, 0)
+        return passed / rounds * timed.size_bytes, timed.median_s / rounds
 
 
 def measure_collectives(
@@ -95,10 +104,10 @@ def measure_collectives(
         for name in COLLECTIVES:
             each = [one[name] for one in everywhere]
             whole = np.array(each[0][0], np.float64)
-            # the rank that came last did not wait for others: its time is the collective's
-            least = tuple(
-                np.min(times, axis=0) for times in zip(*(r for _, r in each), strict=True)
-            )
+            # the rank that came last did not wait for others: its time is the collective's; with a
+            # root, the others may be done after it, or before
+            ends = np.max if name in _ROOTED else np.min
+            least = tuple(ends(times, axis=0) for times in zip(*(r for _, r in each), strict=True))
             timed[name] = Timed(whole, least)
         found.append(MeasuredAxis(devices, timed))
     return tuple(found)
@@ -113,8 +122,8 @@ def _times(
     parts = []
     for size in sizes:
         rows = max(1, round(size / (4 * p * p)))
-        parts.append(torch.zeros(rows * p if before == PARTIAL else rows, p))
-    whole = [float(4 * part.numel() * (1 if before == PARTIAL else p)) for part in parts]
+        parts.append(torch.zeros(rows * p if before < 0 else rows, p))
+    whole = [float(4 * part.numel() * (1 if before < 0 else p)) for part in parts]
 
     def once(part: torch.Tensor) -> float:
         dist.barrier()

@@ -19,6 +19,7 @@ from ...instances import (
     PipelinePlacement,
     Placement,
     Plan,
+    ReplicaPlacement,
     Workload,
     is_iteration,
     price,
@@ -98,9 +99,11 @@ def forward_pieces_of(
 def groups_of(plan: Plan) -> tuple[list[int], tuple[int, ...]]:
     """Return what the pieces of a placement are cut by, and the order that the plan gives them.
 
-    That is of each node its stage in a chain of stages for an iteration, else its device; the order
-    is of groups of one piece each, () where the plan does not say it.
+    That is of each node its stage in a chain of stages for an iteration or on a topology, else its
+    device; the order is of groups of one piece each, () where the plan does not say it.
     """
+    if isinstance(plan.solution, ReplicaPlacement):
+        return plan.solution.stage.tolist(), tuple(range(len(plan.solution.slots)))
     if isinstance(plan.solution, PipelinePlacement) and _is_chain(plan):
         return plan.solution.stage.tolist(), tuple(range(len(plan.solution.devices)))
     order = plan.solution.order if isinstance(plan.solution, Placement) else ()

@@ -114,6 +114,8 @@ def usual_schedule(plan: Plan) -> str | Schedule:
         return plan.problem.in_flight
     if is_iteration(plan.problem):
         return named_schedule(plan, plan.problem.schedule_name)
+    if isinstance(plan.problem, DeviceMapping):
+        return "gpipe"
     return "single" if isinstance(plan.problem, Latency) else "1f1b"
 
 
@@ -130,8 +132,11 @@ def schedule_to_run(plan: Plan, schedule: str | None, microbatches: int | None) 
     """Return schedule and microbatches that a plan is run with, given what is asked for.
 
     What a plan for an iteration was made for is what runs; InputError if something else is asked
-    for. Default of others: ``1f1b`` and 8.
+    for. Default of mappings: ``gpipe`` and the microbatches of the plan, which each replica of the
+    pipeline takes; of others ``1f1b`` and 8.
     """
+    if isinstance(plan.problem, DeviceMapping):
+        return schedule or "gpipe", microbatches or plan.problem.microbatches
     if not is_iteration(plan.problem):
         return schedule or "1f1b", microbatches or DEFAULT_MICROBATCHES
     planned = plan.problem.schedule_name, plan.problem.batch

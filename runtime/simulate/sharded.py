@@ -82,7 +82,9 @@ def sharded_timeline(workload: Workload, plan: Plan) -> ShardedTimeline:
         if one.tensor not in bucketed and (problem.overlap or not read):
             late[program.maker[one.tensor]].append(one)
     unit = TIME_UNITS[workload.time_unit]
-    last = {max(program.maker[t] for t in bucket): k for k, bucket in enumerate(buckets)}
+    full: dict[int, list[int]] = {}  # the gradients of the buckets that an operator fills
+    for bucket in buckets:
+        full.setdefault(max(program.maker[t] for t in bucket), []).extend(bucket)
     events: list[CollectiveEvent] = []
     now, reduced = 0.0, 0.0
 
@@ -106,9 +108,9 @@ def sharded_timeline(workload: Workload, plan: Plan) -> ShardedTimeline:
             now += report.times[v]
         for one in late[v]:
             now = convert(one, now)
-        if v in last:
+        if v in full:
             reduced = max(reduced, now)
             for one in report.converted:
-                if one.tensor in buckets[last[v]]:
+                if one.tensor in full[v]:
                     reduced = convert(one, reduced)
     return ShardedTimeline(tuple(events), problem.mesh.shape, workload.time_unit)

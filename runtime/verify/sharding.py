@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from ...instances import (
     Cluster,
+    DeviceMesh,
     Operator,
     Sharding,
     Tensor,
@@ -22,6 +23,7 @@ from ...instances import (
     Workload,
     program_of,
 )
+from ...instances.common.choices import Primitive
 from ...instances.common.units import TIME_UNITS
 from ...instances.model.sharding.problem import gradient_buckets
 from .report import Report
@@ -35,11 +37,11 @@ Lying = tuple[str, ...]
 class ConversionStep:
     """One step of a conversion."""
 
-    # ``all-gather``, ``reduce-scatter``, ``all-reduce`` or ``all-to-all``; ``slice``, ``pad`` or
-    # ``keep-one`` where nothing is sent
+    # a `Primitive`'s text; ``slice``, ``pad`` or ``keep-one`` where nothing is sent
     collective: str
     axis: int  # of the mesh, along which it runs
-    after: Lying  # how the tensor lies then
+    # how the tensor lies then; between two steps also ``I``: whole on the first device of the axis
+    after: Lying
     bytes: float  # that all devices send
     seconds: float  # by latency and bandwidth of the axis
 
@@ -465,7 +467,8 @@ def _steps(
     """Yield the steps by which a tensor can change its property along one axis."""
     mesh = problem.mesh.shape
     for d, before in enumerate(here):
-        for one in ("B", "P", *(f"S{axis}" for axis in range(len(tensor.shape)))):
+        ways = [f"S{axis}" for axis in range(len(tensor.shape))]
+        for one in ("B", "P", *ways, *(["I"] if problem.mesh.primitives else [])):
             after = (*here[:d], one, *here[d + 1 :])
             split_later = {how for how in here[d + 1 :] if how.startswith("S")}
             if one == before or split_later & {before, one}:
@@ -487,20 +490,65 @@ def one_step(
     share: float = 1.0,
 ) -> ConversionStep:
     """Return a step along axis d on tensors of so many bytes in each group of devices."""
-    mesh, link = problem.mesh, problem.mesh.links[d]
-    p = mesh.shape[d]
     if before == "B":
-        return ConversionStep("keep-one" if after == "P" else "slice", d, lying, 0.0, 0.0)
+        return ConversionStep("keep-one" if after in "PI" else "slice", d, lying, 0.0, 0.0)
     if after == "P":
         return ConversionStep("pad", d, lying, 0.0, 0.0)
-    if before == "P":
-        name = "all-reduce" if after == "B" else "reduce-scatter"
-        rounds = (2 if after == "B" else 1) * (p - 1)
-        sent = rounds * among
-    elif after == "B":
-        name, rounds, sent = "all-gather", p - 1, (p - 1) * among
-    else:
-        name, rounds, sent = "all-to-all", p - 1, (p - 1) * among / p
-    groups = mesh.size // p
-    seconds = share * rounds * link.latency_s + sent / p / link.bytes_per_s
-    return ConversionStep(name, d, lying, groups * sent, seconds)
+    name = collective_between(before, after)
+    p = problem.mesh.shape[d]
+    rounds, passed, sent = collective_rounds(problem.mesh, name, d)
+    link = problem.mesh.priced(Primitive(name), d).link
+    seconds = share * rounds * link.latency_s + passed * among / link.bytes_per_s
+    return ConversionStep(name, d, lying, problem.mesh.size // p * sent * among, seconds)
+
+
+def collective_between(before: str, after: str) -> str:
+    """Return the name of the collective that sends a tensor from one property to another."""
+    match before[0], after[0]:
+        case "P", "B":
+            return "all-reduce"
+        case "P", "S":
+            return "reduce-scatter"
+        case "P", _:
+            return "reduce"
+        case "I", "B":
+            return "broadcast"
+        case "I", _:
+            return "scatter"
+        case _, "B":
+            return "all-gather"
+        case _, "I":
+            return "gather"
+    return "all-to-all"
+
+
+def collective_rounds(mesh: DeviceMesh, name: str, d: int) -> tuple[float, float, float]:
+    """Return rounds, what they pass on one after the other, and what all devices of a group send.
+
+    The last two as parts of the tensor.
+    """
+    p = mesh.shape[d]
+    rest = p - 1
+    if rest == 0:
+        return 0, 0, 0
+    if mesh.priced(Primitive(name), d).algorithm == "tree":
+        doublings = math.ceil(math.log2(p))
+        return {
+            "all-gather": (doublings, rest / p, rest),
+            "reduce-scatter": (doublings, rest / p, rest),
+            "all-reduce": (2 * doublings, 2, 2 * rest),
+            "gather": (doublings, rest / p, rest / p),
+            "scatter": (doublings, rest / p, rest / p),
+            "reduce": (doublings, doublings, rest),
+            "broadcast": (doublings, doublings, rest),
+        }[name]
+    return {
+        "all-gather": (rest, rest / p, rest),
+        "reduce-scatter": (rest, rest / p, rest),
+        "all-reduce": (2 * rest, 2 * rest / p, 2 * rest),
+        "all-to-all": (rest, rest / p / p, rest / p),
+        "gather": (rest, rest / p, rest / p),
+        "scatter": (rest, rest / p, rest / p),
+        "reduce": (rest, 1, rest),
+        "broadcast": (rest, 1, rest),
+    }[name]

@@ -1,6 +1,7 @@
 """The strategy for mappings, on one page.
 
-The workload is cut into stages first (`partition.py`), and these are mapped. A mapping is known at
+The workload is cut into stages first (`partition.py`; where memory is short, `memory.py`), and
+these are mapped. A mapping is known at
 once (`layouts.py`); from then on incumbent and bound close in on each other:
 
 1. *Layouts* (`layouts.py`): constructions. On grids they are optimal, as a rule, and the bound of
@@ -59,8 +60,9 @@ def layouts(task: Task[DeviceMapping], search: Search[Solution]) -> None:
         return
     mapping = MappingState(task, search)
     mapping.layouts()
-    mapping.bound_segments()
-    mapping.bound_thresholds()
+    if search.best is not None:
+        mapping.bound_segments()
+        mapping.bound_thresholds()
 
 
 def stage_times(task: Task[DeviceMapping], search: Search[Solution]) -> None:
@@ -70,7 +72,7 @@ def stage_times(task: Task[DeviceMapping], search: Search[Solution]) -> None:
         mapping.layouts()
         mapping.bound_segments()
     if not isinstance(search.best, ReplicaPlacement) or search.should_stop():
-        return
+        return  # without a mapping no cut is known whose memory fits
     if search.gap <= OPTIMAL_GAP:
         return
     devices = mapping.costs.size

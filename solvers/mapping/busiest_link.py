@@ -43,7 +43,7 @@ def busiest_link(
     mapping = MappingState(task, search)
     with mapping.step("layouts"):
         mapping.layouts()
-    if search.should_stop():
+    if search.should_stop() or search.best is None:
         return
     with search.phase("routes"):
         traffic = link_traffic(mapping.stages, mapping.problem)

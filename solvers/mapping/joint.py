@@ -38,7 +38,7 @@ def _joint_program(task: Task[DeviceMapping], search: Search[Solution]) -> Integ
     known = 0 < search.objective < math.inf
     per_s = 1000.0 / (search.objective * unit) if known else 1000.0
     with PauseGC():
-        stated = joint_milp(joint_data(task.workload), problem, per_s)
+        stated = joint_milp(joint_data(task), problem, per_s)
     return integer_program(
         stated,
         search.best,

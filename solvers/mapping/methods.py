@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from ...formulations.mapping.memory import device_rooms
 from ...formulations.task import Task
 from ...instances import DeviceMapping
 from ...instances.model.stage_costs import parameter_bytes
@@ -23,6 +26,12 @@ def _busiest_link(method: str, task: Task[DeviceMapping]) -> str | None:
     if task.problem.objective == "stage-time":
         return None
     return f"{method}: it knows stage times alone; leave out the objective busiest-link"
+
+
+def _memory(method: str, task: Task[DeviceMapping]) -> str | None:
+    if task.problem.objective == "stage-time" or len(np.unique(device_rooms(task))) == 1:
+        return None
+    return f"{method}: of the busiest link, devices are alike in memory; leave out the objective"
 
 
 def _not_rings(method: str, task: Task[DeviceMapping]) -> str | None:
@@ -48,13 +57,17 @@ def _beside(task: Task[DeviceMapping]) -> Sequence[Strategy]:  # noqa: ARG001
 #: Methods by name.
 METHODS: dict[str, Method[DeviceMapping]] = {
     "auto": Method(
-        SolverName("stagecut.solvers.mapping.auto.auto"), refuses=(_links,), beside=_beside
+        SolverName("stagecut.solvers.mapping.auto.auto"),
+        refuses=(_links, _memory),
+        beside=_beside,
     ),
-    "layouts": Method(SolverName("stagecut.solvers.mapping.auto.layouts"), refuses=(_links,)),
+    "layouts": Method(
+        SolverName("stagecut.solvers.mapping.auto.layouts"), refuses=(_links, _memory)
+    ),
     "milp": Method(
         SolverName("stagecut.solvers.mapping.milp.milp"),
         READS_SOLVER,
-        refuses=(_links, _not_rings),
+        refuses=(_links, _memory, _not_rings),
     ),
     "joint": Method(
         SolverName("stagecut.solvers.mapping.joint.joint"),

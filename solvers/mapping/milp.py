@@ -21,6 +21,8 @@ def milp(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     mapping = MappingState(task, search)
     of_links = mapping.problem.objective == "busiest-link"
     mapping.layouts()
+    if search.best is None:
+        return  # no cut is known whose memory fits: that of the given stages proves nothing
     traffic = link_traffic(mapping.stages, mapping.problem) if of_links else None
     map_by_program(mapping, traffic, solver=task.solver)
 

@@ -19,6 +19,15 @@ from dataclasses import dataclass
 #: A coarse unit takes at most this share of the time of an even stage.
 COARSE_UNIT_SHARE = 0.1
 
+# Cuts for memory (memory.py)
+
+#: Numbers of stages by size of device, at most: the states of a DP.
+MEMORY_COUNTS = 4000
+#: Share of the time for the program of a cut that lacks least memory.
+MEMORY_SHARE = 0.5
+#: Memory that is lacking, per byte of the workload, from which on it is no rounding of HiGHS.
+MEMORY_LACK = 2e-6
+
 # Bounds from blocks (state.py, threshold_tests.py)
 
 #: Devices up to which rings are sought that are spread over blocks (D² pairs for each bisection).

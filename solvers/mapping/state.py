@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ...formulations.mapping.bound import LowerBounds, stage_lower_bounds, threshold_bound
 from ...formulations.mapping.costs import MappingCosts, find_blocks, mapping_costs, stage_times
+from ...formulations.mapping.memory import can_be_mapped, stage_rooms, stages_that_fit
 from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution, StageCosts, stage_costs
 from ...instances.common.arrays import Ints
@@ -19,9 +20,8 @@ from ...instances.common.units import TIME_UNITS
 from ..core.search import OPTIMAL_GAP, Search
 from .annealing.costs import best_routes, descend
 from .layouts import first_mapping, layouts
-from .parameters import (
-    ORDER_STEPS,
-)
+from .memory import cut_for_memory
+from .parameters import ORDER_STEPS
 from .partition import balanced_partition
 from .threshold_tests import SegmentTest
 
@@ -36,7 +36,7 @@ class MappingState:
         self.problem = task.problem
         self.search = search
         self.unit = TIME_UNITS.get(task.workload.time_unit, 1.0)
-        self.workload = task.workload
+        self.task, self.workload = task, task.workload
         known = search.best  # a start, or, in another process, what the solve has found
         with search.phase("first"):
             first_mapping(task, search)
@@ -54,7 +54,8 @@ class MappingState:
         self.stage = stage
         self.stages: StageCosts = stage_costs(self.workload, stage, self.problem.stages)
         with self.search.phase("routes"):
-            self.costs: MappingCosts = mapping_costs(self.stages, self.problem)
+            fits = stages_that_fit(self.task, stage)
+            self.costs: MappingCosts = mapping_costs(self.stages, self.problem, fits)
 
     @cached_property
     def block(self) -> Ints:
@@ -129,7 +130,8 @@ class MappingState:
         """Offer the constructions; if the first mapping beats them, map its stages instead.
 
         From then on the stages are given: mappings of others, from other processes, are not taken.
-        Then bound each stage alone, and improve the orders of the constructions.
+        Then bound each stage alone, and improve the orders of the constructions. If memory is
+        short for all of them, there is no incumbent, and no bound.
         """
         with self.search.phase("layouts"):
             offered = self._layouts()
@@ -137,6 +139,8 @@ class MappingState:
             if (stage != self.stage).any():
                 self._take(stage)
                 offered = self._layouts()
+        if self.search.best is None:
+            return
         self.raise_bound(0.0, "no time is below 0")
         if self.problem.objective == "stage-time":
             compute = max(self.costs.lower_bound, float(self.costs.base.max()))
@@ -214,4 +218,9 @@ def _stages_of(task: Task[DeviceMapping], search: Search[Solution]) -> Ints:
     part = balanced_partition(
         task.workload, problem.stages, coefficient, should_stop=search.should_stop
     )
-    return part.stage
+    rooms = stage_rooms(task)
+    held = np.bincount(part.stage, weights=task.workload.memory_bytes, minlength=problem.stages)
+    if can_be_mapped(held, rooms):
+        return part.stage
+    cut = cut_for_memory(task, search, coefficient)
+    return part.stage if cut is None else cut

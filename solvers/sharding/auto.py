@@ -38,11 +38,11 @@ def auto(task: Task[Sharding], search: Search[Solution]) -> None:
         first_plans(costs, search)
     if search.should_stop():
         return
-    minimise_sums(costs, search, _by_sums)
+    weights = minimise_sums(costs, search, _by_sums)
     if not is_over(search):
         search.method = "local-search"
         with search.phase("local search"):
-            improve(costs, search)
+            improve(costs, search, weights)
     if not is_over(search):
         from .milp import milp  # with Pyomo, which takes a second to import
 

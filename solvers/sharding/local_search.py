@@ -10,7 +10,7 @@ from ...formulations.sharding.costs import ShardingCosts, sharding_costs
 from ...formulations.sharding.network import CostNetwork, cost_network, reduce_network
 from ...formulations.task import Task
 from ...instances import Sharding, Solution, TensorSharding
-from ...instances.common.arrays import Ints
+from ...instances.common.arrays import Floats, Ints
 from ..core.search import Search
 from .baselines import first_plans
 from .elimination import eliminate, elimination_order
@@ -18,6 +18,9 @@ from .least_memory import is_too_small
 
 #: Variables of a part, entries that its tables may have, and parts that may fail in a row.
 PART, ENTRIES, FAILURES = 60, 2_000_000, 60
+
+#: What is gained until a plan is judged, relatively, as that takes as long as some parts do.
+OFFERED = 1e-3
 
 
 def local_search(task: Task[Sharding], search: Search[Solution]) -> None:
@@ -31,26 +34,34 @@ def local_search(task: Task[Sharding], search: Search[Solution]) -> None:
         improve(costs, search)
 
 
-def improve(costs: ShardingCosts, search: Search[Solution]) -> None:
-    """Improve the incumbent part by part until no part improves."""
+def improve(costs: ShardingCosts, search: Search[Solution], weights: Floats | None = None) -> None:
+    """Improve the incumbent part by part until no part improves.
+
+    Parts are planned by the sum of all costs, or by the mixture of a step's ends of these weights.
+    """
     if not isinstance(search.best, TensorSharding):
         return
-    network = cost_network(costs)
+    network = cost_network(costs if weights is None else costs.mixed(weights))
     rng = np.random.default_rng(search.limits.seed)
     chosen = costs.chosen(search.best.signature)
     assert chosen is not None
-    failures, rounds = 0, 0
+    value, failures, rounds = costs.objective(chosen), 0, 0
     while failures < FAILURES and not search.should_stop():
         if search.limits.nodes is not None and rounds >= search.limits.nodes:
             search.stop_for("nodes")
-            return
+            break
         rounds += 1
         part = _part(network, int(rng.integers(network.operators)))
         better = _replanned(network, part, chosen, search)
         failures += 1
-        if better is not None and costs.objective(better) < costs.objective(chosen) * (1 - 1e-12):
-            chosen, failures = better, 0
-            search.offer(TensorSharding(costs.signature(chosen)))
+        if better is None or (better == chosen).all():
+            continue
+        objective = costs.objective(better)
+        if objective < value * (1 - 1e-12):
+            chosen, value, failures = better, objective, 0
+            if value < search.objective * (1 - OFFERED):
+                search.offer(TensorSharding(costs.signature(chosen)))
+    search.offer(TensorSharding(costs.signature(chosen)))
 
 
 def _part(network: CostNetwork, centre: int) -> list[int]:

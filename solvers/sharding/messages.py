@@ -78,7 +78,7 @@ def better_by_messages(costs: ShardingCosts, search: Search[Solution]) -> Ints |
     Ints or None
         The best choices found, of costs that are a sum.
     """
-    chosen = None
+    chosen, offered = None, None
     with search.phase("message passing"):
         # of a mixture no more is asked than helps to choose the next one
         enough = MIXTURE_SHARE * min(search.gap, 1.0) if costs.mixture else 0.0
@@ -86,8 +86,9 @@ def better_by_messages(costs: ShardingCosts, search: Search[Solution]) -> Ints |
             below = bound - MARGIN * abs(bound)
             if below > search.bound:
                 search.raise_bound(below, PASSED, evidence(costs, below, proof))
-            if chosen is not None:
+            if chosen is not None and chosen is not offered:
                 search.offer(TensorSharding(costs.signature(chosen)))
+                offered = chosen
             if search.should_stop():
                 break
     return chosen

@@ -28,28 +28,30 @@ def minimise_sums(
     costs: ShardingCosts,
     search: Search[Solution],
     minimise: Callable[[ShardingCosts, Search[Solution]], Ints | None],
-) -> None:
+) -> Floats | None:
     """Minimise sums that bound the objective until the search is over; without overlap itself.
 
     `minimise` raises the bound to what it proves of a sum, and returns its choices if it has any.
+    Returns the weights of the last mixture.
     """
     if costs.ends is None:
         minimise(costs, search)
-        return
+        return None
     weights = np.eye(len(costs.ends.operators))[-1]
     found: list[Floats] = []
     for _ in range(MOST_MIXTURES):
         chosen = minimise(costs.mixed(weights), search)
         if is_over(search) or not isinstance(search.best, TensorSharding):
-            return
+            break
         if chosen is None:
             chosen = costs.chosen(search.best.signature)
             assert chosen is not None
         found.append(costs.ends_of(chosen))
         better = _best_weights(np.array(found))
-        if better is None:
-            return
+        if better is None or np.array_equal(better, weights):
+            break  # no mixture of a larger bound is known
         weights = better
+    return weights
 
 
 def _best_weights(ends: Floats) -> Floats | None:

@@ -87,6 +87,35 @@ def test_each_decision_is_worth_what_a_search_without_it_says(fixed: dict[str, A
     assert next(one.name for one in why.usual) == "ZeRO-3 over all devices"
 
 
+def test_no_plan_that_solve_lists_is_faster_than_what_explain_knows() -> None:
+    """Both say what other decisions cost."""
+    found = solve_job(MODEL, "h100:4", JOB)
+    assert found.plan is not None
+    for one in explain_job(found.plan).decisions:
+        if one.field == "recompute":  # which modules, or how many layers: not a field of its own
+            continue
+        own = getattr(found.plan.layout, one.field)
+        listed = [
+            each.seconds for each in found.candidates if getattr(each.layout, one.field) != own
+        ]
+        assert one.seconds <= min(listed, default=np.inf) * (1 + 5e-3)
+
+
+def test_a_result_is_shown_in_a_line_and_its_candidates_as_a_table() -> None:
+    """No two candidates read alike."""
+    found = solve_job(MODEL, "h100:4", JOB)
+    assert found.plan is not None
+    assert repr(found).startswith("JobResult(status=optimal, model=small, devices=4 h100-sxm, ")
+    assert f"seconds={found.plan.seconds:.6g}" in repr(found.plan)
+    assert "<th>layout</th>" in found._repr_html_()
+    table = found.to_pandas()
+    assert table["layout"].is_unique
+    assert table["seconds"].is_monotonic_increasing
+    nothing = solve_job(MODEL, "h100:4", replace(JOB, memory_bytes=2**30))
+    assert "reason=" in repr(nothing)
+    assert nothing.to_pandas().empty
+
+
 def test_two_plans_differ_in_what_was_asked_and_what_came_of_it() -> None:
     """Fields, seconds and bytes by term; nothing of a plan and itself."""
     one, two = plan_of(tensor=1), plan_of(tensor=2)

@@ -33,6 +33,10 @@ def test_a_plan_is_found_written_judged_and_handed_over(
     code, out, err = run(capsys, "verify", "llama3-8b", str(file), "--bound")
     assert (code, err) == (0, "")
     assert "(proved, " in out
+    code, alone, err = run(capsys, "verify", str(file), "--bound")
+    assert (code, alone, err) == (0, out, "")
+    code, _, err = run(capsys, "verify", "llama3-8b")
+    assert (code, err.count("\n"), "PLAN: it is missing" in err) == (2, 1, True)
     code, out, err = run(capsys, "verify", "llama3-70b", str(file))
     assert (code, err.count("\n")) == (2, 1)
     assert "it is a plan of llama3-8b, not of llama3-70b" in err
@@ -179,8 +183,7 @@ def test_a_plan_over_time(
     assert files["png"].read_bytes().startswith(b"\x89PNG")
     assert "0F0" in files["csv"].read_text()
     assert json.loads(files["json"].read_text())
-    code, out, err = run(capsys, "simulate", "llama3.2-1b", plans[1], "--json",
-                         "--plot", str(files["html"]))  # fmt: skip
+    code, out, err = run(capsys, "simulate", plans[1], "--json", "--plot", str(files["html"]))
     answer = json.loads(out)
     assert answer["makespan"] < load_job_plan(plans[1]).seconds
     assert len(answer["devices"]) == 2
@@ -193,7 +196,7 @@ def test_plans_are_explained_and_told_apart(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, plans: tuple[str, str]
 ) -> None:
     picture = tmp_path / "plan.png"
-    asked = ["explain", "llama3.2-1b", plans[1], "--time-limit"]
+    asked = ["explain", plans[1], "--time-limit"]
     code, out, err = run(capsys, *asked, "4", "--plot", str(picture))
     assert (code, err) == (0, "")
     for words in ("decided otherwise", "what is usually done", "twice the memory"):
@@ -203,7 +206,7 @@ def test_plans_are_explained_and_told_apart(
     code, out, err = run(capsys, *asked, "0", "--json")
     answer = json.loads(out)
     assert sum(answer["terms"].values()) == pytest.approx(answer["iteration_seconds"])
-    assert answer["changes"] == []
+    assert answer["changes"] == answer["decisions"] == []
     code, _, err = run(capsys, *asked, "0", "--memory", "8GiB")
     assert (code, err.count("\n"), "--memory: the plan" in err) == (2, 1, True)
     code, out, err = run(capsys, "diff", *plans)

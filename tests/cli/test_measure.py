@@ -104,7 +104,8 @@ def test_collectives_along_the_axes_of_a_mesh_are_links_for_shardings(tmp_path) 
     assert [axis["devices"] for axis in said["mesh"]] == [2, 2]
     for axis in said["mesh"]:
         assert set(axis["collectives"]) == {
-            "all-gather", "reduce-scatter", "all-reduce", "all-to-all"
+            "all-gather", "reduce-scatter", "all-reduce", "all-to-all", "gather", "scatter",
+            "reduce", "broadcast",
         }  # fmt: skip
         assert 1e-7 < axis["link"]["latency_s"] + 1e3 / axis["link"]["bytes_per_s"] < 1
         assert all(len(fit["seconds"]) == 5 for fit in axis["collectives"].values())

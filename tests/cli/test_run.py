@@ -102,6 +102,29 @@ def ran(folder: Path, processes: int, *options: str) -> list[str]:
 
 
 @pytest.mark.slow
+def test_a_mapped_plan_runs_as_the_page_says(tmp_path: Path) -> None:
+    (tmp_path / "my_model.py").write_text(MODEL.replace("range(8)", "range(24)"))
+    page = (ROOT / "docs" / "run.md").read_text().partition("## Mapped plans")[2]
+    typed = page.partition("```sh\n")[2].partition("```")[0]
+    tools = (
+        f'stagecut() {{ "{sys.executable}" -m stagecut "$@"; }}\n'
+        f'torchrun() {{ "{sys.executable}" -W ignore -m torch.distributed.run \\\n'
+        '--standalone "$@"; }\n'
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        ["bash", "-euc", tools + typed], cwd=tmp_path, env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    losses = [line.partition("loss ")[2].split()[0] for line in done.stdout.splitlines()
+              if line.startswith("step ")]  # fmt: skip
+    assert len(losses) == 6
+    assert [float(x.rstrip(",")) for x in losses[:3]] == pytest.approx(
+        [float(x) for x in losses[3:]], rel=1e-4
+    )
+
+
+@pytest.mark.slow
 def test_stages_of_tensor_degree_two_train(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

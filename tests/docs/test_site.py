@@ -11,7 +11,7 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from project import ROOT
+from project import ROOT, MadeOnce
 
 import stagecut
 from stagecut.api.records import read_records
@@ -21,13 +21,16 @@ pytestmark = pytest.mark.page("docs", "notebooks", "records", "mkdocs.yml", "REA
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
-    env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder
+def site(made_once: MadeOnce) -> Path:
+    """The site, built once: two builds at a time would write the same files in `build/`."""
+
+    def build(folder: Path) -> None:
+        command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+        env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    return made_once("site", build)
 
 
 def test_every_public_name_has_an_entry(site: Path) -> None:

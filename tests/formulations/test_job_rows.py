@@ -19,7 +19,7 @@ from stagecut.instances.costs.calibration import calibration
 from stagecut.instances.costs.layers import LayerPrices
 from stagecut.instances.costs.layout import JobSchedule, Layout, Software
 from stagecut.instances.costs.memory import rank_memory
-from stagecut.runtime.estimate import longest_path
+from stagecut.runtime.estimate import PipelineShape, longest_path
 
 
 def drawn(seed: int) -> tuple[random.Random, JobSpace, LayerPrices] | None:
@@ -87,7 +87,8 @@ def test_paths_take_what_the_schedule_takes(schedule: JobSchedule, p: int) -> No
             passes = np.stack((forward, weights + inputs, weights), axis=1)
             seconds = paths.longest(passes, sent)
             columns = [one[:, None] for one in passes.T]
-            true = longest_path(schedule.value, p, chunks, m, *columns, np.array([sent]))[0]
+            shape = PipelineShape(schedule.value, p, chunks, m)
+            true = longest_path(shape, *columns, np.array([sent]))[0]
             counts, messages = paths.rows
             by_path = (counts * passes).sum(axis=(1, 2)) + messages * sent
             assert seconds == pytest.approx(true, rel=1e-12)

@@ -59,8 +59,25 @@ def profiled(name: str, training: bool, folder: Path | None = None):
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
-@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
-@pytest.mark.parametrize("name", sorted(set(CASES) - set(REFUSED)))
+@pytest.mark.parametrize(
+    ("name", "training"),
+    [
+        *(
+            pytest.param(name, True, id=f"{name}-training")
+            for name in sorted(set(CASES) - set(REFUSED))
+        ),
+        *(
+            pytest.param(
+                name,
+                False,
+                id=f"{name}-inference",
+                # where training shows how it is traced
+                marks=() if name in OTHERWISE_IN_TRAINING else pytest.mark.slow,
+            )
+            for name in sorted(set(CASES) - set(REFUSED))
+        ),
+    ],
+)
 def test_odd_models_are_what_torch_makes_of_them(name: str, training: bool) -> None:
     if name in FAULTS_OF_2_6 and torch.__version__.startswith("2.6."):
         pytest.skip("torch 2.6 cannot export it")

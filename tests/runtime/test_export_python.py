@@ -23,6 +23,8 @@ from stagecut.instances import CallPlacement, Placement
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
 from execution_models import MODELS  # noqa: E402
+from mapped_run_cases import plan_of as mapped_plan  # noqa: E402
+from mapped_run_cases import profiled as mapped_workload  # noqa: E402
 from script_worker import run_scripts  # noqa: E402
 from torch import multiprocessing, nn  # noqa: E402
 
@@ -133,6 +135,37 @@ def test_scripts_train_as_the_model_alone(tmp_path: Path) -> None:
     got = [float(line.partition("output ")[2]) for line in said[-1]]
     assert got == pytest.approx([mean] * STEPS, rel=1e-5)
     assert "stagecut" not in (tmp_path / "gpt.py").read_text()
+
+
+def test_a_mapped_script_trains_as_the_model_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    case = ("islands:2x2", [[3, 0], [1, 2]], [[1, 0]])  # 3 sends to 2, and 0 to 1
+    save(mapped_plan("mlp", *case), "p.json", mapped_workload("mlp").workload)
+    (tmp_path / "my_models.py").write_text(
+        (HERE / "execution_models.py").read_text()
+        + "\n\ndef shown():\n"
+        + "    model, (x, y) = mlp()\n"
+        + "    return model, iter([(x * k, y) for k in range(24)])\n"
+    )
+    done = command("--model", "my_models.py:shown", "--microbatches", "2")
+    assert "2 stages on 4 ranks; start: torchrun --nproc-per-node 4 out.py" in done.stdout
+    text = (tmp_path / "out.py").read_text()
+    assert read_script(text).pipelines == ((3, 2), (0, 1))
+    assert "    stage 0 on ranks 3 (node 1 gpu 1), 0 (node 0 gpu 0): " in text
+    model, (x, y) = MODELS["mlp"]()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    wanted = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss = sum(model(x * k, y) / 4 for k in range(4 * step, 4 * step + 4))
+        loss.backward()
+        optimizer.step()
+        wanted.append(loss.item())
+    (lines,) = run(tmp_path, 4, "out.py")
+    got = [float(line.partition("loss ")[2]) for line in lines]
+    assert got == pytest.approx(wanted, rel=1e-5)
 
 
 def test_what_a_script_says_is_the_plan() -> None:

@@ -17,7 +17,13 @@ from stagecut.instances.costs.layout import Layout, Overlap
 from stagecut.instances.costs.models import shipped_model
 from stagecut.instances.model.network.links import Link
 from stagecut.runtime import estimate
-from stagecut.runtime.estimate import iteration_time, iteration_times, longest_path, stage_times
+from stagecut.runtime.estimate import (
+    PipelineShape,
+    iteration_time,
+    iteration_times,
+    longest_path,
+    stage_times,
+)
 from stagecut.runtime.simulate.network import point_to_point
 from stagecut.runtime.simulate.simulator import simulate_stages
 
@@ -44,7 +50,12 @@ def test_the_longest_path_is_the_simulators(schedule: str) -> None:
         weights = share * backward  # the simulator splits all stages alike
         path, apart = (
             longest_path(
-                schedule, pipeline, chunks, microbatches, forward, backward, weights, sent, own
+                PipelineShape(schedule, pipeline, chunks, microbatches),
+                forward,
+                backward,
+                weights,
+                sent,
+                own,
             )
             for own in (False, True)
         )
@@ -72,7 +83,7 @@ def test_zero_bubble_leaves_none_where_ranks_begin_their_next_iteration_themselv
     one = np.ones((pipeline, 1))
     times = {
         (schedule, own): longest_path(
-            schedule, pipeline, 1, microbatches, one, 2 * one, one, np.zeros(1), own
+            PipelineShape(schedule, pipeline, 1, microbatches), one, 2 * one, one, np.zeros(1), own
         )[0]
         for schedule in ("zb-h2", "1f1b")
         for own in (False, True)
@@ -109,7 +120,11 @@ def test_many_microbatches_repeat_what_few_began(monkeypatch: pytest.MonkeyPatch
             monkeypatch.setattr(estimate, "STEPPED", most)
             times.append(
                 longest_path(
-                    schedule, pipeline, chunks, 400, forward, weights + more, weights, sent
+                    PipelineShape(schedule, pipeline, chunks, 400),
+                    forward,
+                    weights + more,
+                    weights,
+                    sent,
                 )
             )
         assert times[0] == pytest.approx(times[1], rel=1e-3)

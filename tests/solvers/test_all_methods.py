@@ -139,14 +139,14 @@ def test_a_search_to_the_end_proves_its_plan(each: tuple[str, str]) -> None:
         assert result.status == "optimal"
 
 
-def test_one_node(each: tuple[str, str]) -> None:
-    problem, method = each
+def test_one_node(first: tuple[str, str]) -> None:
+    problem, method = first
     plan = best(task(problem, [3.0]), method)
     assert plan.objective == pytest.approx(best(task(problem, [3.0]), "auto").objective)
 
 
-def test_no_edges(each: tuple[str, str]) -> None:
-    problem, method = each
+def test_no_edges(first: tuple[str, str]) -> None:
+    problem, method = first
     best(task(problem, [1.0, 2.0, 3.0], []), method)
 
 
@@ -187,8 +187,8 @@ def test_no_room_is_infeasible_or_no_plan(each: tuple[str, str]) -> None:
         assert "byte" in result.reason
 
 
-def test_a_deadline_that_is_over_is_the_limit(each: tuple[str, str]) -> None:
-    problem, method = each
+def test_a_deadline_that_is_over_is_the_limit(first: tuple[str, str]) -> None:
+    problem, method = first
     of = task(problem, [1.0] * 20)
     result = asked(of, method, Limits(seconds=1e-9))
     assert result.limit in ("time", "none")
@@ -199,8 +199,8 @@ def test_a_deadline_that_is_over_is_the_limit(each: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("nodes", [0, 1])
-def test_a_limit_of_nodes_is_named(each: tuple[str, str], nodes: int) -> None:
-    problem, method = each
+def test_a_limit_of_nodes_is_named(first: tuple[str, str], nodes: int) -> None:
+    problem, method = first
     result = asked(task(problem, [1.0, 2.5, 3.0, 2.1, 1.7, 4.0]), method, Limits(nodes=nodes))
     assert result.limit in ("nodes", "none")
     explained(problem, method, result)

@@ -115,6 +115,22 @@ def large_job(draw: random.Random) -> tuple[ModelDescription, TrainingCluster, T
     return model, training_cluster(f"{draw.choice(('h100', 'a100'))}:{devices}"), job
 
 
+def sharded_job(draw: random.Random) -> tuple[ModelDescription, TrainingCluster, TrainingJob]:
+    """Return a job whose weights are sharded beside collectives of layers, in nodes and across."""
+    base = shipped_model(draw.choice(("llama3.2-1b", "mixtral-8x7b", "deepseek-v2-lite")))
+    layers = draw.randint(2, 4)
+    model = replace(base, name="sharded", blocks=base.blocks[:1] + base.blocks[-1:] * (layers - 1))
+    job = TrainingJob(
+        global_batch=draw.choice((4, 8)),
+        sequence=draw.choice((1024, 2048)),
+        launcher=draw.choice(("any", "megatron")),
+        microbatch=(1, 2),
+        zero=draw.choice((3, 3, (0, 3))),
+        recompute=draw.choice((None, ())),
+    )
+    return model, training_cluster(f"h100:{draw.choice(('4', '2x2', '1x4'))},network=9GB/s"), job
+
+
 def mixed_job(draw: random.Random) -> tuple[ModelDescription, TrainingCluster, TrainingJob]:
     """Return a job on two kinds of nodes, whose boundary lies within a pipeline rank at times."""
     model, _, job = small_job(draw)

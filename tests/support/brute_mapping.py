@@ -74,8 +74,14 @@ def random_graph(rng: np.random.Generator, size: int) -> Topology:
     )
 
 
-def least_stage_time(costs: StageCosts, problem: DeviceMapping) -> float:
-    """Return the least max stage time over all mappings, in seconds per batch."""
+def least_stage_time(
+    costs: StageCosts, problem: DeviceMapping, fits: np.ndarray | None = None
+) -> float:
+    """Return the least max stage time over all mappings, in seconds per batch.
+
+    `fits`, shape (S, devices of the topology), says which devices a stage may be on; `inf` if no
+    mapping keeps to it.
+    """
     s, r, m = problem.stages, problem.replicas, problem.microbatches
     devices = frozenset(problem.topology.usable.tolist())
     routes = problem.topology.routes
@@ -117,14 +123,20 @@ def least_stage_time(costs: StageCosts, problem: DeviceMapping) -> float:
             return time
         best = math.inf
         for chosen in itertools.combinations(sorted(devices - used), r):
+            if fits is not None and not fits[t + 1, list(chosen)].all():
+                continue
             following = frozenset(chosen)
             here = time + sends(t, members, following)
             if here < best:
                 best = min(best, max(here, least(t + 1, following, used | following)))
         return best
 
-    firsts = (frozenset(chosen) for chosen in itertools.combinations(sorted(devices), r))
-    found = min(least(0, first, first) for first in firsts)
+    firsts = (
+        frozenset(chosen)
+        for chosen in itertools.combinations(sorted(devices), r)
+        if fits is None or fits[0, list(chosen)].all()
+    )
+    found = min((least(0, first, first) for first in firsts), default=math.inf)
     return max(found, float(base.max())) if problem.overlap else found
 
 

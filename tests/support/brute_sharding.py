@@ -12,6 +12,7 @@ from brute import most_bytes
 
 from stagecut import DeviceMesh, Link, Sharding, Workload
 from stagecut.instances import Operator, Signature, Tensor, TensorProgram, program_workload
+from stagecut.instances.common.choices import Primitive
 from stagecut.runtime.verify.sharding import path
 
 #: Combinations that are tried, at most.
@@ -231,8 +232,13 @@ def _own(
         if size and problem.objective == "distpar":
             added += 2 * (p - 1) * size * mesh.size / p
         elif size:
-            link = mesh.links[d]
-            added += 2 * (p - 1) * link.latency_s + 2 * (p - 1) / p * size / link.bytes_per_s
+            reduced = mesh.priced(Primitive.ALL_REDUCE, d)
+            if reduced.algorithm == "tree":
+                doublings = (p - 1).bit_length()
+                added += 2 * doublings * reduced.link.latency_s
+                added += 2 * size / reduced.link.bytes_per_s
+            else:
+                added += 2 * (p - 1) * reduced.link.seconds(size / p)
     if problem.objective == "distpar":
         return added + (problem.beta * sum(parts) if operator.role == "operator" else 0.0)
     divided = math.prod(p for s, p in zip(row, mesh.shape, strict=True) if s.extent > 1)

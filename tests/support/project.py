@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("instances", "formulations", "solvers", "runtime", "api", "commands")
 MODULES = sorted(p.relative_to(ROOT) for room in ROOMS for p in (ROOT / room).rglob("*.py"))
+
+#: Returns the folder of a name, made by a function if it is not there yet: `made_once` in conftest.
+MadeOnce = Callable[[str, Callable[[Path], object]], Path]
 
 
 @cache

@@ -61,6 +61,8 @@ class Topology(Summarised):
         Routes are grown link by link from the device with the lower number, and every part of
         one from there on is the route to where it ends: a part that is wider than the whole
         route can use is not given up for a shorter or faster one.
+    memory_bytes
+        Shape (D,): memory of each device, `inf` for no limit; default: no limits.
     shape, wraps
         Sides of a mesh (or torus, if it wraps), devices in row-major order; () for others.
 
@@ -88,6 +90,7 @@ class Topology(Summarised):
     routing: OrText[Routing] = Routing.HOPS
     shape: tuple[int, ...] = ()
     wraps: bool = False
+    memory_bytes: Floats = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
         def put(key: str, value: object) -> None:
@@ -100,6 +103,9 @@ class Topology(Summarised):
             put(key, checked(getattr(self, key), np.float64, f"{where}: {key}"))
         island = checked(self.island, np.int64, f"{where}: island")
         put("island", island if len(island) else frozen(np.zeros(self.size), np.int64))
+        memory = checked(self.memory_bytes, np.float64, f"{where}: memory_bytes")
+        unlimited = frozen([np.inf] * self.size, np.float64)
+        put("memory_bytes", memory if len(memory) else unlimited)
         put("excluded", tuple(sorted({int(d) for d in self.excluded})))
         put("shape", tuple(int(side) for side in self.shape))
         put("routing", Routing.of(f"{where}: routing", self.routing))
@@ -157,7 +163,10 @@ class Topology(Summarised):
         digest = hashlib.sha256()
         rest = (self.size, self.switches, self.excluded, self.routing, self.shape, self.wraps)
         digest.update(repr(rest).encode())
-        for array in (self.links, self.latency_s, self.bytes_per_s, self.island):
+        arrays = [self.links, self.latency_s, self.bytes_per_s, self.island]
+        if np.isfinite(self.memory_bytes).any():
+            arrays.append(self.memory_bytes)
+        for array in arrays:
             digest.update(array.tobytes() + b"|")
         return digest.hexdigest()
 
@@ -177,9 +186,11 @@ class Topology(Summarised):
         return replace(self, excluded=(*self.excluded, *devices))
 
     def to_networkx(self) -> nx.Graph[int]:
-        """Return the graph: nodes with ``name``, ``device`` and ``island``, links with
-        ``latency_s`` and ``bytes_per_s``. `topology_from_networkx` is the inverse, but for links
-        that no route uses beside a better one between the same two nodes, and the grid's shape.
+        """Return the graph: ``name``, ``device``, ``island`` and ``memory_bytes`` of nodes, and
+        ``latency_s`` and ``bytes_per_s`` of links.
+
+        `topology_from_networkx` is the inverse, but for links that no route uses beside a better
+        one between the same two nodes, and the grid's shape.
         """
         import networkx as nx
 
@@ -191,6 +202,7 @@ class Topology(Summarised):
                 device=True,
                 island=int(self.island[d]),
                 excluded=d in self.excluded,
+                memory_bytes=float(self.memory_bytes[d]),
             )
         for w in range(self.switches):
             graph.add_node(self.size + w, name=f"switch {w}", device=False)
@@ -233,6 +245,11 @@ def _check(topology: Topology) -> None:
     for key in ("latency_s", "bytes_per_s"):
         if len(getattr(topology, key)) != len(topology.links):
             raise InputError(f"{where}: {key} and links differ in length; give one per link")
+    if len(topology.memory_bytes) != topology.size:
+        raise InputError(f"{where}: memory_bytes and devices differ in length; give one per device")
+    for d in np.flatnonzero(~(topology.memory_bytes >= 0))[:1].tolist():
+        value = quote(float(topology.memory_bytes[d]))
+        raise InputError(f"{where}: memory_bytes of device {d} is {value}; it must be at least 0")
     if len(topology.island) != topology.size:
         raise InputError(f"{where}: island and devices differ in length; give one per device")
     if topology.excluded and not 0 <= topology.excluded[0] <= topology.excluded[-1] < topology.size:
@@ -301,4 +318,7 @@ def topology_from_networkx(graph: nx.Graph[int]) -> Topology:
         island=np.array([int(graph.nodes[v].get("island", 0)) for v in devices]),
         excluded=tuple(number[v] for v in devices if graph.nodes[v].get("excluded", False)),
         routing=graph.graph.get("routing", Routing.HOPS),
+        memory_bytes=np.array(
+            [float(graph.nodes[v].get("memory_bytes", math.inf)) for v in devices]
+        ),
     )

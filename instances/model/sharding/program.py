@@ -25,6 +25,9 @@ from ..summary import Tabled
 #: A property along one axis: i for S(i), or one of these.
 COPIED, PARTIAL = -1, -2
 
+#: Within conversions alone: whole on the first device along the axis, on others nothing, I.
+FIRST = -3
+
 #: A property along every axis of a mesh.
 Property = tuple[int, ...]
 
@@ -364,8 +367,8 @@ def _check_signature(
 
 
 def axis_text(one: int) -> str:
-    """Return a property along one axis as text: ``S0``, ``B`` or ``P``."""
-    return "B" if one == COPIED else "P" if one == PARTIAL else f"S{one}"
+    """Return a property along one axis as text: ``S0``, ``B``, ``P``, or ``I`` on the first."""
+    return f"S{one}" if one >= 0 else {COPIED: "B", PARTIAL: "P", FIRST: "I"}[one]
 
 
 def parse_axis(text: str) -> int:

@@ -2,7 +2,7 @@
 
 While a job takes a step, `torch.nn.functional.scaled_dot_product_attention` is replaced by one that
 either gathers keys and values (each rank has the queries of its tokens), or exchanges tokens for
-heads, so that each rank has some heads of whole sequences. Both move data by DTensor.
+heads, so that each rank has some heads of whole sequences.
 
 References
 ----------
@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
@@ -89,11 +90,9 @@ def divided_attention(layout: Layout, mesh: DeviceMesh) -> Iterator[None]:
             heads = min(query.shape[_HEADS], key.shape[_HEADS])
             if heads % layout.context:
                 raise InputError(f"context: {layout.context} does not divide {heads} heads")
-            query, key, value = (
-                _moved(x, mesh, Shard(_TOKENS), Shard(_HEADS)) for x in (query, key, value)
-            )
+            query, key, value = (_moved(x, mesh, _HEADS, _TOKENS) for x in (query, key, value))
             made = given(query, key, value, None, dropout_p, is_causal, **options)
-            return _moved(made, mesh, Shard(_HEADS), Shard(_TOKENS))
+            return _moved(made, mesh, _TOKENS, _HEADS)
         both = _gathered(torch.cat([key, value], -1), mesh)  # in one collective
         key, value = both.split([key.shape[-1], value.shape[-1]], -1)
         mask = own[:, None] >= whole if is_causal else None
@@ -120,7 +119,8 @@ def _gathered(x: Tensor, mesh: DeviceMesh) -> Tensor:
     return made
 
 
-def _moved(x: Tensor, mesh: DeviceMesh, before: Shard, after: Shard) -> Tensor:
-    parts = DTensor.from_local(x.contiguous(), mesh, (before,), run_check=False)
-    made: Tensor = parts.redistribute(placements=(after,)).to_local()
-    return made
+def _moved(x: Tensor, mesh: DeviceMesh, split: int, joined: int) -> Tensor:
+    """Return a part of one dimension with the whole of another, of which each rank has a part."""
+    parts, each = torch.stack(x.chunk(mesh.size(), split)), [1] * mesh.size()
+    moved = all_to_all_single_autograd(parts, each, each, mesh.get_group())
+    return torch.cat(moved.unbind(), joined)

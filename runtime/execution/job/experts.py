@@ -34,14 +34,15 @@ def check_experts(layout: Layout) -> None:
         raise InputError(f"expert_tensor: {layout.expert_tensor}; jobs run with 1 here")
     if layout.expert == 1:
         return
-    if layout.tensor > 1:
+    if layout.tensor > 1 and not layout.sequence_parallel:
         raise InputError(
-            f"expert: {layout.expert} beside tensor {layout.tensor}; jobs run with one of the two"
+            f"expert: {layout.expert} beside tensor {layout.tensor}; jobs run so with "
+            "sequence_parallel alone"
         )
-    if layout.replicas % layout.expert:
+    if layout.tensor * layout.replicas % layout.expert:
         raise InputError(
-            f"expert: {layout.expert} does not divide {layout.replicas} data- and "
-            "context-parallel ranks"
+            f"expert: {layout.expert} does not divide {layout.tensor * layout.replicas} tensor-, "
+            "data- and context-parallel ranks"
         )
     if layout.dispatcher is not Dispatcher.ALL_TO_ALL:
         raise InputError(f"dispatcher: {layout.dispatcher.value}; jobs run with all-to-all here")

@@ -199,6 +199,11 @@ class _Collectives(TorchDispatchMode):  # type: ignore[misc]  # torch does not s
     def __init__(self, job: RunningJob, clock: _Clock) -> None:
         super().__init__()
         self.job, self.clock, self.axes = job, clock, job.mesh.axes_of_groups()
+        # of earlier jobs in this process DTensor goes on using groups of the same ranks
+        groups = (
+            (dist.distributed_c10d._resolve_process_group(n), a) for n, a in self.axes.items()
+        )
+        self.of_ranks = {tuple(dist.get_process_group_ranks(g)): axis for g, axis in groups}
         self.found: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0, 0, 0.0])
 
     def sums(self) -> tuple[CollectiveSum, ...]:
@@ -244,7 +249,9 @@ class _Collectives(TorchDispatchMode):  # type: ignore[misc]  # torch does not s
         )
         if group.size() == 1:
             return None
-        return self.job.phase or self.axes.get(group.group_name, "all")
+        ranks = tuple(dist.get_process_group_ranks(group))
+        known = self.axes.get(group.group_name) or self.of_ranks.get(ranks, "all")
+        return self.job.phase or known
 
 
 def _wait(result: Any) -> None:

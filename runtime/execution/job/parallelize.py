@@ -190,8 +190,8 @@ class JobMesh:
     context
         The ranks that share this one's sequences; None if it has them alone.
     experts
-        The same ranks as ``pipeline``, ``expert_replicate``, ``expert_shard``, ``expert`` and
-        ``tensor``; None if experts are not divided.
+        The same ranks as ``pipeline``, ``expert_replicate``, ``expert_shard`` and ``expert``, of
+        which those of ``tensor`` are a part; None if experts are not divided.
     """
 
     mesh: DeviceMesh
@@ -266,19 +266,13 @@ def job_mesh(layout: Layout, device: str) -> JobMesh:
         sharing = [line[k : k + count] for line in lines for k in range(0, len(line), count)]
         made = replace(made, context=DeviceMesh.from_group(own_group(sharing), device))
     if layout.expert > 1:
-        copies = layout.replicas // layout.expert
-        parts = math.gcd(copies, max(1, shards // layout.expert))
-        sizes |= {"expert": layout.expert, "expert_shard": parts}
-        sizes["expert_replicate"] = copies // parts
-        axes = [
-            new
-            for axis in nearest
-            if axis != "replicate"
-            for new in (
-                ("expert", "expert_shard", "expert_replicate") if axis == "shard" else (axis,)
-            )
-        ]
-        made = replace(made, experts=_mesh(device, sizes, axes))
+        spread = [axis for axis in reversed(nearest) if axis != "pipeline"]
+        lines = torch.tensor(lines_of(made.mesh, *spread))
+        copies = lines.shape[1] // layout.expert
+        parts = math.gcd(copies, shards * layout.tensor // layout.expert) if layout.zero else 1
+        names = ("pipeline", "expert_replicate", "expert_shard", "expert")
+        ranks = lines.view(layout.pipeline, copies // max(parts, 1), -1, layout.expert)
+        made = replace(made, experts=DeviceMesh(device, ranks, mesh_dim_names=names))
     return made
 
 
@@ -616,8 +610,8 @@ def shard(
     -------
     frozenset of str
         Names of the parameters of divided experts. A rank's have the gradients of tokens of
-        several replicas, and FSDP2 takes the mean over those with the same experts: divide them
-        by the ranks that share the experts.
+        all that share the experts, and FSDP2 takes the mean over those with the same experts:
+        divide them by the replicas among the former.
     """
     again = layout.zero == 3 and layout.reshard_after_forward and not once
     options: dict[str, Any] = {
@@ -632,11 +626,13 @@ def shard(
             within = mesh.experts["expert_replicate", "expert_shard"]
             fully_shard(module, mesh=within, **options)
             found |= {f"{name}.{key}" for key, _ in module.named_parameters()}
+    alone = mesh.data.size() == 1  # it gathers nothing, but for what it computes with
     for name in stage.order:
-        if name in stage.blocks and mesh.data.size() > 1:  # a rank alone gathers nothing
+        if name in stage.blocks and not alone:
             fully_shard(stage.get_submodule(name), mesh=mesh.data, **options)
-    # what lies outside of blocks is needed again at once
-    fully_shard(stage, mesh=mesh.data, **{**options, "reshard_after_forward": False})
+    if not alone or precision(layout.recipe).param_dtype is not None:
+        # what lies outside of blocks is needed again at once
+        fully_shard(stage, mesh=mesh.data, **{**options, "reshard_after_forward": False})
     return frozenset(found)
 
 

@@ -322,7 +322,10 @@ def finished_checkpoints(folder: Path) -> list[Path]:
 
 
 def save_job(path: Path, job: RunningJob, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Write model and optimizers of all ranks to a folder, as any layout resumes them."""
+    """Write model and optimizers of all ranks to a folder, as any layout resumes them.
+
+    A tied weight is in it under its first name, whichever model stages have it.
+    """
     dcp.save(_state(job, optimizers), checkpoint_id=path)
 
 
@@ -335,8 +338,8 @@ def restore_job(path: Path, job: RunningJob, optimizers: Sequence[torch.optim.Op
         set_state_dict(
             stage,
             optimizer,
-            model_state_dict={name: state[f"model.{name}"] for name in model},
-            optim_state_dict={name: state[f"optimizer.{name}"] for name in kept},
+            model_state_dict={name: state[_kept_as("model", name, job)] for name in model},
+            optim_state_dict={name: state[_kept_as("optimizer", name, job)] for name in kept},
             options=_FLAT,
         )
 
@@ -346,6 +349,15 @@ def _state(job: RunningJob, optimizers: Sequence[torch.optim.Optimizer]) -> dict
     state: dict[str, Any] = {}
     for stage, optimizer in zip(job.stages.values(), optimizers, strict=True):
         model, kept = get_state_dict(stage, optimizer, options=_FLAT)
-        state |= {f"model.{name}": value for name, value in model.items()}
-        state |= {f"optimizer.{name}": value for name, value in kept.items()}
+        state |= {_kept_as("model", name, job): value for name, value in model.items()}
+        state |= {_kept_as("optimizer", name, job): value for name, value in kept.items()}
     return state
+
+
+def _kept_as(part: str, name: str, job: RunningJob) -> str:
+    """Return what a checkpoint calls a value of the model or the optimizer."""
+    key = f"{part}.{name}."
+    for first, *others in job.ties:
+        for other in others:
+            key = key.replace(f".{other}.", f".{first}.")
+    return key[:-1]

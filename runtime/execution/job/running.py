@@ -168,8 +168,8 @@ class RunningJob:
         """Return a stage's parameters for an optimizer, those that are divided alike in a group."""
         groups: dict[Any, list[nn.Parameter]] = {}
         for parameter in self.stages[stage].parameters():
-            assert isinstance(parameter, DTensor)
-            groups.setdefault(parameter.device_mesh, []).append(parameter)
+            mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
+            groups.setdefault(mesh, []).append(parameter)
         return [{"params": each} for each in groups.values()]
 
     def step(self, tokens: Tensor, targets: Tensor) -> float:
@@ -279,16 +279,11 @@ class RunningJob:
             gradient = parameter.grad
             if gradient is None or name in again:
                 continue
-            assert isinstance(gradient, DTensor)
-            parts = [
-                size
-                for size, placement in zip(
-                    gradient.device_mesh.shape, gradient.placements, strict=True
-                )
-                if not placement.is_replicate()
-            ]
-            copies = self.layout.devices // self.layout.pipeline // math.prod(parts)
-            square += gradient.to_local().float().square().sum() / copies
+            copies = self.layout.devices // self.layout.pipeline
+            if isinstance(gradient, DTensor):
+                axes = zip(gradient.device_mesh.shape, gradient.placements, strict=True)
+                copies //= math.prod(size for size, lies in axes if not lies.is_replicate())
+            square += _local(gradient).float().square().sum() / copies
         with self._within("norm"):
             dist.all_reduce(square)
         norm = float(square.sqrt())
@@ -307,15 +302,15 @@ class RunningJob:
     def _accumulate(self, tokens: Tensor, targets: Tensor) -> list[Tensor]:
         """Run the microbatches one after the other."""
         stage = self.module
-        assert isinstance(stage, FSDPModule)
         count = self.layout.microbatches
         losses = []
         pairs = zip(tokens.chunk(count), targets.chunk(count), strict=True)
         for j, (x, y) in enumerate(pairs):
             last = j == count - 1
-            stage.set_requires_gradient_sync(last or self.layout.zero >= 2)
-            stage.set_is_last_backward(last)
-            stage.set_reshard_after_backward(last or self.layout.zero == 3)
+            if isinstance(stage, FSDPModule):
+                stage.set_requires_gradient_sync(last or self.layout.zero >= 2)
+                stage.set_is_last_backward(last)
+                stage.set_reshard_after_backward(last or self.layout.zero == 3)
             loss = self._loss(stage(x), y)
             (loss / count).backward()
             losses.append(loss.detach())
@@ -362,9 +357,14 @@ class RunningJob:
         own: dict[str, nn.Parameter] = {}
         for stage in self.stages.values():
             own |= dict(stage.named_parameters(remove_duplicate=False))
+        for parameter in own.values():
+            gradient = parameter.grad  # DTensor may leave sums in it, or other parts
+            if isinstance(gradient, DTensor) and gradient.placements != parameter.placements:
+                parameter.grad = gradient.redistribute(placements=parameter.placements)
         for name in self._experts & own.keys():
-            _local_gradient(own[name]).div_(self.layout.expert)
-        if parts := [_local_gradient(own[name]) for name in sorted(self._summed & own.keys())]:
+            _local_gradient(own[name]).mul_(self.layout.tensor / self.layout.expert)
+        summed = self._summed - self._experts
+        if parts := [_local_gradient(own[name]) for name in sorted(summed & own.keys())]:
             flat = torch.cat([part.reshape(-1) for part in parts])
             dist.all_reduce(flat, group=self.mesh.group("tensor"))
             totals = flat.split([part.numel() for part in parts])
@@ -473,8 +473,12 @@ def _local_gradient(parameter: nn.Parameter) -> Tensor:
     """Return this rank's part of a gradient, which is zero where nothing used the parameter."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
-    assert isinstance(parameter.grad, DTensor)
-    return parameter.grad.to_local()
+    return _local(parameter.grad)
+
+
+def _local(x: Tensor) -> Tensor:
+    """Return this rank's part of a tensor."""
+    return x.to_local() if isinstance(x, DTensor) else x
 
 
 def loss_alone(model: nn.Module, plan: ParallelizePlan, tokens: Tensor, targets: Tensor) -> float:

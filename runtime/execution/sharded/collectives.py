@@ -6,14 +6,16 @@ The only home of torch's operators for collectives, which DTensor converts by, a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
-from ....instances.model.sharding.program import COPIED, PARTIAL, Property
+from ....instances.model.sharding.program import COPIED, FIRST, PARTIAL, Property
 from .local import Exchange
 
 #: The names of its functions in Python change between versions; those of its operators do not.
@@ -61,18 +63,16 @@ def step(part: Tensor, before: int, after: int, axis: int, place: Place) -> tupl
     """Convert a shard along an axis of the mesh; return the new one and the collective."""
     count, group, size = place.mesh[axis], place.groups[axis], _bytes(part)
     part = part.contiguous()
-    if before == COPIED or after == PARTIAL:
+    if before == COPIED or after == PARTIAL:  # of what is on the first, others have zeros
         return _without_sending(part, before, after, axis, place), Sent("", 0.0)
-    if before == PARTIAL and after == COPIED:
-        made = _TORCH.wait_tensor(_TORCH.all_reduce(part, "sum", group))
-        return made, Sent("all-reduce", 2 * (count - 1) / count * size)
-    if before == PARTIAL:
-        pieces = torch.cat(part.chunk(count, after)) if after else part
-        made = _TORCH.wait_tensor(_TORCH.reduce_scatter_tensor(pieces, "sum", count, group))
-        return made, Sent("reduce-scatter", (count - 1) / count * size)
-    if part.dtype is torch.bool:  # which gloo does not move
+    if part.dtype is torch.bool:  # which gloo does not move; padded parts add up to it
         made, sent = step(part.view(torch.uint8), before, after, axis, place)
         return made.view(torch.bool), sent
+    if FIRST in (before, after):
+        return _rooted(part, before, after, axis, place)
+    if before == PARTIAL:
+        (made,) = begin_sums([part], [after], axis, place)()
+        return made, sent_by_sum(part, after, axis, place)
     if after == COPIED:
         made = _TORCH.wait_tensor(_TORCH.all_gather_into_tensor(part, count, group))
         made = torch.cat(made.chunk(count), before) if before else made
@@ -81,6 +81,68 @@ def step(part: Tensor, before: int, after: int, axis: int, place: Place) -> tupl
     moved = _TORCH.wait_tensor(_TORCH.all_to_all_single(pieces, each, each, group))
     made = torch.cat(moved.unbind(), before)
     return made, Sent("all-to-all", (count - 1) / count * size)
+
+
+def begin_sums(
+    parts: Sequence[Tensor], after: Sequence[int], axis: int, place: Place
+) -> Callable[[], list[Tensor]]:
+    """Begin to add tensors up along an axis of the mesh, in one collective.
+
+    Afterwards all are copied, or each is split by the tensor's axis in `after`. Returns what waits
+    for the sums.
+    """
+    count, group = place.mesh[axis], place.groups[axis]
+    if after[0] == COPIED:
+        shapes = [part.shape for part in parts]
+        flat = torch.cat([part.reshape(-1) for part in parts]) if parts[1:] else parts[0]
+        made = _TORCH.all_reduce(flat.contiguous(), "sum", group)
+    else:
+        pieces = [torch.stack(p.chunk(count, by)) for p, by in zip(parts, after, strict=True)]
+        shapes = [piece.shape[1:] for piece in pieces]
+        flat = torch.cat([piece.view(count, -1) for piece in pieces], 1)
+        made = _TORCH.reduce_scatter_tensor(flat, "sum", count, group)
+
+    def wait() -> list[Tensor]:
+        sums = _TORCH.wait_tensor(made).view(-1).split([shape.numel() for shape in shapes])
+        return [each.view(shape) for each, shape in zip(sums, shapes, strict=True)]
+
+    return wait
+
+
+def sent_by_sum(part: Tensor, after: int, axis: int, place: Place) -> Sent:
+    """Return what a device sends to add a tensor up along an axis of the mesh."""
+    size = (place.mesh[axis] - 1) / place.mesh[axis] * _bytes(part)
+    return Sent("all-reduce", 2 * size) if after == COPIED else Sent("reduce-scatter", size)
+
+
+def _rooted(part: Tensor, before: int, after: int, axis: int, place: Place) -> tuple[Tensor, Sent]:
+    """Gather or reduce to the first device along an axis, or scatter or broadcast from it.
+
+    A device that then has nothing has zeros of the whole shape.
+    """
+    count, here = place.mesh[axis], place.at[axis]
+    group = dist.distributed_c10d._resolve_process_group(place.groups[axis])
+    if after == COPIED:
+        made = part.clone()
+        dist.broadcast(made, group=group, group_src=0)
+        return made, Sent("broadcast", (count - 1) * _bytes(part) if here == 0 else 0.0)
+    if before == PARTIAL:
+        made = part.clone()
+        dist.reduce(made, group=group, group_dst=0)
+        made = made if here == 0 else torch.zeros_like(part)
+        return made, Sent("reduce", 0.0 if here == 0 else _bytes(part))
+    if before == FIRST:
+        pieces = [piece.contiguous() for piece in part.chunk(count, after)]
+        made = torch.empty_like(pieces[0])
+        dist.scatter(made, pieces if here == 0 else None, group=group, group_src=0)
+        return made, Sent("scatter", (count - 1) * _bytes(made) if here == 0 else 0.0)
+    several = [torch.empty_like(part) for _ in range(count)] if here == 0 else None
+    dist.gather(part, several, group=group, group_dst=0)
+    if several is not None:
+        return torch.cat(several, before), Sent("gather", 0.0)
+    whole: list[int] = list(part.shape)
+    whole[before] *= count
+    return part.new_zeros(whole), Sent("gather", _bytes(part))
 
 
 def combine(exchange: Exchange, place: Place) -> tuple[Tensor, Sent]:
@@ -103,6 +165,8 @@ def total(part: Tensor, how: Property, place: Place) -> float:
 def _without_sending(part: Tensor, before: int, after: int, axis: int, place: Place) -> Tensor:
     if after >= 0:
         return _slice(part, after, axis, place).contiguous()
+    if before == FIRST:
+        return part
     if before == COPIED:  # the first device keeps it
         return part if place.at[axis] == 0 else torch.zeros_like(part)
     extent = part.shape[before]

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
+from ....instances.model.sharding.program import COPIED, Property
 from ....instances.pytorch.tensors.rules import CONSTANTS
-from .collectives import Place, combine, step
+from ...verify.sharding import ConversionStep
+from .collectives import Place, Sent, begin_sums, combine, sent_by_sum, step
 from .local import Call, compute
 from .program import Held, ShardedProgram, TracedOperation, property_of
 from .recording import RecordedEvent
+
+
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """Gradients that one collective adds up, begun at a time, and what waits for it."""
+
+    gradients: Sequence[Held]
+    sent: Sequence[Sent]
+    begun: float
+    wait: Callable[[], list[Tensor]]
 
 
 class Operators:
@@ -26,6 +40,7 @@ class Operators:
         self.sharded, self.place, self.record = sharded, place, record
         self.held: dict[Held, Tensor] = {}
         self.events: list[RecordedEvent] = []
+        self._sums: list[_Sums] = []
         self.done = 0
         self.steps = 0
 
@@ -55,6 +70,9 @@ class Operators:
         self.held |= zip(operation.makes, present, strict=True)
         for held in operation.gradients:
             self.part(held)
+        for bucket in operation.buckets:
+            self.finish()
+            self._begin(bucket)
         for t in operation.done:
             for held in [held for held in self.held if held[0] == t]:
                 del self.held[held]
@@ -81,20 +99,61 @@ class Operators:
     def part(self, held: Held) -> Tensor:
         """Return a tensor as it is needed: converted when it is first needed so."""
         if held not in self.held:
-            tensor, wanted = held
-            how = self.sharded.lying(tensor)
-            part = self.held[tensor, how]
-            for one in self.sharded.steps[held]:
-                after = property_of(one.after)
-                begun = time.perf_counter()
-                part, sent = step(part, how[one.axis], after[one.axis], one.axis, self.place)
-                if sent.collective:
-                    name = self.sharded.program.tensors[tensor].name
-                    self._note(name, sent.collective, one.axis, begun, sent.bytes)
-                how = after
-            assert how == wanted
-            self.held[held] = part
+            how = self.sharded.lying(held[0])
+            self._convert(held, self.held[held[0], how], how, self.sharded.steps[held])
         return self.held[held]
+
+    def finish(self) -> None:
+        """Wait for the gradients that are being added up, and convert them further."""
+        for sums in self._sums:
+            made, begun = sums.wait(), sums.begun
+            for held, part, sent in zip(sums.gradients, made, sums.sent, strict=True):
+                first, *more = self.sharded.steps[held]
+                name = self.sharded.program.tensors[held[0]].name
+                self._note(name, sent.collective, first.axis, begun, sent.bytes)
+                begun = time.perf_counter()
+                self._convert(held, part, property_of(first.after), more)
+        self._sums = []
+
+    def _begin(self, bucket: Sequence[Held]) -> None:
+        """Begin to add up the gradients of a bucket, those along the same axis together."""
+        alike: dict[Any, list[tuple[Held, int]]] = {}
+        for held in bucket:
+            how = self.sharded.lying(held[0])
+            if held in self.held:
+                continue
+            first = self.sharded.steps[held][0]
+            after = property_of(first.after)[first.axis]
+            if first.collective in ("all-reduce", "reduce-scatter"):
+                kind = (first.axis, after == COPIED, self.held[held[0], how].dtype)
+                alike.setdefault(kind, []).append((held, after))
+            else:
+                self.part(held)
+        for (axis, *_), pairs in alike.items():
+            gradients, after = zip(*pairs, strict=True)
+            parts = [self.held[t, self.sharded.lying(t)] for t, _ in gradients]
+            sent = [
+                sent_by_sum(part, one, axis, self.place)
+                for part, one in zip(parts, after, strict=True)
+            ]
+            begun = time.perf_counter()
+            wait = begin_sums(parts, after, axis, self.place)
+            self._sums.append(_Sums(gradients, sent, begun, wait))
+
+    def _convert(
+        self, held: Held, part: Tensor, how: Property, steps: Sequence[ConversionStep]
+    ) -> None:
+        """Hold a tensor as it is needed, which lies as `how` says."""
+        name = self.sharded.program.tensors[held[0]].name
+        for one in steps:
+            after = property_of(one.after)
+            begun = time.perf_counter()
+            part, sent = step(part, how[one.axis], after[one.axis], one.axis, self.place)
+            if sent.collective:
+                self._note(name, sent.collective, one.axis, begun, sent.bytes)
+            how = after
+        assert how == held[1]
+        self.held[held] = part
 
     def _note(
         self, name: str, kind: str, axis: int, begun: float, size: float = 0.0,

@@ -15,7 +15,8 @@ from ....instances import (
     TensorProgram,
     TensorSharding,
 )
-from ....instances.model.sharding.program import Property, parse_axis
+from ....instances.model.sharding.problem import gradient_buckets
+from ....instances.model.sharding.program import FIRST, Property, parse_axis
 from ....instances.pytorch.tensors.rules import name_of
 from ....instances.pytorch.tensors.trace import TrainingGraph
 from ...verify.sharding import ConversionStep, Lying, ShardingReport
@@ -33,7 +34,8 @@ class TracedOperation:
 
     `kind` is what ATen calls it; `reads` and `makes` are its tensors, `gradients` those of what it
     makes that are a parameter's gradient, as the parameter lies, and `done` the tensors that
-    nothing after it needs.
+    nothing after it needs. Gradients that are converted beside the backward pass are in one of
+    the `buckets` of the operator that makes its last one.
     """
 
     operator: Operator
@@ -43,6 +45,7 @@ class TracedOperation:
     makes: tuple[Held, ...]
     gradients: tuple[Held, ...]
     done: tuple[int, ...]
+    buckets: tuple[tuple[Held, ...], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,19 +113,20 @@ def sharded_program(
         problem.mesh.shape,
         graph,
         report,
-        tuple(_operations(program, graph, solution, report, kept)),
+        tuple(_operations(program, graph, problem, solution, report, kept)),
         {(one.tensor, property_of(one.after)): one.steps for one in report.converted},
     )
 
 
 def property_of(lying: Lying) -> Property:
     """Return a property from its text."""
-    return tuple(map(parse_axis, lying))
+    return tuple(FIRST if one == "I" else parse_axis(one) for one in lying)
 
 
 def _operations(
     program: TensorProgram,
     graph: TrainingGraph,
+    problem: Sharding,
     solution: TensorSharding,
     report: ShardingReport,
     kept: Collection[int],
@@ -133,6 +137,12 @@ def _operations(
         if operator.gradient is not None:
             how = property_of(report.lying[operator.outputs[0]])
             gradients.setdefault(operator.gradient, []).append(how)
+    buckets = gradient_buckets(program, problem.bucket_bytes) if problem.overlap else []
+    full: dict[int, list[tuple[Held, ...]]] = {}
+    for bucket in buckets:
+        lying = tuple((t, how) for t in bucket for how in gradients[t])
+        full.setdefault(max(program.maker[t] for t in bucket), []).append(lying)
+    late = {t for bucket in buckets for t in bucket}
     last: dict[int, int] = {}
     for v, operator in enumerate(program.operators):
         last |= dict.fromkeys((*operator.inputs, *operator.outputs), v)
@@ -154,6 +164,9 @@ def _operations(
             name_of(node),
             tuple(zip(operator.inputs, reads, strict=True)),
             tuple(zip(operator.outputs, makes, strict=True)),
-            tuple((t, how) for t in operator.outputs for how in gradients.get(t, ())),
+            tuple(
+                (t, how) for t in operator.outputs if t not in late for how in gradients.get(t, ())
+            ),
             tuple(done.get(v, ())),
+            tuple(full.get(v, ())),
         )

@@ -60,6 +60,7 @@ class ShardedDevice:
         with torch.no_grad():
             for operation in sharded.operations:
                 operators.operate(operation)
+            operators.finish()
             for operator, (_, how) in sharded.sources(Role.PARAMETER):
                 if operator.gradient is not None:
                     gradient = operators.part((operator.gradient, how))

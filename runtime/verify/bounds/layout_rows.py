@@ -44,6 +44,7 @@ from ....instances.costs.memory import (
     stays_gathered,
 )
 from ....instances.costs.stages import (
+    blocked,
     kinds_of_rank,
     message_time,
     optimizer_step,
@@ -62,8 +63,10 @@ AT_ONCE = 32
 #: Pieces in which overlapped traffic goes at least: the last of them is exposed.
 PIECES = 8
 #: Quantities of a stage: passes, weights that all replicas hold and routed ones (as traffic counts
-#: them), bytes kept per microbatch, and parameters held of either kind.
+#: them), bytes kept per microbatch, parameters held of either kind, and seconds of collectives, as
+#: those of a layer.
 F, B, W, DENSE, ROUTED, KEPT, SHARED, EXPERTS = range(8)
+BUSY = slice(8, 14)
 
 
 #: How often a path has F, B (whole) and W of each stage, shape (stages, 3), and messages.
@@ -77,9 +80,9 @@ class ProbedStages:
     Parameters
     ----------
     ends
-        Shape (3, 8): quantities of the first, an inner and the last stage apart from their layers.
+        Shape (3, 14): quantities of the first, an inner and the last stage apart from their layers.
     layers, again
-        Shape (K, 8): of a layer of each type, and by how much recomputing it changes them.
+        Shape (K, 14): of a layer of each type, and by how much recomputing it changes them.
     working, reworking
         Least bytes inside a layer's backward pass, plain and recomputed.
     loss
@@ -181,7 +184,7 @@ class Probes:
             held = stage_held(model, layout, stage, placed)
             return np.array((
                 time.forward, time.backward, time.weights, time.dense, time.routed,
-                stage_kept(model, layout, stage, placed), held.shared, held.routed,
+                stage_kept(model, layout, stage, placed), held.shared, held.routed, *time.busy,
             ))  # fmt: skip
 
         one = of(1, types)
@@ -375,10 +378,10 @@ class PointRefutation:
         mean = once[[DENSE, ROUTED]] / p  # of a rank; what is convex is there at most its mean
         seconds += self.constant + float(mean @ self.step)
         if not self.sharded:
-            pieces = max(PIECES, self.layout.chunks)
+            shown = max(1 / max(PIECES, self.layout.chunks), self.prices.calibration.slowed)
             reduces, gathers = overlap.gradients, overlap.parameters
             for line, hides in ((self.reduce, reduces), (self.gather, gathers)):
-                seconds += float(line[0] + mean @ line[1:]) / (pieces if hides else 1)
+                seconds += float(line[0] + mean @ line[1:]) * (shown if hides else 1)
         return bool(seconds >= least)
 
     def _works(self) -> tuple[Floats, Floats]:
@@ -485,7 +488,7 @@ class PointRefutation:
         self.columns = at
         self.t, self.g, self.o = self.at["ends"].tolist()
         self.rows: list[tuple[Floats, Floats, Floats]] = []
-        quantities = np.zeros((s, 8, at))
+        quantities = np.zeros((s, BUSY.stop, at))
         rows, stages = np.arange(s), self._of_stages()
         for j in range(k):
             quantities[rows, :, self.at["n"][:, j]] = [one.layers[j] for one in stages]
@@ -567,7 +570,7 @@ class PointRefutation:
 
     def _beside(self, unit: float) -> None:
         """Traffic and the optimizer's step, every rank's and where weights wait every stage's."""
-        one, hidden = np.ones(self.stages), self.prices.calibration.hidden
+        one, table = np.ones(self.stages), self.prices.calibration
         (dense, d), (routed, e) = self._by_rank(one, DENSE), self._by_rank(one, ROUTED)
         eye = np.eye(self.columns)
         step = self.step[0] * dense + self.step[1] * routed
@@ -581,17 +584,30 @@ class PointRefutation:
             (self.reduce, overlap.gradients, B), (self.gather, overlap.parameters, F),
         ):  # fmt: skip
             whole = line[1] * dense + line[2] * routed, line[0] + line[1] * d + line[2] * e
-            busy, fixed = self._by_rank(hidden * one, what)
-            pieces = max(PIECES, self.layout.chunks)
+            busy, fixed = self._by_rank(table.hidden * one, what)
+            for place in self._blocked(what):
+                more, constant = self._by_rank(table.hidden * one, place)
+                busy, fixed = busy - more, fixed - constant
+            shown = max(1 / max(PIECES, self.layout.chunks), table.slowed)
             beside = whole[0] - busy, np.where(self.exact, whole[1] - fixed, -np.inf)
-            ahead = [beside, (whole[0] / pieces, whole[1] / pieces)]
+            ahead = [beside, (whole[0] * shown, whole[1] * shown)]
             ways.append(ahead if hides else [whole])
         for (a, x), (b, y) in itertools.product(*ways):
             self.add(eye[self.g] - unit * (a + b), unit * (x + y), np.inf)
 
+    def _blocked(self, what: int) -> list[int]:
+        """Return the collectives of a pass beside which replicas' traffic cannot be."""
+        held = [blocked(self.layout, prices) for prices in self.probes.kinds]
+        first = BUSY.start + (what == B)
+        return [first + 2 * k for k, every in enumerate(zip(*held, strict=True)) if all(every)]
+
     def _waits(self, unit: float) -> None:
-        """Passes wait for sharded weights: what they do not hide, and for one layer in any case."""
+        """Passes wait for sharded weights: what they do not hide, and for one layer in any case.
+
+        What they hide slows them.
+        """
         hidden = max(prices.calibration.hidden for prices in self.probes.kinds)
+        slowed = min(prices.calibration.slowed for prices in self.probes.kinds)
         back = self.reduce + self.gather * self.layout.reshard_after_forward
         for column, line, first, what in (
             (0, self.gather, self.gather, F),
@@ -600,10 +616,13 @@ class PointRefutation:
             wait = np.eye(self.columns)[self.at["wait"][:, column]]
             moved = line[1] * self.of[:, DENSE] + line[2] * self.of[:, ROUTED]
             fixed = line[0] + self.fixed[:, [DENSE, ROUTED]] @ line[1:]
-            rows = wait - moved + hidden * self.raw[:, what]
-            least = unit * (fixed - hidden * self.fixed[:, what])
+            place = self._blocked(what)
+            computes = self.raw[:, what] - self.of[:, place].sum(axis=1)
+            of_ends = self.fixed[:, what] - self.fixed[:, place].sum(axis=1)
+            rows, least = wait - moved + hidden * computes, unit * (fixed - hidden * of_ends)
             exact = np.tile(self.exact, self.layout.chunks)
             self.add(unit * rows, np.where(exact, least, -np.inf), np.inf)
+            self.add(unit * (wait - slowed * moved), unit * slowed * fixed, np.inf)
             layer = float((self.probed.layers[:, [DENSE, ROUTED]] @ first[1:]).min())
             self.add(unit * wait, unit * layer, np.inf)
 

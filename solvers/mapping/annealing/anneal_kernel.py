@@ -100,6 +100,19 @@ def apply_move(move, state):
 
 
 @uncounted
+def misfits(fits, state, move):
+    """Whether a move just made has put a device where the memory of a stage does not fit."""
+    if move[0] != EXCHANGE:
+        return False
+    replicas, used = state.sends_to.shape[1], state.sends_to.size
+    for device in (move[1], move[2]):
+        p = state.place[device]
+        if p < used and not fits[p // replicas, device]:
+            return True
+    return False
+
+
+@uncounted
 def _exchange(state, p, q):
     """Exchange the devices of slots p and q."""
     slot, place = state.slot, state.place

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ....formulations.mapping.bound import LowerBounds
 from ....formulations.mapping.costs import MappingCosts, mapping_costs, stage_times
+from ....formulations.mapping.memory import stages_that_fit
 from ....formulations.task import Task
 from ....instances import DeviceMapping, ReplicaPlacement, Solution, stage_costs
 from ....instances.common.arrays import Floats, Ints
@@ -64,6 +65,7 @@ def violations(
         costs.inverse,
         costs.boundary,
         costs.ring,
+        costs.fits,
         order,
         messages,
         rings,
@@ -145,6 +147,7 @@ def stage_times_cost(
         costs.boundary,
         costs.ring,
         costs.base,
+        costs.fits,
         costs.island,
         np.array([costs.reduced_bytes(s) for s in range(stages)]),
         bool(np.isinf(costs.non_ring_lower_bound).all()),
@@ -189,7 +192,8 @@ def break_ties(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     if not isinstance(best, ReplicaPlacement) or best.slots.size < 2:
         return
     with search.phase("ties"):
-        costs = mapping_costs(stage_costs(task.workload, best.stage, problem.stages), problem)
+        given = stage_costs(task.workload, best.stage, problem.stages)
+        costs = mapping_costs(given, problem, stages_that_fit(task, best.stage))
         state = state_of(costs, costs.numbers(best.slots), best.sends_to)
         cost = stage_times_cost(costs, 1.0, power=1)
         # some tenths of a second between two looks at the clock: a step reads up to R messages

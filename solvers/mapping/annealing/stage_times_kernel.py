@@ -19,6 +19,7 @@ from .anneal_kernel import (
     apply_move,
     below,
     for_cost,
+    misfits,
     touch_stage,
     touched_edges,
     uniform,
@@ -34,6 +35,7 @@ class StageTimes(NamedTuple):
     boundary: Floats  # (S, 2)
     ring: Floats  # (S, 2)
     base: Floats  # (S,)
+    fits: Bools  # (S, D)
     island: Ints  # (D,)
     reduced: Floats  # (S,) bytes of the all-reduce
     rings_only: bool
@@ -149,7 +151,7 @@ def _make(cost, state, move):
         e = cost.touched[k]
         touch_stage(cost, (e if e < used else e - used) // replicas)
     apply_move(move, state)
-    return 0.0
+    return np.inf if misfits(cost.fits, state, move) else 0.0
 
 
 @uncounted

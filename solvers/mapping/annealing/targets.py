@@ -85,7 +85,7 @@ def start_strategies(mapping: MappingState) -> list[StartStrategy]:
         StartStrategy(_continue, incumbent, REPAIR_HOT, low),
         StartStrategy(_from_incumbent, incumbent, REPAIR_COOL, low),
     ]
-    if mapping.segments is not None:
+    if mapping.segments is not None and costs.fits.all():  # counts know no memory
         low *= 1 + COUNT_MODEL_STRIDE
         model = new_count_model(costs, mapping.block)
 

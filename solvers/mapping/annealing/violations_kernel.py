@@ -27,6 +27,7 @@ from .anneal_kernel import (
     below,
     edge_ends,
     end_step,
+    misfits,
     touch_stage,
     touched_edges,
     uniform,
@@ -41,6 +42,7 @@ class Violations(NamedTuple):
     inverse: Floats  # (D, D)
     boundary: Floats  # (S, 2)
     ring: Floats  # (S, 2)
+    fits: Bools  # (S, D)
     order: NDArray[np.int32]  # (D, D−1) the other devices, best route first
     messages: Floats  # (S, Q) upper bounds of messages
     rings: Floats  # (S, Q) upper bounds of ring messages
@@ -140,7 +142,7 @@ def make(cost, state, move):
     apply_move(move, state)
     for j in range(n):
         _add_edge(cost, state, cost.touched[j], 1.0)
-    return 0.0
+    return np.inf if misfits(cost.fits, state, move) else 0.0
 
 
 @uncounted

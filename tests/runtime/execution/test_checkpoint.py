@@ -55,6 +55,23 @@ def same(a: Any, b: Any) -> bool:
     return bool(torch.equal(a, b)) if isinstance(a, torch.Tensor) else a == b
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
+    """Checkpoints of two steps, and what each rank returned."""
+    folder = tmp_path_factory.mktemp("trained")
+    results, codes, said = run(folder, checkpoint=folder / "kept", steps=2, every=1)
+    assert codes == [0, 0], said
+    return folder / "kept", results
+
+
+@pytest.fixture
+def kept(trained: tuple[Path, list[Any]], tmp_path: Path) -> Path:
+    """A folder with the checkpoint of the first step."""
+    folder = tmp_path / "kept"
+    shutil.copytree(trained[0] / "step-00000001", folder / "step-00000001")
+    return folder
+
+
 @pytest.mark.parametrize(
     ("fault", "schedule"),
     [
@@ -83,14 +100,11 @@ def test_a_killed_run_goes_on(fault: str, schedule: str, tmp_path: Path) -> None
     ]  # fmt: skip
 
 
-def test_another_plan_of_the_model_goes_on(tmp_path: Path) -> None:
-    folder = tmp_path / "kept"
-    _, codes, said = run(tmp_path, checkpoint=folder, steps=4)
+def test_another_plan_of_the_model_goes_on(kept: Path, tmp_path: Path) -> None:
+    before = tensors(kept, 1)
+    _, codes, said = run(tmp_path, checkpoint=kept, steps=2, seed=1, resume=True)
     assert codes == [0, 0], said
-    before = tensors(folder, 4)
-    _, codes, said = run(tmp_path, checkpoint=folder, steps=5, seed=1, resume=True)
-    assert codes == [0, 0], said
-    after = tensors(folder, 5)
+    after = tensors(kept, 2)
     assert before[0]["tensors"].keys() != after[0]["tensors"].keys(), "the plans differ"
 
     def merged(states: list[dict[str, Any]], key: str) -> dict[str, Any]:
@@ -99,7 +113,7 @@ def test_another_plan_of_the_model_goes_on(tmp_path: Path) -> None:
     steps = {
         name: kept["state"]["step"].item() for name, kept in merged(after, "optimizer").items()
     }
-    assert set(steps.values()) == {5.0}, "the optimizer's state came along"
+    assert set(steps.values()) == {2.0}, "the optimizer's state came along"
     assert merged(before, "tensors").keys() == merged(after, "tensors").keys()
     for name, value in merged(after, "tensors").items():  # one step of Adam moves by about lr
         if value.is_floating_point() and "running" not in name:
@@ -139,46 +153,43 @@ def test_a_damaged_number_is_refused_and_what_lost_its_manifest_replaced(tmp_pat
     assert (folder / "step-00000001" / "manifest.json").is_file()
 
 
-def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
-    folder = tmp_path / "kept"
-    _, codes, said = run(tmp_path, checkpoint=folder, steps=1, resume=True)
+def test_what_does_not_fit_is_refused(kept: Path, tmp_path: Path) -> None:
+    _, codes, said = run(tmp_path, checkpoint=tmp_path / "none", steps=1, resume=True)
     assert codes != [0, 0]
     assert "it holds no checkpoint" in said
-    run(tmp_path, checkpoint=folder, steps=1)
-    _, codes, said = run(tmp_path, checkpoint=folder, steps=2)
+    _, codes, said = run(tmp_path, checkpoint=kept, steps=2)
     assert "it holds checkpoints of a run; add --resume" in said
-    (folder / ".step-00000002.unfinished").mkdir()
-    with locked(folder):
-        _, codes, said = run(tmp_path, checkpoint=folder, steps=2, resume=True)
+    (kept / ".step-00000002.unfinished").mkdir()
+    with locked(kept):
+        _, codes, said = run(tmp_path, checkpoint=kept, steps=2, resume=True)
     assert "another run writes its checkpoints there" in said
     assert len(said.splitlines()) == 1
-    (folder / "step-00000001" / "rank-1.pt").write_bytes(b"")
-    _, codes, said = run(tmp_path, checkpoint=folder, steps=2, resume=True)
+    (kept / "step-00000001" / "rank-1.pt").write_bytes(b"")
+    _, codes, said = run(tmp_path, checkpoint=kept, steps=2, resume=True)
     assert "damaged" in said
     assert len(said.splitlines()) == 1
-    assert not (folder / ".step-00000002.unfinished").exists(), "left by a run that was ended"
+    assert not (kept / ".step-00000002.unfinished").exists(), "left by a run that was ended"
 
 
-def test_no_room_is_told_in_one_line_and_keeps_what_is_there(tmp_path: Path) -> None:
-    folder = tmp_path / "kept"
-    _, codes, said = run(tmp_path, checkpoint=folder, steps=1)
-    assert codes == [0, 0], said
-    before = tensors(folder, 1)
-    _, codes, said = run(tmp_path, checkpoint=folder, steps=2, resume=True, fault="room")
+def test_no_room_is_told_in_one_line_and_keeps_what_is_there(kept: Path, tmp_path: Path) -> None:
+    before = tensors(kept, 1)
+    _, codes, said = run(tmp_path, checkpoint=kept, steps=2, resume=True, fault="room")
     assert codes == [2, 2]
     assert re.fullmatch(
         r".*step-00000002: not written: it would be longer than files may be here; .*\n", said
     ), said
-    assert same(tensors(folder, 1), before)
-    _, codes, said = run(tmp_path, checkpoint=folder, steps=2, resume=True)
+    assert same(tensors(kept, 1), before)
+    _, codes, said = run(tmp_path, checkpoint=kept, steps=2, resume=True)
     assert codes == [0, 0], said
-    assert not list(folder.glob(".step*"))
+    assert not list(kept.glob(".step*"))
 
 
-def test_two_ranks_files_merge_into_the_models_state(tmp_path: Path, capsys) -> None:
+def test_two_ranks_files_merge_into_the_models_state(
+    trained: tuple[Path, list[Any]], tmp_path: Path, capsys
+) -> None:
     folder, merged = tmp_path / "kept", tmp_path / "model.pt"
-    results, codes, said = run(tmp_path, checkpoint=folder, steps=2, every=1)
-    assert codes == [0, 0], said
+    shutil.copytree(trained[0], folder)
+    results = trained[1]
     parts = tensors(folder, 2)
     assert parts[0]["tensors"].keys() ^ parts[1]["tensors"].keys(), "each rank has its own"
     assert run_command(["checkpoint", "merge", str(folder), "-o", str(merged)]) == 0
@@ -231,14 +242,11 @@ def _no_change_of_its_files_is_taken(folder: Path) -> None:
         read_checkpoint(step)
 
 
-def test_what_cannot_be_merged_is_said_in_one_line(tmp_path: Path, capsys) -> None:
-    folder = tmp_path / "kept"
-    _, codes, said = run(tmp_path, checkpoint=folder, steps=1)
-    assert codes == [0, 0], said
-    step = folder / "step-00000001"
+def test_what_cannot_be_merged_is_said_in_one_line(kept: Path, tmp_path: Path, capsys) -> None:
+    step = kept / "step-00000001"
     file, content = step / "rank-1.pt", (step / "rank-1.pt").read_bytes()
 
-    def refused(reason: str, where: Path = folder) -> None:
+    def refused(reason: str, where: Path = kept) -> None:
         code = run_command(["checkpoint", "merge", str(where), "-o", str(tmp_path / "m.pt")])
         error = capsys.readouterr().err
         assert code == 2, error

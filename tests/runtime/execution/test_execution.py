@@ -41,7 +41,6 @@ def test_two_processes() -> None:
         Case("resnet", "scattered", "1f1b"),
         Case("unet", "scattered", "interleaved"),
         Case("mixture", "scattered", "zb-h2"),
-        Case("gpt", "contiguous", "1f1b", recompute=True, tied="copies"),
         Case("mlp", "contiguous", "zb-h1", recompute=True),
         Case("gpt", "scattered", "1f1b", training=False),
         Case("gpt", "chunks", "given", depth=1, tied="copies"),
@@ -53,9 +52,11 @@ def test_two_processes() -> None:
 def test_more_of_two_processes() -> None:
     run(
         2,
+        Case("gpt", "contiguous", "1f1b", recompute=True, tied="copies"),
         Case("unet", "contiguous", "zb-h1"),
         Case("gpt", "scattered", "zb-h1"),
         Case("mlp", "chunks", "interleaved"),
+        Case("unet", "contiguous", "1f1b"),
         Case("gpt", "chunks", "interleaved", depth=1, tied="copies"),
         Case("parted", "contiguous", "1f1b", tied="copies"),
         Case("parted", "contiguous", "1f1b", recompute=True),
@@ -63,6 +64,7 @@ def test_more_of_two_processes() -> None:
     )
 
 
+@pytest.mark.slow
 def test_three_processes() -> None:
     run(3, Case("gpt", "scattered", "gpipe"), Case("resnet", "contiguous", "zb-h1"))
 
@@ -70,7 +72,6 @@ def test_three_processes() -> None:
 def test_four_processes() -> None:
     run(
         4,
-        Case("unet", "contiguous", "1f1b"),
         Case("mlp", "scattered", "interleaved"),
         Case("gpt", "contiguous", "1f1b", replicas=2, tied="copies"),
     )

@@ -14,18 +14,24 @@ from run_workers import train, train_beside_a_group  # noqa: E402
 
 CASES = [
     ("kill", "1f1b", "rank 1 is gone: killed"),
-    ("kill", "pipedream", "rank 1 is gone: killed"),
-    ("memory", "1f1b", "rank 1: out of memory: .*"),
     ("memory", "2bw", "rank 1: out of memory: .*"),
-    ("late", "1f1b", r"rank 1 is late: busy for 4 s at run_workers\.py:\d+"),
     ("late", "pipedream", r"rank 1 is late: busy for 4 s at run_workers\.py:\d+"),
     ("start", "1f1b", "rank 1 of 2 did not start within 4 s"),
     ("plan", "1f1b", "rank 1 runs another plan than rank 0"),
     ("model", "pipedream", "rank 1 runs another weights than rank 0"),
 ]
+#: The same under other schedules.
+MORE = [
+    ("kill", "pipedream", "rank 1 is gone: killed"),
+    ("memory", "1f1b", "rank 1: out of memory: .*"),
+    ("late", "1f1b", r"rank 1 is late: busy for 4 s at run_workers\.py:\d+"),
+]
 
 
-@pytest.mark.parametrize(("fault", "schedule", "message"), CASES)
+@pytest.mark.parametrize(
+    ("fault", "schedule", "message"),
+    [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)],
+)
 def test_all_ranks_end(fault: str, schedule: str, message: str, tmp_path: Path) -> None:
     said = tmp_path / "said"
     patient = fault not in ("late", "start")

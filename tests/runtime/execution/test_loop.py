@@ -38,15 +38,20 @@ def alone(ranks: list[list[int]], m: int) -> tuple[dict[int, float], dict[str, t
 
 CASES = [
     ([[0, 1], [2]], 3, "1f1b"),
-    ([[0], [1, 2]], 3, "gpipe"),
-    ([[0, 1], [2, 3]], 4, "1f1b"),
     ([[0, 1, 2], [3], [0, 1]], 4, "1f1b"),
     ([[0], [1], [0]], 2, "zb-h1"),
     ([[0, 1]], 2, "gpipe"),
 ]
 
 
-@pytest.mark.parametrize(("ranks", "world", "name"), CASES)
+#: The same with replicas elsewhere.
+MORE = [([[0], [1, 2]], 3, "gpipe"), ([[0, 1], [2, 3]], 4, "1f1b")]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "world", "name"),
+    [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)],
+)
 def test_gradients_are_those_of_one_process(ranks: list[list[int]], world: int, name: str) -> None:
     schedule = schedule_of(name, ranks, world, 6)
     done = on_ranks(world, gradients, schedule, ranks, frozenset({0}))
@@ -144,8 +149,17 @@ def test_pipedream_is_its_emulation(ranks: list[list[int]]) -> None:
     check_training(done, emulate(ranks, m, [1, 1, 1], version, backwards))
 
 
-@pytest.mark.parametrize("reduces", [False, True])
-@pytest.mark.parametrize("ranks", [[[0, 1], [2]], [[0], [1, 2]], [[0, 1], [2, 3, 4]]])
+@pytest.mark.parametrize(
+    ("ranks", "reduces"),
+    [
+        ([[0, 1], [2]], False),
+        ([[0], [1, 2]], True),
+        pytest.param([[0, 1], [2]], True, marks=pytest.mark.slow),
+        pytest.param([[0], [1, 2]], False, marks=pytest.mark.slow),
+        pytest.param([[0, 1], [2, 3, 4]], False, marks=pytest.mark.slow),
+        pytest.param([[0, 1], [2, 3, 4]], True, marks=pytest.mark.slow),
+    ],
+)
 def test_pipedream_with_replicas_is_its_emulation(ranks: list[list[int]], reduces: bool) -> None:
     world, m = sum(map(len, ranks)), 18
     schedule = schedule_of("pipedream", ranks, world, m, reduces=reduces)

@@ -37,12 +37,35 @@ from stagecut.runtime.execution.sharded.recording import (  # noqa: E402
     save_sharded_recording,
 )
 
+#: Meshes on which `make test` runs a model.
+SHAPES: dict[str, list[tuple[int, ...]]] = {
+    "language": [(2, 2)], "mixture": [(2,)], "odds": [(2,)], "vision": [(2, 2)],
+}  # fmt: skip
 
-@pytest.mark.parametrize("shape", [(2,), (4,), (2, 2)], ids=str)
-@pytest.mark.parametrize("name", sorted(MODELS))
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        pytest.param(name, shape, marks=() if shape in shapes else pytest.mark.slow)
+        for name, shapes in SHAPES.items()
+        for shape in ((2,), (4,), (2, 2))
+    ],
+    ids=str,
+)
 def test_random_signatures_compute_what_one_process_does(name: str, shape: tuple[int, ...]) -> None:
-    converted = on_ranks(prod(shape), run_random, shape, name, range(2))
-    assert converted[0] > 20
+    assert SHAPES.keys() == MODELS.keys()
+    converted, beside = on_ranks(prod(shape), run_random, shape, name, range(2))[0]
+    assert converted > 20
+    assert not beside
+
+
+@pytest.mark.parametrize(("name", "shape"), [("language", (2,)), ("vision", (2, 2))], ids=str)
+def test_gradients_are_added_up_in_buckets_beside_the_backward_pass(
+    name: str, shape: tuple[int, ...]
+) -> None:
+    converted, beside = on_ranks(prod(shape), run_random, shape, name, range(4), 1000.0)[0]
+    assert converted > 20
+    assert beside > 0
 
 
 MODEL = """
@@ -131,7 +154,7 @@ def test_it_goes_on_from_a_checkpoint(files: Path) -> None:
     assert merged["norm.num_batches_tracked"] == 3
 
 
-@pytest.mark.parametrize("name", ["language", "vision"])
+@pytest.mark.parametrize("name", ["language", pytest.param("vision", marks=pytest.mark.slow)])
 def test_another_sharding_goes_on_from_a_checkpoint(name: str, tmp_path: Path) -> None:
     on_ranks(4, train_and_go_on, (2, 2), name, tmp_path / "kept")
 

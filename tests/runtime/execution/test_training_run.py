@@ -30,9 +30,9 @@ from stagecut.runtime.execution.stage import StageRunner  # noqa: E402
     ("model", "replicas", "schedule", "recompute"),
     [
         ("gpt", (2, 1), "1f1b", True),
-        ("gpt", (1, 3), "gpipe", False),
+        pytest.param("gpt", (1, 3), "gpipe", False, marks=pytest.mark.slow),
         ("mlp", (1, 2, 1), "1f1b", True),
-        ("unet", (2, 2), "zb-h1", False),
+        pytest.param("unet", (2, 2), "zb-h1", False, marks=pytest.mark.slow),
         ("gpt", (1, 1), "zb-h1", "some"),
     ],
 )

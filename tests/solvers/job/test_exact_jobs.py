@@ -18,6 +18,7 @@ from brute_job import (
     odd_job,
     point_of,
     profiled_job,
+    sharded_job,
     small_job,
 )
 
@@ -112,6 +113,12 @@ def test_profiled_models(seed: int) -> None:
     assert check(seed, profiled_job) != "open"
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_sharded_weights_beside_collectives(seed: int) -> None:
+    """Traffic that shares links with a layer's collectives is hidden by the rest alone."""
+    assert check(seed, sharded_job) != "open"
+
+
 @pytest.mark.parametrize("seed", range(9))
 def test_a_wide_gap_leaves_true_bounds(seed: int) -> None:
     """A search that is content with 2 % claims no more of any point than it has proved."""
@@ -148,7 +155,7 @@ def test_nodes_of_two_kinds(seed: int) -> None:
 PROVED: tuple[tuple[Callable[[random.Random], Any], int, float], ...] = (
     (small_job, 11, 20e9), (small_job, 264, 79e9), (odd_job, 43, 5e9), (profiled_job, 9, 5e9),
     (profiled_job, 85, 5e9), (profiled_job, 139, 5e9), (profiled_job, 212, 5e9),
-    (mixed_job, 3, 79e9), (mixed_job, 5, 40e9),
+    (mixed_job, 3, 79e9), (mixed_job, 5, 40e9), (sharded_job, 1, 79e9), (sharded_job, 4, 20e9),
 )  # fmt: skip
 
 

@@ -15,15 +15,14 @@ from stagecut.solvers.latency import bound as bound_module
 from stagecut.solvers.latency.bound import cut_data, path_bound
 
 
-@pytest.mark.parametrize("every_interval", [True, False])
+@pytest.mark.parametrize("block", range(4))
 @pytest.mark.parametrize("calls", [1, 2, 3])
 def test_on_chains_with_accelerators_to_spare_it_is_the_optimum(
-    calls: int, every_interval: bool, monkeypatch: pytest.MonkeyPatch
+    calls: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Colours are contiguous, so that only calls that share one must share an accelerator."""
-    if not every_interval:
-        monkeypatch.setattr(bound_module, "ALL_INTERVALS", 0)
-    for seed in range(60):
+    """Of all intervals and of some; only calls that share a colour must share an accelerator."""
+    all_intervals = bound_module.ALL_INTERVALS
+    for seed in range(15 * block, 15 * (block + 1)):
         draw = np.random.default_rng(seed)
         n = 4 if calls == 3 else 5
         workload = Workload(
@@ -41,9 +40,11 @@ def test_on_chains_with_accelerators_to_spare_it_is_the_optimum(
         cluster, problem = accelerators_and_cpus(n, 1, float(draw.integers(3, 8))), Latency(calls)
         task = pose(workload, cluster, problem)
         graph = latency_graph(task, whole_colours=calls == 1)
-        found = path_bound(task, graph, cut_data(task, graph), np.arange(graph.size), n * calls)
         best = least_latency(workload, cluster, problem)
-        assert found.value == pytest.approx(best, rel=1e-12)
+        for most in (all_intervals, 0):
+            monkeypatch.setattr(bound_module, "ALL_INTERVALS", most)
+            found = path_bound(task, graph, cut_data(task, graph), np.arange(graph.size), n * calls)
+            assert found.value == pytest.approx(best, rel=1e-12)
 
 
 def test_a_colour_that_one_call_cannot_hold_is_divided_among_two_of_its_accelerator() -> None:

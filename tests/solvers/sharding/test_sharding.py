@@ -24,7 +24,7 @@ from stagecut import (
     solve,
     verify,
 )
-from stagecut.formulations.sharding.costs import conversions
+from stagecut.formulations.sharding.conversions import conversions
 from stagecut.instances import ShardingObjective, Tensor, TensorSharding
 from stagecut.instances.model.sharding.program import parse_axis
 from stagecut.runtime.simulate.sharded import sharded_timeline

@@ -30,6 +30,33 @@ WORDS, WIDTH, HEADS, TOKENS, BATCH = 32, 16, 4, 8, 8
 #: Fields of all layouts here.
 BATCHES: dict[str, Any] = {"global_batch": BATCH, "sequence": TOKENS, "recipe": "fp32"}
 
+PIPELINE: Any = {"pipeline": 2, "microbatch": 2}
+SHARDED: Any = {"data": 2, "zero": 3, "microbatch": 2}
+SEQUENCES: Any = {"context": 2, "context_kind": "all-gather", "zero": 3, "microbatch": 2}
+TENSOR: Any = {"tensor": 2, "sequence_parallel": True, "microbatch": 2}
+EXPERTS: Any = {"data": 2, "expert": 2, "zero": 3, "microbatch": 2}
+#: Pairs of layouts: what trains first, and what resumes it.
+PAIRS: dict[str, tuple[tuple[Any, Any], tuple[Any, Any]]] = {
+    "pipeline to data": ((PIPELINE, {}), (SHARDED, {})),
+    "data to tensor": ((SHARDED, {}), (TENSOR, {})),
+    "tensor to zb-v": (
+        (TENSOR, {}), ({**PIPELINE, "chunks": 2}, {"schedule": "zb-v"}),
+    ),
+    "experts beside tensor to experts": (
+        ({"tensor": 2, "sequence_parallel": True, "expert": 2, "microbatch": 2}, {"experts": True}),
+        (EXPERTS, {"experts": True}),
+    ),
+    "experts to pipeline": ((EXPERTS, {"experts": True}), (PIPELINE, {"experts": True})),
+    "pipeline to experts": ((PIPELINE, {"experts": True}), (EXPERTS, {"experts": True})),
+    "context to tensor": (
+        (SEQUENCES, {"placed": True}), ({"tensor": 2, "microbatch": 2}, {"placed": True}),
+    ),
+    "data to context": ((SHARDED, {"placed": True}), (SEQUENCES, {"placed": True})),
+    "tied over stages to one": ((PIPELINE, {"tied": True}), (TENSOR, {"tied": True})),
+    "tied on one to stages": ((SHARDED, {"tied": True}), (PIPELINE, {"tied": True})),
+    "the same": ((SHARDED, {}), (SHARDED, {})),
+}  # fmt: skip
+
 
 class Attention(nn.Module):
     """Causal attention of as many heads as its projections make."""
@@ -195,7 +222,7 @@ def job_rank(_rank: int, jobs: list[Job]) -> list[dict[str, Any]]:
                 TransformerBlock.passes = 0  # torch's pipelining finds out shapes in the first step
                 for stage in job.stages.values():
                     for name, p in stage.named_parameters(remove_duplicate=False):
-                        gradients[name] = p.grad.full_tensor().clone()
+                        gradients[name] = whole(p.grad).clone()
 
         job, given = make_job(fields, options)
         chosen = JobOptions(clip=0.05, **given)
@@ -260,14 +287,19 @@ def resumed(_rank: int, pairs: list[tuple[Job, Job]], folder: str) -> list[dict[
     return found
 
 
+def whole(x: Tensor) -> Tensor:
+    """Return a tensor of which this rank may have a part."""
+    return x.full_tensor() if isinstance(x, DTensor) else x
+
+
 def full_state(job: RunningJob, optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
     """Return weights and moments of all ranks by name."""
     own = {}
+    first_of = {name: first for first, *others in job.ties for name in others}
     for stage, optimizer in zip(job.stages.values(), optimizers, strict=True):
         for name, p in stage.named_parameters():
             for what, value in (("", p), *optimizer.state[p].items()):
-                whole = value.full_tensor() if isinstance(value, DTensor) else value
-                own[f"{name} {what}"] = whole.detach().clone()
+                own[f"{first_of.get(name, name)} {what}"] = whole(value).detach().clone()
     everywhere: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everywhere, own)
     return {name: x for each in everywhere for name, x in each.items()}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
+from job_cases import whole
 from torch import Tensor, nn
 
 from stagecut import Layout
@@ -18,6 +21,8 @@ from stagecut.instances.costs.description import (
     ModelDescription,
     Norm,
 )
+from stagecut.instances.costs.traffic import CollectiveTraffic, collectives
+from stagecut.runtime.execution.job.measured import CollectiveSum
 from stagecut.runtime.execution.job.parallelize import materialize
 from stagecut.runtime.execution.job.run import JobOptions, train_job
 from stagecut.runtime.execution.job.running import RunningJob
@@ -50,6 +55,65 @@ MODELS = {
          *(Block(_LATENT, experts=replace(_MIXED, shared_width=12, router_bias=True)),) * 3),
     ),
 }  # fmt: skip
+
+
+Fields = dict[str, Any]
+SEQUENCE: Fields = {"tensor": 2, "sequence_parallel": True}
+
+#: Layouts by number of processes: axes alone, in pairs, and in triples.
+DENSE: dict[int, tuple[Fields, ...]] = {
+    2: (
+        {"data": 2},
+        {"data": 2, "zero": 2, "recompute": "mlp"},
+        {"data": 2, "zero": 3, "recompute": "full", "recompute_layers": 2},
+        SEQUENCE,
+        {"tensor": 2, "recompute": "layernorm"},
+        {"context": 2, "zero": 1},
+        {"context": 2, "context_kind": "all-to-all"},
+        {"pipeline": 2, "stage_layers": (1, 3)},
+        {"pipeline": 2, "chunks": 2, "schedule": "interleaved"},
+        {"pipeline": 2, "schedule": "zb-h1"},
+    ),
+    4: (
+        {**SEQUENCE, "data": 2, "zero": 3},
+        {**SEQUENCE, "pipeline": 2, "recompute": "full", "recompute_layers": (1, 0)},
+        {**SEQUENCE, "context": 2},
+        {"context": 2, "data": 2, "zero": 3},
+        {"context": 2, "pipeline": 2, "recompute": "core_attn"},
+        {"data": 2, "pipeline": 2, "zero": 1},
+        {"tensor": 2, "pipeline": 2, "chunks": 2, "run_schedule": "zb-v"},
+    ),
+    8: (
+        {**SEQUENCE, "pipeline": 2, "data": 2, "zero": 1},
+        {**SEQUENCE, "context": 2, "data": 2, "zero": 3},
+        {"context": 2, "pipeline": 2, "data": 2, "zero": 1},
+    ),
+}
+MIXED: dict[int, tuple[Fields, ...]] = {
+    2: (
+        {"data": 2, "expert": 2, "zero": 3},
+        {"data": 2, "expert": 2, "recompute": "moe"},
+        {"pipeline": 2},
+        SEQUENCE,
+        {**SEQUENCE, "expert": 2},
+        {"context": 2, "expert": 2},
+    ),
+    4: (
+        {"data": 4, "expert": 2, "zero": 2},
+        {"data": 2, "pipeline": 2, "expert": 2, "zero": 1},
+        {"context": 2, "data": 2, "expert": 4},
+        {**SEQUENCE, "data": 2, "zero": 3},
+        {**SEQUENCE, "data": 2, "expert": 2, "zero": 3},
+        {**SEQUENCE, "data": 2, "expert": 4, "zero": 1},
+        {**SEQUENCE, "pipeline": 2, "expert": 2, "recompute": "moe"},
+    ),
+    8: ({"context": 2, "data": 2, "pipeline": 2, "expert": 4, "zero": 1},),
+}
+
+
+def layouts_of(name: str, world: int) -> tuple[Fields, ...]:
+    """Return the layouts that a model is trained under on so many processes."""
+    return (DENSE if name in ("llama", "gpt") else MIXED).get(world, ())
 
 
 def batches() -> list[tuple[Tensor, Tensor]]:
@@ -88,12 +152,21 @@ def alone(name: str) -> dict[str, Any]:
 
 
 def layout_of(fields: dict[str, Any]) -> Layout:
-    given = {"global_batch": BATCH, "sequence": TOKENS, "recipe": "fp32", "microbatch": 2}
+    given = {
+        "global_batch": BATCH,
+        "sequence": TOKENS,
+        "recipe": "fp32",
+        "microbatch": 2,
+        "software": "fsdp",
+    }
     return Layout(**{**given, "context_kind": "all-gather", **fields})
 
 
-def model_rank(_rank: int, jobs: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Run jobs one after the other: model and layout fields; return what `alone` does."""
+def model_rank(_rank: int, jobs: list[tuple[str, Fields]]) -> list[dict[str, Any]]:
+    """Run jobs one after the other: model and layout fields; return what `alone` does.
+
+    Beside it bytes of the last step's collectives by axis, as they were counted and as planned.
+    """
     found = []
     for name, fields in jobs:
         fields = dict(fields)
@@ -104,14 +177,28 @@ def model_rank(_rank: int, jobs: list[tuple[str, dict[str, Any]]]) -> list[dict[
             if not gradients:
                 for stage in job.stages.values():
                     for key, p in stage.named_parameters(remove_duplicate=False):
-                        gradients[key] = p.grad.full_tensor().clone()
+                        gradients[key] = whole(p.grad).clone()
 
         model, plan = transformer(MODELS[name])
         job = RunningJob(
             model, plan, layout_of(fields), device=torch.device("cpu"), schedule=schedule
         )
         run = train_job(
-            job, batches(), optimizer=adam, options=JobOptions(clip=0.05), on_gradients=keep
+            job,
+            batches(),
+            optimizer=adam,
+            options=JobOptions(clip=0.05, measure=True),
+            on_gradients=keep,
         )
-        found.append({"losses": run.losses, "gradients": gradients})
+        own = run.measured[dist.get_rank()]
+        planned = collectives(MODELS[name], job.layout, own.pipeline_rank)
+        sent = {"counted": _by_axis(own.collectives), "planned": _by_axis(planned)}
+        found.append({"losses": run.losses, "gradients": gradients, **sent})
     return found
+
+
+def _by_axis(all_of: Iterable[CollectiveSum | CollectiveTraffic]) -> dict[str, float]:
+    sizes: dict[str, float] = {}
+    for one in all_of:
+        sizes[one.axis] = sizes.get(one.axis, 0.0) + one.size
+    return sizes

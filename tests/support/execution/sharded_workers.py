@@ -7,9 +7,11 @@ import random
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from sharded_models import MODELS
 from torch.distributed.tensor.debug import CommDebugMode
 
@@ -17,7 +19,8 @@ import stagecut
 from stagecut import DeviceMesh, Link, Plan, Sharding, Workload
 from stagecut.formulations.sharding.costs import sharding_costs
 from stagecut.formulations.task import pose
-from stagecut.instances import Role, TensorSharding
+from stagecut.instances import PrimitiveLink, Role, TensorSharding
+from stagecut.instances.model.sharding.problem import gradient_buckets
 from stagecut.runtime import evaluate
 from stagecut.runtime.execution.checkpoint import restore, save
 from stagecut.runtime.execution.checkpoint_files import Position, newest
@@ -33,12 +36,32 @@ COUNTED = {
     "all-reduce": "all_reduce",
     "all-to-all": "all_to_all_single",
     "reduce-scatter": "reduce_scatter_tensor",
+    "gather": "gather_",
+    "scatter": "scatter_",
+    "reduce": "reduce_",
+    "broadcast": "broadcast_",
 }
 
+#: Collectives without a root, all of which others can do as well.
+DIRECT = ("all-gather", "all-reduce", "all-to-all", "reduce-scatter")
 
-def random_plan(workload: Workload, shape: tuple[int, ...], seed: int) -> Plan:
-    """Return a sharding in which every operator computes as chance has it; buffers are copied."""
-    problem = Sharding(DeviceMesh(shape, (Link(1e-6, 1e10),) * len(shape)))
+
+def random_plan(
+    workload: Workload, shape: tuple[int, ...], seed: int, bucket_bytes: float = 0.0
+) -> Plan:
+    """Return a sharding in which every operator computes as chance has it; buffers are copied.
+
+    With an odd seed it is on devices where collectives that have a root are by far cheaper. With
+    `bucket_bytes` gradients are converted in such buckets.
+    """
+    own = [
+        PrimitiveLink(name, Link(1.0, 1e10), axis=axis)
+        for axis in range(len(shape))
+        for name in DIRECT * (seed % 2)
+    ]
+    overlap = {"overlap": True, "bucket_bytes": bucket_bytes} if bucket_bytes else {}
+    mesh = DeviceMesh(shape, (Link(1e-6, 1e10),) * len(shape), tuple(own))
+    problem = Sharding(mesh, **overlap)
     plan = stagecut.solve(workload, problem=problem, method="replicate").plan
     assert plan is not None
     task = pose(workload, plan.cluster, problem)
@@ -53,19 +76,24 @@ def random_plan(workload: Workload, shape: tuple[int, ...], seed: int) -> Plan:
     return replace(plan, solution=solution, objective=report.objective, bound=0.0, method="random")
 
 
-def run_random(_: int, shape: tuple[int, ...], name: str, seeds: range) -> int:
+def run_random(
+    _: int, shape: tuple[int, ...], name: str, seeds: range, bucket_bytes: float = 0.0
+) -> tuple[int, int]:
     """Run random shardings; losses, gradients, bytes and collectives must be as they should.
 
-    Returns the number of conversions.
+    Returns the number of conversions, and of what was computed beside conversions of buckets.
     """
     model, inputs = MODELS[name]()
     workload = stagecut.tensor_program(model, inputs, estimate="h100")
     place = join_mesh(shape)
-    converted = 0
+    converted = beside = 0
     for seed in seeds:
         alone = copy.deepcopy(model)
         prepared = prepare_sharding(
-            random_plan(workload, shape, seed), copy.deepcopy(model), inputs, workload=workload
+            random_plan(workload, shape, seed, bucket_bytes),
+            copy.deepcopy(model),
+            inputs,
+            workload=workload,
         )
         device = ShardedDevice(prepared, place, record=True)
         with CommDebugMode() as counter:
@@ -87,9 +115,9 @@ def run_random(_: int, shape: tuple[int, ...], name: str, seeds: range) -> int:
         for name in device.parts.lying:
             if name in buffers:
                 torch.testing.assert_close(device.parts.whole(name), buffers[name])
-        check_collectives(device, counter, int(np.prod(shape)))
+        beside += check_collectives(device, counter, rooted=seed % 2 == 1)
         converted += len(prepared.sharded.report.converted)
-    return converted
+    return converted, beside
 
 
 def train_and_go_on(_: int, shape: tuple[int, ...], name: str, folder: Path) -> None:
@@ -133,8 +161,15 @@ def _put_together(trainer: ShardedTrainer) -> dict[str, torch.Tensor]:
     return {name: wholes[own] for name, own in state.tensors.items()} | dict(state.untouched)
 
 
-def check_collectives(device: ShardedDevice, counter: CommDebugMode, devices: int) -> None:
-    """What was sent is what the plan says, and torch counts the same collectives."""
+def check_collectives(device: ShardedDevice, counter: CommDebugMode, *, rooted: bool) -> int:
+    """What was sent is what the plan says, and torch counts the same collectives.
+
+    Returns how much was computed beside conversions of buckets.
+    """
+    everywhere: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everywhere, [one.bytes for one in device.operators.events])
+    sizes = np.sum(everywhere, axis=0).tolist()
+    events = list(zip(device.operators.events, sizes, strict=True))
     report = device.prepared.sharded.report
     planned: dict[tuple[str, int], list[float]] = {}
     for one in report.converted:
@@ -142,17 +177,52 @@ def check_collectives(device: ShardedDevice, counter: CommDebugMode, devices: in
             if step.bytes:
                 planned.setdefault((step.collective, step.axis), []).append(step.bytes)
     sent: dict[tuple[str, int], list[float]] = {}
-    for event in device.operators.events:
+    for event, size in events:
         if event.axis >= 0 and not event.within:
-            sent.setdefault((event.kind, event.axis), []).append(devices * event.bytes)
+            sent.setdefault((event.kind, event.axis), []).append(size)
     assert {key: sorted(sizes) for key, sizes in sent.items()} == {
         key: sorted(sizes) for key, sizes in planned.items()
     }
-    within = sum(devices * event.bytes for event in device.operators.events if event.within)
+    used = {kind for kind, _ in sent}
+    assert not used & set(DIRECT) if rooted else used <= set(DIRECT)
+    within = sum(size for event, size in events if event.within)
     assert within == sum(size for size, _ in report.added)
     counted = {str(op).split(".")[-1]: n for op, n in counter.get_comm_counts().items()}
     seen: dict[str, int] = {}
     for event in device.operators.events:
         if event.axis >= 0:
             seen[COUNTED[event.kind]] = seen.get(COUNTED[event.kind], 0) + 1
-    assert {key: n for key, n in counted.items() if n} == seen
+    together, beside = _summed_together(device)
+    for kind, saved in together.items():
+        seen[COUNTED[kind]] -= saved
+    assert {key: n for key, n in counted.items() if n} == seen, (counted, seen, together)
+    return beside
+
+
+def _summed_together(device: ShardedDevice) -> tuple[dict[str, int], int]:
+    """Return how many collectives of each kind a plan's buckets save, and what computes beside.
+
+    Of each bucket those gradients are added up together that are added up first, along the same
+    axis, and lie alike then.
+    """
+    sharded, problem = device.prepared.sharded, device.prepared.plan.problem
+    assert isinstance(problem, Sharding)
+    if not problem.overlap:
+        return {}, 0
+    program, events = sharded.program, device.operators.events
+    computed = [event for event in events if event.axis < 0]
+    first = {one.tensor: one.steps[0] for one in sharded.report.converted}
+    saved: dict[str, int] = {}
+    beside = 0
+    for bucket in gradient_buckets(program, problem.bucket_bytes):
+        together: dict[tuple[str, int], list[int]] = {}
+        for t in bucket:
+            step = first.get(t)
+            if step is not None and step.collective in ("all-reduce", "reduce-scatter"):
+                together.setdefault((step.collective, step.axis), []).append(t)
+        for (kind, axis), tensors in together.items():
+            saved[kind] = saved.get(kind, 0) + len(tensors) - 1
+            name = program.tensors[tensors[0]].name
+            (sums,) = [e for e in events if (e.name, e.kind, e.axis) == (name, kind, axis)]
+            beside += sum(sums.start_s <= e.start_s and e.end_s <= sums.end_s for e in computed)
+    return saved, beside

@@ -1,0 +1,85 @@
+"""What replicas' traffic adds to passes: what shares its links hides none of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stagecut.instances.costs.calibration import Calibration
+from stagecut.instances.costs.clusters import training_cluster
+from stagecut.instances.costs.collectives import Group, Links, links_of
+from stagecut.instances.costs.layers import LayerPrices
+from stagecut.instances.costs.layout import Layout, Overlap
+from stagecut.instances.costs.models import shipped_model
+from stagecut.instances.costs.stages import (
+    StageTime,
+    blocked,
+    exposed,
+    replica_traffic,
+    stage_times,
+)
+
+CLUSTER = training_cluster("h100:8x8")
+TABLE = Calibration()
+MIXTRAL = LayerPrices(shipped_model("mixtral-8x7b"), CLUSTER, TABLE)
+SHARDED = Layout(data=64, zero=3, global_batch=256, sequence=4096)
+
+
+def only_stage(layout: Layout) -> StageTime:
+    """Return the passes of the one stage without a pipeline."""
+    (stage,) = stage_times(layout, MIXTRAL)
+    return stage
+
+
+def test_groups_keep_links_busy_by_where_their_ranks_lie() -> None:
+    """In a node, across nodes with several members in each, and with one."""
+    assert links_of(Group(8), CLUSTER) == Links.PEER
+    assert links_of(Group(64), CLUSTER) == Links.PEER | Links.NETWORK
+    assert links_of(Group(8, stride=8), CLUSTER) == Links.NETWORK
+    assert links_of(Group(1), CLUSTER) == Links.NONE
+
+
+def test_collectives_block_what_shares_a_link() -> None:
+    """Tensor parallelism in whole nodes leaves the network to replicas, in half of them not."""
+    llama = LayerPrices(shipped_model("llama3-8b"), CLUSTER, TABLE)
+    whole = Layout(tensor=8, data=8, zero=3, global_batch=256)
+    assert blocked(whole, llama) == (False, True, True)
+    assert blocked(replace(whole, tensor=4, data=16), llama) == (True, True, True)
+    assert blocked(replace(whole, data=1, pipeline=8), llama) == (False, False, False)
+    assert blocked(whole, MIXTRAL) == (True, True, True)  # experts are not divided by tensor
+
+
+def test_exposed_traffic_is_what_does_not_fit_and_what_slows() -> None:
+    """Convex in the traffic: slowed below, what is too long above, a last piece at least."""
+    table = replace(TABLE, hidden=0.9, slowed=0.25)
+    assert exposed(0.1, 1.0, 0.0, table) == pytest.approx(0.025)
+    assert exposed(2.0, 1.0, 0.0, table) == pytest.approx(1.1)
+    assert exposed(0.1, 1.0, 0.08, table) == pytest.approx(0.08)
+
+
+def test_dispatch_hides_no_gathering_of_weights() -> None:
+    """Stages wait as (S3) says: computation hides traffic, dispatch of tokens on its links not."""
+    for layout in (
+        replace(SHARDED, expert=8),
+        replace(SHARDED, expert=8, overlap=Overlap(experts=True)),
+    ):
+        stage, layers = only_stage(layout), len(MIXTRAL.kinds)
+        gather, reduce = replica_traffic(layout, MIXTRAL, stage.dense, stage.routed)
+        plain = only_stage(replace(layout, zero=1))
+        ahead = plain.forward - plain.busy[0] - plain.busy[2] - plain.busy[4]
+        behind = plain.backward - plain.busy[1] - plain.busy[3] - plain.busy[5]
+        assert plain.busy[0] > 0  # eight experts' devices lie in a node
+        waits = exposed(gather, ahead, gather / layers, TABLE)
+        waits += exposed(gather + reduce, behind, reduce / layers, TABLE)
+        assert stage.gathered == pytest.approx(waits)
+
+
+def test_busy_links_count_what_is_hidden_and_what_runs_again() -> None:
+    """Dispatch beside computation keeps links as long; a recomputed layer dispatches twice."""
+    plain = only_stage(replace(SHARDED, expert=8, zero=1))
+    beside = only_stage(replace(SHARDED, expert=8, zero=1, overlap=Overlap(experts=True)))
+    again = only_stage(replace(SHARDED, expert=8, zero=1, recompute=frozenset({"full"})))
+    assert beside.busy == plain.busy
+    assert beside.terms["experts"] < plain.terms["experts"]
+    assert again.busy[1] == pytest.approx(plain.busy[0] + plain.busy[1])
