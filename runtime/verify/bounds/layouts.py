@@ -23,7 +23,8 @@ from ....instances.job.plan import JobPlan
 from ....instances.job.problem import TrainingJob
 from ...estimate import iteration_times
 from ..layouts import verify_job_plan
-from .layout_rows import PointRefutation, Probes
+from .layout_probes import Probes
+from .layout_rows import PointRefutation
 
 _FULL = frozenset({Recompute.FULL})
 #: Relative part of the bound that is not proved: solvers keep rows to 1e-6 or so.

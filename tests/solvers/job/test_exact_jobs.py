@@ -36,7 +36,8 @@ from stagecut.instances.costs.layout import Layout
 from stagecut.instances.costs.models import shipped_model
 from stagecut.instances.job.problem import TrainingJob
 from stagecut.runtime.estimate import iteration_times
-from stagecut.runtime.verify.bounds.layout_rows import PointRefutation, Probes
+from stagecut.runtime.verify.bounds.layout_probes import Probes
+from stagecut.runtime.verify.bounds.layout_rows import PointRefutation
 from stagecut.runtime.verify.bounds.layouts import check_job_bound
 from stagecut.solvers import Limits
 from stagecut.solvers.job.search import Reason, search_job
