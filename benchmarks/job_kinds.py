@@ -24,7 +24,7 @@ from stagecut.solvers import Limits
 MODELS = {"llama3-8b": 8, "llama3-70b": 8}
 #: Nodes of eight of each kind.
 KINDS = (("h100", "a100"), ("b200", "h100"))
-NODES = ((2, 2), (4, 4), (2, 4), (8, 8))
+NODES = ((2, 2), (4, 4), (2, 4))
 LIMITS = Limits(seconds=60.0, gap=1e-3)
 
 
