@@ -12,9 +12,11 @@ Writes `results/job_layouts.csv` and `results/job_resumed.csv`. Ten minutes on t
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -70,17 +72,15 @@ def compared(name: str, ranks: list[dict[str, Any]]) -> dict[str, str]:
     }
 
 
-def layouts() -> list[dict[str, str]]:
-    """Return a row for each model and layout."""
+def layouts(name: str, world: int) -> list[dict[str, str]]:
+    """Return a row for each layout of a model on so many processes."""
+    cases = layouts_of(name, world)
+    ranks = on_ranks(world, model_rank, [(name, fields) for fields in cases])
     rows = []
-    for name in MODELS:
-        for world in (2, 4, 8):
-            cases = layouts_of(name, world)
-            ranks = on_ranks(world, model_rank, [(name, fields) for fields in cases])
-            for number, fields in enumerate(cases):
-                row = {"model": name, "processes": str(world), "layout": shown(fields)}
-                rows.append(row | compared(name, [rank[number] for rank in ranks]))
-                print(rows[-1], flush=True)
+    for number, fields in enumerate(cases):
+        row = {"model": name, "processes": str(world), "layout": shown(fields)}
+        rows.append(row | compared(name, [rank[number] for rank in ranks]))
+        print(rows[-1], flush=True)
     return rows
 
 
@@ -103,6 +103,18 @@ def pairs() -> list[dict[str, str]]:
     return rows
 
 
+def main() -> None:
+    """Write the tables, that of layouts as far as it is measured."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=("layouts", "resumed"), help="One of the tables.")
+    parser.add_argument("--processes", type=int, nargs="+", default=(2, 4, 8))
+    options = parser.parse_args()
+    if options.only != "layouts":
+        write("job_resumed", pairs(), "0")
+    if options.only != "resumed":
+        for count, (world, name) in enumerate(product(options.processes, MODELS)):
+            write("job_layouts", layouts(name, world), "0", add=count > 0)
+
+
 if __name__ == "__main__":
-    write("job_resumed", pairs(), "0")
-    write("job_layouts", layouts(), "0")
+    main()

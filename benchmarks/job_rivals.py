@@ -7,7 +7,8 @@ precision) the layout that was published, with its measured seconds, and what th
 there; and the same rules for models from 8B to 671B on 8 to 16,384 devices. All layouts of a job
 have one recipe, software, overlap and graphs, and are priced by one evaluator, the planner's among
 them. Printed of each job are the seconds of all, how far they are behind the planner's, and why
-there is none; `--seconds` is what the planner has for each.
+there is none; `--seconds` is what the planner has for each. Rows of the jobs asked for by NAME
+replace those that there were, and others stay.
 """
 
 from __future__ import annotations
@@ -193,8 +194,7 @@ def main() -> None:
             words = (row["rival"], row["layout"], row["reason"])
             numbers = f"{row['seconds']!s:>10}{row['behind']!s:>9}{row['measured_s']!s:>8}"
             print(f"{numbers} {' | '.join(map(str, words))}")
-    if not options.only:
-        results.write("job_rivals", rows, "")
+    results.write("job_rivals", rows, "", keys=("job", "rival") if options.only else ())
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
     python benchmarks/mapping.py --seconds 10 --seeds 1 --budget 1500      the same in 25 minutes
     python benchmarks/mapping.py --seconds 600 --open         longer, what is not proven yet
     python benchmarks/mapping.py --report                     the tables of what the file has
+    python benchmarks/mapping.py --write                      results/mapping_limits.csv of it
 
 Cells go to a CSV file (--csv) and are not run again: stop whenever you like, and go on later.
 The network is our Semantic FPN on a ResNet-50 backbone, cut once per number of stages by
@@ -24,6 +25,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from ablate import cpu_clock
+from results import write
 
 from stagecut import Limits, Result, Workload, load, solve
 from stagecut.instances import DeviceMapping, StageCosts
@@ -178,6 +180,30 @@ def report(args: argparse.Namespace) -> str:
     return "\n".join(lines)
 
 
+def write_limits(args: argparse.Namespace) -> None:
+    """Write a row per cell and limit: objective and its spread over seeds, gap, time."""
+    found = pd.read_csv(args.csv)
+    rows = []
+    for key, group in found.groupby(["topology", "mode", "S", "R", "limit"], sort=False):
+        kind, mode, s, r, limit = key
+        row = {
+            "topology": kind,
+            "mode": mode,
+            "stages": s,
+            "replicas": r,
+            "limit_s": f"{limit:g}",
+            "seeds": len(group),
+            "objective_ms": f"{group['objective_ms'].median():.5g}",
+            "least_ms": f"{group['objective_ms'].min():.5g}",
+            "most_ms": f"{group['objective_ms'].max():.5g}",
+            "proven": int(group["proven"].sum()),
+            "worst_gap_percent": f"{100 * group['gap'].max():.3g}",
+            "longest_s": f"{group['seconds'].max():.1f}",
+        }
+        rows.append({name: str(value) for name, value in row.items()})
+    write("mapping_limits", rows, "0 to 2")
+
+
 def _cell(group: pd.DataFrame) -> str:
     if group.empty:
         return "–"
@@ -205,9 +231,12 @@ def main() -> None:
     parser.add_argument("--open", action="store_true", help="leave out what is proven")
     parser.add_argument("--csv", type=Path, default=Path("mapping.csv"))
     parser.add_argument("--report", action="store_true", help="print the tables")
+    parser.add_argument("--write", action="store_true", help="write the table of the page")
     args = parser.parse_args()
     if args.report:
         print(report(args))
+    elif args.write:
+        write_limits(args)
     else:
         with cpu_clock() if args.cpu else nullcontext():
             run(args)

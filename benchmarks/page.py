@@ -31,6 +31,7 @@ class Section:
 
 
 #: Columns of times of an iteration.
+ERRORS = ("loss", "gradient")
 MILLISECONDS = ("iteration_ms", "cpu_ms")
 #: Reasons for which an outer point of a training job is ruled out.
 REASONS = ("capacity", "work", "relaxation", "program", "exhausted", "open")
@@ -370,7 +371,76 @@ def mapping() -> list[str]:
         f"devices are within 1 %, the largest gap is "
         f"{max(number(row['gap_percent']) for row in small):.2g} %. Beyond: {larger}.",
         "",
+        *_mapping_limits(),
+        *_joint_mapping(),
         "![time and memory of mapping over devices](mapping_growth.png)",
+    ]
+
+
+def _mapping_limits() -> list[str]:
+    """Show the protocol under a limit of seconds, and without one to speak of."""
+    by_limit = grouped(read("mapping_limits"), "limit_s")
+    rows = []
+    for (limit,), found in by_limit.items():
+        for (topology, mode), group in grouped(found, "topology", "mode").items():
+            cells = [int(row["seeds"]) for row in group]
+            spread = [
+                100 * (float(row["most_ms"]) / float(row["least_ms"]) - 1)
+                for row in group
+                if int(row["seeds"]) > 1
+            ]
+            rows.append(
+                (
+                    topology,
+                    mode,
+                    limit,
+                    str(sum(cells)),
+                    str(sum(int(row["proven"]) for row in group)),
+                    percent(median(number(row["worst_gap_percent"]) for row in group)),
+                    percent(max(number(row["worst_gap_percent"]) for row in group)),
+                    f"{median(spread):.2g} %" if spread else "–",
+                )
+            )
+    return [
+        "The same protocol under a limit of CPU seconds a cell, one process, seeds 0 to 2 of "
+        "topology and search; what 2 s left open again with a longer limit (`mapping.py --cpu`). "
+        "*Gap*: of the worst seed, in the median of the cells and at most. *Spread*: most over "
+        "least objective of the seeds, in the median.",
+        *table("topology | mode | limit, s | cells | proved | gap | at most | spread", rows),
+    ]
+
+
+def _joint_mapping() -> list[str]:
+    """Show plans of cut and mapping together, by size and topology."""
+    rows = read("joint_mapping")
+    found = []
+    for (devices, topology), group in grouped(
+        [row | {"topology": row["topology"].partition(":")[0]} for row in rows],
+        "devices",
+        "topology",
+    ).items():
+        gaps = [number(row["gap_percent"]) for row in group]
+        gains = [100 * (1 - float(r["joint_ms"]) / float(r["in_turn_ms"])) for r in group]
+        seconds = max(number(row["cpu_seconds"]) for row in group)
+        found.append(
+            (
+                devices,
+                topology,
+                str(len(group)),
+                f"{median(gaps):.2g} %",
+                f"{max(gaps):.2g} %",
+                f"{median(gains):.2g} %, {max(gains):.2g} %",
+                f"{seconds:.1f}",
+            )
+        )
+    found.sort(key=lambda row: int(row[0]))
+    return [
+        "Cut and mapped together (`mapping_growth.py joint`): shipped workloads and PipeDream's, "
+        "four microbatches, rings; the gap is for **all cuts**, the gain over cutting first and "
+        "mapping after. See [the decision](decisions/joint-mapping.md).",
+        *table(
+            "devices | topology | workloads | gap | at most | gain, at most | CPU s at most", found
+        ),
     ]
 
 
@@ -453,6 +523,39 @@ def executors() -> list[str]:
                     f"{row['more_cpu_percent']} %",
                 )
                 for row in read("job_run_overhead")
+            ],
+        ),
+        *job_layouts(),
+    ]
+
+
+def job_layouts() -> list[str]:
+    rows = []
+    for (world, layout), group in grouped(read("job_layouts"), "processes", "layout").items():
+        ratios: dict[str, list[float]] = {}
+        for row in group:
+            for text in row["bytes_over_planned"].split("; "):
+                axis, ratio = text.split()
+                ratios.setdefault(axis, []).append(float(ratio))
+        others = {a: sorted({min(r), max(r)}) for a, r in ratios.items() if {*r} != {1.0}}
+        shown = ("–".join(f"{r:.2f}" for r in each) + f" {a}" for a, each in others.items())
+        models = [row["model"] for row in group]
+        errors = (max(group, key=lambda row: float(row[f"{k}_error"])) for k in ERRORS)
+        found = (row[f"{k}_error"] for k, row in zip(ERRORS, errors, strict=True))
+        rows.append((layout, world, ", ".join(models), *found, ", ".join(shown) or "as planned"))
+    return [
+        "Training jobs of small models beside one process: how far ten losses and the first step's "
+        "gradients are off, relative to them, and bytes of collectives over those that are "
+        "planned. Keys and values that are gathered are kept for the backward pass, where plans "
+        "gather them again; tokens go to experts as they are routed, where plans count them as "
+        "balanced; that stages of V schedules may be neighbours on one rank, plans do not know.",
+        *table("layout | processes | models | losses | gradients | bytes", rows),
+        "Jobs that go on from a checkpoint under another layout, weights and moments compared:",
+        *table(
+            "trained with | goes on with | weights and moments | next loss off by",
+            [
+                (row["before"], row["after"], row["state"], row["loss_error"])
+                for row in read("job_resumed")
             ],
         ),
     ]
@@ -629,7 +732,9 @@ def jobs() -> list[str]:
     found += [
         f"Among the measured layouts of {len(sweeps)} sweeps (one model, cluster, batch, precision "
         f"and software each) the estimate's choice is {median(regrets):.1f} % slower than the "
-        f"best measured in the median, {regrets[-1]:.1f} % at most, and within 3 % in {within}.",
+        f"best measured in the median, {regrets[-1]:.1f} % at most, and within 3 % in {within}. "
+        "The best of at most three that it cannot separate, those within 5 %, is "
+        f"{max(100 * number(row['close_regret']) for row in sweeps):.1f} % slower at most.",
     ]
     found += rivals()
     peers = [
@@ -800,7 +905,7 @@ SECTIONS = (
         "cell (`mapping.py`). *Proved of all cells, seeds counted*, then the longest time, or the "
         "worst gap where a cell is open. See [the parts of the "
         "strategy](decisions/mapping-strategy.md).",
-        ("mapping_modes", "mapping_cells", "mapping_open"),
+        ("mapping_modes", "mapping_cells", "mapping_open", "mapping_limits", "joint_mapping"),
         mapping,
     ),
     Section(
@@ -823,9 +928,10 @@ SECTIONS = (
         "What DTensor makes of every operator and signature that shardings plan, on two processes "
         "(`dtensor_operators.py`), and iterations of the same plans on torch's pipelining runtime "
         "and the own loop (`run_overhead.py` of that revision). Steps of training jobs beside the "
-        "same layout by hand on torch's parts (`job_run_overhead.py`). See [the decision on "
+        "same layout by hand on torch's parts (`job_run_overhead.py`), and beside one process "
+        "(`job_layouts.py`). See [the decision on "
         "DTensor](decisions/dtensor.md) and [on pipelines](decisions/one-loop.md).",
-        ("dtensor_operators", "executors", "job_run_overhead"),
+        ("dtensor_operators", "executors", "job_run_overhead", "job_layouts", "job_resumed"),
         executors,
     ),
     Section(

@@ -30,8 +30,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from job_sweeps import in_short, provenance
+from job_sweeps import in_short
 from peers import gpt
+from results import origin
 
 from stagecut.instances import InputError
 from stagecut.instances.costs.calibration import calibration
@@ -236,7 +237,7 @@ def main() -> None:
         if options.only not in case[0]:
             continue
         row = compare(options.calculon.absolute(), options.python, *case, options.seconds)
-        rows.append(row | provenance())
+        rows.append(row | origin(""))
         print("\n".join(f"{key:22}{value}" for key, value in rows[-1].items()) + "\n", flush=True)
         if options.csv:
             with options.csv.open("w", encoding="utf-8", newline="") as file:

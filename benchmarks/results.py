@@ -47,7 +47,7 @@ def write(
     """
     path = RESULTS / f"{name}.csv"
     stamped: list[Row] = [row | origin(seed) for row in rows]
-    if keys:
+    if keys and path.exists():
         known = {tuple(row[key] for key in keys): row for row in (*read(name), *stamped)}
         stamped = list(known.values())
     elif add:

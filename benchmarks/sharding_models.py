@@ -227,13 +227,13 @@ def resnet50(batch: int = 64) -> Made:
 
 
 class Answers(nn.Module):
-    """BERT-Base that marks where an answer begins and ends."""
+    """BERT, Base by default, that marks where an answer begins and ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: int = 12, width: int = 768, heads: int = 12, words: int = 30522):
         super().__init__()
-        self.words, self.places = nn.Embedding(30522, 768), nn.Embedding(512, 768)
-        self.blocks = nn.ModuleList(Block(768, 12, causal=False) for _ in range(12))
-        self.norm, self.head = nn.LayerNorm(768), nn.Linear(768, 2)
+        self.words, self.places = nn.Embedding(words, width), nn.Embedding(512, width)
+        self.blocks = nn.ModuleList(Block(width, heads, causal=False) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 2)
 
     def forward(self, x: Tensor, begin: Tensor, end: Tensor) -> Tensor:
         h = self.words(x) + self.places(torch.arange(x.shape[1], device=x.device))

@@ -4,11 +4,13 @@
     PYTHONPATH=.dev python benchmarks/sharding_run.py vgg      all 27 of D, R, C, and auto
     PYTHONPATH=.dev python benchmarks/sharding_run.py beta     plans of each beta, and of time
     PYTHONPATH=.dev python benchmarks/sharding_run.py faces    from data to model parallel
+    PYTHONPATH=.dev python benchmarks/sharding_run.py scaling  one batch on 1, 2 and 4 processes
 
 Prices are measured here first: every operator on one thread, the collectives of gloo on as many
 processes as run. Prints Markdown: the objective predicted, the median time of a step (forward and
 backward) on the clock and the least one, and the CPU time of the busiest process. More processes
-than cores take turns, and other programs show on the clock: then go by CPU time.
+than cores take turns, and other programs show on the clock: then go by CPU time. `scaling` puts
+its rows into `results/sharding_run_scaling.csv` besides.
 """
 
 from __future__ import annotations
@@ -28,8 +30,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from ranks import on_ranks
+from results import write
 from sharding_models import Made
-from sharding_small import FAMILIES, NETWORKS, classifier
+from sharding_small import FAMILIES, NETWORKS, SCALED, classifier
 from torch.distributed.tensor.debug import CommDebugMode
 
 import stagecut
@@ -61,7 +64,7 @@ def made_again(name: str, widths: Sequence[int], batch: int) -> Made:
     torch.manual_seed(0)
     if widths:
         return classifier(*widths, batch=batch)
-    return {**FAMILIES, **NETWORKS}[name]()
+    return {**FAMILIES, **NETWORKS, **SCALED}[name]()
 
 
 def train(
@@ -257,6 +260,26 @@ def faces(options: argparse.Namespace) -> None:
             print(f"| {batch} | {classes} |", " | ".join(cells), f"| {weight} |", flush=True)
 
 
+def scaling(options: argparse.Namespace) -> None:
+    """One batch on more and more processes: data parallel, and what auto does."""
+    for p in (1, *options.processes):
+        mesh = measured_mesh(p) if p > 1 else DeviceMesh((1,), (Link(0.0, 1e9),))
+        for name in options.only or SCALED:
+            model = (name, (), 0)
+            workload = priced(model)
+            methods = ("auto", "data-parallel")
+            plans = [plan_of(workload, Sharding(mesh), method) for method in methods]
+            done = ran(workload, model, plans, options.seconds)
+            table([(method, plan.objective, one)
+                   for method, plan, one in zip(methods, plans, done, strict=True)])  # fmt: skip
+            row = {"model": name, "processes": str(p)}
+            for method, plan, one in zip(("best", "data_parallel"), plans, done, strict=True):
+                row[f"{method}_predicted_ms"] = f"{plan.objective:.4g}"
+                row[f"{method}_least_ms"] = f"{1e3 * one.least:.4g}"
+                row[f"{method}_cpu_ms"] = f"{1e3 * one.busy:.4g}"
+            write("sharding_run_scaling", [row], "0", keys=("model", "processes"))
+
+
 def random_plan(workload: Workload, mesh: DeviceMesh, seed: int) -> Plan:
     """Return a sharding in which every operator computes as chance has it; buffers are copied."""
     plan = plan_of(workload, Sharding(mesh), "replicate")
@@ -319,7 +342,7 @@ def sent_bytes(options: argparse.Namespace) -> None:
 
 
 WHAT: dict[str, Callable[[argparse.Namespace], None]] = {
-    "bytes": sent_bytes, "vgg": vgg, "beta": betas, "faces": faces,
+    "bytes": sent_bytes, "vgg": vgg, "beta": betas, "faces": faces, "scaling": scaling,
 }  # fmt: skip
 
 if __name__ == "__main__":

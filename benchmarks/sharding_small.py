@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from sharding_models import Block, Bottleneck, Classifier, Language, Made, Mixture, Vit
+from sharding_models import Answers, Block, Bottleneck, Classifier, Language, Made, Mixture, Vit
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -99,6 +99,11 @@ def _words(model: nn.Module) -> Made:
     return model, (x, x.roll(-1, 1))
 
 
+def _answers() -> Made:
+    place = torch.randint(0, 64, (32,))
+    return Answers(2, 128, 4, 1000), (torch.randint(0, 1000, (32, 64)), place, place.clone())
+
+
 def classifier(*widths: int, batch: int = 64) -> Made:
     """Fully connected layers, or a layer of classes alone."""
     model = Classifier(*widths)
@@ -127,3 +132,9 @@ NETWORKS: dict[str, Callable[[], Made]] = {
     "vgg16": lambda: _images(Convolutions(3, VGG, (256, 1024, 1024, 128)), 32, 64, 128),
     "mobilenetv2": lambda: _images(Mobile(), 32, 64, 100),
 }  # fmt: skip
+
+#: For more and more devices: small ones of the two networks that DistPar's figure 2 has.
+SCALED: dict[str, Callable[[], Made]] = {
+    "ResNet, 3 blocks": lambda: _images(SmallResNet(), 64, 32, 16),
+    "BERT, 2 blocks": _answers,
+}

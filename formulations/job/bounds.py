@@ -18,9 +18,11 @@ for each schedule a mixture λ of such paths counts rank j's work w_j with a fac
 
 Layers of type τ, which take w_jτ on the nodes of rank j, count for L_τ min_j a_j w_jτ at least, for
 whatever split. λ makes all a_j w_j alike; then, of one kind of nodes, (13) is W (1 + 1 / Σ 1/c_j).
-So does one rank alone with the ends and as few layers as it may have. To it come the least exposed
-traffic of gradients, a mean rank's, and the optimizer's step over a mean rank's weights. (The
-bubble of equal stages is no bound: a plan with less work on its last ranks can be below.)
+One rank alone with the ends and as few layers as it may have bounds the time, too; with weights
+sharded (ZeRO-3) the mean rank is busy for M / p times W and what gathering and reducing slow it at
+least. To it come the least exposed traffic of gradients, a mean rank's, and the optimizer's step
+over a mean rank's weights. (The bubble of equal stages is no bound: a plan with less work on its
+last ranks can be below.)
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from ...instances.common.arrays import Bools, Floats, Ints
 from ...instances.costs.activations import fused
 from ...instances.costs.layers import LayerPrices
 from ...instances.costs.layout import JobSchedule, Layout
-from ...instances.costs.memory import CONTEXT_BYTES, FRAGMENTATION
+from ...instances.costs.memory import CONTEXT_BYTES, FRAGMENTATION, stays_gathered
 from ...instances.costs.stages import kinds_of_rank
 from .memory import in_flight, memory_limit, state_bytes
 from .program import LEAST_PIECES, LinearTraffic, point_costs, stage_range
@@ -80,7 +82,8 @@ def first_bounds(space: JobSpace, rates: Rates, prices: LayerPrices) -> FirstBou
         per = np.stack((state.shared[group], state.routed[group]), axis=1)
         excess[group] = _excess(space, rates, group, per, state.gathered[group], flight)
         ranks = _of_ranks(space, rates, int(group[0]), known)
-        seconds[group] = _work(space, ranks, group, excess[group], schedule, beside.hooks[group])
+        each = Beside(*(part[group] for part in (beside.seconds, beside.hooks, beside.waits)))
+        seconds[group] = _work(space, ranks, group, excess[group], schedule, each)
     seconds = np.where(np.isfinite(excess), (seconds + beside.seconds) * (1 - MARGIN), np.inf)
     return FirstBounds(seconds, np.isfinite(excess), excess)
 
@@ -238,14 +241,14 @@ def _work(
     group: Ints,
     excess: Floats,
     schedule: JobSchedule,
-    hooks: Floats,
+    beside: Beside,
 ) -> Floats:
     """Return the least seconds of a schedule's passes for points that share it."""
     s, sort = space.setting[group], ranks.sort
     p, m = int(space.pipeline[group[0]]), int(space.microbatches[group[0]])
     there = ranks.rates[0].count > 0
     count = ranks.rates[0].count[there]
-    layers, again, ends = _seconds(ranks.rates, s, there, hooks)
+    layers, again, ends = _seconds(ranks.rates, s, there, beside.hooks)
     ends = ends[:, sort[[0, -1]], [0, 1]]
     both, of_ends = layers.sum(axis=3), ends.sum(axis=2)
     forced = np.where(np.isfinite(excess), excess, 0.0)[:, None]
@@ -262,21 +265,22 @@ def _work(
         found = least @ count + more + (forced[:, sort] * factor).min(axis=1)
         return np.asarray(found + of_ends[:, 0] * factor[:, 0] + of_ends[:, 1] * factor[:, -1])
 
+    busiest = mixed(np.full((len(group), p), m / p)) + m / p * beside.waits
     if p == 1:
-        return mixed(np.full((len(group), 1), float(m)))
+        return np.asarray(busiest)
     alone = (both @ count)[:, sort]  # if a rank had all layers
     share = 1 / alone / (1 / alone).sum(axis=1)[:, None]
     light = both.min(axis=2)[:, sort]
     own = _lightest(both[:, sort], count, of_rank)  # of a rank with as few layers as can be
     own[:, 0] += of_ends[:, 0]
     own[:, -1] += of_ends[:, 1]
-    busiest = m * own.max(axis=1)
+    busiest = np.maximum(busiest, m * own.max(axis=1))
     if schedule is JobSchedule.INTERLEAVED:
         first = stage_range(space.model, layout)[0][:p] * light  # chunks of the ranks
         before = np.cumsum(first, axis=1) - first
         found = mixed(m * share) + (share * before).sum(axis=1)
         return np.asarray(np.maximum(found, busiest))
-    least, most = _forward_parts(*_seconds(ranks.kinds, s, there, hooks))
+    least, most = _forward_parts(*_seconds(ranks.kinds, s, there, beside.hooks))
     found = mixed(_any_order(alone / alone.mean(axis=1)[:, None], m, np.maximum(least, 1e-6)))
     if schedule is JobSchedule.ONE_F_ONE_B and m > 1:
         k = np.arange(1, p + 1)
@@ -284,8 +288,8 @@ def _work(
         factor = 1 + _alike(alone, counted, len(ranks.rates)) * counted
         found = np.maximum(found, mixed(factor))
         alone_at = mixed(np.ones_like(factor)) + (counted * own).max(axis=1)
-        return np.asarray(np.maximum(found, alone_at))
-    return np.asarray(np.maximum(np.maximum(found, mixed(m * share)), busiest))
+        return np.asarray(np.maximum.reduce((found, alone_at, busiest)))
+    return np.asarray(np.maximum.reduce((found, mixed(m * share), busiest)))
 
 
 def _seconds(
@@ -339,14 +343,15 @@ def _alike(alone: Floats, counted: Floats, sorts: int) -> Floats:
 
 
 @dataclass(frozen=True, eq=False)
-class _Beside:
-    """Least seconds beside the schedule, and of a sharded optimizer per layer; shape (points,)."""
+class Beside:
+    """Least seconds besides layers' own; shape (points,)."""
 
-    seconds: Floats
-    hooks: Floats
+    seconds: Floats  # beside the schedule
+    hooks: Floats  # of a sharded optimizer, per layer
+    waits: Floats  # of all stages for sharded weights, per microbatch
 
 
-def _beside(space: JobSpace, rates: Rates, prices: LayerPrices) -> _Beside:
+def _beside(space: JobSpace, rates: Rates, prices: LayerPrices) -> Beside:
     """Return the least seconds of traffic and optimizer, at a mean rank."""
     names = ("tensor", "context", "expert", "expert_tensor")
     degrees = np.array([[getattr(one, name) for name in names] for one in space.settings])
@@ -359,12 +364,16 @@ def _beside(space: JobSpace, rates: Rates, prices: LayerPrices) -> _Beside:
     keys = np.concatenate(columns).T
     _, first, place = np.unique(keys, axis=0, return_index=True, return_inverse=True)
     place = place.ravel()
-    seconds, hooks = np.zeros(len(first)), np.zeros(len(first))
-    shown = max(1 / max(LEAST_PIECES, int(space.chunks.max())), prices.calibration.slowed)
+    seconds, hooks, waits = np.zeros((3, len(first)))
+    pieces = max(LEAST_PIECES, int(space.chunks.max()))
     for k, point in enumerate(first):
         costs = point_costs(space, int(point), prices)
         i, layout = int(space.setting[point]), costs.layout
         held = np.einsum("kx,k->x", rates.weights[i], rates.count) + rates.ends_weights[i].sum(0)
+        if layout.zero == 3 and not stays_gathered(layout):
+            again = _at(costs.gather, held) * layout.reshard_after_forward
+            traffic = _at(costs.gather, held) + again + _at(costs.reduce, held)
+            waits[k] = traffic * costs.slowed
         held = held / layout.pipeline
         traffic = 0.0
         if layout.zero < 3 or (layout.pipeline > 1 and not fused(layout)):
@@ -372,10 +381,10 @@ def _beside(space: JobSpace, rates: Rates, prices: LayerPrices) -> _Beside:
                 (costs.reduce, layout.overlap.gradients),
                 (costs.gather, layout.overlap.parameters),
             ):
-                traffic += _at(line, held) * (shown if hides else 1)
+                traffic += _at(line, held) * (max(1 / pieces, costs.slowed) if hides else 1)
         seconds[k] = costs.constant + traffic + float(held @ np.array(costs.step))
         hooks[k] = costs.hooks
-    return _Beside(seconds[place], hooks[place])
+    return Beside(seconds[place], hooks[place], waits[place])
 
 
 def _at(line: LinearTraffic, held: Floats) -> float:

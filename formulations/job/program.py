@@ -12,8 +12,10 @@ any. Seconds of stage s for a microbatch are linear in both, with E_s what the e
     r_sτ ≤ L_τ y_k                                                      s on k                  (8)
     G ≥ reduce_k + gather_k, each as far as nothing hides it            every rank k            (9)
     O ≥ the optimizer's step over what rank k holds                     every rank k           (10)
-    φ_s ≥ gather_s − hidden F_s, φ_s ≥ a layer's gather; ψ_s alike      weights sharded        (11)
+    φ_s ≥ gather_s − hidden (F_s − C_s), φ_s ≥ slowed · gather_s,
+    φ_s ≥ a layer's gather; ψ_s alike                                   weights sharded        (11)
 
+C_s are the collectives in F_s on links that gathering needs: equation (4) of docs/job.md.
 Traffic of a rank is below its true seconds where those are not linear (all-reduce is the faster of
 ring and tree). Where layers of two types follow each other once (dense ones, then mixtures of
 experts), z_s says that stage s has none of the second type, and n_sτ keep that order; of models in
@@ -90,6 +92,8 @@ class PointCosts:
         Seconds of an iteration in any case.
     hooks
         Seconds per layer of the backward pass, of a sharded optimizer in a pipeline.
+    slowed
+        Seconds that computation takes longer for each second of replicas' traffic beside it.
     """
 
     layout: Layout
@@ -99,6 +103,7 @@ class PointCosts:
     step: tuple[float, float]
     constant: float
     hooks: float
+    slowed: float
 
     def in_units(self, unit: float) -> PointCosts:
         """Return the costs where so many seconds count as 1."""
@@ -128,13 +133,14 @@ def point_costs(space: JobSpace, point: int, prices: LayerPrices) -> PointCosts:
         kinds = [prices.on(k, layout.software) for k in range(len(prices.cluster.nodes))]
     lines = [_traffic_lines(layout, one, most) for one in kinds]
     gather, reduce = (LinearTraffic.least([pair[k] for pair in lines]) for k in range(2))
-    one = (optimizer_step(layout, prices, 1.0, 0.0), optimizer_step(layout, prices, 0.0, 1.0))
+    step = (optimizer_step(layout, prices, 1.0, 0.0), optimizer_step(layout, prices, 0.0, 1.0))
     constant = prices.calibration.step + tied_all_reduce(layout, prices)
     hooks = 0.0
     if layout.zero and layout.pipeline > 1:
         every = range(len(prices.cluster.nodes))
         hooks = min(prices.on(k, layout.software).calibration.hooks for k in every)
-    return PointCosts(layout, message_time(layout, prices), gather, reduce, one, constant, hooks)
+    message, slowed = message_time(layout, prices), min(one.calibration.slowed for one in kinds)
+    return PointCosts(layout, message, gather, reduce, step, constant, hooks, slowed)
 
 
 def _traffic_lines(
@@ -311,7 +317,7 @@ class ProgramBuilder:
         return each / self.unit, more / self.unit, ends / self.unit
 
     def collectives_of_stages(self) -> tuple[Floats, Floats, Floats]:
-        """Return what of the passes hides none of replicas' traffic, in the same shapes (S3)."""
+        """Return what of the passes hides none of replicas' traffic, in the same shapes."""
         kinds = range(len(self.space.cluster.nodes))
         every = [self.prices.on(kind, self.layout.software) for kind in kinds]
         held = np.array([blocked(self.layout, prices) for prices in every]).all(axis=0)
@@ -364,7 +370,7 @@ class ProgramBuilder:
         return columns, factors, float(self.ends[s] @ weight)
 
     def computes(self, s: int, weight: Floats) -> tuple[list[int], list[float], float]:
-        """Return the same of what hides replicas' traffic: passes without collectives (S3)."""
+        """Return the same of what hides replicas' traffic: passes without collectives."""
         columns, factors, constant = self.passes(s, weight)
         again = self.busy_more[s] if self.r is not None else self.busy_more[s, :0]
         taken = np.concatenate((self.busy[s], again)) @ weight
@@ -449,7 +455,7 @@ class ProgramBuilder:
         kinds = range(len(self.space.cluster.nodes))
         every = [self.prices.on(kind, self.layout.software) for kind in kinds]
         hidden = max(one.calibration.hidden for one in every)
-        slowed = min(one.calibration.slowed for one in every)
+        slowed = self.costs.slowed
         gather, reduce = self.costs.gather, self.costs.reduce
         back = [reduce, gather] if self.layout.reshard_after_forward else [reduce]
         for s in range(self.stages):
@@ -508,7 +514,7 @@ class ProgramBuilder:
         if self.sharded:
             return
         overlap, hidden = self.layout.overlap, self.prices.calibration.hidden
-        shown = max(1 / max(LEAST_PIECES, self.layout.chunks), self.prices.calibration.slowed)
+        shown = max(1 / max(LEAST_PIECES, self.layout.chunks), self.costs.slowed)
         for k in range(self.ranks):
             own = list(range(k, self.stages, self.ranks))
             ways: list[list[tuple[list[int], list[float], float]]] = []

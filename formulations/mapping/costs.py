@@ -97,7 +97,7 @@ def mapping_costs(
         latency, bandwidth = routes.latency_s, routes.bytes_per_s
     else:
         among = np.ix_(devices, devices)
-        latency, bandwidth = routes.latency_s[among], routes.bytes_per_s[among]
+        latency, bandwidth = frozen(routes.latency_s[among], np.float64), routes.bytes_per_s[among]
     inverse = 1.0 / bandwidth
     boundary, ring = np.zeros((s, 2)), np.zeros((s, 2))
     if problem.mode != "allr" and s > 1:

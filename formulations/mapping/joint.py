@@ -56,7 +56,7 @@ from ...instances.common.units import TIME_UNITS
 from ...instances.model.stage_costs import parameter_bytes
 from ..program import Start, Value
 from ..task import Task
-from .memory import device_rooms
+from .memory import device_rooms, held_bytes
 from .milp import Places, add_places
 from .partition import Units, partition_units
 
@@ -90,7 +90,7 @@ def joint_data(task: Task[DeviceMapping]) -> JointData:
         for v, needed in sorted(users.items())
     )
     unit_s = TIME_UNITS[workload.time_unit]
-    memory = np.bincount(unit_of, weights=workload.memory_bytes, minlength=units.size)
+    memory = held_bytes(workload, unit_of, units.size)
     return JointData(
         unit_of, units, tensors, held.astype(np.float64), memory, device_rooms(task), unit_s
     )

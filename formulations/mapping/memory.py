@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...instances import DeviceMapping
+from ...instances import DeviceMapping, Workload
 from ...instances.common.arrays import Bools, Floats, Ints
 from ..linear import Linear, LinearBuilder
 from ..task import Task
@@ -45,10 +45,15 @@ def stage_rooms(task: Task[DeviceMapping]) -> Floats:
     return descending[problem.replicas - 1 :: problem.replicas][: problem.stages]
 
 
+def held_bytes(workload: Workload, part: Ints, count: int) -> Floats:
+    """Return the bytes of the nodes in each part, shape (count,), given the part of each node."""
+    held = np.bincount(part, weights=workload.memory_bytes, minlength=count)
+    return held.astype(np.float64)
+
+
 def stages_that_fit(task: Task[DeviceMapping], stage: Ints) -> Bools:
     """Return which stages fit which usable devices, shape (S, D), given the stage of each node."""
-    memory = task.workload.memory_bytes
-    held = np.bincount(stage, weights=memory, minlength=task.problem.stages)
+    held = held_bytes(task.workload, stage, task.problem.stages)
     fits: Bools = held[:, None] <= device_rooms(task)[None, :]
     return fits
 

@@ -173,10 +173,10 @@ def stage_time(
     if layout.zero == 3 and not stays_gathered(layout):
         gather, reduce = replica_traffic(layout, prices, dense, routed)
         table, both = prices.calibration, reduce + gather * layout.reshard_after_forward
-        held = blocked(layout, prices)
-        computes = forward - sum(compress(busy[::2], held))
+        taken = blocked(layout, prices)
+        computes = forward - sum(compress(busy[::2], taken))
         wait_forward = exposed(gather, computes, gather / units, table)
-        computes = backward - sum(compress(busy[1::2], held))
+        computes = backward - sum(compress(busy[1::2], taken))
         wait_backward = exposed(both, computes, reduce / units, table)
         gathered = wait_forward + wait_backward
         forward, backward = forward + wait_forward, backward + wait_backward
@@ -185,7 +185,7 @@ def stage_time(
 
 
 def exposed(moved: float, computes: float, least: float, table: Calibration) -> float:
-    """Return what replicas' traffic adds to a pass that computes beside it (S3).
+    """Return what replicas' traffic adds to a pass that computes beside it: (4) of docs/job.md.
 
     What does not fit beside the computation stays, and `least`, which nothing is beside; what fits
     slows the computation.

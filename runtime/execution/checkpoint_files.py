@@ -6,8 +6,8 @@ import fcntl
 import hashlib
 import struct
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import torch
+import torch.distributed as dist
 
 from ...instances import InputError
 from ...instances.formats.source import Record
@@ -141,6 +142,25 @@ def locked(folder: Path) -> Iterator[None]:
         except OSError:  # there are no locks
             pass
         yield
+
+
+@contextmanager
+def sole_writer(folder: Path | None, *, resume: bool) -> Iterator[None]:
+    """Lock a run's folder of checkpoints on rank 0, if it has one; all ranks enter together."""
+    with ExitStack() as held:
+        if folder is not None:
+            if dist.get_rank() == 0 and (folder.is_dir() or not resume):
+                held.enter_context(locked(folder))
+            dist.barrier()
+        yield
+
+
+def none_before(folder: Path, found: Sequence[Path]) -> None:
+    """Raise InputError if a folder for the checkpoints of a new run holds some."""
+    if found:
+        raise InputError(
+            f"{folder}: it holds checkpoints of a run; add --resume, or name another folder"
+        )
 
 
 def newest(folder: Path, model: str) -> Checkpoint:

@@ -61,20 +61,29 @@ def clip_norm(
     Returns the norm before.
     """
     rank = dist.get_rank()
-    here = {name: x for name, x in parameters.items() if x.grad is not None}
+    here = {name: x.grad for name, x in parameters.items() if x.grad is not None}
     norms = [
-        torch.linalg.vector_norm(x.grad, dtype=torch.float32)
-        for name, x in here.items()
+        torch.linalg.vector_norm(gradient, dtype=torch.float32)
+        for name, gradient in here.items()
         if rank == min(holders[name])
     ]
     device = next((x.device for x in parameters.values()), torch.device("cpu"))
     square = torch.stack(norms).square().sum() if norms else torch.zeros((), device=device)
+    return scale_to_norm(list(here.values()), square, max_norm)
+
+
+def scale_to_norm(
+    gradients: Sequence[torch.Tensor], square: torch.Tensor, max_norm: float
+) -> torch.Tensor:
+    """Scale this rank's gradients so that those of all ranks have at most a Euclidean norm.
+
+    `square` is this rank's part of the squared norm. Returns the norm before.
+    """
     dist.all_reduce(square)
     norm = square.sqrt()
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_ has it
-    for x in here.values():
-        assert x.grad is not None
-        x.grad.mul_(factor.to(x.grad.dtype))
+    for gradient in gradients:
+        gradient.mul_(factor.to(gradient.dtype))
     return norm
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -19,7 +18,7 @@ from torch import nn
 from ...instances import InputError
 from ...instances.pytorch.factory import Made
 from .checkpoint import remove_unfinished, restore, save
-from .checkpoint_files import Position, checkpoints, locked, newest
+from .checkpoint_files import Position, checkpoints, newest, none_before, sole_writer
 from .first_step import by_one_process, check_first_step
 from .guard.failures import Guard
 from .options import RunOptions
@@ -50,7 +49,7 @@ def take_steps(
 
     The first step is checked against the `reference`, a model of the same numbers, if given.
     """
-    with _sole_writer(options):
+    with sole_writer(options.checkpoint, resume=options.resume):
         at = Position(0, 0)
         if options.checkpoint is not None:
             at = _begin(options.checkpoint, trainer, made, options.resume, hashes)
@@ -85,28 +84,14 @@ def take_steps(
         return steps
 
 
-@contextmanager
-def _sole_writer(options: RunOptions) -> Iterator[None]:
-    """Lock the folder of checkpoints for this run; all ranks enter together."""
-    folder = options.checkpoint
-    with ExitStack() as held:
-        if folder is not None and dist.get_rank() == 0 and (folder.is_dir() or not options.resume):
-            held.enter_context(locked(folder))
-            remove_unfinished(folder)
-        if folder is not None:
-            dist.barrier()
-        yield
-
-
 def _begin(
     folder: Path, trainer: Trainer, made: Made, go_on: bool, hashes: Mapping[str, str]
 ) -> Position:
     """Return where to begin: at the newest checkpoint, or at 0 in a folder without any."""
+    if dist.get_rank() == 0:
+        remove_unfinished(folder)
     if not go_on:
-        if checkpoints(folder):
-            raise InputError(
-                f"{folder}: it holds checkpoints of a run; add --resume, or name another folder"
-            )
+        none_before(folder, checkpoints(folder))
         return Position(0, 0)
     found = newest(folder, hashes["model"])
     skipped = sum(1 for _ in islice(made.microbatches, found.position.microbatches))

@@ -15,7 +15,7 @@ from ...instances import InputError
 from ...instances.common.escape import docstring
 from ...instances.costs.description import ModelDescription
 from ...instances.costs.hardware import NumberFormat
-from ...instances.costs.layout import ContextKind, JobSchedule, Layout, Recompute
+from ...instances.costs.layout import ContextKind, Graphs, JobSchedule, Layout, Recompute
 from ..schedules import Schedule, make_schedule
 from ..simulate.stages import chain
 from .torch_csv import COMPUTES, torch_csv
@@ -161,12 +161,20 @@ def _training(layout: Layout) -> Mapping[str, object]:
     local = layout.global_batch // layout.data if layout.pipeline > 1 else layout.microbatch
     kept = (layout.recipe.weight_bytes, layout.recipe.master_bytes)
     exact = layout.recipe.compute in (NumberFormat.FP32, NumberFormat.TF32)
+    recorded = layout.graphs is Graphs.ITERATION
+    if recorded and layout.pipeline > 1:
+        raise InputError(
+            f"graphs: {layout.graphs} in a pipeline; torchtitan records no graphs there: plan with "
+            "--set graphs=none"
+        )
     return {
         "local_batch_size": local,
         "global_batch_size": layout.global_batch,
         "seq_len": layout.sequence,
         "dtype": "float32" if 4 in kept else "bfloat16",
         "mixed_precision_param": "float32" if exact else "bfloat16",
+        # it records the passes of an iteration unless told not to, and refuses to in a pipeline
+        "disable_cuda_graphs": not recorded,
     }
 
 

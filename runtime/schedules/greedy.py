@@ -90,7 +90,9 @@ def list_schedule(
         np.cumsum(starts),
         stages.edges[order, 1].copy(),
     )
-    limits = InFlightLimits(limit, weight_limit if weight_limit is not None else limit)
+    limits = InFlightLimits(
+        np.array(limit), np.array(limit if weight_limit is None else weight_limit)
+    )
     replicas = np.array([len(devices) for devices in stages.replicas])
     done, count = place_tasks(placed, tasks, limits, where, replicas, microbatches, split)
     kinds = np.array([Kind.F, Kind.I if split else Kind.B, Kind.W], dtype=np.int32)

@@ -219,7 +219,7 @@ def compile_program(stages: StageGraph, schedule: Schedule, network: Network) ->
     lanes = Lanes(
         rate=rate,
         latency=_latencies(stages, network),
-        route=network.route if isinstance(network, Links) else np.zeros((0, 0), np.int64),
+        route=network.route.copy() if isinstance(network, Links) else np.zeros((0, 0), np.int64),
         route_at=np.cumsum([0, *map(len, routes)]).astype(np.int64),
         route_to=np.array([i for links in routes for i in links], dtype=np.int64),
         order_at=np.cumsum([0, *map(len, wiring.orders)]).astype(np.int64),

@@ -87,7 +87,7 @@ def cut_data(task: Task[Latency], graph: LatencyGraph) -> CutData:
         capacity=room_of(graph.capacity_bytes),
         tie=graph.group,
         tie_memory=np.array(
-            [graph.memory_bytes[list(nodes)].sum() for nodes in task.workload.colour_classes] or [0]
+            [graph.memory_bytes[list(own)].sum() for own in task.workload.colour_classes] or [0.0]
         ),
     )
 

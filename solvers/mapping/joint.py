@@ -1,34 +1,59 @@
-"""Partition and mapping in one integer program, `formulations.mapping.joint`, from two phases."""
+"""Partition and mapping together: all cuts, at least prices and at those of known mappings.
+
+1. *Two phases*: a cut, then its mapping (`auto`).
+2. *All cuts*: a DP over ideals at the least prices of the topology. Its value is a bound for all
+   cuts and mappings, and its cut is mapped.
+3. *Cut again*: a DP at the prices of the best mapping known, whose cut is mapped again, until
+   nothing gets better.
+4. On a few devices the integer program of both (`formulations.mapping.joint`).
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 
+import numpy as np
 from pyomo.common.gc_manager import PauseGC
 
+from ...formulations.mapping.all_cuts import least_prices
+from ...formulations.mapping.costs import mapping_costs
 from ...formulations.mapping.joint import joint_data, joint_milp
+from ...formulations.mapping.memory import stages_that_fit
+from ...formulations.mapping.partition import partition_units
 from ...formulations.task import Task
-from ...instances import DeviceMapping, Solution
+from ...instances import DeviceMapping, ReplicaPlacement, Solution, stage_costs
+from ...instances.common.arrays import Ints
 from ...instances.common.units import TIME_UNITS
+from ...instances.model.stage_costs import parameter_bytes
 from ..core.milp_driver import IntegerProgram, integer_program, solve_program
-from ..core.search import Search
+from ..core.search import OPTIMAL_GAP, Search
+from .all_cuts import PricedIdeals, best_cut, least_stage_prices, list_all, prices_of
 from .auto import stage_times
-from .parameters import TWO_PHASE_SHARE
+from .layouts import layouts
+from .parameters import CUT_SHARE, JOINT_DEVICES, JOINT_PLACES, TWO_PHASE_SHARE
 
 
 def joint(task: Task[DeviceMapping], search: Search[Solution]) -> None:
-    """Map in two phases, then by one program of both, whose bound holds for all cuts.
+    """Cut and map together, with a bound that holds for all cuts.
 
-    The program knows no collectives but rings, and no links.
+    It knows no collectives but rings, and no links.
     """
     _two_phases(task, search)
-    solve_program(
-        lambda: _joint_program(task, search),
-        search,
-        solver=task.solver,
-        gap=min(search.limits.least_gap, 1e-7),
-    )
+    if search.should_stop() or search.best is None:
+        return
+    _all_cuts(task, search)
+    if search.should_stop() or search.gap <= OPTIMAL_GAP:
+        return
+    _, units = partition_units(task.workload)
+    few = len(task.problem.topology.usable) <= JOINT_DEVICES
+    if few and units.size * task.problem.stages <= JOINT_PLACES:
+        solve_program(
+            lambda: _joint_program(task, search),
+            search,
+            solver=task.solver,
+            gap=min(search.limits.least_gap, 1e-7),
+        )
 
 
 def _joint_program(task: Task[DeviceMapping], search: Search[Solution]) -> IntegerProgram[Solution]:
@@ -58,3 +83,72 @@ def _two_phases(task: Task[DeviceMapping], search: Search[Solution]) -> None:
         search.note(
             f"partition first, mapping after: {inner.objective:.6g} {task.workload.time_unit}"
         )
+    elif inner.infeasible_because is not None:
+        search.prove_infeasible(inner.infeasible_because)
+
+
+def _all_cuts(task: Task[DeviceMapping], search: Search[Solution]) -> None:
+    """Raise the bound over all cuts, and map the best ones."""
+    unit_of, units = partition_units(task.workload)
+    unit = TIME_UNITS[task.workload.time_unit]
+    with search.phase("least prices"):
+        prices = least_prices(task, units)
+        held = np.bincount(unit_of, weights=parameter_bytes(task.workload), minlength=units.size)
+        each = task.problem.microbatches * units.seconds
+        if not task.problem.overlap:
+            each = each + prices.reduced[0] * held
+        shared = max(float(each.sum()) / task.problem.stages, float(each.max(initial=0.0)))
+        search.raise_bound(shared * (1 - 1e-9) / unit, "work and all-reduces, all cuts")
+    with search.phase("all cuts"):
+        ideals = list_all(task, search)
+        if ideals is None:
+            search.note("all cuts: too many ideals; the bound is that of the work shared out")
+            return
+        at_least = least_stage_prices(task, ideals, prices)
+        value, stage = best_cut(
+            task, ideals, at_least, prices.longest_run, search.objective * unit, search
+        )
+        search.raise_bound(value * (1 - 1e-9) / unit, "all cuts at least prices")
+    if stage is not None:
+        _map(task, search, stage)
+    while not search.should_stop() and search.gap > OPTIMAL_GAP:
+        before = search.objective
+        with search.phase("cut again"):
+            stage = _cut_again(task, search, ideals)
+        if stage is None:
+            return
+        _map(task, search, stage)
+        if search.objective >= before * (1 - 1e-9):
+            return
+
+
+def _cut_again(
+    task: Task[DeviceMapping], search: Search[Solution], ideals: PricedIdeals
+) -> Ints | None:
+    """Return the best cut for the devices of the incumbent's stages; None if it is no better."""
+    best = search.best
+    assert isinstance(best, ReplicaPlacement)
+    costs = mapping_costs(stage_costs(task.workload, best.stage, task.problem.stages), task.problem)
+    slots = costs.numbers(best.slots)
+    prices = prices_of(task, costs, ideals, slots, best.sends_to)
+    cutoff = search.objective * TIME_UNITS[task.workload.time_unit]
+    _, stage = best_cut(task, ideals, prices, task.problem.stages, cutoff, search)
+    if stage is not None:
+        search.offer(ReplicaPlacement(stage, best.slots, best.sends_to))
+    return stage
+
+
+def _map(task: Task[DeviceMapping], search: Search[Solution], stage: Ints) -> None:
+    """Map the stages of a cut, and offer the result."""
+    limits = replace(search.limits, nodes=4, gap=0.0)
+    inner = Search(limits, search.judge, within=search.part(CUT_SHARE))
+    fits = stages_that_fit(task, stage)
+    costs = mapping_costs(
+        stage_costs(task.workload, stage, task.problem.stages), task.problem, fits
+    )
+    first = next(layouts(costs))
+    if inner.offer(costs.read_back(stage, *first)):
+        with search.phase("mapping of a cut"):
+            stage_times(task, inner)
+        if inner.best is not None:
+            search.offer(inner.best)

@@ -11,7 +11,7 @@ from itertools import product
 
 import numpy as np
 
-from ...formulations.mapping.memory import can_be_mapped, memory_program, stage_rooms
+from ...formulations.mapping.memory import can_be_mapped, held_bytes, memory_program, stage_rooms
 from ...formulations.mapping.partition import Units, partition_units, stage_objective
 from ...formulations.task import Task
 from ...instances import DeviceMapping, Solution, stage_costs
@@ -32,7 +32,7 @@ def cut_for_memory(
     """
     problem, workload = task.problem, task.workload
     unit_of, units = partition_units(workload)
-    memory = np.bincount(unit_of, weights=workload.memory_bytes, minlength=units.size)
+    memory = held_bytes(workload, unit_of, units.size)
     rooms = stage_rooms(task)
     lacking = _lacking(task, unit_of, memory, rooms)
     if lacking is not None:
@@ -162,5 +162,5 @@ def _by_program(
     if outcome.x is None:
         return None
     stage: Ints = (len(rooms) - 1 - whole(linear, outcome.x)[columns].sum(axis=1)).astype(np.int64)
-    held = np.bincount(stage, weights=memory, minlength=len(rooms))
+    held = np.bincount(stage, weights=memory, minlength=len(rooms)).astype(np.float64)
     return stage if can_be_mapped(held, rooms) else None

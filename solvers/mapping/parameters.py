@@ -201,5 +201,14 @@ LINK_SLICE_STEPS, LINK_SLICES = 30_000, 8
 LINK_PROGRAM_SHARE = 0.6
 #: Seconds, and share of the time, for the program of islands.
 ISLAND_SECONDS, ISLAND_SHARE = 20.0, 0.3
-#: Share of the time for the two-phase answer from which the joint program starts.
+#: Share of the time for the two-phase answer from which the joint search starts.
 TWO_PHASE_SHARE = 0.2
+#: Ideals up to which all cuts are looked at: pairs of them take some seconds for each stage.
+MOST_IDEALS = 20_000
+#: Ideals of a DP between two looks at the clock.
+IDEAL_SLICE = 500
+#: Share of the time for the mapping of one cut.
+CUT_SHARE = 0.1
+#: Devices up to which the integer program of cuts and mappings is solved, and its units times
+#: stages: beyond, it has not ended within minutes.
+JOINT_DEVICES, JOINT_PLACES = 8, 2_000

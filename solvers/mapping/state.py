@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...formulations.mapping.bound import LowerBounds, stage_lower_bounds, threshold_bound
 from ...formulations.mapping.costs import MappingCosts, find_blocks, mapping_costs, stage_times
-from ...formulations.mapping.memory import can_be_mapped, stage_rooms, stages_that_fit
+from ...formulations.mapping.memory import can_be_mapped, held_bytes, stage_rooms, stages_that_fit
 from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution, StageCosts, stage_costs
 from ...instances.common.arrays import Ints
@@ -219,7 +219,7 @@ def _stages_of(task: Task[DeviceMapping], search: Search[Solution]) -> Ints:
         task.workload, problem.stages, coefficient, should_stop=search.should_stop
     )
     rooms = stage_rooms(task)
-    held = np.bincount(part.stage, weights=task.workload.memory_bytes, minlength=problem.stages)
+    held = held_bytes(task.workload, part.stage, problem.stages)
     if can_be_mapped(held, rooms):
         return part.stage
     cut = cut_for_memory(task, search, coefficient)

@@ -37,7 +37,7 @@ def minimise_sums(
     if costs.ends is None:
         minimise(costs, search)
         return None
-    weights = np.eye(len(costs.ends.operators))[-1]
+    weights: Floats = np.eye(len(costs.ends.operators))[-1]
     found: list[Floats] = []
     for _ in range(MOST_MIXTURES):
         chosen = minimise(costs.mixed(weights), search)

@@ -114,13 +114,16 @@ def failing(tree: Path, tests: Sequence[str], *options: str) -> list[str]:
         if not (child := os.fork()):
             _run_here(tree, words, output.fileno())
         until, status = time.monotonic() + TIMEOUT_S, None
-        while status is None and time.monotonic() < until:
-            done, waited = os.waitpid(child, os.WNOHANG)
-            status = os.waitstatus_to_exitcode(waited) if done else None
-            time.sleep(0.05)
+        try:
+            while status is None and time.monotonic() < until:
+                done, waited = os.waitpid(child, os.WNOHANG)
+                status = os.waitstatus_to_exitcode(waited) if done else None
+                time.sleep(0.05)
+        finally:
+            if status is None:
+                os.killpg(child, signal.SIGKILL)
+                os.waitpid(child, 0)
         if status is None:
-            os.killpg(child, signal.SIGKILL)
-            os.waitpid(child, 0)
             return ["it takes too long"]
         output.seek(0)
         said = output.read()

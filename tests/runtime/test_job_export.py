@@ -156,7 +156,7 @@ def test_torchtitan_has_the_degrees_and_the_batch() -> None:
     }  # fmt: skip
     assert vars(config.training) == {
         "local_batch_size": 8, "global_batch_size": 32, "seq_len": 2048, "dtype": "float32",
-        "mixed_precision_param": "bfloat16",
+        "mixed_precision_param": "bfloat16", "disable_cuda_graphs": True,
     }  # fmt: skip
     assert config.activation_checkpoint == "FullAC"
 
@@ -347,6 +347,8 @@ def test_a_schedule_is_a_table() -> None:
         ("deepspeed", {"pipeline": 2, "zero": 3, "global_batch": 2}, "zero: 3 in a pipeline"),
         ("megatron", {"global_batch": 3, "microbatch": 2}, "global_batch: 3"),
         ("torchtitan", {"global_batch": 3, "microbatch": 2}, "global_batch: 3"),
+        ("torchtitan", {"pipeline": 2, "global_batch": 2, "graphs": "iteration"},
+         "graphs: iteration in a pipeline; .* plan with --set graphs=none"),
         ("torchtitan", {"context": 2, "data": 3, "zero": 3, "shard_group": 3, "global_batch": 3},
          "shard_group: 3 is no multiple of context 2"),
         ("deepspeed", {"global_batch": 3, "microbatch": 2}, "global_batch: 3"),

@@ -14,6 +14,7 @@ import pytest
 from brute import best_max_load
 from brute_latency import least_latency
 from cases import THROUGHPUT_PROBLEMS, linked_case, random_case
+from conformance import task
 
 import stagecut
 from stagecut import (
@@ -26,12 +27,14 @@ from stagecut import (
     solve,
 )
 from stagecut.formulations.task import pose
+from stagecut.formulations.throughput.cheap_bounds import count_out
+from stagecut.instances import Problem
 from stagecut.solvers.core import search as search_module
 from stagecut.solvers.core.search import Clock
 from stagecut.solvers.core.under_rules import cheap_bounds
 
 
-def bounds(workload: Workload, cluster: Cluster, problem: Throughput | Latency) -> dict[str, float]:
+def bounds(workload: Workload, cluster: Cluster, problem: Problem) -> dict[str, float]:
     found: dict[str, float] = {}
     for bound, origin in cheap_bounds(pose(workload, cluster, problem)):
         found[origin] = max(bound, found.get(origin, -math.inf))
@@ -77,6 +80,46 @@ def test_work_counts_what_small_memories_send_to_slow_cores() -> None:
     cluster = accelerators_and_cpus(2, 1, memory_bytes=2.0)
     found = bounds(workload, cluster, Throughput(split="noncontiguous"))
     assert found["total work over all devices"] == pytest.approx(30.0, rel=1e-6)
+
+
+@pytest.mark.parametrize("problem", ["stream", "mapping", "sharding"])
+def test_what_sends_nothing_takes_its_bound(problem: str) -> None:
+    """Equal layers on two devices each, equal stages, and one operator that cannot be divided."""
+    of = task(problem, [3.0] if problem == "sharding" else [1.0, 1.0])
+    workload = of.workload
+    if workload.layers is not None:
+        none = {"weight_bytes": np.zeros(2), "edge_bytes": np.zeros(1)}
+        workload = replace(workload, layers=replace(workload.layers, **none))
+    if problem == "mapping":
+        workload = replace(workload, output_bytes=np.zeros(2), extra={"weight_bytes": np.zeros(2)})
+    best = solve(workload, of.cluster, of.problem).objective
+    found = bounds(workload, of.cluster, of.problem)
+    assert max(found.values()) == pytest.approx(best, rel=1e-6)
+
+
+def test_layers_that_must_recompute_for_room_take_longer_in_all() -> None:
+    """Of two layers of 2 bytes, or 1 and twice the time, one recomputes in 3 bytes: 3 s of work."""
+    of = task("stream", [1.0, 1.0], room=1.5e9)
+    assert of.workload.layers is not None
+    layers = replace(
+        of.workload.layers,
+        node=np.array([0, 0, 1, 1]),
+        degree=np.ones(4, np.int64),
+        label=("vanilla", "recompute") * 2,
+        recomputes=np.array([False, True] * 2),
+        time=np.array([1.0, 2.0] * 2),
+        weight_bytes=np.zeros(4),
+        bytes_per_microbatch=np.zeros(4),
+        fixed_bytes=np.array([2e9, 1e9] * 2),
+        sync_bytes=({},) * 4,
+        sharding=(),
+    )
+    found = bounds(replace(of.workload, layers=layers), of.cluster, of.problem)
+    assert found["total work over all devices"] == pytest.approx(1.5, rel=1e-6)
+
+
+def test_three_units_on_two_devices_are_two_on_one() -> None:
+    assert count_out(np.full((1, 3), 2.0), np.array([2])) == pytest.approx(4.0, rel=1e-6)
 
 
 def test_other_threads_settings_of_highs_take_no_bound_away() -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
+from brute_mapping import least_stage_time
 
 from stagecut import Workload
+from stagecut.instances import DeviceMapping, stage_costs
 
 
 def network(rng: np.random.Generator, n: int, *, backward: bool) -> Workload:
@@ -35,3 +38,17 @@ def network(rng: np.random.Generator, n: int, *, backward: bool) -> Workload:
         extra={"weight_bytes": rng.lognormal(17.0, 1.0, size) * (np.arange(size) < n)},
         **mirrored,
     )
+
+
+def least_of_all_cuts(workload: Workload, n: int, problem: DeviceMapping) -> float:
+    """Return the least max stage time over all partitions and their mappings, in ms."""
+    best = math.inf
+    for stage in itertools.product(range(problem.stages), repeat=n):
+        whole = np.array([*stage, *stage[::-1]][: workload.n])
+        forward = [(u, v) for u, v in workload.edges.tolist() if max(u, v) < n]
+        if len(set(stage)) < problem.stages or any(whole[u] > whole[v] for u, v in forward):
+            continue
+        costs = stage_costs(workload, whole, problem.stages)
+        if problem.microbatches * costs.compute_s.max() < best:
+            best = min(best, least_stage_time(costs, problem))
+    return 1e3 * best

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.state_dict import (
 from ....instances import InputError
 from ....instances.costs.layout import Layout
 from ...measure.group import process_group
-from ..checkpoint_files import locked
+from ..checkpoint_files import none_before, sole_writer
 from ..guard.failures import TIMEOUT_S, guarded
 from ..steps import StepResult, alone_if_it_can_be, threads_per_process
 from .measured import MeasuredStep, measured_step
@@ -254,8 +254,8 @@ def train_job(
     norms: list[float] = []
     measured: tuple[MeasuredStep, ...] = ()
     optimizers = [optimizer(job.parameter_groups(s)) for s in job.stages]
-    with ExitStack() as held:
-        done = _begin(job, optimizers, options, held)
+    with sole_writer(options.checkpoint, resume=options.resume):
+        done = _begin(job, optimizers, options)
         for (tokens, targets), last in _with_last(islice(batches, done, None)):
             begun = time.perf_counter()
             with measured_step(job, optimizers) if options.measure and last else nullcontext() as m:
@@ -290,24 +290,15 @@ def _with_last(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
 
 
 def _begin(
-    job: RunningJob,
-    optimizers: Sequence[torch.optim.Optimizer],
-    options: JobOptions,
-    held: ExitStack,
+    job: RunningJob, optimizers: Sequence[torch.optim.Optimizer], options: JobOptions
 ) -> int:
     """Return the steps that are done, with the state of the newest checkpoint."""
     folder = options.checkpoint
     if folder is None:
         return 0
-    if dist.get_rank() == 0 and (folder.is_dir() or not options.resume):
-        held.enter_context(locked(folder))
-    dist.barrier()
     found = finished_checkpoints(folder)
     if not options.resume:
-        if found:
-            raise InputError(
-                f"{folder}: it holds checkpoints of a run; add --resume, or name another folder"
-            )
+        none_before(folder, found)
         return 0
     if not found:
         raise InputError(f"checkpoint: {folder} has no checkpoint to resume from")

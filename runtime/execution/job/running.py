@@ -29,6 +29,7 @@ from ....instances.costs.layout import Layout
 from ....instances.job.plan import JobPlan
 from ...schedules import make_schedule
 from ...simulate.stages import chain
+from ..gradients import scale_to_norm
 from ..torch_pipelining import order_runtime
 from .context import divided_attention, positions_of
 from .parallelize import (
@@ -284,14 +285,9 @@ class RunningJob:
                 axes = zip(gradient.device_mesh.shape, gradient.placements, strict=True)
                 copies //= math.prod(size for size, lies in axes if not lies.is_replicate())
             square += _local(gradient).float().square().sum() / copies
+        own = [_local(p.grad) for _, p in self.named_parameters() if p.grad is not None]
         with self._within("norm"):
-            dist.all_reduce(square)
-        norm = float(square.sqrt())
-        factor = min(1.0, max_norm / (norm + 1e-6))  # as torch.nn.utils.clip_grad_norm_ has it
-        for _, parameter in self.named_parameters():
-            if parameter.grad is not None:
-                parameter.grad.mul_(factor)
-        return norm
+            return float(scale_to_norm(own, square, max_norm))
 
     def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         with self._within("loss"):

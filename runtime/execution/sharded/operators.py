@@ -130,15 +130,15 @@ class Operators:
             else:
                 self.part(held)
         for (axis, *_), pairs in alike.items():
-            gradients, after = zip(*pairs, strict=True)
-            parts = [self.held[t, self.sharded.lying(t)] for t, _ in gradients]
+            parts = [self.held[t, self.sharded.lying(t)] for (t, _), _ in pairs]
+            after_of = [after for _, after in pairs]
             sent = [
-                sent_by_sum(part, one, axis, self.place)
-                for part, one in zip(parts, after, strict=True)
+                sent_by_sum(part, after, axis, self.place)
+                for part, after in zip(parts, after_of, strict=True)
             ]
             begun = time.perf_counter()
-            wait = begin_sums(parts, after, axis, self.place)
-            self._sums.append(_Sums(gradients, sent, begun, wait))
+            wait = begin_sums(parts, after_of, axis, self.place)
+            self._sums.append(_Sums([held for held, _ in pairs], sent, begun, wait))
 
     def _convert(
         self, held: Held, part: Tensor, how: Property, steps: Sequence[ConversionStep]

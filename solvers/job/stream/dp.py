@@ -155,7 +155,8 @@ class Planner:
         rest[self.torn] = np.inf
         query = Query(
             within=within,
-            capacity=self.staging.capacity if capacity is None else capacity,
+            # a copy that can be written, so that its type is one and the kernel compiled once
+            capacity=np.array(self.staging.capacity if capacity is None else capacity),
             most_stages=most_stages,
             rest=rest,
             at=at,

@@ -432,7 +432,7 @@ def kernel_graph(
         source=source,
         capacity=room_of(graph.capacity_bytes),
         group_size=np.bincount(group[tied], minlength=most),
-        group_bytes=np.bincount(group[tied], weights=memory[tied], minlength=most),
+        group_bytes=np.bincount(group[tied], memory[tied], most).astype(np.float64),  # int of none
         code=np.column_stack([left, used.sum(axis=1)]),
         step=step,
         leq=(used[:, None, :] <= used[None, :, :]).all(axis=2),

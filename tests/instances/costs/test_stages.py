@@ -59,7 +59,7 @@ def test_exposed_traffic_is_what_does_not_fit_and_what_slows() -> None:
 
 
 def test_dispatch_hides_no_gathering_of_weights() -> None:
-    """Stages wait as (S3) says: computation hides traffic, dispatch of tokens on its links not."""
+    """Computation hides traffic as `exposed` says, dispatch of tokens on its links none."""
     for layout in (
         replace(SHARDED, expert=8),
         replace(SHARDED, expert=8, overlap=Overlap(experts=True)),

@@ -58,6 +58,9 @@ def test_what_fits_and_is_predicted_fastest_is_taken(choose):
     assert sweep.best.seconds == 2.0
     assert sweep.regret == pytest.approx(measured[first] / 2 - 1)
     assert sweep.spread == 3.0
+    near = [i for i in range(len(runs)) if fitting[i] <= (1 + choose.CLOSE) * fitting[first]]
+    near = sorted(near, key=lambda i: fitting[i])[: choose.MOST]
+    assert sweep.close_regret == pytest.approx(min(measured[i] for i in near) / 2 - 1)
     true = [run.time.seconds for run in runs]
     (sweep,) = swept(choose, rows_of(true))
     assert min(sweep.layouts, key=lambda one: abs(one.error)).error == pytest.approx(0, abs=1e-4)

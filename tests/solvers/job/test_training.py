@@ -181,6 +181,7 @@ def test_memory_terms_add_up(benchmarks: Path) -> None:
     [
         (lambda s: s[:-1], "in no stage"),
         (lambda s: s[::-1], "earlier stage"),
+        (lambda s: (s[1], s[0], *s[2:]), "earlier stage"),
         (lambda s: (*s, s[0]), "and in stage"),
         (lambda s: (replace(s[0], replicas=7), *s[1:]), "do not divide"),
         (lambda s: (replace(s[0], replicas=1920), *s[1:]), "devices of kind"),

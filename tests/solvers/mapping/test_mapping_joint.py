@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-
 import numpy as np
 import pytest
-from brute_mapping import least_stage_time, place_for
-from mapping_joint_cases import network
+from brute_mapping import place_for
+from mapping_joint_cases import least_of_all_cuts, network
 
 from stagecut import InputError, Workload, accelerators_and_cpus, solve, verify
 from stagecut.formulations.task import pose
-from stagecut.instances import DeviceMapping, stage_costs, topology
+from stagecut.instances import DeviceMapping, topology
 from stagecut.solvers.core.under_rules import cheap_bounds
-
-
-def least_of_all_cuts(workload: Workload, n: int, problem: DeviceMapping) -> float:
-    """Return the least max stage time over all partitions and their mappings, in ms."""
-    best = math.inf
-    for stage in itertools.product(range(problem.stages), repeat=n):
-        whole = np.array([*stage, *stage[::-1]][: workload.n])
-        forward = [(u, v) for u, v in workload.edges.tolist() if max(u, v) < n]
-        if len(set(stage)) < problem.stages or any(whole[u] > whole[v] for u, v in forward):
-            continue
-        costs = stage_costs(workload, whole, problem.stages)
-        if problem.microbatches * costs.compute_s.max() < best:
-            best = min(best, least_stage_time(costs, problem))
-    return 1e3 * best
-
 
 SHAPES = [(2, 1), (2, 2), (3, 1), (1, 3), (2, 2), (3, 1)]
 

@@ -155,7 +155,7 @@ def test_methods_find_the_optimum_with_links_of_collectives(tmp_path: Path) -> N
         best = solve(workload, problem=plain, method="elimination", limits=LIMITS).objective
         another += best != result.objective
     assert compared > 10
-    assert another > 5
+    assert another > 2
 
 
 def test_meshes_as_they_are_typed() -> None:

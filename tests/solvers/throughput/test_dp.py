@@ -314,6 +314,22 @@ def test_a_lattice_that_is_too_large_is_said_to_be_and_a_plan_comes_all_the_same
     assert linearised.objective == result.objective
 
 
+def test_what_is_a_hundredth_too_large_is_divided() -> None:
+    """Two nodes that had better stay together, behind one that leaves room in the sum."""
+    workload = Workload(
+        name="three",
+        ids=(0, 1, 2),
+        edges=np.array([(0, 1), (1, 2)]),
+        times={"accelerator": np.ones(3)},
+        memory_bytes=np.array([5e8, 1e9, 1e9]),
+        transfer=np.array([0.0, 50.0, 0.0]),
+    )
+    for room, least in ((2e9, 2.0), (1.99e9, 51.0)):
+        result = solve(workload, accelerators_and_cpus(3, 0, room), CONTIGUOUS, method="dp")
+        assert result.objective == least
+        assert result.status == "optimal"
+
+
 def test_it_gives_up_early_what_the_deadline_does_not_allow() -> None:
     workload, cluster = chains(8, 6), accelerators_and_cpus(4)
     result = solve(workload, cluster, CONTIGUOUS, method="dp", limits=Limits(seconds=2.0))

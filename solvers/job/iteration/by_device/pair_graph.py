@@ -331,7 +331,7 @@ def _nets(pairs: Pairs, meet: int, below: Rows, above: Rows, counts: Floats) -> 
     some = passes[:, :, 1, 0] * forward + passes[:, :, 0, 1] * backward
     more = passes[:, :, 0, 0] * forward + passes[:, :, 1, 1] * backward
     saved = np.stack((some, some + whole[:, None] * more), axis=1)
-    return SharedNets(first, net, whole, every, weight, saved)
+    return SharedNets(first, np.ascontiguousarray(net), whole, every, weight, saved)
 
 
 def _tight(pairs: Pairs, room: float, below: Rows, above: Rows) -> Bools:

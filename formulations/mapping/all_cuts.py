@@ -1,0 +1,133 @@
+"""Lower bounds on the longest stage time over all cuts and all mappings, for any number of devices.
+
+    symbol       meaning
+    m, S, R      microbatches of a batch, stages, replicas
+    p_v, w_v     seconds of unit v for a microbatch, its bytes of parameters; W all of them
+    A(w)         the least time of an all-reduce of w bytes among any R devices
+    c            A(W) / W. A(w) / w falls with w, as latency counts less, so A(w) ≥ c w for w ≤ W
+    P(f)         the least time of m messages of f bytes between any R pairs of devices
+    c', P'(f)    the same where a ring, or a message, goes from one block to another
+    L            ⌊devices of the largest block / R⌋; where no all-reduces count, with R = 1
+
+A cut is a chain of ideals ∅ = I_0 ⊂ I_1 ⊂ … ⊂ I_S = V, and f(I) are the bytes of the tensors that
+ideal I splits. A stage takes
+
+    cost(I', I) = Σ_{v ∈ I∖I'} (m p_v + c w_v) + P(f(I))                                     (1)
+
+at least, the last one without P; with overlap the larger of its two parts. So the least maximum
+over all chains, by a DP over ideals, is a bound. Without a list of ideals it is at least
+
+    max(Σ_v (m p_v + c w_v) / S,  max_v (m p_v + c w_v)).                                    (2)
+
+Where devices form blocks, each ring and each boundary lies within blocks, or costs c' and P'.
+Stages joined by boundaries within blocks, one of which has its ring in a block, are all in that
+block, and so are L stages at most. Where no all-reduces count, or R = 1, this holds of one replica
+of each stage. The DP has the length of this run in its state, and whether it has such a ring.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...instances import DeviceMapping, StageCosts, Workload
+from ...instances.common.arrays import Bools, Floats, Ints
+from ...instances.model.stage_costs import parameter_bytes
+from ..task import Task
+from .bound import stage_lower_bounds
+from .costs import MappingCosts, find_blocks, mapping_costs
+from .partition import Units
+
+#: Sizes of messages at which the least time is found; between two, that of the smaller one holds.
+GRID = 24
+
+
+@dataclass(frozen=True, eq=False)
+class LeastPrices:
+    """The least prices of a topology, within blocks and across; seconds per batch."""
+
+    reduced: tuple[float, float]  # c and c'
+    sizes: Floats  # (G,): bytes, ascending
+    sent: Floats  # (G,): P of these sizes
+    across: tuple[float, float]  # latency and inverse bandwidth of P', times m
+    longest_run: int  # L; S where there are no blocks
+
+    def boundary(self, size: Floats) -> Floats:
+        """Return P and P' of so many bytes, shape (2, N)."""
+        at = np.searchsorted(self.sizes, size, side="right") - 1
+        step = np.where(at >= 0, self.sent[np.maximum(at, 0)], 0.0)
+        slope = float(self.sent[-1] / self.sizes[-1])
+        within = np.maximum(step, slope * size)  # P(f) / f falls with f as well
+        far = np.where(size > 0, self.across[0] + self.across[1] * size, 0.0)
+        return np.array([within, np.maximum(within, far)])
+
+
+def least_prices(task: Task[DeviceMapping], units: Units) -> LeastPrices:
+    """Return the least prices for the sizes that cuts of a workload can have."""
+    problem = replace(task.problem, stages=min(2, task.problem.stages))
+    total = float(parameter_bytes(task.workload).sum())
+    largest = max(float(units.net_bytes.sum()), 1.0)
+    sizes = largest * np.geomspace(1e-4, 1.0, GRID)
+
+    def costs_of(size: float) -> MappingCosts:
+        none, held = np.zeros(problem.stages), np.full(problem.stages, total)
+        sent = np.full(problem.stages - 1, size)
+        return mapping_costs(StageCosts(none, sent, 0 * sent, held), problem)
+
+    costs = costs_of(largest)
+    within = float(stage_lower_bounds(costs).allreduce[0]) / total if total else 0.0
+    sent = np.zeros(GRID)
+    if costs.boundary.any():
+        alone = replace(costs, ring=np.zeros_like(costs.ring))
+        for k, size in enumerate(sizes.tolist()):
+            at = replace(alone, boundary=costs_of(size).boundary)
+            sent[k] = stage_lower_bounds(at).transfer[0]
+    block = find_blocks(costs)
+    far = block[:, None] != block[None, :]
+    if not far.any():
+        return LeastPrices((within, within), sizes, sent, (0.0, 0.0), task.problem.stages)
+    each = 1 if problem.mode == "p2p" else problem.replicas
+    run = int(np.bincount(block).max()) // each
+    inverse = float(costs.inverse.min(where=far, initial=np.inf))
+    latency = float(costs.latency.min(where=far, initial=np.inf))
+    ring = float(costs.ring[0, 1]) * inverse
+    ring = min(ring, float(costs.non_ring_lower_bound[0])) / total if total else 0.0
+    m = problem.microbatches if costs.boundary.any() else 0
+    return LeastPrices((within, max(within, ring)), sizes, sent, (m * latency, m * inverse), run)
+
+
+def run_states(longest: int, stages: int, *, alone: bool) -> Ints:
+    """Return the next state, by state, ring and boundary (0 within blocks, 1 across); −1 for none.
+
+    State 0: the last boundary was crossed. Else a run of ℓ stages, and whether one of them has its
+    ring in the block. `alone`: rings do not count; each run is as one with a ring in the block.
+    """
+    if longest >= stages:  # nothing is crossed
+        return np.array([[[0, -1], [-1, -1]]])
+    states = {(0, 0): 0}
+    for length in range(1, longest + 1):
+        for held in (0, 1):
+            states[length, held] = len(states)
+    states[longest + 1, 0] = len(states)
+    table = np.full((len(states), 2, 2), -1)
+    for (length, held), state in states.items():
+        for across in (0, 1):
+            if alone and across:
+                continue
+            now = min(length + 1, longest + 1), max(held, 1 - across)
+            if now in states:
+                table[state, across] = states[now], 0
+    return table
+
+
+def split_bytes(workload: Workload, problem: DeviceMapping, units: Units, inside: Bools) -> Floats:
+    """Return f, shape (N,), of ideals given by their units, shape (N, U)."""
+    if not len(units.net_bytes) or (workload.backward.any() and not problem.gradients):
+        return np.zeros(len(inside))  # of merged units it is not known which tensors are gradients
+    net = np.repeat(np.arange(len(units.net_bytes)), np.diff(units.net_start))
+    pins = np.zeros((units.size, len(units.net_bytes)))
+    pins[units.pins, net] = 1.0
+    held = inside.astype(np.float64) @ pins
+    split: Floats = ((held > 0.5) & (held < pins.sum(axis=0) - 0.5)) @ units.net_bytes
+    return split

@@ -1,0 +1,91 @@
+"""All cuts by a DP over ideals: a bound for every mapping, and what it closes on many devices."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from mapping_joint_cases import least_of_all_cuts, network
+
+import stagecut
+from stagecut import Limits, accelerators_and_cpus, solve, verify
+from stagecut.formulations.mapping.all_cuts import least_prices, run_states
+from stagecut.formulations.mapping.partition import partition_units
+from stagecut.formulations.task import pose
+from stagecut.instances import DeviceMapping, Topology, topology
+from stagecut.solvers.mapping.all_cuts import best_cut, least_stage_prices, list_all
+
+ENDLESS = SimpleNamespace(should_stop=lambda: False)
+
+
+def blocks(sizes: list[int], rng: np.random.Generator) -> Topology:
+    """Fast blocks of these sizes, with slow links of unlike bandwidth between all devices."""
+    block = np.repeat(np.arange(len(sizes)), sizes)
+    links = np.array(np.triu_indices(len(block), 1)).T
+    near = block[links[:, 0]] == block[links[:, 1]]
+    fast, slow = rng.uniform(200e9, 300e9, len(links)), rng.uniform(1e9, 9e9, len(links))
+    return Topology(
+        name="blocks",
+        devices=tuple(f"gpu {d}" for d in range(len(block))),
+        links=links,
+        latency_s=np.where(near, 1e-6, 5e-6),
+        bytes_per_s=np.where(near, fast, slow),
+        island=block,
+    )
+
+
+@pytest.mark.parametrize("mode", ["p2p", "allr", "both"])
+@pytest.mark.parametrize("collective", ["ring", "cheapest"])
+def test_no_mapping_of_any_cut_is_below_the_bound(mode: str, collective: str) -> None:
+    shapes = [(2, 2, [2, 2]), (3, 2, [4, 3]), (3, 1, [2, 2]), (2, 3, [3, 2, 2]), (4, 1, [2, 3])]
+    near = 0
+    for seed in range(15):
+        rng = np.random.default_rng(seed)
+        stages, replicas, sizes = shapes[seed % len(shapes)]
+        workload = network(rng, 5, backward=seed % 2 == 1)
+        problem = DeviceMapping(
+            blocks(sizes, rng) if seed % 3 else topology(f"ring:{stages * replicas}"),
+            stages,
+            replicas,
+            mode,  # type: ignore[arg-type]
+            microbatches=1 + seed % 3,
+            collective=collective,  # type: ignore[arg-type]
+            gradients=seed % 4 != 1,
+            overlap=seed % 5 == 4,
+        )
+        task = pose(workload, accelerators_and_cpus(problem.topology.size), problem)
+        ideals = list_all(task, ENDLESS)
+        assert ideals is not None
+        prices = least_prices(task, partition_units(workload)[1])
+        each = least_stage_prices(task, ideals, prices)
+        value, stage = best_cut(task, ideals, each, prices.longest_run, 1e9, ENDLESS)
+        assert stage is not None
+        assert sorted(set(stage.tolist())) == list(range(stages))
+        optimum = least_of_all_cuts(workload, 5, problem)
+        assert 1e3 * value <= optimum * (1 + 1e-9), seed
+        near += 1e3 * value >= 0.98 * optimum
+    assert near >= 5
+
+
+def test_runs_of_stages_fit_into_a_block() -> None:
+    table = run_states(2, 5, alone=False)
+    joined = table[0, 0, 0]  # a stage with its ring in the block goes on inside
+    again = table[joined, 1, 0]
+    assert table[again, 1, 0] == -1  # three stages of one block, which holds two
+    assert table[again, 1, 1] == -1
+    loose = table[table[table[0, 1, 0], 1, 0], 1, 0]  # rings across: their blocks may differ
+    assert table[loose, 1, 0] == loose
+    assert table[loose, 0, 1] == -1
+    assert run_states(5, 5, alone=False).shape == (1, 2, 2)
+
+
+@pytest.mark.parametrize("place", ["torus2d:8x8", "islands:8x8"])
+def test_sixty_four_devices_are_closed_for_all_cuts(place: str) -> None:
+    problem = DeviceMapping(topology(place), 8, 8, "both", microbatches=4, collective="ring")
+    workload = stagecut.load("gpt2-xl-training")
+    result = solve(workload, problem=problem, method="joint", limits=Limits(nodes=4))
+    assert result.plan is not None
+    verify(workload, result.plan)
+    assert result.bound_origin == "all cuts at least prices"
+    assert result.plan.gap < 2e-3
