@@ -378,7 +378,7 @@ def mapping() -> list[str]:
 
 
 def _mapping_limits() -> list[str]:
-    """Show the protocol under a limit of seconds, and without one to speak of."""
+    """Show the protocol under a limit of seconds, by topology and mode."""
     by_limit = grouped(read("mapping_limits"), "limit_s")
     rows = []
     for (limit,), found in by_limit.items():
@@ -403,9 +403,9 @@ def _mapping_limits() -> list[str]:
             )
     return [
         "The same protocol under a limit of CPU seconds a cell, one process, seeds 0 to 2 of "
-        "topology and search; what 2 s left open again with a longer limit (`mapping.py --cpu`). "
-        "*Gap*: of the worst seed, in the median of the cells and at most. *Spread*: most over "
-        "least objective of the seeds, in the median.",
+        "topology and search (`mapping.py --cpu`); above, what 60 s leave open of it. *Gap*: of "
+        "the worst seed, in the median of the cells and at most. *Spread*: most over least "
+        "objective of the seeds, in the median: their topologies differ.",
         *table("topology | mode | limit, s | cells | proved | gap | at most | spread", rows),
     ]
 
@@ -437,7 +437,7 @@ def _joint_mapping() -> list[str]:
     return [
         "Cut and mapped together (`mapping_growth.py joint`): shipped workloads and PipeDream's, "
         "four microbatches, rings; the gap is for **all cuts**, the gain over cutting first and "
-        "mapping after. See [the decision](decisions/joint-mapping.md).",
+        "mapping after, in a fifth of the time. See [the decision](decisions/joint-mapping.md).",
         *table(
             "devices | topology | workloads | gap | at most | gain, at most | CPU s at most", found
         ),
@@ -576,7 +576,34 @@ def learned() -> list[str]:
         *table("problem | workloads | " + " | ".join(arms), rows),
         f"Drawing a placement takes {min(placements)} to {max(placements)} CPU ms. Longer runs of "
         "one workload per problem, up to 300 s, are in `learned_longer.csv`.",
+        "",
+        *learned_policies(),
     ]
+
+
+def learned_policies() -> list[str]:
+    cells = {
+        key: group[0]
+        for key, group in grouped(
+            read("learned_policies"), "workload", "devices", "split", "arm"
+        ).items()
+    }
+    arms = dict.fromkeys(arm for *_, arm in cells)
+    rows = [
+        (*case, *(_with_most(cells[(*case, arm)]) for arm in arms))
+        for case in dict.fromkeys(key[:3] for key in cells)
+    ]
+    return [
+        "Policies that draw 256 placements alone, after 4,000 updates of imitation and after 2,000 "
+        "of PPO more, on what none was trained on; `learned` begins with greedy's plan. Objective "
+        "over the proved bound: median, largest in brackets (`learned_policies.py`).",
+        *table("workload | devices | split | " + " | ".join(arms), rows),
+    ]
+
+
+def _with_most(row: Row) -> str:
+    """Return a median with the largest value, if it is another."""
+    return row["median"] + (f" ({row['most']})" if row["most"] != row["median"] else "")
 
 
 def runtime() -> list[str]:
@@ -763,6 +790,21 @@ def solver_end(row: Row) -> str:
     return "no bound" if gap == float("inf") else f"{gap:.{1 if gap < 10 else 0}f} %"
 
 
+def launchers() -> list[str]:
+    """Return what each launcher made of exported layouts."""
+    rows = [
+        [
+            row["package"],
+            row["layout"],
+            row["processes"],
+            row["steps"] if row["difference"] else "–",
+            row["difference"] or f"stops at `{row['stops_at']}`",
+        ]
+        for row in read("launchers")
+    ]
+    return table("package|layout|processes|steps|difference of loss", rows)
+
+
 def solvers() -> list[str]:
     """Return six programs by solver and form, and random cases against brute force."""
     rows = read("solvers")
@@ -904,7 +946,7 @@ SECTIONS = (
         "Objective over the best proved bound after 5 CPU s: median over the workloads, largest in "
         "brackets (`learned.py measure`); none of them was in training. See "
         "[what limits learning](decisions/learning-steps.md).",
-        ("learned", "learned_longer", "learned_times"),
+        ("learned", "learned_longer", "learned_times", "learned_policies", "learned_curve"),
         learned,
     ),
     Section(
@@ -924,6 +966,15 @@ SECTIONS = (
         "[training jobs](job.md).",
         ("jobs", "job_sweeps", "job_rivals", "calculon"),
         jobs,
+    ),
+    Section(
+        "Launchers",
+        "Small models trained by exported layouts with the launchers' own code, on CPUs and gloo: "
+        "largest difference of a step's loss to the launcher on one process, or the line of its "
+        "code that ends it (`launcher_training.py`, which says what is told to launchers that ask "
+        "for an accelerator). See [plans for other launchers](export.md).",
+        ("launchers",),
+        launchers,
     ),
     Section(
         "Solvers",
