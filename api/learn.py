@@ -24,6 +24,7 @@ from ..instances import (
 from ..instances.common.arrays import Ints
 from ..instances.formats.files import load
 from ..instances.generate.graph_family import family_graph
+from ..runtime.execution.trials import TimePlans
 from ..solvers import Limits
 from ..solvers.learned.policy import new_policy, one_thread
 from ..solvers.learned.policy_file import read_policy, training_of, write_policy
@@ -37,6 +38,7 @@ from ..solvers.learned.train import (
     new_training,
     train_step,
 )
+from .rewards import Reward, rewarded
 from .solve import solve
 
 #: Plans are imitated that are certified to be at most this far from the best.
@@ -55,10 +57,16 @@ class TrainingSet:
         With the clusters that they suggest.
     problems
         Each is asked of each workload that it fits.
+    reward
+        What placements are worth.
+    time_plans
+        What times plans, for measured rewards.
     """
 
     workloads: tuple[Workload, ...]
     problems: tuple[Problem, ...]
+    reward: Reward = Reward.OBJECTIVE
+    time_plans: TimePlans | None = None
 
     @cached_property
     def tasks(self) -> tuple[Task[Problem], ...]:
@@ -74,7 +82,9 @@ class TrainingSet:
     @cached_property
     def subjects(self) -> tuple[Subject, ...]:
         """The tasks, as a policy is asked for placements of them."""
-        return tuple(subject(task) for task in self.tasks)
+        return tuple(
+            rewarded(task, subject(task), self.reward, self.time_plans) for task in self.tasks
+        )
 
     @property
     def fingerprints(self) -> dict[str, str]:
@@ -123,7 +133,7 @@ class Update:
 
 
 def family_set(families: Sequence[str], count: int, seed: int) -> tuple[Workload, ...]:
-    """Return so many graphs, of the families in turn.
+    """Return so many graphs, of the families in turn, each second time with unlike devices.
 
     Raises
     ------
@@ -133,7 +143,10 @@ def family_set(families: Sequence[str], count: int, seed: int) -> tuple[Workload
     if count < 1 or not families:
         raise InputError("--count: an empty family; it must be at least 1")
     return tuple(
-        family_graph(families[i % len(families)], seed * 100_000 + i) for i in range(count)
+        family_graph(
+            families[i % len(families)], seed * 100_000 + i, unlike=i // len(families) % 2 == 1
+        )
+        for i in range(count)
     )
 
 
@@ -191,20 +204,28 @@ def learn(
     """
     if not on.subjects:
         raise InputError("learn: no workload fits the problem; give others")
-    about: dict[str, object] = {"command": command, "training_set": on.fingerprints}
+    about: dict[str, object] = {
+        "command": command,
+        "training_set": on.fingerprints,
+        "reward": str(on.reward),
+    }
     if resume:
         kept = read_policy(output)
         if kept.about.get("training_set") != on.fingerprints:
             raise InputError(f"{output}: trained on another set; resume with the same")
         training = training_of(kept, options.settings)
         about["command"] = kept.about.get("command", command)
+        if kept.about.get("reward", Reward.OBJECTIVE) != on.reward:
+            training.history = {}  # of another kind of values
     else:
         training = new_training(new_policy(options.seed), options.settings, options.seed)
         if options.imitate:
             training.examples = list(_certified(on, options.plan_seconds, options.seed))
     end = None if options.seconds is None else time.monotonic() + options.seconds
     seed = kept.seed if resume else options.seed
-    examples = [Example(on.subjects[i], np.array(g), v) for i, g, v in training.examples]
+    examples = [
+        Example(on.subjects[i], np.array(g), np.array(d), v) for i, g, d, v in training.examples
+    ]
     try:
         with one_thread():
             while training.steps < options.steps and (end is None or time.monotonic() < end):
@@ -232,15 +253,18 @@ def _update(
 
 def _certified(
     on: TrainingSet, seconds: float, seed: int
-) -> Iterator[tuple[int, list[int], float]]:
-    """Yield plans that are certified to be nearly optimal: subject, groups, relative objective."""
+) -> Iterator[tuple[int, list[int], list[int], float]]:
+    """Yield plans that are certified to be nearly optimal, as `TrainingRun.examples` has them."""
     for number, (task, of) in enumerate(zip(on.tasks, on.subjects, strict=True)):
         limits = Limits(seconds=seconds, gap=CERTIFIED / 3, seed=seed)
         result = solve(task.workload, task.cluster, task.problem, limits=limits)
         if result.plan is None or result.gap is None or result.gap > CERTIFIED:
             continue
-        group = of.scene.graph.restrict(_group_of(result.plan)).tolist()
-        yield number, group, result.plan.objective / of.unit
+        group, device = (
+            of.scene.graph.restrict(of_nodes).tolist()
+            for of_nodes in (_group_of(result.plan), result.plan.placement)
+        )
+        yield number, group, device, result.plan.objective / of.unit
 
 
 def _group_of(plan: Plan) -> Ints:

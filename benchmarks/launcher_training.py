@@ -35,7 +35,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from results import RESULTS, read, write
+from results import RESULTS, write
 from torch import Tensor, multiprocessing, nn
 from torch.overrides import TorchFunctionMode
 
@@ -449,8 +449,8 @@ def rows_of(name: str) -> Iterator[dict[str, str]]:
 
 
 def main() -> None:
-    """Write the rows of the launchers that are installed."""
-    done: list[dict[str, str]] = []
+    """Write the rows of the launchers that are installed, each when it is there."""
+    add, found = "--add" in sys.argv and (RESULTS / "launchers.csv").exists(), False
     names = [name for name in sys.argv[1:] if name != "--add"]
     for name in names or LAYOUTS:
         try:
@@ -458,11 +458,11 @@ def main() -> None:
         except PackageNotFoundError:
             print(f"{name}: not tried: {PACKAGES[name]} is not installed", flush=True)
             continue
-        done += rows_of(name)
-    if not done:
+        for row in rows_of(name):
+            write("launchers", [row], "0", add=add)
+            add = found = True
+    if not found:
         raise InputError("no launcher is installed: pip install deepspeed torchtitan megatron-core")
-    write("launchers", done, "0", add="--add" in sys.argv)
-    print(f"{len(done)} rows in {RESULTS / 'launchers.csv'}, {len(read('launchers'))} in all")
 
 
 if __name__ == "__main__":

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import socket
 import tomllib
 from collections.abc import Callable
 from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -126,6 +130,28 @@ def job_configuration() -> str:
     return "torchtitan's configuration and DeepSpeed's take layouts"
 
 
+def maxtext() -> str:
+    """Look for what is set of layouts in its base configuration, without its import of JAX."""
+    found = find_spec("maxtext")
+    if found is None or found.origin is None:
+        raise ImportError("No module named 'maxtext'")
+    base = Path(found.origin).with_name("configs") / "base.yml"
+    known = set(re.findall(r"^(\w+):", base.read_text(encoding="utf-8"), re.MULTILINE))
+    model = stagecut.model_description("deepseek-v3")
+    for layout in (
+        stagecut.Layout(
+            data=8, expert=4, tensor=2, sequence_parallel=True, zero=3, global_batch=64,
+            recipe="fsdp-bf16",
+        ),
+        stagecut.Layout(data=4, tensor=2, zero=1, global_batch=64, recompute="full"),
+        stagecut.Layout(data=2, context=2, context_kind="all-gather", global_batch=64),
+    ):  # fmt: skip
+        words = shlex.split(job_files("maxtext", model, layout)["maxtext.sh"], comments=True)
+        names = {word.partition("=")[0] for word in words[1:-1]}
+        assert names <= known, names - known
+    return "its base.yml has what is set of three layouts"
+
+
 def vllm() -> str:
     """Ask it for the layers of each rank."""
     (line,) = (x for x in planned("vllm").splitlines() if "PARTITION=" in x)
@@ -141,7 +167,7 @@ def vllm() -> str:
 
 def main() -> None:
     """Print a line per launcher."""
-    tries: tuple[Callable[[], str], ...] = (torchtitan, job_configuration, vllm, deepspeed)
+    tries: tuple[Callable[[], str], ...] = (torchtitan, job_configuration, maxtext, vllm, deepspeed)
     for attempt in tries:
         name = attempt.__name__
         try:

@@ -5,6 +5,7 @@
     PYTHONPATH=.dev OMP_NUM_THREADS=1 python benchmarks/learned.py times CASE …
     PYTHONPATH=.dev python benchmarks/learned.py report FILE … [--plots FOLDER]
     PYTHONPATH=.dev python benchmarks/learned.py curve LOG [--plots FOLDER]
+        | python benchmarks/results.py learned_curve
 
 A case is PROBLEM:WORKLOAD, such as noncontiguous:resnet50 or latency:FILE; none of the workloads is
 in the training set of a policy of the package. Each arm is one search, whose trace says what it had
@@ -17,7 +18,8 @@ from what it draws all the time, and both begin with the plan of `greedy`. `1 st
 with one step of each batch to the end. `scratch` trains a new policy on the one graph by PPO, as
 the source does. The ratio is to the best bound that any arm proves; the exact methods have --bound
 CPU seconds more for it.
-`times` has CPU time of a placement drawn, and of updates; `curve` draws a log of `stagecut learn`.
+`times` has CPU time of a placement drawn, and of updates; `curve` draws a log of `stagecut learn`,
+and prints medians of 100 updates.
 """
 
 from __future__ import annotations
@@ -84,6 +86,8 @@ COLOURS = dict(
 STEPS = {f"{steps} steps": steps for steps in (1, 2, 4, 8)}
 ARMS |= dict.fromkeys(STEPS, ARMS["fine-tuned"])
 COLOURS |= dict(zip(STEPS, ("#f4c7a1", "#d99058", "#8f3f00", "#4a2000"), strict=True))
+#: Updates whose median a row of a training curve has.
+SHOWN = 100
 #: Times the bound that a curve is drawn up to.
 MOST_DRAWN = 1.6
 
@@ -331,6 +335,14 @@ def draw_training(files: Sequence[Path], folder: Path) -> None:
     for axes in (left, right):
         axes.set_xlabel("update")
     figure.savefig(folder / "learned_training.png", dpi=90)
+    print(
+        "| phase | updates to | loss or entropy | mean drawn | best drawn |\n|---|---|---|---|---|"
+    )
+    log["to"] = -(-log.step // SHOWN) * SHOWN
+    for (phase, to), some in log.groupby(["phase", "to"], sort=False):
+        cells = [some[column].median() for column in ("loss", "mean", "best")]
+        shown = ["–" if math.isnan(cell) else f"{cell:.3f}" for cell in cells]
+        print(f"| {phase} | {to} | {' | '.join(shown)} |")
 
 
 if __name__ == "__main__":

@@ -378,7 +378,7 @@ def mapping() -> list[str]:
 
 
 def _mapping_limits() -> list[str]:
-    """Show the protocol under a limit of seconds, and without one to speak of."""
+    """Show the protocol under a limit of seconds, by topology and mode."""
     by_limit = grouped(read("mapping_limits"), "limit_s")
     rows = []
     for (limit,), found in by_limit.items():
@@ -403,9 +403,9 @@ def _mapping_limits() -> list[str]:
             )
     return [
         "The same protocol under a limit of CPU seconds a cell, one process, seeds 0 to 2 of "
-        "topology and search; what 2 s left open again with a longer limit (`mapping.py --cpu`). "
-        "*Gap*: of the worst seed, in the median of the cells and at most. *Spread*: most over "
-        "least objective of the seeds, in the median.",
+        "topology and search (`mapping.py --cpu`); above, what 60 s leave open of it. *Gap*: of "
+        "the worst seed, in the median of the cells and at most. *Spread*: most over least "
+        "objective of the seeds, in the median: their topologies differ.",
         *table("topology | mode | limit, s | cells | proved | gap | at most | spread", rows),
     ]
 
@@ -437,7 +437,7 @@ def _joint_mapping() -> list[str]:
     return [
         "Cut and mapped together (`mapping_growth.py joint`): shipped workloads and PipeDream's, "
         "four microbatches, rings; the gap is for **all cuts**, the gain over cutting first and "
-        "mapping after. See [the decision](decisions/joint-mapping.md).",
+        "mapping after, in a fifth of the time. See [the decision](decisions/joint-mapping.md).",
         *table(
             "devices | topology | workloads | gap | at most | gain, at most | CPU s at most", found
         ),
@@ -576,7 +576,34 @@ def learned() -> list[str]:
         *table("problem | workloads | " + " | ".join(arms), rows),
         f"Drawing a placement takes {min(placements)} to {max(placements)} CPU ms. Longer runs of "
         "one workload per problem, up to 300 s, are in `learned_longer.csv`.",
+        "",
+        *learned_policies(),
     ]
+
+
+def learned_policies() -> list[str]:
+    cells = {
+        key: group[0]
+        for key, group in grouped(
+            read("learned_policies"), "workload", "devices", "split", "arm"
+        ).items()
+    }
+    arms = dict.fromkeys(arm for *_, arm in cells)
+    rows = [
+        (*case, *(_with_most(cells[(*case, arm)]) for arm in arms))
+        for case in dict.fromkeys(key[:3] for key in cells)
+    ]
+    return [
+        "Policies that draw 256 placements alone, after 4,000 updates of imitation and after 2,000 "
+        "of PPO more, on what none was trained on; `learned` begins with greedy's plan. Objective "
+        "over the proved bound: median, largest in brackets (`learned_policies.py`).",
+        *table("workload | devices | split | " + " | ".join(arms), rows),
+    ]
+
+
+def _with_most(row: Row) -> str:
+    """Return a median with the largest value, if it is another."""
+    return row["median"] + (f" ({row['most']})" if row["most"] != row["median"] else "")
 
 
 def runtime() -> list[str]:
@@ -750,7 +777,42 @@ def jobs() -> list[str]:
         for row in read("calculon")
     ]
     header = "model|A100s|Calculon's best|s here|its CPU s|best here (s)|CPU s here"
-    return [*found, *table(header, peers)]
+    return [*found, *table(header, peers), *two_kinds(), *random_jobs()]
+
+
+def two_kinds() -> list[str]:
+    """Return the table of jobs on nodes of two kinds."""
+    lines = [
+        [
+            row["model"],
+            row["cluster"],
+            f"{number(row['iteration_s']):.2f}",
+            f"{number(row['faster_alone_s']):.2f}" if row["faster_alone_s"] else "does not fit",
+            percent(100 * number(row["gap"])),
+            row["layers"],
+            row["cpu_s"],
+            row["programs"],
+        ]
+        for row in read("job_kinds")
+    ]
+    header = (
+        "model|nodes of two kinds|s/iteration|on the first kind alone|gap|layers by stage|CPU s"
+        "|programs of verify"
+    )
+    return table(header, lines)
+
+
+def random_jobs() -> list[str]:
+    """Return the table of random jobs against all their plans."""
+    names = (
+        "family", "jobs", "feasible", "wrong_optimum", "bound_above", "refused", "open", "points",
+        "point_above", "wrongly_refuted", "search_s", "check_s",
+    )  # fmt: skip
+    header = (
+        "random jobs with|jobs|with a plan|wrong optimum|bound above|refused by verify|open"
+        "|outer points|bounds above|wrongly refuted|CPU s|verify, CPU s"
+    )
+    return table(header, [[row[name] for name in names] for row in read("job_cases")])
 
 
 def solver_end(row: Row) -> str:
@@ -761,6 +823,21 @@ def solver_end(row: Row) -> str:
     if gap <= 1e-4:
         return f"{float(row['seconds']):.1f} s"
     return "no bound" if gap == float("inf") else f"{gap:.{1 if gap < 10 else 0}f} %"
+
+
+def launchers() -> list[str]:
+    """Return what each launcher made of exported layouts."""
+    rows = [
+        [
+            row["package"],
+            row["layout"],
+            row["processes"],
+            row["steps"] if row["difference"] else "–",
+            row["difference"] or f"stops at `{row['stops_at']}`",
+        ]
+        for row in read("launchers")
+    ]
+    return table("package|layout|processes|steps|difference of loss", rows)
 
 
 def solvers() -> list[str]:
@@ -904,7 +981,7 @@ SECTIONS = (
         "Objective over the best proved bound after 5 CPU s: median over the workloads, largest in "
         "brackets (`learned.py measure`); none of them was in training. See "
         "[what limits learning](decisions/learning-steps.md).",
-        ("learned", "learned_longer", "learned_times"),
+        ("learned", "learned_longer", "learned_times", "learned_policies", "learned_curve"),
         learned,
     ),
     Section(
@@ -920,10 +997,20 @@ SECTIONS = (
         "best layout of the declared space, to a gap of 0.1 %, at most 60 s. Choices among "
         "measured layouts (`job_sweeps.py`), published layouts and what is usually chosen "
         "(`job_rivals.py`), and Calculon's exhaustive search "
-        "(`peers_calculon.py`) over its own space, both priced here. See "
-        "[training jobs](job.md).",
-        ("jobs", "job_sweeps", "job_rivals", "calculon"),
+        "(`peers_calculon.py`) over its own space, both priced here. Nodes of two kinds "
+        "(`job_kinds.py`). Random small jobs against all their plans one by one, every outer "
+        "point's bound too (`job_cases.py`; families overlap). See [training jobs](job.md).",
+        ("jobs", "job_sweeps", "job_rivals", "calculon", "job_kinds", "job_cases"),
         jobs,
+    ),
+    Section(
+        "Launchers",
+        "Small models trained by exported layouts with the launchers' own code, on CPUs and gloo: "
+        "largest difference of a step's loss to the launcher on one process, or the line of its "
+        "code that ends it (`launcher_training.py`, which says what is told to launchers that ask "
+        "for an accelerator). See [plans for other launchers](export.md).",
+        ("launchers",),
+        launchers,
     ),
     Section(
         "Solvers",

@@ -137,16 +137,6 @@ def distpar() -> list[str]:
             "| gain over data parallel, % | the paper's largest, %",
             [tuple(row[k] for k in few) for row in faces],
         ),
-        *table(
-            "model | processes | best: predicted, ms | least, ms | CPU, ms "
-            "| data parallel: predicted, ms | least, ms | CPU, ms",
-            [list(row.values())[:8] for row in read("sharding_run_scaling")],
-        ),
-        "The same on processes of this machine with gloo, by `python benchmarks/sharding_run.py "
-        "scaling`: small networks, one thread each, priced by operators and collectives measured "
-        "just before. There are two cores, so that four processes take turns, and other programs "
-        "ran: least is that of the clock, CPU that of the busiest process. It shows that plans "
-        "run, and which is the faster; not how a cluster scales.",
         "Figure 4 by price: a face recogniser on 8 devices. β, the 27 ways of VGG16's layers and "
         "measured runs are in the [benchmarks](benchmarks.md#sharding).",
     ]
@@ -180,7 +170,7 @@ SECTIONS = (
         "`python benchmarks/sharding_scaling.py`: rooflines of an H100 with links of 10 µs and 50 "
         "GB/s, and of V100s with 25 GB/s; batch normalisation by each device's own samples, as "
         "PyTorch's data parallelism does it.",
-        ("sharding_scaling", "sharding_run_scaling", "sharding_face_net"),
+        ("sharding_scaling", "sharding_face_net"),
         distpar,
     ),
 )

@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
@@ -18,7 +19,7 @@ from ..instances.common.errors import quote
 from ..instances.formats.writing import write_whole
 from .common import options
 from .common.console import ERR, OUT, check_outputs, need, parse_bytes, tell_written
-from .common.pose import choose_cluster
+from .common.pose import choose_cluster, setting_record
 
 if TYPE_CHECKING:
     from ..api.learn import Update
@@ -27,6 +28,17 @@ if TYPE_CHECKING:
 MOST_SEEDS, MOST_GRAPHS = 2**32, 10_000
 #: Columns of the training curve.
 COLUMNS = ("step", "phase", "workload", "mean", "best", "loss")
+
+
+@dataclass(frozen=True)
+class LearnSettings:
+    """Options of training that `--set` gives; see `LearnOptions` and `Reward`."""
+
+    reward: str = "objective"
+    model: str | None = None
+    rounds: int = 5
+    schedules: int = 10
+    plan_seconds: float = 5.0
 
 
 def learn(
@@ -57,15 +69,9 @@ def learn(
     imitate: Annotated[
         int, typer.Option(help="How many of them imitate certified plans.", min=0)
     ] = 0,
-    schedules: Annotated[
-        int, typer.Option(help="Of each partition, of 20 placements of an update.", min=1, max=20)
-    ] = 10,
     seconds: Annotated[
         float | None, typer.Option(help="End after so many; go on with --resume.")
     ] = None,
-    plan_seconds: Annotated[
-        float, typer.Option(help="To find each plan to imitate, at most.")
-    ] = 5.0,
     seed: options.Seed = 0,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the training of the output file.")
@@ -74,6 +80,17 @@ def learn(
         bool, typer.Option("--weights-only", help="Leave out of the file what --resume needs.")
     ] = False,
     log: Annotated[Path | None, typer.Option(help="Write the training curve, as CSV.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="reward=simulated, or measured (under torchrun) with model=FILE.py:FACTORY and "
+            "rounds (of each placement, 5); schedules (of each partition, of 20 placements of an "
+            "update: 10); plan_seconds (to find each plan to imitate, at most: 5). May be given "
+            "again.",
+        ),
+    ] = None,
 ) -> None:
     """Train a policy that places graphs, by imitation and PPO.
 
@@ -83,12 +100,20 @@ def learn(
     need("torch", "learned")
     from ..api.learn import LearnOptions, TrainingSet, family_set, workload_set
     from ..api.learn import learn as train
+    from ..api.rewards import Reward
     from ..solvers.learned.train import Settings
 
     check_outputs(output, log)
-    for option, value in (("--seconds", seconds), ("--plan-seconds", plan_seconds)):
+    rare = setting_record(LearnSettings, settings or ())
+    reward = Reward.of("--set reward", rare.reward)
+    for option, value in (("--seconds", seconds), ("--set plan_seconds", rare.plan_seconds)):
         if value is not None and not 0 < value < float("inf"):
             raise InputError(f"{option}: {value}; it must be above 0")
+    for name, number, most in (("schedules", rare.schedules, 20), ("rounds", rare.rounds, 1000)):
+        if not 1 <= number <= most:
+            raise InputError(f"--set {name}: {number}; it must be from 1 to {most}")
+    if (reward is Reward.MEASURED) != (rare.model is not None):
+        raise InputError("--set: reward=measured and model=FILE.py:FACTORY belong together")
     if not 0 <= seed < MOST_SEEDS:
         raise InputError(f"--seed: {quote(str(seed))}; it must be from 0 to {MOST_SEEDS - 1}")
     if (family is None) == (workloads is None):
@@ -105,21 +130,42 @@ def learn(
             workloads.split(","),
             lambda one: choose_cluster(one, cluster, accelerators, cpus, room, problem),
         )
-    on = TrainingSet(graphs, _problems(problem, split, microbatches))
-    settings = Settings(schedules=schedules)
-    how = LearnOptions(steps, imitate, seconds, seed, plan_seconds, settings)
-    with _curve(log, resume=resume) as told:
-        done = train(
-            on,
-            output,
-            how,
-            command=_command(),
-            resume=resume,
-            resumable=not weights_only,
-            told=told,
+    on = TrainingSet(graphs, _problems(problem, split, microbatches), reward)
+    how = LearnOptions(
+        steps, imitate, seconds, seed, rare.plan_seconds, Settings(schedules=rare.schedules)
+    )
+
+    def learned(on: TrainingSet) -> None:
+        with _curve(log, resume=resume) as told:
+            done = train(
+                on,
+                output,
+                how,
+                command=_command(),
+                resume=resume,
+                resumable=not weights_only,
+                told=told,
+            )
+        OUT.print(f"{done.steps} updates on {len(on.tasks)} tasks", highlight=False)
+        tell_written(output, log)
+
+    if rare.model is None:
+        learned(on)
+        return
+    if len(graphs) != 1 or (imitate and not resume):
+        raise InputError(
+            "--set reward=measured: give the one workload of the model; plans are imitated before, "
+            "without measuring, and --resume goes on"
         )
-    OUT.print(f"{done.steps} updates on {len(on.tasks)} tasks", highlight=False)
-    tell_written(output, log)
+    from ..instances.pytorch.factory import make
+    from ..runtime.execution.trials import lead_trials
+
+    lead_trials(
+        lambda time_plans: learned(replace(on, time_plans=time_plans)),
+        make(rare.model),
+        graphs[0],
+        rounds=rare.rounds,
+    )
 
 
 def _families(text: str) -> list[str]:

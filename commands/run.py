@@ -111,9 +111,8 @@ def run(
     per device: torchrun --nproc-per-node 2 -m stagecut run plan.json --model my_model.py:make
     """
     from ..instances.formats.files import load
-    from ..instances.formats.problem_toml import make_record, read_setting
     from ..instances.job.plan import is_job_plan
-    from .common.pose import merged
+    from .common.pose import setting_record
 
     need("torch", "runtime")
     check_outputs(
@@ -124,10 +123,7 @@ def run(
     from ..runtime.execution.options import RunOptions
     from ..runtime.execution.run import run as run_plan
 
-    given: dict[str, Any] = {}
-    for text in settings or ():
-        given = merged(given, read_setting(text), "--set {}", "--set")
-    rare = make_record(RunSettings, given, "--set")
+    rare = setting_record(RunSettings, settings or ())
     asked = RunOptions(
         steps=steps,
         schedule=schedule,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 LEAST_MEMORY = 2**20
 
 NETWORKS = ("host", "p2p", "bus", "topology")
+R = TypeVar("R")
 
 #: Tables of a problem file beside that of the problem: fields of `Limits` and of `Workers`.
 LIMITS, WORKERS = "limits", "workers"
@@ -168,9 +169,7 @@ def state(asked: Asked, workload: Workload, others: Sequence[str] = (LIMITS, WOR
         raise InputError(
             f"--problem: {quote(name)} is not one of {', '.join(PROBLEMS)}, and no file FILE.toml"
         )
-    settings: Table = {}
-    for text in asked.settings:
-        settings = merged(settings, read_setting(text), "--set {}", "--set")
+    settings = _settings(asked.settings)
     apart = {table: settings.pop(table) for table in others if table in settings}
     name = name or _usual_problem(workload, asked, settings)
     told = tables.pop(name, {})
@@ -233,6 +232,18 @@ def _said(asked: Asked, name: str) -> Table:
                 f"and the problem is {name}; leave it out"
             )
     return said
+
+
+def setting_record(kind: type[R], texts: Sequence[str]) -> R:
+    """Return the dataclass whose fields the texts of ``--set`` give; InputError if they do not."""
+    return make_record(kind, _settings(texts), "--set")
+
+
+def _settings(texts: Sequence[str]) -> Table:
+    found: Table = {}
+    for text in texts:
+        found = merged(found, read_setting(text), "--set {}", "--set")
+    return found
 
 
 def merged(first: Table, second: Table, what: str, where: str) -> Table:

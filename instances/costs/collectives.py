@@ -44,7 +44,7 @@ class Group:
     stride: int = 1  # ranks between two neighbours
 
 
-class Links(IntFlag):
+class UsedLinks(IntFlag):
     """Links that a transfer keeps busy."""
 
     NONE = 0
@@ -54,11 +54,11 @@ class Links(IntFlag):
     NETWORK = 2
 
 
-def links_of(group: Group, cluster: TrainingCluster) -> Links:
+def links_of(group: Group, cluster: TrainingCluster) -> UsedLinks:
     """Return the links that a group's collectives keep busy."""
     k = members_per_domain(group, cluster)
-    inside = Links.PEER if k > 1 else Links.NONE
-    return inside | (Links.NETWORK if k < group.size else Links.NONE)
+    inside = UsedLinks.PEER if k > 1 else UsedLinks.NONE
+    return inside | (UsedLinks.NETWORK if k < group.size else UsedLinks.NONE)
 
 
 def members_per_domain(group: Group, cluster: TrainingCluster) -> int:

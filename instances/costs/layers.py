@@ -20,7 +20,7 @@ from .activations import fused
 from .calibration import Calibration, calibration
 from .collectives import (
     Group,
-    Links,
+    UsedLinks,
     all_gather,
     all_reduce,
     all_to_all,
@@ -61,7 +61,7 @@ class LayerPart:
     # seconds of either pass in which ranks wait for each other, and no kernel runs
     wait: float = 0.0
     # links that a collective keeps busy, and for how long in either pass, whatever hides it
-    links: Links = Links.NONE
+    links: UsedLinks = UsedLinks.NONE
     busy: tuple[float, float] = (0.0, 0.0)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import compress
 
 from .calibration import Calibration
-from .collectives import Group, Links, all_gather, all_reduce, links_of, message
+from .collectives import Group, UsedLinks, all_gather, all_reduce, links_of, message
 from .hardware import TrainingCluster
 from .layers import LayerPrices, LayerTimes, axis_stride, rank_parameters
 from .layout import Layout
@@ -204,7 +204,7 @@ def blocked(layout: Layout, prices: LayerPrices) -> tuple[bool, bool, bool]:
     used = links_of(dense, prices.cluster)
     if any(block.experts for block in prices.model.layer_types):
         used |= links_of(routed, prices.cluster)
-    return Links.PEER in used, Links.NETWORK in used, bool(used)
+    return UsedLinks.PEER in used, UsedLinks.NETWORK in used, bool(used)
 
 
 def replica_traffic(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from ..common.errors import InputError, quote
-from ..model.cluster import accelerators_and_cpus
+from ..model.cluster import ACCELERATOR, Cluster, DeviceKind, accelerators_and_cpus
+from ..model.network.links import Link
 from ..model.workload import Workload
 
 #: Nodes of a graph, forward ones alone, and accelerators of its cluster.
@@ -15,6 +17,9 @@ NODES = (20, 100)
 ACCELERATORS = (2, 8)
 #: Even share of the memory that a device has, at least and at most; every second one has no limit.
 ROOM = (1.3, 3.0)
+#: How much slower the slower half of unlike devices and of their links is, at least and at most,
+#: and what part of the others' memory it has at least.
+SLOWER, LINK_SLOWER, LEAST_ROOM = (1.3, 4.0), (1.0, 4.0), 0.5
 
 Edges = list[tuple[int, int]]
 
@@ -97,11 +102,12 @@ FAMILIES: dict[str, Callable[[int, np.random.Generator], Edges]] = {
 }
 
 
-def family_graph(family: str, seed: int) -> Workload:
+def family_graph(family: str, seed: int, *, unlike: bool = False) -> Workload:
     """Return a graph of a family, the same for the same seed.
 
-    Every second one has a backward pass, whose nodes share the colours of their forward nodes.
-    InputError if the family is none of `FAMILIES`.
+    Every second one has a backward pass, whose nodes share the colours of their forward nodes. Of
+    unlike devices one half is slower, has slower links and less memory. InputError if the family is
+    none of `FAMILIES`.
 
     Examples
     --------
@@ -129,7 +135,7 @@ def family_graph(family: str, seed: int) -> Workload:
         time = np.concatenate((time, time * rng.uniform(1.5, 2.2)))
         moved, memory = np.tile(moved, 2), np.tile(memory, 2)
     total = len(time)
-    return Workload(
+    graph = Workload(
         name=f"{family}-{seed}",
         ids=tuple(range(total)),
         edges=edges,
@@ -140,4 +146,33 @@ def family_graph(family: str, seed: int) -> Workload:
         colours=np.arange(total) % n if trains else np.full(total, -1),
         cluster=accelerators_and_cpus(devices, 0, room if rng.integers(2) else np.inf),
         provenance={"generator": "graph_family", "seed": str(seed)},
+    )
+    return _with_unlike_devices(graph, rng) if unlike else graph
+
+
+def _with_unlike_devices(graph: Workload, rng: np.random.Generator) -> Workload:
+    """Return a graph that gives bytes, which fast links move in the transfer times that it gave."""
+    assert graph.cluster is not None
+    assert graph.transfer is not None
+    fast = graph.cluster.kinds[0]
+    slow = fast.count // 2
+    link = Link(0.0, 1e9)
+    kinds = (
+        replace(fast, count=fast.count - slow, link=link),
+        DeviceKind(
+            "slower",
+            slow,
+            fast.memory_bytes * rng.uniform(LEAST_ROOM, 1.0),
+            times=ACCELERATOR,
+            slowdown=rng.uniform(*SLOWER),
+            link=replace(link, bytes_per_s=link.bytes_per_s / rng.uniform(*LINK_SLOWER)),
+        ),
+    )
+    return replace(
+        graph,
+        name=f"{graph.name}-unlike",
+        transfer=None,
+        output_bytes=graph.transfer * link.bytes_per_s / 1e3,
+        time_unit="ms",
+        cluster=Cluster(kinds),
     )

@@ -145,8 +145,10 @@ def main():
     data = microbatches(tuple(made_up()) if inputs is None else inputs)
 
     replica, ranks = next((r, ranks) for r, ranks in enumerate(PIPELINES) if RANK in ranks)
-    pipeline = [dist.new_group(ranks) for ranks in PIPELINES][replica]
-    alike = [dist.new_group(list(same)) for same in zip(*PIPELINES)][ranks.index(RANK)]
+    several, pipeline, alike = len(PIPELINES) > 1, dist.group.WORLD, None
+    if several:
+        pipeline = [dist.new_group(ranks) for ranks in PIPELINES][replica]
+        alike = [dist.new_group(list(same)) for same in zip(*PIPELINES)][ranks.index(RANK)]
     order = {{
         dist.get_group_rank(pipeline, rank): [_Action.from_str(c) for c in row.split(",") if c]
         for rank, row in zip(ranks, SCHEDULE.splitlines(), strict=True)
@@ -181,14 +183,15 @@ def main():
         nothing = torch.zeros(MICROBATCHES, device=DEVICE)  # yours: targets, if loss_of takes any
         schedule.step(*batch, target=nothing if last else None, losses=losses if last else None)
         if optimizer is not None:
-            for p in parameters:
+            for p in parameters if several else ():
                 if p.grad is not None:
                     dist.all_reduce(p.grad.div_(len(PIPELINES)), group=alike)
             optimizer.step()
             optimizer.zero_grad()
         if last:
             loss = torch.stack(losses).sum() / len(PIPELINES)
-            dist.all_reduce(loss, group=alike)
+            if several:
+                dist.all_reduce(loss, group=alike)
             if replica == 0:
                 print(f"step {{step}}: loss {{loss:.8g}}", flush=True)
     dist.barrier()

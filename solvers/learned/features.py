@@ -19,11 +19,15 @@ from ...instances import Problem
 from ...instances.common.arrays import Floats, Ints
 
 #: Changes with what the features mean: a policy for others is refused.
-FEATURE_SET = 1
+FEATURE_SET = 2
 #: Features of a unit.
 UNIT_FEATURES = 13
+#: Features of a kind of device.
+KIND_FEATURES = 6
 #: Largest relative cost that features show: more is as bad.
 LARGEST = 1e6
+#: Even shares of the memory that features show: more is as good.
+_MOST_ROOM = 8.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +47,9 @@ class Scene:
     host: Ints
     count: Ints
     kind_of: Ints
+    # (K,): how fast each kind is; of what is quickest at each unit it would be 1
+    speed: Floats
+    kinds: Floats  # (K, `KIND_FEATURES`)
     units: Floats  # (U, `UNIT_FEATURES`)
     edges: Ints  # (m, 2): between units, in the direction of the forward pass
 
@@ -105,9 +112,12 @@ def scene(task: Task[Problem], graph: Hypergraph, edges: Ints | None = None) -> 
         host=costs.host.astype(np.int64),
         count=costs.count,
         kind_of=costs.kind_of,
+        speed=np.nan_to_num(speed, nan=1.0),
+        kinds=np.zeros((len(costs.count), KIND_FEATURES)),
         units=np.zeros((graph.size, UNIT_FEATURES)),
         edges=edges,
     )
+    partial.kinds[:] = _kind_features(partial)
     partial.units[:] = _unit_features(partial, task)
     return partial
 
@@ -126,6 +136,23 @@ def _edges(task: Task[Problem], graph: Hypergraph) -> Ints:
     pairs |= {(a, b) for a, b in graph.edges.tolist()}
     between = sorted((a, b) for a, b in pairs if a != b)
     return np.array(between, np.int64).reshape(-1, 2)
+
+
+def _kind_features(of: Scene) -> Floats:
+    devices, moved = of.count.sum(), of.cut.sum(axis=1)
+    with np.errstate(all="ignore"):
+        room = np.nan_to_num(of.room * devices / of.memory.sum(), nan=_MOST_ROOM)
+    return np.stack(
+        (
+            -np.log(np.clip(of.speed, 1 / LARGEST, 1)),
+            np.log1p(np.clip(room, 0, _MOST_ROOM)),
+            of.host,
+            np.log1p(moved / max(float(of.least.sum()), 1e-9)),
+            moved / max(float(of.most_cut.sum()), 1e-9),
+            of.supported.mean(axis=1),
+        ),
+        axis=1,
+    )
 
 
 def _unit_features(of: Scene, task: Task[Problem]) -> Floats:

@@ -58,7 +58,9 @@ class Partitions:
 
     of: Scene  # what is divided
     rules: Rules  # what is allowed
-    target: Floats  # (B,): the load, relative to an even one, that the groups are compared with
+    # (B, G): the load, relative to an even one, that each group is compared with, in the time of
+    # what is quickest at each unit
+    target: Floats
     group: Ints = field(init=False)
     _work: Floats = field(init=False)
     _closed: Floats = field(init=False)
@@ -101,9 +103,9 @@ class Partitions:
         room = self.rules.room
         held = memory / room if 0 < room < np.inf else 0 * memory
         number = np.arange(self.rules.groups)
-        target = self.target[:, None]
+        target = self.target
         slack = np.maximum(target - opened, 0).sum(axis=1, keepdims=True)
-        spare = (slack - self._rest) / (target * self.rules.groups)
+        spare = (slack - self._rest) / target.sum(axis=1, keepdims=True)
         empty = number >= self._used[:, None]
         found = np.broadcast_arrays(
             closed / target,

@@ -11,13 +11,16 @@ group of the unit before, and the next.
 
 The scheduler: group by group, the largest first, which device runs it.
 
-A device is known by its kind (how fast it is at this group, whether it is a host, its memory) and
-by what it has to do already, so that devices of a kind are alike; of those of a kind that have
-nothing to do yet only the first is offered.
+A device has an embedding, which is learned from features of its kind (speed, memory, links to host
+memory, whether it is a host) and from the mean over all devices: the inner product with the
+embedding of the group is a part of its score. The rest comes from how fast it is at this group and
+from what it has to do already. So devices of a kind are alike, and of those that have nothing to do
+yet only the first is offered; permuted devices get permuted probabilities.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,7 +31,7 @@ import torch
 
 from ...formulations.throughput.whole_bytes import room_of
 from ...instances.common.arrays import Bools, Floats, Ints
-from .features import LARGEST, UNIT_FEATURES, Scene
+from .features import KIND_FEATURES, LARGEST, UNIT_FEATURES, Scene
 from .groups import GROUP_FEATURES, GroupCosts, Partitions, Rules, group_costs, random_order
 from .subject import Subject
 
@@ -144,17 +147,75 @@ def draw_placements(
         rules = of.rules[0 if fewest else int(rng.integers(1, len(of.rules)))]
     if order is None:
         order = random_order(of.scene, rng)
-    groups = Partitions(of.scene, rules, target)
+    aims = target[:, None] * shares(of, rules, len(target), rng)
+    groups = Partitions(of.scene, rules, aims)
     with torch.no_grad():
         embedded = encode(policy["encoder"], of.scene)
     made = partition(policy["partitioner"], embedded, groups, order, rng, check)
     rows = np.repeat(np.arange(len(target)), schedules)
-    group, made, target = groups.group[rows], made.take(rows), target[rows]
-    costs = group_costs(of.scene, group, rules.groups)
+    return _scheduled(policy, of, embedded, groups.group[rows], made.take(rows), target[rows], rng)
+
+
+def as_drawn(
+    policy: Any,
+    of: Subject,
+    target: Floats,
+    rng: np.random.Generator,
+    *,
+    rules: Rules,
+    order: Ints,
+    group: Ints,
+    device: Ints,
+) -> Drawn:
+    """Return a plan as if a policy had drawn it once for each target.
+
+    The groups of units, (U,), are numbered as they come in the order; a device is that of a group,
+    −1 of an empty one, (G,).
+    """
+    share = shares(of, rules, len(target), rng)
+    if not of.one_after_another:
+        share[:, device >= 0] = of.scene.speed[of.scene.kind_of[device[device >= 0]]]
+    groups = Partitions(of.scene, rules, target[:, None] * share)
+    with torch.no_grad():
+        embedded = encode(policy["encoder"], of.scene)
+    given = np.tile(group, (len(target), 1))
+    made = partition(policy["partitioner"], embedded, groups, order, given)
+    return _scheduled(policy, of, embedded, given, made, target, device)
+
+
+def _scheduled(
+    policy: Any,
+    of: Subject,
+    embedded: Any,
+    group: Ints,
+    made: Decisions,
+    target: Floats,
+    rng: np.random.Generator | Ints,
+) -> Drawn:
+    costs = group_costs(of.scene, group, made.features.shape[2])
     device, placed = schedule(
         policy["scheduler"], embedded, of.scene, costs, target, rng, most=of.most
     )
     return Drawn(group, device, of.values(group, device), made, placed, costs.part_of)
+
+
+def shares(of: Subject, rules: Rules, count: int, rng: np.random.Generator) -> Floats:
+    """Return what part of a target each group is told to aim at, `count` times, (B, G).
+
+    They are the speeds of devices in a random order, so that each group is made for some device;
+    hosts are among them only if there are more groups than others. Groups that all have to be used
+    are for the devices in their order, those that run one after the other for none.
+    """
+    if of.one_after_another:
+        return np.ones((count, rules.groups))
+    host = of.scene.host[of.scene.kind_of] > 0
+    devices = np.argsort(host, kind="stable")
+    accelerators = int((~host).sum())
+    if rules.groups <= accelerators:
+        devices = devices[:accelerators]
+    speed = of.scene.speed[of.scene.kind_of[devices]]
+    found = np.tile(np.resize(speed, max(rules.groups, len(speed))), (count, 1))
+    return (found if rules.all_used else rng.permuted(found, axis=1))[:, : rules.groups]
 
 
 def log_probabilities(policy: Any, of: Subject, drawn: Drawn) -> tuple[Any, Any]:
@@ -167,7 +228,7 @@ def log_probabilities(policy: Any, of: Subject, drawn: Drawn) -> tuple[Any, Any]
         ),
         (
             schedule_log_probabilities(
-                policy["scheduler"], embedded, drawn.part_of, drawn.schedule
+                policy["scheduler"], embedded, of.scene, drawn.part_of, drawn.schedule
             ),
             drawn.schedule,
         ),
@@ -300,12 +361,34 @@ def partition_log_probabilities(layers: Any, embedded: Any, made: Decisions) -> 
 
 
 def scheduler(width: int) -> Any:
-    """Return the layers that score a device."""
-    return torch.nn.Sequential(
-        torch.nn.Linear(width + DEVICE_FEATURES, width),
-        torch.nn.ReLU(),
-        torch.nn.Linear(width, 1),
-    )
+    """Return the layers: embeddings of devices and of groups, and the score of what a device does.
+
+    Embeddings of devices begin as zeros, and stay so where all devices are alike: a policy that
+    never saw others goes by the rest of the score.
+    """
+    layers = {
+        "kind": torch.nn.Linear(KIND_FEATURES, width),
+        "among": torch.nn.Linear(2 * width, width),
+        "device": torch.nn.Linear(width, width),
+        "group": torch.nn.Linear(width, width),
+        "score": torch.nn.Sequential(
+            torch.nn.Linear(width + DEVICE_FEATURES, width),
+            torch.nn.ReLU(),
+            torch.nn.Linear(width, 1),
+        ),
+    }
+    torch.nn.init.zeros_(layers["device"].weight)
+    torch.nn.init.zeros_(layers["device"].bias)
+    return torch.nn.ModuleDict(layers)
+
+
+def embed_devices(layers: Any, of: Scene) -> Any:
+    """Return the embeddings of devices, shape (D, width), by the layers of a scheduler."""
+    kind = torch.from_numpy(of.kind_of.copy())
+    held = torch.relu(layers["kind"](torch.from_numpy(of.kinds).float()))
+    mean = held[kind].mean(dim=0).expand_as(held)
+    held = held + torch.relu(layers["among"](torch.cat((held, mean), dim=1)))
+    return layers["device"](held)[kind]
 
 
 def schedule(
@@ -314,13 +397,15 @@ def schedule(
     of: Scene,
     costs: GroupCosts,
     target: Floats,
-    rng: np.random.Generator,
+    rng: np.random.Generator | Ints,
     *,
     most: Ints,
 ) -> tuple[Ints, Decisions]:
     """Place the groups; return the device of each group, (B, G), and the decisions.
 
-    A device takes at most so many groups, shape (D,).
+    A device takes at most so many groups, shape (D,). In place of a generator, the device of each
+    group may be given, (G,), −1 for empty ones, if all samples have the same groups: others of its
+    kind may stand for it.
     """
     batch, groups, _ = costs.load.shape
     rows, kind = np.arange(batch), of.kind_of
@@ -328,9 +413,11 @@ def schedule(
     device = np.zeros((batch, groups), np.int64)
     load, memory = np.zeros((batch, len(kind))), np.zeros((batch, len(kind)))
     taking = np.zeros((batch, len(kind)), np.int64)
+    stands_for = np.full(len(kind), -1)
     features, allowed, chosen, logs = [], [], [], []
     with torch.no_grad():
         pooled = torch.from_numpy(costs.part_of).float() @ embedded
+        devices = embed_devices(layers, of)
         for step in range(groups):
             which = order[:, step]
             own = costs.load[rows, which][:, kind]
@@ -346,9 +433,18 @@ def schedule(
             may &= full[:, None] | (np.cumsum(may, axis=1) == 1)
             seen = _features(of, own, load, needs, busy, target[:, None])
             held = pooled[torch.arange(batch), torch.from_numpy(which)]
-            scores = _score(layers, held, torch.from_numpy(seen))
+            scores = _score(layers, held, devices, torch.from_numpy(seen))
             both = masked(scores, torch.from_numpy(may)).numpy().astype(np.float64)
-            taken = draw(both, rng)
+            if isinstance(rng, np.ndarray):
+                given = int(rng[which[0]])
+                if given < 0:
+                    taken = may.argmax(axis=1)
+                else:
+                    if stands_for[given] < 0:
+                        stands_for[given] = (~busy[0] & (kind == kind[given])).argmax()
+                    taken = np.full(batch, stands_for[given])
+            else:
+                taken = draw(both, rng)
             device[rows, which] = taken
             load[rows, taken] += own[rows, taken]
             memory[rows, taken] = needs[rows, taken]
@@ -394,17 +490,21 @@ def _first_idle(busy: Bools, kind: Ints) -> Bools:
     return offered
 
 
-def _score(layers: Any, held: Any, features: Any) -> Any:
+def _score(layers: Any, held: Any, devices: Any, features: Any) -> Any:
     wide = held.unsqueeze(-2).expand(*features.shape[:-1], held.shape[-1])
-    return layers(torch.cat((wide, features), dim=-1)).squeeze(-1)
+    does = layers["score"](torch.cat((wide, features), dim=-1)).squeeze(-1)
+    return does + layers["group"](held) @ devices.T / math.sqrt(held.shape[-1])
 
 
-def schedule_log_probabilities(layers: Any, embedded: Any, costs: Floats, made: Decisions) -> Any:
+def schedule_log_probabilities(
+    layers: Any, embedded: Any, of: Scene, costs: Floats, made: Decisions
+) -> Any:
     """Return the logarithms of the probabilities of all choices, (B, G, D), with gradients.
 
     The costs are `part_of` of the group costs.
     """
     pooled = torch.from_numpy(costs).float() @ embedded
     index = torch.from_numpy(made.subject)[:, :, None].expand(-1, -1, pooled.shape[-1])
-    scores = _score(layers, pooled.gather(1, index), torch.from_numpy(made.features))
+    held, devices = pooled.gather(1, index), embed_devices(layers, of)
+    scores = _score(layers, held, devices, torch.from_numpy(made.features))
     return masked(scores, torch.from_numpy(made.allowed))

@@ -58,7 +58,7 @@ def write_policy(
         "format": FORMAT,
         "version": VERSION,
         "feature_set": FEATURE_SET,
-        "width": training.policy["scheduler"][0].out_features,
+        "width": training.policy["encoder"]["features"].out_features,
         "seed": seed,
         "about": {**about, "steps": training.steps},
         "state": _state(training) if resumable else {},
@@ -163,8 +163,8 @@ def training_of(kept: PolicyFile, settings: Settings) -> TrainingRun:
         }
         training.rng.bit_generator.state = kept.state["rng"]
         training.examples = [
-            (int(number), [int(part) for part in group], float(value))
-            for number, group, value in kept.state["examples"]
+            (int(number), [int(g) for g in group], [int(d) for d in device], float(value))
+            for number, group, device, value in kept.state["examples"]
         ]
         _restore_moments(training, kept)
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError):

@@ -16,7 +16,7 @@ The appendix of DRL-PP (equations 3, 4 and 6 and all numbers of `Settings`). Div
 and so is the ratio of decisions: that of a placement of a hundred decisions leaves the clip at the
 first step.
 
-Imitation: the partitioner learns to divide graphs as plans do that are known to be good.
+Imitation: the policy learns to divide and to place graphs as plans do that are known to be good.
 
 Fine-tuning: from what a policy draws for one task, it learns to draw more like the best.
 """
@@ -32,14 +32,12 @@ import torch
 
 from ...instances.common.arrays import Floats, Ints
 from .features import Scene
-from .groups import Partitions, Rules, random_order, together
+from .groups import Rules, random_order, together
 from .policy import (
     Drawn,
+    as_drawn,
     draw_placements,
-    encode,
     log_probabilities,
-    partition,
-    partition_log_probabilities,
 )
 from .subject import Subject
 
@@ -83,6 +81,7 @@ class Example:
 
     subject: Subject
     group: Ints  # (U,): group of each unit, in any numbers
+    device: Ints  # (U,): device of each unit
     value: float  # its objective, relative to an even load
 
 
@@ -122,8 +121,8 @@ class TrainingRun:
     steps: int = 0  # updates so far
     # the newest values by the subject's number
     history: dict[int, list[float]] = field(default_factory=dict)
-    # plans to imitate: the subject's number, the group of each unit, the relative objective
-    examples: list[tuple[int, list[int], float]] = field(default_factory=list)
+    # plans to imitate: the subject's number, group and device of each unit, relative objective
+    examples: list[tuple[int, list[int], list[int], float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -222,7 +221,7 @@ def update(
 
 
 def imitate_step(training: TrainingRun, examples: Sequence[Example], norm: float) -> float:
-    """Update the partitioner by one example; return the mean loss of a decision."""
+    """Update the policy by one example; return the mean loss of a decision."""
     rng = training.rng
     example = examples[int(rng.integers(len(examples)))]
     training.steps += 1
@@ -234,12 +233,11 @@ def imitate_step(training: TrainingRun, examples: Sequence[Example], norm: float
         return float("nan")
     rules: Rules = able[int(rng.integers(len(able)))]
     target = example.value * (1 + TARGET_SLACK * rng.random(COPIES))
-    groups = Partitions(of.scene, rules, target)
+    device = np.full(rules.groups, -1)
+    device[group] = example.device
     policy = training.policy
-    embedded = encode(policy["encoder"], of.scene)
-    made = partition(policy["partitioner"], embedded, groups, order, np.tile(group, (COPIES, 1)))
-    every = partition_log_probabilities(policy["partitioner"], embedded, made)
-    taken = every.gather(2, torch.from_numpy(made.chosen)[:, :, None])
+    drawn = as_drawn(policy, of, target, rng, rules=rules, order=order, group=group, device=device)
+    taken, _ = log_probabilities(policy, of, drawn)
     loss = -taken.mean()
     if not bool(torch.isfinite(loss)):  # the plan breaks a rule that a mask keeps
         return float("nan")

@@ -8,7 +8,7 @@ import pytest
 
 from stagecut.instances.costs.calibration import Calibration
 from stagecut.instances.costs.clusters import training_cluster
-from stagecut.instances.costs.collectives import Group, Links, links_of
+from stagecut.instances.costs.collectives import Group, UsedLinks, links_of
 from stagecut.instances.costs.layers import LayerPrices
 from stagecut.instances.costs.layout import Layout, Overlap
 from stagecut.instances.costs.models import shipped_model
@@ -34,10 +34,10 @@ def only_stage(layout: Layout) -> StageTime:
 
 def test_groups_keep_links_busy_by_where_their_ranks_lie() -> None:
     """In a node, across nodes with several members in each, and with one."""
-    assert links_of(Group(8), CLUSTER) == Links.PEER
-    assert links_of(Group(64), CLUSTER) == Links.PEER | Links.NETWORK
-    assert links_of(Group(8, stride=8), CLUSTER) == Links.NETWORK
-    assert links_of(Group(1), CLUSTER) == Links.NONE
+    assert links_of(Group(8), CLUSTER) == UsedLinks.PEER
+    assert links_of(Group(64), CLUSTER) == UsedLinks.PEER | UsedLinks.NETWORK
+    assert links_of(Group(8, stride=8), CLUSTER) == UsedLinks.NETWORK
+    assert links_of(Group(1), CLUSTER) == UsedLinks.NONE
 
 
 def test_collectives_block_what_shares_a_link() -> None:

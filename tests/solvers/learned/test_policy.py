@@ -162,7 +162,7 @@ def test_the_order_of_nodes_does_not_matter(problem: Problem) -> None:
         embedded = encode(policy["encoder"], of.scene)
         forced = np.zeros_like(group)
         forced[:, number] = group
-        groups = Partitions(of.scene, of.rules[0], np.full(len(group), 1.3))
+        groups = Partitions(of.scene, of.rules[0], np.full((len(group), of.rules[0].groups), 1.3))
         made = partition(policy["partitioner"], embedded, groups, number[order], forced)
         logs = partition_log_probabilities(policy["partitioner"], embedded, made)
         found.append(logs.detach().exp().numpy())
@@ -182,7 +182,7 @@ def test_devices_of_a_kind_are_alike() -> None:
 def test_masks_keep_contiguous_groups_in_order_and_use_all_that_must_be() -> None:
     of = posed(Throughput("contiguous"))
     size = of.scene.graph.size
-    groups = Partitions(of.scene, Rules(size, contiguous=True, all_used=True), np.ones(3))
+    groups = Partitions(of.scene, Rules(size, contiguous=True, all_used=True), np.ones((3, size)))
     order = drawn_from(of).partition.subject[0]
     embedded = encode(new_policy(0)["encoder"], of.scene)
     made = partition(

@@ -69,7 +69,7 @@ cli.run_command(sys.argv[1:])
 
 def test_a_training_that_is_killed_goes_on_with_the_same_curve(tmp_path: Path) -> None:
     given = ["learn", "--family", "chain", "--count", "1", "--steps", "7", "--imitate", "1"]
-    given += ["--schedules", "2", "--plan-seconds", "60"]
+    given += ["--set", "schedules=2,plan_seconds=60"]
     one, two = (["-o", str(tmp_path / f"{n}.npz"), "--log", str(tmp_path / n)] for n in ("1", "2"))
     assert cli.run_command([*given, *one]) == 0
     environment = {**os.environ, "PYTHONPATH": str(ROOT / ".dev")}

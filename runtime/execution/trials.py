@@ -1,0 +1,89 @@
+"""Trials: placements run on the processes of a group, and timed against each other.
+
+What else a machine does makes it slower in one minute than in the next. So all placements take
+turns, a batch each in every round, and the time of a batch counts relative to that of the first
+placement in the same round; of all rounds the median counts.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from ...instances import InputError, Plan, Workload
+from ...instances.common.arrays import Floats
+from ...instances.pytorch.factory import Made
+from ..measure.group import process_group
+from .options import RunOptions
+from .prepare import split_model
+from .steps import threads_per_process
+from .trainer import PipelineTrainer
+
+#: Of plans that use all processes: seconds of a batch, relative to the first plan's.
+TimePlans = Callable[[Sequence[Plan]], Floats]
+
+
+def lead_trials(
+    work: Callable[[TimePlans], None], made: Made, workload: Workload, *, rounds: int
+) -> None:
+    """Do some work on the first of torchrun's processes; all run the plans that it wants timed.
+
+    InputError if torchrun did not start this process.
+    """
+    if "RANK" not in os.environ:
+        raise InputError(
+            "reward: measured times need a process for each device; start it under torchrun "
+            "--nproc-per-node DEVICES -m stagecut …"
+        )
+
+    def timed(plans: Sequence[Plan]) -> Floats:
+        dist.broadcast_object_list([list(plans)], src=0)
+        return relative_times(plans, made, workload, rounds)
+
+    before = torch.get_num_threads()
+    with process_group("cpu"):
+        if dist.get_rank() == 0:
+            try:
+                work(timed)
+            finally:
+                dist.broadcast_object_list([None], src=0)
+            return
+        told: list[Any] = [None]
+        while True:
+            dist.broadcast_object_list(told, src=0)
+            if told[0] is None:
+                break
+            relative_times(told[0], made, workload, rounds)
+    torch.set_num_threads(before)
+
+
+def relative_times(plans: Sequence[Plan], made: Made, workload: Workload, rounds: int) -> Floats:
+    """Return the medians over rounds, relative to the first plan; all ranks call this at once.
+
+    Weights stay as they are: the learning rate is 0.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads_per_process())
+    runs = []
+    for plan in plans:
+        ready = split_model(plan, made.model, made.args, made.kwargs, workload)
+        options = RunOptions(steps=1, learning_rate=0.0).settled(plan, workload)
+        trainer = PipelineTrainer(ready, options)
+        runs.append((trainer, [ready.inputs(made.args, made.kwargs)] * trainer.per_batch))
+    seconds = torch.zeros(1 + rounds, len(plans), dtype=torch.float64)  # the first is a warm-up
+    for turn in seconds:
+        for i, (trainer, batch) in enumerate(runs):
+            dist.barrier()
+            begun = time.perf_counter()
+            trainer.run(batch)
+            turn[i] = time.perf_counter() - begun
+    dist.all_reduce(seconds, dist.ReduceOp.MAX)
+    torch.set_num_threads(before)
+    relative: Floats = (seconds[1:] / seconds[1:, :1]).numpy()
+    return np.median(relative, axis=0)
