@@ -130,7 +130,8 @@ def _parallelism(
     if layout.schedule in SCHEDULES:
         fields["pipeline_parallel_schedule"] = SCHEDULES[layout.schedule]
         return fields, {}
-    fields["pipeline_parallel_schedule"] = "_PipelineScheduleRuntime"
+    # any schedule of several stages: the table decides, but torch has to know the name
+    fields["pipeline_parallel_schedule"] = "PipelineScheduleMulti"
     fields["pipeline_parallel_schedule_csv"] = SCHEDULE_FILE
     return fields, schedule_files(model, layout)
 
