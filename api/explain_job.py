@@ -42,56 +42,26 @@ TURNED_GAP = 5e-3
 
 @dataclass(frozen=True)
 class TurnedDecision:
-    """A field of a plan's layout, and the best that is known where it is another.
+    """A field of a plan's layout, and the best that is known where it is another."""
 
-    Parameters
-    ----------
-    field
-        Of `Layout`.
-    layout
-        The best layout that was found with another value; None if none fits.
-    seconds
-        Of its iteration; infinite if there is none.
-    bound
-        No layout of the declared space in which the field is another takes fewer seconds.
-    behind
-        Seconds by term that it takes longer than the plan, the largest first; negative where it
-        takes less.
-    """
-
-    field: str
-    layout: Layout | None
-    seconds: float
-    bound: float
+    field: str  # of `Layout`
+    layout: Layout | None  # the best that was found with another value; None if none fits
+    seconds: float  # of its iteration; infinite if there is none
+    bound: float  # no layout of the declared space with another value takes fewer seconds
+    # seconds by term that it takes longer than the plan, the largest first; negative where less
     behind: Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class JobExplanation:
-    """Why a plan is as it is.
-
-    Parameters
-    ----------
-    plan
-        The plan.
-    terms
-        Seconds of its iteration by term.
-    memory
-        Bytes of its fullest rank by term, and what is free.
-    decisions
-        By what they are worth: what costs least to decide otherwise is first.
-    usual
-        What is usually done.
-    points
-        Outer points of the space by the reason for which none is better.
-    """
+    """Why a plan is as it is."""
 
     plan: JobPlan
-    terms: Mapping[str, float]
-    memory: Mapping[str, float]
-    decisions: tuple[TurnedDecision, ...]
-    usual: tuple[UsualChoice, ...]
-    points: Mapping[str, int]
+    terms: Mapping[str, float]  # seconds of its iteration
+    memory: Mapping[str, float]  # bytes of its fullest rank by term, and what is free
+    decisions: tuple[TurnedDecision, ...]  # what costs least to decide otherwise is first
+    usual: tuple[UsualChoice, ...]  # what is usually done
+    points: Mapping[str, int]  # outer points of the space by the reason for which none is better
 
 
 def explain_job(
@@ -99,15 +69,9 @@ def explain_job(
 ) -> JobExplanation:
     """Return why a plan is as it is: terms, and each decision turned around alone.
 
-    Parameters
-    ----------
-    plan
-        Of a training job.
-    calibration
-        Efficiencies that it was made with; default: the shipped ones.
-    seconds
-        Of all searches together; what is not found or proved by then is what they know so far. With
-        0 no decision is turned around.
+    `calibration` are the efficiencies that it was made with; default: the shipped ones. `seconds`
+    are those of all searches together; what is not found or proved by then is what they know so
+    far. With 0 no decision is turned around.
 
     Examples
     --------
@@ -184,27 +148,14 @@ def _behind(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, f
 
 @dataclass(frozen=True)
 class JobDifference:
-    """What tells two plans of training jobs apart.
+    """What tells two plans of training jobs apart."""
 
-    Parameters
-    ----------
-    asked
-        Fields of model, cluster and job that differ, as both have them.
-    layout
-        Fields of the layout that differ, as both have them.
-    seconds
-        Of an iteration of each.
-    terms
-        Seconds by term that the second takes longer, the largest first.
-    memory
-        Bytes by term that the second's fullest rank takes more, the largest first.
-    """
-
+    # asked, layout: fields that differ, as both have them
     asked: Mapping[str, tuple[object, object]]
     layout: Mapping[str, tuple[object, object]]
-    seconds: tuple[float, float]
-    terms: Mapping[str, float]
-    memory: Mapping[str, float]
+    seconds: tuple[float, float]  # of an iteration of each
+    terms: Mapping[str, float]  # seconds that the second takes longer, the largest first
+    memory: Mapping[str, float]  # bytes that the second's fullest rank takes more, the same
 
 
 def diff_jobs(one: JobPlan, two: JobPlan) -> JobDifference:
@@ -248,22 +199,12 @@ def _fields(one: object, two: object) -> dict[str, tuple[object, object]]:
 
 
 def simulate_job(plan: JobPlan, *, calibration: Calibration | None = None) -> Simulation:
-    """Return what every pipeline rank does over time, and the bytes that it holds.
+    """Return what every pipeline rank does over time, in seconds, and the bytes that it holds.
 
-    Parameters
-    ----------
-    plan
-        Of a training job.
-    calibration
-        Efficiencies that it was made with; default: the shipped ones.
-
-    Returns
-    -------
-    Simulation
-        In seconds: the schedule alone, without what follows it of the traffic between replicas and
-        the optimizer's step. Of schedules that split backward passes every stage splits them in
-        the same parts, those of their sum. Besides activations each rank holds all the time what
-        `rank_memory` counts at its fullest moment.
+    That is the schedule alone, without what follows it of the traffic between replicas and the
+    optimizer's step. Of schedules that split backward passes every stage splits them in the same
+    parts, those of their sum. Besides activations each rank holds all the time what `rank_memory`
+    counts at its fullest moment. `calibration` as of `explain_job`.
 
     Examples
     --------

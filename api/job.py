@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..formulations.job.rates import rates
 from ..formulations.job.space import JobSpace, job_space
 from ..instances import InputError, Status
 from ..instances.costs.calibration import Calibration
@@ -287,9 +286,8 @@ def _candidates(costs: JobCosts, space: JobSpace, search: JobSearch) -> list[Job
     """
     near = np.flatnonzero(search.bound <= search.seconds * (1 + SEPARABLE))
     near = near[np.argsort(search.bound[near], kind="stable")][:LOOKED_AT]
-    table = rates(space, costs.prices)
     judged = dict(search.tried)
-    more = [even_plan(space, table, int(point)) for point in near]
+    more = [even_plan(space, search.table, int(point)) for point in near]
     more = [layout for layout in more if layout not in judged]
     judged.update(zip(more, costs.judge(more).tolist(), strict=True))
     best: dict[Layout, Layout] = {}

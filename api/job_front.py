@@ -28,41 +28,20 @@ FRONT_LIMITS = Limits(seconds=20.0, gap=5e-3)
 
 @dataclass(frozen=True)
 class FrontPoint:
-    """The best plan on so many devices.
-
-    Parameters
-    ----------
-    gpus
-        Devices.
-    layout
-        Of the plan; None if there is none.
-    seconds, bound
-        Of an iteration, and that no plan takes less.
-    tokens_per_s
-        Of all devices together.
-    price
-        Of a million tokens, in the currency of the price that was given; None without one.
-    reason
-        Why there is no plan.
-    """
+    """The best plan on so many devices."""
 
     gpus: int
-    layout: Layout | None
-    seconds: float
-    bound: float
-    tokens_per_s: float
-    price: float | None
-    reason: str = ""
+    layout: Layout | None  # None if there is no plan
+    seconds: float  # of an iteration
+    bound: float  # no plan takes fewer seconds
+    tokens_per_s: float  # of all devices together
+    price: float | None  # of a million tokens, in the currency that was given; None without one
+    reason: str = ""  # why there is no plan
 
 
 @dataclass(frozen=True)
 class JobFront:
-    """The best plans of a job by number of devices.
-
-    Parameters
-    ----------
-    points
-        In rising order of devices.
+    """The best plans of a job by number of devices, in rising order.
 
     Examples
     --------

@@ -777,7 +777,42 @@ def jobs() -> list[str]:
         for row in read("calculon")
     ]
     header = "model|A100s|Calculon's best|s here|its CPU s|best here (s)|CPU s here"
-    return [*found, *table(header, peers)]
+    return [*found, *table(header, peers), *two_kinds(), *random_jobs()]
+
+
+def two_kinds() -> list[str]:
+    """Return the table of jobs on nodes of two kinds."""
+    lines = [
+        [
+            row["model"],
+            row["cluster"],
+            f"{number(row['iteration_s']):.2f}",
+            f"{number(row['faster_alone_s']):.2f}" if row["faster_alone_s"] else "does not fit",
+            percent(100 * number(row["gap"])),
+            row["layers"],
+            row["cpu_s"],
+            row["programs"],
+        ]
+        for row in read("job_kinds")
+    ]
+    header = (
+        "model|nodes of two kinds|s/iteration|on the first kind alone|gap|layers by stage|CPU s"
+        "|programs of verify"
+    )
+    return table(header, lines)
+
+
+def random_jobs() -> list[str]:
+    """Return the table of random jobs against all their plans."""
+    names = (
+        "family", "jobs", "feasible", "wrong_optimum", "bound_above", "refused", "open", "points",
+        "point_above", "wrongly_refuted", "search_s", "check_s",
+    )  # fmt: skip
+    header = (
+        "random jobs with|jobs|with a plan|wrong optimum|bound above|refused by verify|open"
+        "|outer points|bounds above|wrongly refuted|CPU s|verify, CPU s"
+    )
+    return table(header, [[row[name] for name in names] for row in read("job_cases")])
 
 
 def solver_end(row: Row) -> str:
@@ -962,9 +997,10 @@ SECTIONS = (
         "best layout of the declared space, to a gap of 0.1 %, at most 60 s. Choices among "
         "measured layouts (`job_sweeps.py`), published layouts and what is usually chosen "
         "(`job_rivals.py`), and Calculon's exhaustive search "
-        "(`peers_calculon.py`) over its own space, both priced here. See "
-        "[training jobs](job.md).",
-        ("jobs", "job_sweeps", "job_rivals", "calculon"),
+        "(`peers_calculon.py`) over its own space, both priced here. Nodes of two kinds "
+        "(`job_kinds.py`). Random small jobs against all their plans one by one, every outer "
+        "point's bound too (`job_cases.py`; families overlap). See [training jobs](job.md).",
+        ("jobs", "job_sweeps", "job_rivals", "calculon", "job_kinds", "job_cases"),
         jobs,
     ),
     Section(

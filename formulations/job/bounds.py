@@ -18,10 +18,11 @@ for each schedule a mixture λ of such paths counts rank j's work w_j with a fac
 
 Layers of type τ, which take w_jτ on the nodes of rank j, count for L_τ min_j a_j w_jτ at least, for
 whatever split. λ makes all a_j w_j alike; then, of one kind of nodes, (13) is W (1 + 1 / Σ 1/c_j).
-Interleaved ranks have a declared least of layers, too; with weights sharded (ZeRO-3) the mean rank
-is busy for M / p times W and what gathering and reducing slow it at least. To it come the least
-exposed traffic of gradients, a mean rank's, and the optimizer's step over a mean rank's weights.
-(The bubble of equal stages is no bound: a plan with less work on its last ranks can be below.)
+One rank alone with the ends and as few layers as it may have bounds the time, too; with weights
+sharded (ZeRO-3) the mean rank is busy for M / p times W and what gathering and reducing slow it at
+least. To it come the least exposed traffic of gradients, a mean rank's, and the optimizer's step
+over a mean rank's weights. (The bubble of equal stages is no bound: a plan with less work on its
+last ranks can be below.)
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ import numpy as np
 from ...instances.common.arrays import Bools, Floats, Ints
 from ...instances.costs.activations import fused
 from ...instances.costs.layers import LayerPrices
-from ...instances.costs.layout import JobSchedule
+from ...instances.costs.layout import JobSchedule, Layout
 from ...instances.costs.memory import CONTEXT_BYTES, FRAGMENTATION, stays_gathered
 from ...instances.costs.stages import kinds_of_rank
 from .memory import in_flight, memory_limit, state_bytes
@@ -106,13 +107,17 @@ def _excess(
     s = space.setting[group]
     loses, limit = 1 + FRAGMENTATION, memory_limit(space)
     lowest, there = flight.min(axis=1), rates.count > 0
-    chunk = int(stage_range(space.model, space.layout(int(group[0])))[0].min())
+    layout = space.layout(int(group[0]))
+    low, high = _rank_range(space, layout)
+    chunk = float(stage_range(space.model, layout)[0].min())
     state = np.einsum("nkx,nx->nk", rates.held[s], per)  # of a layer of each type
     free = limit - _fixed(space, rates, group, per, gathered, flight)
     kept, saved = loses * rates.kept[s], loses * rates.saved[s]
 
-    def room(kept: Floats) -> tuple[Floats, Floats, Floats]:
-        """Layers of the heaviest type that each rank has room for; all layers in units of it."""
+    def room(kept: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+        """Layers of the heaviest type that each rank may have; all layers, in units of it; by how
+        many of these as few layers as a rank may have exceed its room.
+        """
         each = state[:, None, :] + lowest[None, :, None] * kept[:, None, :]
         each = np.where(there, each, 0.0)
         heaviest = each.sum(axis=1).argmax(axis=1)
@@ -121,14 +126,19 @@ def _excess(
         # Every chunk has the declared least of layers; those with more in flight keep more of them.
         more = (flight - lowest[:, None]).sum(axis=1) * chunk
         left = free - more * np.where(there, kept, np.inf).min(axis=1)[:, None]
-        return left / unit[:, :, 0], share @ rates.count, unit[:, :, 0]
+        over = (_lightest(each, rates.count, low) - left) / unit[:, :, 0]
+        most = np.minimum(left / unit[:, :, 0], high)
+        return most, share @ rates.count, unit[:, :, 0], over
 
-    most, needed, _ = room(kept - saved)
-    never = (most < 0).any(axis=1) | (needed > most.sum(axis=1) * (1 + MARGIN))
-    fits, needed, unit = room(kept)
+    most, needed, _, over = room(kept - saved)
+    never = (over > low * MARGIN).any(axis=1) | (most < 0).any(axis=1)
+    never |= needed > most.sum(axis=1) * (1 + MARGIN)
+    fits, needed, unit, over = room(kept)
     short = needed - fits.sum(axis=1)
     # Recomputing a layer in a chunk frees so much of the room; in the fullest chunks first.
     freed = flight[None] * np.where(there, saved, 0.0).max(axis=1)[:, None, None] / unit[:, :, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        of_each = np.where(over > low * MARGIN, over / freed.sum(axis=2), 0.0).max(axis=1)
     highest = np.where(flight == lowest[:, None], most[:, :, None], float(chunk))
     freed, highest = freed.reshape(len(group), -1), highest.reshape(len(group), -1)
     order = np.argsort(-freed, axis=1)
@@ -139,7 +149,37 @@ def _excess(
         each = np.clip((short[:, None] - made) / freed, 0.0, highest)
     again = np.where(freed > 0, each, 0.0).sum(axis=1)
     cannot = (short > 0) & ((freed * highest).sum(axis=1) < short * (1 - MARGIN))
-    return np.where(never | cannot, np.inf, np.where(short > 0, again, 0.0))
+    again = np.where(short > 0, again, 0.0)
+    if not space.job.settings.recompute_by_stage:
+        # Of every stage equally many are recomputed, no more than the smallest has.
+        of_each = np.ceil(np.maximum(of_each, again / layout.stages) * (1 - MARGIN))
+        cannot |= of_each > space.model.layers // layout.stages
+        again = of_each * layout.stages
+    return np.where(never | cannot, np.inf, again)
+
+
+def _rank_range(space: JobSpace, layout: Layout) -> tuple[Ints, Ints]:
+    """Return the least and most layers of each rank, where the others have as many as they may."""
+    low, high = (
+        one.reshape(-1, layout.pipeline).sum(axis=0) for one in stage_range(space.model, layout)
+    )
+    return np.maximum(low, space.model.layers - (high.sum() - high)), high
+
+
+def _lightest(each: Floats, count: Floats, least: Ints) -> Floats:
+    """Return what `least` layers of each rank add up to, the lightest of them first.
+
+    Parameters
+    ----------
+    each
+        Shape (n, p, K): of a layer of each type on each rank.
+    count
+        Shape (K,): layers that there are.
+    """
+    order = np.argsort(each, axis=2, kind="stable")
+    there = count[order]
+    taken = np.clip(least[:, None] - (np.cumsum(there, axis=2) - there), 0.0, there)
+    return np.asarray((np.take_along_axis(each, order, axis=2) * taken).sum(axis=2))
 
 
 def _fixed(
@@ -161,7 +201,10 @@ def _fixed(
         return fixed
     fixed += loses * (rates.messages[s][:, None] * (p > 1) + output[:, None] * flight.sum(axis=1))
     fixed[:, 0] += ends[:, 0]
-    fixed[:, -1] += ends[:, 1] + loses * rates.loss[s]
+    inside = np.where(rates.count > 0, rates.working[s], np.inf).min(axis=1)
+    inside *= (space.zero[group] < 3) & fused(space.settings[int(s[0])])
+    fixed += loses * inside[:, None]
+    fixed[:, -1] += ends[:, 1] + loses * np.maximum(rates.loss[s] - inside, 0.0)
     return fixed
 
 
@@ -211,12 +254,15 @@ def _work(
     forced = np.where(np.isfinite(excess), excess, 0.0)[:, None]
     forced = forced * np.maximum(again.min(axis=2), 0.0)
 
+    layout = space.layout(int(group[0]))
+    of_rank, _ = _rank_range(space, layout)
+
     def mixed(factor: Floats) -> Floats:
         """Seconds of all layers, ends and recomputation, rank j's times its factor."""
-        low = np.stack(
-            [factor[:, sort == one].min(axis=1) for one in range(len(ranks.rates))], axis=1
-        )
-        found = (both * low[:, :, None]).min(axis=1) @ count + (forced * low).min(axis=1)
+        each = both[:, sort] * factor[:, :, None]
+        least = each.min(axis=1)
+        more = (each - least[:, None]).min(axis=2) @ of_rank  # of layers that are elsewhere
+        found = least @ count + more + (forced[:, sort] * factor).min(axis=1)
         return np.asarray(found + of_ends[:, 0] * factor[:, 0] + of_ends[:, 1] * factor[:, -1])
 
     busiest = mixed(np.full((len(group), p), m / p)) + m / p * beside.waits
@@ -225,19 +271,24 @@ def _work(
     alone = (both @ count)[:, sort]  # if a rank had all layers
     share = 1 / alone / (1 / alone).sum(axis=1)[:, None]
     light = both.min(axis=2)[:, sort]
+    own = _lightest(both[:, sort], count, of_rank)  # of a rank with as few layers as can be
+    own[:, 0] += of_ends[:, 0]
+    own[:, -1] += of_ends[:, 1]
+    busiest = np.maximum(busiest, m * own.max(axis=1))
     if schedule is JobSchedule.INTERLEAVED:
-        fewest = stage_range(space.model, space.layout(int(group[0])))[0]
-        before = np.cumsum(fewest[:p] * light, axis=1) - fewest[:p] * light  # their first chunks
-        own = fewest.reshape(-1, p).sum(axis=0) * light
+        first = stage_range(space.model, layout)[0][:p] * light  # chunks of the ranks
+        before = np.cumsum(first, axis=1) - first
         found = mixed(m * share) + (share * before).sum(axis=1)
-        return np.asarray(np.maximum.reduce((found, m * own.max(axis=1), busiest)))
+        return np.asarray(np.maximum(found, busiest))
     least, most = _forward_parts(*_seconds(ranks.kinds, s, there, beside.hooks))
     found = mixed(_any_order(alone / alone.mean(axis=1)[:, None], m, np.maximum(least, 1e-6)))
     if schedule is JobSchedule.ONE_F_ONE_B and m > 1:
         k = np.arange(1, p + 1)
         counted = m - 1 - np.minimum(m - 1, p - k)[None, :] * most[:, None]
         factor = 1 + _alike(alone, counted, len(ranks.rates)) * counted
-        return np.asarray(np.maximum.reduce((found, mixed(factor), busiest)))
+        found = np.maximum(found, mixed(factor))
+        alone_at = mixed(np.ones_like(factor)) + (counted * own).max(axis=1)
+        return np.asarray(np.maximum.reduce((found, alone_at, busiest)))
     return np.asarray(np.maximum.reduce((found, mixed(m * share), busiest)))
 
 

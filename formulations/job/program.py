@@ -266,6 +266,7 @@ class ProgramBuilder:
         if model.tied and self.stages > 1:
             self.ends_weights[1, 0] += model.vocabulary * model.hidden / self.layout.tensor
 
+        self.lines: dict[tuple[LinearTraffic, ...], tuple[list[float], list[float]]] = {}
         self.layers()
         self.one_number()
         self.order_of_types()
@@ -497,12 +498,15 @@ class ProgramBuilder:
         columns: list[int] = []
         factors: list[float] = []
         constant = sum(one.constant for one in lines)
+        if (key := tuple(lines)) not in self.lines:
+            of = self.rates.weights[self.i], self.ends_weights
+            own, ends = ([self._line(lines, w) for w in weights] for weights in of)
+            self.lines[key] = own, ends
+        own, ends = self.lines[key]
         for s in stages:
             columns += list(self.n[s])
-            factors += [self._line(lines, w) for w in self.rates.weights[self.i]]
-            for end, at in ((0, 0), (1, self.stages - 1)):
-                if s == at:
-                    constant += self._line(lines, self.ends_weights[end])
+            factors += own
+            constant += ends[0] * (s == 0) + ends[1] * (s == self.stages - 1)
         return columns, factors, float(constant)
 
     def traffic(self) -> None:

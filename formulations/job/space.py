@@ -16,8 +16,9 @@ the job gives takes the place of (2). Points are columns of numbers: there are u
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,7 @@ from ...instances.costs.layout import (
     check_profiled,
 )
 from ...instances.job.launchers import runs
-from ...instances.job.problem import TrainingJob
+from ...instances.job.problem import OPEN, TrainingJob
 
 #: Declared ends of the space, where the job does not say otherwise.
 MOST_MICROBATCH, MOST_CHUNKS, LEAST_CONTEXT_TOKENS = 16, 12, 1024
@@ -111,11 +112,28 @@ def job_space(model: ModelDescription, cluster: TrainingCluster, job: TrainingJo
             f"sequence: {job.sequence}; the batch that {model.name} was profiled with counts as a "
             "microbatch of 1 sequence of 1 token; take sequence 1"
         )
+    schedules = _orders(job)
+    settings, table = _points(model, cluster, job, schedules)
+    if not len(table):
+        raise InputError(_nothing(model, cluster, job))
+    return JobSpace(
+        model, cluster, job, tuple(settings),
+        setting=table[:, 0], pipeline=table[:, 1], data=table[:, 2], microbatches=table[:, 3],
+        schedule=table[:, 4], chunks=table[:, 5], zero=table[:, 6], schedules=schedules,
+    )  # fmt: skip
+
+
+def _points(
+    model: ModelDescription,
+    cluster: TrainingCluster,
+    job: TrainingJob,
+    schedules: tuple[JobSchedule, ...],
+) -> tuple[list[Layout], Ints]:
+    """Return settings, and of each point its setting, p, d, M, schedule, v and z."""
     devices = cluster.devices
     experts = any(block.experts is not None for block in model.layer_types)
     settings: list[Layout] = []
-    rows: list[Ints] = []
-    schedules = _orders(job)
+    rows = [np.zeros((0, 7), np.int64)]
     for degrees in _degrees(model, cluster, job):
         own = list(_settings(model, job, degrees))
         if not own:
@@ -144,16 +162,7 @@ def job_space(model: ModelDescription, cluster: TrainingCluster, job: TrainingJo
                     fixed = np.array([k, pipeline, data, m])
                     rows.append(np.hstack([np.tile(fixed, (len(kinds), 1)), kinds]))
         settings += own
-    if not rows:
-        raise InputError(_nothing(job, cluster))
-    table = _runnable(job, settings, schedules, np.concatenate(rows))
-    if not len(table):
-        raise InputError(_nothing(job, cluster))
-    return JobSpace(
-        model, cluster, job, tuple(settings),
-        setting=table[:, 0], pipeline=table[:, 1], data=table[:, 2], microbatches=table[:, 3],
-        schedule=table[:, 4], chunks=table[:, 5], zero=table[:, 6], schedules=schedules,
-    )  # fmt: skip
+    return settings, _runnable(job, settings, schedules, np.concatenate(rows))
 
 
 def _values(job: TrainingJob, name: str, otherwise: range | list[int]) -> list[int]:
@@ -323,12 +332,31 @@ def _even(model: ModelDescription, stages: int) -> bool:
     return even and stages <= model.layers
 
 
-def _nothing(job: TrainingJob, cluster: TrainingCluster) -> str:
-    """Say why no point is left."""
-    given = [name for name in ("tensor", "context", "pipeline", "data", "expert", "chunks",
-                               "microbatch", "zero") if getattr(job, name) is not None]  # fmt: skip
-    names = ", ".join(f"{name} {getattr(job, name)}" for name in given) or "nothing is fixed"
+def _nothing(model: ModelDescription, cluster: TrainingCluster, job: TrainingJob) -> str:
+    """Say why no point is left, and which one change leaves some."""
+    usual: dict[str, Any] = {one.name: one.default for one in fields(TrainingJob)}
+    given = [name for name in (*OPEN, "schedules") if getattr(job, name) != usual[name]]
+    names = ", ".join(f"{name} {_said(getattr(job, name))}" for name in given)
+    each = job.global_batch * cluster.devices
+    free = [n for n in given if _has_points(model, cluster, replace(job, **{n: usual[n]}))]
+    helps = [f"leave {' or '.join(free)} open"] if free else []
+    for said, other in (
+        (f"take a global batch of {each}", replace(job, global_batch=each)),
+        ("plan for any launcher", replace(job, launcher="any")),
+    ):
+        if other != job and _has_points(model, cluster, other):
+            helps.append(said)
     return (
         f"job: no layout of {cluster.devices} devices for {job.launcher} has a global batch of "
-        f"{job.global_batch} sequences and {names}; free one of them, or take another batch"
+        f"{job.global_batch} sequences and {names or 'nothing fixed'}; "
+        f"{', or '.join(helps) or 'leave several of them open'}"
     )
+
+
+def _said(value: object) -> str:
+    return " or ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _has_points(model: ModelDescription, cluster: TrainingCluster, job: TrainingJob) -> bool:
+    """Whether a job has layouts."""
+    return len(_points(model, cluster, job, _orders(job))[1]) > 0

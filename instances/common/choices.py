@@ -29,6 +29,8 @@ class Choice(StrEnum):
         >>> Split.of("split", "contiguous")
         'contiguous'
         """
+        if type(value) is cls:
+            return value
         try:
             return cls(value)  # type: ignore[arg-type]  # what is no text is refused, too
         except ValueError:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Protocol
 
 from ...formulations.task import Task
 from ...formulations.throughput.infeasible import colour_notes
@@ -141,8 +141,15 @@ def _run_beside(run: Callable[[], None], search: Search[Solution], portfolio: Po
         raise failures[0]
 
 
+class Interruptible(Protocol):
+    """What can be asked to stop soon with what it has."""
+
+    def interrupt(self) -> None:
+        """Ask it to; safe from signal handlers."""
+
+
 @contextmanager
-def interrupts(search: Search[Any]) -> Iterator[None]:
+def interrupts(search: Interruptible) -> Iterator[None]:
     """Let the first Ctrl-C end the search with what it has; a second one raises as usual.
 
     Where it is ignored, as by shells for what runs in the background, it stays so.

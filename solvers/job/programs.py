@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import highspy
@@ -32,8 +33,14 @@ class ProgramEnd:
     value: float
 
 
-def solve_program(linear: Linear, seconds: float, *, relaxed: bool = False) -> ProgramEnd:
-    """Solve a program, or its relaxation, within so many seconds.
+def solve_program(
+    linear: Linear,
+    seconds: float,
+    *,
+    relaxed: bool = False,
+    stopped: Callable[[], bool] = lambda: False,
+) -> ProgramEnd:
+    """Solve a program, or its relaxation, within so many seconds or until it is `stopped`.
 
     Raises
     ------
@@ -43,6 +50,11 @@ def solve_program(linear: Linear, seconds: float, *, relaxed: bool = False) -> P
     if relaxed:
         linear = replace(linear, integer=np.zeros(len(linear.cost), np.bool_))
     highs = load(linear, {"threads": 1, "mip_rel_gap": 1e-6, "time_limit": max(0.01, seconds)})
+
+    def interrupt(event: highspy.highs.HighsCallbackEvent) -> None:
+        event.data_in.user_interrupt = stopped()
+
+    highs.cbMipInterrupt.subscribe(interrupt)
     if highs.run() == highspy.HighsStatus.kError:
         highs.setOptionValue("threads", 0)
         highs.run()
@@ -57,6 +69,6 @@ def solve_program(linear: Linear, seconds: float, *, relaxed: bool = False) -> P
         if status != ends.kOptimal:
             return ProgramEnd(-np.inf, None, np.inf)
         return ProgramEnd(value, x, value)
-    if status not in (ends.kOptimal, ends.kTimeLimit):
+    if status not in (ends.kOptimal, ends.kTimeLimit, ends.kInterrupt):
         raise StagecutError(f"HiGHS ended with {highs.modelStatusToString(status)!r}")
     return ProgramEnd(float(info.mip_dual_bound), x, value)

@@ -27,6 +27,7 @@ from ...instances.common.arrays import Bools, Floats
 from ...instances.costs.layers import LayerPrices
 from ...instances.costs.layout import Layout
 from ...instances.costs.stages import kinds_of_rank, stage_times
+from ..core.session import interrupts
 from .programs import solve_program
 
 #: Seconds of an iteration under each of some layouts; infinite where one does not fit.
@@ -71,6 +72,8 @@ class JobSearch:
     ----------
     space, prices, judge
         What is searched.
+    table
+        What layers take in it.
     gap
         Relative gap at which to stop.
     deadline
@@ -90,6 +93,7 @@ class JobSearch:
     space: JobSpace
     prices: LayerPrices
     judge: Judge
+    table: Rates
     gap: float
     deadline: float
     on_progress: Callable[[JobProgress], None] | None = None
@@ -104,7 +108,7 @@ class JobSearch:
     @property
     def threshold(self) -> float:
         """Seconds from which on a plan is no improvement worth finding."""
-        return self.seconds * (1 - self.gap)
+        return self.seconds * (1 - self.gap) if np.isfinite(self.seconds) else np.inf
 
     @property
     def least_bound(self) -> float:
@@ -115,6 +119,10 @@ class JobSearch:
     def stopped(self) -> bool:
         """Whether time is up."""
         return time.monotonic() >= self.deadline
+
+    def interrupt(self) -> None:
+        """End soon with what is there, as if time were up."""
+        self.deadline = -np.inf
 
     def consider(self, layouts: Sequence[Layout]) -> Floats:
         """Judge plans and keep the best; return their seconds."""
@@ -156,35 +164,35 @@ def search_job(
     gap
         Relative.
     deadline
-        `time.monotonic()` at which the search ends with what it has.
+        `time.monotonic()` at which the search ends with what it has; Ctrl-C ends it, too.
     on_progress
         Told of better plans.
     among
         Shape (points,): where to look; default: everywhere.
     """
-    search = JobSearch(space, prices, judge, gap, deadline, on_progress)
     table = rates(space, prices)
-    first = first_bounds(space, table, prices)
-    if among is not None:
-        first = replace(
-            first, seconds=np.where(among, first.seconds, np.inf), fits=first.fits & among
-        )
-    search.bound = first.seconds.copy()
-    search.reason = [Reason.CAPACITY if not fits else Reason.WORK for fits in first.fits]
-    if starts:
-        search.consider(starts)
-    _first_plans(search, table, first)
-    _best_first(search, table, first)
-    for point in np.flatnonzero(search.bound < search.threshold * (1 - 1e-6)).tolist():
-        if search.reason[point] is not Reason.EXHAUSTED:
-            search.reason[point] = Reason.OPEN
-    search.say()
+    search = JobSearch(space, prices, judge, table, gap, deadline, on_progress)
+    with interrupts(search):
+        first = first_bounds(space, table, prices)
+        if among is not None:
+            bounds = np.where(among, first.seconds, np.inf)
+            first = replace(first, seconds=bounds, fits=first.fits & among)
+        search.bound = first.seconds.copy()
+        search.reason = [Reason.CAPACITY if not fits else Reason.WORK for fits in first.fits]
+        if starts:
+            search.consider(starts)
+        _first_plans(search, first)
+        _best_first(search, first)
+        for point in np.flatnonzero(search.bound < search.threshold * (1 - 1e-6)).tolist():
+            if search.reason[point] is not Reason.EXHAUSTED:
+                search.reason[point] = Reason.OPEN
+        search.say()
     return search
 
 
-def _first_plans(search: JobSearch, table: Rates, first: FirstBounds) -> None:
+def _first_plans(search: JobSearch, first: FirstBounds) -> None:
     """Judge plans with even stages at the most promising points."""
-    space = search.space
+    space, table = search.space, search.table
     order = np.argsort(first.seconds, kind="stable")
     order = order[np.isfinite(first.seconds[order])]
     for start in range(0, FIRST_PLANS, AT_ONCE):
@@ -273,11 +281,11 @@ def _recomputed(rows: MemoryRows, rank: int, stages: Sequence[Floats]) -> Iterat
     yield from enumerate(counts)
 
 
-def _best_first(search: JobSearch, table: Rates, first: FirstBounds) -> None:
+def _best_first(search: JobSearch, first: FirstBounds) -> None:
     """Look at the point with the least bound, again and again, until none is below."""
     queue = [(float(first.seconds[p]), 0, int(p)) for p in np.flatnonzero(first.fits)]
     heapq.heapify(queue)
-    points = _Points(search, table)
+    points = _Points(search)
     while queue and not search.stopped:
         bound, stage, point = heapq.heappop(queue)
         if bound >= search.threshold:
@@ -298,8 +306,8 @@ def _best_first(search: JobSearch, table: Rates, first: FirstBounds) -> None:
 class _Points:
     """Programs of points, which share the paths of their schedules."""
 
-    def __init__(self, search: JobSearch, table: Rates) -> None:
-        self.search, self.table = search, table
+    def __init__(self, search: JobSearch) -> None:
+        self.search, self.table = search, search.table
         self.paths: dict[tuple[object, ...], JobPaths] = {}
         self.costs: dict[int, PointCosts] = {}
 
@@ -353,7 +361,7 @@ class _Points:
             left = min(PROGRAM_S, search.deadline - time.monotonic())
             if left <= 0:
                 break
-            end = solve_program(program.linear, left)
+            end = solve_program(program.linear, left, stopped=lambda: search.stopped)
             bound = max(bound, min(end.bound * program.unit, search.threshold))
             if end.bound * program.unit >= search.threshold * (1 - 1e-7):
                 return bound, Reason.PROGRAM

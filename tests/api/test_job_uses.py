@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -21,7 +22,9 @@ from stagecut.instances.costs.models import shipped_model
 from stagecut.instances.job.plan import JobPlan
 from stagecut.instances.job.problem import TrainingJob
 from stagecut.runtime.estimate import iteration_time
+from stagecut.runtime.verify.bounds.layouts import check_job_bound
 from stagecut.solvers import Limits
+from stagecut.solvers.job.search import JobProgress
 
 BASE = shipped_model("llama3.2-1b")
 MODEL = replace(BASE, name="small", blocks=BASE.blocks[:8])
@@ -34,6 +37,25 @@ def plan_of(**fixed: Any) -> JobPlan:
     plan = solve_job(MODEL, "h100:4", replace(JOB, **fixed)).plan
     assert plan is not None
     return plan
+
+
+def test_ctrl_c_ends_a_search_with_its_plan_and_a_bound() -> None:
+    """The first plan comes, judged, with the bound of all that has been looked at until then."""
+    before = signal.getsignal(signal.SIGINT)
+    told: list[JobProgress] = []
+
+    def once(progress: JobProgress) -> None:
+        told.append(progress)
+        if len(told) == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    found = solve_job(MODEL, "h100:4", replace(JOB, pipeline=(2, 4)), on_progress=once)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert found.status == "feasible"
+    assert found.plan is not None
+    assert found.plan.bound < found.plan.seconds
+    assert found.plan.certificate.points["open"] > 0
+    check_job_bound(found.plan)
 
 
 @pytest.mark.parametrize("fixed", [{}, {"pipeline": (2, 4)}])

@@ -18,6 +18,7 @@ from stagecut.runtime.schedules import (
     with_transfers,
     write_csv,
 )
+from stagecut.runtime.schedules.greedy import list_schedule
 from stagecut.runtime.simulate.network import HostMemory
 from stagecut.runtime.simulate.plan_stages import stages_of
 from stagecut.runtime.simulate.simulator import simulate_stages
@@ -59,6 +60,13 @@ def test_zero_bubble_h1_has_a_third_of_the_bubble_at_the_same_peak(stages: int, 
         spans = h2.to_pandas()["end"] - h2.to_pandas()["begin"]
         assert spans.to_numpy() == pytest.approx(h2.busy, rel=1e-9)
         assert max(h2.peak_memory.values()) == 2 * stages - 1
+
+
+def test_no_more_microbatches_are_in_flight_than_the_limit() -> None:
+    made = list_schedule(chain([1.0] * 2, [2.0] * 2), 4, "limited", limit=np.array([2, 1]))
+    for device, most in ((0, 2), (1, 1)):
+        passes = [a.kind.name for a in made.of(device) if a.kind.name in "FB"]
+        assert max(np.cumsum([1 if name == "F" else -1 for name in passes])) == most
 
 
 @pytest.mark.parametrize(("devices", "chunks", "m"), [(2, 2, 4), (4, 2, 8), (4, 3, 8), (3, 4, 12)])

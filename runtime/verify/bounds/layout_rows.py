@@ -20,7 +20,6 @@ Traffic counts by secants, which are below it: no collective takes more per byte
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -30,30 +29,35 @@ from scipy.sparse import csr_array
 from ....instances import VerificationError
 from ....instances.common.arrays import Floats, Ints
 from ....instances.costs.activations import Tokens, element_bytes, fused
-from ....instances.costs.layers import LayerPrices, rank_parameters
 from ....instances.costs.layout import JobSchedule, Layout
 from ....instances.costs.memory import (
     CONTEXT_BYTES,
     FRAGMENTATION,
-    RankStages,
-    ends_held,
-    loss_bytes,
     passes_in_flight,
-    stage_held,
-    stage_kept,
     stays_gathered,
 )
 from ....instances.costs.stages import (
     blocked,
-    kinds_of_rank,
     message_time,
     optimizer_step,
     replica_traffic,
-    stage_time,
     tied_all_reduce,
 )
-from ....instances.job.problem import TrainingJob
 from ...estimate import schedule_steps
+from .layout_probes import (
+    BUSY,
+    DENSE,
+    EXPERTS,
+    KEPT,
+    ROUTED,
+    SHARED,
+    B,
+    F,
+    Path,
+    ProbedStages,
+    Probes,
+    least_of,
+)
 from .longest_kernel import count_longest
 
 #: Programs of one point at most, each with the longest paths of the solution before.
@@ -62,127 +66,6 @@ ROUNDS = 60
 AT_ONCE = 32
 #: Pieces in which overlapped traffic goes at least: the last of them is exposed.
 PIECES = 8
-#: Quantities of a stage: passes, weights that all replicas hold and routed ones (as traffic counts
-#: them), bytes kept per microbatch, parameters held of either kind, and seconds of collectives, as
-#: those of a layer.
-F, B, W, DENSE, ROUTED, KEPT, SHARED, EXPERTS = range(8)
-BUSY = slice(8, 14)
-
-
-#: How often a path has F, B (whole) and W of each stage, shape (stages, 3), and messages.
-Path = tuple[Floats, float]
-
-
-@dataclass(frozen=True, eq=False)
-class ProbedStages:
-    """What stages take under a setting, exactly.
-
-    Parameters
-    ----------
-    ends
-        Shape (3, 14): quantities of the first, an inner and the last stage apart from their layers.
-    layers, again
-        Shape (K, 14): of a layer of each type, and by how much recomputing it changes them.
-    working, reworking
-        Least bytes inside a layer's backward pass, plain and recomputed.
-    loss
-        Bytes of the loss.
-    gathered
-        Shape (3,): parameters of embedding and head.
-    """
-
-    ends: Floats
-    layers: Floats
-    again: Floats
-    working: float
-    reworking: float
-    loss: float
-    gathered: Floats
-
-    @property
-    def both(self) -> Floats:
-        """Seconds of both passes of each layer, of its recomputation and of the ends."""
-        parts = (self.layers, self.again, self.ends)
-        return np.concatenate([part[:, F] + part[:, B] for part in parts])
-
-
-def least_of(kinds: list[ProbedStages]) -> ProbedStages:
-    """Return the least seconds of several kinds of nodes, each pass for itself."""
-
-    def least(parts: list[Floats]) -> Floats:
-        found = np.array(parts)
-        found[..., B] -= found[..., W]  # what a split backward pass takes before its W
-        whole: Floats = found.min(axis=0)
-        whole[..., B] += whole[..., W]
-        return whole
-
-    if len(kinds) == 1:
-        return kinds[0]
-    return replace(
-        kinds[0],
-        ends=least([one.ends for one in kinds]),
-        layers=least([one.layers for one in kinds]),
-        again=least([one.again for one in kinds]),
-    )
-
-
-class Probes:
-    """A job's stages, probed once for each setting, and the paths of its schedules."""
-
-    def __init__(self, job: TrainingJob, prices: LayerPrices, limit: float) -> None:
-        self.job, self.prices, self.model, self.limit = job, prices, prices.model, limit
-        software, cluster = job.settings.software, prices.cluster
-        self.kinds = [prices.on(kind, software) for kind in range(len(cluster.nodes))]
-        self.order = self.model.types_of_layers[: self.model.layers]
-        self.types = sorted(set(self.order))
-        self.count = np.array([self.order.count(kind) for kind in self.types], dtype=float)
-        self.programs = 0
-        self.known: dict[Layout, list[ProbedStages]] = {}
-        self.paths: dict[tuple[str, int, int, int], list[Path]] = {}
-
-    def stages(self, layout: Layout) -> list[ProbedStages]:
-        """Return what stages take on each kind of nodes, before they wait for sharded weights."""
-        setting = replace(
-            layout, pipeline=3, chunks=1, data=1, schedule=JobSchedule.ONE_F_ONE_B,
-            zero=min(layout.zero, 1), global_batch=layout.microbatch,
-        )  # fmt: skip
-        if setting not in self.known:
-            self.known[setting] = [self._probe(setting, prices) for prices in self.kinds]
-        return self.known[setting]
-
-    def _probe(self, setting: Layout, prices: LayerPrices) -> ProbedStages:
-        model, times, types = self.model, prices.times(setting), self.types
-        weights = [rank_parameters(block, model.hidden, setting) for block in model.layer_types]
-        divided = RankStages.of(model, replace(setting, stage_layers=(model.layers, 0, 0)))
-        counts = self.job.counts_layers(setting)
-
-        def of(stage: int, own: list[int], again: int = 0) -> Floats:
-            again = again if counts else len(own)
-            layout = replace(setting, recompute_layers=again)
-            ends = (stage == 0, stage == 2, bool(model.mtp) and stage == 2)
-            time = stage_time(layout, prices, times, weights, tuple(own), again, *ends)
-            stages: list[tuple[int, ...]] = [(), (), ()]
-            stages[stage] = tuple(own)
-            placed = replace(divided, stages=tuple(stages))
-            held = stage_held(model, layout, stage, placed)
-            return np.array((
-                time.forward, time.backward, time.weights, time.dense, time.routed,
-                stage_kept(model, layout, stage, placed), held.shared, held.routed, *time.busy,
-            ))  # fmt: skip
-
-        one = of(1, types)
-        layers = np.array([of(1, [*types, kind]) - one for kind in types])
-        leading = [[kind, *(other for other in types if other != kind)] for kind in types]
-        again = np.array([of(1, own, 1) - of(1, own) for own in leading]) * counts
-        ends = np.array([of(stage, types) for stage in range(3)]) - layers.sum(axis=0)
-        sizes = [(divided.plain if counts else divided.sizes)[kind] for kind in types]
-        return ProbedStages(
-            ends, layers, again,
-            min(one.working for one in sizes),
-            min(divided.sizes[kind].working for kind in types),
-            loss_bytes(model, setting),
-            np.array([ends_held(model, setting, stage) for stage in range(3)]),
-        )  # fmt: skip
 
 
 @lru_cache(maxsize=4096)
@@ -210,13 +93,13 @@ class PointRefutation:
 
     def _of_stages(self) -> list[ProbedStages]:
         """Return what each stage takes, no more than on the slowest kind that its rank lies on."""
-        kinds, cluster = self.probes.stages(self.layout), self.prices.cluster
+        kinds = self.probes.stages(self.layout)
         self.exact = np.ones(self.ranks, bool)  # else more may hide traffic than is known
         if len(kinds) == 1:
             return kinds * self.stages
         found = []
-        for rank in range(self.ranks):
-            own = [kinds[kind] for kind in kinds_of_rank(rank, self.layout, cluster)]
+        for rank, lies_on in enumerate(self.probes.kinds_of_ranks(self.layout)):
+            own = [kinds[kind] for kind in lies_on]
             slowest = max(own, key=lambda one: float(one.both.sum()))
             most = slowest.both * (1 + 1e-9) + 1e-15
             every = all((one.both <= most).all() for one in own)
@@ -354,11 +237,10 @@ class PointRefutation:
     def slower(self, least: float) -> bool:
         """Whether every plan of the point takes `least` seconds for its work alone."""
         probed, p, overlap = self.probed, self.ranks, self.layout.overlap
-        ends = probed.ends[self.place]
-        once = self.count @ probed.layers + ends.sum(axis=0)
-        seconds = self._passes(once[F] + once[B], ends)
+        seconds = self._passes()
         if seconds >= least:
             return True
+        once = self.count @ probed.layers + probed.ends[self.place].sum(axis=0)
         mean = once[[DENSE, ROUTED]] / p  # of a rank; what is convex is there at most its mean
         seconds += self.constant + float(mean @ self.step)
         if not self.sharded:
@@ -368,28 +250,91 @@ class PointRefutation:
                 seconds += float(line[0] + mean @ line[1:]) * (shown if hides else 1)
         return bool(seconds >= least)
 
-    def _passes(self, once: float, ends: Floats) -> float:
-        """Return seconds below the longest path where stages together take `once`."""
+    def _works(self) -> tuple[Floats, Floats]:
+        """Return seconds of both passes, which no plan's are below.
+
+        A rank on several kinds of nodes takes what it takes on the slowest, as on any of them.
+
+        Returns
+        -------
+        arrays, shape (ranks, K) and (ranks,)
+            Of a layer of each type on each rank, and of the ends and the least layers that it has.
+        """
+        kinds = self.probes.stages(self.layout)
+        each = np.array([one.layers[:, F] + one.layers[:, B] for one in kinds])
+        ends = np.array([one.ends[[0, -1]] for one in kinds])[..., [F, B]].sum(axis=2)
+        if len(kinds) == 1:
+            slowest = np.zeros(self.ranks, np.int64)
+        else:
+            whole = each @ self.count
+            lies_on = self.probes.kinds_of_ranks(self.layout)
+            slowest = np.array([max(own, key=lambda kind: whole[kind]) for own in lies_on])
+        each = each[slowest]
+        fewest = self.low.reshape(-1, self.ranks).sum(axis=0)
+        alone = fewest * each.min(axis=1)
+        alone[0] += ends[slowest[0], 0]
+        alone[-1] += ends[slowest[-1], 1]
+        return each, alone
+
+    def _passes(self) -> float:
+        """Return seconds below the longest path, whatever the stages.
+
+        A share of each path gives every rank's work a factor. Each layer counts on the rank where
+        it adds least, and as few of them as a rank may have on that rank.
+        """
         p, m, schedule = self.ranks, self.layout.microbatches, self.layout.schedule
-        layers = self.probed.layers
+        each, alone = self._works()
+        fewest = self.low.reshape(-1, p).sum(axis=0)
+        beside = alone - fewest * each.min(axis=1)  # of the ends
+        if p == 1:
+            return float(m * (each[0] @ self.count + beside[0]))
+
+        def counted(factor: Floats) -> float:
+            takes = each * factor[:, None]
+            least = takes.min(axis=0)
+            return float(
+                least @ self.count + fewest @ (takes - least).min(axis=1) + factor @ beside
+            )
+
+        whole = each @ self.count  # if a rank had all layers
+        share = 1 / whole
+        share /= share.sum()
+        found = max(counted(m * share), m * float(alone.max()))
         if schedule is JobSchedule.INTERLEAVED:
-            # A rank begins after the first chunks of those before it; it has m p v / p of the work.
-            light = float((layers[:, F] + layers[:, B]).min())
-            before = np.cumsum(self.low[:p]) - self.low[:p]
-            return m * once / p + float(before.mean()) * light
-        if schedule not in (JobSchedule.ONE_F_ONE_B, JobSchedule.GPIPE):
-            return m * once / p
-        # No rank begins before the passes of those before it, nor ends before theirs behind it.
-        found = once / (1 - (1 - 1 / m) ** p)
+            # A rank begins after the first chunks of those before it.
+            first = self.low[:p] * each.min(axis=1)
+            return max(found, counted(m * share) + float(share @ (np.cumsum(first) - first)))
+        # No rank begins before the forward passes of those before it, nor where backward passes are
+        # whole ends before theirs behind it.
+        low, high = self._forward_shares()
+        before = 1.0 if schedule in (JobSchedule.ONE_F_ONE_B, JobSchedule.GPIPE) else low
+        factor, behind = np.zeros(p), 0.0
+        for k, relative in enumerate((whole[-1] / whole)[::-1].tolist()):  # from the last rank on
+            own = max(0.0, relative - before * behind) / m  # so that all work is counted alike
+            factor[p - 1 - k] = m * own + before * behind
+            behind += own
+        found = max(found, counted(factor / behind))
         if schedule is JobSchedule.ONE_F_ONE_B and m > 1:
             # Down to the last rank, back to rank k, the rest of its work, and up again.
-            every = np.concatenate((layers, ends[[0, -1]]))
-            both = every[:, F] + every[:, B]
-            share = float((every[both > 0, F] / both[both > 0]).max())
             ahead = np.minimum(m - 1, np.arange(p - 1, -1, -1))
-            factor = np.maximum(m - 1 - ahead * share, 1e-12)
-            found = max(found, once * (1 + 1 / (1 / factor).sum()))
-        return float(found)
+            factor = np.maximum(m - 1 - ahead * high, 1e-12)
+            found = max(found, counted(np.ones(p)) + float((factor * alone).max()))
+            found = max(found, counted(1 + _level(whole, factor) * factor))
+        return found
+
+    def _forward_shares(self) -> tuple[float, float]:
+        """Return the least and the largest part of a stage's seconds that is its forward pass."""
+        kinds = self.probes.stages(self.layout)
+        parts = [
+            (part, more)
+            for one in kinds
+            for part, more in ((one.layers, one.again), (one.ends[[0, -1]], 0 * one.ends[[0, -1]]))
+        ]
+        every, again = (np.concatenate(part) for part in zip(*parts, strict=True))
+        both = every[:, F] + every[:, B]
+        every, again, both = every[both > 0], again[both > 0], both[both > 0]
+        recomputed = both + np.maximum(again[:, F] + again[:, B], 0.0)
+        return float((every[:, F] / recomputed).min()), float((every[:, F] / both).max())
 
     # The program, over columns n (stages, K), r alike, y and z (stages), waits, T, G and O.
 
@@ -629,6 +574,19 @@ class PointRefutation:
         if found.x is None:
             raise VerificationError(f"bound: SciPy's solver ended with {found.message!r}")
         return np.asarray(found.x)
+
+
+def _level(whole: Floats, factor: Floats) -> Floats:
+    """Return shares σ, which add up to 1, for which whole (1 + σ factor) is alike where σ > 0."""
+    busy = np.ones(len(whole), bool)
+    while True:
+        level = (1 + (1 / factor)[busy].sum()) / (1 / (factor * whole))[busy].sum()
+        slow = busy & (whole >= level)
+        if not slow.any():
+            break
+        busy &= ~slow
+    share = np.where(busy, (level / whole - 1) / factor, 0.0)
+    return np.asarray(share / share.sum())
 
 
 def longest_paths(layout: Layout, passes: Floats, sent: float) -> list[Path]:

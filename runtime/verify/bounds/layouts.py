@@ -23,7 +23,8 @@ from ....instances.job.plan import JobPlan
 from ....instances.job.problem import TrainingJob
 from ...estimate import iteration_times
 from ..layouts import verify_job_plan
-from .layout_rows import PointRefutation, Probes
+from .layout_probes import Probes
+from .layout_rows import PointRefutation
 
 _FULL = frozenset({Recompute.FULL})
 #: Relative part of the bound that is not proved: solvers keep rows to 1e-6 or so.
@@ -71,10 +72,11 @@ def check_job_bound(
     for number, layout in enumerate(points):
         if on_progress is not None and number % 256 == 0:
             on_progress(number, len(points))
-        if layout.pipeline == 1:
-            refuted = _refuted_without_pipeline(plan, layout, prices, least)
+        point = PointRefutation(probes, layout)
+        if layout.pipeline > 1:
+            refuted = point.refuted(least)
         else:
-            refuted = PointRefutation(probes, layout).refuted(least)
+            refuted = point.slower(least) or _refuted_without_pipeline(plan, layout, prices, least)
         if not refuted:
             raise VerificationError(
                 f"bound: {plan.bound:.6g} s is not proved at TP {layout.tensor}, CP "

@@ -36,7 +36,8 @@ from stagecut.instances.costs.layout import Layout
 from stagecut.instances.costs.models import shipped_model
 from stagecut.instances.job.problem import TrainingJob
 from stagecut.runtime.estimate import iteration_times
-from stagecut.runtime.verify.bounds.layout_rows import PointRefutation, Probes
+from stagecut.runtime.verify.bounds.layout_probes import Probes
+from stagecut.runtime.verify.bounds.layout_rows import PointRefutation
 from stagecut.runtime.verify.bounds.layouts import check_job_bound
 from stagecut.solvers import Limits
 from stagecut.solvers.job.search import Reason, search_job
@@ -123,6 +124,25 @@ def test_sharded_weights_beside_collectives(seed: int) -> None:
 def test_a_wide_gap_leaves_true_bounds(seed: int) -> None:
     """A search that is content with 2 % claims no more of any point than it has proved."""
     check(seed, gap=0.02)
+
+
+def test_any_gap_is_enough() -> None:
+    """With a gap of 1 nothing is solved once there is a plan, and bounds stay true."""
+    check(0, gap=1.0)
+
+
+@pytest.mark.parametrize("nodes", ["h100:8x2+a100:8x2", "a100:8+h100:8"])
+def test_stages_are_as_long_as_their_nodes_are_fast(nodes: str) -> None:
+    """Work on the nodes that it lies on refutes nearly all points, in search and check alike."""
+    job = TrainingJob(global_batch=128, sequence=8192)
+    found = solve_job("llama3-8b", nodes, job, limits=Limits(seconds=60.0, gap=1e-3))
+    assert found.plan is not None
+    assert found.status == "optimal"
+    layers = found.plan.layout.stage_layers
+    assert (layers[0] > layers[-1]) == nodes.startswith("h100")
+    checked = check_job_bound(found.plan)
+    assert checked.points > 1000
+    assert checked.programs < 100
 
 
 @pytest.mark.parametrize("seed", range(8))

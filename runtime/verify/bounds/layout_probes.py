@@ -1,0 +1,162 @@
+"""What stages of a training job take, probed once for each setting of a layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ....instances.common.arrays import Floats
+from ....instances.costs.layers import LayerPrices, rank_parameters
+from ....instances.costs.layout import JobSchedule, Layout
+from ....instances.costs.memory import (
+    RankStages,
+    ends_held,
+    loss_bytes,
+    stage_held,
+    stage_kept,
+)
+from ....instances.costs.stages import (
+    kinds_of_rank,
+    stage_time,
+)
+from ....instances.job.problem import TrainingJob
+
+#: Quantities of a stage: passes, weights that all replicas hold and routed ones (as traffic counts
+#: them), bytes kept per microbatch, parameters held of either kind, and seconds of collectives, as
+#: those of a layer.
+F, B, W, DENSE, ROUTED, KEPT, SHARED, EXPERTS = range(8)
+BUSY = slice(8, 14)
+
+
+#: How often a path has F, B (whole) and W of each stage, shape (stages, 3), and messages.
+Path = tuple[Floats, float]
+
+
+@dataclass(frozen=True, eq=False)
+class ProbedStages:
+    """What stages take under a setting, exactly.
+
+    Parameters
+    ----------
+    ends
+        Shape (3, 14): quantities of the first, an inner and the last stage apart from their layers.
+    layers, again
+        Shape (K, 14): of a layer of each type, and by how much recomputing it changes them.
+    working, reworking
+        Least bytes inside a layer's backward pass, plain and recomputed.
+    loss
+        Bytes of the loss.
+    gathered
+        Shape (3,): parameters of embedding and head.
+    """
+
+    ends: Floats
+    layers: Floats
+    again: Floats
+    working: float
+    reworking: float
+    loss: float
+    gathered: Floats
+
+    @property
+    def both(self) -> Floats:
+        """Seconds of both passes of each layer, of its recomputation and of the ends."""
+        parts = (self.layers, self.again, self.ends)
+        return np.concatenate([part[:, F] + part[:, B] for part in parts])
+
+
+def least_of(kinds: list[ProbedStages]) -> ProbedStages:
+    """Return the least seconds of several kinds of nodes, each pass for itself."""
+
+    def least(parts: list[Floats]) -> Floats:
+        found = np.array(parts)
+        found[..., B] -= found[..., W]  # what a split backward pass takes before its W
+        whole: Floats = found.min(axis=0)
+        whole[..., B] += whole[..., W]
+        return whole
+
+    if len(kinds) == 1:
+        return kinds[0]
+    return replace(
+        kinds[0],
+        ends=least([one.ends for one in kinds]),
+        layers=least([one.layers for one in kinds]),
+        again=least([one.again for one in kinds]),
+    )
+
+
+class Probes:
+    """A job's stages, probed once for each setting, and the paths of its schedules."""
+
+    def __init__(self, job: TrainingJob, prices: LayerPrices, limit: float) -> None:
+        self.job, self.prices, self.model, self.limit = job, prices, prices.model, limit
+        software, cluster = job.settings.software, prices.cluster
+        self.kinds = [prices.on(kind, software) for kind in range(len(cluster.nodes))]
+        self.hooks = any(one.calibration.hooks for one in self.kinds)
+        self.order = self.model.types_of_layers[: self.model.layers]
+        self.types = sorted(set(self.order))
+        self.count = np.array([self.order.count(kind) for kind in self.types], dtype=float)
+        self.programs = 0
+        self.known: dict[tuple[object, ...], list[ProbedStages]] = {}
+        self.ranks: dict[tuple[int, int], list[list[int]]] = {}
+        self.paths: dict[tuple[str, int, int, int], list[Path]] = {}
+
+    def stages(self, layout: Layout) -> list[ProbedStages]:
+        """Return what stages take on each kind of nodes, before they wait for sharded weights."""
+        hooked = layout.zero > 0 and layout.pipeline > 1 and self.hooks
+        key = (
+            layout.tensor, layout.context, layout.expert, layout.expert_tensor, layout.microbatch,
+            layout.recompute, layout.recompute_layers is None, hooked,
+        )  # fmt: skip
+        if key not in self.known:
+            setting = replace(
+                layout, pipeline=3, chunks=1, data=1, schedule=JobSchedule.ONE_F_ONE_B,
+                zero=int(hooked), global_batch=layout.microbatch,
+            )  # fmt: skip
+            self.known[key] = [self._probe(setting, prices) for prices in self.kinds]
+        return self.known[key]
+
+    def kinds_of_ranks(self, layout: Layout) -> list[list[int]]:
+        """Return for each pipeline rank the kinds of nodes that it lies on."""
+        key = layout.pipeline, layout.devices
+        if key not in self.ranks:
+            cluster = self.prices.cluster
+            self.ranks[key] = [
+                kinds_of_rank(rank, layout, cluster) for rank in range(layout.pipeline)
+            ]
+        return self.ranks[key]
+
+    def _probe(self, setting: Layout, prices: LayerPrices) -> ProbedStages:
+        model, times, types = self.model, prices.times(setting), self.types
+        weights = [rank_parameters(block, model.hidden, setting) for block in model.layer_types]
+        divided = RankStages.of(model, replace(setting, stage_layers=(model.layers, 0, 0)))
+        counts = self.job.counts_layers(setting)
+
+        def of(stage: int, own: list[int], again: int = 0) -> Floats:
+            again = again if counts else len(own)
+            layout = replace(setting, recompute_layers=again)
+            ends = (stage == 0, stage == 2, bool(model.mtp) and stage == 2)
+            time = stage_time(layout, prices, times, weights, tuple(own), again, *ends)
+            stages: list[tuple[int, ...]] = [(), (), ()]
+            stages[stage] = tuple(own)
+            placed = replace(divided, stages=tuple(stages))
+            held = stage_held(model, layout, stage, placed)
+            return np.array((
+                time.forward, time.backward, time.weights, time.dense, time.routed,
+                stage_kept(model, layout, stage, placed), held.shared, held.routed, *time.busy,
+            ))  # fmt: skip
+
+        one = of(1, types)
+        layers = np.array([of(1, [*types, kind]) - one for kind in types])
+        leading = [[kind, *(other for other in types if other != kind)] for kind in types]
+        again = np.array([of(1, own, 1) - of(1, own) for own in leading]) * counts
+        ends = np.array([of(stage, types) for stage in range(3)]) - layers.sum(axis=0)
+        sizes = [(divided.plain if counts else divided.sizes)[kind] for kind in types]
+        return ProbedStages(
+            ends, layers, again,
+            min(one.working for one in sizes),
+            min(divided.sizes[kind].working for kind in types),
+            loss_bytes(model, setting),
+            np.array([ends_held(model, setting, stage) for stage in range(3)]),
+        )  # fmt: skip
