@@ -25,6 +25,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ....instances.costs.layout import ContextKind
 from .running import RunningJob
 
 #: Kinds of collectives by the names of torch's operators, of both families.
@@ -224,7 +225,7 @@ class _Collectives(TorchDispatchMode):  # type: ignore[misc]  # torch does not s
         if kind is None or not str(func).startswith(("c10d.", "_c10d_functional.")):
             return func(*args, **kwargs)
         given = dict(zip([one.name for one in func._schema.arguments], args, strict=False)) | kwargs
-        axis = self._axis(given)
+        axis = self._axis(given, kind)
         if axis is None or kind == "message":
             result = func(*args, **kwargs)
             seconds = 0.0
@@ -239,7 +240,7 @@ class _Collectives(TorchDispatchMode):  # type: ignore[misc]  # torch does not s
             sums[:] = sums[0] + 1, sums[1] + _bytes(kind, given), sums[2] + seconds
         return result
 
-    def _axis(self, given: dict[str, Any]) -> str | None:
+    def _axis(self, given: dict[str, Any], kind: str) -> str | None:
         """Return what a collective is for; None if its group has one rank."""
         name = given.get("group_name")
         group = (
@@ -251,6 +252,8 @@ class _Collectives(TorchDispatchMode):  # type: ignore[misc]  # torch does not s
             return None
         ranks = tuple(dist.get_process_group_ranks(group))
         known = self.axes.get(group.group_name) or self.of_ranks.get(ranks, "all")
+        if kind == "all-to-all" and self.job.layout.context_kind is not ContextKind.ALL_TO_ALL:
+            known = "expert"  # whose group may be another axis's, too
         return self.job.phase or known
 
 

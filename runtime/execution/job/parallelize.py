@@ -215,11 +215,11 @@ class JobMesh:
     def axes_of_groups(self) -> dict[str, str]:
         """Return the axis, as plans call it, of each of this rank's groups by its name."""
         axes = {"replicate": "data", "shard": "data"}
-        found = {}
+        found: dict[str, str] = {}
         for mesh in (self.mesh,) if self.experts is None else (self.mesh, self.experts):
             for axis in mesh.mesh_dim_names or ():
                 called = axes.get(axis.removeprefix("expert_"), axis)
-                found[str(mesh.get_group(axis).group_name)] = called
+                found.setdefault(str(mesh.get_group(axis).group_name), called)
         if self.context is not None:
             found[str(self.context.get_group().group_name)] = "context"
         return found
