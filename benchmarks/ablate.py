@@ -206,8 +206,10 @@ def main() -> None:
     elif args.one:
         cells, parts = PROBLEMS[args.problem]()
         name, part, seed = args.one
-        print(json.dumps(solve_cell(cells[name], part, parts, int(seed), args.seconds)), flush=True)
-        os._exit(0)  # a thread of HiGHS may go on
+        with os.fdopen(os.dup(1), "w") as output:  # a thread of HiGHS may go on, and filter 1
+            row = solve_cell(cells[name], part, parts, int(seed), args.seconds)
+            output.write(json.dumps(row) + "\n")
+        os._exit(0)
     else:
         run(args, table)
 
