@@ -14,6 +14,7 @@ from brute_job import (
     all_layouts,
     best_of_all,
     bytes_needed,
+    large_job,
     mixed_job,
     odd_job,
     point_of,
@@ -100,6 +101,11 @@ def test_the_best_of_all_plans(seed: int) -> None:
 def test_odd_jobs(seed: int) -> None:
     """The same for odd batches and sequences, encoders, predictions, one layer."""
     assert check(seed, odd_job) != "open"
+
+
+def test_a_plan_that_does_not_fit_leads_to_one_beside_it() -> None:
+    """Memory's rows count less than what sharded weights need in one pass."""
+    assert check(51, large_job) == "stagecut"
 
 
 @pytest.mark.parametrize("seed", [33, 95, 111])
