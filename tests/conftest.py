@@ -213,6 +213,6 @@ def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def _time_begins_now(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands count their time from the start of the process, which is here that of all tests."""
     import_module("stagecut.commands.common.clock")  # what is imported later takes its time
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():  # a thread of a test before may import
         if name.startswith("stagecut.commands.") and hasattr(module, "STARTED"):
             monkeypatch.setattr(module, "STARTED", time.monotonic())

@@ -24,7 +24,8 @@ def refused(
     cluster = of.cluster
     if linked:
         pair = PairLink(("gpu 0", "gpu 1"), Link(0.0, 1.0))
-        cluster = Cluster((DeviceKind("gpu", 2),), (pair,))
+        count = of.cluster.size if problem == "mapping" else 2  # as many as the topology has
+        cluster = Cluster((DeviceKind("gpu", count),), (pair,))
     asked = pose(of.workload, cluster, replace(of.problem, **(change or {})))
     said = {}
     for method in METHODS_OF[problem]:

@@ -91,6 +91,7 @@ GIVEN: dict[str, Callable[[Task[Any], Search[Solution]], object]] = {
     "task": lambda task, search: task,  # noqa: ARG005
     "search": lambda task, search: search,  # noqa: ARG005
     "clock": lambda task, search: search,  # noqa: ARG005
+    "coefficient": lambda task, search: 0.0,  # noqa: ARG005
     "graph": _graph,
     "order": _order,
     "units": lambda task, search: pipeline_units(task),  # noqa: ARG005
