@@ -6,8 +6,8 @@ Writes `results/job_cases.csv`: a row per family of random jobs (tests/support/b
 overlap. Of each job with a plan: whether the search's optimum is that of all plans, whether a bound
 of one of its outer points is above a plan there, whether `verify --bound` accepts the plan's bound,
 and how many outer points it would refute below a plan that they have. Each case is a line of the
-records file, so that a run that was stopped goes on where it was. Where a usual layout that is not of
-the declared space is faster than all that are, it is the plan (`usual_outside`).
+records file, so that a run that was stopped goes on where it was. Where a usual layout that is not
+of the declared space is faster than all that are, it is the plan (`usual_outside`).
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ FAMILIES = {
     "unlike": "unlike layers",
 }  # fmt: skip
 COUNTED = (
-    "infeasible", "feasible", "open", "usual_outside", "wrong_optimum", "bound_above", "refused", "points",
-    "plans_somewhere", "point_above", "wrongly_refuted",
+    "infeasible", "feasible", "open", "usual_outside", "wrong_optimum", "bound_above", "refused",
+    "points", "plans_somewhere", "point_above", "wrongly_refuted",
 )  # fmt: skip
 
 
