@@ -17,7 +17,8 @@ for each schedule a mixture λ of such paths counts rank j's work w_j with a fac
     interleaved     a_j = M λ_j, and the mean over λ of the first chunks before a rank
 
 Layers of type τ, which take w_jτ on the nodes of rank j, count for L_τ min_j a_j w_jτ at least, for
-whatever split. λ makes all a_j w_j alike; then, of one kind of nodes, (13) is W (1 + 1 / Σ 1/c_j).
+whatever split. λ makes all a_j w_j alike; then, of one kind of nodes, (13) is
+W (1 + 1 / Σ_j (1 / c_j)).
 One rank alone with the ends and as few layers as it may have bounds the time, too; with weights
 sharded (ZeRO-3) the mean rank is busy for M / p times W and what gathering and reducing slow it at
 least. To it come the least exposed traffic of gradients, a mean rank's, and the optimizer's step
