@@ -122,12 +122,14 @@ def build(
             raise InputError(f"{option}: {value}; it must be at least 1")
     for option, count in (("deeper", deeper), ("microbatches", microbatches)):
         check_count(option, count, MOST_OPERATORS // 100)
-    network = architecture.network(batch, size, deeper)
-    many = len(network.operators) * microbatches * (1 + entry.training)
+    many = len(architecture.network(batch, size, 1).operators)
+    if deeper > 1:  # as many more with every time; the whole takes a while to make
+        many += (deeper - 1) * (len(architecture.network(batch, size, 2).operators) - many)
+    many *= microbatches * (1 + entry.training)
     if many > MOST_OPERATORS:
         raise InputError(f"{name}: {many} operators; at most {MOST_OPERATORS} are generated")
     workload = to_workload(
-        network,
+        architecture.network(batch, size, deeper),
         machine(accelerator),
         granularity=entry.granularity,
         training=entry.training,
