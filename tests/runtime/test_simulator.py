@@ -399,3 +399,11 @@ def test_random_latency_plans_take_their_objective(seed: int) -> None:
     if plan is not None:
         run = simulate(workload, plan)
         assert run.makespan == pytest.approx(plan.objective, rel=1e-9, abs=1e-12)
+
+
+def test_a_pass_that_takes_no_time_holds_its_activations_once() -> None:
+    """At one time a pass begins before it ends."""
+    stages = chain([0.0, 1.0], activation_bytes=[3.0, 5.0])
+    found = simulate_stages(stages, "inference", 2)
+    assert [device.peak_activations for device in found.memory] == [3.0, 5.0]
+    assert min(device.activations.min() for device in found.memory) == 0.0

@@ -125,3 +125,13 @@ def test_other_multipliers_prove_nothing_too_high(seed: int, proved: tuple[Workl
     forged = replace(plan, bound=best * 1.001, certificate={**certificate, "target": best * 1.001})
     with pytest.raises(VerificationError, match="certificate: its multipliers prove"):
         check_bound(workload, forged)
+
+
+def test_its_own_multipliers_prove_nothing_above_them(proved: tuple[Workload, Plan]) -> None:
+    workload, plan = proved
+    value = check_bound(workload, plan).value
+    for target in (plan.bound * (1 + 1e-3), plan.bound * 1.1):
+        forged = replace(plan, bound=target, certificate={**plan.certificate, "target": target})
+        assert value < target
+        with pytest.raises(VerificationError, match="certificate: its multipliers prove"):
+            check_bound(workload, forged)
