@@ -379,7 +379,14 @@ def test_wrong_input_is_named() -> None:
         shared(2, Link(0, 1), sharing="rude")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["bert24_inference", "gnmt_inference", "resnet50_inference"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bert24_inference",
+        pytest.param("gnmt_inference", marks=pytest.mark.slow),
+        "resnet50_inference",
+    ],
+)
 @pytest.mark.parametrize("method", ["greedy", "max-load"])
 def test_latency_plans_take_their_objective(benchmarks: Path, name: str, method: str) -> None:
     for path in sorted((benchmarks / "placement" / "latency").glob(f"*/{name}.json")):
