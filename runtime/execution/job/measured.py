@@ -204,7 +204,11 @@ class _Collectives(TorchDispatchMode):  # type: ignore[misc]  # torch does not s
         groups = (
             (dist.distributed_c10d._resolve_process_group(n), a) for n, a in self.axes.items()
         )
-        self.of_ranks = {tuple(dist.get_process_group_ranks(g)): axis for g, axis in groups}
+        # Experts' groups come last: all but all-to-alls is of another axis with the same ranks.
+        self.of_ranks = {
+            tuple(dist.get_process_group_ranks(group)): axis
+            for group, axis in reversed(list(groups))
+        }
         self.found: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0, 0, 0.0])
 
     def sums(self) -> tuple[CollectiveSum, ...]:
