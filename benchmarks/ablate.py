@@ -24,13 +24,14 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from unittest.mock import patch
 
 import pandas as pd
 from ablations import PROBLEMS, Cell, Part, nothing
+from clocks import cpu_clock
 
 RESULTS = Path(__file__).parent / "results"
 COLUMNS = ("workload", "strategy", "seed", "gap", "seconds", "to_1", "objective", "bound",
@@ -63,27 +64,6 @@ def counted(stack: ExitStack, part: Part) -> list[int]:
         counting.__name__ = name
         stack.enter_context(patch.object(module, name, counting))
     return calls
-
-
-def without_clock(option: Callable[..., None]) -> Callable[..., None]:
-    """HiGHS's options without its time limit: the search asks it to stop."""
-
-    def set_option(solver: object, name: str, value: object) -> None:
-        if name != "time_limit":
-            option(solver, name, value)
-
-    return set_option
-
-
-@contextmanager
-def cpu_clock() -> Iterator[None]:
-    """Let searches in this process count its CPU seconds in place of the clock's."""
-    from stagecut.solvers.core import highs
-
-    with ExitStack() as stack:
-        stack.enter_context(patch.object(time, "monotonic", time.process_time))
-        stack.enter_context(patch.object(highs, "_option", without_clock(highs._option)))
-        yield
 
 
 def solve_cell(cell: Cell, part: str, parts: dict[str, Part], seed: int, seconds: float) -> dict:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from ablate import cpu_clock
+from clocks import cpu_clock
 from results import write
 
 from stagecut import Limits, Result, Workload, load, solve

@@ -23,7 +23,7 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-from ablate import cpu_clock
+from clocks import cpu_clock
 from matplotlib.figure import Figure
 from results import RESULTS, read, write
 
