@@ -62,9 +62,7 @@ def expected(name: str) -> dict[str, Any]:
         for place in places(name, world, chosen)
     ],
 )
-def test_steps_and_gradients_are_those_of_one_process(
-    name: str, world: int, place: int
-) -> None:
+def test_steps_and_gradients_are_those_of_one_process(name: str, world: int, place: int) -> None:
     wanted, names = expected(name), set()
     for rank in ran(name, world, place in CHOSEN.get((name, world), ())):
         found = rank[place]
