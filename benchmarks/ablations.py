@@ -90,11 +90,13 @@ def throughput() -> tuple[dict[str, Cell], dict[str, Part]]:
     ):
         cells[f"{name} {split.split}"] = Cell(partial(_suggested, name, split))
     hubs = ((multilevel, "raise_by_hubs"),)
+    path = ((multilevel, "raise_by_critical_path"),)
     least = ((multilevel, "raise_by_least_load"), (set_partitioning, "raise_by_least_load"))
     parts = {
         "hubs": Part(hubs, nothing),
         "least load": Part(least, nothing),
-        "hubs, least load": Part((*hubs, *least), nothing),
+        "critical path": Part(path, nothing),
+        "hubs, critical path, least load": Part((*hubs, *path, *least), nothing),
         "pairs of devices": Part(((multilevel, "_pairs"),), nothing),
         "annealing": Part(((Neighbourhood, "anneal"),), false),
         "linear DP first": Part(((auto, "linearised_dp"),), nothing),
