@@ -16,8 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ..api.case_record import RECORD
-from ..api.cases import ComparisonCase, cases, run_cases
+from ..api.cases import RECORD, ComparisonCase, cases, run_cases
 from ..api.compare import Row, summaries, tabulate
 from ..instances import InputError, Workload, is_stream
 from ..instances.common.escape import plain

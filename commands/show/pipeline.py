@@ -1,23 +1,38 @@
-"""Output of pipelines: stages, speed-up, bubble, schedules."""
+"""Output of pipelines: stages, speed-up, bubble, and the ranking of `--schedule all`."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from ...api.break_even import MAX_MICROBATCHES, BreakEven, break_even
-from ...api.gain import Gain, gain
-from ...instances import PipelineJob, PipelinePlacement, Workload, is_iteration
+from ...api.gain import MAX_MICROBATCHES, BreakEven, Gain, break_even, gain
+from ...instances import Cluster, PipelineJob, PipelinePlacement, Workload, is_iteration
 from ...runtime import Report
 from ...runtime.simulate.simulator import simulate
 from ...solvers import Result
-from ..common.console import new_table, show_bytes, show_gap, show_percent
+from ..common.clock import STARTED
+from ..common.console import (
+    INFEASIBLE,
+    NO_PLAN,
+    OUT,
+    end,
+    new_table,
+    print_json,
+    progress,
+    show_bytes,
+    show_gap,
+    show_percent,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from ...solvers import Limits
+
 
 #: Part of the time of a search that the comparison with contiguous plans may take, and its least
 #: and most seconds; after a search that its time limit ended it is that part, if it is so much.
@@ -184,3 +199,50 @@ def schedules_json(ranked: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the objects for `--json` of each schedule."""
     rows = ranked.drop(columns="plan").to_dict("records")
     return [{str(key): value for key, value in row.items()} for row in rows]
+
+
+def rank(
+    workload: Workload,
+    cluster: Cluster,
+    problem: PipelineJob,
+    chunks: int | None,
+    method: str,
+    limits: Limits,
+    output: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Plan an iteration under every schedule, show the table, and write the best plan that fits."""
+    from ...api.rank_schedules import rank_schedules
+    from ...instances.formats.files import save
+
+    with progress(workload.time_unit) as on_progress:
+        ranked = rank_schedules(
+            workload,
+            cluster,
+            problem,
+            chunks=chunks,
+            method=method,
+            limits=replace(limits, since=STARTED),
+            on_progress=on_progress,
+        )
+    best = ranked.iloc[0]
+    if best["fits"] and output is not None:
+        save(best["plan"], output, workload)
+    if as_json:
+        rows = schedules_json(ranked)
+        head = {"workload": workload.name, "problem": problem.name, "time_unit": workload.time_unit}
+        print_json({**head, "microbatches": problem.batch, "schedules": rows})
+    else:
+        title = f"{workload.name}: {problem.batch} microbatches"
+        unit = "" if workload.time_unit == "unspecified" else f" ({workload.time_unit})"
+        OUT.print(schedule_table(ranked, title, unit))
+        for row in ranked[~ranked["fits"].astype(bool)].to_dict("records"):
+            why = row["reason"] or "no plan found that fits; what is shown needs more memory"
+            OUT.print(f"{row['schedule']}: {why}", highlight=False, soft_wrap=True)
+        if best["fits"] and output is not None:
+            OUT.print(f"written: {output}, {best['schedule']}", highlight=False, soft_wrap=True)
+    if not best["fits"]:
+        infeasible = (ranked["status"] == "infeasible").all()
+        end(INFEASIBLE if infeasible else NO_PLAN)
+    end(0)

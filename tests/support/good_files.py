@@ -18,8 +18,7 @@ from tied_chain import chain
 
 import stagecut
 from stagecut import Throughput
-from stagecut.api.case_record import line, read_record
-from stagecut.api.cases import ComparisonCase
+from stagecut.api.cases import ComparisonCase, line, read_record
 from stagecut.api.records import InstanceRecord, read_records, write_records
 from stagecut.instances import (
     DeviceMapping,
