@@ -27,7 +27,7 @@ from ..instances import (
 from ..instances.common.arrays import Ints
 from ..instances.common.kernel import NotCompiled, compiled_only_if
 from ..instances.common.quantities import show_percent, show_time
-from ..instances.model.kept_bytes import kept_bytes
+from ..instances.model.workload import kept_bytes
 from ..runtime import evaluate
 from ..runtime.simulate.simulator import simulate
 from ..solvers import Limits, Result

@@ -271,7 +271,7 @@ def show_sharded_timeline(
     as_json: bool,
 ) -> None:
     """Print, draw and trace the timeline of a sharding."""
-    from ..runtime.pictures.sharded import sharded_marks
+    from ..runtime.pictures.marks import sharded_marks
     from ..runtime.simulate.sharded import sharded_timeline
 
     timeline = sharded_timeline(workload, plan)

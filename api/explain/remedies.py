@@ -32,8 +32,8 @@ from ...instances import (
     is_stream,
 )
 from ...instances.common.quantities import show_bytes, show_percent
-from ...instances.model.kept_bytes import kept_bytes
 from ...instances.model.tied_weights import are_copied, tied_as
+from ...instances.model.workload import kept_bytes
 from ...solvers import DEFAULT_LIMITS, Limits
 from ..solve import solve
 from .explanation import Remedy

@@ -31,6 +31,7 @@ from ...instances import (
 )
 from ...instances.common.choices import Tied
 from ...instances.common.errors import quote
+from ...instances.formats.files import load_fixed, load_rules
 from ...instances.formats.problem_toml import (
     PROBLEMS,
     FromText,
@@ -40,7 +41,6 @@ from ...instances.formats.problem_toml import (
     read_tables,
     required_fields,
 )
-from ...instances.formats.rules_files import load_fixed, load_rules
 from ...instances.formats.source import read_source
 from ...instances.job.plan import is_job_plan
 from ...instances.model.completed import complete

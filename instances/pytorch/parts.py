@@ -30,8 +30,7 @@ from .operator_graph import OperatorGraph, operator_graph
 from .record import Storages, is_free, record, written
 from .recording import Recording
 from .to_workload import Grouping, OperatorTimes, ties_of, to_workload
-from .tracing.fake_tensors import as_fake, has_no_data, mode_of, off_meta, own, swapped_tensors
-from .tracing.leaves import tensors
+from .tracing.leaves import as_fake, has_no_data, mode_of, off_meta, own, swapped_tensors, tensors
 from .tracing.trace import trace
 from .tracing.traced import Traced, as_exported, flat_inputs, parameters_of, quiet, reason_of
 from .tracing.unchanged import unchanged
