@@ -109,15 +109,9 @@ def result_of(
 
 @dataclass(frozen=True, eq=False)
 class Judge:
-    """Returns objectives of solutions by definition.
+    """Returns objectives of solutions by definition."""
 
-    Parameters
-    ----------
-    workload, cluster, problem
-        What the solutions are for.
-    """
-
-    workload: Workload
+    workload: Workload  # workload, cluster, problem: what the solutions are for
     cluster: Cluster
     problem: Problem
 

@@ -114,34 +114,17 @@ GRACE_S = 30.0
 
 @dataclass(frozen=True)
 class ComparisonCase:
-    """One workload, one problem, one method, and the options of `stagecut solve`.
+    """One workload, one problem, one method, and the options of `stagecut solve`."""
 
-    Parameters
-    ----------
-    name
-        What the table calls the workload; no two of a comparison share one.
-    workload
-        A file, or the name of a shipped workload.
-    fingerprint
-        Of the workload, and of all that options and files say of problem and devices, so that a
-        changed file is solved again.
-    problem
-        What the table calls the problem.
-    method
-        Of `stagecut solve`.
-    options
-        Further options, as typed.
-    time_limit
-        Seconds.
-    """
-
-    name: str
-    workload: str
+    name: str  # what the table calls the workload; no two of a comparison share one
+    workload: str  # a file, or the name of a shipped workload
+    # of the workload, and of all that options and files say of problem and devices, so that a
+    # changed file is solved again
     fingerprint: str
-    problem: str
-    method: str
-    options: tuple[str, ...]
-    time_limit: float
+    problem: str  # what the table calls the problem
+    method: str  # of `stagecut solve`
+    options: tuple[str, ...]  # further options, as typed
+    time_limit: float  # seconds
 
     @property
     def key(self) -> str:

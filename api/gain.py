@@ -39,22 +39,14 @@ NOTHING = 0.005
 
 @dataclass(frozen=True)
 class Gain:
-    """Speed-up of a plan over one device.
+    """Speed-up of a plan over one device."""
 
-    Parameters
-    ----------
-    one_device
-        Time of the same work on one device of the fastest kind that can do all of it, whether or
-        not it has the memory; `inf` if there is none.
-    speed_up
-        `one_device` over the plan's objective; `inf` if one device cannot do the work.
-    reason
-        Why there is no gain; empty if there is.
-    """
-
+    # time of the same work on one device of the fastest kind that can do all of it, whether or not
+    # it has the memory; `inf` if there is none
     one_device: float
+    # `one_device` over the plan's objective; `inf` if one device cannot do the work
     speed_up: float
-    reason: str = ""
+    reason: str = ""  # why there is no gain; empty if there is
 
     def text(self, unit: str) -> str:
         """Return the speed-up in words; of times in `unit`."""
@@ -203,21 +195,13 @@ GAP = 0.02
 
 @dataclass(frozen=True)
 class BreakEven:
-    """From which number of microbatches on a plan of least max-load is the faster one.
+    """From which number of microbatches on a plan of least max-load is the faster one."""
 
-    Parameters
-    ----------
-    microbatches
-        Of the powers of two up to `MAX_MICROBATCHES` the least with which an iteration of the plan
-        takes no longer than the best contiguous plan that was found for it; None if none.
-    schedule
-        The schedule of both.
-    over_memory
-        What device needs more memory than it has under that schedule; empty if none does.
-    """
-
+    # of the powers of two up to `MAX_MICROBATCHES` the least with which an iteration of the plan
+    # takes no longer than the best contiguous plan that was found for it; None if none
     microbatches: int | None
-    schedule: str
+    schedule: str  # the schedule of both
+    # what device needs more memory than it has under that schedule; empty if none does
     over_memory: str = ""
 
 

@@ -59,49 +59,23 @@ Degrees = tuple[int, int, int, int, int, int]
 
 @dataclass(frozen=True)
 class JobCandidate:
-    """A plan beside the best: other degrees, schedule or recomputation.
+    """A plan beside the best: other degrees, schedule or recomputation."""
 
-    Parameters
-    ----------
-    layout
-        The plan.
-    seconds
-        Of an iteration.
-    worst
-        Seconds where every term takes as much longer as its costs may be wrong.
-    free
-        Bytes of the fullest device that are left.
-    """
-
-    layout: Layout
-    seconds: float
-    worst: float
-    free: float
+    layout: Layout  # the plan
+    seconds: float  # of an iteration
+    worst: float  # seconds where every term takes as much longer as its costs may be wrong
+    free: float  # bytes of the fullest device that are left
 
 
 @dataclass(frozen=True)
 class UsualChoice:
-    """What a usual choice would take.
+    """What a usual choice would take."""
 
-    Parameters
-    ----------
-    name
-        Whose choice.
-    layout
-        The layout; None if it has none that runs.
-    seconds
-        Of an iteration; infinite where it does not fit.
-    reason
-        Why it is not the rule's first choice, or why there is none.
-    most
-        Term of time in which it is behind the plan most, and by how many seconds; empty if it is
-        not.
-    """
-
-    name: str
-    layout: Layout | None
-    seconds: float
-    reason: str
+    name: str  # whose choice
+    layout: Layout | None  # the layout; None if it has none that runs
+    seconds: float  # of an iteration; infinite where it does not fit
+    reason: str  # why it is not the rule's first choice, or why there is none
+    # term of time in which it is behind the plan most, and by how many seconds; empty if it is not
     most: tuple[str, float] | None = None
 
 
@@ -341,24 +315,12 @@ def judge_usual(
 
 @dataclass(frozen=True)
 class WhatIf:
-    """A bound under another assumption: what a change could bring at most, and what it brings.
+    """A bound under another assumption: what a change could bring at most, and what it brings."""
 
-    Parameters
-    ----------
-    change
-        What is different.
-    seconds
-        Of an iteration's best plan there, for as many sequences as the job has.
-    bound
-        No plan is faster there.
-    layout
-        The best plan there; None if there is none.
-    """
-
-    change: str
-    seconds: float
-    bound: float
-    layout: Layout | None
+    change: str  # what is different
+    seconds: float  # of an iteration's best plan there, for as many sequences as the job has
+    bound: float  # no plan is faster there
+    layout: Layout | None  # the best plan there; None if there is none
 
 
 def what_would_help(plan: JobPlan, limits: Limits | None = None) -> tuple[WhatIf, ...]:

@@ -25,20 +25,12 @@ from ..runtime.estimate import iteration_times
 
 @dataclass(frozen=True)
 class JobCosts:
-    """A model on a cluster with the costs of a job.
+    """A model on a cluster with the costs of a job."""
 
-    Parameters
-    ----------
-    model, cluster, job
-        What trains on what, and what is asked.
-    prices
-        Seconds of layers.
-    """
-
-    model: ModelDescription
+    model: ModelDescription  # model, cluster, job: what trains on what, and what is asked
     cluster: TrainingCluster
     job: TrainingJob
-    prices: LayerPrices
+    prices: LayerPrices  # seconds of layers
 
     @property
     def memory_limit(self) -> float:

@@ -49,21 +49,13 @@ from .solve import solve
 
 
 class Reward(Choice):
-    """What a placement is worth to a policy in training; less is better.
+    """What a placement is worth to a policy in training; less is better."""
 
-    Parameters
-    ----------
-    OBJECTIVE
-        The objective by definition.
-    SIMULATED
-        Time per microbatch of a batch in the simulator, by the schedule that `stagecut simulate`
-        takes by default, with its beginning and its end.
-    MEASURED
-        Time of a batch on processes, relative to another placement's at the same time.
-    """
-
-    OBJECTIVE = "objective"
+    OBJECTIVE = "objective"  # the objective by definition
+    # time per microbatch of a batch in the simulator, by the schedule that `stagecut simulate`
+    # takes by default, with its beginning and its end
     SIMULATED = "simulated"
+    # time of a batch on processes, relative to another placement's at the same time
     MEASURED = "measured"
 
 
@@ -151,24 +143,12 @@ KEPT_EVERY = 200
 
 @dataclass(frozen=True, eq=False)
 class TrainingSet:
-    """Workloads with their problems.
+    """Workloads with their problems."""
 
-    Parameters
-    ----------
-    workloads
-        With the clusters that they suggest.
-    problems
-        Each is asked of each workload that it fits.
-    reward
-        What placements are worth.
-    time_plans
-        What times plans, for measured rewards.
-    """
-
-    workloads: tuple[Workload, ...]
-    problems: tuple[Problem, ...]
-    reward: Reward = Reward.OBJECTIVE
-    time_plans: TimePlans | None = None
+    workloads: tuple[Workload, ...]  # with the clusters that they suggest
+    problems: tuple[Problem, ...]  # each is asked of each workload that it fits
+    reward: Reward = Reward.OBJECTIVE  # what placements are worth
+    time_plans: TimePlans | None = None  # what times plans, for measured rewards
 
     @cached_property
     def tasks(self) -> tuple[Task[Problem], ...]:
@@ -196,30 +176,14 @@ class TrainingSet:
 
 @dataclass(frozen=True)
 class LearnOptions:
-    """Options of training.
+    """Options of training."""
 
-    Parameters
-    ----------
-    steps
-        Updates in all, by imitation and then by PPO.
-    imitate
-        Updates by imitation of certified plans.
-    seconds
-        Training ends after so many; None: when all updates are done.
-    seed
-        Of everything random.
-    plan_seconds
-        For each plan to imitate, at most.
-    settings
-        Of PPO.
-    """
-
-    steps: int
-    imitate: int = 0
-    seconds: float | None = None
-    seed: int = 0
-    plan_seconds: float = 5.0
-    settings: Settings = field(default_factory=Settings)
+    steps: int  # updates in all, by imitation and then by PPO
+    imitate: int = 0  # updates by imitation of certified plans
+    seconds: float | None = None  # training ends after so many; None: when all updates are done
+    seed: int = 0  # of everything random
+    plan_seconds: float = 5.0  # for each plan to imitate, at most
+    settings: Settings = field(default_factory=Settings)  # of PPO
 
 
 @dataclass(frozen=True)

@@ -30,45 +30,25 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class InstanceRecord:
-    """Record of one instance.
+    """Record of one instance."""
 
-    Parameters
-    ----------
-    instance
-        Path of its file below the folder of the published instances.
-    asked
-        What was asked, in a few words; with `instance` it names the record.
-    objective
-        Of the best plan known, in the instance's time unit.
-    bound
-        The best bound known: no plan has a lower objective.
-    bound_from
-        What proved the bound.
-    checked
-        Whether the bound has a certificate that `check_record` checks; else it is the word of the
-        search that is named.
-    plan, bound_plan
-        Files below the folder `plans`: of the objective, and of the bound.
-    published, published_by
-        What others published, and where that is from; empty if nothing is known.
-    command
-        What made the plan.
-    version
-        Of Stagecut, then.
-    """
-
-    instance: str
-    asked: str
-    objective: float
-    bound: float
-    bound_from: str
+    instance: str  # path of its file below the folder of the published instances
+    asked: str  # what was asked, in a few words; with `instance` it names the record
+    objective: float  # of the best plan known, in the instance's time unit
+    bound: float  # the best bound known: no plan has a lower objective
+    bound_from: str  # what proved the bound
+    # whether the bound has a certificate that `check_record` checks; else it is the word of the
+    # search that is named
     checked: bool
+    # plan, bound_plan: files below the folder `plans`: of the objective, and of the bound
     plan: str
     bound_plan: str
+    # published, published_by: what others published, and where that is from; empty if nothing is
+    # known
     published: str = ""
     published_by: str = ""
-    command: str = ""
-    version: str = ""
+    command: str = ""  # what made the plan
+    version: str = ""  # of Stagecut, then
 
     @property
     def gap(self) -> float:

@@ -50,25 +50,14 @@ CHANGES = 4
 
 @dataclass(frozen=True)
 class PosedJob:
-    """A job and its cluster as options state them, and what a front is asked for.
-
-    Parameters
-    ----------
-    cluster
-        As `training_cluster` takes it; of a front without the number of devices.
-    gpus
-        Numbers of devices of a front; empty if there is one number, that of the cluster.
-    price
-        Of a device for an hour.
-    rate
-        Tokens per second to be reached.
-    """
+    """A job and its cluster as options state them, and what a front is asked for."""
 
     job: TrainingJob
-    cluster: str
+    cluster: str  # as `training_cluster` takes it; of a front without the number of devices
+    # numbers of devices of a front; empty if there is one number, that of the cluster
     gpus: tuple[int, ...] = ()
-    price: float | None = None
-    rate: float | None = None
+    price: float | None = None  # of a device for an hour
+    rate: float | None = None  # tokens per second to be reached
 
 
 def state_job(

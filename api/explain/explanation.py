@@ -15,91 +15,44 @@ from ...runtime.verify.report import Load
 
 @dataclass(frozen=True)
 class Crossing:
-    """The output of a node that other devices need.
+    """The output of a node that other devices need."""
 
-    Parameters
-    ----------
-    node
-        Its id.
-    source, targets
-        Names of its device or stage, and of those that need it.
-    size_bytes
-        Of the output; None if the workload gives times alone.
-    paid
-        Time that all devices together pay for it, in the objective's span.
-    saved
-        By how much the objective of the same plan would be less if it took no time.
-    """
-
-    node: NodeId
-    source: str
+    node: NodeId  # its id
+    source: str  # source, targets: names of its device or stage, and of those that need it
     targets: tuple[str, ...]
-    size_bytes: float | None
-    paid: float
-    saved: float
+    size_bytes: float | None  # of the output; None if the workload gives times alone
+    paid: float  # time that all devices together pay for it, in the objective's span
+    saved: float  # by how much the objective of the same plan would be less if it took no time
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """Effect of one change of the problem, by solving again from the plan.
+    """Effect of one change of the problem, by solving again from the plan."""
 
-    Parameters
-    ----------
-    change
-        What is different.
-    objective
-        Of the best plan found, in the time given; None if none was found.
-    bound
-        No plan of the changed problem has a lower one; `-inf` if nothing is known.
-    """
-
-    change: str
-    objective: float | None
-    bound: float
+    change: str  # what is different
+    objective: float | None  # of the best plan found, in the time given; None if none was found
+    bound: float  # no plan of the changed problem has a lower one; `-inf` if nothing is known
 
 
 @dataclass(frozen=True)
 class Move:
-    """Cost of moving a node to another device.
+    """Cost of moving a node to another device."""
 
-    Parameters
-    ----------
-    to
-        Name of the device, stage or call.
-    objective
-        Of the plan then, verified; `inf` if it breaks a rule that makes it no plan.
-    broken
-        The first rule that it would break; empty if none.
-    further
-        How many nodes before or behind it in the graph move with it, so that no rule is broken.
-    """
-
-    to: str
-    objective: float
-    broken: str = ""
+    to: str  # name of the device, stage or call
+    objective: float  # of the plan then, verified; `inf` if it breaks a rule that makes it no plan
+    broken: str = ""  # the first rule that it would break; empty if none
+    # how many nodes before or behind it in the graph move with it, so that no rule is broken
     further: int = 0
 
 
 @dataclass(frozen=True)
 class MoveGains:
-    """Why a node is where it is.
+    """Why a node is where it is."""
 
-    Parameters
-    ----------
-    node
-        Its id.
-    where
-        Name of its device, stage or call.
-    together
-        Ids of what must move with it, since it shares a colour.
-    moves
-        To every other place.
-    """
-
-    node: NodeId
-    where: str
-    together: tuple[NodeId, ...]
-    moves: tuple[Move, ...]
+    node: NodeId  # its id
+    where: str  # name of its device, stage or call
+    together: tuple[NodeId, ...]  # ids of what must move with it, since it shares a colour
+    moves: tuple[Move, ...]  # to every other place
 
 
 #: Names of this many nodes or places are listed; of others, how many.

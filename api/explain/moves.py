@@ -108,20 +108,11 @@ def _number(workload: Workload, node: object) -> int:
 
 @dataclass(frozen=True)
 class NodePlaces:
-    """Places of a plan's nodes.
+    """Places of a plan's nodes."""
 
-    Parameters
-    ----------
-    names
-        Of all places.
-    of
-        Shape (n,): place of each node.
-    move
-        Returns the solution with some nodes in another place, all else the same.
-    """
-
-    names: tuple[str, ...]
-    of: Ints
+    names: tuple[str, ...]  # of all places
+    of: Ints  # shape (n,): place of each node
+    # returns the solution with some nodes in another place, all else the same
     move: Callable[[Sequence[int], int], Solution]
 
 

@@ -77,23 +77,11 @@ OPTIONS = {
 
 @dataclass(frozen=True)
 class Asked:
-    """The options that say what is planned, and where; None where one is not given.
+    """The options that say what is planned, and where; None where one is not given."""
 
-    Parameters
-    ----------
-    problem
-        Name of a problem, or a problem file.
-    settings
-        Of each ``--set``.
-    cluster
-        A cluster file; of a mapping its topology.
-    launcher
-        Of ``--for``.
-    """
-
-    problem: str | None = None
-    settings: Sequence[str] = ()
-    cluster: str | None = None
+    problem: str | None = None  # name of a problem, or a problem file
+    settings: Sequence[str] = ()  # of each ``--set``
+    cluster: str | None = None  # a cluster file; of a mapping its topology
     accelerators: int | None = None
     cpus: int | None = None
     memory: str | None = None
@@ -101,7 +89,7 @@ class Asked:
     microbatches: int | None = None
     schedule: str | None = None
     mesh: str | None = None
-    launcher: str | None = None
+    launcher: str | None = None  # of ``--for``
 
     def words(self) -> list[str]:
         """Return the options as typed."""
@@ -116,27 +104,13 @@ class Asked:
 
 @dataclass(frozen=True)
 class Statement:
-    """A problem as options and files state it; its fields are not checked yet.
+    """A problem as options and files state it; its fields are not checked yet."""
 
-    Parameters
-    ----------
-    name
-        Of the problem.
-    fields
-        By name.
-    others
-        Fields of the tables beside the problem's, by table.
-    file
-        The problem file; empty for none.
-    files
-        All files that were read.
-    """
-
-    name: str
-    fields: Table
-    others: Mapping[str, Table]
-    file: str = ""
-    files: Sequence[str] = field(default=())
+    name: str  # of the problem
+    fields: Table  # by name
+    others: Mapping[str, Table]  # fields of the tables beside the problem's, by table
+    file: str = ""  # the problem file; empty for none
+    files: Sequence[str] = field(default=())  # all files that were read
 
     @property
     def has_devices(self) -> str:

@@ -61,18 +61,11 @@ def exports_of(workload: Workload, plan: Plan, target: str | None) -> str:
 
 
 class Fitted(NamedTuple):
-    """What `--for` narrows, so that a launcher can take the plan.
+    """What `--for` narrows, so that a launcher can take the plan."""
 
-    Parameters
-    ----------
-    fields
-        Of the problem.
-    tied
-        How the workload's tied weights are planned; None: as its file has them.
-    """
-
-    fields: Table
+    fields: Table  # of the problem
     cpus: int | None
+    # how the workload's tied weights are planned; None: as its file has them
     tied: Tied | None = None
 
 

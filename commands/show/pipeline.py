@@ -41,25 +41,15 @@ SHARE, LEAST_S, MOST_S, WORTH_S = 0.05, 3.0, 6.0, 1.0
 
 @dataclass(frozen=True)
 class Facts:
-    """Speed-up, bubble and break-even of a plan.
+    """Speed-up, bubble and break-even of a plan."""
 
-    Parameters
-    ----------
-    gain
-        Over one device.
-    bubble
-        Of an iteration: the share of the devices' time in which they are idle.
-    right
-        For how many microbatches a plan of least max-load is the right one; None if that took too
-        long, and for what is no such plan.
-    streams
-        Whether that is to be said.
-    """
-
-    gain: Gain
+    gain: Gain  # over one device
+    # of an iteration: the share of the devices' time in which they are idle
     bubble: float | None = None
+    # for how many microbatches a plan of least max-load is the right one; None if that took too
+    # long, and for what is no such plan
     right: BreakEven | None = None
-    streams: bool = False
+    streams: bool = False  # whether that is to be said
 
 
 def facts_of(workload: Workload, result: Result, *, objective_given: bool) -> Facts | None:

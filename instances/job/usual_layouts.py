@@ -34,28 +34,16 @@ NONE = "none"
 
 @dataclass(frozen=True)
 class PublishedRecipe:
-    """A published run of a shipped model.
+    """A published run of a shipped model."""
 
-    Parameters
-    ----------
-    name, further
-        Of the model, and its blocks that predict further tokens (multi-token prediction).
-    devices
-        The cluster, as `training_cluster` takes it.
-    layout
-        How it was divided.
-    seconds
-        Measured, of one iteration.
-    source
-        Page or recipe.
-    """
-
+    # name, further: of the model, and its blocks that predict further tokens (multi-token
+    # prediction)
     name: str
     further: int
-    devices: str
-    layout: Layout
-    seconds: float
-    source: str
+    devices: str  # the cluster, as `training_cluster` takes it
+    layout: Layout  # how it was divided
+    seconds: float  # measured, of one iteration
+    source: str  # page or recipe
 
     @property
     def model(self) -> ModelDescription:
@@ -184,21 +172,12 @@ TITAN_TENSOR_FROM = 70e9
 
 @dataclass(frozen=True)
 class UsualLayout:
-    """What a rule chooses.
+    """What a rule chooses."""
 
-    Parameters
-    ----------
-    name
-        The rule.
-    layout
-        Its choice; None if there is none that runs.
-    reason
-        Why it is not what the rule would try first, in one line; empty if it is. If there is none,
-        the bytes of the one that needs least, or why the first is none.
-    """
-
-    name: str
-    layout: Layout | None
+    name: str  # the rule
+    layout: Layout | None  # its choice; None if there is none that runs
+    # why it is not what the rule would try first, in one line; empty if it is. If there is none,
+    # the bytes of the one that needs least, or why the first is none
     reason: str
 
 
