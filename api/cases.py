@@ -82,13 +82,7 @@ class EntryRecord(Record):
 
 
 def read_record(record: Path) -> tuple[dict[str, Row], list[bytes]]:
-    """Return the rows of a record by key, and the lines that are damaged.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read.
-    """
+    """Return the rows of a record by key, and its damaged lines; InputError if it is unreadable."""
     lines = read_bytes(record).split(b"\n") if record.exists() else []
     rows: dict[str, Row] = {}
     damaged = []
@@ -144,22 +138,10 @@ def cases(
 ) -> list[ComparisonCase]:
     """Return every workload with every method.
 
-    Parameters
-    ----------
-    workloads, methods
-        What to compare.
-    options, time_limit
-        Of every case.
-    problem, label
-        Name of the problem, and what the table calls it; default: its name.
-    given
-        By workload, what options and files say of problem and devices, so that a workload is
-        solved again when that has changed.
-
-    Raises
-    ------
-    InputError
-        If a workload cannot be loaded, a method does not exist, or nothing is to be compared.
+    The table calls the problem `label`, by default by its name. `given` has by workload what
+    options and files say of problem and devices, so that a workload is solved again when that has
+    changed. InputError if a workload cannot be loaded, a method does not exist, or nothing is to be
+    compared.
     """
     if not workloads or not methods:
         raise InputError("compare: give at least one workload and one method")
@@ -244,27 +226,12 @@ def run_cases(
     on_row: Callable[[Row], None] | None = None,
     on_notice: Callable[[str], None] | None = None,
 ) -> pd.DataFrame:
-    """Run the cases that are not in the record yet; write the table, and return it.
+    """Run the cases that are not in the record yet; write the table, a row each, and return it.
 
-    Parameters
-    ----------
-    todo
-        From `cases`.
-    output
-        The table as CSV; the record is beside it, with ``.jsonl`` added to its name.
-    jobs
-        Cases at a time on this machine.
-    scheduler
-        Address of a Dask scheduler whose workers run the cases instead.
-    on_row
-        Called with every row, those of the record first.
-    on_notice
-        Called with what a user should know, such as damage of the record.
-
-    Returns
-    -------
-    pandas.DataFrame
-        One row per case, as of `stagecut.compare`.
+    The table is CSV, its record beside it with ``.jsonl`` added to its name. `jobs` cases run at a
+    time on this machine, or all on the workers of the Dask scheduler at the address `scheduler`.
+    `on_row` is called with every row, those of the record first; `on_notice` with what a user
+    should know, such as damage of the record.
     """
     record = output.with_name(output.name + RECORD)
     known, damaged = read_record(record)

@@ -83,10 +83,7 @@ def solve_constrained(
 ) -> Result:
     """Solve under constraints that `constrain` adds to the program; `solve` says how.
 
-    Raises
-    ------
-    InputError
-        As `solve`, and for a method that states no program.
+    InputError, too, for a method that states no program.
     """
     loaded, devices, asked = chosen(workload, cluster, problem)
     able = _stated_by(asked)

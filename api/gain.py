@@ -60,11 +60,8 @@ class Gain:
 def gain(workload: Workload, result: Result) -> Gain | None:
     """Return the speed-up of a result's plan over one device.
 
-    Returns
-    -------
-    Gain or None
-        None if there is no plan, or it is for another problem than throughput, iteration and the
-        time of a sharding.
+    None without a plan, and for other problems than throughput, iteration and the time of a
+    sharding.
     """
     plan = result.plan
     if plan is None:
@@ -209,20 +206,9 @@ def break_even(workload: Workload, plan: Plan, seconds: float) -> BreakEven | No
     """Return from which number of microbatches on a plan beats contiguous plans for an iteration.
 
     The time of an iteration grows by the plan's max-load with every microbatch, and that of the
-    best contiguous plan by no less; so the plan stays ahead once it is.
-
-    Parameters
-    ----------
-    plan
-        Of a throughput problem, for a workload with a backward pass.
-    seconds
-        For the search of contiguous plans.
-
-    Returns
-    -------
-    BreakEven or None
-        None if contiguous plans could not be found in this time, or not without compiling, which
-        takes longer than the answer is worth.
+    best contiguous plan by no less; so the plan stays ahead once it is. None if contiguous plans
+    could not be found in so many seconds, or not without compiling, which takes longer than the
+    answer is worth.
     """
     try:
         with compiled_only_if(lambda: False):

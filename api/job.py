@@ -326,12 +326,7 @@ class WhatIf:
 def what_would_help(plan: JobPlan, limits: Limits | None = None) -> tuple[WhatIf, ...]:
     """Return what more memory, a faster network, a larger batch or free bubbles would bring.
 
-    Parameters
-    ----------
-    plan
-        What was asked, and its answer.
-    limits
-        Of each of the searches; default: 20 s and 1 %.
+    `limits` are of each of the searches; by default 20 s and a gap of 1 %.
 
     Examples
     --------

@@ -201,10 +201,7 @@ class Update:
 def family_set(families: Sequence[str], count: int, seed: int) -> tuple[Workload, ...]:
     """Return so many graphs, of the families in turn, each second time with unlike devices.
 
-    Raises
-    ------
-    InputError
-        If there is no such family, or the count is below 1.
+    InputError if there is no such family, or the count is below 1.
     """
     if count < 1 or not families:
         raise InputError("--count: an empty family; it must be at least 1")
@@ -221,10 +218,7 @@ def workload_set(
 ) -> tuple[Workload, ...]:
     """Return workloads by file or name, each with the cluster to train for.
 
-    Raises
-    ------
-    InputError
-        If one cannot be read, or no method could plan it for its cluster.
+    InputError if one cannot be read, or no method could plan it for its cluster.
     """
     found = tuple(load(name) for name in names)
     return tuple(replace(workload, cluster=cluster_for(workload)) for workload in found)

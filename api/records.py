@@ -59,10 +59,7 @@ class InstanceRecord:
 def read_records(folder: str | Path) -> list[InstanceRecord]:
     """Return the records of a folder.
 
-    Raises
-    ------
-    InputError
-        If `records.csv` is missing or damaged; the message names the line.
+    InputError if `records.csv` is missing or damaged; the message names the line.
 
     Examples
     --------
@@ -107,14 +104,9 @@ def check_record(record: InstanceRecord, folder: str | Path, instances: str | Pa
     """Compute everything that a record claims anew.
 
     The plan is verified from the definition; where the bound has a certificate, that is checked,
-    too.
-
-    Raises
-    ------
-    InputError
-        If a file is missing or damaged, or was made for another instance.
-    VerificationError
-        If a plan is not what the record says, or a certificate does not prove its bound.
+    too. InputError if a file is missing or damaged, or was made for another instance;
+    VerificationError if a plan is not what the record says, or a certificate does not prove its
+    bound.
     """
     workload, plan = _load(record.plan, record, folder, instances)
     verify(workload, plan)
@@ -140,34 +132,13 @@ def submit_record(
     asked: str = "",
     command: str = "",
 ) -> tuple[InstanceRecord, str]:
-    """Add a plan to the records if it verifies and improves them.
+    """Add a plan file to the records in `folder` if it verifies and betters them; say how.
 
-    Parameters
-    ----------
-    plan_file
-        As `stagecut solve -o` writes it.
-    folder
-        The folder of the records.
-    instances
-        The folder of the published instances.
-    instance, asked
-        For an instance or a question that has no record yet: its file below `instances`, and a
-        name for the question.
-    command
-        What made the plan.
-
-    Returns
-    -------
-    tuple
-        The record as it is now, and what became better: ``"new"``, ``"objective"``, ``"bound"``,
-        ``"objective and bound"`` or ``"nothing"``.
-
-    Raises
-    ------
-    InputError
-        If the plan answers no question of the records, or is damaged.
-    VerificationError
-        If it is not what it says, or its certificate does not prove its bound.
+    For an instance or a question that has no record yet, `instance` is its file below the folder of
+    the published `instances`, `asked` a name for the question. Returned is the record as it is now,
+    with ``new``, ``objective``, ``bound``, ``objective and bound`` or ``nothing``. InputError if
+    the plan answers no question of the records or is damaged; VerificationError as of
+    `check_record`.
     """
     records = read_records(folder)
     found = _find(plan_file, records, instances, instance)

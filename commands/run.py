@@ -201,14 +201,8 @@ def run_job_plan(
 ) -> None:
     """Train under a job's plan, print each step, and write or print the last one by term.
 
-    Parameters
-    ----------
-    asked
-        Options that other plans have, too.
-    own
-        Largest norm of gradients, and whether the last step is reported.
-    others
-        Options of other plans by name, which must be left out.
+    `own` are the largest norm of gradients, and whether the last step is reported; `others` the
+    options of other plans by name, which must be left out.
     """
     from ..instances.job.plan import load_job_plan
     from ..runtime.execution.job.planned import run_planned_job

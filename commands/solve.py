@@ -169,10 +169,7 @@ def _as_json(
 ) -> dict[str, Any]:
     """Return what `--json` prints: the same keys for all problems, and those of each.
 
-    Parameters
-    ----------
-    named
-        Whether the user named the problem, and need not be told what else there is.
+    A user who `named` the problem need not be told what else there is.
     """
     from ..runtime import ShardingReport
     from .show.pipeline import facts_of

@@ -45,17 +45,9 @@ sys.exit(run_command(sys.argv[1:]) or {_LOST} * unkept())
 
 
 def run_cases(cases: Sequence[Sequence[str]]) -> Iterator[int]:
-    """Solve the cases, each in a process of its own, one for each processor at a time.
+    """Solve the cases, each in a process of its own, one for each processor; yield exit codes.
 
-    Yields
-    ------
-    int
-        Exit code of each case as it ends.
-
-    Raises
-    ------
-    StagecutError
-        If what is compiled cannot be kept.
+    StagecutError if what is compiled cannot be kept.
     """
     with ThreadPoolExecutor(usual_count()) as pool:
         cases_run = [pool.submit(_run, case) for case in cases]

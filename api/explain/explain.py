@@ -367,12 +367,7 @@ def crossings(workload: Workload, plan: Plan, report: Report, most: int) -> tupl
     """Return the outputs that cross between devices and cost most, the dearest first.
 
     What one costs is what the verifier finds less once it takes no time; so relays, links and
-    schedules count as they do for the plan.
-
-    Parameters
-    ----------
-    most
-        How many to look at: those of the longest transfers.
+    schedules count as they do for the plan. The `most` longest transfers are looked at.
     """
     places = places_of(plan)
     where = places.of.tolist()

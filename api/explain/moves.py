@@ -28,17 +28,8 @@ def moves(workload: Workload, plan: Plan, node: object) -> MoveGains:
     """Return the cost of moving a node, with its colour, to each other place.
 
     Where that breaks a rule, all that the node leads to, or all that leads to it, on its device
-    moves with it, if that breaks none.
-
-    Parameters
-    ----------
-    node
-        Its id or name; a number as text will do.
-
-    Raises
-    ------
-    InputError
-        If there is no such node.
+    moves with it, if that breaks none. The node is named by its id, also as text, or its name;
+    InputError if there is none.
     """
     v = _number(workload, node)
     places = places_of(plan)

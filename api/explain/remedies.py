@@ -71,13 +71,7 @@ class _Case:
 
 
 def remedies(workload: Workload, plan: Plan, seconds: float) -> tuple[Remedy, ...]:
-    """Return the remedies.
-
-    Parameters
-    ----------
-    seconds
-        For all searches together.
-    """
+    """Return the effects of changes of the problem, all searched for in so many seconds."""
     cases = list(_cases(workload, plan))
     each = replace(DEFAULT_LIMITS[plan.problem.name], seconds=seconds / max(1, len(cases)))
     return _capped([_solved(case, plan, each) for case in cases])
@@ -266,12 +260,7 @@ def made_feasible(
 ) -> tuple[Remedy, ...]:
     """Return the least memory, and the least number of devices, for which a plan is found.
 
-    Parameters
-    ----------
-    cluster, problem
-        For which none was found.
-    seconds
-        For all searches together.
+    All searches together take so many seconds.
     """
     limits = Limits(seconds=seconds / (2 * (STEPS_UP + STEPS_DOWN)), gap=GAP)
     found = []

@@ -122,16 +122,8 @@ class Statement:
 def state(asked: Asked, workload: Workload, others: Sequence[str] = (LIMITS, WORKERS)) -> Statement:
     """Return the problem that options and files state.
 
-    Parameters
-    ----------
-    others
-        The tables beside the problem's that ``--set`` may name.
-
-    Raises
-    ------
-    InputError
-        If a file is broken, the problem does not exist or has no such field, or two say different
-        things of a field.
+    `others` are the tables beside the problem's that ``--set`` may name. InputError if a file is
+    broken, the problem does not exist or has no such field, or two say different things of a field.
     """
     is_file = asked.problem is not None and asked.problem.lower().endswith(".toml")
     file = str(asked.problem) if is_file else ""
@@ -182,13 +174,7 @@ def _usual_problem(workload: Workload, asked: Asked, settings: Table) -> str:
 
 
 def _said(asked: Asked, name: str) -> Table:
-    """Return the fields of a problem that options set.
-
-    Raises
-    ------
-    InputError
-        If an option belongs to other problems.
-    """
+    """Return the fields that options set; InputError if an option belongs to other problems."""
     known = PROBLEMS[name].__dataclass_fields__
     said: Table = {
         key: getattr(asked, key) for key in ("split", "microbatches", "schedule", "mesh")
@@ -223,10 +209,8 @@ def _settings(texts: Sequence[str]) -> Table:
 def merged(first: Table, second: Table, what: str, where: str) -> Table:
     """Return the fields of two tables; what both have must be the same.
 
-    Parameters
-    ----------
-    what, where
-        Option of the second table, ``{}`` in it the field; file or option of the first.
+    `what` is the option of the second, ``{}`` in it the field; `where` the file or option of the
+    first.
     """
     found = dict(first)
     for key, value in second.items():
@@ -254,10 +238,7 @@ def _shown(value: object) -> str:
 def _with_schedule(name: str, fields: Table) -> tuple[Table, str | None]:
     """Return the fields with the order of a schedule's file in place of its name, and that file.
 
-    Raises
-    ------
-    InputError
-        If the file holds no schedule, with row and column, or is of other microbatches.
+    InputError if the file holds no schedule, with row and column, or is of other microbatches.
     """
     schedule = fields.get("schedule")
     if not isinstance(schedule, str):
@@ -279,15 +260,10 @@ def _with_schedule(name: str, fields: Table) -> tuple[Table, str | None]:
 
 
 def named_plan(workload: str, plan: Path | None) -> tuple[str | None, Path]:
-    """Return the workload and the plan that two arguments name.
+    """Return the workload and the plan that two arguments name; InputError if there is no plan.
 
     The plan of a training job holds its model, and may be the only argument; None stands for the
     model then.
-
-    Raises
-    ------
-    InputError
-        If there is no plan.
     """
     if plan is not None:
         return workload, plan
@@ -307,11 +283,7 @@ def build(
     """Return the workload in the form that the problem counts, the problem, and its devices.
 
     The problem has its placement rules. Where it says its devices itself, they are None here.
-
-    Raises
-    ------
-    InputError
-        If a field is missing or wrong, or there are no devices.
+    InputError if a field is missing or wrong, or there are no devices.
     """
     kind, fields = PROBLEMS[statement.name], dict(statement.fields)
     for key in required_fields(kind):
@@ -396,10 +368,7 @@ def limits_of(
 ) -> Limits:
     """Return the limits of a search: the problem's usual ones, but for what is given.
 
-    Parameters
-    ----------
-    seconds, gap
-        Of ``--time-limit`` and ``--gap``; a gap that is given is where the search stops.
+    A gap that is given is where the search stops.
     """
     from ...solvers import DEFAULT_LIMITS, Limits
 

@@ -55,10 +55,7 @@ class Facts:
 def facts_of(workload: Workload, result: Result, *, objective_given: bool) -> Facts | None:
     """Return the facts of a result's plan; None for other problems, and without a plan.
 
-    Parameters
-    ----------
-    objective_given
-        Whether the user asked for this objective, and need not be told what it is good for.
+    A user who asked for this objective need not be told what it is good for.
     """
     gained = gain(workload, result)
     if gained is None or result.plan is None:

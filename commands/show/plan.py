@@ -129,10 +129,7 @@ def print_result(
 ) -> None:
     """Print the table of devices, stages or calls, then objective, bound, gap, method, time.
 
-    Parameters
-    ----------
-    exports
-        Which launchers can take the plan; empty for no such line.
+    `exports` says which launchers can take the plan; empty for no such line.
     """
     unit = workload.time_unit
     problem = None if result.plan is None else result.plan.problem

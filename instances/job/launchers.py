@@ -195,17 +195,9 @@ LAUNCHERS: Mapping[str, LauncherSettings] = MappingProxyType(
 
 
 def runs(launcher: str, layout: Layout) -> str | None:
-    """Return why a launcher cannot run a layout, in one line; None if it can.
+    """Return why a launcher of `LAUNCHERS` cannot run a layout, in one line; None if it can.
 
-    Parameters
-    ----------
-    launcher
-        One of `LAUNCHERS`.
-
-    Raises
-    ------
-    InputError
-        If there is no launcher of that name.
+    InputError if there is no launcher of that name.
 
     Examples
     --------

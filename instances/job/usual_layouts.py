@@ -189,13 +189,9 @@ def usual_layouts(
 ) -> tuple[UsualLayout, ...]:
     """Return what each rule chooses for a model, a cluster and a batch.
 
-    Parameters
-    ----------
-    base
-        What all have in common: global batch and sequence, recipe, software, overlap and graphs;
-        its degrees are not looked at.
-    memory_bytes
-        Of each device; default: the smallest device's own.
+    `base` has what all have in common: global batch and sequence, recipe, software, overlap and
+    graphs; its degrees are not looked at. Each device has `memory_bytes`, by default the smallest
+    one's own.
 
     Examples
     --------
