@@ -16,8 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ..api.case_record import RECORD
-from ..api.cases import ComparisonCase, cases, run_cases
+from ..api.cases import RECORD, ComparisonCase, cases, run_cases
 from ..api.compare import Row, summaries, tabulate
 from ..instances import InputError, Workload, is_stream
 from ..instances.common.escape import plain
@@ -163,28 +162,14 @@ def _compare_jobs(
 
 @dataclass(frozen=True)
 class _Posed:
-    """A problem on all workloads.
-
-    Parameters
-    ----------
-    stream
-        Whether some workload is planned for a stream of microbatches.
-    words
-        The options of `solve` that pose it, as typed.
-    seconds
-        For each case.
-    given
-        By workload, all that is said of problem and devices, as text.
-    files
-        That were read for it.
-    """
+    """A problem on all workloads."""
 
     name: str
-    stream: bool
-    words: Sequence[str]
-    seconds: float
-    given: Mapping[str, str]
-    files: Sequence[str]
+    stream: bool  # whether some workload is planned for a stream of microbatches
+    words: Sequence[str]  # the options of `solve` that pose it, as typed
+    seconds: float  # for each case
+    given: Mapping[str, str]  # by workload, all that is said of problem and devices, as text
+    files: Sequence[str]  # that were read for it
 
 
 def _pose(

@@ -50,25 +50,14 @@ CHANGES = 4
 
 @dataclass(frozen=True)
 class PosedJob:
-    """A job and its cluster as options state them, and what a front is asked for.
-
-    Parameters
-    ----------
-    cluster
-        As `training_cluster` takes it; of a front without the number of devices.
-    gpus
-        Numbers of devices of a front; empty if there is one number, that of the cluster.
-    price
-        Of a device for an hour.
-    rate
-        Tokens per second to be reached.
-    """
+    """A job and its cluster as options state them, and what a front is asked for."""
 
     job: TrainingJob
-    cluster: str
+    cluster: str  # as `training_cluster` takes it; of a front without the number of devices
+    # numbers of devices of a front; empty if there is one number, that of the cluster
     gpus: tuple[int, ...] = ()
-    price: float | None = None
-    rate: float | None = None
+    price: float | None = None  # of a device for an hour
+    rate: float | None = None  # tokens per second to be reached
 
 
 def state_job(
@@ -80,18 +69,9 @@ def state_job(
 ) -> PosedJob:
     """Return the job that options and ``--set`` state.
 
-    Parameters
-    ----------
-    models
-        To be trained; the first says how long sequences are where nothing else does.
-    others
-        Options of other problems, by name, which must be at their default.
-
-    Raises
-    ------
-    InputError
-        If a field is unknown, of another type or given twice, an option is for other problems, or
-        there is no cluster.
+    The first model says how long sequences are where nothing else does. `others` are options of
+    other problems, by name. InputError if a field is unknown, of another type or given twice,
+    another problem's option is not at its default, or there is no cluster.
     """
     stated: dict[str, Any] = {"global_batch": global_batch}
     more = {"sequence": sequence, "launcher": asked.launcher}
@@ -202,10 +182,7 @@ def plan_job(
 ) -> None:
     """Plan a training job, print what comes out, and end with the exit code that says how.
 
-    Parameters
-    ----------
-    ends
-        Seconds and gap at which to stop; None for the default.
+    `ends` are seconds and gap at which to stop; None for the default.
     """
     if posed.gpus:
         _plan_front(model, posed, ends, output, plot, as_json=as_json)
@@ -306,10 +283,7 @@ def explain_job_plan(
 ) -> None:
     """Print what each decision of a plan is worth, and what a change would bring.
 
-    Parameters
-    ----------
-    seconds
-        Of all searches together, half of them for other decisions; 0: none.
+    Half of the seconds of all searches are for other decisions; 0: none.
     """
     from ..api.explain_job import explain_job
     from ..api.job import what_would_help
@@ -349,12 +323,8 @@ def compare_jobs(
 ) -> None:
     """Print models' plans, or those in files, beside what is usually done; write rows as CSV.
 
-    Parameters
-    ----------
-    names
-        Of models, to be planned as `posed`; where that is None, files of plans.
-    ends
-        Seconds and gap at which each search stops; None for the default.
+    Models are planned as `posed`; where that is None, names are files of plans. `ends` are seconds
+    and gap at which each search stops.
     """
     import pandas as pd
 

@@ -98,9 +98,8 @@ def learn(
     with the same options goes the way of one that was never interrupted.
     """
     need("torch", "learned")
-    from ..api.learn import LearnOptions, TrainingSet, family_set, workload_set
+    from ..api.learn import LearnOptions, Reward, TrainingSet, family_set, workload_set
     from ..api.learn import learn as train
-    from ..api.rewards import Reward
     from ..solvers.learned.train import Settings
 
     check_outputs(output, log)

@@ -30,9 +30,13 @@ from .model.pipeline_job import LayerRule, PipelineJob, is_iteration, is_stream
 from .model.placement_rules import PlacementRules
 from .model.plan import Plan, Planned, gap_between, plan_of
 from .model.problem import DeviceMapping, Latency, Problem, Throughput
-from .model.sharding.as_workload import program_workload
-from .model.sharding.mesh import DeviceMesh, PrimitiveLink
-from .model.sharding.problem import Sharding, program_of
+from .model.sharding.problem import (
+    DeviceMesh,
+    PrimitiveLink,
+    Sharding,
+    program_of,
+    program_workload,
+)
 from .model.sharding.program import Operator, Signature, Tensor, TensorProgram
 from .model.solution import (
     CallPlacement,

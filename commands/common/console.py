@@ -83,10 +83,7 @@ def check_outputs(
 ) -> None:
     """Refuse, before the work, files that could not be written; None stands for none.
 
-    Parameters
-    ----------
-    inputs
-        What is read: no output may be one of them, nor two outputs one file.
+    No output may be one of the inputs, nor two outputs one file.
     """
     for path in files:
         if path is not None:

@@ -26,7 +26,7 @@ import numpy as np
 from ...instances import PipelineJob, Split, Throughput
 from ...instances.common.arrays import Floats
 from ...instances.common.kernel import NotCompiled, compiled_only_if
-from ...instances.model.kept_bytes import kept_bytes
+from ...instances.model.workload import kept_bytes
 from ..linear_program import MatrixEntries, SolverError, least_cost
 from ..task import Task, pose
 from ..throughput.certificate import PROOF_MARGIN

@@ -37,9 +37,9 @@ import numpy as np
 
 from ...instances import PipelineJob, Throughput, Workload
 from ...instances.common.arrays import Bools, Floats, Ints, frozen
-from ...instances.model.kept_bytes import kept_bytes
 from ...instances.model.placement_rules import NO_RULES
 from ...instances.model.problem import names_stages
+from ...instances.model.workload import kept_bytes
 from ..rules.stages import StageRules, stage_rules
 from ..task import Task, pose
 from ..throughput.hypergraph import Hypergraph, colour_units, hypergraph, merge_cycles

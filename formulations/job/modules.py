@@ -24,7 +24,7 @@ import numpy as np
 
 from ...instances import Workload
 from ...instances.common.arrays import Floats, Ints, frozen
-from ...instances.model.kept_bytes import kept_bytes
+from ...instances.model.workload import kept_bytes
 from .line import Line
 
 #: The parts of a model.

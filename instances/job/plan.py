@@ -30,47 +30,29 @@ FORMAT, VERSION = "stagecut-job-plan", 1
 
 @dataclass(frozen=True)
 class CertificateRow:
-    """Outer points of the same degrees: how many, why none is better, and their least bound.
+    """Outer points of the same degrees: how many, why none is better, and their least bound."""
 
-    Parameters
-    ----------
-    tensor, context, pipeline, data, expert, expert_tensor
-        Degrees.
-    points
-        How many by reason: ``capacity`` (even with all layers recomputed it does not fit),
-        ``work`` (its bound is above), ``relaxation`` and ``program`` (so is that of its program),
-        ``exhausted`` (all its plans were judged), ``open`` (not ruled out).
-    bound
-        Seconds; no plan at any of the points is faster. Infinite where none fits.
-    """
-
-    tensor: int
+    tensor: int  # tensor, context, pipeline, data, expert, expert_tensor: degrees
     context: int
     pipeline: int
     data: int
     expert: int
     expert_tensor: int
+    # how many by reason: ``capacity`` (even with all layers recomputed it does not fit), ``work``
+    # (its bound is above), ``relaxation`` and ``program`` (so is that of its program),
+    # ``exhausted`` (all its plans were judged), ``open`` (not ruled out)
     points: Mapping[str, int]
-    bound: float | None
+    bound: float | None  # seconds; no plan at any of the points is faster. Infinite where none fits
 
 
 @dataclass(frozen=True)
 class JobCertificate:
-    """Why no plan of the declared space is faster than a bound.
+    """Why no plan of the declared space is faster than a bound."""
 
-    Parameters
-    ----------
-    costs
-        Hash of model, cluster, calibration and what the job fixes: of all that bounds follow from.
-    calibration
-        Name of the table of efficiencies.
-    rows
-        All outer points of the space, by degrees.
-    """
-
+    # hash of model, cluster, calibration and what the job fixes: of all that bounds follow from
     costs: str
-    calibration: str
-    rows: tuple[CertificateRow, ...]
+    calibration: str  # name of the table of efficiencies
+    rows: tuple[CertificateRow, ...]  # all outer points of the space, by degrees
 
     @property
     def points(self) -> dict[str, int]:

@@ -38,8 +38,8 @@ from ....instances.formats.certificate import (
     multiplier_certificate,
     price_certificate,
 )
-from ....instances.model.kept_bytes import kept_bytes
 from ....instances.model.stage_costs import accelerator_seconds
+from ....instances.model.workload import kept_bytes
 from .bound_check import BoundCheck, check_target
 from .job import divided_work_bound, no_iteration_below, stream_bound
 from .latency import latency_bound

@@ -26,7 +26,7 @@ from ....instances import (
 )
 from ....instances.common.arrays import Ints
 from ....instances.model.costs import times_column
-from ....instances.model.kept_bytes import kept_bytes
+from ....instances.model.workload import kept_bytes
 from ...core.limits import Limits
 from ...core.search import Search
 from ...throughput.column_generation.frontier import incidence

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from stagecut import InputError, Layout, estimate, training_cluster
-from stagecut.instances.costs.calibration import Calibration
-from stagecut.instances.costs.measured import load_measurements, with_measurements
+from stagecut.instances.costs.calibration import Calibration, load_measurements, with_measurements
 
 
 def said(hosts: list[str], links: dict[tuple[int, int], tuple[float, float]]) -> dict[str, Any]:
