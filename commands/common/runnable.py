@@ -143,7 +143,7 @@ def _together(fields: Table, rules: list[list[str]]) -> Table:
 
 
 def _check_levels(option: str, fields: Table) -> None:
-    """Check that all stages with replicas will have the same degrees; InputError says what to give."""
+    """Check that all stages with replicas have the same degrees; InputError says what to give."""
     loose = [key for key in ("replicas", "degrees") if len(fields.get(key) or ()) != 1]
     loose += ["recomputation"] if fields.get("recomputation", "free") == "free" else []
     if loose:
