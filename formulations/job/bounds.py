@@ -49,20 +49,13 @@ MARGIN = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class FirstBounds:
-    """What memory and work say of all points.
+    """What memory and work say of all points."""
 
-    Parameters
-    ----------
-    seconds
-        Shape (points,): no plan at this point is faster; infinite where nothing fits.
-    fits
-        Shape (points,): whether memory does not rule the point out.
-    excess
-        Shape (points,): layers that at least must be recomputed.
-    """
-
+    #: Shape (points,): no plan at this point is faster; infinite where nothing fits.
     seconds: Floats
+    #: Shape (points,): whether memory does not rule the point out.
     fits: Bools
+    #: Shape (points,): layers that at least must be recomputed.
     excess: Floats
 
 

@@ -37,20 +37,13 @@ from .orders import Chain, order_of
 
 
 class Mixture(NamedTuple):
-    """Solution of min T s.t. T ≥ (rows · x)_π for each path π, equal · x = 1, x ≥ 0.
+    """Solution of min T s.t. T ≥ (rows · x)_π for each path π, equal · x = 1, x ≥ 0."""
 
-    Parameters
-    ----------
-    value
-        T.
-    solution
-        Shape (variables,): x.
-    weights
-        Shape (paths,): duals of the paths, at least 0; they add up to 1.
-    """
-
+    #: T.
     value: float
+    #: Shape (variables,): x.
     solution: Floats
+    #: Shape (paths,): duals of the paths, at least 0; they add up to 1.
     weights: Floats
 
 
@@ -68,17 +61,11 @@ ROUNDS, CLOSE = 60, 1e-4
 
 @dataclass(frozen=True, eq=False)
 class Divided:
-    """A bound for all plans with P stages, and the prices that prove it.
+    """A bound for all plans with P stages, and the prices that prove it."""
 
-    Parameters
-    ----------
-    bound
-        Σ_s of the cheapest price times the work.
-    prices
-        Shape (P, 4): what a unit of time of each action counts.
-    """
-
+    #: Σ_s of the cheapest price times the work.
     bound: float
+    #: Shape (P, 4): what a unit of time of each action counts.
     prices: Floats
 
 

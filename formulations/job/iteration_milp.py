@@ -89,48 +89,31 @@ Action = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class MovedOutput:
-    """Outputs that move together: made in one pass of one unit, needed by the same others.
+    """Outputs that move together: made in one pass of one unit, needed by the same others."""
 
-    Parameters
-    ----------
-    unit
-        Its maker, u.
-    side
-        Pass in which it is made.
-    users
-        Units that need it in their forward and in their backward pass.
-    """
-
+    #: Its maker, u.
     unit: int
+    #: Pass in which it is made.
     side: int
+    #: Units that need it in their forward and in their backward pass.
     users: tuple[tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True, eq=False)
 class IterationData:
-    """What the program is stated over; times in units of `scale`.
+    """What the program is stated over; times in units of `scale`."""
 
-    Parameters
-    ----------
-    line
-        Units, their times and bytes.
-    edges
-        Pairs of units of which the first must not be in a later stage.
-    values
-        Outputs that other units need, with the time of a transfer of each.
-    orders
-        Of a chain of each length P that the schedule allows.
-    scale
-        Time units of the workload per time unit of the program.
-    floor
-        No plan has a smaller makespan, in the program's time unit.
-    """
-
+    #: Units, their times and bytes.
     line: Line
+    #: Pairs of units of which the first must not be in a later stage.
     edges: list[tuple[int, int]]
+    #: Outputs that other units need, with the time of a transfer of each.
     values: dict[MovedOutput, float]
+    #: Of a chain of each length P that the schedule allows.
     orders: dict[int, ScheduleOrder]
+    #: Time units of the workload per time unit of the program.
     scale: float
+    #: No plan has a smaller makespan, in the program's time unit.
     floor: float
 
     @property
@@ -228,20 +211,13 @@ MEMORY_SCALE = 1e4
 
 @dataclass(frozen=True, eq=False)
 class IterationModel:
-    """The program with what it takes to read it.
+    """The program with what it takes to read it."""
 
-    Parameters
-    ----------
-    data
-        What it is stated over.
-    model
-        The Pyomo model; its objective times `scale` is in the workload's time unit.
-    devices
-        The devices, of one kind.
-    """
-
+    #: What it is stated over.
     data: IterationData
+    #: The Pyomo model; its objective times `scale` is in the workload's time unit.
     model: pyo.ConcreteModel
+    #: The devices, of one kind.
     devices: tuple[int, ...]
 
     @property

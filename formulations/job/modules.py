@@ -33,27 +33,18 @@ INPUT, BLOCK, OUTPUT = range(3)
 
 @dataclass(frozen=True, eq=False)
 class Modules:
-    """The modules of a workload, I in all, those of the input first, those of the output last.
+    """The modules of a workload, I in all, those of the input first, those of the output last."""
 
-    Parameters
-    ----------
-    names
-        Of the modules, in pipeline order.
-    inputs, outputs
-        How many of them are before and behind the blocks.
-    module_of
-        Shape (U,): module of each unit of the line.
-    compute
-        Shape (I,): forward and backward time on the first kind of device.
-    weight_bytes, parameters
-        Shape (I,): size of the weights, and their number; the size again where that is unknown.
-    """
-
+    #: Of the modules, in pipeline order.
     names: tuple[str, ...]
+    #: How many of them are before and behind the blocks.
     inputs: int
     outputs: int
+    #: Shape (U,): module of each unit of the line.
     module_of: Ints
+    #: Shape (I,): forward and backward time on the first kind of device.
     compute: Floats
+    #: Shape (I,): size of the weights, and their number; the size again where that is unknown.
     weight_bytes: Floats
     parameters: Floats
 

@@ -33,20 +33,14 @@ SLOWER = 1.03
 
 @dataclass(frozen=True, eq=False)
 class JobPaths:
-    """Paths of one schedule, for p ranks with v chunks each and M microbatches.
+    """Paths of one schedule, for p ranks with v chunks each and M microbatches."""
 
-    Parameters
-    ----------
-    schedule, pipeline, chunks, microbatches
-        Which.
-    found
-        Paths so far: shape (stages, 3) and the number of messages.
-    """
-
+    #: Which.
     schedule: JobSchedule
     pipeline: int
     chunks: int
     microbatches: int
+    #: Paths so far: shape (stages, 3) and the number of messages.
     found: dict[bytes, tuple[Floats, float]] = field(default_factory=dict)
 
     @property

@@ -46,36 +46,26 @@ MOST_MICROBATCHES = 4096
 
 @dataclass(frozen=True, eq=False)
 class JobSpace:
-    """Outer points of a job, as columns.
+    """Outer points of a job, as columns."""
 
-    Parameters
-    ----------
-    model, cluster, job
-        What trains on what, and what is asked.
-    settings
-        Layouts by all that decides a layer's time and bytes: t, c, e, e_t, b and the recomputed
-        modules; their pipeline and data degrees are 1.
-    setting
-        Shape (points,): of each point.
-    pipeline, data, chunks, zero, microbatches
-        Shape (points,): p, d, v, z and M.
-    schedule
-        Shape (points,): place in `schedules`.
-    schedules
-        Orders of passes.
-    """
-
+    #: What trains on what, and what is asked.
     model: ModelDescription
     cluster: TrainingCluster
     job: TrainingJob
+    #: Layouts by all that decides a layer's time and bytes: t, c, e, e_t, b and the recomputed
+    #: modules; their pipeline and data degrees are 1.
     settings: tuple[Layout, ...]
+    #: Shape (points,): of each point.
     setting: Ints
+    #: Shape (points,): p, d, v, z and M.
     pipeline: Ints
     data: Ints
     chunks: Ints
     zero: Ints
     microbatches: Ints
+    #: Shape (points,): place in `schedules`.
     schedule: Ints
+    #: Orders of passes.
     schedules: tuple[JobSchedule, ...]
 
     def __len__(self) -> int:

@@ -68,15 +68,10 @@ class Option:
 
 @dataclass(frozen=True, eq=False)
 class StageOptions:
-    """The slots, their options, and the coefficients of the program.
-
-    Parameters
-    ----------
-    scale
-        Times are divided by this.
-    """
+    """The slots, their options, and the coefficients of the program."""
 
     staging: Staging
+    #: Times are divided by this.
     scale: float
 
     @cached_property

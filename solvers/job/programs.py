@@ -16,20 +16,13 @@ from ..core.highs import load
 
 @dataclass(frozen=True, eq=False)
 class ProgramEnd:
-    """How a program ended.
+    """How a program ended."""
 
-    Parameters
-    ----------
-    bound
-        No solution is below; infinite if there is none.
-    x
-        The best solution, if one was found.
-    value
-        Its objective.
-    """
-
+    #: No solution is below; infinite if there is none.
     bound: float
+    #: The best solution, if one was found.
     x: Floats | None
+    #: Its objective.
     value: float
 
 

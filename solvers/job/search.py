@@ -69,41 +69,28 @@ class JobProgress:
 
 @dataclass
 class JobSearch:
-    """What a search has found.
+    """What a search has found."""
 
-    Parameters
-    ----------
-    space, prices, judge
-        What is searched.
-    table
-        What layers take in it.
-    gap
-        Relative gap at which to stop.
-    deadline
-        `time.monotonic()` at which to stop.
-    on_progress
-        Told of better plans and bounds.
-    best, seconds
-        The best plan and its seconds.
-    bound
-        Shape (points,): no plan at a point is faster.
-    reason
-        Of each point, why.
-    tried
-        Judged plans by seconds.
-    """
-
+    #: What is searched.
     space: JobSpace
     prices: LayerPrices
     judge: Judge
+    #: What layers take in it.
     table: Rates
+    #: Relative gap at which to stop.
     gap: float
+    #: `time.monotonic()` at which to stop.
     deadline: float
+    #: Told of better plans and bounds.
     on_progress: Callable[[JobProgress], None] | None = None
+    #: The best plan and its seconds.
     best: Layout | None = None
     seconds: float = np.inf
+    #: Shape (points,): no plan at a point is faster.
     bound: Floats = field(default_factory=lambda: np.zeros(0))
+    #: Of each point, why.
     reason: list[Reason] = field(default_factory=list)
+    #: Judged plans by seconds.
     tried: dict[Layout, float] = field(default_factory=dict)
     solved: int = 0
     relaxed: int = 0

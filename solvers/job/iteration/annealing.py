@@ -92,42 +92,28 @@ JUMPS = 0.3
 
 
 class ChainTimes(NamedTuple):
-    """What the stages of a chain take, by the ideals between them; K kinds, N ideals, E nets.
+    """What the stages of a chain take, by the ideals between them; K kinds, N ideals, E nets."""
 
-    Parameters
-    ----------
-    work
-        Shape (K, 2, N): forward and backward compute of each ideal.
-    crossing
-        Shape (K, 2, N): what the boundary costs the stages on both sides, where data is relayed.
-    weight
-        Shape (K, 2, E): what a device pays for a net; no nets where data is relayed.
-    held
-        Shape (N, E): pins in each ideal.
-    pins
-        Shape (E,).
-    resident, activation
-        Shape (N,): bytes.
-    kind
-        Shape (D,): of each device.
-    room
-        Shape (K,): bytes.
-    in_flight
-        Shape (D, V, v): microbatches that its stages hold at once; rows of 0 fill up.
-    share
-        Part of a backward pass's compute that W takes.
-    """
-
+    #: Shape (K, 2, N): forward and backward compute of each ideal.
     work: Floats
+    #: Shape (K, 2, N): what the boundary costs the stages on both sides, where data is relayed.
     crossing: Floats
+    #: Shape (K, 2, E): what a device pays for a net; no nets where data is relayed.
     weight: Floats
+    #: Shape (N, E): pins in each ideal.
     held: Ints
+    #: Shape (E,).
     pins: Ints
+    #: Shape (N,): bytes.
     resident: Floats
     activation: Floats
+    #: Shape (D,): of each device.
     kind: Ints
+    #: Shape (K,): bytes.
     room: Floats
+    #: Shape (D, V, v): microbatches that its stages hold at once; rows of 0 fill up.
     in_flight: Ints
+    #: Part of a backward pass's compute that W takes.
     share: float
 
 

@@ -25,23 +25,15 @@ from .stage_list import share_a_device
 
 @dataclass
 class Branching:
-    """The outcome.
+    """The outcome."""
 
-    Parameters
-    ----------
-    target
-        The last one.
-    complete
-        Whether every chain below it was looked at.
-    open_bound
-        Chains that were left out have at least this makespan.
-    nodes
-        Executions.
-    """
-
+    #: The last one.
     target: float
+    #: Whether every chain below it was looked at.
     complete: bool = True
+    #: Chains that were left out have at least this makespan.
     open_bound: float = np.inf
+    #: Executions.
     nodes: int = 0
 
 

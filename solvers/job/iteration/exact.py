@@ -57,17 +57,11 @@ APART = 1 << 20
 
 
 class Turn(NamedTuple):
-    """When it is a search's turn: the one that has had the least time, as counted here, is next.
+    """When it is a search's turn: the one that has had the least time, as counted here, is next."""
 
-    Parameters
-    ----------
-    weight
-        By how much its time counts more than that of others.
-    ahead
-        Seconds that do not count.
-    """
-
+    #: By how much its time counts more than that of others.
     weight: float = 1.0
+    #: Seconds that do not count.
     ahead: float = 0.0
 
 

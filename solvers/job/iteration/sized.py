@@ -102,20 +102,13 @@ Used = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Cheapest:
-    """The tables of the dynamic program.
+    """The tables of the dynamic program."""
 
-    Parameters
-    ----------
-    value
-        For each number of devices used, the least price to reach each ideal, shape (N,).
-    price
-        Least of the whole chain; `inf` if there is none.
-    stages, kinds
-        The chain: numbers in the list, and kinds of devices, first to last; () without chain.
-    """
-
+    #: For each number of devices used, the least price to reach each ideal, shape (N,).
     value: dict[Used, Floats]
+    #: Least of the whole chain; `inf` if there is none.
     price: float
+    #: The chain: numbers in the list, and kinds of devices, first to last; () without chain.
     stages: tuple[int, ...] = ()
     kinds: tuple[int, ...] = ()
 
@@ -142,30 +135,20 @@ SLACK = 1e-9
 
 @dataclass
 class Sized:
-    """What is known of plans with P stages.
+    """What is known of plans with P stages."""
 
-    Parameters
-    ----------
-    paths
-        Bounds by stage.
-    bound
-        No plan with P stages has a smaller makespan.
-    prices
-        Shape (P, 4): of the best bound so far.
-    rows, columns
-        Paths, counts of shape (P, 4), and durations of chains, shape (P, 4).
-    pool
-        Prices that gave bounds, the newest last.
-    mixed
-        Paths of the best mixture over pairs of stages that was found last, shape (., P, 4).
-    """
-
+    #: Bounds by stage.
     paths: StagePaths
+    #: No plan with P stages has a smaller makespan.
     bound: float
+    #: Shape (P, 4): of the best bound so far.
     prices: Floats
+    #: Paths, counts of shape (P, 4), and durations of chains, shape (P, 4).
     rows: list[Floats] = field(default_factory=list)
     columns: list[Floats] = field(default_factory=list)
+    #: Prices that gave bounds, the newest last.
     pool: list[Floats] = field(default_factory=list)
+    #: Paths of the best mixture over pairs of stages that was found last, shape (., P, 4).
     mixed: list[Floats] = field(default_factory=list)
 
     @property

@@ -34,21 +34,14 @@ class OutOfTime(Exception):
 
 @dataclass(frozen=True, eq=False)
 class StagePaths:
-    """Bounds of plans with P stages, from what one stage of them is.
+    """Bounds of plans with P stages, from what one stage of them is."""
 
-    Parameters
-    ----------
-    line, stages
-        The statement, and the stages that plans may have, by their end.
-    chain
-        The order of P stages.
-    search
-        Asked when to stop.
-    """
-
+    #: The statement, and the stages that plans may have, by their end.
     line: Line
     stages: StageList
+    #: The order of P stages.
     chain: Chain
+    #: Asked when to stop.
     search: Clock
 
     @cached_property
@@ -200,35 +193,24 @@ SLACK = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class StageList:
-    """R stages, the differences of two ideals; K kinds, N ideals.
+    """R stages, the differences of two ideals; K kinds, N ideals."""
 
-    Parameters
-    ----------
-    lattice
-        The ideals.
-    start, end
-        Shape (R,): the smaller and the larger ideal.
-    forward, backward
-        Shape (K, R): time of each pass; `inf` where unsupported.
-    compute
-        Shape (K, R): the compute of the backward pass alone.
-    engine
-        Shape (K, R): what the copy engine does for a microbatch, where transfers overlap.
-    resident, activation
-        Shape (R,): bytes.
-    ahead
-        Shape (2, N): least forward and backward compute of the units in each ideal.
-    """
-
+    #: The ideals.
     lattice: Lattice
+    #: Shape (R,): the smaller and the larger ideal.
     start: Ints
     end: Ints
+    #: Shape (K, R): time of each pass; `inf` where unsupported.
     forward: Floats
     backward: Floats
+    #: Shape (K, R): the compute of the backward pass alone.
     compute: Floats
+    #: Shape (K, R): what the copy engine does for a microbatch, where transfers overlap.
     engine: Floats
+    #: Shape (R,): bytes.
     resident: Floats
     activation: Floats
+    #: Shape (2, N): least forward and backward compute of the units in each ideal.
     ahead: Floats
 
     @property
