@@ -115,12 +115,8 @@ def max_load_task(task: Task[PipelineJob]) -> Task[Throughput]:
 def divisible_bound(problem: PipelineJob, sizes: Sequence[int], work: Floats) -> float:
     """Return the least makespan of work divided at will: no chain of stages is faster.
 
-    Parameters
-    ----------
-    sizes
-        Numbers of stages that plans can have.
-    work
-        Forward and backward time of a microbatch, shape (2,), each unit on its fastest device.
+    `sizes` are the numbers of stages that plans can have; `work` is the forward and backward time
+    of a microbatch, each unit on its fastest device.
     """
     forward, compute = work.tolist()
     least = np.inf
@@ -172,19 +168,9 @@ def per_pass(counts: Floats, share: float) -> tuple[Floats, Floats]:
 
 
 def mix(rows: Floats, equal: Floats) -> Mixture:
-    """Return the mixture.
+    """Return the mixture of `rows`, shape (paths, variables), of the order of 1.
 
-    Parameters
-    ----------
-    rows
-        Shape (paths, variables): of the order of 1.
-    equal
-        Shape (equations, variables).
-
-    Raises
-    ------
-    SolverError
-        If HiGHS does not find it.
+    `equal` has shape (equations, variables). Raises `SolverError` if HiGHS does not find it.
     """
     paths, variables = rows.shape
     matrix = np.vstack(

@@ -246,17 +246,11 @@ class IterationModel:
 def iteration_model(
     task: Task[PipelineJob], *, reference: float | None = None, floor: float = 0.0
 ) -> IterationModel:
-    """State the program.
+    """State the program; no plan has a makespan below `floor`.
 
-    With U units, E values of at most K users, and the sum S of all lengths P: S·(U + 3E + 3M)
-    columns and S·(U + 3EK + 6M) rows, about.
-
-    Parameters
-    ----------
-    reference
-        A likely makespan: times are scaled to make it 1000. Default: times as they are.
-    floor
-        No plan has a smaller makespan.
+    Times are scaled to make a likely makespan, `reference`, 1000. With U units, E values of at most
+    K users, and the sum S of all lengths P: S·(U + 3E + 3M) columns and S·(U + 3EK + 6M) rows,
+    about.
     """
     data = iteration_data(task, reference, floor)
     m = pyo.ConcreteModel(task.workload.name)
@@ -460,20 +454,10 @@ def _objective(m: pyo.ConcreteModel, data: IterationData) -> None:
 def iteration_data(
     task: Task[PipelineJob], reference: float | None, floor: float = 0.0
 ) -> IterationData:
-    """Return the data of the program.
+    """Return the data of the program; times are scaled to make `reference`, if any, 1000.
 
-    Parameters
-    ----------
-    reference
-        A likely makespan: times are scaled to make it 1000; None for times as they are.
-    floor
-        No plan has a smaller makespan.
-
-    Raises
-    ------
-    InfeasibleError
-        If some node fits on no device, the sizes are too large in all, or no number of stages
-        suits the schedule.
+    Raises `InfeasibleError` if some node fits on no device, the sizes are too large in all, or no
+    number of stages suits the schedule.
     """
     reason = why_infeasible(max_load_task(task))
     if reason is not None:

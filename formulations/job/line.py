@@ -113,13 +113,7 @@ class Line:
 
 
 def numbers_of_stages(problem: PipelineJob, devices: int, units: int) -> list[int]:
-    """Return the numbers of stages that a schedule allows, in increasing order.
-
-    Parameters
-    ----------
-    devices, units
-        How many there are; a stage has a unit at least.
-    """
+    """Return the numbers of stages that a schedule allows, in increasing order; each has a unit."""
     most = _most_stages(problem, devices, units)
     if problem.order:
         device = problem.order.device
@@ -254,12 +248,8 @@ def twins(
 ) -> list[tuple[int, ...]]:
     """Return the classes of at least two twins, each increasing.
 
-    Parameters
-    ----------
-    resident, activation
-        Shape (U,): bytes of each unit.
-    named
-        Shape (U,): units that have no twins, because the user has a rule for them.
+    `resident` and `activation`, shape (U,), are bytes of each unit; units that are `named` have no
+    twins, because the user has a rule for them.
     """
     before: list[list[int]] = [[] for _ in range(graph.size)]
     behind: list[list[int]] = [[] for _ in range(graph.size)]

@@ -148,10 +148,7 @@ def memory_limit(space: JobSpace) -> float:
 def _copies_of_embedding(space: JobSpace, setting: int) -> tuple[float, float]:
     """Parameters that a pipeline's last rank has besides, being the first one's.
 
-    Returns
-    -------
-    float, float
-        Of a tied head, and for the prediction of further tokens.
+    Those of a tied head, and those for the prediction of further tokens.
     """
     model, tensor = space.model, space.settings[setting].tensor
     table = model.vocabulary * model.hidden / tensor

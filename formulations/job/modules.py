@@ -62,17 +62,9 @@ class Modules:
 def modules(workload: Workload, statement: Line, least: int = 1) -> Modules | None:
     """Return the modules of a workload; None if the names of its nodes number no blocks.
 
-    Parameters
-    ----------
-    statement
-        Of the workload.
-    least
-        Where there are fewer blocks, they are divided by the numbers that follow in the names of
-        their nodes, such as ``layers.3.blocks.1``, if that gives so many.
-
-    Notes
-    -----
-    O(n + m) in the nodes and edges, for each depth of numbers.
+    Where there are fewer than `least` blocks, they are divided by the numbers that follow in the
+    names of their nodes, such as ``layers.3.blocks.1``, if that gives so many. O(n + m) in the
+    nodes and edges, for each depth of numbers.
     """
     forward = np.flatnonzero(~workload.backward).tolist()
     deepest = max((len(_runs(workload.names[v])) for v in forward), default=0)

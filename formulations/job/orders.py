@@ -106,13 +106,10 @@ class ScheduleOrder:
 
     @cached_property
     def in_flight(self) -> tuple[Ints, ...]:
-        """For each device the numbers of microbatches that its stages hold at once.
+        """For each device the microbatches that its stages hold at once, shape (V, stages).
 
-        Returns
-        -------
-        tuple of arrays, shape (V, stages of the device)
-            The vectors that no other one exceeds in all stages: the peak of the activations is the
-            largest of Σ_c vector_c · A_c over them.
+        These are the vectors that no other one exceeds in all stages: the peak of the activations
+        is the largest of Σ_c vector_c · A_c over them.
         """
         return tuple(self._held(d, table) for d, table in enumerate(self.tables))
 
@@ -138,18 +135,7 @@ class ScheduleOrder:
 
 
 def order_of(problem: PipelineJob, stages: int, trains: bool) -> ScheduleOrder:
-    """Return the order of a chain of so many stages.
-
-    Parameters
-    ----------
-    trains
-        Whether there is a backward pass.
-
-    Raises
-    ------
-    InputError
-        If it has too many actions.
-    """
+    """Return the order of a chain of so many stages; an `InputError` if it has too many actions."""
     chunks, m = problem.chunks_per_device, problem.batch
     check_size(stages, m)
     if problem.order:

@@ -58,12 +58,7 @@ class JobPaths:
     def longest(self, passes: Floats, sent: float) -> float:
         """Return the seconds of the schedule, and keep its longest path.
 
-        Parameters
-        ----------
-        passes
-            Shape (stages, 3): F, B and W.
-        sent
-            Seconds of a message.
+        `passes`, shape (stages, 3), are F, B and W; a message takes `sent` seconds.
         """
         if self.pipeline == 1:
             once = np.zeros((self.stages, 3))

@@ -191,10 +191,6 @@ def stage_range(model: ModelDescription, layout: Layout) -> tuple[Ints, Ints]:
 
     Of one stage per rank any number from 1 on. With several chunks, as launchers cut them, stages
     are even up to one layer, where embedding, head and further predictions count as one each.
-
-    Returns
-    -------
-    arrays, shape (stages,)
     """
     stages, layers = layout.stages, model.layers
     if layout.chunks == 1:
@@ -274,9 +270,7 @@ class ProgramBuilder:
     def rates_of_stages(self) -> tuple[Floats, Floats, Floats]:
         """Return what a layer takes in each stage and by recomputation, and what the ends take.
 
-        Returns
-        -------
-        arrays, shape (stages, K, 3), (stages, K, 2) and (stages, 3)
+        Shapes (stages, K, 3), (stages, K, 2) and (stages, 3).
         """
         of_ranks = [
             self.rates.on_rank(self.i, kinds_of_rank(rank, self.layout, self.space.cluster))

@@ -89,13 +89,7 @@ FULL = frozenset({Recompute.FULL})
 
 
 def job_space(model: ModelDescription, cluster: TrainingCluster, job: TrainingJob) -> JobSpace:
-    """Return all outer points of a job.
-
-    Raises
-    ------
-    InputError
-        If none keeps what is given.
-    """
+    """Return all outer points of a job; an `InputError` if none keeps what is given."""
     check_precision(job.template, cluster)
     if _profiled(model) and job.sequence != 1:
         raise InputError(
@@ -261,12 +255,7 @@ def _pipelines(
     microbatches: int,
     divides: bool,
 ) -> Ints:
-    """Return schedule, chunks and ZeRO stage of all points with so many pipeline ranks.
-
-    Returns
-    -------
-    array, shape (points, 3)
-    """
+    """Return schedule, chunks and ZeRO stage of each point of so many ranks, (points, 3)."""
     chunks = _values(job, "chunks", range(1, MOST_CHUNKS + 1))
     kinds: list[tuple[int, int]] = []
     for k, schedule in enumerate(schedules):

@@ -148,12 +148,9 @@ class Staging:
 def state_staging(task: Task[PipelineJob]) -> Staging:
     """Return the arrays of a training task.
 
-    Raises
-    ------
-    InputError
-        If the workload has no configurations, microbatches or bandwidth are not known, a rule
-        names a layer that does not exist or leaves it no configuration, or the cluster has no
-        accelerator.
+    Raises `InputError` if the workload has no configurations, microbatches or bandwidth are not
+    known, a rule names a layer that does not exist or leaves it no configuration, or the cluster
+    has no accelerator.
     """
     workload, problem = task.workload, task.problem
     layers = layers_of(workload)

@@ -165,14 +165,8 @@ def restarts(
 ) -> Iterator[None]:
     """Offer what annealing makes of each number of stages that may be better, a step at a time.
 
-    Parameters
-    ----------
-    seeds
-        Those that are even begin with equal parts, the others with the best chain.
-    steps
-        Of an annealing.
-    best
-        Kept between calls.
+    Even `seeds` begin with equal parts, odd ones with the best chain; `steps` are those of an
+    annealing, and `best` is kept between calls.
     """
     chunks = run.line.problem.chunks_per_device
     for seed in seeds:
@@ -221,17 +215,9 @@ def anneal(
 ) -> Iterator[tuple[float, Ints]]:
     """Yield, after each of some steps, its best chain and that chain's makespan by equation 1.
 
+    It begins with a chain that passes `ideals`, shape (P + 1,), with a kind for each device.
     Nothing is yielded if it is not known how long a unit takes, or a step met no chain that fits
     into memory.
-
-    Parameters
-    ----------
-    chain
-        The order of P stages.
-    kinds
-        Kind of each of the D devices.
-    ideals
-        Shape (P + 1,): that the chain passes.
     """
     if len(ideals) < 3 or np.isinf(line.compute[list(kinds)]).any():
         return

@@ -50,10 +50,7 @@ class Run:
     def aim(self, gap: float | None = None) -> float:
         """Return the makespan below which plans are asked for, `inf` without incumbent.
 
-        Parameters
-        ----------
-        gap
-            To be reached; default: the search's next one.
+        It is a gap below the incumbent, by default the search's next one.
         """
         gap = self.search.next_gap if gap is None else gap
         return self.search.objective * (1 - max(gap * (1 - SLACK), SLACK))
@@ -215,12 +212,9 @@ def candidates(plans: Sized, search: Clock) -> Iterator[Cheapest]:
 
 
 def refute(plans: Sized, target: float, search: Clock) -> Iterator[tuple[float, Cheapest]]:
-    """Raise the bound of plans with P stages, to the target at most.
+    """Raise the bound of plans with P stages, to the target at most; yield a chain each round.
 
-    Yields
-    ------
-    tuple
-        A chain that was met on the way, and its makespan by equation 1; one a round.
+    A chain comes with its makespan by equation 1.
     """
     paths = plans.paths
     masks = paths.allowed(target)
@@ -285,20 +279,10 @@ def _mix(plans: Sized, scale: float) -> float | None:
 def cheapest_chain(
     stages: StageList, count: Ints, positions: int, price: Price, *, largest: bool = False
 ) -> Cheapest:
-    """Return the cheapest chain of so many stages.
+    """Return the cheapest chain of so many stages, which are sorted by their end.
 
-    Parameters
-    ----------
-    stages
-        Sorted by their end.
-    count
-        Shape (K,): stages that the devices of each kind can take together.
-    largest
-        Whether the largest price of a chain counts, in place of the sum.
-
-    Notes
-    -----
-    O(positions · R) for one kind of device.
+    `count` says how many of them the devices of each kind can take together. With `largest` a
+    chain's largest price counts, in place of the sum. O(positions · R) for one kind of device.
     """
     size, kinds = stages.lattice.size, len(count)
     combine = np.maximum if largest else np.add

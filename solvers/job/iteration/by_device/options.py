@@ -79,12 +79,8 @@ class DeviceLimits:
     def least(self, s: int, duration: Floats, own: Floats) -> Floats:
         """Return bounds of plans that end with stages s + 1, … and have one of several as stage s.
 
-        Parameters
-        ----------
-        duration
-            Shape (P, 4): of the stages behind s; 0 before.
-        own
-            Shape (R, 4): durations of the candidates.
+        `duration`, shape (P, 4), is that of the stages behind s, 0 before; `own`, shape (R, 4),
+        that of the candidates.
         """
         d = int(self.paths.chain.order.device[s])
         bound = np.full(len(own), -np.inf)
@@ -328,15 +324,8 @@ class Pairs:
         """Return the least time that stages of a half take where chains pass `meet`, shape (2, n).
 
         A net with pins on one side of the meeting ideal alone is paid for by all stages that cut
-        it. Else the first half pays for forward data, and the second half for gradients, where
+        it. Else the first half (0) pays for forward data, and the second (1) for gradients, where
         another stage of the same half has a pin, as that is on another device.
-
-        Parameters
-        ----------
-        half
-            0 for the stages below the meeting ideal, 1 for those above it.
-        which
-            Shape (n,): numbers of stages of `paths`, all of that half.
         """
         shared, times = self.shared, self.paid_times[:, which]
         below = shared.held[meet]

@@ -150,16 +150,10 @@ class Rows(NamedTuple):
 def pair_graph(
     pairs: Pairs, meet: int, target: float, prices: Floats, allowed: Bools, most: int
 ) -> OptionGraph | None:
-    """Return the pairs of chains below a target; None if there are more than `most`.
+    """Return the pairs of chains by `meet` below a target; None if there are more than `most`.
 
-    Parameters
-    ----------
-    meet
-        The meeting ideal.
-    prices
-        Shape (Q, 2D, 4).
-    allowed
-        Shape (2D, R): which of `Pairs.stages` may be at each position.
+    `prices` has shape (Q, 2D, 4); `allowed`, shape (2D, R), says which of `Pairs.stages` may be at
+    each position.
     """
     size = pairs.devices
     passes = np.stack([paths[:, [d, size + d]] for d, paths in enumerate(pairs.on_device)])
@@ -262,10 +256,7 @@ def _half(pairs: Pairs, half: int, meet: int, prices: Floats, rows: Rows, spared
 def _spared(pairs: Pairs, meet: int, below: Rows, passes: Floats) -> Floats:
     """Return `Half.spared` of the first half.
 
-    Parameters
-    ----------
-    passes
-        Shape (D, paths, 2, 2): of both stages of a device on paths that stay there.
+    `passes`, shape (D, paths, 2, 2), are those of both stages of a device on paths that stay there.
     """
     held, _, weight = pairs.cut_by(meet)
     here = held[below.end] - held[below.start]
@@ -280,10 +271,7 @@ def _spared(pairs: Pairs, meet: int, below: Rows, passes: Floats) -> Floats:
 def _nets(pairs: Pairs, meet: int, below: Rows, above: Rows, counts: Floats) -> SharedNets:
     """Return the nets that stages of both halves can share.
 
-    Parameters
-    ----------
-    counts
-        Shape (D, paths + Q, 2, 2): how much the passes of both stages of each device count.
+    `counts`, shape (D, paths + Q, 2, 2), says how much the passes of both stages of a device count.
     """
     held, pins, weight = pairs.cut_by(meet)
     here, there = held[below.end] - held[below.start], held[above.end] - held[above.start]

@@ -70,10 +70,7 @@ class Tree:
     ) -> Refined:
         """Bound the chains of some options that are below a target.
 
-        Parameters
-        ----------
-        paths, chains
-            As of `Refined`, to begin with; one path at least, or a mixture of some.
+        It begins with paths and chains as of `Refined`; one path at least, or a mixture of some.
         """
         devices = len(self.graph.begin) - 1
         chains = chains[np.isin(chains, alive).all(axis=1)]
