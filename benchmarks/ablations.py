@@ -157,7 +157,6 @@ def latency() -> tuple[dict[str, Cell], dict[str, Part]]:
     """Published graphs with one and two calls, and large ones of three families."""
     from stagecut import Latency
     from stagecut.solvers.latency import auto
-    from stagecut.solvers.latency import auto as prove
 
     cells = {}
     for kind, file in (
@@ -180,8 +179,7 @@ def latency() -> tuple[dict[str, Cell], dict[str, Part]]:
         cells[name] = Cell(partial(_suggested, name, Latency()))
     parts = {
         "path bound of large graphs": Part(((auto, "raise_path_bound"),), nothing),
-        "linear DP": Part(((auto, "linear"), (prove, "linear")), nothing),
-        "split for throughput": Part(((auto, "_split"),), nothing),
+        "linear DP": Part(((auto, "linear"),), nothing),
         "local search": Part(((auto, "local_search"),), nothing),
         "greedy": Part(((auto, "greedy"),), nothing),
     }
