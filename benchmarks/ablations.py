@@ -200,7 +200,7 @@ def sharding() -> tuple[dict[str, Cell], dict[str, Part]]:
         for part in (None, 0.9)
     }
     parts = {
-        "elimination": Part(((auto, "elimination"),), nothing),
+        "elimination": Part(((auto, "eliminate_all"),), nothing),
         "messages": Part(((auto, "better_by_messages"),), nothing),
         "elimination of what fits": Part(((auto, "fitting"),), nothing),
         "blend": Part(((priced_memory, "blend"),), nothing),
