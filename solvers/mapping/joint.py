@@ -1,9 +1,8 @@
 """Partition and mapping together: all cuts, at least prices and at those of known mappings.
 
 1. *Two phases*: a cut, then its mapping (`auto`).
-2. *All cuts* (`formulations.mapping.all_cuts`): a DP over ideals at the least prices of the topology.
-   Its value is a bound for all
-   cuts and mappings, and its cut is mapped.
+2. *All cuts* (`formulations.mapping.all_cuts`): a DP over ideals at the least prices of the
+   topology. Its value is a bound for all cuts and mappings, and its cut is mapped.
 3. *Cut again*: a DP at the prices of the best mapping known, whose cut is mapped again, until
    nothing gets better.
 4. On a few devices the integer program of both (`formulations.mapping.joint`).
@@ -31,8 +30,8 @@ from ...instances.model.stage_costs import parameter_bytes
 from ..core.lattice import Lattice, list_ideals
 from ..core.milp_driver import IntegerProgram, integer_program, solve_program
 from ..core.search import OPTIMAL_GAP, Clock, Search
-from .all_cuts_kernel import StageEnds, add_stage
 from .auto import stage_times
+from .cuts_kernel import StageEnds, add_stage
 from .layouts import layouts
 from .parameters import (
     CUT_SHARE,
