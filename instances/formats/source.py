@@ -9,12 +9,13 @@ import re
 import select
 import stat
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import EnumType
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import msgspec
+from msgspec.inspect import EnumType, LiteralType, Type, UnionType, type_info
 
 from ..common.errors import InputError, quote
 
@@ -229,6 +230,9 @@ _TYPES = {
     "object | null": "an object {…} or null",
     "str | null": "a text or null",
     "int | float | null": "a number or null",
+    "array | null": "a list […] or null",
+    "int | array": "a whole number or a list […]",
+    "int | array | null": "a whole number or a list […]",
 }
 
 
@@ -257,16 +261,12 @@ def explain(error: str, data: object, kind: type[Any]) -> str:
         return f"{begin}{match[1]} is missing; add it"
     if match := re.fullmatch(r"Object contains unknown field `(.+)`", message):
         return f"{begin}unknown key {quote(match[1])}; remove it or correct its spelling"
-    if message.startswith("Invalid enum value") and len(where) == 1:
-        hint = get_type_hints(kind)[where[0]]
-        options = [hint] if isinstance(hint, EnumType) else get_args(hint)
-        allowed = ", ".join(
-            str(item) for one in options for item in (one if isinstance(one, EnumType) else [one])
-            if item is not type(None)
-        )  # fmt: skip
-        return f"{where[0]} is {quote(value)}; it must be one of {allowed}"
-    if match := re.match(r"Expected `([^`]+)`, got", message):
-        wanted = _TYPES.get(match[1], match[1])
+    match = re.match(r"Expected `([^`]+)`, got", message)
+    if match or message.startswith("Invalid enum value"):
+        if match is None:
+            wanted = f"one of {', '.join(_choices(type_info(kind), steps))}"
+        else:
+            wanted = _TYPES.get(match[1], match[1])
         said = f" {quote(value)}" if known else " a wrong value"
         name = where[-1] if where else "the file"
         begin = f"{': '.join(where[:-1])}: " if where[:-1] else ""
@@ -275,3 +275,19 @@ def explain(error: str, data: object, kind: type[Any]) -> str:
         most = "most" if match[1] == "<" else "least"
         return f"{begin}{quote(value) if known else 'a number'}; it must be at {most} {match[2]}"
     return f"{begin}{message.replace('`', '')}; correct it"
+
+
+def _choices(kind: Type, steps: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the texts that may stand at a place, given by keys and positions, in a type."""
+    if isinstance(kind, UnionType):
+        return [text for one in kind.types for text in _choices(one, steps)]
+    if isinstance(kind, EnumType):
+        return list(map(str, kind.cls))
+    if isinstance(kind, LiteralType):
+        return list(map(str, kind.values))
+    for (key, _), *inner in [steps] if steps else ():
+        fields = {field.encode_name: field.type for field in getattr(kind, "fields", ())}
+        found = fields.get(key) if key else getattr(kind, "item_type", None)
+        found = found or getattr(kind, "value_type", None)
+        return [] if found is None else _choices(found, inner)
+    return []
