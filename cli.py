@@ -175,7 +175,7 @@ def run_command(arguments: Sequence[str]) -> int:
         ERR.say(f"error: {error}", style="red")
         return INFEASIBLE if isinstance(error, InfeasibleError) else BAD_INPUT
     except UsageError as error:
-        text = error.format_message()
+        text = error.format_message().replace("Value error, ", "")  # of pydantic, which checks
         if type(error).__name__ == "NoArgsIsHelpError":  # a group of commands, and none named
             ERR.say(text)
         else:

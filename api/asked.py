@@ -35,7 +35,7 @@ from .versions import installed
 def chosen(
     workload: Workload | str | Path, cluster: Cluster | None, problem: Problem | None
 ) -> tuple[Workload, Cluster, Problem]:
-    """Return what is planned where, by default if not given; InputError if no cluster is known."""
+    """Return what is planned where: defaults for what is not given; InputError if none is known."""
     if not isinstance(workload, Workload):
         workload = load(workload)
     if cluster is None and isinstance(problem, DeviceMapping):

@@ -20,7 +20,6 @@ from ..api.cases import RECORD, ComparisonCase, cases, run_cases
 from ..api.compare import Row, summaries, tabulate
 from ..instances import InputError, Workload, is_stream
 from ..instances.common.escape import plain
-from ..instances.formats.files import load
 from ..instances.formats.plan_json import problem_values
 from ..instances.job.plan import is_job_plan
 from ..solvers import METHODS, method_of
@@ -29,7 +28,7 @@ from ..solvers.job import methods as pipeline
 from ..solvers.sharding import methods as sharding
 from .common import names, options
 from .common.console import ERR, OUT, check_outputs, show_gap, tell_written
-from .common.pose import LIMITS, WORKERS, Asked, build, limits_of, state
+from .common.pose import LIMITS, WORKERS, Asked, build, limits_of, load_workload, state
 from .common.runnable import Fitted, fitted
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ def compare(
         return
     if sequence is not None:
         raise InputError("--sequence: it is for training jobs; give --global-batch, too")
-    loaded = {name: load(name) for name in workloads}
+    loaded = {name: load_workload(name) for name in workloads}
     named: list[str | None] = [*problems] if problems else [None]
     posed = [_pose(replace(asked, problem=one), loaded, time_limit, gap) for one in named]
     read = {file for one in posed for file in one.files}

@@ -43,7 +43,12 @@ if TYPE_CHECKING:
 #: Exit codes by how a search ended.
 CODES = {Status.INFEASIBLE: 3, Status.NO_SOLUTION: 4}
 #: Options that state a field of the job.
-OPTIONS = {"global_batch": "--global-batch", "sequence": "--sequence", "memory_bytes": "--memory"}
+OPTIONS = {
+    "global_batch": "--global-batch",
+    "sequence": "--sequence",
+    "memory_bytes": "--memory",
+    "launcher": "--for",
+}
 #: Searches of what would help a plan, at most.
 CHANGES = 4
 
@@ -82,7 +87,8 @@ def state_job(
         for name, value in read_setting(text).items():
             if name in stated:
                 raise InputError(f"{name}: {stated[name]} and {value}; give one of them")
-            stated[name] = value
+            size = name == "memory_bytes" and isinstance(value, str)
+            stated[name] = parse_bytes(str(value), name) if size else value
     if "sequence" not in stated:
         from ..instances.costs.models import model_description
         from .estimate import usual_sequence

@@ -29,6 +29,7 @@ from .common.pose import (
     build,
     choose_ties,
     limits_of,
+    load_workload,
     state,
     workers_of,
 )
@@ -80,7 +81,7 @@ def solve(
     limits.seed, limits.nodes, workers.count. Exit codes: 0 a plan, 2 bad input, 3 infeasible, 4 no
     plan within the limit.
     """
-    from ..instances.formats.files import load, load_plan, save
+    from ..instances.formats.files import load_plan, save
 
     asked = Asked(
         problem, settings or (), cluster, accelerators, cpus, memory, split, microbatches,
@@ -96,7 +97,7 @@ def solve(
         return
     if sequence is not None:
         raise InputError("--sequence: it is for training jobs; give --global-batch, too")
-    loaded = load(workload)
+    loaded = load_workload(workload)
     from ..api.solve import solve as solve_workload  # once the files are there
     from ..instances.model.problem import objective_unit
     from ..runtime import evaluate

@@ -383,6 +383,27 @@ def limits_of(
     )
 
 
+def load_workload(name: str) -> Workload:
+    """Return a workload by name or file; InputError of a model says what makes it a job."""
+    from ...instances.formats.files import load
+
+    try:
+        return load(name)
+    except InputError as error:
+        from ...instances.costs.models import shipped_model
+
+        try:
+            model = shipped_model(name)
+        except InputError:
+            raise error from None
+        if Path(name).exists():
+            raise
+    raise InputError(
+        f"--global-batch: it is missing; {model.name} is a model, and planned as a training job: "
+        "give the sequences of an iteration, and --cluster, such as h100:8x8"
+    )
+
+
 def workers_of(statement: Statement) -> Workers:
     """Return the number and the place of the processes of a search."""
     from ...solvers import Workers
@@ -404,7 +425,19 @@ def choose_cluster(
     for option, count in (("--accelerators", accelerators), ("--cpus", cpus)):
         if count is not None and count < 0:
             raise InputError(f"{option}: {count}; it must be at least 0")
-    cluster = suggested_cluster(workload, problem) if path is None else load_cluster(path)
+    try:
+        cluster = suggested_cluster(workload, problem) if path is None else load_cluster(path)
+    except InputError as error:
+        from ...instances.costs.clusters import training_cluster
+
+        try:
+            training_cluster(str(path))
+        except InputError:
+            raise error from None
+        raise InputError(
+            f"--cluster: {path} is of training jobs, which --global-batch asks for; for "
+            f"{workload.name} give --accelerators, or a cluster file"
+        ) from None
     if cluster is None:
         if accelerators is None and cpus is None:
             raise InputError(

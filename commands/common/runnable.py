@@ -120,7 +120,7 @@ def fitted(target: str | None, problem: str, workload: Workload, given: Fitted) 
                 fit = fit._replace(fields={**fit.fields, "split": "contiguous"})
                 said.append("--split contiguous")
     if said:
-        ERR.say(f"{option}: planned with {', '.join(said)}", style="dim")
+        ERR.print(f"{option}: planned with {', '.join(said)}", style="dim", highlight=False)
     return fit
 
 
@@ -143,7 +143,7 @@ def _together(fields: Table, rules: list[list[str]]) -> Table:
 
 
 def _check_levels(option: str, fields: Table) -> None:
-    """Check that all stages will have the same degrees; InputError says what to give if not."""
+    """Check that all stages with replicas have the same degrees; InputError says what to give."""
     loose = [key for key in ("replicas", "degrees") if len(fields.get(key) or ()) != 1]
     loose += ["recomputation"] if fields.get("recomputation", "free") == "free" else []
     if loose:

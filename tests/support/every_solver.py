@@ -50,7 +50,7 @@ PARTS = {
     "job.iteration.frameworks.default_split",
     "latency.calls.several_calls",
     "sharding.baselines.baseline",
-    "job.stream.milp.solve_slots",
+    "job.milp.solve_slots",
 }
 
 #: Solvers that are for some tasks of their problem alone, as those that call them ask first; the

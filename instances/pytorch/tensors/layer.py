@@ -56,7 +56,6 @@ def layer_program(
     inputs: Sequence[TensorValue],
     outputs: Sequence[int],
     target: Machine,
-    device: torch.device,
 ) -> LayerProgram:
     """Return the program of a layer's forward and backward pass, priced by a machine's roofline.
 
@@ -66,7 +65,7 @@ def layer_program(
     the inputs in order and returns a tuple, of which it makes the `outputs` itself; other tensors
     only pass through. InputError says why it cannot be traced.
     """
-    traced = _traced(module, inputs, outputs, device)
+    traced = _traced(module, inputs, outputs)
     program = program_of_graph(traced.graph, target)
     number = {tensor.name: t for t, tensor in enumerate(program.tensors)}
     made = tuple(number[name] for name in traced.outputs)
@@ -95,12 +94,11 @@ def _arriving_whole(one: Operator) -> Operator:
     return replace(one, signatures=(Signature((), (COPIED,)),))
 
 
-def _traced(
-    module: nn.Module, inputs: Sequence[TensorValue], outputs: Sequence[int], device: torch.device
-) -> _Traced:
+def _traced(module: nn.Module, inputs: Sequence[TensorValue], outputs: Sequence[int]) -> _Traced:
     """Return the training graph, and the names of the tensors that leave the layer."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    device = torch.device("cpu") if device.type == "meta" else device
+    held = {x.device for x in (*module.parameters(), *module.buffers())}
+    device = next((x for x in held if x.type != "meta"), torch.device("cpu"))
     with mode:
         given = [
             torch.empty(x.shape, dtype=x.dtype, device=device, requires_grad=x.grad) for x in inputs

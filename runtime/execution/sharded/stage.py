@@ -104,7 +104,7 @@ class _Layer:
         target = next(iter(MACHINES.values()))
         self._piece, self._made = piece, [piece.outputs[k] for k in made]
         self.graded = [piece.values[name].grad for name in self._made]
-        self._ends = layer_program(piece.module, values, made, target, torch.device("cpu"))
+        self._ends = layer_program(piece.module, values, made, target)
         sharded = _sharded(self._ends, sharding, place.mesh)
         self._operators = Operators(sharded, place)
         counted = sharded.graph.counted

@@ -60,11 +60,6 @@ def pieces_from_chain(
     """Return a chain's nodes divided anew into pieces of small max-load, in so many seconds.
 
     Pairs of devices divide what they hold; nothing is compiled for it.
-
-    Parameters
-    ----------
-    task
-        The iteration, with a split that allows pieces.
     """
     like = max_load_task(task)
     graph = hypergraph(like)

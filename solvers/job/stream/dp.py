@@ -99,10 +99,7 @@ class Planner:
     ) -> tuple[StageChoice, ...] | None:
         """Return a plan with all TPS_i ≤ `within`, None if there is none or the search must stop.
 
-        Parameters
-        ----------
-        capacity
-            Memory of a device of each kind; default: the cluster's.
+        A device of each kind has the memory `capacity`, by default the cluster's.
         """
         rules = self.staging.rules
         sizes = [size for size in self.staging.sizes() if rules.why_not(size) is None]
@@ -132,19 +129,10 @@ class Planner:
         most_stages: int,
         at: Bools,
     ) -> tuple[StageChoice, ...] | None:
-        """Return the plan of fewest devices; () if there is none.
+        """Return the plan of fewest devices; () if there is none, None if the search must stop.
 
-        Parameters
-        ----------
-        most_stages
-            0 for any number; with `at`, exactly so many.
-        at
-            See `Query`.
-
-        Returns
-        -------
-        tuple or None
-            None if the search must stop.
+        It has at most `most_stages` stages, 0 for any number; with `at` (see `Query`), exactly so
+        many.
         """
         lattice, slowdown = self.lattice, self.staging.slowdown
         rest = self.outside / within * (1 - 1e-9)

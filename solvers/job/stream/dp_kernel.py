@@ -395,10 +395,7 @@ def _longer(labels):
 def no_labels(ideals: int, kinds: int, *, by_stages: bool) -> Labels:
     """Return the labels to begin with: nothing planned, nothing used.
 
-    Parameters
-    ----------
-    by_stages
-        Whether labels of different numbers of stages are not compared.
+    With `by_stages`, labels of different numbers of stages are not compared.
     """
 
     def room() -> NDArray[np.int64]:

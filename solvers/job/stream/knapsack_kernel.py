@@ -24,22 +24,9 @@ MAX_CHOICES = 500_000
 def least_cost(start, cost, size, capacity, limit, decide, choice, gave_up):
     """Return the least cost of one option per item within `capacity`; `inf` if above `limit`.
 
-    Parameters
-    ----------
-    start
-        Shape (items + 1,): options of item i are start[i] … start[i + 1] − 1.
-    cost, size
-        Shape (options,).
-    capacity
-        The sizes chosen add up to at most this.
-    limit
-        Choices that cost more do not interest.
-    decide
-        Whether any choice within the limit will do.
-    choice
-        Shape (items,): filled with the options chosen.
-    gave_up
-        Shape (1,): set to 1 if the answer may not be the least (or not `inf`).
+    Options of item i are start[i] … start[i + 1] − 1, each with a cost and a size. With `decide`,
+    any choice within the limit will do. `choice`, shape (items,), is filled with the options
+    chosen, and `gave_up`, shape (1,), set to 1 if the answer may not be the least (or not `inf`).
     """
     items = len(start) - 1
     order = np.empty(start[items], np.int64)  # undominated options, by size

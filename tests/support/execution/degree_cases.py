@@ -85,7 +85,7 @@ def plan_files(name: str, shape: Shape, folder: Path) -> tuple[Workload, Plan]:
         made = [k for k, n in enumerate(piece.outputs) if n not in piece.inputs]
         ends = layer_program(
             piece.module, [piece.values[n] for n in piece.inputs], made,
-            next(iter(MACHINES.values())), torch.device("cpu"),
+            next(iter(MACHINES.values())),
         )  # fmt: skip
         for c in (2 * v, 2 * v + 1):
             if degree[v] > 1:
