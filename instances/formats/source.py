@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import msgspec
-from msgspec.inspect import EnumType, LiteralType, Type, UnionType, type_info
+from msgspec.inspect import DictType, EnumType, LiteralType, Type, UnionType, type_info
 
 from ..common.errors import InputError, quote
 
@@ -62,6 +62,14 @@ class Source:
             return msgspec.convert(self.data, kind)
         except msgspec.ValidationError as error:
             self.fail(explain(str(error), self.data, kind))
+
+    def table(self, wanted: str) -> dict[str, Any]:
+        """Return the outermost object of a JSON file; `wanted` is what to give in its place."""
+        if self.flaw:
+            self.fail(self.flaw)
+        if not isinstance(self.data, dict):
+            self.fail(f"it must be an object {{…}}; give {wanted}")
+        return self.data
 
     @property
     def keys(self) -> frozenset[str]:
@@ -265,15 +273,19 @@ def explain(error: str, data: object, kind: type[Any]) -> str:
     if match or message.startswith("Invalid enum value"):
         if match is None:
             wanted = f"one of {', '.join(_choices(type_info(kind), steps))}"
+            if path.startswith("key` in"):
+                where.append("key")
+                value = message.partition("'")[2].rstrip("'")
         else:
             wanted = _TYPES.get(match[1], match[1])
         said = f" {quote(value)}" if known else " a wrong value"
         name = where[-1] if where else "the file"
         begin = f"{': '.join(where[:-1])}: " if where[:-1] else ""
         return f"{begin}{name} is{said}; it must be {wanted}"
-    if match := re.fullmatch(r"Expected `int` ([<>])= (-?\d+)", message):
-        most = "most" if match[1] == "<" else "least"
-        return f"{begin}{quote(value) if known else 'a number'}; it must be at {most} {match[2]}"
+    if match := re.fullmatch(r"Expected `(?:int|float)` ([<>]=?) (\S+)", message):
+        said = {">=": "at least", "<=": "at most", ">": "above", "<": "below"}[match[1]]
+        number = quote(value) if known else "a number"
+        return f"{begin}{number}; it must be {said} {match[2].removesuffix('.0')}"
     return f"{begin}{message.replace('`', '')}; correct it"
 
 
@@ -285,6 +297,8 @@ def _choices(kind: Type, steps: Sequence[tuple[str, str]]) -> list[str]:
         return list(map(str, kind.cls))
     if isinstance(kind, LiteralType):
         return list(map(str, kind.values))
+    if isinstance(kind, DictType) and not steps:
+        return _choices(kind.key_type, steps)
     for (key, _), *inner in [steps] if steps else ():
         fields = {field.encode_name: field.type for field in getattr(kind, "fields", ())}
         found = fields.get(key) if key else getattr(kind, "item_type", None)

@@ -21,6 +21,7 @@ from ..costs.hardware import TrainingCluster
 from ..costs.layout import Layout, describe
 from ..costs.models import shipped_model, shipped_models
 from ..formats.problem_toml import make_record
+from ..formats.source import read_source
 from ..formats.writing import write_whole
 from ..model.summary import Summarised
 from .problem import TrainingJob
@@ -190,13 +191,8 @@ def load_job_plan(path: str | Path) -> JobPlan:
     >>> stagecut.load_job_plan("job.json") == plan
     True
     """
-    try:
-        plain = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: it is no JSON: {error}") from None
-    if not isinstance(plain, dict) or plain.get("format") != FORMAT:
+    plain = read_source(path).table("the plan of a training job, as solve writes it")
+    if plain.get("format") != FORMAT:
         raise InputError(f"{path}: it is no plan of a training job; solve writes one")
     if plain.get("version") != VERSION:
         raise InputError(

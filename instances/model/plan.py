@@ -169,7 +169,7 @@ def gap_between(objective: float, bound: float) -> float:
 
 
 def plan_of(given: Plan | Planned) -> Plan:
-    """Return a plan, or the one that a `Result` or other object holds; InputError if there is none."""
+    """Return a plan, or the one that a `Result`, say, holds; InputError if there is none."""
     if isinstance(given, Plan):
         return given
     if not hasattr(given, "plan"):

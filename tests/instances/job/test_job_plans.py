@@ -64,8 +64,8 @@ def test_a_file_holds_the_whole_plan(tmp_path: Path, fixed: dict[str, Any]) -> N
 
 
 BROKEN = [
-    ("{", "no JSON"),
-    ("[]", "no plan of a training job"),
+    ("{", "its JSON ends too early"),
+    ("[]", "give the plan of a training job"),
     ({"version": 2}, "version 2"),
     ({"layout": None}, "layout is null"),
     ({"layout": {"tensr": 2}}, 'layout: unknown field "tensr"'),
