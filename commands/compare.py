@@ -234,7 +234,7 @@ def _finish(
     result = _run(todo, output, jobs, scheduler)
     units = {case.name: loaded[case.workload].time_unit for case in todo}
     for line in summaries(result, units):
-        OUT.print(line, highlight=False, soft_wrap=True)
+        OUT.say(line)
     if plot is not None:
         from ..runtime.pictures.charts import draw_comparison
 
@@ -266,7 +266,7 @@ def _run(
     if not ERR.is_terminal:
         ERR.line()  # a file gets the last table alone, which rich leaves without an end of line
     for notice in notices:
-        ERR.print(notice, highlight=False, soft_wrap=True)
+        ERR.say(notice)
     return result
 
 

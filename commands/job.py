@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..instances import InputError, Status
-from ..instances.common.records import from_plain
-from ..instances.formats.problem_toml import read_setting
+from ..instances.formats.problem_toml import make_record, read_setting
 from ..instances.formats.writing import write_whole
 from ..instances.job.problem import TrainingJob
 from .common.console import (
@@ -106,11 +106,11 @@ def state_job(
         if name in stated:
             front[name] = stated.pop(name)
     try:
-        job = from_plain(TrainingJob, stated, "--set")
+        job = make_record(TrainingJob, stated, "--set")
     except InputError as error:
         said = str(error)
         for name, option in OPTIONS.items():
-            said = said.replace(f"--set.{name}:", f"{option}:")
+            said = re.sub(rf"^--set: {name}\b", option, said)
         raise InputError(said) from None
     return _posed(job, asked.cluster, front)
 
@@ -261,11 +261,9 @@ def verify_job(model: str | None, path: Path, *, bound: bool, as_json: bool) -> 
         )
         return
     proved = f"proved, {programs} points by a program" if bound else "claimed"
-    OUT.print(
+    OUT.say(
         f"verified: {plan.seconds:.4g} s, bound {plan.bound:.4g} s ({proved}), "
-        f"gap {show_percent(plan.gap)}",
-        highlight=False,
-        soft_wrap=True,
+        f"gap {show_percent(plan.gap)}"
     )
 
 
@@ -281,7 +279,7 @@ def export_job(path: Path, launcher: str, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         write_whole(folder / name, text)
-        OUT.print(f"written: {folder / name}", highlight=False, soft_wrap=True)
+        OUT.say(f"written: {folder / name}")
 
 
 def explain_job_plan(
@@ -349,7 +347,7 @@ def compare_jobs(
         else:
             found = _planned(name, posed.cluster, posed.job, ends)
             if found.plan is None:
-                OUT.print(found.reason, highlight=False, soft_wrap=True)
+                OUT.say(found.reason)
                 rows.append({"plan": name, "choice": "planned", "reason": found.reason})
                 continue
             plan, usual = found.plan, found.usual

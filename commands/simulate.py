@@ -118,11 +118,9 @@ def simulate(
         job = plan_of(model, plan)
         _show(simulate_job(job), job.model.name, plan.name, trace, plot, csv, as_json=as_json)
         if not as_json:
-            OUT.print(
+            OUT.say(
                 f"an iteration takes {job.seconds:.4g} s, with what comes after the schedule: "
-                "traffic of replicas, optimizer step",
-                highlight=False,
-                soft_wrap=True,
+                "traffic of replicas, optimizer step"
             )
         return
     loaded, made = load_plan_with_form(plan, load(workload))
@@ -256,9 +254,9 @@ def print_simulation(name: str, run: Simulation) -> None:
             ", by messages without all-reduces" if alone else ""
         )
     for name, value in rows.items():
-        OUT.print(f"{name:>12}  {value}", highlight=False)
+        OUT.say(f"{name:>12}  {value}")
     for line in run.over_memory:
-        OUT.print(f"warning: {line}", style="yellow", highlight=False, soft_wrap=True)
+        OUT.say(f"warning: {line}", style="yellow")
 
 
 def show_sharded_timeline(
@@ -319,5 +317,5 @@ def show_sharded_timeline(
     for kind, time in times.items():
         table.add_row(kind, f"{time:.6g}", show_bytes(sizes[kind]) if sizes[kind] else "")
     OUT.print(table)
-    OUT.print(f"makespan  {show_time(timeline.makespan, timeline.time_unit)}", highlight=False)
+    OUT.say(f"makespan  {show_time(timeline.makespan, timeline.time_unit)}")
     tell_written(trace, plot, graph)

@@ -226,9 +226,9 @@ def rank(
         OUT.print(schedule_table(ranked, title, unit))
         for row in ranked[~ranked["fits"].astype(bool)].to_dict("records"):
             why = row["reason"] or "no plan found that fits; what is shown needs more memory"
-            OUT.print(f"{row['schedule']}: {why}", highlight=False, soft_wrap=True)
+            OUT.say(f"{row['schedule']}: {why}")
         if best["fits"] and output is not None:
-            OUT.print(f"written: {output}, {best['schedule']}", highlight=False, soft_wrap=True)
+            OUT.say(f"written: {output}, {best['schedule']}")
     if not best["fits"]:
         infeasible = (ranked["status"] == "infeasible").all()
         end(INFEASIBLE if infeasible else NO_PLAN)

@@ -173,19 +173,17 @@ def print_end(
     """Print notes, objective (`what` it is of), bound, gap, method, time and `more`; or why not."""
     unit = workload.time_unit
     for note in result.notes:
-        OUT.print(note, style="dim", highlight=False)
+        OUT.say(note, style="dim")
     if report is None:
         if result.status == "infeasible":
-            ERR.print(f"infeasible: {result.reason}", highlight=False, soft_wrap=True)
+            ERR.say(f"infeasible: {result.reason}")
         else:
             within, remedy = f" within the limit ({result.limit})", "give more time, or "
             if result.limit == "none":
                 within, remedy = f" by {result.method}, though there may be one", "take "
-            ERR.print(
+            ERR.say(
                 f"no plan found{within}; bound {show_time(result.bound, unit)}: "
-                f"{remedy}another method",
-                highlight=False,
-                soft_wrap=True,
+                f"{remedy}another method"
             )
         return
     rows = {
@@ -199,7 +197,7 @@ def print_end(
         **more,
     }
     for name, value in rows.items():
-        OUT.print(f"{name:>9}  {value}", highlight=False)
+        OUT.say(f"{name:>9}  {value}")
 
 
 def _device_table(report: Report, title: str, of_unit: str) -> Table:
@@ -343,7 +341,7 @@ def print_mapping(
         if report.busiest_link is not None:
             a, b = (node_name(topology, node) for node in report.busiest_link)
             seconds = show_time(report.busiest_link_s / scale, unit)
-            OUT.print(f"busiest link: {a} → {b}, {seconds} per batch", highlight=False)
+            OUT.say(f"busiest link: {a} → {b}, {seconds} per batch")
     print_end(
         workload,
         result,
@@ -436,19 +434,15 @@ def print_sharding(
         for (name, axis), (number, size, seconds) in collectives(report).items():
             table.add_row(name, str(axis), str(number), show_bytes(size), f"{1e3 * seconds:.4g}")
         OUT.print(table)
-        OUT.print(
+        OUT.say(
             f"a device holds {show_bytes(report.memory_bytes)}: parameters, gradients and state "
             f"{show_bytes(report.parameter_bytes)}, activations kept "
-            f"{show_bytes(report.activation_bytes)}",
-            highlight=False,
-            soft_wrap=True,
+            f"{show_bytes(report.activation_bytes)}"
         )
         if program.unruled:
             kinds = ", ".join(sorted({o.kind for o in program.unruled}))
-            OUT.print(
-                f"{len(program.unruled)} operators have no rule and run on every device: {kinds}",
-                highlight=False,
-                soft_wrap=True,
+            OUT.say(
+                f"{len(program.unruled)} operators have no rule and run on every device: {kinds}"
             )
     shown = replace(workload, time_unit=objective_unit(problem, workload.time_unit))
     what = "elements and bytes" if problem.objective == "distpar" else "per batch"

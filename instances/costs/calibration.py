@@ -32,6 +32,7 @@ from typing import Any
 
 from ..common.choices import OrText
 from ..common.errors import InputError, quote
+from ..formats.source import read_source
 from ..model.network.links import Link
 from .collectives import LinkEfficiency
 from .hardware import Accelerator, NumberFormat, TrainingCluster
@@ -225,11 +226,7 @@ def load_measurements(path: Path) -> Measurements:
 
     InputError if it cannot be read, or is something else.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is no JSON"
-        raise InputError(f"{path}: {reason}; give what stagecut measure --json prints") from None
+    content = read_source(path).table("what stagecut measure --json prints")
     try:
         hosts = [str(rank["host"]) for rank in content["ranks"]]
         inside: list[Link] = []

@@ -25,6 +25,8 @@ import numpy as np
 from ..common.errors import InputError, quote
 from ..common.units import TIME_UNITS
 from ..formats.files import load
+from ..formats.source import read_source
+from ..formats.stagecut_json import format_name
 from ..model.layers import Layers
 from ..model.training_layers import layers_of
 from ..model.workload import Workload
@@ -74,10 +76,9 @@ def model_description(model: str | Path | Workload) -> ModelDescription:
 def _is_workload(path: Path) -> bool:
     """Return whether a file is one of Stagecut's workloads, and not a configuration."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return bool(format_name(read_source(path)))
+    except InputError:
         return False
-    return isinstance(content, dict) and str(content.get("format", "")).startswith("stagecut")
 
 
 def shipped_models() -> tuple[str, ...]:

@@ -6,8 +6,7 @@ from ..common.lazy import loader, names_of
 
 #: Module → the names that it gives.
 _MODULES = {
-    "conversions": "cluster_from_pandas",
-    "files": "dumps load_rules load_split",
+    "files": "dumps load_split",
 }
 __getattr__ = loader(__name__, _MODULES)
 __all__ = names_of(_MODULES)  # noqa: PLE0605, RUF100

@@ -369,30 +369,7 @@ def _formats() -> str:
 def load_rules(path: str | Path) -> PlacementRules:
     """Return the rules for placements in a cluster file; none if it names none.
 
-    Parameters
-    ----------
-    path
-        A cluster file of ours, with an object ``placement_rules``.
-
-    Returns
-    -------
-    PlacementRules
-        To be given to a problem.
-
-    Raises
-    ------
-    InputError
-        If the file is broken.
-
-    Examples
-    --------
-    >>> import json, stagecut
-    >>> from pathlib import Path
-    >>> file = json.loads(stagecut.instances.formats.dumps(stagecut.accelerators_and_cpus(2)))
-    >>> file["placement_rules"] = {"pins": [["embed*", 0]]}
-    >>> _ = Path("cluster.json").write_text(json.dumps(file))
-    >>> load_rules("cluster.json").pins
-    (('embed*', 0),)
+    InputError if the file is broken.
     """
     source = read_source(path)
     file = read_file(source, ClusterFile, CLUSTER)

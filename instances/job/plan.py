@@ -15,11 +15,13 @@ from typing import Any
 
 from ..common.errors import InputError, quote
 from ..common.quantities import show_gap
-from ..common.records import from_plain, to_plain
+from ..common.records import to_plain
 from ..costs.description import ModelDescription
 from ..costs.hardware import TrainingCluster
 from ..costs.layout import Layout, describe
 from ..costs.models import shipped_model, shipped_models
+from ..formats.problem_toml import make_record
+from ..formats.source import read_source
 from ..formats.writing import write_whole
 from ..model.summary import Summarised
 from .problem import TrainingJob
@@ -189,28 +191,17 @@ def load_job_plan(path: str | Path) -> JobPlan:
     >>> stagecut.load_job_plan("job.json") == plan
     True
     """
-    try:
-        plain = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: it is no JSON: {error}") from None
-    if not isinstance(plain, dict) or plain.get("format") != FORMAT:
+    plain = read_source(path).table("the plan of a training job, as solve writes it")
+    if plain.get("format") != FORMAT:
         raise InputError(f"{path}: it is no plan of a training job; solve writes one")
     if plain.get("version") != VERSION:
         raise InputError(
             f"{path}: version {quote(plain.get('version'))}; this stagecut reads {VERSION}"
         )
-    wanted = {
-        "model", "cluster", "job", "layout", "seconds", "bound", "certificate", "provenance",
-    }  # fmt: skip
     body = {name: value for name, value in plain.items() if name not in ("format", "version")}
     if isinstance(body.get("model"), str):
         body["model"] = to_plain(shipped_model(body["model"]))
-    missing = wanted - body.keys() - {"provenance"}
-    if missing:
-        raise InputError(f"{path}: {min(missing)}: it is missing")
-    plan = from_plain(JobPlan, body, str(path))
+    plan = make_record(JobPlan, body, str(path))
     for name in ("seconds", "bound"):
         if not 0 < getattr(plan, name) < float("inf"):
             raise InputError(f"{path}: {name}: {getattr(plan, name):g}; it must be above 0")

@@ -154,19 +154,7 @@ class StagePlacement:
 
 
 def in_stages(stages: Iterable[Stage], cluster: Cluster) -> StagePlacement:
-    """Return the stages with devices handed out in order, kind by kind.
-
-    Parameters
-    ----------
-    stages
-        First to last; together they have every node once.
-    cluster
-        Whose devices.
-
-    Returns
-    -------
-    StagePlacement
-        Devices of a kind are numbered stage by stage.
+    """Return the stages, first to last, with devices handed out in order, kind by kind.
 
     Examples
     --------

@@ -274,32 +274,7 @@ def gradient_buckets(program: TensorProgram, bucket_bytes: float) -> list[list[i
 
 
 def program_of(workload: Workload) -> TensorProgram:
-    """Return the tensor program of a workload.
-
-    Parameters
-    ----------
-    workload
-        From `program_workload`, `tensor_program`, or a file of a tensor program.
-
-    Returns
-    -------
-    TensorProgram
-        Its operators are the nodes.
-
-    Raises
-    ------
-    InputError
-        If it has none, or no unit of time.
-
-    Examples
-    --------
-    >>> import stagecut
-    >>> try:
-    ...     program_of(stagecut.load("gpt2-xl"))
-    ... except stagecut.InputError as error:
-    ...     print("no tensors" in str(error))
-    True
-    """
+    """Return the tensor program of a workload; InputError if it has none, or no unit of time."""
     if workload.program is None:
         raise InputError(
             f"{workload.name}: it has no tensors to shard; write it with profile --train --tensors"
