@@ -32,7 +32,7 @@ from ...core.search import Clock, Search
 from ..methods import ANNEALING
 from .annealing import ANNEALINGS, LONG_STEPS, Best, Chains, climb, restarts, sizes_of
 from .branch import branch
-from .by_device.prove import by_device, chains_by_device
+from .by_device.search import by_device, chains_by_device
 from .frameworks import first_plans
 from .sized import (
     SLACK,

@@ -3,6 +3,8 @@
 The question is always the same: which plans have all TPS_i ≤ T? Partial plans are labels, of which
 only undominated ones are kept. A label has the devices used of each kind, the replicas used, and
 the stages. Fewer replicas behind never hurt, because they leave fewer microbatches in flight.
+
+At the end, the table of one level of PipeDream's optimizer.
 """
 
 from __future__ import annotations
@@ -477,3 +479,32 @@ def fastest_options(data, p, t, units, options, quick):
         quick[p, 0] += value
         quick[p, 1] += size_a[best]
         quick[p, 2] += size_b[best]
+
+
+@kernel
+def divide_level(time, weight, inside, workers, sync):
+    """Return A, and for each entry the state k and the m' of its last stage."""
+    states = len(time)
+    best = np.full((states, states, workers + 1), np.inf)
+    cut = np.zeros((states, states, workers + 1), np.int32)
+    last = np.zeros((states, states, workers + 1), np.int32)
+    for i in range(states):
+        for j in range(i + 1, states):
+            if not inside[i, j]:
+                continue
+            for m in range(1, workers + 1):
+                best[i, j, m] = (time[i, j] + sync * (m - 1) * weight[i, j] / m) / m
+                cut[i, j, m] = i
+                last[i, j, m] = m
+            for k in range(i + 1, j):
+                if not (inside[i, k] and inside[k, j]):
+                    continue
+                for used in range(1, workers):
+                    stage = (time[k, j] + sync * (used - 1) * weight[k, j] / used) / used
+                    for m in range(used + 1, workers + 1):
+                        value = max(best[i, k, m - used], stage)
+                        if value < best[i, j, m]:
+                            best[i, j, m] = value
+                            cut[i, j, m] = k
+                            last[i, j, m] = used
+    return best, cut, last
