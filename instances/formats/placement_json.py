@@ -9,13 +9,14 @@ Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operat
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 import msgspec
 import numpy as np
 
 from ..common.arrays import Floats
 from ..common.errors import prefix_errors, quote
+from ..common.units import NodeId
 from ..model.cluster import ACCELERATOR, CPU, accelerators_and_cpus
 from ..model.workload import Workload
 from .source import Source, plain_id
@@ -68,15 +69,12 @@ def read_placement(source: Source) -> Workload:
     file = source.convert(_PlacementFile)
     if not file.nodes:
         source.fail("nodes is empty; a workload needs at least one node")
-    _at_least_0(source, None, "maxSizePerFPGA", file.maxSizePerFPGA)
+    source.check_at_least_0("maxSizePerFPGA", file.maxSizePerFPGA)
     for what, count in (("maxFPGAs", file.maxFPGAs), ("maxCPUs", file.maxCPUs)):
         if count < 0:
             source.fail(f"{what} is {count}; it must be at least 0")
-    index: dict[int, int] = {}
-    for v, node in enumerate(file.nodes):
-        if node.id in index:
-            source.fail(f"node {plain_id(node.id)}: its id occurs twice; ids must differ")
-        index[node.id] = v
+    index = source.numbered(node.id for node in file.nodes)
+    for node in file.nodes:
         _check_node(source, node)
     transfer, output = _transfers(source, file, index)
     labels: dict[int, int] = {}
@@ -121,8 +119,8 @@ def _check_node(source: Source, node: _PlacementNode) -> None:
                 f"node {plain_id(node.id)}: {what} is {quote(flag)}; it must be true or false "
                 "(or 1 or 0)"
             )
-    _at_least_0(source, node, "cpuLatency", node.cpuLatency)
-    _at_least_0(source, node, "size", node.size or 0.0)
+    source.check_at_least_0(f"node {plain_id(node.id)}: cpuLatency", node.cpuLatency)
+    source.check_at_least_0(f"node {plain_id(node.id)}: size", node.size or 0.0)
 
 
 def _accelerator_time(source: Source, node: _PlacementNode) -> float:
@@ -136,7 +134,7 @@ def _accelerator_time(source: Source, node: _PlacementNode) -> float:
         )
     if isinstance(time, bool) or not isinstance(time, int | float):
         source.fail(f"node {plain_id(node.id)}: fpgaLatency is {quote(time)}; it must be a number")
-    _at_least_0(source, node, "fpgaLatency", time)
+    source.check_at_least_0(f"node {plain_id(node.id)}: fpgaLatency", time)
     try:
         return float(time)
     except OverflowError:
@@ -150,30 +148,21 @@ def _number_or_nan(value: object) -> float:
 
 
 def _transfers(
-    source: Source, file: _PlacementFile, index: dict[int, int]
+    source: Source, file: _PlacementFile, index: Mapping[NodeId, int]
 ) -> tuple[Floats, Floats | None]:
     """Return transfer time and output size of each node; no sizes if a sender's is not known."""
     n = len(file.nodes)
     transfer, output = [0.0] * n, [math.nan] * n  # lists: faster than arrays, one at a time
     first: dict[int, _PlacementEdge] = {}
     for edge in file.edges:
-        ends = (("sourceId", edge.sourceId), ("destId", edge.destId))
-        for what, end in ends:
-            if end not in index:
-                source.fail(
-                    f"{_called(edge)}unknown {what} {plain_id(end)} ({_range(index)}); "
-                    "add the node or remove the edge"
-                )
-        if edge.sourceId == edge.destId:
-            source.fail(f"{_called(edge)}a node cannot feed itself; remove the edge")
-        _at_least_0(source, edge, "cost", edge.cost)
-        _at_least_0(source, edge, "size", edge.size or 0.0)
+        where = source.check_ends(edge, index)
+        source.check_at_least_0(f"{where}cost", edge.cost)
+        source.check_at_least_0(f"{where}size", edge.size or 0.0)
         before = first.setdefault(edge.sourceId, edge)
         if not math.isclose(edge.cost, before.cost, rel_tol=COST_TOLERANCE):
             source.fail(
-                f"node {plain_id(edge.sourceId)}: {_called(before)}cost is {before.cost!r}, "
-                f"but {_called(edge)}cost is {edge.cost!r}; all edges out of a node carry the "
-                "same data: make them equal"
+                f"{where}cost is {edge.cost!r}, but that of its edge to {plain_id(before.destId)} "
+                f"is {before.cost!r}; all edges out of a node carry the same data: make them equal"
             )
         u = index[edge.sourceId]
         transfer[u] = max(transfer[u], edge.cost)
@@ -182,25 +171,3 @@ def _transfers(
     if any(math.isnan(output[index[u]]) for u in first):
         return np.array(transfer), None
     return np.array(transfer), np.nan_to_num(output)
-
-
-def _range(ids: Iterable[int]) -> str:
-    low, high = min(ids), max(ids)
-    return f"nodes run {plain_id(low)} to {plain_id(high)}"
-
-
-def _called(item: _PlacementNode | _PlacementEdge | None) -> str:
-    if isinstance(item, _PlacementNode):
-        return f"node {plain_id(item.id)}: "
-    if item is None:
-        return ""
-    return f"edge {plain_id(item.sourceId)} → {plain_id(item.destId)}: "
-
-
-def _at_least_0(
-    source: Source, item: _PlacementNode | _PlacementEdge | None, what: str, value: float
-) -> None:
-    if not 0 <= value < math.inf:
-        source.fail(
-            f"{_called(item)}{what} is {quote(value)}; it must be a finite number of at least 0"
-        )
