@@ -8,7 +8,7 @@ from ....instances.common.kernel import kernel
 
 
 @kernel
-def grow_stages(ideal, last, members, steps, unit_weight, net_weight, incidence, limit, out):
+def grow_stages(ideal, last, lattice, unit_weight, net_weight, incidence, limit, out):
     """List the stages that begin at ideals `ideal`, … `last` − 1, until `out` is full.
 
     A stage is grown by adding units in increasing number, so that each is met once. It sums up
@@ -17,7 +17,7 @@ def grow_stages(ideal, last, members, steps, unit_weight, net_weight, incidence,
     shape (R, 2), and these sums, (R, L + C). Returns the first ideal whose stages are not listed,
     and how many stages are.
     """
-    start, unit, to = steps
+    members, start, unit, to = lattice
     pin_start, pin, of_start, of = incidence
     pairs, sums = out
     units, lanes = unit_weight.shape

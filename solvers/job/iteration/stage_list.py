@@ -256,7 +256,7 @@ def list_stages(
     before = np.ceil(work / each - SLACK)  # stages that it takes at least, and behind
     behind = np.ceil((work[-1] - work) / each - SLACK)
     pairs, sums, ideal = [], [], 0
-    steps = (lattice.start, lattice.unit, lattice.to)
+    about = (lattice.members, lattice.start, lattice.unit, lattice.to)
     total = looked_at = 0
     while ideal < lattice.size:
         if search.should_stop() or total > MAX_STAGES or looked_at > MAX_LOOKED_AT:
@@ -266,7 +266,7 @@ def list_stages(
             np.zeros((BLOCK, lanes.shape[1] + len(nets))),
         )
         following, filled = kernels.grow_stages(
-            ideal, lattice.size, lattice.members, steps, lanes, weights, incidence, limit, block
+            ideal, lattice.size, about, lanes, weights, incidence, limit, block
         )
         if following == ideal:
             return None  # the stages of one ideal alone fill a block

@@ -169,16 +169,16 @@ class Planner:
     def _trace(self, labels: Labels, label: int) -> tuple[StageChoice, ...]:
         """Return the stages that led to a label, first stage of the pipeline first."""
         stages = []
-        while labels.parent[label] >= 0:
-            parent = int(labels.parent[label])
+        while labels.made[label, 0] >= 0:
+            parent, kind, degree, divisor = labels.made[label].tolist()
             here = self.lattice.units(int(labels.ideal[label]))
             behind = self.lattice.units(int(labels.ideal[parent]))
             stages.append(
                 StageChoice(
                     np.setdiff1d(here, behind, assume_unique=True),
-                    int(labels.kind[label]),
-                    int(labels.degree[label]),
-                    int(labels.divisor[label]),
+                    kind,
+                    degree,
+                    divisor,
                     int(labels.replicas[parent]),
                 )
             )
@@ -209,9 +209,9 @@ class Planner:
         gave_up = np.zeros(1, np.int64)
         transfer = price_stage(data, part.units, inside, part.kind, part.degree, filled)
         least = configure(
-            data, filled, count, data.kappa[part.degree, part.divisor],
-            in_flight(data, d, part.behind), staging.capacity[part.kind], math.inf, False,
-            choice, gave_up,
+            data, filled, count,
+            (data.kappa[part.degree, part.divisor], in_flight(data, d, part.behind)),
+            (staging.capacity[part.kind], math.inf), False, (choice, gave_up),
         )  # fmt: skip
         options = [
             staging.choices(unit, part.degree)[int(choice[i] - filled.item[i])]
