@@ -332,8 +332,7 @@ def compare_jobs(
     """
     import pandas as pd
 
-    from ..api.job import judge_usual
-    from ..api.job_costs import job_costs
+    from ..api.job import job_costs, judge_usual
     from ..instances.job.plan import load_job_plan
 
     if posed is not None and posed.gpus:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..instances import InputError
-from ..instances.common.records import to_plain
+from ..instances.formats.problem_toml import to_plain
 from ..instances.formats.writing import layout, write_whole
 from .common import names, options
 from .common.console import (

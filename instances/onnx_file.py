@@ -27,9 +27,15 @@ from .generate.architectures.lowering import suggested_cluster
 from .generate.roofline import machine
 from .model.tied_weights import with_ties
 from .model.workload import Workload
-from .pytorch.operator_graph import operator_graph
+from .pytorch.operator_graph import (
+    ExecutedNode,
+    KernelCall,
+    Parameter,
+    Read,
+    Recording,
+    operator_graph,
+)
 from .pytorch.prices import estimated_times
-from .pytorch.recording import ExecutedNode, KernelCall, Parameter, Read, Recording
 from .pytorch.to_workload import (
     by_layer,
     by_operator,
