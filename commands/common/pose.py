@@ -51,7 +51,7 @@ from ...instances.model.completed import complete
 from ...instances.model.placement_rules import NO_RULES, PlacementRules
 from ...instances.model.problem import suggested_cluster
 from ...instances.model.schedule import given_order
-from .console import ERR, file_of, parse_bytes, show_bytes
+from .console import ERR, file_of, parse_bytes, refuse, show_bytes
 
 if TYPE_CHECKING:
     from ...runtime.simulate.network import Network, Sharing
@@ -341,12 +341,7 @@ def _refuse_devices(statement: Statement, asked: Asked) -> None:
     said: dict[str, object] = {"--accelerators": asked.accelerators, "--cpus": asked.cpus}
     said |= {} if "topology" in known else {"--cluster": asked.cluster}
     said |= {} if {"memory_bytes", "topology"} & known.keys() else {"--memory": asked.memory}
-    for option, value in said.items():
-        if value is not None:
-            raise InputError(
-                f"{option}: {statement.name} is planned for the devices of its "
-                f"{statement.has_devices}; leave it out"
-            )
+    refuse(said, f"{statement.name} is planned for the devices of its {statement.has_devices}")
 
 
 def _with_rules(
