@@ -26,8 +26,7 @@ from ..solvers.core.compiled_model import compile_model, write_model
 from ..solvers.core.milp_driver import STATED_OBJECTIVE, IntegerProgram, solve_program
 from ..solvers.core.other_solvers import check_solver
 from .formulation import CHANGED
-from .job import JOB_LIMITS
-from .job_costs import JobCosts, job_costs
+from .job import JOB_LIMITS, JobCosts, job_costs
 from .model_state import described, rows_kept
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from ..instances.generate.roofline import CPU_CORE, machine
 from ..instances.model.sharding.program import TensorProgram
 from ..instances.model.training_layers import training_layers
 from ..instances.pytorch.profile import Profile
-from ..instances.pytorch.tensors.layer import layer_program
+from ..instances.pytorch.tensors.program import layer_program
 from ..runtime import evaluate
 from ..runtime.execution.split import PieceModule, split
 from ..runtime.verify.sharding import ShardingReport

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, fields, replace
 import results
 from job_sweeps import in_short
 
-from stagecut.api.job_costs import JobCosts
+from stagecut.api.job import JobCosts
 from stagecut.formulations.job.space import job_space
 from stagecut.instances.costs.calibration import calibration
 from stagecut.instances.costs.clusters import training_cluster

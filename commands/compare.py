@@ -27,7 +27,7 @@ from ..solvers.core.limits import DEFAULT_SECONDS
 from ..solvers.job import methods as pipeline
 from ..solvers.sharding import methods as sharding
 from .common import names, options
-from .common.console import ERR, OUT, check_outputs, show_gap, tell_written
+from .common.console import ERR, OUT, check_outputs, refuse, show_gap, tell_written
 from .common.pose import LIMITS, WORKERS, Asked, build, limits_of, load_workload, state
 from .common.runnable import Fitted, fitted
 
@@ -142,7 +142,7 @@ def _compare_jobs(
     others: Mapping[str, object],
 ) -> None:
     """Compare models that are planned, or plans in files, with what is usually done."""
-    from .job import SAID, compare_jobs, refuse, state_job
+    from .job import SAID, compare_jobs, state_job
 
     global_batch, sequence = batch
     if global_batch is not None:

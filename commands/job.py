@@ -18,6 +18,7 @@ from .common.console import (
     end,
     parse_bytes,
     print_json,
+    refuse,
     show_percent,
     tell_written,
 )
@@ -98,7 +99,7 @@ def state_job(
         if getattr(asked, name) is not None:
             field = {"schedule": "; --set schedules=[…]"}.get(name, "")
             raise InputError(f"--{name}: not of a training job{field}; leave it out")
-    refuse(others)
+    refuse(others, "not of a training job")
     if asked.cluster is None:
         raise InputError("--cluster: it is missing; say such as h100:8x8, or a cluster file")
     front: dict[str, Any] = {}
@@ -113,13 +114,6 @@ def state_job(
             said = re.sub(rf"^--set: {name}\b", option, said)
         raise InputError(said) from None
     return _posed(job, asked.cluster, front)
-
-
-def refuse(others: Mapping[str, object], why: str = "not of a training job") -> None:
-    """Raise InputError for the first option that is given and that training jobs have not."""
-    for option, given in others.items():
-        if given not in (None, "auto"):
-            raise InputError(f"{option}: {why}; leave it out")
 
 
 #: Why options that pose a problem are refused beside a plan.
@@ -332,8 +326,7 @@ def compare_jobs(
     """
     import pandas as pd
 
-    from ..api.job import judge_usual
-    from ..api.job_costs import job_costs
+    from ..api.job import job_costs, judge_usual
     from ..instances.job.plan import load_job_plan
 
     if posed is not None and posed.gpus:

@@ -25,7 +25,7 @@ from .common.console import (
     show_percent,
     tell_written,
 )
-from .common.mesh import parse_shape, show_link
+from .common.pose import parse_shape, show_link
 
 if TYPE_CHECKING:
     import torch

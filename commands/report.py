@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from ..instances import InputError, Plan, Sharding, Workload
+from ..instances import Plan, Sharding, Workload
 from ..instances.common.escape import csv as csv_cell
 from ..instances.formats.writing import write_whole
 from .common import names, options
@@ -19,6 +19,7 @@ from .common.console import (
     check_outputs,
     new_table,
     print_json,
+    refuse,
     show_bytes,
     show_percent,
     tell_written,
@@ -82,7 +83,7 @@ def report(
             "--weight-share": weight_share, "--network": network, "--bandwidth": bandwidth,
             "--latency": latency or None, "--overlap": overlap, "--warm-up": warm_up,
             "--plot": plot, "--trace": trace, "--csv": csv, "--calibrate": calibrate,
-            "--json": as_json or None,
+            "--json": as_json,
         }  # fmt: skip
         _report_sharding(loaded, made, recording, given)
         return
@@ -119,9 +120,7 @@ def _report_sharding(
     from ..runtime.accuracy.sharded import compare_sharded_run
     from ..runtime.execution.sharded.recording import load_sharded_recording
 
-    for option, value in given.items():
-        if value is not None:
-            raise InputError(f"{option}: the report of a sharding has none; leave it out")
+    refuse(given, "the report of a sharding has none")
     print_sharded_run(compare_sharded_run(workload, plan, load_sharded_recording(recording)))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..instances import InputError
-from ..instances.common.records import to_plain
+from ..instances.formats.problem_toml import to_plain
 from ..instances.formats.writing import layout, write_whole
 from .common import names, options
 from .common.console import (
@@ -21,6 +21,7 @@ from .common.console import (
     file_of,
     need,
     new_table,
+    refuse,
     show_bytes,
     show_percent,
     tell_written,
@@ -208,11 +209,8 @@ def run_job_plan(
     from ..runtime.execution.job.planned import run_planned_job
     from ..runtime.execution.job.run import JobOptions
 
-    others = {**others, "--set replicas": asked.replicas > 1 or None}
-    others = {**others, "--set recompute": asked.recompute or None}
-    for option, given in others.items():
-        if given is not None:
-            raise InputError(f"{option}: the plan of a training job says it; leave it out")
+    rare = {"--set replicas": asked.replicas > 1, "--set recompute": asked.recompute}
+    refuse({**others, **rare}, "the plan of a training job says it")
     plan, (clip, report) = load_job_plan(path), own
     if report and asked.steps < 2:
         raise InputError("--report: the first step does more than others; take at least 2 --steps")

@@ -19,6 +19,7 @@ from .common.console import (
     check_outputs,
     new_table,
     print_json,
+    refuse,
     show_bytes,
     show_percent,
     show_time,
@@ -104,17 +105,16 @@ def simulate(
         check_target(plot, (*PICTURES, *PAGES))
     if weight_share is not None and not 0 <= weight_share <= 1:
         raise InputError(f"--weight-share: {weight_share:g}; it must be from 0 to 1")
+    others = {
+        "--schedule": schedule, "--microbatches": microbatches, "--network": network,
+        "--weight-share": weight_share, "--bandwidth": bandwidth, "--sharing": sharing,
+        "--overlap": overlap, "--relayed": relayed, "--latency": latency or None,
+    }  # fmt: skip
     if is_job_plan(plan):
         from ..api.explain_job import simulate_job
-        from .job import SAID, plan_of, refuse
+        from .job import SAID, plan_of
 
-        said = {
-            "--schedule": schedule, "--microbatches": microbatches, "--network": network,
-            "--weight-share": weight_share, "--bandwidth": bandwidth, "--sharing": sharing,
-            "--overlap": overlap, "--relayed": relayed, "--graph": graph,
-            "--latency": latency or None,
-        }  # fmt: skip
-        refuse(said, SAID)
+        refuse({**others, "--graph": graph}, SAID)
         job = plan_of(model, plan)
         _show(simulate_job(job), job.model.name, plan.name, trace, plot, csv, as_json=as_json)
         if not as_json:
@@ -125,14 +125,7 @@ def simulate(
         return
     loaded, made = load_plan_with_form(plan, load(workload))
     if isinstance(made.problem, Sharding):
-        for option, given in (
-            ("--schedule", schedule), ("--microbatches", microbatches), ("--network", network),
-            ("--weight-share", weight_share), ("--bandwidth", bandwidth), ("--sharing", sharing),
-            ("--overlap", overlap), ("--relayed", relayed), ("--csv", csv),
-        ):  # fmt: skip
-            if given is not None:
-                raise InputError(f"{option}: a sharding has none; leave it out")
-
+        refuse({**others, "--csv": csv}, "a sharding has none")
         show_sharded_timeline(loaded, made, trace, plot, graph, as_json=as_json)
         return
     stages = stages_of(loaded, made, weight_share=weight_share, relayed=relayed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,7 +20,7 @@ from ..instances import (
 from ..instances.formats.problem_toml import Table
 from .common import names, options
 from .common.clock import STARTED
-from .common.console import check_outputs, end_with, print_json, progress, tell_written
+from .common.console import check_outputs, end_with, print_json, progress, refuse, tell_written
 from .common.pose import (
     WORKERS,
     Asked,
@@ -115,9 +114,8 @@ def solve(
     if ranked is not None and is_iteration(posed) and devices is not None:
         from .show.pipeline import rank
 
-        _refuse_for_all_schedules(
-            {"--start": start, "--plot": plot, "workers": stated.others.get(WORKERS)}
-        )
+        others = {"--start": start, "--plot": plot, "workers": stated.others.get(WORKERS)}
+        refuse(others, "not with --schedule all")
         rank(loaded, devices, posed, ranked.get("chunks"), method, limits, output, as_json=as_json)
         return
     with progress(objective_unit(posed, loaded.time_unit)) as on_progress:
@@ -157,12 +155,6 @@ def _without_all(stated: Statement) -> tuple[Statement, Table | None]:
     apart = {key: value for key, value in stated.fields.items() if key in ("schedule", "chunks")}
     kept = {key: value for key, value in stated.fields.items() if key not in apart}
     return replace(stated, fields=kept), apart
-
-
-def _refuse_for_all_schedules(given: Mapping[str, object]) -> None:
-    for option, value in given.items():
-        if value:
-            raise InputError(f"{option}: not with --schedule all; leave it out")
 
 
 def _as_json(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..instances import Plan, Workload
-from ..instances.formats.expert_json import is_split
+from ..instances.formats.placement_json import is_split
 from ..instances.formats.source import read_source
 from ..instances.model.problem import objective_unit
 from .common import options

@@ -9,7 +9,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -147,6 +147,13 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return value
+
+
+def refuse(given: Mapping[str, object], why: str) -> None:
+    """Raise InputError for the first of some options that is given: not None, False or ``auto``."""
+    for option, value in given.items():
+        if not (value is None or value is False or value == "auto"):
+            raise InputError(f"{option}: {why}; leave it out")
 
 
 def tell_written(*paths: Path | None) -> None:

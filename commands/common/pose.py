@@ -2,11 +2,14 @@
 
 What a problem is, its fields say: those that options do not set are set by a problem file
 (`instances/formats/problem_toml.py`) or by ``--set FIELD=VALUE``. `state` brings the three together
-and refuses what contradicts, `build` checks the fields and chooses the devices.
+and refuses what contradicts, `build` checks the fields and chooses the devices. Meshes and
+their links are read as they are typed.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -23,13 +26,14 @@ from ...instances import (
     PipelineJob,
     PipelineSchedule,
     Plan,
+    PrimitiveLink,
     Problem,
     Sharding,
     Topology,
     Workload,
     accelerators_and_cpus,
 )
-from ...instances.common.choices import Tied
+from ...instances.common.choices import Primitive, Rounds, Tied
 from ...instances.common.errors import quote
 from ...instances.formats.files import load_fixed, load_rules
 from ...instances.formats.problem_toml import (
@@ -47,13 +51,13 @@ from ...instances.model.completed import complete
 from ...instances.model.placement_rules import NO_RULES, PlacementRules
 from ...instances.model.problem import suggested_cluster
 from ...instances.model.schedule import given_order
-from .console import ERR, file_of, parse_bytes, show_bytes
-from .mesh import parse_link, parse_mesh
+from .console import ERR, file_of, parse_bytes, refuse, show_bytes
 
 if TYPE_CHECKING:
     from ...runtime.simulate.network import Network, Sharing
     from ...runtime.simulate.stages import StageGraph
     from ...solvers import Limits, Workers
+
 
 #: Below, a unit was forgotten.
 LEAST_MEMORY = 2**20
@@ -337,12 +341,7 @@ def _refuse_devices(statement: Statement, asked: Asked) -> None:
     said: dict[str, object] = {"--accelerators": asked.accelerators, "--cpus": asked.cpus}
     said |= {} if "topology" in known else {"--cluster": asked.cluster}
     said |= {} if {"memory_bytes", "topology"} & known.keys() else {"--memory": asked.memory}
-    for option, value in said.items():
-        if value is not None:
-            raise InputError(
-                f"{option}: {statement.name} is planned for the devices of its "
-                f"{statement.has_devices}; leave it out"
-            )
+    refuse(said, f"{statement.name} is planned for the devices of its {statement.has_devices}")
 
 
 def _with_rules(
@@ -505,3 +504,111 @@ def choose_network(
     if name == "p2p":
         return point_to_point(len(stages.devices), link, overlap=beside)
     return shared(len(stages.devices), link, sharing=sharing or Sharing.FAIR, overlap=beside)
+
+
+_LATENCY = re.compile(r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)(s|ms|us|ns|)")
+_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    """Return the devices along each axis that a text such as ``2x4`` means.
+
+    Examples
+    --------
+    >>> parse_shape("2x4")
+    (2, 4)
+    """
+    parts = text.split("x")
+    if not all(part.isdecimal() and len(part) < 10 and int(part) > 0 for part in parts):
+        raise InputError(f"--mesh: {text!r} is no mesh; write the devices of each axis: 4 or 2x4")
+    return tuple(int(part) for part in parts)
+
+
+def parse_mesh(text: str, workload: Workload) -> DeviceMesh:
+    """Return the mesh that a text such as ``2x4@20us:25GB/s,10us:300GB/s`` means.
+
+    Behind ``@`` stands the link of each axis, or one for all, or a cluster such as ``h100:8x2``,
+    whose links are those by which estimates price its collectives; default: the link that the
+    workload's file suggests. A link may be followed by those that collectives have of their own, in
+    a ring or by a tree: ``10us:25GB/s+gather=5us:20GB/s+broadcast=tree:5us:20GB/s``.
+    """
+    devices, at, links = text.partition("@")
+    shape = parse_shape(devices)
+    if not at:
+        kinds = () if workload.cluster is None else workload.cluster.kinds
+        known = [kind.link for kind in kinds if kind.link is not None]
+        if not known:
+            raise InputError(
+                f"--mesh: {workload.name} suggests no links; give them: {devices}@10us:25GB/s"
+            )
+        return DeviceMesh(shape, (known[0],) * len(shape))
+    if links[:1].isalpha() and ":" in links:
+        return DeviceMesh(shape, _links_of(links, shape))
+    texts = links.split(",")
+    if len(texts) == 1:
+        texts *= len(shape)
+    if len(texts) != len(shape):
+        raise InputError(
+            f"--mesh: {len(texts)} links for {len(shape)} axes of the mesh; give one each"
+        )
+    each = [re.split(r"\+(?=[a-z])", text) for text in texts]
+    primitives = [
+        _parse_primitive(text, axis) for axis, (_, *own) in enumerate(each) for text in own
+    ]
+    return DeviceMesh(shape, tuple(parse_link(one[0]) for one in each), tuple(primitives))
+
+
+def parse_link(text: str) -> Link:
+    """Return the link that a text such as ``10us:25GB/s`` means.
+
+    Examples
+    --------
+    >>> parse_link("10us:25GB/s")
+    Link(latency_s=9.999999999999999e-06, bytes_per_s=25000000000.0)
+    """
+    latency, colon, bandwidth = text.partition(":")
+    match = _LATENCY.fullmatch(latency.strip())
+    speed = parse_bytes(bandwidth, "--mesh") if colon and match else None
+    if match is None or not speed:
+        raise InputError(f"--mesh: {text!r} is no link; write for example 10us:25GB/s")
+    return Link(float(match[1]) * _SECONDS[match[2]], speed)
+
+
+def show_link(link: Link) -> str:
+    """Return a link as it is typed.
+
+    Examples
+    --------
+    >>> show_link(Link(1e-5, 25e9))
+    '10us:25GB/s'
+    """
+    return f"{1e6 * link.latency_s:.4g}us:{link.bytes_per_s / 1e9:.4g}GB/s"
+
+
+def _parse_primitive(text: str, axis: int) -> PrimitiveLink:
+    """Return the collective, with its link, that a text such as ``gather=5us:20GB/s`` means."""
+    name, equals, link = text.partition("=")
+    if not equals:
+        raise InputError(f"--mesh: {text!r} is no collective; write for example gather=5us:20GB/s")
+    algorithm = Rounds.RING
+    if link[:1].isalpha():
+        written, _, link = link.partition(":")
+        algorithm = Rounds.of("--mesh", written)
+    return PrimitiveLink(Primitive.of("--mesh", name), parse_link(link), algorithm, axis)
+
+
+def _links_of(text: str, shape: tuple[int, ...]) -> tuple[Link, ...]:
+    """Return the links of a cluster of just so many devices."""
+    from ...instances.costs.calibration import calibration
+    from ...instances.costs.clusters import training_cluster
+    from ...instances.costs.collectives import mesh_links
+    from ...instances.costs.layout import Software
+
+    cluster = training_cluster(text)
+    if cluster.devices != math.prod(shape):
+        raise InputError(
+            f"--mesh: {text} has {cluster.devices} devices, and the mesh {math.prod(shape)}; "
+            "give a cluster of as many"
+        )
+    table = calibration(cluster.accelerator.family, Software.MEGATRON)
+    return mesh_links(shape, cluster, table.links)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from ...instances.common.records import to_plain
 from ...instances.costs.terms import MEMORY_TERMS, TIME_TERMS
+from ...instances.formats.problem_toml import to_plain
 from ..common.console import OUT, new_table, show_bytes, show_percent
 
 if TYPE_CHECKING:

@@ -24,7 +24,6 @@ from ..model.solution import Placement
 from ..model.tied_weights import tied_as
 from ..model.workload import Workload
 from . import (
-    expert_json,
     outline,
     pipedream_txt,
     piper_json,
@@ -244,9 +243,9 @@ def load_split(path: str | Path, workload: Workload, cluster: Cluster | None = N
     source = read_source(path)
     if source.flaw:
         source.fail(source.flaw)
-    if not expert_json.is_split(source):
+    if not placement_json.is_split(source):
         source.fail("it has neither fpgas nor cpus; a split file lists the nodes of each of them")
-    return expert_json.read_split(source, workload, cluster)
+    return placement_json.read_split(source, workload, cluster)
 
 
 def dumps(value: Workload | Cluster | Plan | Planned, workload: Workload | None = None) -> str:
@@ -357,7 +356,7 @@ def _fail_no_workload(source: Source) -> NoReturn:
         source.fail("it is a cluster, not a workload; name a workload file")
     if named:
         source.fail(f"unknown format {quote(named)}; known are {_formats()}")
-    if expert_json.is_split(source):
+    if placement_json.is_split(source):
         source.fail("it is a split of a workload, not a workload; load the workload first")
     source.fail(f"its content is of no known format; known are {_formats()}")
 
@@ -386,6 +385,6 @@ def load_fixed(
     where the problem's rules name stages.
     """
     source = read_source(path)
-    if expert_json.is_split(source):
-        return expert_json.placed_numbers(source, problem, cluster)
+    if placement_json.is_split(source):
+        return placement_json.placed_numbers(source, problem, cluster)
     return placed_numbers(source, problem)

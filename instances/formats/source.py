@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import select
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
@@ -18,6 +19,7 @@ import msgspec
 from msgspec.inspect import DictType, EnumType, LiteralType, Type, UnionType, type_info
 
 from ..common.errors import InputError, quote
+from ..common.units import NodeId
 
 T = TypeVar("T")
 
@@ -62,6 +64,34 @@ class Source:
             return msgspec.convert(self.data, kind)
         except msgspec.ValidationError as error:
             self.fail(explain(str(error), self.data, kind))
+
+    def numbered(self, ids: Iterable[NodeId]) -> dict[NodeId, int]:
+        """Return the number of each node's id, which must differ."""
+        index: dict[NodeId, int] = {}
+        for v, node in enumerate(ids):
+            if node in index:
+                self.fail(f"node {plain_id(node)}: its id occurs twice; ids must differ")
+            index[node] = v
+        return index
+
+    def check_at_least_0(self, what: str, value: float) -> None:
+        """Refuse a number that is below 0 or not finite."""
+        if not 0 <= value < math.inf:
+            self.fail(f"{what} is {quote(value)}; it must be a finite number of at least 0")
+
+    def check_ends(self, edge: Any, index: Mapping[NodeId, int]) -> str:
+        """Refuse an edge unless its `sourceId` and `destId` are two nodes; return its name."""
+        where = f"edge {plain_id(edge.sourceId)} → {plain_id(edge.destId)}: "
+        for what, end in (("sourceId", edge.sourceId), ("destId", edge.destId)):
+            if end not in index:
+                low, high = plain_id(min(index)), plain_id(max(index))
+                self.fail(
+                    f"{where}unknown {what} {plain_id(end)} (nodes run {low} to {high}); "
+                    "add the node or remove the edge"
+                )
+        if edge.sourceId == edge.destId:
+            self.fail(f"{where}a node cannot feed itself; remove the edge")
+        return where
 
     def table(self, wanted: str) -> dict[str, Any]:
         """Return the outermost object of a JSON file; `wanted` is what to give in its place."""

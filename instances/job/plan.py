@@ -15,12 +15,11 @@ from typing import Any
 
 from ..common.errors import InputError, quote
 from ..common.quantities import show_gap
-from ..common.records import to_plain
 from ..costs.description import ModelDescription
 from ..costs.hardware import TrainingCluster
 from ..costs.layout import Layout, describe
 from ..costs.models import shipped_model, shipped_models
-from ..formats.problem_toml import make_record
+from ..formats.problem_toml import make_record, to_plain
 from ..formats.source import read_source
 from ..formats.writing import write_whole
 from ..model.summary import Summarised

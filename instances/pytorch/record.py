@@ -22,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ..common.errors import InputError
 from .flops import FORMULAS
-from .recording import BackwardStep, ExecutedNode, KernelCall, Parameter, Read, Recording
+from .operator_graph import BackwardStep, ExecutedNode, KernelCall, Parameter, Read, Recording
 from .tracing.leaves import (
     as_fake,
     has_no_data,

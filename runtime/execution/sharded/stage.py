@@ -28,7 +28,7 @@ from ....instances import (
 )
 from ....instances.generate.roofline import MACHINES
 from ....instances.model.sharding.program import COPIED, PARTIAL, Property
-from ....instances.pytorch.tensors.layer import LayerProgram, layer_program
+from ....instances.pytorch.tensors.program import LayerProgram, layer_program
 from ...verify.sharding import check
 from ..split import PieceModule
 from .collectives import Place, part_of, step

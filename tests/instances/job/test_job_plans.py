@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from stagecut.api.job import JobResult, solve_job
-from stagecut.api.job_costs import job_costs
+from stagecut.api.job import JobResult, job_costs, solve_job
 from stagecut.formulations.job.space import job_space
 from stagecut.instances import InputError, Status, VerificationError
 from stagecut.instances.costs.description import ModelDescription

@@ -26,7 +26,7 @@ from stagecut.instances.model.solution import in_stages
 from stagecut.instances.model.training_layers import training_layers
 from stagecut.instances.pytorch.factory import Made
 from stagecut.instances.pytorch.profile import Profile, profile
-from stagecut.instances.pytorch.tensors.layer import layer_program
+from stagecut.instances.pytorch.tensors.program import layer_program
 from stagecut.runtime.execution.options import RunOptions
 from stagecut.runtime.execution.prepare import split_model
 from stagecut.runtime.execution.run import run
