@@ -31,17 +31,10 @@ KEPT = 2
 
 @dataclass(frozen=True)
 class Trained:
-    """Parameters, buffers and optimizers of this rank.
+    """Parameters, buffers and optimizers of this rank, by the model's names.
 
-    Parameters
-    ----------
-    parameters, buffers
-        By the model's names; what pieces share, once.
-    optimizers
-        Of the parameters.
-    part
-        Of a whole tensor, by the name of the parameter or buffer that it has the shape of, what
-        this rank has; None if that is all of it.
+    What pieces share is in it once. `part` returns this rank's part of a whole tensor, by the name
+    of the parameter or buffer that it has the shape of; None if that is all of it.
     """
 
     parameters: Mapping[str, nn.Parameter]

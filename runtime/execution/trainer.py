@@ -33,18 +33,10 @@ from .stage import Recorder, Tensors, place
 
 
 class Trainer(Protocol):
-    """Protocol of executors of batches on this rank.
+    """Protocol of executors of batches on this rank, which computes on `device`.
 
-    Parameters
-    ----------
-    at_once
-        Batches that run without a pause: after them the pipeline is empty.
-    per_batch
-        Microbatches in a batch.
-    device
-        Where this rank computes.
-    whole
-        Places of the model's `state_dict` in a checkpoint.
+    `at_once` batches of `per_batch` microbatches run without a pause; after them the pipeline is
+    empty. `whole` has the places of the model's `state_dict` in a checkpoint.
     """
 
     device: torch.device

@@ -446,10 +446,7 @@ def parallelize(
 def stage_ranks(schedule: str, layout: Layout) -> tuple[int, ...]:
     """Return the pipeline rank of each model stage.
 
-    Raises
-    ------
-    InputError
-        If the schedule is not known, or takes another number of model stages per rank.
+    Raises InputError if the schedule is not known, or takes another number of them per rank.
     """
     known = (*TORCH_SCHEDULES, "zb-h1", "zb-h2")
     if schedule not in known:
