@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from ...instances import InputError
 from ...instances.formats.writing import why_not
+from ..measure.group import of_all_ranks
 from .checkpoint_files import FORMAT, MANIFEST, Checkpoint, Position, checkpoints, digest
 
 KEPT = 2
@@ -97,8 +98,7 @@ def save(
         out.flush()
         os.fsync(out.fileno())
     mine = (file.name, digest(file), sorted([*trained.parameters, *trained.buffers]))
-    everyone = [mine] * dist.get_world_size()
-    dist.all_gather_object(everyone, mine)
+    everyone = of_all_ranks(mine)
     if rank == 0:
         where: dict[str, str] = {}
         for name, _, held in everyone:

@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ....instances.costs.layout import ContextKind
+from ...measure.group import of_all_ranks
 from .running import RunningJob
 
 #: Kinds of collectives by the names of torch's operators, of both families.
@@ -83,9 +84,8 @@ class StepMeasurement:
 
     def of_all_ranks(self) -> tuple[MeasuredStep, ...]:
         """Return the measured step of every rank, by rank."""
-        everywhere: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(everywhere, self.result)
-        return tuple(everywhere)
+        assert self.result is not None
+        return tuple(of_all_ranks(self.result))
 
 
 @contextmanager

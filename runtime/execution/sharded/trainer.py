@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ....instances import InputError, Role
 from ....instances.model.sharding.program import COPIED
+from ...measure.group import of_all_ranks
 from ..checkpoint import Trained
 from ..guard.identity import plan_hash
 from ..options import RunOptions
@@ -130,8 +131,7 @@ class ShardedTrainer:
             for e in self.sharded.operators.events
         )
         here = ShardedRank(dist.get_rank(), socket.gethostname(), own)
-        everywhere = [here] * dist.get_world_size()
-        dist.all_gather_object(everywhere, here)
+        everywhere = of_all_ranks(here)
         if dist.get_rank() == 0:
             prepared = self.sharded.prepared
             recording = ShardedRecording(
