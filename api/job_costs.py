@@ -10,13 +10,12 @@ import numpy as np
 
 from ..instances.common.arrays import Floats
 from ..instances.costs import calibration as calibrations
-from ..instances.costs.calibration import Calibration
+from ..instances.costs.calibration import Calibration, load_measurements, with_measurements
 from ..instances.costs.clusters import training_cluster
 from ..instances.costs.description import ModelDescription
 from ..instances.costs.hardware import TrainingCluster
 from ..instances.costs.layers import LayerPrices
 from ..instances.costs.layout import Layout
-from ..instances.costs.measured import load_measurements, with_measurements
 from ..instances.costs.memory import peak_memory
 from ..instances.costs.models import model_description
 from ..instances.job.problem import TrainingJob, on_one_device
@@ -26,20 +25,12 @@ from ..runtime.estimate import iteration_times
 
 @dataclass(frozen=True)
 class JobCosts:
-    """A model on a cluster with the costs of a job.
+    """A model on a cluster with the costs of a job."""
 
-    Parameters
-    ----------
-    model, cluster, job
-        What trains on what, and what is asked.
-    prices
-        Seconds of layers.
-    """
-
-    model: ModelDescription
+    model: ModelDescription  # model, cluster, job: what trains on what, and what is asked
     cluster: TrainingCluster
     job: TrainingJob
-    prices: LayerPrices
+    prices: LayerPrices  # seconds of layers
 
     @property
     def memory_limit(self) -> float:

@@ -39,28 +39,15 @@ ROUNDS = 40
 
 @dataclass(frozen=True)
 class StagesResult:
-    """The best stages that a `JobFormulation` has, with a bound on all of them.
+    """The best stages that a `JobFormulation` has, with a bound on all of them."""
 
-    Parameters
-    ----------
-    layout
-        The best layout; None if none was found.
-    seconds, bound
-        Of an iteration; the bound is that of the model under what was added to it.
-    status
-        As of `solve`.
-    bound_origin
-        What proves the bound.
-    notes
-        What happened besides.
-    """
-
-    layout: Layout | None
+    layout: Layout | None  # the best layout; None if none was found
+    # seconds, bound: of an iteration; the bound is that of the model under what was added to it
     seconds: float
     bound: float
-    status: Status
-    bound_origin: str
-    notes: tuple[str, ...] = ()
+    status: Status  # as of `solve`
+    bound_origin: str  # what proves the bound
+    notes: tuple[str, ...] = ()  # what happened besides
 
 
 def job_formulation(plan: JobPlan) -> JobFormulation:

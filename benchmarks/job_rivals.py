@@ -33,8 +33,7 @@ from stagecut.instances.costs.memory import peak_memory
 from stagecut.instances.costs.models import shipped_model
 from stagecut.instances.job.launchers import runs
 from stagecut.instances.job.problem import TrainingJob, on_one_device
-from stagecut.instances.job.recipes import published_recipes
-from stagecut.instances.job.usual_layouts import UsualLayout, usual_layouts
+from stagecut.instances.job.usual_layouts import UsualLayout, published_recipes, usual_layouts
 from stagecut.runtime.estimate import iteration_times
 from stagecut.solvers.job.search import JobSearch, search_job
 

@@ -93,7 +93,7 @@ def explain(
     if as_json:
         print_json({"workload": loaded.name, **found.to_dict()})
     else:
-        OUT.print(str(found), highlight=False, soft_wrap=True)
+        OUT.say(str(found))
         if found.plan is not None:
             tell_written(plot)
     end(INFEASIBLE if found.plan is None else 0)

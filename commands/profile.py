@@ -166,7 +166,7 @@ def _from_pytorch(
         )
     for note in done.notes:
         style = "yellow" if note.startswith("warning:") else "dim"
-        OUT.print(note, style=style, highlight=False, markup=False, soft_wrap=True)
+        OUT.say(note, style=style)
     return done
 
 
@@ -195,7 +195,7 @@ def _with_tensors(factory: Callable[[], Made], estimate: str | None, name: str) 
     if program is not None and program.unruled:
         kinds = ", ".join(sorted({o.kind for o in program.unruled}))
         said = f"{len(program.unruled)} operators have no rule, and will run on every device"
-        OUT.print(f"{said}: {kinds}", style="dim", highlight=False, markup=False, soft_wrap=True)
+        OUT.say(f"{said}: {kinds}", style="dim")
     return workload
 
 
@@ -226,12 +226,9 @@ def _describe(workload: Workload) -> None:
     what = (
         "memory" if workload.program is None else "tensors made"
     )  # a sharding adds optimizer state
-    OUT.print(
+    OUT.say(
         f"{workload.name}: {workload.n} nodes, {len(workload.edges)} edges, "
         f"{total['parameters']:,.0f} parameters, {total['flops']:.4g} FLOPs, "
         f"{show_bytes(float(workload.memory_bytes.sum()))} of {what}, {time:.4g} "
-        f"{workload.time_unit} on one device ({workload.provenance['cost_model']})",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
+        f"{workload.time_unit} on one device ({workload.provenance['cost_model']})"
     )

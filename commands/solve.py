@@ -29,6 +29,7 @@ from .common.pose import (
     build,
     choose_ties,
     limits_of,
+    load_workload,
     state,
     workers_of,
 )
@@ -80,7 +81,7 @@ def solve(
     limits.seed, limits.nodes, workers.count. Exit codes: 0 a plan, 2 bad input, 3 infeasible, 4 no
     plan within the limit.
     """
-    from ..instances.formats.files import load, load_plan, save
+    from ..instances.formats.files import load_plan, save
 
     asked = Asked(
         problem, settings or (), cluster, accelerators, cpus, memory, split, microbatches,
@@ -96,7 +97,7 @@ def solve(
         return
     if sequence is not None:
         raise InputError("--sequence: it is for training jobs; give --global-batch, too")
-    loaded = load(workload)
+    loaded = load_workload(workload)
     from ..api.solve import solve as solve_workload  # once the files are there
     from ..instances.model.problem import objective_unit
     from ..runtime import evaluate
@@ -112,7 +113,7 @@ def solve(
     limits = replace(limits_of(stated, time_limit, gap), since=STARTED)
     workers = workers_of(stated)
     if ranked is not None and is_iteration(posed) and devices is not None:
-        from .show.rank import rank
+        from .show.pipeline import rank
 
         _refuse_for_all_schedules(
             {"--start": start, "--plot": plot, "workers": stated.others.get(WORKERS)}
@@ -169,22 +170,18 @@ def _as_json(
 ) -> dict[str, Any]:
     """Return what `--json` prints: the same keys for all problems, and those of each.
 
-    Parameters
-    ----------
-    named
-        Whether the user named the problem, and need not be told what else there is.
+    A user who `named` the problem need not be told what else there is.
     """
     from ..runtime import ShardingReport
-    from .show import mapping, sharding
     from .show.pipeline import facts_of
-    from .show.plan import as_dict
+    from .show.plan import as_dict, mapping_as_dict, sharding_as_dict
 
     if isinstance(problem, DeviceMapping):
-        answer = mapping.answer(workload, problem, result, report)
+        answer = mapping_as_dict(workload, problem, result, report)
     elif isinstance(problem, Sharding):
         assert report is None or isinstance(report, ShardingReport)
         facts = facts_of(workload, result, objective_given=True)
-        answer = sharding.answer(workload, problem, result, report, facts)
+        answer = sharding_as_dict(workload, problem, result, report, facts)
     else:
         facts = facts_of(workload, result, objective_given=named)
         answer = as_dict(workload, problem, result, report, facts)
@@ -202,16 +199,15 @@ def _print(
 ) -> None:
     """Print tables of a result, and what they come to."""
     from ..runtime import ShardingReport
-    from .show import mapping, sharding
     from .show.pipeline import facts_of
-    from .show.plan import print_result
+    from .show.plan import print_mapping, print_result, print_sharding
 
     if isinstance(problem, DeviceMapping):
-        mapping.print_mapping(workload, problem, result, report)
+        print_mapping(workload, problem, result, report)
     elif isinstance(problem, Sharding):
         assert report is None or isinstance(report, ShardingReport)
         facts = facts_of(workload, result, objective_given=True)
-        sharding.print_sharding(workload, problem, result, report, facts)
+        print_sharding(workload, problem, result, report, facts)
     else:
         facts = facts_of(workload, result, objective_given=named)
         exports = "" if result.plan is None else exports_of(workload, result.plan, launcher)

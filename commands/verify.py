@@ -72,12 +72,10 @@ def verify(
         )
         return
     proved = "proved" if bound else "claimed"
-    OUT.print(
+    OUT.say(
         f"verified: objective {show_time(report.objective, unit)}, "
         f"{proved} bound {show_time(checked.bound, unit)}, "
-        f"gap {show_gap(checked.gap)}; {_fullest(loaded, checked, report)}",
-        highlight=False,
-        soft_wrap=True,
+        f"gap {show_gap(checked.gap)}; {_fullest(loaded, checked, report)}"
     )
 
 

@@ -41,6 +41,10 @@ class _Plain(Console):
         """Return what is printed for a text, in tables too."""
         return super().render_str(plain(text), **options)
 
+    def say(self, text: str, style: str = "") -> None:
+        """Print a text without colours of its own, its lines as long as they are."""
+        self.print(text, style=style, highlight=False, soft_wrap=True)
+
 
 OUT = _Plain(emoji=False, markup=False)
 ERR = _Plain(stderr=True, emoji=False, markup=False)
@@ -83,10 +87,7 @@ def check_outputs(
 ) -> None:
     """Refuse, before the work, files that could not be written; None stands for none.
 
-    Parameters
-    ----------
-    inputs
-        What is read: no output may be one of them, nor two outputs one file.
+    No output may be one of the inputs, nor two outputs one file.
     """
     for path in files:
         if path is not None:
@@ -152,7 +153,7 @@ def tell_written(*paths: Path | None) -> None:
     """Print which files were written; None stands for none."""
     for path in paths:
         if path is not None:
-            OUT.print(f"written: {path}", highlight=False, soft_wrap=True)
+            OUT.say(f"written: {path}")
 
 
 def need(package: str, extra: str) -> None:

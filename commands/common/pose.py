@@ -31,6 +31,7 @@ from ...instances import (
 )
 from ...instances.common.choices import Tied
 from ...instances.common.errors import quote
+from ...instances.formats.files import load_fixed, load_rules
 from ...instances.formats.problem_toml import (
     PROBLEMS,
     FromText,
@@ -40,7 +41,6 @@ from ...instances.formats.problem_toml import (
     read_tables,
     required_fields,
 )
-from ...instances.formats.rules_files import load_fixed, load_rules
 from ...instances.formats.source import read_source
 from ...instances.job.plan import is_job_plan
 from ...instances.model.completed import complete
@@ -77,23 +77,11 @@ OPTIONS = {
 
 @dataclass(frozen=True)
 class Asked:
-    """The options that say what is planned, and where; None where one is not given.
+    """The options that say what is planned, and where; None where one is not given."""
 
-    Parameters
-    ----------
-    problem
-        Name of a problem, or a problem file.
-    settings
-        Of each ``--set``.
-    cluster
-        A cluster file; of a mapping its topology.
-    launcher
-        Of ``--for``.
-    """
-
-    problem: str | None = None
-    settings: Sequence[str] = ()
-    cluster: str | None = None
+    problem: str | None = None  # name of a problem, or a problem file
+    settings: Sequence[str] = ()  # of each ``--set``
+    cluster: str | None = None  # a cluster file; of a mapping its topology
     accelerators: int | None = None
     cpus: int | None = None
     memory: str | None = None
@@ -101,7 +89,7 @@ class Asked:
     microbatches: int | None = None
     schedule: str | None = None
     mesh: str | None = None
-    launcher: str | None = None
+    launcher: str | None = None  # of ``--for``
 
     def words(self) -> list[str]:
         """Return the options as typed."""
@@ -116,27 +104,13 @@ class Asked:
 
 @dataclass(frozen=True)
 class Statement:
-    """A problem as options and files state it; its fields are not checked yet.
+    """A problem as options and files state it; its fields are not checked yet."""
 
-    Parameters
-    ----------
-    name
-        Of the problem.
-    fields
-        By name.
-    others
-        Fields of the tables beside the problem's, by table.
-    file
-        The problem file; empty for none.
-    files
-        All files that were read.
-    """
-
-    name: str
-    fields: Table
-    others: Mapping[str, Table]
-    file: str = ""
-    files: Sequence[str] = field(default=())
+    name: str  # of the problem
+    fields: Table  # by name
+    others: Mapping[str, Table]  # fields of the tables beside the problem's, by table
+    file: str = ""  # the problem file; empty for none
+    files: Sequence[str] = field(default=())  # all files that were read
 
     @property
     def has_devices(self) -> str:
@@ -148,16 +122,8 @@ class Statement:
 def state(asked: Asked, workload: Workload, others: Sequence[str] = (LIMITS, WORKERS)) -> Statement:
     """Return the problem that options and files state.
 
-    Parameters
-    ----------
-    others
-        The tables beside the problem's that ``--set`` may name.
-
-    Raises
-    ------
-    InputError
-        If a file is broken, the problem does not exist or has no such field, or two say different
-        things of a field.
+    `others` are the tables beside the problem's that ``--set`` may name. InputError if a file is
+    broken, the problem does not exist or has no such field, or two say different things of a field.
     """
     is_file = asked.problem is not None and asked.problem.lower().endswith(".toml")
     file = str(asked.problem) if is_file else ""
@@ -208,13 +174,7 @@ def _usual_problem(workload: Workload, asked: Asked, settings: Table) -> str:
 
 
 def _said(asked: Asked, name: str) -> Table:
-    """Return the fields of a problem that options set.
-
-    Raises
-    ------
-    InputError
-        If an option belongs to other problems.
-    """
+    """Return the fields that options set; InputError if an option belongs to other problems."""
     known = PROBLEMS[name].__dataclass_fields__
     said: Table = {
         key: getattr(asked, key) for key in ("split", "microbatches", "schedule", "mesh")
@@ -249,10 +209,8 @@ def _settings(texts: Sequence[str]) -> Table:
 def merged(first: Table, second: Table, what: str, where: str) -> Table:
     """Return the fields of two tables; what both have must be the same.
 
-    Parameters
-    ----------
-    what, where
-        Option of the second table, ``{}`` in it the field; file or option of the first.
+    `what` is the option of the second, ``{}`` in it the field; `where` the file or option of the
+    first.
     """
     found = dict(first)
     for key, value in second.items():
@@ -280,10 +238,7 @@ def _shown(value: object) -> str:
 def _with_schedule(name: str, fields: Table) -> tuple[Table, str | None]:
     """Return the fields with the order of a schedule's file in place of its name, and that file.
 
-    Raises
-    ------
-    InputError
-        If the file holds no schedule, with row and column, or is of other microbatches.
+    InputError if the file holds no schedule, with row and column, or is of other microbatches.
     """
     schedule = fields.get("schedule")
     if not isinstance(schedule, str):
@@ -305,15 +260,10 @@ def _with_schedule(name: str, fields: Table) -> tuple[Table, str | None]:
 
 
 def named_plan(workload: str, plan: Path | None) -> tuple[str | None, Path]:
-    """Return the workload and the plan that two arguments name.
+    """Return the workload and the plan that two arguments name; InputError if there is no plan.
 
     The plan of a training job holds its model, and may be the only argument; None stands for the
     model then.
-
-    Raises
-    ------
-    InputError
-        If there is no plan.
     """
     if plan is not None:
         return workload, plan
@@ -333,11 +283,7 @@ def build(
     """Return the workload in the form that the problem counts, the problem, and its devices.
 
     The problem has its placement rules. Where it says its devices itself, they are None here.
-
-    Raises
-    ------
-    InputError
-        If a field is missing or wrong, or there are no devices.
+    InputError if a field is missing or wrong, or there are no devices.
     """
     kind, fields = PROBLEMS[statement.name], dict(statement.fields)
     for key in required_fields(kind):
@@ -422,10 +368,7 @@ def limits_of(
 ) -> Limits:
     """Return the limits of a search: the problem's usual ones, but for what is given.
 
-    Parameters
-    ----------
-    seconds, gap
-        Of ``--time-limit`` and ``--gap``; a gap that is given is where the search stops.
+    A gap that is given is where the search stops.
     """
     from ...solvers import DEFAULT_LIMITS, Limits
 
@@ -437,6 +380,27 @@ def limits_of(
     usual = {**asdict(DEFAULT_LIMITS[statement.name]), **exact}
     return make_record(
         Limits, {**usual, **given}, statement.file if LIMITS in statement.others else ""
+    )
+
+
+def load_workload(name: str) -> Workload:
+    """Return a workload by name or file; InputError of a model says what makes it a job."""
+    from ...instances.formats.files import load
+
+    try:
+        return load(name)
+    except InputError as error:
+        from ...instances.costs.models import shipped_model
+
+        try:
+            model = shipped_model(name)
+        except InputError:
+            raise error from None
+        if Path(name).exists():
+            raise
+    raise InputError(
+        f"--global-batch: it is missing; {model.name} is a model, and planned as a training job: "
+        "give the sequences of an iteration, and --cluster, such as h100:8x8"
     )
 
 
@@ -461,7 +425,19 @@ def choose_cluster(
     for option, count in (("--accelerators", accelerators), ("--cpus", cpus)):
         if count is not None and count < 0:
             raise InputError(f"{option}: {count}; it must be at least 0")
-    cluster = suggested_cluster(workload, problem) if path is None else load_cluster(path)
+    try:
+        cluster = suggested_cluster(workload, problem) if path is None else load_cluster(path)
+    except InputError as error:
+        from ...instances.costs.clusters import training_cluster
+
+        try:
+            training_cluster(str(path))
+        except InputError:
+            raise error from None
+        raise InputError(
+            f"--cluster: {path} is of training jobs, which --global-batch asks for; for "
+            f"{workload.name} give --accelerators, or a cluster file"
+        ) from None
     if cluster is None:
         if accelerators is None and cpus is None:
             raise InputError(
@@ -470,7 +446,7 @@ def choose_cluster(
         cluster = accelerators_and_cpus(1, 0)
     if memory_bytes is not None and memory_bytes < LEAST_MEMORY:
         text = f"--memory: {show_bytes(memory_bytes)} on each device; for GiB write 16GiB"
-        ERR.print(text, style="dim", highlight=False)
+        ERR.say(text, style="dim")
     return cluster.with_counts(accelerators, cpus, memory_bytes)
 
 

@@ -28,8 +28,7 @@ from ..model.cluster import Cluster
 from ..model.layers import Layers
 from ..model.network.links import Link
 from ..model.problem import MAX_CALLS
-from ..model.sharding.mesh import DeviceMesh, PrimitiveLink
-from ..model.sharding.problem import BUCKET_BYTES, Sharding, program_of
+from ..model.sharding.problem import BUCKET_BYTES, DeviceMesh, PrimitiveLink, Sharding, program_of
 from ..model.solution import (
     CallPlacement,
     PipelinePlacement,

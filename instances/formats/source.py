@@ -9,12 +9,13 @@ import re
 import select
 import stat
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import EnumType
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import msgspec
+from msgspec.inspect import DictType, EnumType, LiteralType, Type, UnionType, type_info
 
 from ..common.errors import InputError, quote
 
@@ -61,6 +62,14 @@ class Source:
             return msgspec.convert(self.data, kind)
         except msgspec.ValidationError as error:
             self.fail(explain(str(error), self.data, kind))
+
+    def table(self, wanted: str) -> dict[str, Any]:
+        """Return the outermost object of a JSON file; `wanted` is what to give in its place."""
+        if self.flaw:
+            self.fail(self.flaw)
+        if not isinstance(self.data, dict):
+            self.fail(f"it must be an object {{…}}; give {wanted}")
+        return self.data
 
     @property
     def keys(self) -> frozenset[str]:
@@ -229,6 +238,9 @@ _TYPES = {
     "object | null": "an object {…} or null",
     "str | null": "a text or null",
     "int | float | null": "a number or null",
+    "array | null": "a list […] or null",
+    "int | array": "a whole number or a list […]",
+    "int | array | null": "a whole number or a list […]",
 }
 
 
@@ -257,21 +269,39 @@ def explain(error: str, data: object, kind: type[Any]) -> str:
         return f"{begin}{match[1]} is missing; add it"
     if match := re.fullmatch(r"Object contains unknown field `(.+)`", message):
         return f"{begin}unknown key {quote(match[1])}; remove it or correct its spelling"
-    if message.startswith("Invalid enum value") and len(where) == 1:
-        hint = get_type_hints(kind)[where[0]]
-        options = [hint] if isinstance(hint, EnumType) else get_args(hint)
-        allowed = ", ".join(
-            str(item) for one in options for item in (one if isinstance(one, EnumType) else [one])
-            if item is not type(None)
-        )  # fmt: skip
-        return f"{where[0]} is {quote(value)}; it must be one of {allowed}"
-    if match := re.match(r"Expected `([^`]+)`, got", message):
-        wanted = _TYPES.get(match[1], match[1])
+    match = re.match(r"Expected `([^`]+)`, got", message)
+    if match or message.startswith("Invalid enum value"):
+        if match is None:
+            wanted = f"one of {', '.join(_choices(type_info(kind), steps))}"
+            if path.startswith("key` in"):
+                where.append("key")
+                value = message.partition("'")[2].rstrip("'")
+        else:
+            wanted = _TYPES.get(match[1], match[1])
         said = f" {quote(value)}" if known else " a wrong value"
         name = where[-1] if where else "the file"
         begin = f"{': '.join(where[:-1])}: " if where[:-1] else ""
         return f"{begin}{name} is{said}; it must be {wanted}"
-    if match := re.fullmatch(r"Expected `int` ([<>])= (-?\d+)", message):
-        most = "most" if match[1] == "<" else "least"
-        return f"{begin}{quote(value) if known else 'a number'}; it must be at {most} {match[2]}"
+    if match := re.fullmatch(r"Expected `(?:int|float)` ([<>]=?) (\S+)", message):
+        said = {">=": "at least", "<=": "at most", ">": "above", "<": "below"}[match[1]]
+        number = quote(value) if known else "a number"
+        return f"{begin}{number}; it must be {said} {match[2].removesuffix('.0')}"
     return f"{begin}{message.replace('`', '')}; correct it"
+
+
+def _choices(kind: Type, steps: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the texts that may stand at a place, given by keys and positions, in a type."""
+    if isinstance(kind, UnionType):
+        return [text for one in kind.types for text in _choices(one, steps)]
+    if isinstance(kind, EnumType):
+        return list(map(str, kind.cls))
+    if isinstance(kind, LiteralType):
+        return list(map(str, kind.values))
+    if isinstance(kind, DictType) and not steps:
+        return _choices(kind.key_type, steps)
+    for (key, _), *inner in [steps] if steps else ():
+        fields = {field.encode_name: field.type for field in getattr(kind, "fields", ())}
+        found = fields.get(key) if key else getattr(kind, "item_type", None)
+        found = found or getattr(kind, "value_type", None)
+        return [] if found is None else _choices(found, inner)
+    return []

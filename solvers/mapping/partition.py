@@ -25,8 +25,8 @@ from ...formulations.mapping.partition import (
 )
 from ...instances import InputError, StageCosts, Workload, gap_between, stage_costs
 from ...instances.common.arrays import Floats, Ints
+from .cuts_kernel import UnitGraph, move_units
 from .parameters import COARSE_UNIT_SHARE
-from .partition_kernel import UnitGraph, move_units
 
 
 @dataclass(frozen=True, eq=False)

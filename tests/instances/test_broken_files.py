@@ -104,7 +104,7 @@ WORKLOAD: list[tuple[Damage, str]] = [
     (put("edges", 0, to=[2**70, "in"]), "the edges close a cycle: in → ä→b →"),
     (
         put("time_unit", to="min"),
-        'time_unit is "min"; it must be one of s, ms, us, ns, unspecified',
+        'time_unit is "min"; it must be one of ms, ns, s, unspecified, us',
     ),
     (put("colours", to=[5, 5, "shared"]), "colour label 5 occurs twice"),
     (put("cluster", 0, "count", to=-1), "fast: count is -1; it must be a whole number"),

@@ -17,7 +17,7 @@ from ...common.choices import Role
 from ...common.errors import InputError
 from ...generate.architectures.lowering import suggested_cluster
 from ...generate.roofline import CPU_CORE, Machine, machine
-from ...model.sharding.as_workload import program_workload
+from ...model.sharding.problem import program_workload
 from ...model.sharding.program import (
     COPIED,
     ITEM_BYTES,
@@ -30,8 +30,16 @@ from ...model.sharding.program import (
 from ...model.workload import Workload
 from ..flops import custom_mapping
 from ..parts import plain
-from ..prices import ASSUMED_LINKS
-from ..timing import BUDGET_S, FEWEST_RUNS, MOST_RUNS, WARM_UP, clock_name, host_clock, machine_name
+from ..prices import (
+    ASSUMED_LINKS,
+    BUDGET_S,
+    FEWEST_RUNS,
+    MOST_RUNS,
+    WARM_UP,
+    clock_name,
+    host_clock,
+    machine_name,
+)
 from ..tracing.leaves import tensors
 from ..tracing.traced import reason_of
 from ..tracing.unchanged import unchanged

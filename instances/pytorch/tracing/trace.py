@@ -26,8 +26,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from ...common.errors import InputError
 from ...common.units import ON_NUMBERS
 from .around import BackwardLost, export_around, export_uncut, refused
-from .fake_tensors import has_no_data, own
-from .leaves import known, register, tensors
+from .leaves import has_no_data, known, own, register, tensors
 from .traced import Traced, flat_inputs, parameters_of, quiet, reason_of, why_of
 from .unchanged import unchanged
 

@@ -13,8 +13,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map
 
-from .fake_tensors import as_fake, mode_of, swapped_tensors
-from .leaves import tensors
+from .leaves import as_fake, mode_of, swapped_tensors, tensors
 from .traced import Traced, quiet
 from .unchanged import unchanged
 

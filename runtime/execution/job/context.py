@@ -162,9 +162,9 @@ class _RingAttention(torch.autograd.Function):  # type: ignore[misc]  # torch is
         for source, both in _around(torch.cat([key, value], -1), ctx.mesh):
             begin, end = _seen(rank, source, query.shape[_TOKENS], causal=ctx.causal)
             k, v = both[:, :, :end].tensor_split([ctx.width], -1)
-            mine = (x[:, :, begin:] for x in (gradient, query, total, sums))
+            arriving, q, made, logs = (x[:, :, begin:] for x in (gradient, query, total, sums))
             causal = ctx.causal and source == rank
-            q, *of_kv = _block_backward(*mine, k, v, causal, ctx.scale, ctx.rest)
+            q, *of_kv = _block_backward(arriving, q, made, logs, k, v, causal, ctx.scale, ctx.rest)
             of_query[:, :, begin:] += q
             of_both = F.pad(torch.cat(of_kv, -1), (0, 0, 0, both.shape[_TOKENS] - end))
             if source == rank:

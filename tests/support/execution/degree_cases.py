@@ -21,7 +21,7 @@ from stagecut.formulations.sharding.costs import sharding_costs
 from stagecut.formulations.task import pose
 from stagecut.instances import Stage, TensorProgram
 from stagecut.instances.generate.roofline import MACHINES
-from stagecut.instances.model.sharding.as_workload import program_workload
+from stagecut.instances.model.sharding.problem import program_workload
 from stagecut.instances.model.solution import in_stages
 from stagecut.instances.model.training_layers import training_layers
 from stagecut.instances.pytorch.factory import Made

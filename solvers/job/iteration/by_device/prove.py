@@ -86,15 +86,7 @@ def chains_by_device(
 
 
 def next_step(took: float, left: float) -> float:
-    """Return the next gap to be reached, as a part of the last.
-
-    Parameters
-    ----------
-    took
-        Seconds of the last step, what others did meanwhile included.
-    left
-        Seconds until the deadline.
-    """
+    """Return the next gap to be reached, as a part of the last, which took so many seconds."""
     if took <= 0 or np.isinf(left):
         return STEP
     power = np.log(max(USABLE * left / took, 1.0)) / np.log(GROWS)

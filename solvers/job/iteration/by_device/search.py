@@ -35,43 +35,28 @@ ALIKE = 1e-12
 
 
 class Refined(NamedTuple):
-    """The outcome for a node.
+    """The outcome for a node."""
 
-    Parameters
-    ----------
-    bound
-        Of its chains; `inf` for none.
-    alive
-        Numbers of the options that are left.
-    prices
-        Those that gave the bound.
-    paths, chains
-        Of the best mixtures: paths, shape (R, P, 4), and options of chains, shape (C, D).
-    cuts
-        Ideals at which the stages of the best chain met end, shape (P,).
-    makespan
-        Of that chain; `inf` for none.
-    """
-
+    #: Of its chains; `inf` for none.
     bound: float
+    #: Numbers of the options that are left.
     alive: Ints
+    #: Those that gave the bound.
     prices: Floats
+    #: Of the best mixtures: paths, shape (R, P, 4), and options of chains, shape (C, D).
     paths: Floats
     chains: Ints
+    #: Ideals at which the stages of the best chain met end, shape (P,).
     cuts: Ints
+    #: Of that chain; `inf` for none.
     makespan: float
 
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """A graph to be searched.
+    """A graph to be searched."""
 
-    Parameters
-    ----------
-    graph, chain
-        The options, and the order of the stages.
-    """
-
+    #: The options, and the order of the stages.
     graph: OptionGraph
     chain: Chain
 
@@ -85,10 +70,7 @@ class Tree:
     ) -> Refined:
         """Bound the chains of some options that are below a target.
 
-        Parameters
-        ----------
-        paths, chains
-            As of `Refined`, to begin with; one path at least, or a mixture of some.
+        It begins with paths and chains as of `Refined`; one path at least, or a mixture of some.
         """
         devices = len(self.graph.begin) - 1
         chains = chains[np.isin(chains, alive).all(axis=1)]
@@ -199,38 +181,23 @@ class Coarse(ChainSource, Protocol):
 
 @dataclass
 class Root:
-    """The chains of a source.
+    """The chains of a source."""
 
-    Parameters
-    ----------
-    source
-        The chains.
-    pool
-        Prices, shape (P, 4) each, the newest last; shared by the roots of one number of stages.
-    step
-        Part of the way from its bound to the target that the next tree is built for.
-    asked
-        How many of the pool's prices have bounded its chains.
-    bound
-        What they have proved.
-    """
-
+    #: The chains.
     source: ChainSource
+    #: Prices, shape (P, 4) each, the newest last; shared by the roots of one number of stages.
     pool: list[Floats]
+    #: Part of the way from its bound to the target that the next tree is built for.
     step: float = 1.0
+    #: How many of the pool's prices have bounded its chains.
     asked: int = 0
+    #: What they have proved.
     bound: float = -np.inf
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """Some options of a tree, for chains below a target.
-
-    Parameters
-    ----------
-    exact
-        Whether they are those of `Coarse.finer`.
-    """
+    """Some options of a tree, for chains below a target."""
 
     source: ChainSource
     tree: Tree
@@ -239,34 +206,25 @@ class Node:
     prices: Floats
     paths: Floats
     chains: Ints
+    #: Whether they are those of `Coarse.finer`.
     exact: bool = False
 
 
 @dataclass
 class BestFirst:
-    """The search.
+    """The search."""
 
-    Parameters
-    ----------
-    aim
-        Returns the makespan below which a plan is asked for.
-    met
-        Takes the ideals that a chain passes behind the empty one, and its makespan.
-    raise_bound
-        Takes the least bound of all chains.
-    closed
-        Least makespan, or bound, of the chains that are not divided further.
-    complete
-        Whether no chain below the target, or below `closed`, is left.
-    heap, number
-        Roots and nodes by their bounds, and a number that tells equal ones apart.
-    """
-
+    #: Returns the makespan below which a plan is asked for.
     aim: Callable[[], float]
+    #: Takes the ideals that a chain passes behind the empty one, and its makespan.
     met: Callable[[Ints, float], None]
+    #: Takes the least bound of all chains.
     raise_bound: Callable[[float], None]
+    #: Least makespan, or bound, of the chains that are not divided further.
     closed: float = np.inf
+    #: Whether no chain below the target, or below `closed`, is left.
     complete: bool = False
+    #: Roots and nodes by their bounds, and a number that tells equal ones apart.
     heap: list[tuple[float, int, Root | Node]] = field(default_factory=list)
     number: count[int] = field(default_factory=count)
 
