@@ -13,11 +13,20 @@ from types import MappingProxyType
 from ..common.choices import Choice
 from ..common.errors import InputError, quote
 from ..costs.hardware import NumberFormat
-from ..costs.layout import ContextKind, JobSchedule, Layout, Recompute, Software
+from ..costs.layout import (
+    ContextKind,
+    Dispatcher,
+    Graphs,
+    JobSchedule,
+    Layout,
+    Recompute,
+    Software,
+)
 
 _SIXTEEN = frozenset({NumberFormat.BF16, NumberFormat.FP16})
 _FULL = frozenset({Recompute.FULL})
 _PLAIN = frozenset({JobSchedule.ONE_F_ONE_B})
+_USUAL = frozenset({Layout.order})
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,12 @@ class LauncherSettings:
         stage.
     offload
         Fields of `Layout` whose fractions it can keep in host memory.
+    orders
+        Axes from neighbouring ranks to distant ones.
+    dispatchers, capacity
+        How it can send tokens to experts, and whether these can drop some.
+    graphs
+        Kernels that it can record.
     """
 
     software: Software
@@ -73,6 +88,10 @@ class LauncherSettings:
     recompute_some: bool = False
     recompute_by_stage: bool = False
     offload: frozenset[str] = frozenset()
+    orders: frozenset[tuple[str, ...]] = _USUAL
+    dispatchers: frozenset[Dispatcher] = frozenset({Dispatcher.ALL_TO_ALL})
+    capacity: bool = False
+    graphs: frozenset[Graphs] = frozenset({Graphs.NONE})
 
 
 # NVIDIA/Megatron-LM@d98e8a6. Schedules: megatron/core/pipeline_parallel/schedules.py. ZeRO 1 is
@@ -97,6 +116,10 @@ _MEGATRON = LauncherSettings(
     recompute=frozenset(Recompute) - {Recompute.OPERATORS},
     recompute_some=True,
     offload=frozenset({"offload_activations", "offload_optimizer"}),
+    orders=_USUAL | {("tensor", "context", "pipeline", "data")},
+    dispatchers=frozenset(Dispatcher),
+    capacity=True,
+    graphs=frozenset(Graphs),
 )
 
 # pytorch/torchtitan@b5bcd76: torchtitan/config/configs.py (ParallelismConfig: FSDP or HSDP over
@@ -118,6 +141,8 @@ _TORCHTITAN = LauncherSettings(
     sequence_parallel=True,
     context=frozenset({ContextKind.RING, ContextKind.ALL_GATHER}),
     recompute=_FULL | {Recompute.OPERATORS},
+    dispatchers=frozenset(Dispatcher),
+    graphs=frozenset({Graphs.NONE, Graphs.ITERATION}),
 )
 
 # deepspeedai/DeepSpeed@edaa722: runtime/pipe/engine.py ("ZeRO-2 and ZeRO-3 are incompatible with
@@ -139,6 +164,7 @@ _DEEPSPEED = LauncherSettings(
     context_alone=True,
     expert_beside_tensor=False,
     offload=frozenset({"offload_activations", "offload_weights", "offload_optimizer"}),
+    dispatchers=frozenset(Dispatcher),
 )
 
 # runtime/execution/job (docs/run.md, Training jobs): FSDP2, which in a pipeline of
@@ -164,9 +190,10 @@ _STAGECUT = LauncherSettings(
 # (docs/megatron-lm-to-megatron-bridge.md): what Megatron-LM can run.
 
 # huggingface/accelerate 1.15: parallelism_config.py (FSDP2 or HSDP, tensor parallelism by the
-# model's own plan, context parallelism by torch's `context_parallel`; no pipeline in training, no
-# expert parallelism), utils/dataclasses.py (`FullyShardedDataParallelPlugin`: weights are gathered
-# until the backward pass, ZeRO 2, or not, ZeRO 3; checkpointing of all wrapped layers).
+# model's own plan, context parallelism by torch's `context_parallel`, which gathers or goes round a
+# ring; no pipeline in training, no expert parallelism), utils/dataclasses.py
+# (`FullyShardedDataParallelPlugin`: weights are gathered until the backward pass, ZeRO 2, or not,
+# ZeRO 3; checkpointing of all wrapped layers).
 _ACCELERATE = LauncherSettings(
     software=Software.FSDP,
     recipe="fsdp-bf16",
@@ -175,7 +202,7 @@ _ACCELERATE = LauncherSettings(
     zero=frozenset({0, 2, 3}),
     zero_in_pipeline=frozenset(),
     sharded_groups=frozenset({2, 3}),
-    context=frozenset({ContextKind.ALL_GATHER, ContextKind.ALL_TO_ALL}),
+    context=frozenset({ContextKind.RING, ContextKind.ALL_GATHER}),
     expert=False,
 )
 
@@ -251,6 +278,10 @@ def _passes(known: LauncherSettings, layout: Layout) -> _Refusal:
     """Return what of precision, schedule and stages it has no setting for."""
     if layout.recipe.compute not in known.formats:
         return f"recipe: products in {layout.recipe.compute}", _listed(known.formats)
+    if layout.graphs not in known.graphs:
+        return f"graphs: {layout.graphs}", _listed(known.graphs)
+    if layout.order not in known.orders:
+        return f"order: {', '.join(layout.order)}", " or ".join(map(", ".join, known.orders))
     if layout.pipeline == 1:
         return None
     if layout.schedule not in known.schedules:
@@ -287,6 +318,10 @@ def _division(known: LauncherSettings, layout: Layout) -> _Refusal:
         return f"sequence: {layout.sequence} tokens in {parts} parts", f"multiples of {parts}"
     if layout.expert > 1 and not known.expert:
         return f"expert: {layout.expert}", "no expert parallelism"
+    if layout.expert > 1 and layout.dispatcher not in known.dispatchers:
+        return f"dispatcher: {layout.dispatcher}", _listed(known.dispatchers)
+    if layout.expert_capacity and not known.capacity:
+        return f"expert_capacity: {layout.expert_capacity:g}", "experts that drop no token"
     if layout.expert_tensor > 1 and not known.expert_tensor:
         return f"expert_tensor: {layout.expert_tensor}", "1"
     if layout.expert > 1 and layout.tensor > 1:

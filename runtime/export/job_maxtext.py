@@ -21,11 +21,6 @@ def maxtext_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
     InputError
         If MaxText has no setting for a part of the layout.
     """
-    if layout.global_batch % (layout.microbatch * layout.data):
-        raise InputError(
-            f"global_batch: {layout.global_batch} is no multiple of microbatch {layout.microbatch} "
-            f"x data {layout.data}, as maxtext wants it"
-        )
     if layout.data % layout.expert:
         raise InputError(
             f"expert: {layout.expert} does not divide data {layout.data}, over which maxtext "
