@@ -31,67 +31,45 @@ _USUAL = frozenset({Layout.order})
 
 @dataclass(frozen=True)
 class LauncherSettings:
-    """What a launcher can run.
+    """What a launcher can run."""
 
-    Parameters
-    ----------
-    software
-        Whose kernels and overlap it trains with.
-    recipe
-        Precision and bytes per parameter that it trains with unless told otherwise.
-    formats
-        Precisions of matrix products.
-    schedules
-        Orders of passes.
-    zero, zero_in_pipeline
-        ZeRO stages without a pipeline, and with one.
-    sharded_groups
-        ZeRO stages that may divide over fewer than all replicas (`Layout.shard_group`).
-    sequence_parallel
-        Whether tensor-parallel ranks can divide the sequence outside matrix products.
-    context
-        How context-parallel ranks can exchange keys and values; empty: it has none.
-    context_alone
-        Whether context parallelism excludes tensor and pipeline parallelism.
-    expert, expert_tensor, expert_beside_tensor
-        Whether it divides routed experts over devices, one expert's matrices, and experts in models
-        whose other matrices are divided.
-    recompute
-        Modules that it can compute again.
-    recompute_some, recompute_by_stage
-        Whether full recomputation can be of some of a stage's layers, and of another number in each
-        stage.
-    offload
-        Fields of `Layout` whose fractions it can keep in host memory.
-    orders
-        Axes from neighbouring ranks to distant ones.
-    dispatchers, capacity
-        How it can send tokens to experts, and whether these can drop some.
-    graphs
-        Kernels that it can record.
-    """
-
-    software: Software
-    recipe: str
-    formats: frozenset[NumberFormat]
-    schedules: frozenset[JobSchedule]
-    zero: frozenset[int]
+    software: Software  # whose kernels and overlap it trains with
+    recipe: str  # precision and bytes per parameter that it trains with unless told otherwise
+    formats: frozenset[NumberFormat]  # precisions of matrix products
+    schedules: frozenset[JobSchedule]  # orders of passes
+    zero: frozenset[int]  # zero, zero_in_pipeline: zeRO stages without a pipeline, and with one
     zero_in_pipeline: frozenset[int]
+    # zeRO stages that may divide over fewer than all replicas (`Layout.shard_group`)
     sharded_groups: frozenset[int] = frozenset()
+    # whether tensor-parallel ranks can divide the sequence outside matrix products
     sequence_parallel: bool = False
+    # how context-parallel ranks can exchange keys and values; empty: it has none
     context: frozenset[ContextKind] = frozenset()
+    # whether context parallelism excludes tensor and pipeline parallelism
     context_alone: bool = False
+    # expert, expert_tensor, expert_beside_tensor: whether it divides routed experts over devices,
+    # one expert's matrices, and experts in models whose other matrices are divided
     expert: bool = True
     expert_tensor: bool = False
     expert_beside_tensor: bool = True
-    recompute: frozenset[Recompute] = _FULL
+    recompute: frozenset[Recompute] = _FULL  # modules that it can compute again
+    # recompute_some, recompute_by_stage: whether full recomputation can be of some of a stage's
+    # layers, and of another number in each stage
     recompute_some: bool = False
     recompute_by_stage: bool = False
+    # fields of `Layout` whose fractions it can keep in host memory
     offload: frozenset[str] = frozenset()
-    orders: frozenset[tuple[str, ...]] = _USUAL
+    orders: frozenset[tuple[str, ...]] = _USUAL  # axes from neighbouring ranks to distant ones
+    # how it can send tokens to experts
     dispatchers: frozenset[Dispatcher] = frozenset({Dispatcher.ALL_TO_ALL})
-    capacity: bool = False
-    graphs: frozenset[Graphs] = frozenset({Graphs.NONE})
+    capacity: bool = False  # whether experts can drop tokens
+    graphs: frozenset[Graphs] = frozenset({Graphs.NONE})  # kernels that it can record
+    # whether it predicts further tokens in a pipeline
+    mtp_in_pipeline: bool = True
+    # whether experts are divided over data-parallel ranks alone
+    experts_in_data: bool = False
+    # whether it divides states wherever tensor or context parallelism is
+    always_sharded: bool = False
 
 
 # NVIDIA/Megatron-LM@d98e8a6. Schedules: megatron/core/pipeline_parallel/schedules.py. ZeRO 1 is
@@ -125,7 +103,8 @@ _MEGATRON = LauncherSettings(
 # pytorch/torchtitan@b5bcd76: torchtitan/config/configs.py (ParallelismConfig: FSDP or HSDP over
 # what the other degrees leave, `fsdp_reshard_after_forward`, schedules of
 # torch.distributed.pipelining by name, `expert_parallel_degree` with dp_shard · cp · tp = efsdp ·
-# ep, hence no division of one expert) and distributed/activation_checkpoint.py (full, or
+# ep, hence no division of one expert), models/deepseek_v3/mtp.py ("MTP does not support pipeline
+# parallelism yet") and distributed/activation_checkpoint.py (full, or
 # selective by operator, of all layers). Orders of zero-bubble schedules run as a table of actions,
 # `pipeline_parallel_schedule_csv`. Context parallelism is
 # torch.distributed.tensor.experimental's: all-gather, or a ring by `set_rotate_method`.
@@ -141,6 +120,7 @@ _TORCHTITAN = LauncherSettings(
     sequence_parallel=True,
     context=frozenset({ContextKind.RING, ContextKind.ALL_GATHER}),
     recompute=_FULL | {Recompute.OPERATORS},
+    mtp_in_pipeline=False,
     dispatchers=frozenset(Dispatcher),
     graphs=frozenset({Graphs.NONE, Graphs.ITERATION}),
 )
@@ -204,6 +184,7 @@ _ACCELERATE = LauncherSettings(
     sharded_groups=frozenset({2, 3}),
     context=frozenset({ContextKind.RING, ContextKind.ALL_GATHER}),
     expert=False,
+    always_sharded=True,
 )
 
 # AI-Hypercomputer/maxtext@000b810: src/maxtext/configs/base.yml. ZeRO 1 is
@@ -219,6 +200,7 @@ _MAXTEXT = LauncherSettings(
     zero_in_pipeline=frozenset(),
     sequence_parallel=True,
     context=frozenset({ContextKind.ALL_GATHER}),
+    experts_in_data=True,
 )
 
 # Not a launcher: every order of passes there is here, with Megatron's kernels.
@@ -245,17 +227,9 @@ LAUNCHERS: Mapping[str, LauncherSettings] = MappingProxyType(
 
 
 def runs(launcher: str, layout: Layout) -> str | None:
-    """Return why a launcher cannot run a layout, in one line; None if it can.
+    """Return why a launcher of `LAUNCHERS` cannot run a layout, in one line; None if it can.
 
-    Parameters
-    ----------
-    launcher
-        One of `LAUNCHERS`.
-
-    Raises
-    ------
-    InputError
-        If there is no launcher of that name.
+    InputError if there is no launcher of that name.
 
     Examples
     --------
@@ -298,6 +272,8 @@ def _division(known: LauncherSettings, layout: Layout) -> _Refusal:
         return f"zero: {layout.zero}{where}", (_listed(stages) or "none") + (
             " there" if piped else ""
         )
+    if known.always_sharded and not layout.zero and layout.tensor * layout.context > 1:
+        return "zero: 0 beside tensor or context parallelism", f"{_listed(stages - {0})} there"
     if layout.shards < layout.replicas and layout.zero and layout.zero not in known.sharded_groups:
         groups = _listed(known.sharded_groups)
         over = f"for ZeRO {groups} alone" if groups else "none"
@@ -324,6 +300,8 @@ def _division(known: LauncherSettings, layout: Layout) -> _Refusal:
         return f"expert_capacity: {layout.expert_capacity:g}", "experts that drop no token"
     if layout.expert_tensor > 1 and not known.expert_tensor:
         return f"expert_tensor: {layout.expert_tensor}", "1"
+    if known.experts_in_data and layout.data % layout.expert:
+        return f"expert: {layout.expert} with data {layout.data}", "experts over data ranks alone"
     if layout.expert > 1 and layout.tensor > 1:
         if not known.expert_beside_tensor:
             return f"expert: {layout.expert} beside tensor {layout.tensor}", "one of the two"

@@ -34,17 +34,9 @@ accelerate launch --config_file {file} --num_machines "${{NODES:-1}}" \\
 def accelerate_files(_model: ModelDescription, layout: Layout) -> dict[str, str]:
     """Return what ``accelerate launch --config_file`` and `HfArgumentParser` read, by file.
 
-    The Trainer's file goes without the launcher's FSDP: start it by torchrun.
-
-    Raises
-    ------
-    InputError
-        If neither has a field for a part of the layout.
+    The Trainer's file goes without the launcher's FSDP: start it by torchrun. Raises `InputError`
+    if neither has a field for a part of the layout.
     """
-    if not layout.zero and layout.tensor * layout.context > 1:
-        raise InputError(
-            "zero: 0 beside tensor or context parallelism; accelerate divides states there: 2 or 3"
-        )
     if layout.zero and layout.shards % layout.context:
         raise InputError(
             f"shard_group: {layout.shards} is no multiple of context {layout.context}, over which "

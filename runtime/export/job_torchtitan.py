@@ -37,10 +37,7 @@ SCHEDULE_FILE = "schedule.csv"
 def torchtitan_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
     """Return the module, and a table of the schedule if torchtitan knows no name of it, by file.
 
-    Raises
-    ------
-    InputError
-        If torchtitan has no field for a part of the layout.
+    Raises `InputError` if torchtitan has no field for a part of the layout.
     """
     fields, files = _parallelism(model, layout)
     lines = [*assigned("parallelism", fields), *assigned("training", _training(layout))]
@@ -61,7 +58,7 @@ def torchtitan_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
     if layout.expert > 1 and layout.dispatcher is Dispatcher.HIERARCHICAL:
         lines.append('# Tokens by DeepEP: give model_registry moe_comm_backend="deepep".')
     if model.mtp:
-        if layout.pipeline > 1:  # models/deepseek_v3/mtp.py
+        if layout.pipeline > 1:  # as `TrainingJob.pipelines` says to the planner
             raise InputError(
                 f"pipeline: {layout.pipeline}, and {model.name} predicts tokens ahead, for which "
                 "torchtitan has no pipeline: plan with --set pipeline=1, or a model without it"
@@ -119,13 +116,7 @@ def _parallelism(
 
 
 def schedule_files(_model: ModelDescription, layout: Layout) -> dict[str, str]:
-    """Return the table of a pipeline's passes, a row per rank, by file.
-
-    Raises
-    ------
-    InputError
-        If there is no pipeline.
-    """
+    """Return the table of a pipeline's passes, a row per rank, by file."""
     if layout.pipeline == 1:
         raise InputError("pipeline: 1; there is no schedule to write: plan with --set pipeline=2")
     stages = chain([1.0] * layout.stages, [2.0] * layout.stages)
