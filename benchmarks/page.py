@@ -840,6 +840,29 @@ def launchers() -> list[str]:
     return table("package|layout|processes|steps|difference of loss", rows)
 
 
+def exports() -> list[str]:
+    """Return which launchers took plans, by model, and what the others said."""
+    rows = read("exports")
+    names = list(dict.fromkeys(row["launcher"] for row in rows))
+    lines, reasons = [], []
+    for (model,), group in grouped(rows, "model").items():
+        taken = {row["launcher"]: row for row in group}
+        cells = [[_taken(taken[name]) if name in taken else "" for name in names]]
+        lines += [[model, *cells[0]]]
+        for row in group:
+            refused = row["plan for it"] if row["plan for it"] not in ("exported", "–") else ""
+            refused = refused or row["plan for none"].replace("exported", "")
+            if refused:
+                reasons.append([model, row["launcher"], refused.replace("|", "¦")])
+    return [*table("model|" + "|".join(names), lines), "", *table("model|to|refused", reasons)]
+
+
+def _taken(row: Row) -> str:
+    """Return which of two plans a launcher took."""
+    own, plain = (row[key] == "exported" for key in ("plan for it", "plan for none"))
+    return "both" if own and plain else "its own" if own else "any" if plain else "none"
+
+
 def solvers() -> list[str]:
     """Return six programs by solver and form, and random cases against brute force."""
     rows = read("solvers")
@@ -1011,6 +1034,14 @@ SECTIONS = (
         "for an accelerator). See [plans for other launchers](export.md).",
         ("launchers",),
         launchers,
+    ),
+    Section(
+        "Exports",
+        "Plans of ten models by launcher (`exports.py`): whether a plan that was made for no "
+        "launcher is taken, and one that was made for it (`solve … --for`): both, its own alone, "
+        "any where there is no `--for`, or none; below, what is said to plans that are refused.",
+        ("exports",),
+        exports,
     ),
     Section(
         "Solvers",
