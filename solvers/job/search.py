@@ -24,7 +24,7 @@ from ...formulations.job.paths import JobPaths
 from ...formulations.job.program import PointCosts, ProgramBuilder, point_costs, stage_range
 from ...formulations.job.rates import Rates, rates
 from ...formulations.job.space import JobSpace
-from ...instances.common.arrays import Bools, Floats
+from ...instances.common.arrays import Floats
 from ...instances.costs.layers import LayerPrices
 from ...instances.costs.layout import Layout
 from ...instances.costs.stages import kinds_of_rank, stage_times
@@ -154,7 +154,7 @@ def search_job(
     gap: float,
     deadline: float,
     on_progress: Callable[[JobProgress], None] | None = None,
-    among: Bools | None = None,
+    known: Floats | None = None,
 ) -> JobSearch:
     """Search a space until no point can hold a plan better than the best by more than `gap`.
 
@@ -170,16 +170,16 @@ def search_job(
         `time.monotonic()` at which the search ends with what it has; Ctrl-C ends it, too.
     on_progress
         Told of better plans.
-    among
-        Shape (points,): where to look; default: everywhere.
+    known
+        Shape (points,): bounds that are known, infinite where not to look.
     """
     table = rates(space, prices)
     search = JobSearch(space, prices, judge, table, gap, deadline, on_progress)
     with interrupts(search):
         first = first_bounds(space, table, prices)
-        if among is not None:
-            bounds = np.where(among, first.seconds, np.inf)
-            first = replace(first, seconds=bounds, fits=first.fits & among)
+        if known is not None:
+            bounds = np.maximum(first.seconds, known)
+            first = replace(first, seconds=bounds, fits=first.fits & np.isfinite(known))
         search.bound = first.seconds.copy()
         search.reason = [Reason.CAPACITY if not fits else Reason.WORK for fits in first.fits]
         if starts:
