@@ -114,7 +114,11 @@ def solve(
     if ranked is not None and is_iteration(posed) and devices is not None:
         from .show.pipeline import rank
 
-        others = {"--start": start, "--plot": plot, "workers": stated.others.get(WORKERS)}
+        others: dict[str, object] = {
+            "--start": start,
+            "--plot": plot,
+            "workers": stated.others.get(WORKERS),
+        }
         refuse(others, "not with --schedule all")
         rank(loaded, devices, posed, ranked.get("chunks"), method, limits, output, as_json=as_json)
         return
