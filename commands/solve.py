@@ -89,7 +89,7 @@ def solve(
     if global_batch is not None:
         from .job import plan_job, state_job
 
-        others = {"--start": start, "--method": method}
+        others: dict[str, object] = {"--start": start, "--method": method}
         job = state_job([workload], asked, global_batch, sequence, others)
         check_outputs(output, pictures=[plot], inputs=[workload, job.cluster])
         plan_job(workload, job, (time_limit, gap), output, plot, as_json=as_json)
