@@ -21,15 +21,8 @@ def kept_together(workload: Workload) -> tuple[str, str]:
 
     Both are empty if every plan can run: modules that no graph holds are single nodes already. A
     model whose outermost code depends on numbers has no border but its own.
-
-    Raises
-    ------
-    InputError
-        If the workload is of no PyTorch model.
     """
     made = workload.provenance
-    if made.get("generator") != "stagecut.instances.pytorch":
-        raise InputError(f"--for run: {workload.name} is of no PyTorch model; profile one")
     if made.get("traced_by") != ON_NUMBERS:
         return "", ""
     return "*", (
@@ -41,10 +34,7 @@ def kept_together(workload: Workload) -> tuple[str, str]:
 def exports_of(workload: Workload, plan: Plan, target: str | None) -> str:
     """Return in a line which launchers can take a plan, and what would let others take it.
 
-    Parameters
-    ----------
-    target
-        The one that was asked for; None for none.
+    `target` is the one that was asked for, if any.
     """
     from ...runtime.export.registry import takers
 
@@ -61,63 +51,48 @@ def exports_of(workload: Workload, plan: Plan, target: str | None) -> str:
 
 
 class Fitted(NamedTuple):
-    """What `--for` narrows, so that a launcher can take the plan.
+    """What `--for` narrows, so that a launcher can take the plan."""
 
-    Parameters
-    ----------
-    fields
-        Of the problem.
-    tied
-        How the workload's tied weights are planned; None: as its file has them.
-    """
-
-    fields: Table
+    fields: Table  # of the problem
     cpus: int | None
+    # how the workload's tied weights are planned; None: as its file has them
     tied: Tied | None = None
 
 
 def fitted(target: str | None, problem: str, workload: Workload, given: Fitted) -> Fitted:
     """Return what the user gave, narrowed so that a launcher can take the plan; say how.
 
-    Parameters
-    ----------
-    target
-        The launcher's name, or ``run`` for `stagecut run`; None where none was named: all stays as
-        given, and a plan that may not run is said to be one.
-    problem
-        Its name.
-    given
-        What the user gave.
-
-    Raises
-    ------
-    InputError
-        If nothing makes the plan fit: what to profile or to plan instead.
+    `target` is the launcher's name, or ``run`` for `stagecut run`. Where none was named all stays
+    as given, and a plan that may not run is said to be one. InputError if nothing makes the plan
+    fit: what to profile or to plan instead.
     """
     if target is None:
         _warn_of_numbers(workload)
         return given
+    from ...runtime.export.registry import LAUNCHERS, PYTHON, kept_whole
+
     option = f"--for {target}"
+    traced = workload.provenance.get("generator") == "stagecut.instances.pytorch"
+    if target in (RUN, PYTHON) and not traced:
+        raise InputError(f"{option}: {workload.name} is of no PyTorch model; profile one")
     if target == RUN:
         uncut, why = kept_together(workload)
         if uncut:
             ERR.print(why)
         return given._replace(fields=_together(given.fields, [[uncut]])) if uncut else given
-    from ...runtime.export.registry import LAUNCHERS, kept_whole
-
     if target not in names.LAUNCHERS:
         raise InputError(f"{option}: it must be one of {', '.join((RUN, *names.LAUNCHERS))}")
-    if problem in ("latency", "sharding") or (problem == "mapping" and target != "python"):
+    if problem in ("latency", "sharding") or (problem == "mapping" and target != PYTHON):
         raise InputError(f"{option}: it runs pipelines; plan with --problem pipeline")
     schedule, split = (given.fields.get(key) for key in ("schedule", "split"))
     staged = problem == "pipeline" and (
         workload.layers is not None or schedule == PipelineSchedule.STREAM
     )
-    if target == "python" and staged:
+    if target == PYTHON and staged:
         raise InputError(f"{option}: it runs placements; profile without --layers")
     launcher = LAUNCHERS.get(target)
     fit, said = given, []
-    if target == "python" and workload.ties:
+    if target == PYTHON and workload.ties:
         fit = fit._replace(tied=Tied.COLOUR)
         said.append("tied weights on one device")
     if launcher is not None:
@@ -168,13 +143,7 @@ def _together(fields: Table, rules: list[list[str]]) -> Table:
 
 
 def _check_levels(option: str, fields: Table) -> None:
-    """Check that all stages with replicas will have the same degrees.
-
-    Raises
-    ------
-    InputError
-        If they might not: what to give.
-    """
+    """Check that all stages with replicas have the same degrees; InputError says what to give."""
     loose = [key for key in ("replicas", "degrees") if len(fields.get(key) or ()) != 1]
     loose += ["recomputation"] if fields.get("recomputation", "free") == "free" else []
     if loose:

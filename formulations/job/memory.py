@@ -26,33 +26,22 @@ from .space import JobSpace
 
 @dataclass(frozen=True, eq=False)
 class MemoryRows:
-    """Coefficients of (5) for one outer point.
+    """Coefficients of (5) for one outer point."""
 
-    Parameters
-    ----------
-    limit
-        Bytes of a device.
-    fixed
-        Shape (p,): c_k, with the loss on the last rank left out.
-    state
-        Shape (K,): bytes per layer.
-    flight
-        Shape (p, v): a_s of rank k's chunk j, which is stage j p + k.
-    kept, saved
-        Shape (K,): x A and x A'.
-    loss
-        Bytes on the last rank in place of `working`, if they are more.
-    working
-        Shape (K,): x X.
-    """
-
+    #: Bytes of a device.
     limit: float
+    #: Shape (p,): c_k, with the loss on the last rank left out.
     fixed: Floats
+    #: Shape (K,): bytes per layer.
     state: Floats
+    #: Shape (p, v): a_s of rank k's chunk j, which is stage j p + k.
     flight: Ints
+    #: Shape (K,): x A and x A'.
     kept: Floats
     saved: Floats
+    #: Bytes on the last rank in place of `working`, if they are more.
     loss: float
+    #: Shape (K,): x X.
     working: Floats
 
 
@@ -69,18 +58,12 @@ def in_flight(schedule: JobSchedule, pipeline: int, chunks: int, microbatches: i
 
 @dataclass(frozen=True, eq=False)
 class StateBytes:
-    """Bytes that a parameter takes all the time, for n points.
+    """Bytes that a parameter takes all the time, for n points."""
 
-    Parameters
-    ----------
-    shared, routed
-        Shape (n,): per parameter that all replicas hold, and per routed expert's parameter.
-    gathered
-        Shape (n,): per parameter of embedding and head besides, where weights are sharded.
-    """
-
+    #: Shape (n,): per parameter that all replicas hold, and per routed expert's parameter.
     shared: Floats
     routed: Floats
+    #: Shape (n,): per parameter of embedding and head besides, where weights are sharded.
     gathered: Floats
 
 
@@ -165,10 +148,7 @@ def memory_limit(space: JobSpace) -> float:
 def _copies_of_embedding(space: JobSpace, setting: int) -> tuple[float, float]:
     """Parameters that a pipeline's last rank has besides, being the first one's.
 
-    Returns
-    -------
-    float, float
-        Of a tied head, and for the prediction of further tokens.
+    Those of a tied head, and those for the prediction of further tokens.
     """
     model, tensor = space.model, space.settings[setting].tensor
     table = model.vocabulary * model.hidden / tensor

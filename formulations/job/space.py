@@ -46,36 +46,26 @@ MOST_MICROBATCHES = 4096
 
 @dataclass(frozen=True, eq=False)
 class JobSpace:
-    """Outer points of a job, as columns.
+    """Outer points of a job, as columns."""
 
-    Parameters
-    ----------
-    model, cluster, job
-        What trains on what, and what is asked.
-    settings
-        Layouts by all that decides a layer's time and bytes: t, c, e, e_t, b and the recomputed
-        modules; their pipeline and data degrees are 1.
-    setting
-        Shape (points,): of each point.
-    pipeline, data, chunks, zero, microbatches
-        Shape (points,): p, d, v, z and M.
-    schedule
-        Shape (points,): place in `schedules`.
-    schedules
-        Orders of passes.
-    """
-
+    #: What trains on what, and what is asked.
     model: ModelDescription
     cluster: TrainingCluster
     job: TrainingJob
+    #: Layouts by all that decides a layer's time and bytes: t, c, e, e_t, b and the recomputed
+    #: modules; their pipeline and data degrees are 1.
     settings: tuple[Layout, ...]
+    #: Shape (points,): of each point.
     setting: Ints
+    #: Shape (points,): p, d, v, z and M.
     pipeline: Ints
     data: Ints
     chunks: Ints
     zero: Ints
     microbatches: Ints
+    #: Shape (points,): place in `schedules`.
     schedule: Ints
+    #: Orders of passes.
     schedules: tuple[JobSchedule, ...]
 
     def __len__(self) -> int:
@@ -99,13 +89,7 @@ FULL = frozenset({Recompute.FULL})
 
 
 def job_space(model: ModelDescription, cluster: TrainingCluster, job: TrainingJob) -> JobSpace:
-    """Return all outer points of a job.
-
-    Raises
-    ------
-    InputError
-        If none keeps what is given.
-    """
+    """Return all outer points of a job; an `InputError` if none keeps what is given."""
     check_precision(job.template, cluster)
     if _profiled(model) and job.sequence != 1:
         raise InputError(
@@ -140,7 +124,7 @@ def _points(
             continue
         per_rank = degrees.tensor * degrees.context
         for pipeline in _values(job, "pipeline", range(1, min(devices, model.layers) + 1)):
-            if devices % (per_rank * pipeline):
+            if devices % (per_rank * pipeline) or (pipeline > 1 and not job.pipelines(model)):
                 continue
             data = devices // (per_rank * pipeline)
             allowed = job.allowed("data")
@@ -271,12 +255,7 @@ def _pipelines(
     microbatches: int,
     divides: bool,
 ) -> Ints:
-    """Return schedule, chunks and ZeRO stage of all points with so many pipeline ranks.
-
-    Returns
-    -------
-    array, shape (points, 3)
-    """
+    """Return schedule, chunks and ZeRO stage of each point of so many ranks, (points, 3)."""
     chunks = _values(job, "chunks", range(1, MOST_CHUNKS + 1))
     kinds: list[tuple[int, int]] = []
     for k, schedule in enumerate(schedules):
@@ -306,7 +285,7 @@ def _runnable(
         (
             one.tensor,
             one.context,
-            one.expert > 1,
+            one.expert if job.settings.experts_in_data else one.expert > 1,
             one.expert_tensor > 1,
             one.recompute,
             one.recompute_layers,
@@ -315,7 +294,7 @@ def _runnable(
     ]
     keep = np.zeros(len(table), bool)
     for k, (i, p, d, _, schedule, v, z) in enumerate(table.tolist()):
-        key = (kinds[i], p > 1, d > 1, schedule, v > 1, z)
+        key = (kinds[i], p > 1, d if job.settings.experts_in_data else d > 1, schedule, v > 1, z)
         if key not in alike:
             layout = replace(
                 settings[i], pipeline=p, data=d, schedule=schedules[schedule], chunks=v, zero=z

@@ -17,12 +17,8 @@ def cut(workload: Workload, plan: Plan) -> ModuleStages:
     """Return the modules of each device, devices in the order of their first module.
 
     Devices may come back: a device map needs no pipeline. They are numbered as `device_map` wants
-    them: accelerators 0, 1, …, and ``cpu``.
-
-    Raises
-    ------
-    InputError
-        If there are replicas or tensor-parallel groups, or a module is on two devices.
+    them: accelerators 0, 1, …, and ``cpu``. Raises `InputError` if there are replicas or
+    tensor-parallel groups, or a module is on two devices.
     """
     plan.check_made_for(workload)
     solution = plan.solution
@@ -38,7 +34,7 @@ def cut(workload: Workload, plan: Plan) -> ModuleStages:
         if where.setdefault(module, device) != device:
             raise InputError(
                 f"{NAME}: module {module} is split between devices {where[module]} and {device}; "
-                "it keeps it whole"
+                f"it keeps it whole: plan with --for {NAME}"
             )
     return _by_device(where)
 

@@ -24,7 +24,7 @@ from ...formulations.job.paths import JobPaths
 from ...formulations.job.program import PointCosts, ProgramBuilder, point_costs, stage_range
 from ...formulations.job.rates import Rates, rates
 from ...formulations.job.space import JobSpace
-from ...instances.common.arrays import Bools, Floats
+from ...instances.common.arrays import Floats
 from ...instances.costs.layers import LayerPrices
 from ...instances.costs.layout import Layout
 from ...instances.costs.stages import kinds_of_rank, stage_times
@@ -69,41 +69,28 @@ class JobProgress:
 
 @dataclass
 class JobSearch:
-    """What a search has found.
+    """What a search has found."""
 
-    Parameters
-    ----------
-    space, prices, judge
-        What is searched.
-    table
-        What layers take in it.
-    gap
-        Relative gap at which to stop.
-    deadline
-        `time.monotonic()` at which to stop.
-    on_progress
-        Told of better plans and bounds.
-    best, seconds
-        The best plan and its seconds.
-    bound
-        Shape (points,): no plan at a point is faster.
-    reason
-        Of each point, why.
-    tried
-        Judged plans by seconds.
-    """
-
+    #: What is searched.
     space: JobSpace
     prices: LayerPrices
     judge: Judge
+    #: What layers take in it.
     table: Rates
+    #: Relative gap at which to stop.
     gap: float
+    #: `time.monotonic()` at which to stop.
     deadline: float
+    #: Told of better plans and bounds.
     on_progress: Callable[[JobProgress], None] | None = None
+    #: The best plan and its seconds.
     best: Layout | None = None
     seconds: float = np.inf
+    #: Shape (points,): no plan at a point is faster.
     bound: Floats = field(default_factory=lambda: np.zeros(0))
+    #: Of each point, why.
     reason: list[Reason] = field(default_factory=list)
+    #: Judged plans by seconds.
     tried: dict[Layout, float] = field(default_factory=dict)
     solved: int = 0
     relaxed: int = 0
@@ -154,32 +141,21 @@ def search_job(
     gap: float,
     deadline: float,
     on_progress: Callable[[JobProgress], None] | None = None,
-    among: Bools | None = None,
+    known: Floats | None = None,
 ) -> JobSearch:
-    """Search a space until no point can hold a plan better than the best by more than `gap`.
+    """Search a space until no point can hold a plan better than the best by a relative gap.
 
-    Parameters
-    ----------
-    judge
-        Seconds of plans, infinite where one does not fit.
-    starts
-        Plans that are known, such as what is usually done.
-    gap
-        Relative.
-    deadline
-        `time.monotonic()` at which the search ends with what it has; Ctrl-C ends it, too.
-    on_progress
-        Told of better plans.
-    among
-        Shape (points,): where to look; default: everywhere.
+    Plans are timed by `judge`, infinite where one does not fit; `starts` are known ones, such as
+    what is usually done. The search ends with what it has at a `time.monotonic()`, or by Ctrl-C.
+    `known`, shape (points,), are bounds that are known, infinite where not to look.
     """
     table = rates(space, prices)
     search = JobSearch(space, prices, judge, table, gap, deadline, on_progress)
     with interrupts(search):
         first = first_bounds(space, table, prices)
-        if among is not None:
-            bounds = np.where(among, first.seconds, np.inf)
-            first = replace(first, seconds=bounds, fits=first.fits & among)
+        if known is not None:
+            bounds = np.maximum(first.seconds, known)
+            first = replace(first, seconds=bounds, fits=first.fits & np.isfinite(known))
         search.bound = first.seconds.copy()
         search.reason = [Reason.CAPACITY if not fits else Reason.WORK for fits in first.fits]
         if starts:
@@ -254,13 +230,7 @@ def _even_stages(space: JobSpace, table: Rates, i: int, layout: Layout) -> tuple
 
 
 def _recomputed(rows: MemoryRows, rank: int, stages: Sequence[Floats]) -> Iterator[tuple[int, int]]:
-    """Yield for each stage of a rank how many of its layers must be recomputed.
-
-    Parameters
-    ----------
-    stages
-        Layer types of each stage's layers.
-    """
+    """Yield for each stage of a rank, given by its layers' types, how many are recomputed."""
     needed = rows.fixed[rank]
     flight = rows.flight[rank]
     every = np.concatenate(list(stages)).astype(int)

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from stagecut.api.explain_job import diff_jobs, explain_job, simulate_job
-from stagecut.api.job import solve_job, what_would_help
-from stagecut.api.job_costs import job_costs
+from stagecut.api.job import job_costs, solve_job, what_would_help
 from stagecut.api.job_front import front
 from stagecut.commands.show.job import print_difference, print_explanation, print_front
 from stagecut.instances import InputError
@@ -83,6 +82,10 @@ def test_each_decision_is_worth_what_a_search_without_it_says(fixed: dict[str, A
             without = solve_job(MODEL, "h100:4", replace(plan.job, **{one.field: options}))
             assert without.plan is not None
             assert one.bound <= without.plan.seconds <= one.seconds * (1 + 1e-9)
+        for other in why.decisions:  # what was found for one decision is known for all
+            if other.layout is not None and other.field != "recompute":
+                differs = getattr(other.layout, one.field) != getattr(plan.layout, one.field)
+                assert one.field == "recompute" or not differs or one.seconds <= other.seconds
     assert {"tensor", "microbatch", "zero", "recompute"} <= seen
     assert next(one.name for one in why.usual) == "ZeRO-3 over all devices"
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from stagecut import InputError, load_cluster
 from stagecut.commands.measure import measure
-from stagecut.instances.costs.measured import load_measurements
+from stagecut.instances.costs.calibration import load_measurements
 from stagecut.instances.topologies import load_topology
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")

@@ -28,8 +28,7 @@ from stagecut import (
     solve,
 )
 from stagecut import simulate as simulate_plan
-from stagecut.api.break_even import break_even
-from stagecut.api.gain import gain
+from stagecut.api.gain import break_even, gain
 from stagecut.commands.common.pose import Asked, build, state
 from stagecut.commands.compare import compare
 from stagecut.commands.diff import diff
@@ -402,7 +401,7 @@ def test_launchers_are_told_schedule_and_microbatches() -> None:
         with pytest.raises(InputError, match="leave it out"):
             schedule_to_run(plan, "1f1b" if schedule != "1f1b" else "gpipe", None)
         assert schedule_to_run(plan, None, 6) == (schedule, 6)
-    assert '"GPipe"' in texts["gpipe", "torchtitan"]
+    assert "'GPipe'" in texts["gpipe", "torchtitan"]
     assert "local_batch_size = 6" in texts["1f1b", "torchtitan"]
     assert "--global-batch-size 6" in texts["interleaved", "megatron"]
     assert "MICROBATCHES = 6" in texts["1f1b", "deepspeed"]

@@ -16,10 +16,7 @@ from ....instances.costs.memory import (
     stage_held,
     stage_kept,
 )
-from ....instances.costs.stages import (
-    kinds_of_rank,
-    stage_time,
-)
+from ....instances.costs.stages import StageParts, kinds_of_rank, stage_time
 from ....instances.job.problem import TrainingJob
 
 #: Quantities of a stage: passes, weights that all replicas hold and routed ones (as traffic counts
@@ -35,28 +32,19 @@ Path = tuple[Floats, float]
 
 @dataclass(frozen=True, eq=False)
 class ProbedStages:
-    """What stages take under a setting, exactly.
+    """What stages take under a setting, exactly."""
 
-    Parameters
-    ----------
-    ends
-        Shape (3, 14): quantities of the first, an inner and the last stage apart from their layers.
-    layers, again
-        Shape (K, 14): of a layer of each type, and by how much recomputing it changes them.
-    working, reworking
-        Least bytes inside a layer's backward pass, plain and recomputed.
-    loss
-        Bytes of the loss.
-    gathered
-        Shape (3,): parameters of embedding and head.
-    """
-
+    #: Shape (3, 14): quantities of the first, an inner and the last stage apart from their layers.
     ends: Floats
+    #: Shape (K, 14): of a layer of each type, and by how much recomputing it changes them.
     layers: Floats
     again: Floats
+    #: Least bytes inside a layer's backward pass, plain and recomputed.
     working: float
     reworking: float
+    #: Bytes of the loss.
     loss: float
+    #: Shape (3,): parameters of embedding and head.
     gathered: Floats
 
     @property
@@ -137,7 +125,7 @@ class Probes:
             again = again if counts else len(own)
             layout = replace(setting, recompute_layers=again)
             ends = (stage == 0, stage == 2, bool(model.mtp) and stage == 2)
-            time = stage_time(layout, prices, times, weights, tuple(own), again, *ends)
+            time = stage_time(layout, prices, times, weights, StageParts(tuple(own), again, *ends))
             stages: list[tuple[int, ...]] = [(), (), ()]
             stages[stage] = tuple(own)
             placed = replace(divided, stages=tuple(stages))
