@@ -15,6 +15,7 @@ for each schedule a mixture λ of such paths counts rank j's work w_j with a fac
     any order       a_j = M λ_j + φ' Σ_{k>j} λ_k                                                (12)
     1F1B            a_j = 1 + λ_j c_j,  c_j = M − 1 − min(M − 1, p − j) φ                       (13)
     interleaved     a_j = M λ_j, and the mean over λ of the first chunks before a rank
+    in a V          the same with φ' of the first chunks, since a rank's W may come last
 
 Layers of type τ, which take w_jτ on the nodes of rank j, count for L_τ min_j a_j w_jτ at least, for
 whatever split. λ makes all a_j w_j alike; then, of one kind of nodes, (13) is
@@ -35,7 +36,7 @@ import numpy as np
 from ...instances.common.arrays import Bools, Floats, Ints
 from ...instances.costs.activations import fused
 from ...instances.costs.layers import LayerPrices
-from ...instances.costs.layout import JobSchedule, Layout
+from ...instances.costs.layout import V_SCHEDULES, JobSchedule, Layout
 from ...instances.costs.memory import CONTEXT_BYTES, FRAGMENTATION, stays_gathered
 from ...instances.costs.stages import kinds_of_rank
 from .memory import in_flight, memory_limit, state_bytes
@@ -79,7 +80,7 @@ def first_bounds(space: JobSpace, rates: Rates, prices: LayerPrices) -> FirstBou
     for group in np.split(order, edges):
         schedule = space.schedules[space.schedule[group[0]]]
         p, v, m = (int(keys[group[0], k]) for k in (1, 2, 3))
-        flight = in_flight(schedule, p, v, m)
+        flight = in_flight(schedule, p, v, m)[0]
         per = np.stack((state.shared[group], state.routed[group]), axis=1)
         excess[group] = _excess(space, rates, group, per, state.gathered[group], flight)
         ranks = _of_ranks(space, rates, int(group[0]), known)
@@ -103,7 +104,7 @@ def _excess(
     gathered
         Shape (n,): per parameter of the ends besides.
     flight
-        Shape (p, v): microbatches in flight.
+        Shape (p, v): microbatches in flight at one moment when ranks may hold most.
     """
     s = space.setting[group]
     loses, limit = 1 + FRAGMENTATION, memory_limit(space)
@@ -161,8 +162,9 @@ def _excess(
 
 def _rank_range(space: JobSpace, layout: Layout) -> tuple[Ints, Ints]:
     """Return the least and most layers of each rank, where the others have as many as they may."""
+    ranks = layout.stage_ranks
     low, high = (
-        one.reshape(-1, layout.pipeline).sum(axis=0) for one in stage_range(space.model, layout)
+        np.bincount(ranks, one).astype(np.int64) for one in stage_range(space.model, layout)
     )
     return np.maximum(low, space.model.layers - (high.sum() - high)), high
 
@@ -195,8 +197,9 @@ def _fixed(
     output = np.array([kept_output(space.settings[i], space.model.hidden) for i in s])
     fixed = np.full((len(group), p), CONTEXT_BYTES + loses * recipe.bucket_bytes)
     kept_ends = loses * (rates.ends_kept[s] - output[:, None])
+    last = space.layout(int(group[0])).stage_ranks[-1]
     fixed[:, 0] += flight[0, 0] * kept_ends[:, 0]
-    fixed[:, -1] += flight[-1, -1] * kept_ends[:, 1]
+    fixed[:, last] += flight[last, -1] * kept_ends[:, 1]
     if p * v == 1:
         fixed[:, 0] += ends.max(axis=1)  # embedding and head may be one
         return fixed
@@ -205,7 +208,7 @@ def _fixed(
     inside = np.where(rates.count > 0, rates.working[s], np.inf).min(axis=1)
     inside *= (space.zero[group] < 3) & fused(space.settings[int(s[0])])
     fixed += loses * inside[:, None]
-    fixed[:, -1] += ends[:, 1] + loses * np.maximum(rates.loss[s] - inside, 0.0)
+    fixed[:, last] += ends[:, 1] + loses * np.maximum(rates.loss[s] - inside, 0.0)
     return fixed
 
 
@@ -250,12 +253,12 @@ def _work(
     there = ranks.rates[0].count > 0
     count = ranks.rates[0].count[there]
     layers, again, ends = _seconds(ranks.rates, s, there, beside.hooks)
-    ends = ends[:, sort[[0, -1]], [0, 1]]
+    layout = space.layout(int(group[0]))
+    last = layout.stage_ranks[-1]
+    ends = ends[:, sort[[0, last]], [0, 1]]
     both, of_ends = layers.sum(axis=3), ends.sum(axis=2)
     forced = np.where(np.isfinite(excess), excess, 0.0)[:, None]
     forced = forced * np.maximum(again.min(axis=2), 0.0)
-
-    layout = space.layout(int(group[0]))
     of_rank, _ = _rank_range(space, layout)
 
     def mixed(factor: Floats) -> Floats:
@@ -264,7 +267,7 @@ def _work(
         least = each.min(axis=1)
         more = (each - least[:, None]).min(axis=2) @ of_rank  # of layers that are elsewhere
         found = least @ count + more + (forced[:, sort] * factor).min(axis=1)
-        return np.asarray(found + of_ends[:, 0] * factor[:, 0] + of_ends[:, 1] * factor[:, -1])
+        return np.asarray(found + of_ends[:, 0] * factor[:, 0] + of_ends[:, 1] * factor[:, last])
 
     busiest = mixed(np.full((len(group), p), m / p)) + m / p * beside.waits
     if p == 1:
@@ -274,14 +277,16 @@ def _work(
     light = both.min(axis=2)[:, sort]
     own = _lightest(both[:, sort], count, of_rank)  # of a rank with as few layers as can be
     own[:, 0] += of_ends[:, 0]
-    own[:, -1] += of_ends[:, 1]
+    own[:, last] += of_ends[:, 1]
     busiest = np.maximum(busiest, m * own.max(axis=1))
-    if schedule is JobSchedule.INTERLEAVED:
+    least, most = _forward_parts(*_seconds(ranks.kinds, s, there, beside.hooks))
+    if layout.chunks > 1:
         first = stage_range(space.model, layout)[0][:p] * light  # chunks of the ranks
         before = np.cumsum(first, axis=1) - first
+        if schedule in V_SCHEDULES:
+            before *= least[:, None]
         found = mixed(m * share) + (share * before).sum(axis=1)
         return np.asarray(np.maximum(found, busiest))
-    least, most = _forward_parts(*_seconds(ranks.kinds, s, there, beside.hooks))
     found = mixed(_any_order(alone / alone.mean(axis=1)[:, None], m, np.maximum(least, 1e-6)))
     if schedule is JobSchedule.ONE_F_ONE_B and m > 1:
         k = np.arange(1, p + 1)

@@ -7,7 +7,8 @@ and, where whole layers are recomputed, how many of each stage are. The points a
 
     t c p d = N devices,  M = global batch / (b d) whole,  e e_t | t c d                         (1)
     t ≤ the domain of peer links,  c ≤ sequence / 1,024,  v ≤ 12,  b a power of two up to 16     (2)
-    interleaved: p | M, p v | L + (0, 1 or 2 for the ends);  in a pipeline M ≤ 4,096             (3)
+    v > 1: p v | L + (0, 1 or 2 for the ends);  in a pipeline M ≤ 4,096                          (3)
+    interleaved: p | M;  zb-v, dualpipe-v: v = 2;  dualpipe-v: M ≥ 2 p
 
 (1) is what `check_layout` asks, (2) and (3) are declared: a certificate holds for this space. What
 the job gives takes the place of (2). Points are columns of numbers: there are up to a million.
@@ -27,6 +28,7 @@ from ...instances.common.errors import InputError
 from ...instances.costs.description import ModelDescription
 from ...instances.costs.hardware import TrainingCluster
 from ...instances.costs.layout import (
+    V_SCHEDULES,
     JobSchedule,
     Layout,
     Recompute,
@@ -37,6 +39,7 @@ from ...instances.costs.layout import (
 )
 from ...instances.job.launchers import runs
 from ...instances.job.problem import OPEN, TrainingJob
+from ...instances.model.v_schedules import V_CHUNKS
 
 #: Declared ends of the space, where the job does not say otherwise.
 MOST_MICROBATCH, MOST_CHUNKS, LEAST_CONTEXT_TOKENS = 16, 12, 1024
@@ -285,6 +288,10 @@ def _pipelines(
                 kinds.append((0, 1))
         elif schedule not in job.orders:
             continue
+        elif schedule in V_SCHEDULES:
+            enough = schedule is JobSchedule.ZB_V or microbatches >= V_CHUNKS * pipeline
+            if V_CHUNKS in chunks and enough and _even(model, V_CHUNKS * pipeline):
+                kinds.append((k, V_CHUNKS))
         elif schedule is JobSchedule.INTERLEAVED:
             fits = microbatches % pipeline == 0
             kinds += [(k, v) for v in chunks if v > 1 and fits and _even(model, v * pipeline)]

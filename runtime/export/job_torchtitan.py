@@ -25,6 +25,8 @@ SCHEDULES = {
     JobSchedule.ONE_F_ONE_B: "1F1B",
     JobSchedule.GPIPE: "GPipe",
     JobSchedule.INTERLEAVED: "Interleaved1F1B",
+    JobSchedule.ZB_V: "ZBVZeroBubble",
+    JobSchedule.DUALPIPE_V: "DualPipeV",
 }
 #: Converters of linear layers: torchtitan/models/*/config_registry.py.
 _CONVERTERS = {
@@ -146,7 +148,7 @@ def schedule_files(_model: ModelDescription, layout: Layout) -> dict[str, str]:
     """
     if layout.pipeline == 1:
         raise InputError("pipeline: 1; there is no schedule to write: plan with --set pipeline=2")
-    stages = chain([1.0] * layout.stages, [2.0] * layout.stages)
+    stages = chain([1.0] * layout.stages, [2.0] * layout.stages, device=layout.stage_ranks)
     made = make_schedule(layout.schedule.value, stages, layout.microbatches)
     rows = tuple(table[np.isin(table[:, 1], COMPUTES)] for table in made.actions)
     return {SCHEDULE_FILE: torch_csv(Schedule(made.name, made.microbatches, rows))}

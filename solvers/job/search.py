@@ -237,9 +237,10 @@ def _even_stages(space: JobSpace, table: Rates, i: int, layout: Layout) -> tuple
         for rank in range(layout.pipeline)
     ]
     each = of_ranks[0].passes[i, types, :2].sum(axis=1)
-    speed = [each.sum() / one.passes[i, types, :2].sum() for one in of_ranks] * layout.chunks
-    first = of_ranks[0].ends[i, 0, :2].sum()
-    last = of_ranks[-1].ends[i, 1, :2].sum() * speed[-1]
+    of_stages = [of_ranks[rank] for rank in layout.stage_ranks]
+    speed = [each.sum() / one.passes[i, types, :2].sum() for one in of_stages]
+    first = of_stages[0].ends[i, 0, :2].sum()
+    last = of_stages[-1].ends[i, 1, :2].sum() * speed[-1]
     stages = layout.stages
     least, most = stage_range(space.model, layout)
     total = np.concatenate(([0.0], np.cumsum(each))) + first
@@ -261,12 +262,16 @@ def _recomputed(rows: MemoryRows, rank: int, stages: Sequence[Floats]) -> Iterat
     stages
         Layer types of each stage's layers.
     """
-    needed = rows.fixed[rank]
-    flight = rows.flight[rank]
     every = np.concatenate(list(stages)).astype(int)
-    for a, own in zip(flight, stages, strict=True):
-        needed += float((rows.state + a * rows.kept)[own.astype(int)].sum())
-    last = rank == len(rows.fixed) - 1
+
+    def bytes_at(moment: int) -> float:
+        held = zip(rows.flight[moment, rank], stages, strict=True)
+        kept = [float((rows.state + a * rows.kept)[own.astype(int)].sum()) for a, own in held]
+        return float(rows.fixed[moment, rank]) + sum(kept)
+
+    fullest = max(range(len(rows.flight)), key=bytes_at)
+    needed, flight = bytes_at(fullest), rows.flight[fullest, rank]
+    last = rank == rows.head
     work = rows.working[every].max(initial=0.0)
     over = needed + max(work, rows.loss if last else 0.0) - rows.limit
     left = [len(own) for own in stages]

@@ -198,7 +198,9 @@ def test_contradictions_are_told_in_one_line(fixed: dict[str, Any], said: str) -
 def test_stages_on_faster_nodes_have_more_layers() -> None:
     """A pipeline over two kinds of nodes, with a bound that is proved again."""
     cluster = "h100:1x1+a100:1x1,network=25GB/s,latency=8us"
-    job = TrainingJob(global_batch=16, sequence=2048, microbatch=1, pipeline=2, launcher="any")
+    job = TrainingJob(
+        global_batch=16, sequence=2048, microbatch=1, pipeline=2, launcher="any", chunks=1
+    )
     found = solve_job(small(12, "llama3.2-1b"), cluster, job)
     assert found.plan is not None
     first, last = found.plan.layout.stage_layers
