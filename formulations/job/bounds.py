@@ -29,12 +29,14 @@ last ranks can be below.)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from ...instances.common.arrays import Bools, Floats, Ints
 from ...instances.costs.activations import fused
+from ...instances.costs.description import block_flops
 from ...instances.costs.layers import LayerPrices
 from ...instances.costs.layout import V_SCHEDULES, JobSchedule, Layout
 from ...instances.costs.memory import CONTEXT_BYTES, FRAGMENTATION, stays_gathered
@@ -67,8 +69,22 @@ class FirstBounds:
     excess: Floats
 
 
-def first_bounds(space: JobSpace, rates: Rates, prices: LayerPrices) -> FirstBounds:
-    """Return the bounds of all points of a space."""
+def least_seconds(space: JobSpace) -> float:
+    """Return seconds that no plan is below: products of all blocks at the device's peak."""
+    model, job = space.model, space.job
+    tokens = job.global_batch * job.sequence
+    operations = 3 * tokens * sum(block_flops(block, model.hidden, 1, 1) for block in model.blocks)
+    peak = max(n.accelerator.peak[job.template.recipe.compute] for n in space.cluster.nodes)
+    return float(operations / (peak * space.cluster.devices))
+
+
+def first_bounds(
+    space: JobSpace,
+    rates: Rates,
+    prices: LayerPrices,
+    stopped: Callable[[], bool] = lambda: False,
+) -> FirstBounds:
+    """Return the bounds of all points of a space; those left when `stopped` are not ruled out."""
     count = len(space)
     seconds, excess = np.zeros(count), np.zeros(count)
     beside = _beside(space, rates, prices)
@@ -78,6 +94,8 @@ def first_bounds(space: JobSpace, rates: Rates, prices: LayerPrices) -> FirstBou
     order = np.lexsort(keys.T)
     edges = np.flatnonzero(np.any(np.diff(keys[order], axis=0) != 0, axis=1)) + 1
     for group in np.split(order, edges):
+        if stopped():
+            break
         schedule = space.schedules[space.schedule[group[0]]]
         p, v, m = (int(keys[group[0], k]) for k in (1, 2, 3))
         flight = in_flight(schedule, p, v, m)[0]

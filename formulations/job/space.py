@@ -136,6 +136,7 @@ def _points(
     devices = cluster.devices
     experts = any(block.experts is not None for block in model.layer_types)
     settings: list[Layout] = []
+    known: dict[tuple[object, ...], Ints] = {}
     rows = [np.zeros((0, 7), np.int64)]
     for degrees in _degrees(model, cluster, job):
         own = list(_settings(model, job, degrees))
@@ -160,7 +161,10 @@ def _points(
                 m = job.global_batch // once
                 if pipeline > 1 and m > MOST_MICROBATCHES:
                     continue
-                kinds = _pipelines(model, job, schedules, pipeline, m, divides)
+                key = pipeline, m % pipeline == 0, m >= V_CHUNKS * pipeline, divides
+                if key not in known:
+                    known[key] = _pipelines(model, job, schedules, *key)
+                kinds = known[key]
                 if len(kinds):
                     fixed = np.array([k, pipeline, data, m])
                     rows.append(np.hstack([np.tile(fixed, (len(kinds), 1)), kinds]))
@@ -271,10 +275,14 @@ def _pipelines(
     job: TrainingJob,
     schedules: tuple[JobSchedule, ...],
     pipeline: int,
-    microbatches: int,
+    rounds: bool,
+    enough: bool,
     divides: bool,
 ) -> Ints:
     """Return schedule, chunks and ZeRO stage of all points with so many pipeline ranks.
+
+    Whether microbatches come in whole `rounds` of them, whether there are as many as stages in a V,
+    and whether there are copies that ZeRO `divides`.
 
     Returns
     -------
@@ -289,12 +297,11 @@ def _pipelines(
         elif schedule not in job.orders:
             continue
         elif schedule in V_SCHEDULES:
-            enough = schedule is JobSchedule.ZB_V or microbatches >= V_CHUNKS * pipeline
-            if V_CHUNKS in chunks and enough and _even(model, V_CHUNKS * pipeline):
+            fits = enough or schedule is JobSchedule.ZB_V
+            if V_CHUNKS in chunks and fits and _even(model, V_CHUNKS * pipeline):
                 kinds.append((k, V_CHUNKS))
         elif schedule is JobSchedule.INTERLEAVED:
-            fits = microbatches % pipeline == 0
-            kinds += [(k, v) for v in chunks if v > 1 and fits and _even(model, v * pipeline)]
+            kinds += [(k, v) for v in chunks if v > 1 and rounds and _even(model, v * pipeline)]
         elif 1 in chunks:
             kinds.append((k, 1))
     stages = job.zero_stages(pipeline)

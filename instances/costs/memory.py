@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 
 from ..model.v_schedules import v_in_flight
-from .activations import Tokens, element_bytes, fused, kept, largest_matrix, working
+from .activations import Tokens, element_bytes, fused, kept, kept_by_module, largest_matrix, working
 from .description import Block, ModelDescription
 from .layout import V_SCHEDULES, JobSchedule, Layout, Software
 
@@ -151,10 +151,12 @@ class Sizes:
     def of(cls, block: Block, hidden: int, layout: Layout) -> Sizes:
         """Sizes of a block under a layout."""
         layer = block.feed_forward or block.experts
+        modules = kept_by_module(block, hidden, layout)
+        left, whole = kept(block, hidden, layout, modules), sum(modules.values())
         return cls(
-            kept(block, hidden, layout),
-            kept(block, hidden, layout, recomputing=False),
-            working(block, hidden, layout),
+            left,
+            whole,
+            working(block, hidden, layout, whole - left),
             block_held(block, hidden, layout),
             largest_matrix(block, hidden, layout),
             layer is not None and layer.gated,

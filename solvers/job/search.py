@@ -12,17 +12,18 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import permutations
 
 import numpy as np
 
-from ...formulations.job.bounds import FirstBounds, first_bounds
+from ...formulations.job.bounds import FirstBounds, first_bounds, least_seconds
 from ...formulations.job.memory import MemoryRows, memory_rows
 from ...formulations.job.paths import JobPaths
 from ...formulations.job.program import PointCosts, ProgramBuilder, point_costs, stage_range
-from ...formulations.job.rates import Rates, rates
+from ...formulations.job.rates import OutOfTime, Rates, rates
 from ...formulations.job.space import JobSpace
 from ...instances.common.arrays import Bools, Floats
 from ...instances.costs.layers import LayerPrices
@@ -76,7 +77,7 @@ class JobSearch:
     space, prices, judge
         What is searched.
     table
-        What layers take in it.
+        What layers take in it; none where time was up before they were priced.
     gap
         Relative gap at which to stop.
     deadline
@@ -96,10 +97,10 @@ class JobSearch:
     space: JobSpace
     prices: LayerPrices
     judge: Judge
-    table: Rates
     gap: float
     deadline: float
     on_progress: Callable[[JobProgress], None] | None = None
+    table: Rates | None = None
     best: Layout | None = None
     seconds: float = np.inf
     bound: Floats = field(default_factory=lambda: np.zeros(0))
@@ -173,19 +174,14 @@ def search_job(
     among
         Shape (points,): where to look; default: everywhere.
     """
-    table = rates(space, prices)
-    search = JobSearch(space, prices, judge, table, gap, deadline, on_progress)
+    search = JobSearch(space, prices, judge, gap, deadline, on_progress)
+    search.bound = np.full(len(space), least_seconds(space))
+    search.reason = [Reason.WORK] * len(space)
     with interrupts(search):
-        first = first_bounds(space, table, prices)
-        if among is not None:
-            bounds = np.where(among, first.seconds, np.inf)
-            first = replace(first, seconds=bounds, fits=first.fits & among)
-        search.bound = first.seconds.copy()
-        search.reason = [Reason.CAPACITY if not fits else Reason.WORK for fits in first.fits]
         if starts:
             search.consider(starts)
-        _first_plans(search, first)
-        _best_first(search, first)
+        with suppress(OutOfTime):
+            _bounded(search, among)
         for point in np.flatnonzero(search.bound < search.threshold * (1 - 1e-6)).tolist():
             if search.reason[point] is not Reason.EXHAUSTED:
                 search.reason[point] = Reason.OPEN
@@ -193,9 +189,23 @@ def search_job(
     return search
 
 
-def _first_plans(search: JobSearch, first: FirstBounds) -> None:
+def _bounded(search: JobSearch, among: Bools | None) -> None:
+    """Bound all points, and look at those that the bounds leave."""
+    space, prices = search.space, search.prices
+    search.table = table = rates(space, prices, lambda: search.stopped)
+    first = first_bounds(space, table, prices, lambda: search.stopped)
+    if among is not None:
+        bounds = np.where(among, first.seconds, np.inf)
+        first = replace(first, seconds=bounds, fits=first.fits & among)
+    search.bound = np.maximum(search.bound, first.seconds)
+    search.reason = [Reason.WORK if fits else Reason.CAPACITY for fits in first.fits]
+    _first_plans(search, table, first)
+    _best_first(search, table, first)
+
+
+def _first_plans(search: JobSearch, table: Rates, first: FirstBounds) -> None:
     """Judge plans with even stages at the most promising points."""
-    space, table = search.space, search.table
+    space = search.space
     order = np.argsort(first.seconds, kind="stable")
     order = order[np.isfinite(first.seconds[order])]
     for start in range(0, FIRST_PLANS, AT_ONCE):
@@ -289,11 +299,11 @@ def _recomputed(rows: MemoryRows, rank: int, stages: Sequence[Floats]) -> Iterat
     yield from enumerate(counts)
 
 
-def _best_first(search: JobSearch, first: FirstBounds) -> None:
+def _best_first(search: JobSearch, table: Rates, first: FirstBounds) -> None:
     """Look at the point with the least bound, again and again, until none is below."""
     queue = [(float(first.seconds[p]), 0, int(p)) for p in np.flatnonzero(first.fits)]
     heapq.heapify(queue)
-    points = _Points(search)
+    points = _Points(search, table)
     while queue and not search.stopped:
         bound, stage, point = heapq.heappop(queue)
         if bound >= search.threshold:
@@ -314,8 +324,8 @@ def _best_first(search: JobSearch, first: FirstBounds) -> None:
 class _Points:
     """Programs of points, which share the paths of their schedules."""
 
-    def __init__(self, search: JobSearch) -> None:
-        self.search, self.table = search, search.table
+    def __init__(self, search: JobSearch, table: Rates) -> None:
+        self.search, self.table = search, table
         self.paths: dict[tuple[object, ...], JobPaths] = {}
         self.costs: dict[int, PointCosts] = {}
 
