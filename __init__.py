@@ -101,7 +101,7 @@ if TYPE_CHECKING:
     from .runtime.pictures.charts import plot_traces as plot_traces
     from .runtime.pictures.gantt import draw_gantt as draw_gantt
     from .runtime.pictures.graph import draw_graph as draw_graph
-    from .runtime.pictures.shares import plot_shares as plot_shares
+    from .runtime.pictures.graph import plot_shares as plot_shares
     from .runtime.pictures.topology import draw_mapping as draw_mapping
     from .runtime.schedules import make_schedule as make_schedule
     from .runtime.simulate.simulator import simulate as simulate
@@ -148,8 +148,7 @@ _MODULES = {
     "runtime.measure.timing": "measure",
     "runtime.pictures.charts": "draw_comparison draw_loads plot_front plot_traces",
     "runtime.pictures.gantt": "draw_gantt",
-    "runtime.pictures.graph": "draw_graph",
-    "runtime.pictures.shares": "plot_shares",
+    "runtime.pictures.graph": "draw_graph plot_shares",
     "runtime.pictures.topology": "draw_mapping",
     "runtime.schedules": "make_schedule",
     "runtime.simulate.simulator": "simulate",

@@ -142,7 +142,7 @@ for _name, (_, _, _text) in _COMMANDS.items():
 
 def _show_version(asked: bool) -> None:
     if asked:
-        OUT.print(f"stagecut {installed('stagecut')}", highlight=False)
+        OUT.say(f"stagecut {installed('stagecut')}")
         raise typer.Exit
 
 
@@ -172,23 +172,23 @@ def run_command(arguments: Sequence[str]) -> int:
         code = app(list(arguments), prog_name="stagecut", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except StagecutError as error:
-        ERR.print(f"error: {error}", style="red", highlight=False, soft_wrap=True)
+        ERR.say(f"error: {error}", style="red")
         return INFEASIBLE if isinstance(error, InfeasibleError) else BAD_INPUT
     except UsageError as error:
-        text = error.format_message()
+        text = error.format_message().replace("Value error, ", "")  # of pydantic, which checks
         if type(error).__name__ == "NoArgsIsHelpError":  # a group of commands, and none named
-            ERR.print(text, highlight=False, soft_wrap=True)
+            ERR.say(text)
         else:
-            ERR.print(f"error: {one_line(text)}", style="red", highlight=False, soft_wrap=True)
+            ERR.say(f"error: {one_line(text)}", style="red")
         return BAD_INPUT
     except OSError as error:  # of the machine: a full disk, no folder for temporary files
         where = "" if error.filename is None else f"{error.filename}: "
         text = one_line(f"error: {where}{error.strerror or error}")
-        ERR.print(text, style="red", highlight=False, soft_wrap=True)
+        ERR.say(text, style="red")
         return BAD_INPUT
     except MemoryError:
         text = "error: there is not enough memory; give the process more (see ulimit -v)"
-        ERR.print(text, style="red", highlight=False, soft_wrap=True)
+        ERR.say(text, style="red")
         return BAD_INPUT
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)

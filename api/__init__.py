@@ -9,9 +9,8 @@ _MODULES = {
     "best_schedule": "BestSchedule",
     "estimate": "Estimate",
     "explain.explanation": "Explanation",
-    "planned_model": "PlannedModel",
-    "relax.relax": "Relaxation",
-    "relax.relax_schedule": "relax_schedule",
+    "plan_model": "PlannedModel",
+    "relaxation": "Relaxation relax_schedule",
     "splits": "plan_from_split",
     "tensor_degrees": "layers_by_degree",
 }

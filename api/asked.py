@@ -1,7 +1,9 @@
-"""What a solve is asked, with its defaults, and the result that its search ends with."""
+"""A solve's workload, cluster and problem with their defaults, its judge, and its result."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from ..instances import (
 from ..instances.formats.files import load
 from ..instances.model.completed import assumed
 from ..instances.model.problem import suggested_cluster
+from ..runtime import evaluate
 from ..solvers import Result, Search
 from .versions import installed
 
@@ -32,13 +35,7 @@ from .versions import installed
 def chosen(
     workload: Workload | str | Path, cluster: Cluster | None, problem: Problem | None
 ) -> tuple[Workload, Cluster, Problem]:
-    """Return what is planned where: what is not given, by default.
-
-    Raises
-    ------
-    InputError
-        If the workload cannot be read, or no cluster is known.
-    """
+    """Return what is planned where: defaults for what is not given; InputError if none is known."""
     if not isinstance(workload, Workload):
         workload = load(workload)
     if cluster is None and isinstance(problem, DeviceMapping):
@@ -102,3 +99,21 @@ def result_of(
         notes=(*(f"assumed: {said}" for said in assumed(workload)), *search.notes),
         reason=search.infeasible_because or "",
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """Returns objectives of solutions by definition."""
+
+    workload: Workload  # workload, cluster, problem: what the solutions are for
+    cluster: Cluster
+    problem: Problem
+
+    def __call__(self, solution: Solution) -> float:
+        """Return the objective of a solution, `inf` if it breaks a rule."""
+        report = evaluate(self.workload, self.cluster, self.problem, solution)
+        return math.inf if report.violations else report.objective
+
+    def tie(self, solution: Solution) -> float:
+        """Return the tie-breaking key between solutions of one objective."""
+        return evaluate(self.workload, self.cluster, self.problem, solution).tie

@@ -168,10 +168,7 @@ def schedule_instance(
 ) -> tuple[ScheduleInstance, list[Action]]:
     """Return the scheduling instance of `best_schedule`, and each operation's action.
 
-    Raises
-    ------
-    InputError
-        If a stage has replicas.
+    InputError if a stage has replicas.
     """
     if any(len(devices) > 1 for devices in stages.replicas):
         raise InputError("best schedule: the stages have replicas; plan without replication")

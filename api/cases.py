@@ -1,7 +1,8 @@
 """Cases of a comparison of methods: each in a process of its own.
 
 A case that crashes, or is killed, is a row of the table like any other. Each finished case is
-appended to a record beside the table, so that a comparison resumes where it stopped.
+appended to a record beside the table, a line with a checksum, so that a comparison resumes where it
+stopped.
 """
 
 from __future__ import annotations
@@ -17,18 +18,87 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from ..instances import InputError
 from ..instances.common.escape import csv
 from ..instances.formats.files import load
+from ..instances.formats.source import Record, read_bytes
 from ..instances.formats.writing import write_whole
 from ..solvers import method_of
 from ..solvers.core.portfolio import executor_of
 from ..solvers.core.processes import python_process
-from .case_record import DAMAGED, RECORD, cut_off, line, read_record
 from .compare import Row, tabulate, why_no_plan
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+#: Endings of the record beside a table, and of its damaged lines.
+RECORD, DAMAGED = ".jsonl", ".damaged"
+
+
+def line(entry: tuple[str, Row]) -> str:
+    """Return a case's key and row as a line."""
+    key, row = entry
+    return json.dumps({"key": key, "row": row, "check": _check(key, row)}) + "\n"
+
+
+def _check(key: str, row: Row) -> str:
+    """Return the checksum of a line."""
+    stated = msgspec.to_builtins(msgspec.convert(row, RowRecord))  # 1 is 1.0 when read back
+    text = json.dumps([key, stated], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def cut_off(record: Path) -> bool:
+    """Whether the last line lacks its newline."""
+    return record.exists() and record.read_bytes()[-1:] not in (b"", b"\n")
+
+
+class RowRecord(Record, omit_defaults=True):
+    """Row of the record: the outcome of a case; of a crash the status and error alone."""
+
+    workload: str
+    method: str
+    status: str
+    limit: str | None = None
+    objective: float | None = None
+    bound: float | None = None
+    gap: float | None = None
+    seconds: float | None = None
+    verified: bool | None = None
+    trace: list[list[float | None]] | None = None
+    found_by: str | None = None
+    error: str | None = None
+
+
+class EntryRecord(Record):
+    """A line of the record; older ones have no `check`."""
+
+    key: str
+    row: RowRecord
+    check: str | None = None
+
+
+def read_record(record: Path) -> tuple[dict[str, Row], list[bytes]]:
+    """Return the rows of a record by key, and its damaged lines; InputError if it is unreadable."""
+    lines = read_bytes(record).split(b"\n") if record.exists() else []
+    rows: dict[str, Row] = {}
+    damaged = []
+    for line in filter(None, lines):
+        try:
+            entry = msgspec.json.decode(line, type=EntryRecord)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            damaged.append(line)
+            continue
+        row = msgspec.to_builtins(entry.row)
+        if entry.check in (None, _check(entry.key, row)):
+            rows[entry.key] = row
+        else:
+            damaged.append(line)
+    return rows, damaged
+
 
 #: How a process refuses bad input: its exit code, and how the line that says why begins.
 BAD_INPUT, ERROR = 2, "error: "
@@ -38,34 +108,17 @@ GRACE_S = 30.0
 
 @dataclass(frozen=True)
 class ComparisonCase:
-    """One workload, one problem, one method, and the options of `stagecut solve`.
+    """One workload, one problem, one method, and the options of `stagecut solve`."""
 
-    Parameters
-    ----------
-    name
-        What the table calls the workload; no two of a comparison share one.
-    workload
-        A file, or the name of a shipped workload.
-    fingerprint
-        Of the workload, and of all that options and files say of problem and devices, so that a
-        changed file is solved again.
-    problem
-        What the table calls the problem.
-    method
-        Of `stagecut solve`.
-    options
-        Further options, as typed.
-    time_limit
-        Seconds.
-    """
-
-    name: str
-    workload: str
+    name: str  # what the table calls the workload; no two of a comparison share one
+    workload: str  # a file, or the name of a shipped workload
+    # of the workload, and of all that options and files say of problem and devices, so that a
+    # changed file is solved again
     fingerprint: str
-    problem: str
-    method: str
-    options: tuple[str, ...]
-    time_limit: float
+    problem: str  # what the table calls the problem
+    method: str  # of `stagecut solve`
+    options: tuple[str, ...]  # further options, as typed
+    time_limit: float  # seconds
 
     @property
     def key(self) -> str:
@@ -85,22 +138,10 @@ def cases(
 ) -> list[ComparisonCase]:
     """Return every workload with every method.
 
-    Parameters
-    ----------
-    workloads, methods
-        What to compare.
-    options, time_limit
-        Of every case.
-    problem, label
-        Name of the problem, and what the table calls it; default: its name.
-    given
-        By workload, what options and files say of problem and devices, so that a workload is
-        solved again when that has changed.
-
-    Raises
-    ------
-    InputError
-        If a workload cannot be loaded, a method does not exist, or nothing is to be compared.
+    The table calls the problem `label`, by default by its name. `given` has by workload what
+    options and files say of problem and devices, so that a workload is solved again when that has
+    changed. InputError if a workload cannot be loaded, a method does not exist, or nothing is to be
+    compared.
     """
     if not workloads or not methods:
         raise InputError("compare: give at least one workload and one method")
@@ -185,27 +226,12 @@ def run_cases(
     on_row: Callable[[Row], None] | None = None,
     on_notice: Callable[[str], None] | None = None,
 ) -> pd.DataFrame:
-    """Run the cases that are not in the record yet; write the table, and return it.
+    """Run the cases that are not in the record yet; write the table, a row each, and return it.
 
-    Parameters
-    ----------
-    todo
-        From `cases`.
-    output
-        The table as CSV; the record is beside it, with ``.jsonl`` added to its name.
-    jobs
-        Cases at a time on this machine.
-    scheduler
-        Address of a Dask scheduler whose workers run the cases instead.
-    on_row
-        Called with every row, those of the record first.
-    on_notice
-        Called with what a user should know, such as damage of the record.
-
-    Returns
-    -------
-    pandas.DataFrame
-        One row per case, as of `stagecut.compare`.
+    The table is CSV, its record beside it with ``.jsonl`` added to its name. `jobs` cases run at a
+    time on this machine, or all on the workers of the Dask scheduler at the address `scheduler`.
+    `on_row` is called with every row, those of the record first; `on_notice` with what a user
+    should know, such as damage of the record.
     """
     record = output.with_name(output.name + RECORD)
     known, damaged = read_record(record)

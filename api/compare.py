@@ -197,14 +197,7 @@ def summaries(table: pd.DataFrame, units: Mapping[str, str], method: str = "auto
     """Return for each workload and problem, in one line, how a method compares with the others.
 
     Of several workloads or problems also, for each other method, the largest and the mean ratio of
-    its objectives to the method's.
-
-    Parameters
-    ----------
-    table
-        From `compare`.
-    units
-        By the names of the workloads, the units of their times.
+    its objectives to the method's. `units` are those of the times, by workload.
 
     Examples
     --------

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..instances.costs import calibration as calibrations
-from ..instances.costs.calibration import Calibration
+from ..instances.costs.calibration import Calibration, load_measurements, with_measurements
 from ..instances.costs.clusters import training_cluster
 from ..instances.costs.description import ModelDescription, forward_flops
 from ..instances.costs.hardware import TrainingCluster
 from ..instances.costs.layout import Layout, check_layout
-from ..instances.costs.measured import load_measurements, with_measurements
 from ..instances.costs.memory import RankMemory, RankStages, rank_memory
 from ..instances.costs.models import model_description
 from ..instances.costs.traffic import CollectiveTraffic, collectives
@@ -130,7 +129,7 @@ class Estimate:
 
     def plot(self) -> Figure:
         """Return both as a picture: seconds by term, and bytes by term and pipeline rank."""
-        from ..runtime.pictures.estimate_chart import plot_estimate
+        from ..runtime.pictures.charts import plot_estimate
 
         return plot_estimate(
             self.terms,

@@ -28,8 +28,7 @@ from ..runtime.simulate.result import Simulation
 from ..runtime.simulate.simulator import simulate_stages
 from ..runtime.simulate.stages import chain
 from ..solvers.job.search import search_job
-from .job import UsualChoice, judge_usual
-from .job_costs import JobCosts, job_costs
+from .job import JobCosts, UsualChoice, job_costs, judge_usual
 
 #: Fields of a layout that are decisions of their own.
 DECISIONS = (

@@ -41,10 +41,9 @@ from ..solvers.core.milp_driver import STATED_OBJECTIVE, IntegerProgram, solve_p
 from ..solvers.core.other_solvers import check_solver
 from ..solvers.core.search import Search
 from ..solvers.core.session import run_alone
-from .asked import chosen, result_of
-from .judge import Judge
+from .asked import Judge, chosen, result_of
 from .model_state import FormulationState, described, rows_kept, state_of
-from .relax.relax import Relaxation, least_limit, relaxation_of
+from .relaxation import Relaxation, least_limit, relaxation_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,10 +83,7 @@ def solve_constrained(
 ) -> Result:
     """Solve under constraints that `constrain` adds to the program; `solve` says how.
 
-    Raises
-    ------
-    InputError
-        As `solve`, and for a method that states no program.
+    InputError, too, for a method that states no program.
     """
     loaded, devices, asked = chosen(workload, cluster, problem)
     able = _stated_by(asked)

@@ -1,36 +1,105 @@
-"""The front door for training jobs: plan one, and what to know of the plan."""
+"""Plans of training jobs, their costs, what else there is to know of them, and why none fits."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..formulations.job.bounds import first_bounds
+from ..formulations.job.memory import memory_limit
+from ..formulations.job.rates import rates
 from ..formulations.job.space import JobSpace, job_space
 from ..instances import InputError, Status
-from ..instances.costs.calibration import Calibration
+from ..instances.common.arrays import Floats
+from ..instances.costs import calibration as calibrations
+from ..instances.costs.calibration import Calibration, load_measurements, with_measurements
+from ..instances.costs.clusters import training_cluster
 from ..instances.costs.description import ModelDescription
 from ..instances.costs.hardware import TrainingCluster
+from ..instances.costs.layers import LayerPrices
 from ..instances.costs.layout import Layout, describe
 from ..instances.costs.memory import peak_memory
+from ..instances.costs.models import model_description
 from ..instances.job.plan import CertificateRow, JobCertificate, JobPlan, costs_hash
-from ..instances.job.problem import TrainingJob
-from ..instances.job.usual_layouts import UsualLayout
+from ..instances.job.problem import OPEN, TrainingJob, on_one_device
+from ..instances.job.usual_layouts import UsualLayout, usual_layouts
 from ..instances.model.summary import Summarised
-from ..runtime.estimate import iteration_time
+from ..runtime.estimate import iteration_time, iteration_times
 from ..solvers import Limits
 from ..solvers.job.search import JobProgress, JobSearch, even_plan, search_job
 from .estimate import Estimate, estimate
-from .job_costs import JobCosts, job_costs
-from .job_fit import why_nothing_fits, with_memory
 from .versions import installed
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+@dataclass(frozen=True)
+class JobCosts:
+    """A model on a cluster with the costs of a job."""
+
+    model: ModelDescription  # model, cluster, job: what trains on what, and what is asked
+    cluster: TrainingCluster
+    job: TrainingJob
+    prices: LayerPrices  # seconds of layers
+
+    @property
+    def memory_limit(self) -> float:
+        """Bytes of the smallest device that the job may use."""
+        least = min(nodes.accelerator.memory_bytes for nodes in self.cluster.nodes)
+        return least if self.job.memory_bytes is None else min(least, self.job.memory_bytes)
+
+    def judge(self, layouts: Sequence[Layout]) -> Floats:
+        """Return the seconds of plans, infinite where one does not fit."""
+        limit = self.memory_limit
+        fits = [peak_memory(self.model, one).needed <= limit for one in layouts]
+        chosen = [one for one, there in zip(layouts, fits, strict=True) if there]
+        seconds = np.full(len(layouts), np.inf)
+        seconds[fits] = [time.seconds for time in iteration_times(chosen, self.prices)]
+        return seconds
+
+    def usual(self) -> tuple[UsualLayout, ...]:
+        """Return what is usually done with such a job."""
+        limit = self.memory_limit
+        return usual_layouts(self.model, self.cluster, self.job.template, limit)
+
+    def starts(self, usual: Sequence[UsualLayout]) -> list[Layout]:
+        """Return the usual layouts that are plans of the job."""
+        layouts = [one.layout for one in usual if one.layout is not None]
+        # The last stage predicts further tokens, by whichever number it is called.
+        layouts = [
+            replace(one, mtp_stage=-1) if one.mtp_stage == one.stages - 1 else one
+            for one in layouts
+        ]
+        own = [one for one in layouts if on_one_device(one) == self.job.template]
+        return [one for one in own if self.job.allows(one)]
+
+
+def job_costs(
+    model: str | Path | ModelDescription,
+    cluster: str | Path | TrainingCluster,
+    job: TrainingJob,
+    *,
+    calibration: Calibration | None = None,
+    measured: str | Path | None = None,
+) -> JobCosts:
+    """Return the costs of a job; parameters as of `solve_job`."""
+    if not isinstance(model, ModelDescription):
+        model = model_description(model)
+    if not isinstance(cluster, TrainingCluster):
+        cluster = training_cluster(cluster)
+    table = calibration
+    if table is None:
+        table = calibrations.calibration(cluster.accelerator.family, job.settings.software)
+    if measured is not None:
+        table = with_measurements(table, load_measurements(Path(measured)), cluster)
+    return JobCosts(model, cluster, job, LayerPrices(model, cluster, table))
+
 
 #: Limits of a job's search, where none are given.
 JOB_LIMITS = Limits(seconds=60.0, gap=1e-3)
@@ -55,49 +124,23 @@ Degrees = tuple[int, int, int, int, int, int]
 
 @dataclass(frozen=True)
 class JobCandidate:
-    """A plan beside the best: other degrees, schedule or recomputation.
+    """A plan beside the best: other degrees, schedule or recomputation."""
 
-    Parameters
-    ----------
-    layout
-        The plan.
-    seconds
-        Of an iteration.
-    worst
-        Seconds where every term takes as much longer as its costs may be wrong.
-    free
-        Bytes of the fullest device that are left.
-    """
-
-    layout: Layout
-    seconds: float
-    worst: float
-    free: float
+    layout: Layout  # the plan
+    seconds: float  # of an iteration
+    worst: float  # seconds where every term takes as much longer as its costs may be wrong
+    free: float  # bytes of the fullest device that are left
 
 
 @dataclass(frozen=True)
 class UsualChoice:
-    """What a usual choice would take.
+    """What a usual choice would take."""
 
-    Parameters
-    ----------
-    name
-        Whose choice.
-    layout
-        The layout; None if it has none that runs.
-    seconds
-        Of an iteration; infinite where it does not fit.
-    reason
-        Why it is not the rule's first choice, or why there is none.
-    most
-        Term of time in which it is behind the plan most, and by how many seconds; empty if it is
-        not.
-    """
-
-    name: str
-    layout: Layout | None
-    seconds: float
-    reason: str
+    name: str  # whose choice
+    layout: Layout | None  # the layout; None if it has none that runs
+    seconds: float  # of an iteration; infinite where it does not fit
+    reason: str  # why it is not the rule's first choice, or why there is none
+    # term of time in which it is behind the plan most, and by how many seconds; empty if it is not
     most: tuple[str, float] | None = None
 
 
@@ -338,35 +381,18 @@ def judge_usual(
 
 @dataclass(frozen=True)
 class WhatIf:
-    """A bound under another assumption: what a change could bring at most, and what it brings.
+    """A bound under another assumption: what a change could bring at most, and what it brings."""
 
-    Parameters
-    ----------
-    change
-        What is different.
-    seconds
-        Of an iteration's best plan there, for as many sequences as the job has.
-    bound
-        No plan is faster there.
-    layout
-        The best plan there; None if there is none.
-    """
-
-    change: str
-    seconds: float
-    bound: float
-    layout: Layout | None
+    change: str  # what is different
+    seconds: float  # of an iteration's best plan there, for as many sequences as the job has
+    bound: float  # no plan is faster there
+    layout: Layout | None  # the best plan there; None if there is none
 
 
 def what_would_help(plan: JobPlan, limits: Limits | None = None) -> tuple[WhatIf, ...]:
     """Return what more memory, a faster network, a larger batch or free bubbles would bring.
 
-    Parameters
-    ----------
-    plan
-        What was asked, and its answer.
-    limits
-        Of each of the searches; default: 20 s and 1 %.
+    `limits` are of each of the searches; by default 20 s and a gap of 1 %.
 
     Examples
     --------
@@ -410,3 +436,78 @@ def _without_plan(costs: JobCosts, space: JobSpace, search: JobSearch, seconds: 
         )
     reason, least = why_nothing_fits(costs, space)
     return JobResult(None, Status.INFEASIBLE, seconds, reason=reason, least_memory=least)
+
+
+#: Doublings of the nodes that are looked at, and seconds in which a change is looked for.
+DOUBLINGS, SECONDS = 7, 10.0
+
+
+def why_nothing_fits(costs: JobCosts, space: JobSpace) -> tuple[str, float]:
+    """Return in one line what is missing and what helps, and bytes without which nothing fits."""
+    device, limit = costs.cluster.accelerator, memory_limit(space)
+    least = _least_memory(costs, space)
+    has = f"{device.name} has {device.memory_bytes / 2**30:.1f}"
+    if limit < device.memory_bytes:
+        has = f"{limit / 2**30:.1f} are allowed"
+    needs = f"needs at least {least / 2**30:.1f} GiB per device in any layout, and {has}"
+    if least <= limit:  # as a whole: only programs have ruled out every layout
+        needs = f"needs more than the {limit / 2**30:.1f} GiB of {device.name}"
+    helps = next(_changes_that_fit(costs), "")
+    return f"{costs.model.name} {needs}" + (f"; it fits {helps}" if helps else ""), least
+
+
+def _least_memory(costs: JobCosts, space: JobSpace) -> float:
+    """Return bytes of a device, to half a percent, with fewer of which nothing fits."""
+    table = rates(space, costs.prices)
+
+    def some_fit(limit: float) -> bool:
+        cluster = with_memory(costs.cluster, limit)
+        wider = replace(space, cluster=cluster, job=replace(costs.job, memory_bytes=None))
+        return bool(first_bounds(wider, table, costs.prices).fits.any())
+
+    low = high = memory_limit(space)
+    while not some_fit(high):
+        high *= 2
+    while high / low > 1.005:
+        middle = (low * high) ** 0.5
+        low, high = (low, middle) if some_fit(middle) else (middle, high)
+    return high
+
+
+def _changes_that_fit(costs: JobCosts) -> Iterator[str]:
+    """Yield changes with which a layout has been found that fits, the smallest first."""
+    end = time.monotonic() + SECONDS
+    usual: dict[str, Any] = {field.name: field.default for field in fields(TrainingJob)}
+    for name in (*OPEN, "recompute", "schedules", "memory_bytes"):
+        given = getattr(costs.job, name)
+        freed = replace(costs.job, **{name: usual[name]})
+        if given != usual[name] and _has_plan(costs, costs.cluster, freed, end):
+            yield f"with {name} left open" if name != "memory_bytes" else "with all of its memory"
+    for doubling in range(1, DOUBLINGS + 1):
+        nodes = tuple(replace(one, count=one.count << doubling) for one in costs.cluster.nodes)
+        more = replace(costs.cluster, nodes=nodes)
+        if _has_plan(costs, more, costs.job, end):
+            yield f"on {more.devices} of them"
+
+
+def _has_plan(costs: JobCosts, cluster: TrainingCluster, job: TrainingJob, end: float) -> bool:
+    """Whether a search finds any layout that fits before a moment of `time.monotonic`."""
+    if time.monotonic() > end:
+        return False
+    try:
+        space = job_space(costs.model, cluster, job)
+    except InputError:  # nothing keeps what the job gives
+        return False
+    prices = LayerPrices(costs.model, cluster, costs.prices.calibration)
+    there = replace(costs, cluster=cluster, job=job, prices=prices)
+    found = search_job(space, prices, there.judge, gap=0.99, deadline=end)
+    return found.best is not None
+
+
+def with_memory(cluster: TrainingCluster, memory_bytes: float) -> TrainingCluster:
+    """Return a cluster whose devices have so many bytes."""
+    nodes = tuple(
+        replace(one, accelerator=replace(one.accelerator, memory_bytes=memory_bytes))
+        for one in cluster.nodes
+    )
+    return replace(cluster, nodes=nodes)

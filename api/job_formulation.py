@@ -26,8 +26,7 @@ from ..solvers.core.compiled_model import compile_model, write_model
 from ..solvers.core.milp_driver import STATED_OBJECTIVE, IntegerProgram, solve_program
 from ..solvers.core.other_solvers import check_solver
 from .formulation import CHANGED
-from .job import JOB_LIMITS
-from .job_costs import JobCosts, job_costs
+from .job import JOB_LIMITS, JobCosts, job_costs
 from .model_state import described, rows_kept
 
 if TYPE_CHECKING:
@@ -39,28 +38,15 @@ ROUNDS = 40
 
 @dataclass(frozen=True)
 class StagesResult:
-    """The best stages that a `JobFormulation` has, with a bound on all of them.
+    """The best stages that a `JobFormulation` has, with a bound on all of them."""
 
-    Parameters
-    ----------
-    layout
-        The best layout; None if none was found.
-    seconds, bound
-        Of an iteration; the bound is that of the model under what was added to it.
-    status
-        As of `solve`.
-    bound_origin
-        What proves the bound.
-    notes
-        What happened besides.
-    """
-
-    layout: Layout | None
+    layout: Layout | None  # the best layout; None if none was found
+    # seconds, bound: of an iteration; the bound is that of the model under what was added to it
     seconds: float
     bound: float
-    status: Status
-    bound_origin: str
-    notes: tuple[str, ...] = ()
+    status: Status  # as of `solve`
+    bound_origin: str  # what proves the bound
+    notes: tuple[str, ...] = ()  # what happened besides
 
 
 def job_formulation(plan: JobPlan) -> JobFormulation:

@@ -1,4 +1,7 @@
-"""Training of a placement policy on random graphs or on workloads. Needs torch."""
+"""Training of a placement policy on random graphs or on workloads. Needs torch.
+
+Rewards are objectives, simulated batches, or measured ones.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,14 @@ from ..instances import (
     Problem,
     Workload,
 )
-from ..instances.common.arrays import Ints
+from ..instances.common.arrays import Floats, Ints
+from ..instances.common.choices import Choice
 from ..instances.formats.files import load
 from ..instances.generate.graph_family import family_graph
+from ..runtime import evaluate
 from ..runtime.execution.trials import TimePlans
+from ..runtime.simulate.plan_stages import stages_of, usual_network, usual_schedule
+from ..runtime.simulate.simulator import simulate_stages
 from ..solvers import Limits
 from ..solvers.learned.policy import new_policy, one_thread
 from ..solvers.learned.policy_file import read_policy, training_of, write_policy
@@ -38,8 +45,95 @@ from ..solvers.learned.train import (
     new_training,
     train_step,
 )
-from .rewards import Reward, rewarded
 from .solve import solve
+
+
+class Reward(Choice):
+    """What a placement is worth to a policy in training; less is better."""
+
+    OBJECTIVE = "objective"  # the objective by definition
+    # time per microbatch of a batch in the simulator, by the schedule that `stagecut simulate`
+    # takes by default, with its beginning and its end
+    SIMULATED = "simulated"
+    # time of a batch on processes, relative to another placement's at the same time
+    MEASURED = "measured"
+
+
+def rewarded(
+    task: Task[Problem], of: Subject, reward: Reward, time_plans: TimePlans | None = None
+) -> Subject:
+    """Return a subject whose placements are worth what the reward says.
+
+    What breaks a rule is worth what it was: it cannot be run.
+    """
+    if reward is Reward.SIMULATED:
+        return replace(of, values=lambda group, device: _simulated(task, of, group, device))
+    if reward is Reward.MEASURED:
+        if time_plans is None:
+            raise InputError("reward: measured; nothing is there to measure with")
+        return replace(of, values=_Measured(task, of, time_plans))
+    return of
+
+
+def _plans(task: Task[Problem], of: Subject, group: Ints, device: Ints) -> Iterator[Plan | None]:
+    """Yield the plan of each placement, None if it breaks a rule."""
+    workload, cluster, problem = task.workload, task.cluster, task.problem
+    for own, where in zip(group, device, strict=True):
+        solution = of.solution(own, where)
+        told = evaluate(workload, cluster, problem, solution)
+        yield None if told.violations else Plan(
+            workload.name, workload.fingerprint, cluster, problem, solution, told.objective, 0.0,
+            "learned", workload.time_unit,
+        )  # fmt: skip
+
+
+def _simulated(task: Task[Problem], of: Subject, group: Ints, device: Ints) -> Floats:
+    worth = of.values(group, device)
+    for i, plan in enumerate(_plans(task, of, group, device)):
+        if plan is not None:
+            run = simulate_stages(
+                stages_of(task.workload, plan), usual_schedule(plan), network=usual_network(plan)
+            )
+            worth[i] = run.makespan / run.schedule.microbatches / of.scene.even_load
+    return worth
+
+
+class _Measured:
+    """Times of batches, in multiples of a reference's, which is worth what it is predicted to be.
+
+    The reference is the best by prediction of the first placements; in every round all others are
+    timed beside it. A placement that leaves a device without work is not run: it is worth as much
+    as all units on one device.
+    """
+
+    def __init__(self, task: Task[Problem], of: Subject, time_plans: TimePlans) -> None:
+        self._task, self._of, self._time_plans = task, of, time_plans
+        self._reference: tuple[Plan, float] | None = None
+
+    def __call__(self, group: Ints, device: Ints) -> Floats:
+        worth, devices = self._of.values(group, device), self._task.cluster.size
+        plans: dict[bytes, Plan] = {}
+        rows: dict[bytes, list[int]] = {}
+        for i, plan in enumerate(_plans(self._task, self._of, group, device)):
+            if plan is None:
+                continue
+            if len(np.unique(plan.placement)) < devices:
+                worth[i] = max(worth[i], devices)
+                continue
+            key = plan.placement.tobytes()
+            plans[key] = plan
+            rows.setdefault(key, []).append(i)
+        if not plans:
+            return worth
+        if self._reference is None:
+            first = min(plans, key=lambda key: worth[rows[key][0]])
+            self._reference = plans[first], float(worth[rows[first][0]])
+        reference, predicted = self._reference
+        times = self._time_plans([reference, *plans.values()])
+        for own, seconds in zip(rows.values(), times[1:].tolist(), strict=True):
+            worth[own] = predicted * seconds
+        return worth
+
 
 #: Plans are imitated that are certified to be at most this far from the best.
 CERTIFIED = 0.03
@@ -49,24 +143,12 @@ KEPT_EVERY = 200
 
 @dataclass(frozen=True, eq=False)
 class TrainingSet:
-    """Workloads with their problems.
+    """Workloads with their problems."""
 
-    Parameters
-    ----------
-    workloads
-        With the clusters that they suggest.
-    problems
-        Each is asked of each workload that it fits.
-    reward
-        What placements are worth.
-    time_plans
-        What times plans, for measured rewards.
-    """
-
-    workloads: tuple[Workload, ...]
-    problems: tuple[Problem, ...]
-    reward: Reward = Reward.OBJECTIVE
-    time_plans: TimePlans | None = None
+    workloads: tuple[Workload, ...]  # with the clusters that they suggest
+    problems: tuple[Problem, ...]  # each is asked of each workload that it fits
+    reward: Reward = Reward.OBJECTIVE  # what placements are worth
+    time_plans: TimePlans | None = None  # what times plans, for measured rewards
 
     @cached_property
     def tasks(self) -> tuple[Task[Problem], ...]:
@@ -94,30 +176,14 @@ class TrainingSet:
 
 @dataclass(frozen=True)
 class LearnOptions:
-    """Options of training.
+    """Options of training."""
 
-    Parameters
-    ----------
-    steps
-        Updates in all, by imitation and then by PPO.
-    imitate
-        Updates by imitation of certified plans.
-    seconds
-        Training ends after so many; None: when all updates are done.
-    seed
-        Of everything random.
-    plan_seconds
-        For each plan to imitate, at most.
-    settings
-        Of PPO.
-    """
-
-    steps: int
-    imitate: int = 0
-    seconds: float | None = None
-    seed: int = 0
-    plan_seconds: float = 5.0
-    settings: Settings = field(default_factory=Settings)
+    steps: int  # updates in all, by imitation and then by PPO
+    imitate: int = 0  # updates by imitation of certified plans
+    seconds: float | None = None  # training ends after so many; None: when all updates are done
+    seed: int = 0  # of everything random
+    plan_seconds: float = 5.0  # for each plan to imitate, at most
+    settings: Settings = field(default_factory=Settings)  # of PPO
 
 
 @dataclass(frozen=True)
@@ -135,10 +201,7 @@ class Update:
 def family_set(families: Sequence[str], count: int, seed: int) -> tuple[Workload, ...]:
     """Return so many graphs, of the families in turn, each second time with unlike devices.
 
-    Raises
-    ------
-    InputError
-        If there is no such family, or the count is below 1.
+    InputError if there is no such family, or the count is below 1.
     """
     if count < 1 or not families:
         raise InputError("--count: an empty family; it must be at least 1")
@@ -155,10 +218,7 @@ def workload_set(
 ) -> tuple[Workload, ...]:
     """Return workloads by file or name, each with the cluster to train for.
 
-    Raises
-    ------
-    InputError
-        If one cannot be read, or no method could plan it for its cluster.
+    InputError if one cannot be read, or no method could plan it for its cluster.
     """
     found = tuple(load(name) for name in names)
     return tuple(replace(workload, cluster=cluster_for(workload)) for workload in found)

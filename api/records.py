@@ -30,45 +30,25 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class InstanceRecord:
-    """Record of one instance.
+    """Record of one instance."""
 
-    Parameters
-    ----------
-    instance
-        Path of its file below the folder of the published instances.
-    asked
-        What was asked, in a few words; with `instance` it names the record.
-    objective
-        Of the best plan known, in the instance's time unit.
-    bound
-        The best bound known: no plan has a lower objective.
-    bound_from
-        What proved the bound.
-    checked
-        Whether the bound has a certificate that `check_record` checks; else it is the word of the
-        search that is named.
-    plan, bound_plan
-        Files below the folder `plans`: of the objective, and of the bound.
-    published, published_by
-        What others published, and where that is from; empty if nothing is known.
-    command
-        What made the plan.
-    version
-        Of Stagecut, then.
-    """
-
-    instance: str
-    asked: str
-    objective: float
-    bound: float
-    bound_from: str
+    instance: str  # path of its file below the folder of the published instances
+    asked: str  # what was asked, in a few words; with `instance` it names the record
+    objective: float  # of the best plan known, in the instance's time unit
+    bound: float  # the best bound known: no plan has a lower objective
+    bound_from: str  # what proved the bound
+    # whether the bound has a certificate that `check_record` checks; else it is the word of the
+    # search that is named
     checked: bool
+    # plan, bound_plan: files below the folder `plans`: of the objective, and of the bound
     plan: str
     bound_plan: str
+    # published, published_by: what others published, and where that is from; empty if nothing is
+    # known
     published: str = ""
     published_by: str = ""
-    command: str = ""
-    version: str = ""
+    command: str = ""  # what made the plan
+    version: str = ""  # of Stagecut, then
 
     @property
     def gap(self) -> float:
@@ -79,10 +59,7 @@ class InstanceRecord:
 def read_records(folder: str | Path) -> list[InstanceRecord]:
     """Return the records of a folder.
 
-    Raises
-    ------
-    InputError
-        If `records.csv` is missing or damaged; the message names the line.
+    InputError if `records.csv` is missing or damaged; the message names the line.
 
     Examples
     --------
@@ -127,14 +104,9 @@ def check_record(record: InstanceRecord, folder: str | Path, instances: str | Pa
     """Compute everything that a record claims anew.
 
     The plan is verified from the definition; where the bound has a certificate, that is checked,
-    too.
-
-    Raises
-    ------
-    InputError
-        If a file is missing or damaged, or was made for another instance.
-    VerificationError
-        If a plan is not what the record says, or a certificate does not prove its bound.
+    too. InputError if a file is missing or damaged, or was made for another instance;
+    VerificationError if a plan is not what the record says, or a certificate does not prove its
+    bound.
     """
     workload, plan = _load(record.plan, record, folder, instances)
     verify(workload, plan)
@@ -160,34 +132,13 @@ def submit_record(
     asked: str = "",
     command: str = "",
 ) -> tuple[InstanceRecord, str]:
-    """Add a plan to the records if it verifies and improves them.
+    """Add a plan file to the records in `folder` if it verifies and betters them; say how.
 
-    Parameters
-    ----------
-    plan_file
-        As `stagecut solve -o` writes it.
-    folder
-        The folder of the records.
-    instances
-        The folder of the published instances.
-    instance, asked
-        For an instance or a question that has no record yet: its file below `instances`, and a
-        name for the question.
-    command
-        What made the plan.
-
-    Returns
-    -------
-    tuple
-        The record as it is now, and what became better: ``"new"``, ``"objective"``, ``"bound"``,
-        ``"objective and bound"`` or ``"nothing"``.
-
-    Raises
-    ------
-    InputError
-        If the plan answers no question of the records, or is damaged.
-    VerificationError
-        If it is not what it says, or its certificate does not prove its bound.
+    For an instance or a question that has no record yet, `instance` is its file below the folder of
+    the published `instances`, `asked` a name for the question. Returned is the record as it is now,
+    with ``new``, ``objective``, ``bound``, ``objective and bound`` or ``nothing``. InputError if
+    the plan answers no question of the records or is damaged; VerificationError as of
+    `check_record`.
     """
     records = read_records(folder)
     found = _find(plan_file, records, instances, instance)

@@ -41,9 +41,8 @@ from ..solvers import (
 )
 from ..solvers.core.limits import Workers, checked
 from ..solvers.core.session import run_session
-from .asked import chosen, result_of
+from .asked import Judge, chosen, result_of
 from .job import JobResult, solve_job
-from .judge import Judge
 
 if TYPE_CHECKING:
     from .formulation import Formulation

@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 
 from ..instances import (
     DeviceMesh,
@@ -39,7 +38,7 @@ from ..instances.generate.roofline import CPU_CORE, machine
 from ..instances.model.sharding.program import TensorProgram
 from ..instances.model.training_layers import training_layers
 from ..instances.pytorch.profile import Profile
-from ..instances.pytorch.tensors.layer import layer_program
+from ..instances.pytorch.tensors.program import layer_program
 from ..runtime import evaluate
 from ..runtime.execution.split import PieceModule, split
 from ..runtime.verify.sharding import ShardingReport
@@ -125,14 +124,13 @@ def layers_by_degree(
         return whole
     link = link or _link(whole)
     one = whole.layers.time[::2]
-    device = next((x.device for _, x in done.traced.parameters), torch.device("cpu"))
     target = CPU_CORE if estimate is None else machine(estimate)
     known: dict[object, list[list[_Split]]] = {}
     found: list[list[list[_Split]]] = []
     for v, piece in enumerate(_pieces(done, whole)):
         made = [k for k, name in enumerate(piece.outputs) if name not in piece.inputs]
         program = layer_program(
-            piece.module, [piece.values[name] for name in piece.inputs], made, target, device
+            piece.module, [piece.values[name] for name in piece.inputs], made, target
         ).program
         program = _scaled(program, float(one[v]))
         key = _structure(program)

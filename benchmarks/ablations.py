@@ -90,11 +90,13 @@ def throughput() -> tuple[dict[str, Cell], dict[str, Part]]:
     ):
         cells[f"{name} {split.split}"] = Cell(partial(_suggested, name, split))
     hubs = ((multilevel, "raise_by_hubs"),)
+    path = ((multilevel, "raise_by_critical_path"),)
     least = ((multilevel, "raise_by_least_load"), (set_partitioning, "raise_by_least_load"))
     parts = {
         "hubs": Part(hubs, nothing),
         "least load": Part(least, nothing),
-        "hubs, least load": Part((*hubs, *least), nothing),
+        "critical path": Part(path, nothing),
+        "hubs, critical path, least load": Part((*hubs, *path, *least), nothing),
         "pairs of devices": Part(((multilevel, "_pairs"),), nothing),
         "annealing": Part(((Neighbourhood, "anneal"),), false),
         "linear DP first": Part(((auto, "linearised_dp"),), nothing),
@@ -118,7 +120,7 @@ def iteration() -> tuple[dict[str, Cell], dict[str, Part]]:
     """Shipped training workloads of six families, under four schedules."""
     from stagecut.solvers.job.iteration import exact as exact
     from stagecut.solvers.job.iteration import exact as prove
-    from stagecut.solvers.job.iteration.by_device import prove as by_device
+    from stagecut.solvers.job.iteration.by_device import search as by_device
 
     cells = {
         f"{name} K={devices} M={microbatches} {schedule}": _shipped(
@@ -157,7 +159,6 @@ def latency() -> tuple[dict[str, Cell], dict[str, Part]]:
     """Published graphs with one and two calls, and large ones of three families."""
     from stagecut import Latency
     from stagecut.solvers.latency import auto
-    from stagecut.solvers.latency import auto as prove
 
     cells = {}
     for kind, file in (
@@ -180,8 +181,7 @@ def latency() -> tuple[dict[str, Cell], dict[str, Part]]:
         cells[name] = Cell(partial(_suggested, name, Latency()))
     parts = {
         "path bound of large graphs": Part(((auto, "raise_path_bound"),), nothing),
-        "linear DP": Part(((auto, "linear"), (prove, "linear")), nothing),
-        "split for throughput": Part(((auto, "_split"),), nothing),
+        "linear DP": Part(((auto, "linear"),), nothing),
         "local search": Part(((auto, "local_search"),), nothing),
         "greedy": Part(((auto, "greedy"),), nothing),
     }
@@ -202,7 +202,7 @@ def sharding() -> tuple[dict[str, Cell], dict[str, Part]]:
         for part in (None, 0.9)
     }
     parts = {
-        "elimination": Part(((auto, "elimination"),), nothing),
+        "elimination": Part(((auto, "eliminate_all"),), nothing),
         "messages": Part(((auto, "better_by_messages"),), nothing),
         "elimination of what fits": Part(((auto, "fitting"),), nothing),
         "blend": Part(((priced_memory, "blend"),), nothing),

@@ -151,7 +151,7 @@ def tried(call: CallOnNumbers, signature: Signature, mesh: DeviceMesh, place: Pl
         running = compute(Call(
             kind, node.target, args if like else parts[0], kwargs if like else parts[1],
             [(one,) for one in signature.inputs], [(one,) for one in signature.outputs],
-            [tuple(one.shape) for one in wanted], place.mesh, place.at,
+            [tuple(one.shape) for one in wanted], place.mesh, place.at, place.device,
         ))  # fmt: skip
         result: Tensor | None = None
         while True:

@@ -39,8 +39,7 @@ from brute_job import (
     small_job,
 )
 
-from stagecut.api.job import solve_job
-from stagecut.api.job_costs import job_costs
+from stagecut.api.job import job_costs, solve_job
 from stagecut.formulations.job.space import job_space
 from stagecut.instances import InputError, Status, VerificationError
 from stagecut.instances.costs.description import ModelDescription

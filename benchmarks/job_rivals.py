@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, fields, replace
 import results
 from job_sweeps import in_short
 
-from stagecut.api.job_costs import JobCosts
+from stagecut.api.job import JobCosts
 from stagecut.formulations.job.space import job_space
 from stagecut.instances.costs.calibration import calibration
 from stagecut.instances.costs.clusters import training_cluster
@@ -33,8 +33,7 @@ from stagecut.instances.costs.memory import peak_memory
 from stagecut.instances.costs.models import shipped_model
 from stagecut.instances.job.launchers import runs
 from stagecut.instances.job.problem import TrainingJob, on_one_device
-from stagecut.instances.job.recipes import published_recipes
-from stagecut.instances.job.usual_layouts import UsualLayout, usual_layouts
+from stagecut.instances.job.usual_layouts import UsualLayout, published_recipes, usual_layouts
 from stagecut.runtime.estimate import iteration_times
 from stagecut.solvers.job.search import JobSearch, search_job
 

@@ -17,7 +17,7 @@ from published_runs import ADDED, Judged, judge
 
 from stagecut.instances.costs.clusters import training_cluster
 from stagecut.instances.costs.layout import Layout, check_layout
-from stagecut.instances.job.recipes import row_of
+from stagecut.instances.job.usual_layouts import row_of
 
 
 def fastest(judged: Iterable[Judged]) -> list[Judged]:

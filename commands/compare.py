@@ -16,12 +16,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ..api.case_record import RECORD
-from ..api.cases import ComparisonCase, cases, run_cases
+from ..api.cases import RECORD, ComparisonCase, cases, run_cases
 from ..api.compare import Row, summaries, tabulate
 from ..instances import InputError, Workload, is_stream
 from ..instances.common.escape import plain
-from ..instances.formats.files import load
 from ..instances.formats.plan_json import problem_values
 from ..instances.job.plan import is_job_plan
 from ..solvers import METHODS, method_of
@@ -29,8 +27,8 @@ from ..solvers.core.limits import DEFAULT_SECONDS
 from ..solvers.job import methods as pipeline
 from ..solvers.sharding import methods as sharding
 from .common import names, options
-from .common.console import ERR, OUT, check_outputs, show_gap, tell_written
-from .common.pose import LIMITS, WORKERS, Asked, build, limits_of, state
+from .common.console import ERR, OUT, check_outputs, refuse, show_gap, tell_written
+from .common.pose import LIMITS, WORKERS, Asked, build, limits_of, load_workload, state
 from .common.runnable import Fitted, fitted
 
 if TYPE_CHECKING:
@@ -108,7 +106,7 @@ def compare(
         return
     if sequence is not None:
         raise InputError("--sequence: it is for training jobs; give --global-batch, too")
-    loaded = {name: load(name) for name in workloads}
+    loaded = {name: load_workload(name) for name in workloads}
     named: list[str | None] = [*problems] if problems else [None]
     posed = [_pose(replace(asked, problem=one), loaded, time_limit, gap) for one in named]
     read = {file for one in posed for file in one.files}
@@ -144,7 +142,7 @@ def _compare_jobs(
     others: Mapping[str, object],
 ) -> None:
     """Compare models that are planned, or plans in files, with what is usually done."""
-    from .job import SAID, compare_jobs, refuse, state_job
+    from .job import SAID, compare_jobs, state_job
 
     global_batch, sequence = batch
     if global_batch is not None:
@@ -163,28 +161,14 @@ def _compare_jobs(
 
 @dataclass(frozen=True)
 class _Posed:
-    """A problem on all workloads.
-
-    Parameters
-    ----------
-    stream
-        Whether some workload is planned for a stream of microbatches.
-    words
-        The options of `solve` that pose it, as typed.
-    seconds
-        For each case.
-    given
-        By workload, all that is said of problem and devices, as text.
-    files
-        That were read for it.
-    """
+    """A problem on all workloads."""
 
     name: str
-    stream: bool
-    words: Sequence[str]
-    seconds: float
-    given: Mapping[str, str]
-    files: Sequence[str]
+    stream: bool  # whether some workload is planned for a stream of microbatches
+    words: Sequence[str]  # the options of `solve` that pose it, as typed
+    seconds: float  # for each case
+    given: Mapping[str, str]  # by workload, all that is said of problem and devices, as text
+    files: Sequence[str]  # that were read for it
 
 
 def _pose(
@@ -250,7 +234,7 @@ def _finish(
     result = _run(todo, output, jobs, scheduler)
     units = {case.name: loaded[case.workload].time_unit for case in todo}
     for line in summaries(result, units):
-        OUT.print(line, highlight=False, soft_wrap=True)
+        OUT.say(line)
     if plot is not None:
         from ..runtime.pictures.charts import draw_comparison
 
@@ -282,7 +266,7 @@ def _run(
     if not ERR.is_terminal:
         ERR.line()  # a file gets the last table alone, which rich leaves without an end of line
     for notice in notices:
-        ERR.print(notice, highlight=False, soft_wrap=True)
+        ERR.say(notice)
     return result
 
 

@@ -83,8 +83,8 @@ def _print(result: PlanDiff, first: str, second: str) -> None:
         table.add_row(f"{pair.common} alike", *cells)
     OUT.print(table)
     moved = len(result.moved)
-    OUT.print(f"{moved} nodes moved" + (":" if moved else ""), highlight=False)
+    OUT.say(f"{moved} nodes moved" + (":" if moved else ""))
     for v, source, target in result.moved[:LISTED]:
-        OUT.print(f"  {v}: {source} → {target}", highlight=False, markup=False)
+        OUT.say(f"  {v}: {source} → {target}")
     if moved > LISTED:
-        OUT.print(f"  … and {moved - LISTED} more (--json lists all)", highlight=False)
+        OUT.say(f"  … and {moved - LISTED} more (--json lists all)")

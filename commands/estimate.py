@@ -146,7 +146,7 @@ def estimate(
     else:
         print_estimate(found)
         if plot is not None:
-            OUT.print(f"written: {plot}", highlight=False, soft_wrap=True)
+            OUT.say(f"written: {plot}")
 
 
 def usual_sequence(model: ModelDescription) -> int:
@@ -175,7 +175,7 @@ def print_estimate(found: Estimate) -> None:
             time.add_row(label, f"{seconds:.4g}", show_percent(seconds / found.seconds))
     time.add_row("an iteration", f"{found.seconds:.4g}", "")
     OUT.print(time)
-    OUT.print(_summary(found), highlight=False, soft_wrap=True)
+    OUT.say(_summary(found))
     ranks = _few(found)
     memory = new_table("memory of a device (GiB)", "", (f"rank {rank}" for rank in ranks))
     for term, label in MEMORY_TERMS.items():
@@ -186,11 +186,7 @@ def print_estimate(found: Estimate) -> None:
     OUT.print(memory)
     most = max(rank.needed for rank in found.memory)
     verdict = "it fits" if found.fits else "it does not fit"
-    OUT.print(
-        f"{verdict}: {show_bytes(most)} needed, of {show_bytes(found.memory_limit)}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    OUT.say(f"{verdict}: {show_bytes(most)} needed, of {show_bytes(found.memory_limit)}")
 
 
 def _summary(found: Estimate) -> str:

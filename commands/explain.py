@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from ..instances import InputError
 from .common import options
 from .common.console import (
     INFEASIBLE,
@@ -15,6 +14,7 @@ from .common.console import (
     check_outputs,
     end,
     print_json,
+    refuse,
     tell_written,
 )
 from .common.pose import Asked, build, named_plan, state
@@ -62,7 +62,7 @@ def explain(
     if plan is None and is_job_plan(workload):
         model, plan = named_plan(workload, plan)
     if plan is not None and is_job_plan(plan):
-        from .job import SAID, explain_job_plan, refuse
+        from .job import SAID, explain_job_plan
 
         asked = Asked(problem, settings or (), cluster, accelerators, cpus, memory)
         refuse({"--node": node, **dict.fromkeys(asked.words()[::2], True)}, SAID)
@@ -75,8 +75,7 @@ def explain(
         problem, settings or (), cluster, accelerators, cpus, memory, microbatches=microbatches
     )
     if plan is not None:
-        for option in asked.words()[::2]:
-            raise InputError(f"{option}: the plan says it; leave it out")
+        refuse(dict.fromkeys(asked.words()[::2], True), "the plan says it")
         loaded, made = load_plan_with_form(plan, loaded)
         found = explain_plan(loaded, made, node=node, seconds=time_limit, most=most)
     else:
@@ -93,7 +92,7 @@ def explain(
     if as_json:
         print_json({"workload": loaded.name, **found.to_dict()})
     else:
-        OUT.print(str(found), highlight=False, soft_wrap=True)
+        OUT.say(str(found))
         if found.plan is not None:
             tell_written(plot)
     end(INFEASIBLE if found.plan is None else 0)

@@ -112,7 +112,7 @@ def export(
         loaded, made = load_plan_with_form(plan, loaded)
         said = _write_launcher(loaded, made, to, output)
     for line in said:
-        OUT.print(line, highlight=False, soft_wrap=True)
+        OUT.say(line)
     tell_written(output)
 
 

@@ -72,7 +72,7 @@ def show(
     for key, value in facts.items():
         text = show_bytes(value) if key.endswith("bytes") and isinstance(value, float) else value
         text = f"{text:,.6g}" if isinstance(text, float) else text
-        OUT.print(f"{key.replace('_', ' '):>24}  {text}", highlight=False, soft_wrap=True)
+        OUT.say(f"{key.replace('_', ' '):>24}  {text}")
 
 
 @app.command()
@@ -109,10 +109,10 @@ def convert(
             else ""
         )
         text = f"--tied: {loaded.name} names no tied weights{kept}"
-        ERR.print(text, style="dim", highlight=False)
+        ERR.say(text, style="dim")
     loaded = loaded if tied is None else tied_as(loaded, tied)
     save(training_layers(loaded) if layers else loaded, output)
-    OUT.print(f"written: {output}", highlight=False)
+    OUT.say(f"written: {output}")
 
 
 @app.command()
@@ -127,4 +127,4 @@ def fetch(
         paths = fetch_files(
             folder, below=suite, server=mirror, on_file=lambda file: status.update(file.path)
         )
-    OUT.print(f"{len(paths)} files in {folder}", highlight=False, soft_wrap=True)
+    OUT.say(f"{len(paths)} files in {folder}")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..instances import InputError, Status
-from ..instances.common.records import from_plain
-from ..instances.formats.problem_toml import read_setting
+from ..instances.formats.problem_toml import make_record, read_setting
 from ..instances.formats.writing import write_whole
 from ..instances.job.problem import TrainingJob
 from .common.console import (
@@ -18,6 +18,7 @@ from .common.console import (
     end,
     parse_bytes,
     print_json,
+    refuse,
     show_percent,
     tell_written,
 )
@@ -43,32 +44,26 @@ if TYPE_CHECKING:
 #: Exit codes by how a search ended.
 CODES = {Status.INFEASIBLE: 3, Status.NO_SOLUTION: 4}
 #: Options that state a field of the job.
-OPTIONS = {"global_batch": "--global-batch", "sequence": "--sequence", "memory_bytes": "--memory"}
+OPTIONS = {
+    "global_batch": "--global-batch",
+    "sequence": "--sequence",
+    "memory_bytes": "--memory",
+    "launcher": "--for",
+}
 #: Searches of what would help a plan, at most.
 CHANGES = 4
 
 
 @dataclass(frozen=True)
 class PosedJob:
-    """A job and its cluster as options state them, and what a front is asked for.
-
-    Parameters
-    ----------
-    cluster
-        As `training_cluster` takes it; of a front without the number of devices.
-    gpus
-        Numbers of devices of a front; empty if there is one number, that of the cluster.
-    price
-        Of a device for an hour.
-    rate
-        Tokens per second to be reached.
-    """
+    """A job and its cluster as options state them, and what a front is asked for."""
 
     job: TrainingJob
-    cluster: str
+    cluster: str  # as `training_cluster` takes it; of a front without the number of devices
+    # numbers of devices of a front; empty if there is one number, that of the cluster
     gpus: tuple[int, ...] = ()
-    price: float | None = None
-    rate: float | None = None
+    price: float | None = None  # of a device for an hour
+    rate: float | None = None  # tokens per second to be reached
 
 
 def state_job(
@@ -80,18 +75,9 @@ def state_job(
 ) -> PosedJob:
     """Return the job that options and ``--set`` state.
 
-    Parameters
-    ----------
-    models
-        To be trained; the first says how long sequences are where nothing else does.
-    others
-        Options of other problems, by name, which must be at their default.
-
-    Raises
-    ------
-    InputError
-        If a field is unknown, of another type or given twice, an option is for other problems, or
-        there is no cluster.
+    The first model says how long sequences are where nothing else does. `others` are options of
+    other problems, by name. InputError if a field is unknown, of another type or given twice,
+    another problem's option is not at its default, or there is no cluster.
     """
     stated: dict[str, Any] = {"global_batch": global_batch}
     more = {"sequence": sequence, "launcher": asked.launcher}
@@ -102,7 +88,8 @@ def state_job(
         for name, value in read_setting(text).items():
             if name in stated:
                 raise InputError(f"{name}: {stated[name]} and {value}; give one of them")
-            stated[name] = value
+            size = name == "memory_bytes" and isinstance(value, str)
+            stated[name] = parse_bytes(str(value), name) if size else value
     if "sequence" not in stated:
         from ..instances.costs.models import model_description
         from .estimate import usual_sequence
@@ -112,7 +99,7 @@ def state_job(
         if getattr(asked, name) is not None:
             field = {"schedule": "; --set schedules=[…]"}.get(name, "")
             raise InputError(f"--{name}: not of a training job{field}; leave it out")
-    refuse(others)
+    refuse(others, "not of a training job")
     if asked.cluster is None:
         raise InputError("--cluster: it is missing; say such as h100:8x8, or a cluster file")
     front: dict[str, Any] = {}
@@ -120,20 +107,13 @@ def state_job(
         if name in stated:
             front[name] = stated.pop(name)
     try:
-        job = from_plain(TrainingJob, stated, "--set")
+        job = make_record(TrainingJob, stated, "--set")
     except InputError as error:
         said = str(error)
         for name, option in OPTIONS.items():
-            said = said.replace(f"--set.{name}:", f"{option}:")
+            said = re.sub(rf"^--set: {name}\b", option, said)
         raise InputError(said) from None
     return _posed(job, asked.cluster, front)
-
-
-def refuse(others: Mapping[str, object], why: str = "not of a training job") -> None:
-    """Raise InputError for the first option that is given and that training jobs have not."""
-    for option, given in others.items():
-        if given not in (None, "auto"):
-            raise InputError(f"{option}: {why}; leave it out")
 
 
 #: Why options that pose a problem are refused beside a plan.
@@ -202,10 +182,7 @@ def plan_job(
 ) -> None:
     """Plan a training job, print what comes out, and end with the exit code that says how.
 
-    Parameters
-    ----------
-    ends
-        Seconds and gap at which to stop; None for the default.
+    `ends` are seconds and gap at which to stop; None for the default.
     """
     if posed.gpus:
         _plan_front(model, posed, ends, output, plot, as_json=as_json)
@@ -278,11 +255,9 @@ def verify_job(model: str | None, path: Path, *, bound: bool, as_json: bool) -> 
         )
         return
     proved = f"proved, {programs} points by a program" if bound else "claimed"
-    OUT.print(
+    OUT.say(
         f"verified: {plan.seconds:.4g} s, bound {plan.bound:.4g} s ({proved}), "
-        f"gap {show_percent(plan.gap)}",
-        highlight=False,
-        soft_wrap=True,
+        f"gap {show_percent(plan.gap)}"
     )
 
 
@@ -298,7 +273,7 @@ def export_job(path: Path, launcher: str, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         write_whole(folder / name, text)
-        OUT.print(f"written: {folder / name}", highlight=False, soft_wrap=True)
+        OUT.say(f"written: {folder / name}")
 
 
 def explain_job_plan(
@@ -306,10 +281,7 @@ def explain_job_plan(
 ) -> None:
     """Print what each decision of a plan is worth, and what a change would bring.
 
-    Parameters
-    ----------
-    seconds
-        Of all searches together, half of them for other decisions; 0: none.
+    Half of the seconds of all searches are for other decisions; 0: none.
     """
     from ..api.explain_job import explain_job
     from ..api.job import what_would_help
@@ -349,17 +321,12 @@ def compare_jobs(
 ) -> None:
     """Print models' plans, or those in files, beside what is usually done; write rows as CSV.
 
-    Parameters
-    ----------
-    names
-        Of models, to be planned as `posed`; where that is None, files of plans.
-    ends
-        Seconds and gap at which each search stops; None for the default.
+    Models are planned as `posed`; where that is None, names are files of plans. `ends` are seconds
+    and gap at which each search stops.
     """
     import pandas as pd
 
-    from ..api.job import judge_usual
-    from ..api.job_costs import job_costs
+    from ..api.job import job_costs, judge_usual
     from ..instances.job.plan import load_job_plan
 
     if posed is not None and posed.gpus:
@@ -373,7 +340,7 @@ def compare_jobs(
         else:
             found = _planned(name, posed.cluster, posed.job, ends)
             if found.plan is None:
-                OUT.print(found.reason, highlight=False, soft_wrap=True)
+                OUT.say(found.reason)
                 rows.append({"plan": name, "choice": "planned", "reason": found.reason})
                 continue
             plan, usual = found.plan, found.usual

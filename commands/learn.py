@@ -98,9 +98,8 @@ def learn(
     with the same options goes the way of one that was never interrupted.
     """
     need("torch", "learned")
-    from ..api.learn import LearnOptions, TrainingSet, family_set, workload_set
+    from ..api.learn import LearnOptions, Reward, TrainingSet, family_set, workload_set
     from ..api.learn import learn as train
-    from ..api.rewards import Reward
     from ..solvers.learned.train import Settings
 
     check_outputs(output, log)
@@ -146,7 +145,7 @@ def learn(
                 resumable=not weights_only,
                 told=told,
             )
-        OUT.print(f"{done.steps} updates on {len(on.tasks)} tasks", highlight=False)
+        OUT.say(f"{done.steps} updates on {len(on.tasks)} tasks")
         tell_written(output, log)
 
     if rare.model is None:

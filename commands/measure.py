@@ -25,7 +25,7 @@ from .common.console import (
     show_percent,
     tell_written,
 )
-from .common.mesh import parse_shape, show_link
+from .common.pose import parse_shape, show_link
 
 if TYPE_CHECKING:
     import torch
@@ -111,7 +111,7 @@ def measure(
         return
     _print(measurement)
     for precision, rate in rates.items():
-        OUT.print(f"matrix products in {precision}: {rate / 1e12:.4g} TFLOP/s", highlight=False)
+        OUT.say(f"matrix products in {precision}: {rate / 1e12:.4g} TFLOP/s")
     if axes:
         _print_axes(axes)
     tell_written(output, topology, plot)
@@ -198,21 +198,17 @@ def _print(measurement: Measurement) -> None:
     table.add_row("all-reduce, as a ring", *_cells(measurement.ring))
     OUT.print(table)
     link = measurement.link
-    OUT.print(
+    OUT.say(
         f"typical link: {1e6 * link.latency_s:.1f} µs, {link.bytes_per_s / 1e9:.3g} GB/s; "
-        f"the fastest pair has {measurement.spread:.2f} times the bandwidth of the slowest",
-        highlight=False,
-        soft_wrap=True,
+        f"the fastest pair has {measurement.spread:.2f} times the bandwidth of the slowest"
     )
     ring = measurement.ring.link
-    OUT.print(
+    OUT.say(
         "all-reduce of replicas: stagecut simulate … "
-        f"--bandwidth {ring.bytes_per_s / 1e9:.3g}GB/s --latency {ring.latency_s:.3g}",
-        highlight=False,
-        soft_wrap=True,
+        f"--bandwidth {ring.bytes_per_s / 1e9:.3g}GB/s --latency {ring.latency_s:.3g}"
     )
     for line in measurement.warnings:
-        OUT.print(f"warning: {line}", style="yellow", highlight=False, soft_wrap=True)
+        OUT.say(f"warning: {line}", style="yellow")
 
 
 def _print_axes(axes: tuple[MeasuredAxis, ...]) -> None:
@@ -237,7 +233,7 @@ def _print_axes(axes: tuple[MeasuredAxis, ...]) -> None:
         for axis, one in enumerate(axes)
     )
     for what, text in (("shardings", links), ("by each collective's own link", each)):
-        OUT.print(f"{what}: stagecut solve … --mesh {mesh}@{text}", highlight=False, soft_wrap=True)
+        OUT.say(f"{what}: stagecut solve … --mesh {mesh}@{text}")
 
 
 def _cells(fit: Fit) -> tuple[str, str, str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -12,7 +12,16 @@ import typer
 from ..instances import InputError, Tied, Workload
 from ..instances.generate.roofline import MACHINES
 from .common import names, options
-from .common.console import ERR, OUT, check_outputs, file_of, need, show_bytes, tell_written
+from .common.console import (
+    ERR,
+    OUT,
+    check_outputs,
+    file_of,
+    need,
+    refuse,
+    show_bytes,
+    tell_written,
+)
 
 if TYPE_CHECKING:
     from ..instances.pytorch.factory import Made
@@ -82,8 +91,8 @@ def profile(
     if degrees is not None and not layers:
         raise InputError("--degrees: layers are spread over devices; add --layers")
     if tensors:
-        of_others = [("--layers", layers), ("--depth", depth), ("--tied", tied is not Tied.COPIES)]
-        _check_tensors(model, train, [*of_others, ("--fresh", fresh)])
+        others = {"--layers": layers, "--depth": depth, "--tied": tied is not Tied.COPIES}
+        _check_tensors(model, train, {**others, "--fresh": fresh})
     if model.endswith(".onnx"):
         refused = {
             "--train": train,
@@ -127,9 +136,7 @@ def _from_onnx(
     tied: Tied,
     name: str,
 ) -> Workload:
-    for option, given in refused.items():
-        if given:
-            raise InputError(f"{option}: an ONNX file is a graph for inference; leave it out")
+    refuse(refused, "an ONNX file is a graph for inference")
     if estimate is None:
         raise InputError(f"{model}: ONNX files are not run; name a device: --estimate h100")
     need("onnx", "onnx")
@@ -166,7 +173,7 @@ def _from_pytorch(
         )
     for note in done.notes:
         style = "yellow" if note.startswith("warning:") else "dim"
-        OUT.print(note, style=style, highlight=False, markup=False, soft_wrap=True)
+        OUT.say(note, style=style)
     return done
 
 
@@ -195,19 +202,17 @@ def _with_tensors(factory: Callable[[], Made], estimate: str | None, name: str) 
     if program is not None and program.unruled:
         kinds = ", ".join(sorted({o.kind for o in program.unruled}))
         said = f"{len(program.unruled)} operators have no rule, and will run on every device"
-        OUT.print(f"{said}: {kinds}", style="dim", highlight=False, markup=False, soft_wrap=True)
+        OUT.say(f"{said}: {kinds}", style="dim")
     return workload
 
 
-def _check_tensors(model: str, train: bool, given: Sequence[tuple[str, object]]) -> None:
+def _check_tensors(model: str, train: bool, given: Mapping[str, object]) -> None:
     """Refuse what does not go with ``--tensors``."""
     if not train:
         raise InputError("--tensors: shardings are planned for training; add --train")
     if model.endswith(".onnx"):
         raise InputError("--tensors: an ONNX file is a graph for inference; name a PyTorch model")
-    for option, value in given:
-        if value:
-            raise InputError(f"{option}: not with --tensors; leave it out")
+    refuse(given, "not with --tensors")
 
 
 def _depth(text: str | None) -> Depth:
@@ -226,12 +231,9 @@ def _describe(workload: Workload) -> None:
     what = (
         "memory" if workload.program is None else "tensors made"
     )  # a sharding adds optimizer state
-    OUT.print(
+    OUT.say(
         f"{workload.name}: {workload.n} nodes, {len(workload.edges)} edges, "
         f"{total['parameters']:,.0f} parameters, {total['flops']:.4g} FLOPs, "
         f"{show_bytes(float(workload.memory_bytes.sum()))} of {what}, {time:.4g} "
-        f"{workload.time_unit} on one device ({workload.provenance['cost_model']})",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
+        f"{workload.time_unit} on one device ({workload.provenance['cost_model']})"
     )

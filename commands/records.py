@@ -65,14 +65,11 @@ def check(
             check_record(record, folder, instances)
         except (InputError, VerificationError) as error:
             wrong.append(f"{record.instance}, {record.asked}: {error}")
-            OUT.print(wrong[-1], style="red", highlight=False, soft_wrap=True)
+            OUT.say(wrong[-1], style="red")
     if wrong or not records:
         raise InputError(f"{folder}: {len(wrong)} of {len(records)} records are not as they say")
     proved = sum(record.checked for record in records)
-    OUT.print(
-        f"{len(records)} records verified; {proved} bounds proved by their certificates",
-        highlight=False,
-    )
+    OUT.say(f"{len(records)} records verified; {proved} bounds proved by their certificates")
 
 
 @app.command()
@@ -93,9 +90,7 @@ def submit(
         plan, folder, _instances(instances), instance=instance, asked=asked, command=command
     )
     said = {"new": "a new record", "nothing": "not better than the record"}
-    OUT.print(
+    OUT.say(
         f"{said.get(better, f'better: {better}')}: {record.instance}, {record.asked}: objective "
-        f"{record.objective:.8g}, bound {record.bound:.8g}, gap {show_gap(record.gap)}",
-        highlight=False,
-        soft_wrap=True,
+        f"{record.objective:.8g}, bound {record.bound:.8g}, gap {show_gap(record.gap)}"
     )

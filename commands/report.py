@@ -5,19 +5,31 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 
-from ..instances import InputError, Plan, Sharding, Workload
+from ..instances import Plan, Sharding, Workload
 from ..instances.common.escape import csv as csv_cell
 from ..instances.formats.writing import write_whole
 from .common import names, options
-from .common.console import check_outputs, print_json, tell_written
+from .common.console import (
+    OUT,
+    check_outputs,
+    new_table,
+    print_json,
+    refuse,
+    show_bytes,
+    show_percent,
+    tell_written,
+)
 from .common.pose import choose_network
 
 if TYPE_CHECKING:
+    from ..runtime.accuracy.calibrate import WorkloadCalibration
     from ..runtime.accuracy.join import Comparison
+    from ..runtime.accuracy.sharded import ShardedComparison
 
 
 def report(
@@ -63,7 +75,6 @@ def report(
     from ..runtime.accuracy.join import compare_run
     from ..runtime.execution.recording_file import load_recording
     from ..runtime.simulate.plan_stages import stages_of
-    from .show.recorded_run import as_dict, print_calibration, print_report
 
     check_outputs(trace, csv, calibrate, pictures=[plot], inputs=[workload, plan, recording])
     loaded, made = load_plan_with_form(plan, load(workload))
@@ -72,7 +83,7 @@ def report(
             "--weight-share": weight_share, "--network": network, "--bandwidth": bandwidth,
             "--latency": latency or None, "--overlap": overlap, "--warm-up": warm_up,
             "--plot": plot, "--trace": trace, "--csv": csv, "--calibrate": calibrate,
-            "--json": as_json or None,
+            "--json": as_json,
         }  # fmt: skip
         _report_sharding(loaded, made, recording, given)
         return
@@ -108,11 +119,8 @@ def _report_sharding(
     """Print a recorded run of a sharding beside what was predicted; no option is for it."""
     from ..runtime.accuracy.sharded import compare_sharded_run
     from ..runtime.execution.sharded.recording import load_sharded_recording
-    from .show.recorded_run import print_sharded_run
 
-    for option, value in given.items():
-        if value is not None:
-            raise InputError(f"{option}: the report of a sharding has none; leave it out")
+    refuse(given, "the report of a sharding has none")
     print_sharded_run(compare_sharded_run(workload, plan, load_sharded_recording(recording)))
 
 
@@ -127,3 +135,95 @@ def _write(comparison: Comparison, plot: Path | None, trace: Path | None, csv: P
         write_whole(trace, json.dumps(comparison_trace(comparison), ensure_ascii=False))
     if csv is not None:
         write_whole(csv, comparison.actions.map(csv_cell).to_csv(index=False))
+
+
+def as_dict(comparison: Comparison) -> dict[str, Any]:
+    """Return the object for `--json`; times in seconds."""
+    return {
+        "schedule": comparison.recording.schedule,
+        "microbatches": comparison.recording.microbatches,
+        "steps": len(comparison.steps),
+        "iteration": {
+            "predicted_s": comparison.predicted_iteration_s,
+            "measured_s": comparison.measured_iteration_s,
+            "error": comparison.error,
+        },
+        "optimizer_s": comparison.optimizer_s,
+        "stages": comparison.stages.to_dict("records"),
+        "kinds": comparison.kinds.to_dict("records"),
+    }
+
+
+def print_report(comparison: Comparison) -> None:
+    """Print errors by action, stage and step."""
+    run = comparison.recording
+    title = f"{run.schedule}, {run.microbatches} microbatches, {len(comparison.steps)} steps"
+    table = Table(title=title)
+    for name in ("stage", "action", "predicted", "measured", "spread", "error"):
+        table.add_column(name, justify="left" if name == "action" else "right")
+    for row in comparison.kinds.to_dict("records"):
+        table.add_row(
+            str(row["stage"]),
+            str(row["kind"]),
+            _ms(row["predicted_s"]),
+            _ms(row["measured_s"]),
+            show_percent(row["spread"]),
+            show_percent(row["error"], signed=True),
+        )
+    for row in comparison.stages.to_dict("records"):
+        table.add_row(
+            str(row["stage"]), f"all, on {row['device']}", _ms(row["predicted_s"]),
+            _ms(row["measured_s"]), "", show_percent(row["error"], signed=True),
+        )  # fmt: skip
+    OUT.print(table)
+    OUT.say(
+        f"step: predicted {_ms(comparison.predicted_iteration_s)}, measured "
+        f"{_ms(comparison.measured_iteration_s)}, error "
+        f"{show_percent(comparison.error, signed=True)}"
+    )
+    if comparison.optimizer_s:
+        OUT.say(
+            f"the optimizer's {_ms(comparison.optimizer_s)} come on top; they are not predicted"
+        )
+
+
+def print_calibration(calibration: WorkloadCalibration, plan: Plan, comparison: Comparison) -> None:
+    """Print the error that is left with measured times."""
+    from ..runtime.accuracy.calibrate import predicted_after
+
+    after = predicted_after(calibration, plan, comparison)
+    OUT.say(
+        f"calibrated: predicted {_ms(after.predicted_iteration_s)}, error "
+        f"{show_percent(after.error, signed=True)}; what is left is waiting and moving data. "
+        "Plan again with the new workload."
+    )
+    if calibration.weight_share is not None:
+        OUT.say(f"measured --weight-share {calibration.weight_share:.3f}")
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.4g} ms"
+
+
+def print_sharded_run(comparison: ShardedComparison) -> None:
+    """Print a row for computing and for each collective, then the step."""
+    columns = ("axis", "calls", "planned", "sent", "predicted", "measured")
+    table = new_table(f"{comparison.steps} steps, times in ms", "what", columns)
+    for key in sorted(comparison.predicted | comparison.measured, key=lambda key: (key[1], key)):
+        planned, measured = comparison.predicted.get(key), comparison.measured.get(key)
+        name, axis, _ = key
+        table.add_row(
+            name,
+            "" if axis < 0 or name == "statistics" else str(axis),
+            "" if measured is None else str(measured.number),
+            "" if planned is None or axis < 0 else show_bytes(planned.bytes),
+            "" if measured is None or axis < 0 else show_bytes(measured.bytes),
+            "" if planned is None else f"{1e3 * planned.seconds:.3g}",
+            "" if measured is None else f"{1e3 * measured.seconds:.3g}",
+        )
+    OUT.print(table)
+    OUT.say(
+        f"step: predicted {_ms(comparison.predicted_s)}, measured {_ms(comparison.measured_s)}, "
+        f"error {show_percent(comparison.error, signed=True)}; optimizer "
+        f"{_ms(comparison.optimizer_s)} on top"
+    )

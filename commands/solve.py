@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,7 +20,7 @@ from ..instances import (
 from ..instances.formats.problem_toml import Table
 from .common import names, options
 from .common.clock import STARTED
-from .common.console import check_outputs, end_with, print_json, progress, tell_written
+from .common.console import check_outputs, end_with, print_json, progress, refuse, tell_written
 from .common.pose import (
     WORKERS,
     Asked,
@@ -29,6 +28,7 @@ from .common.pose import (
     build,
     choose_ties,
     limits_of,
+    load_workload,
     state,
     workers_of,
 )
@@ -80,7 +80,7 @@ def solve(
     limits.seed, limits.nodes, workers.count. Exit codes: 0 a plan, 2 bad input, 3 infeasible, 4 no
     plan within the limit.
     """
-    from ..instances.formats.files import load, load_plan, save
+    from ..instances.formats.files import load_plan, save
 
     asked = Asked(
         problem, settings or (), cluster, accelerators, cpus, memory, split, microbatches,
@@ -96,7 +96,7 @@ def solve(
         return
     if sequence is not None:
         raise InputError("--sequence: it is for training jobs; give --global-batch, too")
-    loaded = load(workload)
+    loaded = load_workload(workload)
     from ..api.solve import solve as solve_workload  # once the files are there
     from ..instances.model.problem import objective_unit
     from ..runtime import evaluate
@@ -112,11 +112,10 @@ def solve(
     limits = replace(limits_of(stated, time_limit, gap), since=STARTED)
     workers = workers_of(stated)
     if ranked is not None and is_iteration(posed) and devices is not None:
-        from .show.rank import rank
+        from .show.pipeline import rank
 
-        _refuse_for_all_schedules(
-            {"--start": start, "--plot": plot, "workers": stated.others.get(WORKERS)}
-        )
+        others = {"--start": start, "--plot": plot, "workers": stated.others.get(WORKERS)}
+        refuse(others, "not with --schedule all")
         rank(loaded, devices, posed, ranked.get("chunks"), method, limits, output, as_json=as_json)
         return
     with progress(objective_unit(posed, loaded.time_unit)) as on_progress:
@@ -158,33 +157,23 @@ def _without_all(stated: Statement) -> tuple[Statement, Table | None]:
     return replace(stated, fields=kept), apart
 
 
-def _refuse_for_all_schedules(given: Mapping[str, object]) -> None:
-    for option, value in given.items():
-        if value:
-            raise InputError(f"{option}: not with --schedule all; leave it out")
-
-
 def _as_json(
     workload: Workload, problem: Problem, result: Result, report: Report | None, *, named: bool
 ) -> dict[str, Any]:
     """Return what `--json` prints: the same keys for all problems, and those of each.
 
-    Parameters
-    ----------
-    named
-        Whether the user named the problem, and need not be told what else there is.
+    A user who `named` the problem need not be told what else there is.
     """
     from ..runtime import ShardingReport
-    from .show import mapping, sharding
     from .show.pipeline import facts_of
-    from .show.plan import as_dict
+    from .show.plan import as_dict, mapping_as_dict, sharding_as_dict
 
     if isinstance(problem, DeviceMapping):
-        answer = mapping.answer(workload, problem, result, report)
+        answer = mapping_as_dict(workload, problem, result, report)
     elif isinstance(problem, Sharding):
         assert report is None or isinstance(report, ShardingReport)
         facts = facts_of(workload, result, objective_given=True)
-        answer = sharding.answer(workload, problem, result, report, facts)
+        answer = sharding_as_dict(workload, problem, result, report, facts)
     else:
         facts = facts_of(workload, result, objective_given=named)
         answer = as_dict(workload, problem, result, report, facts)
@@ -202,16 +191,15 @@ def _print(
 ) -> None:
     """Print tables of a result, and what they come to."""
     from ..runtime import ShardingReport
-    from .show import mapping, sharding
     from .show.pipeline import facts_of
-    from .show.plan import print_result
+    from .show.plan import print_mapping, print_result, print_sharding
 
     if isinstance(problem, DeviceMapping):
-        mapping.print_mapping(workload, problem, result, report)
+        print_mapping(workload, problem, result, report)
     elif isinstance(problem, Sharding):
         assert report is None or isinstance(report, ShardingReport)
         facts = facts_of(workload, result, objective_given=True)
-        sharding.print_sharding(workload, problem, result, report, facts)
+        print_sharding(workload, problem, result, report, facts)
     else:
         facts = facts_of(workload, result, objective_given=named)
         exports = "" if result.plan is None else exports_of(workload, result.plan, launcher)

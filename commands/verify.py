@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..instances import Plan, Workload
-from ..instances.formats.expert_json import is_split
+from ..instances.formats.placement_json import is_split
 from ..instances.formats.source import read_source
 from ..instances.model.problem import objective_unit
 from .common import options
@@ -72,12 +72,10 @@ def verify(
         )
         return
     proved = "proved" if bound else "claimed"
-    OUT.print(
+    OUT.say(
         f"verified: objective {show_time(report.objective, unit)}, "
         f"{proved} bound {show_time(checked.bound, unit)}, "
-        f"gap {show_gap(checked.gap)}; {_fullest(loaded, checked, report)}",
-        highlight=False,
-        soft_wrap=True,
+        f"gap {show_gap(checked.gap)}; {_fullest(loaded, checked, report)}"
     )
 
 

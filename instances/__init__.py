@@ -1,38 +1,46 @@
 """Data: workloads, clusters, problems and plans, and their file formats."""
 
-from .common.choices import (
-    Collective,
-    CpuSplit,
-    InFlight,
-    Limit,
-    MappingMode,
-    MappingObjective,
-    Optimizer,
-    Pipeline,
-    PipelineSchedule,
-    Precision,
-    Recomputation,
-    Role,
-    Routing,
-    ShardingObjective,
-    Split,
-    Status,
-    Tied,
-)
+# Named options, which are not listed below: their texts will do.
+from .common.choices import Collective as Collective
+from .common.choices import CpuSplit as CpuSplit
+from .common.choices import InFlight as InFlight
+from .common.choices import Limit as Limit
+from .common.choices import MappingMode as MappingMode
+from .common.choices import MappingObjective as MappingObjective
+from .common.choices import Optimizer as Optimizer
+from .common.choices import Pipeline as Pipeline
+from .common.choices import PipelineSchedule as PipelineSchedule
+from .common.choices import Precision as Precision
+from .common.choices import Recomputation as Recomputation
+from .common.choices import Role as Role
+from .common.choices import Routing as Routing
+from .common.choices import ShardingObjective as ShardingObjective
+from .common.choices import Split as Split
+from .common.choices import Status as Status
+from .common.choices import Tied as Tied
 from .common.errors import InfeasibleError, InputError, StagecutError, VerificationError
 from .common.units import TIME_UNITS, NodeId
 from .model.cluster import ACCELERATOR, CPU, Cluster, Device, DeviceKind, accelerators_and_cpus
 from .model.completed import Assumptions, complete
-from .model.costs import Costs, price, without_links
+from .model.costs import Costs, price
+from .model.costs import without_links as without_links
 from .model.layers import Layers
 from .model.network.links import Link, PairLink
-from .model.pipeline_job import LayerRule, PipelineJob, is_iteration, is_stream
+from .model.pipeline_job import LayerRule, PipelineJob
+from .model.pipeline_job import is_iteration as is_iteration
+from .model.pipeline_job import is_stream as is_stream
 from .model.placement_rules import PlacementRules
-from .model.plan import Plan, Planned, gap_between, plan_of
+from .model.plan import Plan, Planned
+from .model.plan import gap_between as gap_between
+from .model.plan import plan_of as plan_of
 from .model.problem import DeviceMapping, Latency, Problem, Throughput
-from .model.sharding.as_workload import program_workload
-from .model.sharding.mesh import DeviceMesh, PrimitiveLink
-from .model.sharding.problem import Sharding, program_of
+from .model.sharding.problem import (
+    DeviceMesh,
+    PrimitiveLink,
+    Sharding,
+    program_workload,
+)
+from .model.sharding.problem import program_of as program_of
 from .model.sharding.program import Operator, Signature, Tensor, TensorProgram
 from .model.solution import (
     CallPlacement,
@@ -43,11 +51,12 @@ from .model.solution import (
     Stage,
     StagePlacement,
     TensorSharding,
-    in_stages,
 )
-from .model.stage_costs import StageCosts, stage_costs
+from .model.solution import in_stages as in_stages
+from .model.stage_costs import StageCosts
+from .model.stage_costs import stage_costs as stage_costs
 from .model.tied_weights import tied_as
-from .model.training_layers import layers_of
+from .model.training_layers import layers_of as layers_of
 from .model.workload import Workload
 from .topologies import Topology, topology
 
@@ -58,73 +67,47 @@ __all__ = [
     "Assumptions",
     "CallPlacement",
     "Cluster",
-    "Collective",
     "Costs",
-    "CpuSplit",
     "Device",
     "DeviceKind",
     "DeviceMapping",
     "DeviceMesh",
-    "InFlight",
     "InfeasibleError",
     "InputError",
     "Latency",
     "LayerRule",
     "Layers",
-    "Limit",
     "Link",
-    "MappingMode",
-    "MappingObjective",
     "NodeId",
     "Operator",
-    "Optimizer",
     "PairLink",
-    "Pipeline",
     "PipelineJob",
     "PipelinePlacement",
-    "PipelineSchedule",
     "Placement",
     "PlacementRules",
     "Plan",
     "Planned",
-    "Precision",
     "PrimitiveLink",
     "Problem",
-    "Recomputation",
     "ReplicaPlacement",
-    "Role",
-    "Routing",
     "Sharding",
-    "ShardingObjective",
     "Signature",
     "Solution",
-    "Split",
     "Stage",
     "StageCosts",
     "StagePlacement",
     "StagecutError",
-    "Status",
     "Tensor",
     "TensorProgram",
     "TensorSharding",
     "Throughput",
-    "Tied",
     "Topology",
     "VerificationError",
     "Workload",
     "accelerators_and_cpus",
     "complete",
-    "gap_between",
-    "in_stages",
-    "is_iteration",
-    "is_stream",
-    "layers_of",
-    "plan_of",
     "price",
-    "program_of",
     "program_workload",
-    "stage_costs",
     "tied_as",
     "topology",
-    "without_links",
 ]

@@ -24,14 +24,19 @@ from .common.choices import Tied
 from .common.errors import InputError, quote
 from .formats.source import stem_of
 from .generate.architectures.lowering import suggested_cluster
-from .generate.roofline import CPU_CORE, machine
+from .generate.roofline import machine
 from .model.tied_weights import with_ties
 from .model.workload import Workload
-from .pytorch.operator_graph import operator_graph
-from .pytorch.prices import estimated_ms
-from .pytorch.recording import ExecutedNode, KernelCall, Parameter, Read, Recording
+from .pytorch.operator_graph import (
+    ExecutedNode,
+    KernelCall,
+    Parameter,
+    Read,
+    Recording,
+    operator_graph,
+)
+from .pytorch.prices import estimated_times
 from .pytorch.to_workload import (
-    OperatorTimes,
     by_layer,
     by_operator,
     fitting_depth,
@@ -228,19 +233,7 @@ def read_onnx(
         raise InputError(f"{path}: it computes nothing; nothing to plan")
     if depth == "auto":
         depth = fitting_depth(graph)
-    nothing = np.zeros(len(graph.operators))
-    times = OperatorTimes(
-        accelerator_ms=estimated_ms(graph.operators, target),
-        cpu_ms=estimated_ms(graph.operators, CPU_CORE),
-        measured=nothing,
-        spread=nothing,
-        link=target.peer,
-        provenance={
-            "cost_model": "roofline",
-            "accelerator": f"{target.name}: {target.source}",
-            "cpu": f"{CPU_CORE.name}: {CPU_CORE.source}",
-        },
-    )
+    times = estimated_times(graph, target)
     grouping = by_operator(graph) if depth is None else by_layer(graph, depth)
     once = to_workload(
         graph,

@@ -1,9 +1,12 @@
-"""Remedies: the problem with one change, solved again from the plan."""
+"""Remedies: the problem with one change, solved again from the plan.
+
+Where there is no plan: the least memory, and the least number of devices, with which there is one.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -29,11 +32,11 @@ from ...instances import (
     is_stream,
 )
 from ...instances.common.quantities import show_bytes, show_percent
-from ...instances.model.kept_bytes import kept_bytes
 from ...instances.model.tied_weights import are_copied, tied_as
+from ...instances.model.workload import kept_bytes
 from ...solvers import DEFAULT_LIMITS, Limits
 from ..solve import solve
-from .answers import Remedy
+from .explanation import Remedy
 
 T = TypeVar("T")
 
@@ -68,13 +71,7 @@ class _Case:
 
 
 def remedies(workload: Workload, plan: Plan, seconds: float) -> tuple[Remedy, ...]:
-    """Return the remedies.
-
-    Parameters
-    ----------
-    seconds
-        For all searches together.
-    """
+    """Return the effects of changes of the problem, all searched for in so many seconds."""
     cases = list(_cases(workload, plan))
     each = replace(DEFAULT_LIMITS[plan.problem.name], seconds=seconds / max(1, len(cases)))
     return _capped([_solved(case, plan, each) for case in cases])
@@ -250,3 +247,74 @@ def _other_options(workload: Workload, problem: Problem) -> Iterator[tuple[str, 
                 "recomputation where it helps",
                 replace(problem, recomputation=Recomputation.FREE),
             )
+
+
+#: Steps up, each to twice as much, and down again, each to the middle.
+STEPS_UP, STEPS_DOWN = 8, 5
+#: Any plan will do.
+GAP = 0.999
+
+
+def made_feasible(
+    workload: Workload, cluster: Cluster, problem: Problem, seconds: float
+) -> tuple[Remedy, ...]:
+    """Return the least memory, and the least number of devices, for which a plan is found.
+
+    All searches together take so many seconds.
+    """
+    limits = Limits(seconds=seconds / (2 * (STEPS_UP + STEPS_DOWN)), gap=GAP)
+    found = []
+    limited = [k for k in cluster.kinds if k.count and math.isfinite(k.memory_bytes)]
+    if limited:
+        most = max(kind.memory_bytes for kind in limited)
+
+        def with_memory(factor: float) -> tuple[Cluster, str]:
+            given = " and ".join(show_bytes(factor * kind.memory_bytes) for kind in limited)
+            return memory_times(cluster, factor), f"{given} of memory on each device"
+
+        if most > 0:
+            found.append(_least(workload, problem, with_memory, limits, whole=False))
+    alike = [k for k, kind in enumerate(cluster.kinds) if not kind.host and kind.count]
+    if len(alike) == 1:
+        (k,) = alike
+        kind = cluster.kinds[k]
+
+        def with_devices(factor: float) -> tuple[Cluster, str]:
+            count = round(factor * kind.count)
+            kinds = list(cluster.kinds)
+            kinds[k] = replace(kind, count=count)
+            return replace(cluster, kinds=tuple(kinds)), f"{count} × {kind.name}"
+
+        found.append(_least(workload, problem, with_devices, limits, whole=True, one=kind.count))
+    return tuple(remedy for remedy in found if remedy is not None)
+
+
+def _least(
+    workload: Workload,
+    problem: Problem,
+    changed: Callable[[float], tuple[Cluster, str]],
+    limits: Limits,
+    *,
+    whole: bool,
+    one: int = 1,
+) -> Remedy | None:
+    """Return the remedy of the least factor with a plan, by doubling and halving; None without."""
+    low, high, best = 1.0, math.inf, None
+    for step in range(STEPS_UP + STEPS_DOWN):
+        if math.isinf(high) and step >= STEPS_UP:
+            return None
+        factor = 2 * low if math.isinf(high) else (low + high) / 2
+        if whole:
+            factor = round(factor * one) / one
+            if factor in (low, high):
+                break
+        cluster, change = changed(factor)
+        try:
+            result = solve(workload, cluster, problem, limits=limits)
+        except InputError:  # such as more devices than can be planned for
+            return best
+        if result.plan is None:
+            low = factor
+        else:
+            high, best = factor, Remedy(change, result.objective, result.bound)
+    return best

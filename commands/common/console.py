@@ -9,7 +9,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,6 +40,10 @@ class _Plain(Console):
     def render_str(self, text: str, **options: Any) -> Text:
         """Return what is printed for a text, in tables too."""
         return super().render_str(plain(text), **options)
+
+    def say(self, text: str, style: str = "") -> None:
+        """Print a text without colours of its own, its lines as long as they are."""
+        self.print(text, style=style, highlight=False, soft_wrap=True)
 
 
 OUT = _Plain(emoji=False, markup=False)
@@ -83,10 +87,7 @@ def check_outputs(
 ) -> None:
     """Refuse, before the work, files that could not be written; None stands for none.
 
-    Parameters
-    ----------
-    inputs
-        What is read: no output may be one of them, nor two outputs one file.
+    No output may be one of the inputs, nor two outputs one file.
     """
     for path in files:
         if path is not None:
@@ -148,11 +149,18 @@ def _finite(value: Any) -> Any:
     return value
 
 
+def refuse(given: Mapping[str, object], why: str) -> None:
+    """Raise InputError for the first of some options that is given: not None, False or ``auto``."""
+    for option, value in given.items():
+        if not (value is None or value is False or value == "auto"):
+            raise InputError(f"{option}: {why}; leave it out")
+
+
 def tell_written(*paths: Path | None) -> None:
     """Print which files were written; None stands for none."""
     for path in paths:
         if path is not None:
-            OUT.print(f"written: {path}", highlight=False, soft_wrap=True)
+            OUT.say(f"written: {path}")
 
 
 def need(package: str, extra: str) -> None:

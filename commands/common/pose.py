@@ -2,11 +2,14 @@
 
 What a problem is, its fields say: those that options do not set are set by a problem file
 (`instances/formats/problem_toml.py`) or by ``--set FIELD=VALUE``. `state` brings the three together
-and refuses what contradicts, `build` checks the fields and chooses the devices.
+and refuses what contradicts, `build` checks the fields and chooses the devices. Meshes and
+their links are read as they are typed.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -23,14 +26,16 @@ from ...instances import (
     PipelineJob,
     PipelineSchedule,
     Plan,
+    PrimitiveLink,
     Problem,
     Sharding,
     Topology,
     Workload,
     accelerators_and_cpus,
 )
-from ...instances.common.choices import Tied
+from ...instances.common.choices import Primitive, Rounds, Tied
 from ...instances.common.errors import quote
+from ...instances.formats.files import load_fixed, load_rules
 from ...instances.formats.problem_toml import (
     PROBLEMS,
     FromText,
@@ -40,20 +45,19 @@ from ...instances.formats.problem_toml import (
     read_tables,
     required_fields,
 )
-from ...instances.formats.rules_files import load_fixed, load_rules
 from ...instances.formats.source import read_source
 from ...instances.job.plan import is_job_plan
 from ...instances.model.completed import complete
 from ...instances.model.placement_rules import NO_RULES, PlacementRules
 from ...instances.model.problem import suggested_cluster
 from ...instances.model.schedule import given_order
-from .console import ERR, file_of, parse_bytes, show_bytes
-from .mesh import parse_link, parse_mesh
+from .console import ERR, file_of, parse_bytes, refuse, show_bytes
 
 if TYPE_CHECKING:
     from ...runtime.simulate.network import Network, Sharing
     from ...runtime.simulate.stages import StageGraph
     from ...solvers import Limits, Workers
+
 
 #: Below, a unit was forgotten.
 LEAST_MEMORY = 2**20
@@ -77,23 +81,11 @@ OPTIONS = {
 
 @dataclass(frozen=True)
 class Asked:
-    """The options that say what is planned, and where; None where one is not given.
+    """The options that say what is planned, and where; None where one is not given."""
 
-    Parameters
-    ----------
-    problem
-        Name of a problem, or a problem file.
-    settings
-        Of each ``--set``.
-    cluster
-        A cluster file; of a mapping its topology.
-    launcher
-        Of ``--for``.
-    """
-
-    problem: str | None = None
-    settings: Sequence[str] = ()
-    cluster: str | None = None
+    problem: str | None = None  # name of a problem, or a problem file
+    settings: Sequence[str] = ()  # of each ``--set``
+    cluster: str | None = None  # a cluster file; of a mapping its topology
     accelerators: int | None = None
     cpus: int | None = None
     memory: str | None = None
@@ -101,7 +93,7 @@ class Asked:
     microbatches: int | None = None
     schedule: str | None = None
     mesh: str | None = None
-    launcher: str | None = None
+    launcher: str | None = None  # of ``--for``
 
     def words(self) -> list[str]:
         """Return the options as typed."""
@@ -116,27 +108,13 @@ class Asked:
 
 @dataclass(frozen=True)
 class Statement:
-    """A problem as options and files state it; its fields are not checked yet.
+    """A problem as options and files state it; its fields are not checked yet."""
 
-    Parameters
-    ----------
-    name
-        Of the problem.
-    fields
-        By name.
-    others
-        Fields of the tables beside the problem's, by table.
-    file
-        The problem file; empty for none.
-    files
-        All files that were read.
-    """
-
-    name: str
-    fields: Table
-    others: Mapping[str, Table]
-    file: str = ""
-    files: Sequence[str] = field(default=())
+    name: str  # of the problem
+    fields: Table  # by name
+    others: Mapping[str, Table]  # fields of the tables beside the problem's, by table
+    file: str = ""  # the problem file; empty for none
+    files: Sequence[str] = field(default=())  # all files that were read
 
     @property
     def has_devices(self) -> str:
@@ -148,16 +126,8 @@ class Statement:
 def state(asked: Asked, workload: Workload, others: Sequence[str] = (LIMITS, WORKERS)) -> Statement:
     """Return the problem that options and files state.
 
-    Parameters
-    ----------
-    others
-        The tables beside the problem's that ``--set`` may name.
-
-    Raises
-    ------
-    InputError
-        If a file is broken, the problem does not exist or has no such field, or two say different
-        things of a field.
+    `others` are the tables beside the problem's that ``--set`` may name. InputError if a file is
+    broken, the problem does not exist or has no such field, or two say different things of a field.
     """
     is_file = asked.problem is not None and asked.problem.lower().endswith(".toml")
     file = str(asked.problem) if is_file else ""
@@ -208,13 +178,7 @@ def _usual_problem(workload: Workload, asked: Asked, settings: Table) -> str:
 
 
 def _said(asked: Asked, name: str) -> Table:
-    """Return the fields of a problem that options set.
-
-    Raises
-    ------
-    InputError
-        If an option belongs to other problems.
-    """
+    """Return the fields that options set; InputError if an option belongs to other problems."""
     known = PROBLEMS[name].__dataclass_fields__
     said: Table = {
         key: getattr(asked, key) for key in ("split", "microbatches", "schedule", "mesh")
@@ -249,10 +213,8 @@ def _settings(texts: Sequence[str]) -> Table:
 def merged(first: Table, second: Table, what: str, where: str) -> Table:
     """Return the fields of two tables; what both have must be the same.
 
-    Parameters
-    ----------
-    what, where
-        Option of the second table, ``{}`` in it the field; file or option of the first.
+    `what` is the option of the second, ``{}`` in it the field; `where` the file or option of the
+    first.
     """
     found = dict(first)
     for key, value in second.items():
@@ -280,10 +242,7 @@ def _shown(value: object) -> str:
 def _with_schedule(name: str, fields: Table) -> tuple[Table, str | None]:
     """Return the fields with the order of a schedule's file in place of its name, and that file.
 
-    Raises
-    ------
-    InputError
-        If the file holds no schedule, with row and column, or is of other microbatches.
+    InputError if the file holds no schedule, with row and column, or is of other microbatches.
     """
     schedule = fields.get("schedule")
     if not isinstance(schedule, str):
@@ -305,15 +264,10 @@ def _with_schedule(name: str, fields: Table) -> tuple[Table, str | None]:
 
 
 def named_plan(workload: str, plan: Path | None) -> tuple[str | None, Path]:
-    """Return the workload and the plan that two arguments name.
+    """Return the workload and the plan that two arguments name; InputError if there is no plan.
 
     The plan of a training job holds its model, and may be the only argument; None stands for the
     model then.
-
-    Raises
-    ------
-    InputError
-        If there is no plan.
     """
     if plan is not None:
         return workload, plan
@@ -333,11 +287,7 @@ def build(
     """Return the workload in the form that the problem counts, the problem, and its devices.
 
     The problem has its placement rules. Where it says its devices itself, they are None here.
-
-    Raises
-    ------
-    InputError
-        If a field is missing or wrong, or there are no devices.
+    InputError if a field is missing or wrong, or there are no devices.
     """
     kind, fields = PROBLEMS[statement.name], dict(statement.fields)
     for key in required_fields(kind):
@@ -391,12 +341,7 @@ def _refuse_devices(statement: Statement, asked: Asked) -> None:
     said: dict[str, object] = {"--accelerators": asked.accelerators, "--cpus": asked.cpus}
     said |= {} if "topology" in known else {"--cluster": asked.cluster}
     said |= {} if {"memory_bytes", "topology"} & known.keys() else {"--memory": asked.memory}
-    for option, value in said.items():
-        if value is not None:
-            raise InputError(
-                f"{option}: {statement.name} is planned for the devices of its "
-                f"{statement.has_devices}; leave it out"
-            )
+    refuse(said, f"{statement.name} is planned for the devices of its {statement.has_devices}")
 
 
 def _with_rules(
@@ -422,10 +367,7 @@ def limits_of(
 ) -> Limits:
     """Return the limits of a search: the problem's usual ones, but for what is given.
 
-    Parameters
-    ----------
-    seconds, gap
-        Of ``--time-limit`` and ``--gap``; a gap that is given is where the search stops.
+    A gap that is given is where the search stops.
     """
     from ...solvers import DEFAULT_LIMITS, Limits
 
@@ -437,6 +379,27 @@ def limits_of(
     usual = {**asdict(DEFAULT_LIMITS[statement.name]), **exact}
     return make_record(
         Limits, {**usual, **given}, statement.file if LIMITS in statement.others else ""
+    )
+
+
+def load_workload(name: str) -> Workload:
+    """Return a workload by name or file; InputError of a model says what makes it a job."""
+    from ...instances.formats.files import load
+
+    try:
+        return load(name)
+    except InputError as error:
+        from ...instances.costs.models import shipped_model
+
+        try:
+            model = shipped_model(name)
+        except InputError:
+            raise error from None
+        if Path(name).exists():
+            raise
+    raise InputError(
+        f"--global-batch: it is missing; {model.name} is a model, and planned as a training job: "
+        "give the sequences of an iteration, and --cluster, such as h100:8x8"
     )
 
 
@@ -461,7 +424,19 @@ def choose_cluster(
     for option, count in (("--accelerators", accelerators), ("--cpus", cpus)):
         if count is not None and count < 0:
             raise InputError(f"{option}: {count}; it must be at least 0")
-    cluster = suggested_cluster(workload, problem) if path is None else load_cluster(path)
+    try:
+        cluster = suggested_cluster(workload, problem) if path is None else load_cluster(path)
+    except InputError as error:
+        from ...instances.costs.clusters import training_cluster
+
+        try:
+            training_cluster(str(path))
+        except InputError:
+            raise error from None
+        raise InputError(
+            f"--cluster: {path} is of training jobs, which --global-batch asks for; for "
+            f"{workload.name} give --accelerators, or a cluster file"
+        ) from None
     if cluster is None:
         if accelerators is None and cpus is None:
             raise InputError(
@@ -470,7 +445,7 @@ def choose_cluster(
         cluster = accelerators_and_cpus(1, 0)
     if memory_bytes is not None and memory_bytes < LEAST_MEMORY:
         text = f"--memory: {show_bytes(memory_bytes)} on each device; for GiB write 16GiB"
-        ERR.print(text, style="dim", highlight=False)
+        ERR.say(text, style="dim")
     return cluster.with_counts(accelerators, cpus, memory_bytes)
 
 
@@ -529,3 +504,111 @@ def choose_network(
     if name == "p2p":
         return point_to_point(len(stages.devices), link, overlap=beside)
     return shared(len(stages.devices), link, sharing=sharing or Sharing.FAIR, overlap=beside)
+
+
+_LATENCY = re.compile(r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)(s|ms|us|ns|)")
+_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    """Return the devices along each axis that a text such as ``2x4`` means.
+
+    Examples
+    --------
+    >>> parse_shape("2x4")
+    (2, 4)
+    """
+    parts = text.split("x")
+    if not all(part.isdecimal() and len(part) < 10 and int(part) > 0 for part in parts):
+        raise InputError(f"--mesh: {text!r} is no mesh; write the devices of each axis: 4 or 2x4")
+    return tuple(int(part) for part in parts)
+
+
+def parse_mesh(text: str, workload: Workload) -> DeviceMesh:
+    """Return the mesh that a text such as ``2x4@20us:25GB/s,10us:300GB/s`` means.
+
+    Behind ``@`` stands the link of each axis, or one for all, or a cluster such as ``h100:8x2``,
+    whose links are those by which estimates price its collectives; default: the link that the
+    workload's file suggests. A link may be followed by those that collectives have of their own, in
+    a ring or by a tree: ``10us:25GB/s+gather=5us:20GB/s+broadcast=tree:5us:20GB/s``.
+    """
+    devices, at, links = text.partition("@")
+    shape = parse_shape(devices)
+    if not at:
+        kinds = () if workload.cluster is None else workload.cluster.kinds
+        known = [kind.link for kind in kinds if kind.link is not None]
+        if not known:
+            raise InputError(
+                f"--mesh: {workload.name} suggests no links; give them: {devices}@10us:25GB/s"
+            )
+        return DeviceMesh(shape, (known[0],) * len(shape))
+    if links[:1].isalpha() and ":" in links:
+        return DeviceMesh(shape, _links_of(links, shape))
+    texts = links.split(",")
+    if len(texts) == 1:
+        texts *= len(shape)
+    if len(texts) != len(shape):
+        raise InputError(
+            f"--mesh: {len(texts)} links for {len(shape)} axes of the mesh; give one each"
+        )
+    each = [re.split(r"\+(?=[a-z])", text) for text in texts]
+    primitives = [
+        _parse_primitive(text, axis) for axis, (_, *own) in enumerate(each) for text in own
+    ]
+    return DeviceMesh(shape, tuple(parse_link(one[0]) for one in each), tuple(primitives))
+
+
+def parse_link(text: str) -> Link:
+    """Return the link that a text such as ``10us:25GB/s`` means.
+
+    Examples
+    --------
+    >>> parse_link("10us:25GB/s")
+    Link(latency_s=9.999999999999999e-06, bytes_per_s=25000000000.0)
+    """
+    latency, colon, bandwidth = text.partition(":")
+    match = _LATENCY.fullmatch(latency.strip())
+    speed = parse_bytes(bandwidth, "--mesh") if colon and match else None
+    if match is None or not speed:
+        raise InputError(f"--mesh: {text!r} is no link; write for example 10us:25GB/s")
+    return Link(float(match[1]) * _SECONDS[match[2]], speed)
+
+
+def show_link(link: Link) -> str:
+    """Return a link as it is typed.
+
+    Examples
+    --------
+    >>> show_link(Link(1e-5, 25e9))
+    '10us:25GB/s'
+    """
+    return f"{1e6 * link.latency_s:.4g}us:{link.bytes_per_s / 1e9:.4g}GB/s"
+
+
+def _parse_primitive(text: str, axis: int) -> PrimitiveLink:
+    """Return the collective, with its link, that a text such as ``gather=5us:20GB/s`` means."""
+    name, equals, link = text.partition("=")
+    if not equals:
+        raise InputError(f"--mesh: {text!r} is no collective; write for example gather=5us:20GB/s")
+    algorithm = Rounds.RING
+    if link[:1].isalpha():
+        written, _, link = link.partition(":")
+        algorithm = Rounds.of("--mesh", written)
+    return PrimitiveLink(Primitive.of("--mesh", name), parse_link(link), algorithm, axis)
+
+
+def _links_of(text: str, shape: tuple[int, ...]) -> tuple[Link, ...]:
+    """Return the links of a cluster of just so many devices."""
+    from ...instances.costs.calibration import calibration
+    from ...instances.costs.clusters import training_cluster
+    from ...instances.costs.collectives import mesh_links
+    from ...instances.costs.layout import Software
+
+    cluster = training_cluster(text)
+    if cluster.devices != math.prod(shape):
+        raise InputError(
+            f"--mesh: {text} has {cluster.devices} devices, and the mesh {math.prod(shape)}; "
+            "give a cluster of as many"
+        )
+    table = calibration(cluster.accelerator.family, Software.MEGATRON)
+    return mesh_links(shape, cluster, table.links)

@@ -20,12 +20,8 @@ def kept_together(workload: Workload) -> tuple[str, str]:
     """Return what must share a device for a plan to run, as a pattern, and why.
 
     Both are empty if every plan can run: modules that no graph holds are single nodes already. A
-    model whose outermost code depends on numbers has no border but its own.
-
-    Raises
-    ------
-    InputError
-        If the workload is of no PyTorch model.
+    model whose outermost code depends on numbers has no border but its own. InputError if the
+    workload is of no PyTorch model.
     """
     made = workload.provenance
     if made.get("generator") != "stagecut.instances.pytorch":
@@ -41,10 +37,7 @@ def kept_together(workload: Workload) -> tuple[str, str]:
 def exports_of(workload: Workload, plan: Plan, target: str | None) -> str:
     """Return in a line which launchers can take a plan, and what would let others take it.
 
-    Parameters
-    ----------
-    target
-        The one that was asked for; None for none.
+    `target` is the one that was asked for, if any.
     """
     from ...runtime.export.registry import takers
 
@@ -61,38 +54,20 @@ def exports_of(workload: Workload, plan: Plan, target: str | None) -> str:
 
 
 class Fitted(NamedTuple):
-    """What `--for` narrows, so that a launcher can take the plan.
+    """What `--for` narrows, so that a launcher can take the plan."""
 
-    Parameters
-    ----------
-    fields
-        Of the problem.
-    tied
-        How the workload's tied weights are planned; None: as its file has them.
-    """
-
-    fields: Table
+    fields: Table  # of the problem
     cpus: int | None
+    # how the workload's tied weights are planned; None: as its file has them
     tied: Tied | None = None
 
 
 def fitted(target: str | None, problem: str, workload: Workload, given: Fitted) -> Fitted:
     """Return what the user gave, narrowed so that a launcher can take the plan; say how.
 
-    Parameters
-    ----------
-    target
-        The launcher's name, or ``run`` for `stagecut run`; None where none was named: all stays as
-        given, and a plan that may not run is said to be one.
-    problem
-        Its name.
-    given
-        What the user gave.
-
-    Raises
-    ------
-    InputError
-        If nothing makes the plan fit: what to profile or to plan instead.
+    `target` is the launcher's name, or ``run`` for `stagecut run`. Where none was named all stays
+    as given, and a plan that may not run is said to be one. InputError if nothing makes the plan
+    fit: what to profile or to plan instead.
     """
     if target is None:
         _warn_of_numbers(workload)
@@ -168,13 +143,7 @@ def _together(fields: Table, rules: list[list[str]]) -> Table:
 
 
 def _check_levels(option: str, fields: Table) -> None:
-    """Check that all stages with replicas will have the same degrees.
-
-    Raises
-    ------
-    InputError
-        If they might not: what to give.
-    """
+    """Check that all stages with replicas have the same degrees; InputError says what to give."""
     loose = [key for key in ("replicas", "degrees") if len(fields.get(key) or ()) != 1]
     loose += ["recomputation"] if fields.get("recomputation", "free") == "free" else []
     if loose:

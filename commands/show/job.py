@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from ...instances.common.records import to_plain
 from ...instances.costs.terms import MEMORY_TERMS, TIME_TERMS
+from ...instances.formats.problem_toml import to_plain
 from ..common.console import OUT, new_table, show_bytes, show_percent
 
 if TYPE_CHECKING:
@@ -71,25 +71,21 @@ def _usual(one: UsualChoice) -> dict[str, Any]:
     }
 
 
-def _say(text: str) -> None:
-    OUT.print(text, highlight=False, soft_wrap=True)
-
-
 def print_result(found: JobResult) -> None:
     """Print the plan in one line, its bound, its time and memory, and what else is near."""
     from ...instances.costs.layout import describe
     from ..estimate import print_estimate
 
     if found.plan is None:
-        _say(found.reason)
+        OUT.say(found.reason)
         return
     plan = found.plan
-    _say(f"plan: {describe(plan.layout)}")
+    OUT.say(f"plan: {describe(plan.layout)}")
     if plan.layout.pipeline > 1 and plan.layout.stage_layers:
-        _say(f"layers by stage: {', '.join(map(str, plan.layout.stage_layers))}")
+        OUT.say(f"layers by stage: {', '.join(map(str, plan.layout.stage_layers))}")
     points = plan.certificate.points
     ruled = ", ".join(f"{points[key]:,} {label}" for key, label in REASONS.items() if key in points)
-    _say(
+    OUT.say(
         f"bound: no layout of the declared space takes less than {plan.bound:.4g} s "
         f"(gap {show_percent(plan.gap)}); of {sum(points.values()):,}: {ruled}"
     )
@@ -107,9 +103,9 @@ def print_result(found: JobResult) -> None:
     if found.usual:
         OUT.print(_usual_table(found.usual, plan.seconds))
     if len(found.close) > 1:
-        _say(f"{len(found.close)} are within what the costs are known to; run first:")
+        OUT.say(f"{len(found.close)} are within what the costs are known to; run first:")
         for one in found.close[:3]:
-            _say(f"  {describe(one.layout)}")
+            OUT.say(f"  {describe(one.layout)}")
 
 
 def _layouts(title: str, first: str, titles: Iterable[str]) -> Table:
@@ -146,27 +142,10 @@ def explanation_dict(why: JobExplanation, changes: Iterable[WhatIf]) -> dict[str
         "iteration_seconds": why.plan.seconds,
         "terms": dict(why.terms),
         "memory": dict(why.memory),
-        "decisions": [
-            {
-                "field": one.field,
-                "layout": None if one.layout is None else to_plain(one.layout),
-                "seconds": one.seconds,
-                "bound": one.bound,
-                "behind": dict(one.behind),
-            }
-            for one in why.decisions
-        ],
+        "decisions": [to_plain(one) for one in why.decisions],
         "usual": [_usual(one) for one in why.usual],
         "points": dict(why.points),
-        "changes": [
-            {
-                "change": one.change,
-                "layout": None if one.layout is None else to_plain(one.layout),
-                "seconds": one.seconds,
-                "bound": one.bound,
-            }
-            for one in changes
-        ],
+        "changes": [to_plain(one) for one in changes],
     }
 
 
@@ -175,7 +154,7 @@ def print_explanation(why: JobExplanation, changes: Iterable[WhatIf]) -> None:
     from ...instances.costs.layout import describe
 
     plan = why.plan
-    _say(f"plan: {describe(plan.layout)}, {plan.seconds:.4g} s")
+    OUT.say(f"plan: {describe(plan.layout)}, {plan.seconds:.4g} s")
     table = _layouts(
         "decided otherwise", "decision and best known", ("s", "slower", "at least", "most by")
     )
@@ -196,7 +175,7 @@ def print_explanation(why: JobExplanation, changes: Iterable[WhatIf]) -> None:
     if why.decisions:
         OUT.print(table)
     OUT.print(_usual_table(why.usual, plan.seconds))
-    _say(f"free memory: {show_bytes(why.memory['free'])}")
+    OUT.say(f"free memory: {show_bytes(why.memory['free'])}")
     rows = [one for one in changes if one.layout is not None]
     if not rows:
         return
@@ -278,13 +257,13 @@ def print_front(found: JobFront, rate: float | None = None) -> None:
         table.add_row(str(one.gpus), *row, describe(one.layout))
     OUT.print(table)
     if found.fewest is not None:
-        _say(f"fewest of these that a plan was found for: {found.fewest.gpus}")
+        OUT.say(f"fewest of these that a plan was found for: {found.fewest.gpus}")
     if rate is not None:
         enough = found.fewest_for(rate)
         many = "none of these" if enough is None else str(enough.gpus)
-        _say(f"fewest of these that reach {rate:,.0f} tokens/s: {many}")
+        OUT.say(f"fewest of these that reach {rate:,.0f} tokens/s: {many}")
     if priced and (cheapest := found.cheapest) is not None:
-        _say(f"least price: {cheapest.price:.4g} per million tokens, on {cheapest.gpus}")
+        OUT.say(f"least price: {cheapest.price:.4g} per million tokens, on {cheapest.gpus}")
 
 
 def print_comparison(name: str, plan: JobPlan, usual: Iterable[UsualChoice]) -> None:
@@ -302,7 +281,7 @@ def print_comparison(name: str, plan: JobPlan, usual: Iterable[UsualChoice]) -> 
         gain = 1 - plan.seconds / best.seconds
         word = "faster" if gain >= 0 else "slower"
         ahead = f", {show_percent(abs(gain))} {word} than {best.name}, the best usual choice"
-    _say(
+    OUT.say(
         f"{name}: {describe(plan.layout)}: {plan.seconds:.4g} s{ahead}; "
         f"bound {plan.bound:.4g} s, gap {show_percent(plan.gap)}"
     )

@@ -1,23 +1,38 @@
-"""Output of pipelines: stages, speed-up, bubble, schedules."""
+"""Output of pipelines: stages, speed-up, bubble, and the ranking of `--schedule all`."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from ...api.break_even import MAX_MICROBATCHES, BreakEven, break_even
-from ...api.gain import Gain, gain
-from ...instances import PipelineJob, PipelinePlacement, Workload, is_iteration
+from ...api.gain import MAX_MICROBATCHES, BreakEven, Gain, break_even, gain
+from ...instances import Cluster, PipelineJob, PipelinePlacement, Workload, is_iteration
 from ...runtime import Report
 from ...runtime.simulate.simulator import simulate
 from ...solvers import Result
-from ..common.console import new_table, show_bytes, show_gap, show_percent
+from ..common.clock import STARTED
+from ..common.console import (
+    INFEASIBLE,
+    NO_PLAN,
+    OUT,
+    end,
+    new_table,
+    print_json,
+    progress,
+    show_bytes,
+    show_gap,
+    show_percent,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from ...solvers import Limits
+
 
 #: Part of the time of a search that the comparison with contiguous plans may take, and its least
 #: and most seconds; after a search that its time limit ended it is that part, if it is so much.
@@ -26,34 +41,21 @@ SHARE, LEAST_S, MOST_S, WORTH_S = 0.05, 3.0, 6.0, 1.0
 
 @dataclass(frozen=True)
 class Facts:
-    """Speed-up, bubble and break-even of a plan.
+    """Speed-up, bubble and break-even of a plan."""
 
-    Parameters
-    ----------
-    gain
-        Over one device.
-    bubble
-        Of an iteration: the share of the devices' time in which they are idle.
-    right
-        For how many microbatches a plan of least max-load is the right one; None if that took too
-        long, and for what is no such plan.
-    streams
-        Whether that is to be said.
-    """
-
-    gain: Gain
+    gain: Gain  # over one device
+    # of an iteration: the share of the devices' time in which they are idle
     bubble: float | None = None
+    # for how many microbatches a plan of least max-load is the right one; None if that took too
+    # long, and for what is no such plan
     right: BreakEven | None = None
-    streams: bool = False
+    streams: bool = False  # whether that is to be said
 
 
 def facts_of(workload: Workload, result: Result, *, objective_given: bool) -> Facts | None:
     """Return the facts of a result's plan; None for other problems, and without a plan.
 
-    Parameters
-    ----------
-    objective_given
-        Whether the user asked for this objective, and need not be told what it is good for.
+    A user who asked for this objective need not be told what it is good for.
     """
     gained = gain(workload, result)
     if gained is None or result.plan is None:
@@ -184,3 +186,50 @@ def schedules_json(ranked: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the objects for `--json` of each schedule."""
     rows = ranked.drop(columns="plan").to_dict("records")
     return [{str(key): value for key, value in row.items()} for row in rows]
+
+
+def rank(
+    workload: Workload,
+    cluster: Cluster,
+    problem: PipelineJob,
+    chunks: int | None,
+    method: str,
+    limits: Limits,
+    output: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Plan an iteration under every schedule, show the table, and write the best plan that fits."""
+    from ...api.rank_schedules import rank_schedules
+    from ...instances.formats.files import save
+
+    with progress(workload.time_unit) as on_progress:
+        ranked = rank_schedules(
+            workload,
+            cluster,
+            problem,
+            chunks=chunks,
+            method=method,
+            limits=replace(limits, since=STARTED),
+            on_progress=on_progress,
+        )
+    best = ranked.iloc[0]
+    if best["fits"] and output is not None:
+        save(best["plan"], output, workload)
+    if as_json:
+        rows = schedules_json(ranked)
+        head = {"workload": workload.name, "problem": problem.name, "time_unit": workload.time_unit}
+        print_json({**head, "microbatches": problem.batch, "schedules": rows})
+    else:
+        title = f"{workload.name}: {problem.batch} microbatches"
+        unit = "" if workload.time_unit == "unspecified" else f" ({workload.time_unit})"
+        OUT.print(schedule_table(ranked, title, unit))
+        for row in ranked[~ranked["fits"].astype(bool)].to_dict("records"):
+            why = row["reason"] or "no plan found that fits; what is shown needs more memory"
+            OUT.say(f"{row['schedule']}: {why}")
+        if best["fits"] and output is not None:
+            OUT.say(f"written: {output}, {best['schedule']}")
+    if not best["fits"]:
+        infeasible = (ranked["status"] == "infeasible").all()
+        end(INFEASIBLE if infeasible else NO_PLAN)
+    end(0)

@@ -1,21 +1,39 @@
-"""Output of results: tables, and the object that `--json` prints."""
+"""Output of results, of mappings and shardings too: tables, and the object that `--json` prints."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from ...instances import PipelinePlacement, Problem, Workload, is_iteration
+from ...instances import (
+    DeviceMapping,
+    PipelinePlacement,
+    Problem,
+    ReplicaPlacement,
+    Role,
+    Sharding,
+    TensorSharding,
+    Workload,
+    is_iteration,
+    program_of,
+)
 from ...instances.common.quantities import show_proved
+from ...instances.common.units import TIME_UNITS
+from ...instances.formats.solutions_json import mesh_options
+from ...instances.model.problem import objective_unit
+from ...runtime import ShardingReport
+from ...solvers import Result
 from ..common.console import ERR, OUT, new_table, show_bytes, show_time
 from .pipeline import Facts, facts_json, facts_rows, iteration_table
 
 if TYPE_CHECKING:
+    from ...instances.topologies import Topology
     from ...runtime import CallReport, DeviceReport, Report, StageReport
-    from ...solvers import Result
 
 
 def as_dict(
@@ -111,10 +129,7 @@ def print_result(
 ) -> None:
     """Print the table of devices, stages or calls, then objective, bound, gap, method, time.
 
-    Parameters
-    ----------
-    exports
-        Which launchers can take the plan; empty for no such line.
+    `exports` says which launchers can take the plan; empty for no such line.
     """
     unit = workload.time_unit
     problem = None if result.plan is None else result.plan.problem
@@ -158,19 +173,17 @@ def print_end(
     """Print notes, objective (`what` it is of), bound, gap, method, time and `more`; or why not."""
     unit = workload.time_unit
     for note in result.notes:
-        OUT.print(note, style="dim", highlight=False)
+        OUT.say(note, style="dim")
     if report is None:
         if result.status == "infeasible":
-            ERR.print(f"infeasible: {result.reason}", highlight=False, soft_wrap=True)
+            ERR.say(f"infeasible: {result.reason}")
         else:
             within, remedy = f" within the limit ({result.limit})", "give more time, or "
             if result.limit == "none":
                 within, remedy = f" by {result.method}, though there may be one", "take "
-            ERR.print(
+            ERR.say(
                 f"no plan found{within}; bound {show_time(result.bound, unit)}: "
-                f"{remedy}another method",
-                highlight=False,
-                soft_wrap=True,
+                f"{remedy}another method"
             )
         return
     rows = {
@@ -184,7 +197,7 @@ def print_end(
         **more,
     }
     for name, value in rows.items():
-        OUT.print(f"{name:>9}  {value}", highlight=False)
+        OUT.say(f"{name:>9}  {value}")
 
 
 def _device_table(report: Report, title: str, of_unit: str) -> Table:
@@ -245,3 +258,208 @@ def _call_table(report: Report, title: str, of_unit: str) -> Table:
         row = ("CPUs", "", str(len(on_cpus)), f"{begin:.6g}", f"{end:.6g}", "", f"{compute:.6g}")
         table.add_row(*row, "")
     return table
+
+
+#: Devices named per stage; of more, the first ones and how many there are.
+NAMED = 4
+
+
+def mapping_as_dict(
+    workload: Workload, problem: DeviceMapping, result: Result, report: Report | None
+) -> dict[str, Any]:
+    """Return the object for `--json`: the keys of solve, the stages, and the busiest link."""
+    from ...runtime.verify.report import MappingReport
+
+    found = as_dict(workload, problem, result, report)
+    if not isinstance(report, MappingReport) or result.plan is None:
+        return found
+    solution = result.plan.solution
+    assert isinstance(solution, ReplicaPlacement)
+    unit = TIME_UNITS[workload.time_unit]
+    topology = problem.topology
+    found["stages"] = [
+        {
+            "devices": [topology.devices[d] for d in row],
+            "sends_to": solution.sends_to[s].tolist() if s + 1 < problem.stages else [],
+            "compute": stage.compute_s / unit,
+            "transfer": stage.transfer_s / unit,
+            "allreduce": stage.allreduce_s / unit,
+            "allreduce_by": stage.allreduce_by,
+            "time": stage.total_s / unit,
+        }
+        for s, (row, stage) in enumerate(zip(solution.slots.tolist(), report.mapped, strict=True))
+    ]
+    link = report.busiest_link
+    found["busiest_link"] = link and {
+        "from": node_name(topology, link[0]),
+        "to": node_name(topology, link[1]),
+        "time": report.busiest_link_s / unit,
+    }
+    return found
+
+
+def node_name(topology: Topology, node: int) -> str:
+    """Return the display name of a device or switch."""
+    if node < topology.size:
+        return topology.devices[node]
+    return f"switch {node - topology.size}"
+
+
+def print_mapping(
+    workload: Workload, problem: DeviceMapping, result: Result, report: Report | None
+) -> None:
+    """Print a row per stage, the busiest link, objective, bound and gap."""
+    from ...runtime.verify.report import MappingReport
+
+    unit = workload.time_unit
+    if isinstance(report, MappingReport) and result.plan is not None:
+        solution = result.plan.solution
+        assert isinstance(solution, ReplicaPlacement)
+        topology = problem.topology
+        table = Table(title=f"{workload.name} on {topology.name}, {problem.mode}")
+        table.add_column("stage", justify="right")
+        for title in (f"time ({unit})", "compute", "transfer", "all-reduce"):
+            table.add_column(title, justify="right", no_wrap=True)
+        table.add_column("by")
+        table.add_column("devices")
+        worst = max(stage.total_s for stage in report.mapped)
+        scale = TIME_UNITS[unit]
+        for s, stage in enumerate(report.mapped):
+            row = [topology.devices[d] for d in solution.slots[s].tolist()]
+            more = f" … ({len(row)})" if len(row) > NAMED else ""
+            table.add_row(
+                str(s),
+                f"{stage.total_s / scale:.6g}",
+                f"{stage.compute_s / scale:.6g}",
+                f"{stage.transfer_s / scale:.4g}",
+                f"{stage.allreduce_s / scale:.4g}",
+                stage.allreduce_by,
+                "; ".join(row[:NAMED]) + more,
+                style="bold" if stage.total_s == worst else "",
+            )
+        OUT.print(table)
+        if report.busiest_link is not None:
+            a, b = (node_name(topology, node) for node in report.busiest_link)
+            seconds = show_time(report.busiest_link_s / scale, unit)
+            OUT.say(f"busiest link: {a} → {b}, {seconds} per batch")
+    print_end(
+        workload,
+        result,
+        report,
+        "for the busiest link" if problem.objective == "busiest-link" else "per batch",
+    )
+
+
+def sharding_as_dict(
+    workload: Workload,
+    problem: Sharding,
+    result: Result,
+    report: ShardingReport | None,
+    facts: Facts | None,
+) -> dict[str, Any]:
+    """Return the object for `--json`: the keys of solve, properties, conversions, bytes."""
+    found = as_dict(workload, problem, result, report, facts)
+    program = program_of(workload)
+    found["objective_of"] = problem.objective
+    found["mesh"] = mesh_options(problem.mesh)
+    found["without_rule"] = len(program.unruled)
+    if report is None or result.plan is None:
+        return found
+    names = [tensor.name for tensor in program.tensors]
+    found["compute"] = sum(report.times)
+    found["bytes"] = report.sent_bytes
+    found["memory"] = {
+        "parameters": report.parameter_bytes,
+        "activations": report.activation_bytes,
+        "capacity": problem.memory_bytes,
+    }
+    found["parameters"] = {
+        str(o.name): "x".join(report.lying[o.outputs[0]])
+        for o in program.operators
+        if o.role is Role.PARAMETER
+    }
+    found["operators"] = {
+        str(o.name): [o.signatures[k].text for k in row]
+        for o, row in zip(program.operators, _rows(result), strict=True)
+    }
+    found["conversions"] = [
+        {
+            "tensor": names[one.tensor],
+            "from": "x".join(one.before),
+            "to": "x".join(one.after),
+            "readers": [str(program.operators[v].name) for v in one.readers],
+            "steps": [
+                {"collective": s.collective, "axis": s.axis, "bytes": s.bytes, "seconds": s.seconds}
+                for s in one.steps
+            ],
+        }
+        for one in report.converted
+    ]
+    return found
+
+
+def _rows(result: Result) -> list[list[int]]:
+    assert result.plan is not None
+    solution = result.plan.solution
+    assert isinstance(solution, TensorSharding)
+    rows: list[list[int]] = solution.signature.tolist()
+    return rows
+
+
+def print_sharding(
+    workload: Workload,
+    problem: Sharding,
+    result: Result,
+    report: ShardingReport | None,
+    facts: Facts | None,
+) -> None:
+    """Print how parameters lie, a row per collective, objective, bound and gap."""
+    program = program_of(workload)
+    if report is not None:
+        mesh = problem.mesh.text
+        lies: Counter[str] = Counter()
+        sizes: Counter[str] = Counter()
+        for o in program.operators:
+            if o.role is Role.PARAMETER:
+                how = "x".join(report.lying[o.outputs[0]])
+                lies[how] += 1
+                sizes[how] += program.tensors[o.outputs[0]].size_bytes
+        table = new_table(f"{workload.name} on {mesh} devices", "parameters", ("number", "bytes"))
+        for how, count in lies.most_common():
+            table.add_row(how, str(count), show_bytes(sizes[how]))
+        OUT.print(table)
+        table = new_table(
+            "what the devices exchange", "collective", ("axis", "number", "bytes", "ms")
+        )
+        for (name, axis), (number, size, seconds) in collectives(report).items():
+            table.add_row(name, str(axis), str(number), show_bytes(size), f"{1e3 * seconds:.4g}")
+        OUT.print(table)
+        OUT.say(
+            f"a device holds {show_bytes(report.memory_bytes)}: parameters, gradients and state "
+            f"{show_bytes(report.parameter_bytes)}, activations kept "
+            f"{show_bytes(report.activation_bytes)}"
+        )
+        if program.unruled:
+            kinds = ", ".join(sorted({o.kind for o in program.unruled}))
+            OUT.say(
+                f"{len(program.unruled)} operators have no rule and run on every device: {kinds}"
+            )
+    shown = replace(workload, time_unit=objective_unit(problem, workload.time_unit))
+    what = "elements and bytes" if problem.objective == "distpar" else "per batch"
+    rows = {} if facts is None else facts_rows(facts, workload.time_unit)
+    print_end(shown, result, report, what, rows)
+
+
+def collectives(report: ShardingReport) -> dict[tuple[str, int], tuple[int, float, float]]:
+    """Return number, bytes and seconds of the steps that send something, by name and axis."""
+    found: dict[tuple[str, int], tuple[int, float, float]] = {}
+    for one in report.converted:
+        for step in one.steps:
+            if step.bytes:
+                number, size, seconds = found.get((step.collective, step.axis), (0, 0.0, 0.0))
+                found[step.collective, step.axis] = (
+                    number + 1,
+                    size + step.bytes,
+                    seconds + step.seconds,
+                )
+    return dict(sorted(found.items()))

@@ -52,20 +52,13 @@ MARGIN = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class FirstBounds:
-    """What memory and work say of all points.
+    """What memory and work say of all points."""
 
-    Parameters
-    ----------
-    seconds
-        Shape (points,): no plan at this point is faster; infinite where nothing fits.
-    fits
-        Shape (points,): whether memory does not rule the point out.
-    excess
-        Shape (points,): layers that at least must be recomputed.
-    """
-
+    #: Shape (points,): no plan at this point is faster; infinite where nothing fits.
     seconds: Floats
+    #: Shape (points,): whether memory does not rule the point out.
     fits: Bools
+    #: Shape (points,): layers that at least must be recomputed.
     excess: Floats
 
 
@@ -113,16 +106,9 @@ def _excess(
 ) -> Floats:
     """Return the least number of recomputed layers; infinite where even all are too few.
 
-    Parameters
-    ----------
-    group
-        Shape (n,): points of one schedule.
-    per
-        Shape (n, 2): bytes of state per parameter that all replicas hold, and per routed one.
-    gathered
-        Shape (n,): per parameter of the ends besides.
-    flight
-        Shape (p, v): microbatches in flight at one moment when ranks may hold most.
+    The n points of `group` have one schedule. `per`, shape (n, 2), are bytes of state per parameter
+    that all replicas hold, and per routed one; `gathered`, shape (n,), per parameter of the ends
+    besides; `flight`, shape (p, v), microbatches in flight at one moment when ranks may hold most.
     """
     s = space.setting[group]
     loses, limit = 1 + FRAGMENTATION, memory_limit(space)
@@ -190,12 +176,7 @@ def _rank_range(space: JobSpace, layout: Layout) -> tuple[Ints, Ints]:
 def _lightest(each: Floats, count: Floats, least: Ints) -> Floats:
     """Return what `least` layers of each rank add up to, the lightest of them first.
 
-    Parameters
-    ----------
-    each
-        Shape (n, p, K): of a layer of each type on each rank.
-    count
-        Shape (K,): layers that there are.
+    A layer of each type on each rank is `each`, shape (n, p, K), and there are `count`, shape (K,).
     """
     order = np.argsort(each, axis=2, kind="stable")
     there = count[order]
@@ -319,12 +300,9 @@ def _work(
 def _seconds(
     rates: tuple[Rates, ...], settings: Ints, there: Bools, hooks: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Return seconds at n points, of D rates.
+    """Return seconds at n points of D rates: of layers, of their recomputation, and of the ends.
 
-    Returns
-    -------
-    arrays, shape (n, D, K, 2), (n, D, K) and (n, D, 2, 2)
-        Both passes of layers, their recomputation, both passes of the ends.
+    Shapes (n, D, K, 2), both passes; (n, D, K); and (n, D, 2, 2), both passes.
     """
     layers = np.stack([one.passes[settings][:, there, :2] for one in rates], axis=1)
     layers[..., 1] += hooks[:, None, None]

@@ -14,19 +14,10 @@ def in_turn(first, table, microbatches, order, before):
     The forward pass of a microbatch waits for the one on the stage before, its backward pass for
     the one on the stage behind, and on the last stage for the forward pass there.
 
-    Parameters
-    ----------
-    first
-        Shape (D + 1,): where each device's actions begin in `table`.
-    table
-        Shape (N, 3): stage, kind and microbatch.
-    microbatches
-        M.
-    order
-        Shape (N,): set to rows of `table`.
-    before
-        Shape (N, 2): set to the places in that order of the action before on the device, and of
-        the one that an action waits for; −1 for none.
+    Each device's actions begin at `first`, shape (D + 1,), in `table`, shape (N, 3): stage, kind
+    and microbatch. `order`, shape (N,), is set to rows of it, and `before`, shape (N, 2), to the
+    places in that order of the action before on the device and of the one that an action waits for;
+    −1 for none.
     """
     devices, stages = len(first) - 1, 0
     for i in range(len(table)):

@@ -26,7 +26,7 @@ import numpy as np
 from ...instances import PipelineJob, Split, Throughput
 from ...instances.common.arrays import Floats
 from ...instances.common.kernel import NotCompiled, compiled_only_if
-from ...instances.model.kept_bytes import kept_bytes
+from ...instances.model.workload import kept_bytes
 from ..linear_program import MatrixEntries, SolverError, least_cost
 from ..task import Task, pose
 from ..throughput.certificate import PROOF_MARGIN
@@ -37,20 +37,13 @@ from .orders import Chain, order_of
 
 
 class Mixture(NamedTuple):
-    """Solution of min T s.t. T ≥ (rows · x)_π for each path π, equal · x = 1, x ≥ 0.
+    """Solution of min T s.t. T ≥ (rows · x)_π for each path π, equal · x = 1, x ≥ 0."""
 
-    Parameters
-    ----------
-    value
-        T.
-    solution
-        Shape (variables,): x.
-    weights
-        Shape (paths,): duals of the paths, at least 0; they add up to 1.
-    """
-
+    #: T.
     value: float
+    #: Shape (variables,): x.
     solution: Floats
+    #: Shape (paths,): duals of the paths, at least 0; they add up to 1.
     weights: Floats
 
 
@@ -68,17 +61,11 @@ ROUNDS, CLOSE = 60, 1e-4
 
 @dataclass(frozen=True, eq=False)
 class Divided:
-    """A bound for all plans with P stages, and the prices that prove it.
+    """A bound for all plans with P stages, and the prices that prove it."""
 
-    Parameters
-    ----------
-    bound
-        Σ_s of the cheapest price times the work.
-    prices
-        Shape (P, 4): what a unit of time of each action counts.
-    """
-
+    #: Σ_s of the cheapest price times the work.
     bound: float
+    #: Shape (P, 4): what a unit of time of each action counts.
     prices: Floats
 
 
@@ -128,12 +115,8 @@ def max_load_task(task: Task[PipelineJob]) -> Task[Throughput]:
 def divisible_bound(problem: PipelineJob, sizes: Sequence[int], work: Floats) -> float:
     """Return the least makespan of work divided at will: no chain of stages is faster.
 
-    Parameters
-    ----------
-    sizes
-        Numbers of stages that plans can have.
-    work
-        Forward and backward time of a microbatch, shape (2,), each unit on its fastest device.
+    `sizes` are the numbers of stages that plans can have; `work` is the forward and backward time
+    of a microbatch, each unit on its fastest device.
     """
     forward, compute = work.tolist()
     least = np.inf
@@ -185,19 +168,9 @@ def per_pass(counts: Floats, share: float) -> tuple[Floats, Floats]:
 
 
 def mix(rows: Floats, equal: Floats) -> Mixture:
-    """Return the mixture.
+    """Return the mixture of `rows`, shape (paths, variables), of the order of 1.
 
-    Parameters
-    ----------
-    rows
-        Shape (paths, variables): of the order of 1.
-    equal
-        Shape (equations, variables).
-
-    Raises
-    ------
-    SolverError
-        If HiGHS does not find it.
+    `equal` has shape (equations, variables). Raises `SolverError` if HiGHS does not find it.
     """
     paths, variables = rows.shape
     matrix = np.vstack(

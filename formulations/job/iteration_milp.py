@@ -89,48 +89,31 @@ Action = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class MovedOutput:
-    """Outputs that move together: made in one pass of one unit, needed by the same others.
+    """Outputs that move together: made in one pass of one unit, needed by the same others."""
 
-    Parameters
-    ----------
-    unit
-        Its maker, u.
-    side
-        Pass in which it is made.
-    users
-        Units that need it in their forward and in their backward pass.
-    """
-
+    #: Its maker, u.
     unit: int
+    #: Pass in which it is made.
     side: int
+    #: Units that need it in their forward and in their backward pass.
     users: tuple[tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True, eq=False)
 class IterationData:
-    """What the program is stated over; times in units of `scale`.
+    """What the program is stated over; times in units of `scale`."""
 
-    Parameters
-    ----------
-    line
-        Units, their times and bytes.
-    edges
-        Pairs of units of which the first must not be in a later stage.
-    values
-        Outputs that other units need, with the time of a transfer of each.
-    orders
-        Of a chain of each length P that the schedule allows.
-    scale
-        Time units of the workload per time unit of the program.
-    floor
-        No plan has a smaller makespan, in the program's time unit.
-    """
-
+    #: Units, their times and bytes.
     line: Line
+    #: Pairs of units of which the first must not be in a later stage.
     edges: list[tuple[int, int]]
+    #: Outputs that other units need, with the time of a transfer of each.
     values: dict[MovedOutput, float]
+    #: Of a chain of each length P that the schedule allows.
     orders: dict[int, ScheduleOrder]
+    #: Time units of the workload per time unit of the program.
     scale: float
+    #: No plan has a smaller makespan, in the program's time unit.
     floor: float
 
     @property
@@ -228,20 +211,13 @@ MEMORY_SCALE = 1e4
 
 @dataclass(frozen=True, eq=False)
 class IterationModel:
-    """The program with what it takes to read it.
+    """The program with what it takes to read it."""
 
-    Parameters
-    ----------
-    data
-        What it is stated over.
-    model
-        The Pyomo model; its objective times `scale` is in the workload's time unit.
-    devices
-        The devices, of one kind.
-    """
-
+    #: What it is stated over.
     data: IterationData
+    #: The Pyomo model; its objective times `scale` is in the workload's time unit.
     model: pyo.ConcreteModel
+    #: The devices, of one kind.
     devices: tuple[int, ...]
 
     @property
@@ -270,17 +246,11 @@ class IterationModel:
 def iteration_model(
     task: Task[PipelineJob], *, reference: float | None = None, floor: float = 0.0
 ) -> IterationModel:
-    """State the program.
+    """State the program; no plan has a makespan below `floor`.
 
-    With U units, E values of at most K users, and the sum S of all lengths P: S·(U + 3E + 3M)
-    columns and S·(U + 3EK + 6M) rows, about.
-
-    Parameters
-    ----------
-    reference
-        A likely makespan: times are scaled to make it 1000. Default: times as they are.
-    floor
-        No plan has a smaller makespan.
+    Times are scaled to make a likely makespan, `reference`, 1000. With U units, E values of at most
+    K users, and the sum S of all lengths P: S·(U + 3E + 3M) columns and S·(U + 3EK + 6M) rows,
+    about.
     """
     data = iteration_data(task, reference, floor)
     m = pyo.ConcreteModel(task.workload.name)
@@ -484,20 +454,10 @@ def _objective(m: pyo.ConcreteModel, data: IterationData) -> None:
 def iteration_data(
     task: Task[PipelineJob], reference: float | None, floor: float = 0.0
 ) -> IterationData:
-    """Return the data of the program.
+    """Return the data of the program; times are scaled to make `reference`, if any, 1000.
 
-    Parameters
-    ----------
-    reference
-        A likely makespan: times are scaled to make it 1000; None for times as they are.
-    floor
-        No plan has a smaller makespan.
-
-    Raises
-    ------
-    InfeasibleError
-        If some node fits on no device, the sizes are too large in all, or no number of stages
-        suits the schedule.
+    Raises `InfeasibleError` if some node fits on no device, the sizes are too large in all, or no
+    number of stages suits the schedule.
     """
     reason = why_infeasible(max_load_task(task))
     if reason is not None:

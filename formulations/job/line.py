@@ -37,9 +37,9 @@ import numpy as np
 
 from ...instances import PipelineJob, Throughput, Workload
 from ...instances.common.arrays import Bools, Floats, Ints, frozen
-from ...instances.model.kept_bytes import kept_bytes
 from ...instances.model.placement_rules import NO_RULES
 from ...instances.model.problem import names_stages
+from ...instances.model.workload import kept_bytes
 from ..rules.stages import StageRules, stage_rules
 from ..task import Task, pose
 from ..throughput.hypergraph import Hypergraph, colour_units, hypergraph, merge_cycles
@@ -49,50 +49,34 @@ from ..throughput.whole_bytes import room_of
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """A task as a chain of ideals; K kinds that have devices, U units, E nets.
+    """A task as a chain of ideals; K kinds that have devices, U units, E nets."""
 
-    Parameters
-    ----------
-    graph
-        Units and nets, after colours and cycles are merged, with the edges of `twins`.
-    problem
-        As asked.
-    kinds, count
-        Shape (K,): the kinds, and how many devices each has.
-    compute
-        Shape (K, 2, U): forward and backward time.
-    weight
-        Shape (K, 2, E): what a device pays for a net that it cuts, by pass; 0 where transfers
-        overlap.
-    overlapped
-        Shape (K, E): what its copy engine pays for a net that it cuts, where transfers overlap.
-    resident, activation
-        Shape (U,): bytes that are there all the time, and per microbatch in flight.
-    room
-        Shape (K,): memory of a device; `inf` for no limit.
-    trains
-        Whether there is a backward pass.
-    orders
-        Some topological orders of the units.
-    exact
-        Whether the times are those of the definition, and not only lower bounds of them.
-    rules
-        What the user says of the stages.
-    """
-
+    #: Units and nets, after colours and cycles are merged, with the edges of `twins`.
     graph: Hypergraph
+    #: As asked.
     problem: PipelineJob
+    #: Shape (K,): the kinds, and how many devices each has.
     kinds: Ints
     count: Ints
+    #: Shape (K, 2, U): forward and backward time.
     compute: Floats
+    #: Shape (K, 2, E): what a device pays for a net that it cuts, by pass; 0 where transfers
+    #: overlap.
     weight: Floats
+    #: Shape (K, E): what its copy engine pays for a net that it cuts, where transfers overlap.
     overlapped: Floats
+    #: Shape (U,): bytes that are there all the time, and per microbatch in flight.
     resident: Floats
     activation: Floats
+    #: Shape (K,): memory of a device; `inf` for no limit.
     room: Floats
+    #: Whether there is a backward pass.
     trains: bool
+    #: Some topological orders of the units.
     orders: tuple[Ints, ...]
+    #: Whether the times are those of the definition, and not only lower bounds of them.
     exact: bool
+    #: What the user says of the stages.
     rules: StageRules
 
     @property
@@ -129,13 +113,7 @@ class Line:
 
 
 def numbers_of_stages(problem: PipelineJob, devices: int, units: int) -> list[int]:
-    """Return the numbers of stages that a schedule allows, in increasing order.
-
-    Parameters
-    ----------
-    devices, units
-        How many there are; a stage has a unit at least.
-    """
+    """Return the numbers of stages that a schedule allows, in increasing order; each has a unit."""
     most = _most_stages(problem, devices, units)
     if problem.order:
         device = problem.order.device
@@ -270,12 +248,8 @@ def twins(
 ) -> list[tuple[int, ...]]:
     """Return the classes of at least two twins, each increasing.
 
-    Parameters
-    ----------
-    resident, activation
-        Shape (U,): bytes of each unit.
-    named
-        Shape (U,): units that have no twins, because the user has a rule for them.
+    `resident` and `activation`, shape (U,), are bytes of each unit; units that are `named` have no
+    twins, because the user has a rule for them.
     """
     before: list[list[int]] = [[] for _ in range(graph.size)]
     behind: list[list[int]] = [[] for _ in range(graph.size)]

@@ -27,36 +27,24 @@ from .space import JobSpace
 
 @dataclass(frozen=True, eq=False)
 class MemoryRows:
-    """Coefficients of (5) for one outer point.
+    """Coefficients of (5) for one outer point."""
 
-    Parameters
-    ----------
-    limit
-        Bytes of a device.
-    fixed
-        Shape (moments, p): c_k, with the loss on the head's rank left out.
-    state
-        Shape (K,): bytes per layer.
-    flight
-        Shape (moments, p, v): a_s of rank k's chunk j.
-    kept, saved
-        Shape (K,): x A and x A'.
-    loss
-        Bytes on the head's rank in place of `working`, if they are more.
-    working
-        Shape (K,): x X.
-    head
-        The rank that has it.
-    """
-
+    #: Bytes of a device.
     limit: float
+    #: Shape (moments, p): c_k, with the loss on the head's rank left out.
     fixed: Floats
+    #: Shape (K,): bytes per layer.
     state: Floats
+    #: Shape (moments, p, v): a_s of rank k's chunk j.
     flight: Ints
+    #: Shape (K,): x A and x A'.
     kept: Floats
     saved: Floats
+    #: Bytes on the head's rank in place of `working`, if they are more.
     loss: float
+    #: Shape (K,): x X.
     working: Floats
+    #: The rank that has the head.
     head: int
 
 
@@ -79,18 +67,12 @@ def in_flight(schedule: JobSchedule, pipeline: int, chunks: int, microbatches: i
 
 @dataclass(frozen=True, eq=False)
 class StateBytes:
-    """Bytes that a parameter takes all the time, for n points.
+    """Bytes that a parameter takes all the time, for n points."""
 
-    Parameters
-    ----------
-    shared, routed
-        Shape (n,): per parameter that all replicas hold, and per routed expert's parameter.
-    gathered
-        Shape (n,): per parameter of embedding and head besides, where weights are sharded.
-    """
-
+    #: Shape (n,): per parameter that all replicas hold, and per routed expert's parameter.
     shared: Floats
     routed: Floats
+    #: Shape (n,): per parameter of embedding and head besides, where weights are sharded.
     gathered: Floats
 
 
@@ -177,10 +159,7 @@ def memory_limit(space: JobSpace) -> float:
 def _copies_of_embedding(space: JobSpace, setting: int) -> tuple[float, float]:
     """Parameters that a pipeline's last rank has besides, being the first one's.
 
-    Returns
-    -------
-    float, float
-        Of a tied head, and for the prediction of further tokens.
+    Those of a tied head, and those for the prediction of further tokens.
     """
     model, tensor = space.model, space.settings[setting].tensor
     table = model.vocabulary * model.hidden / tensor

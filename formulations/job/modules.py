@@ -24,7 +24,7 @@ import numpy as np
 
 from ...instances import Workload
 from ...instances.common.arrays import Floats, Ints, frozen
-from ...instances.model.kept_bytes import kept_bytes
+from ...instances.model.workload import kept_bytes
 from .line import Line
 
 #: The parts of a model.
@@ -33,27 +33,18 @@ INPUT, BLOCK, OUTPUT = range(3)
 
 @dataclass(frozen=True, eq=False)
 class Modules:
-    """The modules of a workload, I in all, those of the input first, those of the output last.
+    """The modules of a workload, I in all, those of the input first, those of the output last."""
 
-    Parameters
-    ----------
-    names
-        Of the modules, in pipeline order.
-    inputs, outputs
-        How many of them are before and behind the blocks.
-    module_of
-        Shape (U,): module of each unit of the line.
-    compute
-        Shape (I,): forward and backward time on the first kind of device.
-    weight_bytes, parameters
-        Shape (I,): size of the weights, and their number; the size again where that is unknown.
-    """
-
+    #: Of the modules, in pipeline order.
     names: tuple[str, ...]
+    #: How many of them are before and behind the blocks.
     inputs: int
     outputs: int
+    #: Shape (U,): module of each unit of the line.
     module_of: Ints
+    #: Shape (I,): forward and backward time on the first kind of device.
     compute: Floats
+    #: Shape (I,): size of the weights, and their number; the size again where that is unknown.
     weight_bytes: Floats
     parameters: Floats
 
@@ -71,17 +62,9 @@ class Modules:
 def modules(workload: Workload, statement: Line, least: int = 1) -> Modules | None:
     """Return the modules of a workload; None if the names of its nodes number no blocks.
 
-    Parameters
-    ----------
-    statement
-        Of the workload.
-    least
-        Where there are fewer blocks, they are divided by the numbers that follow in the names of
-        their nodes, such as ``layers.3.blocks.1``, if that gives so many.
-
-    Notes
-    -----
-    O(n + m) in the nodes and edges, for each depth of numbers.
+    Where there are fewer than `least` blocks, they are divided by the numbers that follow in the
+    names of their nodes, such as ``layers.3.blocks.1``, if that gives so many. O(n + m) in the
+    nodes and edges, for each depth of numbers.
     """
     forward = np.flatnonzero(~workload.backward).tolist()
     deepest = max((len(_runs(workload.names[v])) for v in forward), default=0)

@@ -36,37 +36,24 @@ from . import chain_kernel as chain_kernel
 
 
 class ChainActions(NamedTuple):
-    """N actions, each after those that it waits for, as arrays for the kernel.
+    """N actions, each after those that it waits for, as arrays for the kernel."""
 
-    Parameters
-    ----------
-    which
-        Shape (N, 2): stage and kind.
-    before
-        Shape (N, 2): numbers of the action before on the same device, and of the one whose data an
-        action waits for; −1 for none.
-    remote
-        Shape (N,): 1 where that data comes from another device, else 0.
-    """
-
+    #: Shape (N, 2): stage and kind.
     which: Ints
+    #: Shape (N, 2): numbers of the action before on the same device, and of the one whose data an
+    #: action waits for; −1 for none.
     before: Ints
+    #: Shape (N,): 1 where that data comes from another device, else 0.
     remote: Floats
 
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """An order, as arrays for the kernel.
+    """An order, as arrays for the kernel."""
 
-    Parameters
-    ----------
-    order
-        Of P stages.
-    share
-        Part of a backward pass's compute that W takes.
-    """
-
+    #: Of P stages.
     order: ScheduleOrder
+    #: Part of a backward pass's compute that W takes.
     share: float
 
     @cached_property
@@ -116,22 +103,15 @@ FORWARD, BACKWARD, INPUT, WEIGHT = 0, 1, 2, 3
 
 @dataclass(frozen=True, eq=False)
 class ScheduleOrder:
-    """The order of a chain of P stages on D devices, for M microbatches.
+    """The order of a chain of P stages on D devices, for M microbatches."""
 
-    Parameters
-    ----------
-    stages, microbatches
-        P and M.
-    device
-        Shape (P,): position of the device of each stage, 0 … D − 1.
-    tables
-        For each device, shape (actions, 3): stage, kind (`FORWARD`, `BACKWARD`, `INPUT` or
-        `WEIGHT`) and microbatch.
-    """
-
+    #: P and M.
     stages: int
     microbatches: int
+    #: Shape (P,): position of the device of each stage, 0 … D − 1.
     device: Ints
+    #: For each device, shape (actions, 3): stage, kind (`FORWARD`, `BACKWARD`, `INPUT` or `WEIGHT`)
+    #: and microbatch.
     tables: tuple[Ints, ...]
 
     @property
@@ -141,13 +121,10 @@ class ScheduleOrder:
 
     @cached_property
     def in_flight(self) -> tuple[Ints, ...]:
-        """For each device the numbers of microbatches that its stages hold at once.
+        """For each device the microbatches that its stages hold at once, shape (V, stages).
 
-        Returns
-        -------
-        tuple of arrays, shape (V, stages of the device)
-            The vectors that no other one exceeds in all stages: the peak of the activations is the
-            largest of Σ_c vector_c · A_c over them.
+        These are the vectors that no other one exceeds in all stages: the peak of the activations
+        is the largest of Σ_c vector_c · A_c over them.
         """
         return tuple(self._held(d, table) for d, table in enumerate(self.tables))
 
@@ -173,18 +150,7 @@ class ScheduleOrder:
 
 
 def order_of(problem: PipelineJob, stages: int, trains: bool) -> ScheduleOrder:
-    """Return the order of a chain of so many stages.
-
-    Parameters
-    ----------
-    trains
-        Whether there is a backward pass.
-
-    Raises
-    ------
-    InputError
-        If it has too many actions.
-    """
+    """Return the order of a chain of so many stages; an `InputError` if it has too many actions."""
     chunks, m = problem.chunks_per_device, problem.batch
     check_size(stages, m)
     if problem.order:

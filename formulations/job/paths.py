@@ -33,20 +33,14 @@ SLOWER = 1.03
 
 @dataclass(frozen=True, eq=False)
 class JobPaths:
-    """Paths of one schedule, for p ranks with v chunks each and M microbatches.
+    """Paths of one schedule, for p ranks with v chunks each and M microbatches."""
 
-    Parameters
-    ----------
-    schedule, pipeline, chunks, microbatches
-        Which.
-    found
-        Paths so far: shape (stages, 3) and the number of messages.
-    """
-
+    #: Which.
     schedule: JobSchedule
     pipeline: int
     chunks: int
     microbatches: int
+    #: Paths so far: shape (stages, 3) and the number of messages.
     found: dict[bytes, tuple[Floats, float]] = field(default_factory=dict)
 
     @property
@@ -73,12 +67,7 @@ class JobPaths:
     def longest(self, passes: Floats, sent: float) -> float:
         """Return the seconds of the schedule, and keep its longest path.
 
-        Parameters
-        ----------
-        passes
-            Shape (stages, 3): F, B and W.
-        sent
-            Seconds of a message.
+        `passes`, shape (stages, 3), are F, B and W; a message takes `sent` seconds.
         """
         if self.pipeline == 1:
             once = np.zeros((self.stages, 3))

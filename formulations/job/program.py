@@ -54,17 +54,11 @@ from .space import JobSpace
 
 @dataclass(frozen=True)
 class LinearTraffic:
-    """Seconds of a rank's traffic over its replicas, no more than they are.
+    """Seconds of a rank's traffic over its replicas, no more than they are."""
 
-    Parameters
-    ----------
-    constant
-        Of what all replicas hold, whatever its size.
-    shared, routed
-        Per parameter.
-    """
-
+    #: Of what all replicas hold, whatever its size.
     constant: float
+    #: Per parameter.
     shared: float
     routed: float
 
@@ -77,33 +71,22 @@ class LinearTraffic:
 
 @dataclass(frozen=True, eq=False)
 class PointCosts:
-    """All costs of an outer point that do not depend on its stages.
+    """All costs of an outer point that do not depend on its stages."""
 
-    Parameters
-    ----------
-    layout
-        The point, with stages as even as can be.
-    message
-        Seconds between two ranks.
-    gather, reduce
-        Of a rank's weights and gradients.
-    step
-        Seconds of the optimizer per parameter that all replicas hold, and per routed one.
-    constant
-        Seconds of an iteration in any case.
-    hooks
-        Seconds per layer of the backward pass, of a sharded optimizer in a pipeline.
-    slowed
-        Seconds that computation takes longer for each second of replicas' traffic beside it.
-    """
-
+    #: The point, with stages as even as can be.
     layout: Layout
+    #: Seconds between two ranks.
     message: float
+    #: Of a rank's weights and gradients.
     gather: LinearTraffic
     reduce: LinearTraffic
+    #: Seconds of the optimizer per parameter that all replicas hold, and per routed one.
     step: tuple[float, float]
+    #: Seconds of an iteration in any case.
     constant: float
+    #: Seconds per layer of the backward pass, of a sharded optimizer in a pipeline.
     hooks: float
+    #: Seconds that computation takes longer for each second of replicas' traffic beside it.
     slowed: float
 
     def in_units(self, unit: float) -> PointCosts:
@@ -183,20 +166,13 @@ def with_row(linear: Linear, columns: list[int], most: float) -> Linear:
 
 @dataclass(frozen=True, eq=False)
 class PointProgram:
-    """A program, and where its columns are.
+    """A program, and where its columns are."""
 
-    Parameters
-    ----------
-    linear
-        The program.
-    unit
-        Seconds that its objective and its columns of time count.
-    layers, again
-        Shape (stages, K): columns n_sτ and r_sτ; of none if nothing is recomputed layer by layer.
-    """
-
+    #: The program.
     linear: Linear
+    #: Seconds that its objective and its columns of time count.
     unit: float
+    #: Shape (stages, K): columns n_sτ and r_sτ; of none if nothing is recomputed layer by layer.
     layers: Ints
     again: Ints | None
     by_stage: bool
@@ -216,10 +192,6 @@ def stage_range(model: ModelDescription, layout: Layout) -> tuple[Ints, Ints]:
 
     Of one stage per rank any number from 1 on. With several chunks, as launchers cut them, stages
     are even up to one layer, where embedding, head and further predictions count as one each.
-
-    Returns
-    -------
-    arrays, shape (stages,)
     """
     stages, layers = layout.stages, model.layers
     if layout.chunks == 1:
@@ -300,9 +272,7 @@ class ProgramBuilder:
     def rates_of_stages(self) -> tuple[Floats, Floats, Floats]:
         """Return what a layer takes in each stage and by recomputation, and what the ends take.
 
-        Returns
-        -------
-        arrays, shape (stages, K, 3), (stages, K, 2) and (stages, 3)
+        Shapes (stages, K, 3), (stages, K, 2) and (stages, 3).
         """
         of_ranks = [
             self.rates.on_rank(self.i, kinds_of_rank(rank, self.layout, self.space.cluster))

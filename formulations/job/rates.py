@@ -30,57 +30,40 @@ from .space import JobSpace
 
 @dataclass(frozen=True, eq=False)
 class Rates:
-    """What a layer takes, for S settings and K layer types.
+    """What a layer takes, for S settings and K layer types."""
 
-    Parameters
-    ----------
-    count
-        Shape (K,): layers of each type, those that predict further tokens apart.
-    passes
-        Shape (S, K, 3): f, g, w.
-    again
-        Shape (S, K, 2): f', g'.
-    ends
-        Shape (S, 2, 3): the same as `passes` of what the first and the last stage have besides.
-    busy, busy_again, ends_busy
-        Shape (S, K, 6), (S, K, 6), (S, 2, 6): seconds of collectives in these passes, as those of
-        a layer.
-    kept, saved, working
-        Shape (S, K): A, A', X without recomputation of the whole layer.
-    ends_kept
-        Shape (S, 2): bytes kept per microbatch besides, in the first and the last stage.
-    loss
-        Shape (S,): bytes of the loss.
-    held, weights
-        Shape (S, K, 2): h and q, in memory, and as traffic and optimizer count them.
-    ends_held, ends_weights
-        Shape (S, 2, 2): of the first and the last stage besides.
-    ends_gathered
-        Shape (S, 2): parameters of embedding and head alone.
-    messages
-        Shape (S,): bytes always there for messages, in a pipeline.
-    kinds
-        On each kind of nodes, where there are several; seconds above are then the least of them.
-    """
-
+    #: Shape (K,): layers of each type, those that predict further tokens apart.
     count: Floats
+    #: Shape (S, K, 3): f, g, w.
     passes: Floats
+    #: Shape (S, K, 2): f', g'.
     again: Floats
+    #: Shape (S, 2, 3): the same as `passes` of what the first and the last stage have besides.
     ends: Floats
+    #: Shape (S, K, 6), (S, K, 6), (S, 2, 6): seconds of collectives in these passes, as those of a
+    #: layer.
     busy: Floats
     busy_again: Floats
     ends_busy: Floats
+    #: Shape (S, K): A, A', X without recomputation of the whole layer.
     kept: Floats
     saved: Floats
     working: Floats
+    #: Shape (S, 2): bytes kept per microbatch besides, in the first and the last stage.
     ends_kept: Floats
+    #: Shape (S,): bytes of the loss.
     loss: Floats
+    #: Shape (S, K, 2): h and q, in memory, and as traffic and optimizer count them.
     held: Floats
     weights: Floats
+    #: Shape (S, 2, 2): of the first and the last stage besides.
     ends_held: Floats
     ends_weights: Floats
+    #: Shape (S, 2): parameters of embedding and head alone.
     ends_gathered: Floats
+    #: Shape (S,): bytes always there for messages, in a pipeline.
     messages: Floats
+    #: On each kind of nodes, where there are several; seconds above are then the least of them.
     kinds: tuple[Rates, ...] = ()
 
     def on_rank(self, setting: int, kinds: list[int]) -> Rates:

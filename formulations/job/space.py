@@ -49,36 +49,26 @@ MOST_MICROBATCHES = 4096
 
 @dataclass(frozen=True, eq=False)
 class JobSpace:
-    """Outer points of a job, as columns.
+    """Outer points of a job, as columns."""
 
-    Parameters
-    ----------
-    model, cluster, job
-        What trains on what, and what is asked.
-    settings
-        Layouts by all that decides a layer's time and bytes: t, c, e, e_t, b and the recomputed
-        modules; their pipeline and data degrees are 1.
-    setting
-        Shape (points,): of each point.
-    pipeline, data, chunks, zero, microbatches
-        Shape (points,): p, d, v, z and M.
-    schedule
-        Shape (points,): place in `schedules`.
-    schedules
-        Orders of passes.
-    """
-
+    #: What trains on what, and what is asked.
     model: ModelDescription
     cluster: TrainingCluster
     job: TrainingJob
+    #: Layouts by all that decides a layer's time and bytes: t, c, e, e_t, b and the recomputed
+    #: modules; their pipeline and data degrees are 1.
     settings: tuple[Layout, ...]
+    #: Shape (points,): of each point.
     setting: Ints
+    #: Shape (points,): p, d, v, z and M.
     pipeline: Ints
     data: Ints
     chunks: Ints
     zero: Ints
     microbatches: Ints
+    #: Shape (points,): place in `schedules`.
     schedule: Ints
+    #: Orders of passes.
     schedules: tuple[JobSchedule, ...]
 
     def __len__(self) -> int:
@@ -102,13 +92,7 @@ FULL = frozenset({Recompute.FULL})
 
 
 def job_space(model: ModelDescription, cluster: TrainingCluster, job: TrainingJob) -> JobSpace:
-    """Return all outer points of a job.
-
-    Raises
-    ------
-    InputError
-        If none keeps what is given.
-    """
+    """Return all outer points of a job; an `InputError` if none keeps what is given."""
     check_precision(job.template, cluster)
     if _profiled(model) and job.sequence != 1:
         raise InputError(
@@ -279,14 +263,10 @@ def _pipelines(
     enough: bool,
     divides: bool,
 ) -> Ints:
-    """Return schedule, chunks and ZeRO stage of all points with so many pipeline ranks.
+    """Return schedule, chunks and ZeRO stage of each point of so many ranks, (points, 3).
 
     Whether microbatches come in whole `rounds` of them, whether there are as many as stages in a V,
     and whether there are copies that ZeRO `divides`.
-
-    Returns
-    -------
-    array, shape (points, 3)
     """
     chunks = _values(job, "chunks", range(1, MOST_CHUNKS + 1))
     kinds: list[tuple[int, int]] = []

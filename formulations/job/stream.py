@@ -44,75 +44,54 @@ STATE_PER_WEIGHT = {
 
 @dataclass(frozen=True, eq=False)
 class Staging:
-    """A training task in arrays; U units, T degrees, C allowed configurations, m edges.
+    """A training task in arrays; U units, T degrees, C allowed configurations, m edges."""
 
-    Parameters
-    ----------
-    workload, layers, problem
-        As given.
-    microbatches, bandwidth, server_bandwidth
-        N, B and B', bytes per time unit.
-    most_replicas
-        Upper end of Σ d_i.
-    kinds
-        Numbers of the kinds of devices that are not hosts, of which there is at least one.
-    count, capacity, slowdown
-        Of those kinds: how many, bytes of one with what rounding may need, factor on times.
-    node_of, unit_of
-        Node of each unit and back: units run against a topological order.
-    degrees
-        Shape (T,): tensor degrees that some configuration has, increasing.
-    first
-        Shape (T·U + 1,): the configurations of degree number t of unit u are
-        first[t·U + u] … first[t·U + u + 1] − 1.
-    configuration
-        Shape (C,): number in `layers`.
-    time, weight, per_microbatch, fixed
-        Shape (C,): p, w, a, b; a and b with schedule and optimizer counted in.
-    edges
-        Shape (m, 2): units (from, to), in the order of the workload's edges, so from > to.
-    edge_time
-        Shape (m,): 2 bytes / B.
-    sync_start, sync_edge, sync_time
-        Rows per configuration: edges and 2 sync / B.
-    divisors
-        Possible replica counts, increasing: those that divide N; with schedule pipedream all.
-    allowed
-        Shape (U, number of divisors): whether a unit's stage may have that many replicas.
-    uncut
-        Shape (k, 2): units that must be in one stage.
-    rules
-        What else the user says of the stages.
-    """
-
+    #: As given.
     workload: Workload
     layers: Layers
     problem: PipelineJob
+    #: N, B and B', bytes per time unit.
     microbatches: int
     bandwidth: float
     server_bandwidth: float
+    #: Upper end of Σ d_i.
     most_replicas: int
+    #: Numbers of the kinds of devices that are not hosts, of which there is at least one.
     kinds: Ints
+    #: Of those kinds: how many, bytes of one with what rounding may need, factor on times.
     count: Ints
     capacity: Floats
     slowdown: Floats
+    #: Node of each unit and back: units run against a topological order.
     node_of: Ints
     unit_of: Ints
+    #: Shape (T,): tensor degrees that some configuration has, increasing.
     degrees: Ints
+    #: Shape (T·U + 1,): the configurations of degree number t of unit u are first[t·U + u] …
+    #: first[t·U + u + 1] − 1.
     first: Ints
+    #: Shape (C,): number in `layers`.
     configuration: Ints
+    #: Shape (C,): p, w, a, b; a and b with schedule and optimizer counted in.
     time: Floats
     weight: Floats
     per_microbatch: Floats
     fixed: Floats
+    #: Shape (m, 2): units (from, to), in the order of the workload's edges, so from > to.
     edges: Ints
+    #: Shape (m,): 2 bytes / B.
     edge_time: Floats
+    #: Rows per configuration: edges and 2 sync / B.
     sync_start: Ints
     sync_edge: Ints
     sync_time: Floats
+    #: Possible replica counts, increasing: those that divide N; with schedule pipedream all.
     divisors: Ints
+    #: Shape (U, number of divisors): whether a unit's stage may have that many replicas.
     allowed: Bools
+    #: Shape (k, 2): units that must be in one stage.
     uncut: Ints
+    #: What else the user says of the stages.
     rules: StageRules
 
     @property
@@ -169,12 +148,9 @@ class Staging:
 def state_staging(task: Task[PipelineJob]) -> Staging:
     """Return the arrays of a training task.
 
-    Raises
-    ------
-    InputError
-        If the workload has no configurations, microbatches or bandwidth are not known, a rule
-        names a layer that does not exist or leaves it no configuration, or the cluster has no
-        accelerator.
+    Raises `InputError` if the workload has no configurations, microbatches or bandwidth are not
+    known, a rule names a layer that does not exist or leaves it no configuration, or the cluster
+    has no accelerator.
     """
     workload, problem = task.workload, task.problem
     layers = layers_of(workload)

@@ -68,15 +68,10 @@ class Option:
 
 @dataclass(frozen=True, eq=False)
 class StageOptions:
-    """The slots, their options, and the coefficients of the program.
-
-    Parameters
-    ----------
-    scale
-        Times are divided by this.
-    """
+    """The slots, their options, and the coefficients of the program."""
 
     staging: Staging
+    #: Times are divided by this.
     scale: float
 
     @cached_property
@@ -101,13 +96,7 @@ class StageOptions:
 
     @cached_property
     def choices(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """For each unit, the options that it fits into alone, with its configurations there.
-
-        Raises
-        ------
-        InfeasibleError
-            If a layer fits into none.
-        """
+        """For each unit, the options that it fits into alone, with its configurations there."""
         staging = self.staging
         found = []
         for v in range(staging.size):
@@ -211,17 +200,10 @@ class Slots:
 
 
 def stream_model(staging: Staging, scale: float) -> Slots:
-    """State the program.
+    """State the program, with `scale` as its unit of time.
 
-    Parameters
-    ----------
-    scale
-        Unit of time: far below the objective, because solvers' tolerances are absolute.
-
-    Raises
-    ------
-    InfeasibleError
-        If a layer alone fits on no device.
+    It is far below the objective, because solvers' tolerances are absolute. Raises
+    `InfeasibleError` if a layer alone fits on no device.
     """
     data = StageOptions(staging, scale)
     m = pyo.ConcreteModel(staging.workload.name)

@@ -189,12 +189,10 @@ def threshold_bound(
     should_stop: Callable[[], bool],
     test: ThresholdTest = fitting_test,
     lower: float = 0.0,
-    width: float = BISECTION_WIDTH,
 ) -> float:
     """Return the largest threshold in seconds that a test refutes, by bisection: a lower bound.
 
-    `upper` is the longest stage time of a known mapping, `lower` a known bound, `width` the
-    relative width at which the bisection ends.
+    `upper` is the longest stage time of a known mapping, `lower` a known bound.
     """
 
     def refuted(threshold: float) -> bool:
@@ -210,7 +208,7 @@ def threshold_bound(
     if refuted(upper * (1 - BISECTION_WIDTH)):
         return upper * (1 - BISECTION_WIDTH)
     high = upper
-    while high - low > width * high and not should_stop():
+    while high - low > BISECTION_WIDTH * high and not should_stop():
         middle = (low + high) / 2
         if refuted(middle):
             low = middle

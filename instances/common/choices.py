@@ -61,14 +61,7 @@ def choose(record: object, **choices: type[Choice]) -> None:
 
 
 class Split(Choice):
-    """Contiguity required of each device's nodes; see `Throughput`.
-
-    Examples
-    --------
-    >>> import stagecut
-    >>> stagecut.Throughput(split="per-device").split is Split.PER_DEVICE
-    True
-    """
+    """Contiguity required of each device's nodes; see `Throughput`."""
 
     CONTIGUOUS = "contiguous"
     PER_DEVICE = "per-device"
@@ -76,42 +69,21 @@ class Split(Choice):
 
 
 class CpuSplit(Choice):
-    """Contiguity required of the nodes of CPU cores; see `Throughput`.
-
-    Examples
-    --------
-    >>> import stagecut
-    >>> stagecut.Throughput(cpu_split="free").cpu_split is CpuSplit.FREE
-    True
-    """
+    """Contiguity required of the nodes of CPU cores; see `Throughput`."""
 
     CONTIGUOUS = "contiguous"
     FREE = "free"
 
 
 class Pipeline(Choice):
-    """Order of forward and backward passes in the steady state; see `Throughput`.
-
-    Examples
-    --------
-    >>> import stagecut
-    >>> stagecut.Throughput(pipeline="gpipe").pipeline is Pipeline.GPIPE
-    True
-    """
+    """Order of forward and backward passes in the steady state; see `Throughput`."""
 
     PIPEDREAM = "pipedream"
     GPIPE = "gpipe"
 
 
 class PipelineSchedule(Choice):
-    """In which order a pipeline's devices work, or that it never ends; see `PipelineJob`.
-
-    Examples
-    --------
-    >>> import stagecut
-    >>> stagecut.PipelineJob(8, schedule="zb-h1").schedule is PipelineSchedule.ZB_H1
-    True
-    """
+    """In which order a pipeline's devices work, or that it never ends; see `PipelineJob`."""
 
     ONE_F_ONE_B = "1f1b"
     GPIPE = "gpipe"
@@ -131,14 +103,7 @@ NAMED_SCHEDULES = tuple(
 
 
 class Recomputation(Choice):
-    """Activation recomputation in the backward pass; see `PipelineJob`.
-
-    Examples
-    --------
-    >>> import stagecut
-    >>> stagecut.PipelineJob(recomputation="off").recomputation is Recomputation.OFF
-    True
-    """
+    """Activation recomputation in the backward pass; see `PipelineJob`."""
 
     FREE = "free"
     OFF = "off"
@@ -146,14 +111,7 @@ class Recomputation(Choice):
 
 
 class InFlight(Choice):
-    """What a stream of microbatches keeps in memory, by its schedule; see `PipelineJob`.
-
-    Examples
-    --------
-    >>> import stagecut
-    >>> stagecut.PipelineJob(schedule="stream", in_flight="2bw").in_flight is InFlight.TWO_BW
-    True
-    """
+    """What a stream of microbatches keeps in memory, by its schedule; see `PipelineJob`."""
 
     ONE_F_ONE_B = "1f1b"
     GPIPE = "gpipe"
@@ -162,14 +120,7 @@ class InFlight(Choice):
 
 
 class Optimizer(Choice):
-    """Whose state training keeps per weight; see `PipelineJob`.
-
-    Examples
-    --------
-    >>> import stagecut
-    >>> stagecut.PipelineJob(optimizer="adam").optimizer is Optimizer.ADAM
-    True
-    """
+    """Whose state training keeps per weight; see `PipelineJob`."""
 
     AS_GIVEN = "as-given"
     SGD = "sgd"
@@ -178,30 +129,14 @@ class Optimizer(Choice):
 
 
 class Precision(Choice):
-    """Number formats of weights, gradients and optimizer state; see `PipelineJob`.
-
-    Examples
-    --------
-    >>> import stagecut
-    >>> stagecut.PipelineJob(precision="mixed").precision is Precision.MIXED
-    True
-    """
+    """Number formats of weights, gradients and optimizer state; see `PipelineJob`."""
 
     FP32 = "fp32"
     MIXED = "mixed"
 
 
 class MappingMode(Choice):
-    """Communication that a mapping counts: between stages, within them, or both.
-
-    Examples
-    --------
-    >>> import stagecut
-    >>> ring = stagecut.topology("ring:4")
-    >>> problem = stagecut.DeviceMapping(ring, 2, 2, mode="both")
-    >>> problem.mode is MappingMode.BOTH
-    True
-    """
+    """Communication that a mapping counts: between stages, within them, or both."""
 
     P2P = "p2p"
     ALLR = "allr"
@@ -209,31 +144,14 @@ class MappingMode(Choice):
 
 
 class Collective(Choice):
-    """Algorithm of a mapping's all-reduces; see `DeviceMapping`.
-
-    Examples
-    --------
-    >>> import stagecut
-    >>> ring = stagecut.topology("ring:4")
-    >>> problem = stagecut.DeviceMapping(ring, 2, 2, collective="ring")
-    >>> problem.collective is Collective.RING
-    True
-    """
+    """Algorithm of a mapping's all-reduces; see `DeviceMapping`."""
 
     RING = "ring"
     CHEAPEST = "cheapest"
 
 
 class Primitive(Choice):
-    """Collective along an axis of a mesh; see `PrimitiveLink`.
-
-    Examples
-    --------
-    >>> import stagecut
-    >>> link = stagecut.Link(1e-5, 1e10)
-    >>> stagecut.instances.PrimitiveLink("all-gather", link).primitive is Primitive.ALL_GATHER
-    True
-    """
+    """Collective along an axis of a mesh; see `PrimitiveLink`."""
 
     ALL_GATHER = "all-gather"
     REDUCE_SCATTER = "reduce-scatter"
@@ -246,44 +164,21 @@ class Primitive(Choice):
 
 
 class Rounds(Choice):
-    """Algorithm of a collective: how many rounds it takes; see `PrimitiveLink`.
-
-    Examples
-    --------
-    >>> import stagecut
-    >>> link = stagecut.Link(1e-5, 1e10)
-    >>> stagecut.instances.PrimitiveLink("broadcast", link, "tree").algorithm is Rounds.TREE
-    True
-    """
+    """Algorithm of a collective: how many rounds it takes; see `PrimitiveLink`."""
 
     RING = "ring"
     TREE = "tree"
 
 
 class MappingObjective(Choice):
-    """Objective of a mapping, a maximum; see `DeviceMapping`.
-
-    Examples
-    --------
-    >>> import stagecut
-    >>> ring = stagecut.topology("ring:4")
-    >>> problem = stagecut.DeviceMapping(ring, 2, 2, objective="busiest-link")
-    >>> problem.objective is MappingObjective.BUSIEST_LINK
-    True
-    """
+    """Objective of a mapping, a maximum; see `DeviceMapping`."""
 
     STAGE_TIME = "stage-time"
     BUSIEST_LINK = "busiest-link"
 
 
 class Role(Choice):
-    """Role of a node in a tensor program: operator, parameter or input; see `Operator`.
-
-    Examples
-    --------
-    >>> Role("parameter") is Role.PARAMETER
-    True
-    """
+    """Role of a node in a tensor program: operator, parameter or input; see `Operator`."""
 
     OPERATOR = "operator"
     PARAMETER = "parameter"
@@ -291,58 +186,28 @@ class Role(Choice):
 
 
 class ShardingObjective(Choice):
-    """Objective of a sharding; see `Sharding`.
-
-    Examples
-    --------
-    >>> import stagecut
-    >>> mesh = stagecut.DeviceMesh((4,), (stagecut.Link(1e-5, 1e10),))
-    >>> problem = stagecut.Sharding(mesh, objective="distpar")
-    >>> problem.objective is ShardingObjective.DISTPAR
-    True
-    """
+    """Objective of a sharding; see `Sharding`."""
 
     TIME = "time"
     DISTPAR = "distpar"
 
 
 class Routing(Choice):
-    """Routing rule for messages; see `Topology`.
-
-    Examples
-    --------
-    >>> import stagecut
-    >>> stagecut.topology("ring:4@routing=widest").routing is Routing.WIDEST
-    True
-    """
+    """Routing rule for messages; see `Topology`."""
 
     HOPS = "hops"
     WIDEST = "widest"
 
 
 class Tied(Choice):
-    """Treatment of weights that several operators use; see `profile`.
-
-    Examples
-    --------
-    >>> Tied("copies") is Tied.COPIES
-    True
-    """
+    """Treatment of weights that several operators use; see `profile`."""
 
     COLOUR = "colour"
     COPIES = "copies"
 
 
 class Status(Choice):
-    """Outcome of a search; see `Result`.
-
-    Examples
-    --------
-    >>> import stagecut
-    >>> cluster = stagecut.accelerators_and_cpus(2)
-    >>> stagecut.solve("gpt2-xl", cluster, method="greedy").status is Status.FEASIBLE
-    True
-    """
+    """Outcome of a search; see `Result`."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
@@ -351,15 +216,7 @@ class Status(Choice):
 
 
 class Limit(Choice):
-    """Reason why a search ended; see `Result`.
-
-    Examples
-    --------
-    >>> import stagecut
-    >>> cluster = stagecut.accelerators_and_cpus(2)
-    >>> stagecut.solve("gpt2-xl", cluster, method="greedy").limit is Limit.NONE
-    True
-    """
+    """Reason why a search ended; see `Result`."""
 
     NONE = "none"
     TIME = "time"

@@ -2,7 +2,7 @@
 
 `description.py` is what a model is made of, `hardware.py` what it runs on, `layout.py` how it is
 divided. From these `layers.py` counts operations, bytes and collectives of each layer type;
-`kernels.py` and `collectives.py` turn them into seconds with the efficiencies of `calibration.py`;
+`calibration.py` and `collectives.py` turn them into seconds;
 `experts.py` has what routed experts compute and send. `activations.py` counts what a layer type
 keeps, `memory.py` adds up what a rank holds, `traffic.py` counts the collectives of an iteration.
 """

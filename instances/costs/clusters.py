@@ -16,17 +16,20 @@ A cluster in one line is kinds of nodes, joined by ``+``, and what follows comma
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+import msgspec
+from msgspec.structs import asdict
 
 from ..common.errors import InputError, quote
 from ..common.units import MOST_COUNT
+from ..formats.source import Record, read_source
 from .hardware import Accelerator, ClusterNetwork, Nodes, NumberFormat, TrainingCluster
 
 #: Most devices of a cluster.
@@ -315,6 +318,43 @@ _OPTIONS: dict[str, Callable[[str, str], float]] = {
 }  # fmt: skip
 
 
+Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e30)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=MOST_COUNT)]
+
+
+class NodesRecord(Record):
+    """Nodes of a cluster file; numbers of their accelerator that are given replace its table's."""
+
+    accelerator: str
+    per_node: Count | None = None
+    count: Count = 1
+    peak: dict[NumberFormat, Positive] = msgspec.field(default_factory=dict)
+    vector: Positive | None = None
+    memory_bytes: Positive | None = None
+    bandwidth: Positive | None = None
+    units: Count | None = None
+    peer_bandwidth: Positive | None = None
+    domain: Count | None = None
+    host_bandwidth: Positive | None = None
+
+
+class NetworkRecord(Record):
+    """Network of a cluster file; what is left out is as usual."""
+
+    bandwidth: Positive | None = None
+    latency: Positive | None = None
+    rails: Count | None = None
+    oversubscription: Positive | None = None
+    leaf: Count | None = None
+
+
+class TrainingClusterFile(Record):
+    """A cluster file."""
+
+    nodes: Annotated[list[NodesRecord], msgspec.Meta(min_length=1)]
+    network: NetworkRecord = msgspec.field(default_factory=NetworkRecord)
+
+
 def load_training_cluster(path: Path) -> TrainingCluster:
     """Return the cluster that a JSON file describes.
 
@@ -326,81 +366,20 @@ def load_training_cluster(path: Path) -> TrainingCluster:
     ``oversubscription``, ``leaf``. InputError if it cannot be read, or a field is missing, unknown
     or wrong.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is no JSON"
-        raise InputError(
-            f"{path}: {reason}; give a cluster file or a line like h100:8x16"
-        ) from None
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: it must be an object with nodes and network")
-    _known(path, "", content, ("nodes", "network"))
-    listed = content.get("nodes")
-    if not isinstance(listed, list) or not listed:
-        raise InputError(f"{path}: nodes: it must be an array of objects with accelerator, count")
-    kinds = [_nodes_in(path, f"nodes[{k}]", one) for k, one in enumerate(listed)]
-    network = content.get("network", {})
-    if not isinstance(network, dict):
-        raise InputError(f"{path}: network: it must be an object, such as {{bandwidth: 50e9}}")
-    _known(path, "network.", network, _NETWORK)
-    given = {
-        key: _positive(path, f"network.{name}", network[name])
-        for name, key in _NETWORK.items()
-        if name in network
-    }
+    source = read_source(path)
+    source.table("a cluster file or a line like h100:8x16")
+    file = source.convert(TrainingClusterFile)
+    kinds = []
+    for nodes in file.nodes:
+        entry = _find(nodes.accelerator)
+        own = {key: value for key, value in asdict(nodes).items() if value is not None}
+        del own["accelerator"]
+        count, per_node = own.pop("count"), own.pop("per_node", entry.per_node)
+        own = {**own, "peak": {**entry.accelerator.peak, **nodes.peak}}
+        kinds.append(
+            (replace(entry, accelerator=replace(entry.accelerator, **own)), per_node, count)
+        )
+    given = {key: value for key, value in asdict(file.network).items() if value is not None}
+    if "bandwidth" in given:  # as the option of a line is called
+        given["network"] = given.pop("bandwidth")
     return _cluster(str(path), kinds, given)
-
-
-#: Fields of ``network`` in a file, by the options of a line.
-_NETWORK = {
-    "bandwidth": "network", "latency": "latency", "rails": "rails",
-    "oversubscription": "oversubscription", "leaf": "leaf",
-}  # fmt: skip
-
-#: Numbers of an accelerator that a file may give.
-_NUMBERS = ("vector", "memory_bytes", "bandwidth", "peer_bandwidth", "host_bandwidth")
-
-
-def _nodes_in(path: Path, where: str, one: object) -> tuple[_Entry, int, int]:
-    if not isinstance(one, dict):
-        raise InputError(f"{path}: {where}: it must be an object with accelerator and count")
-    counts = ("per_node", "count", "units", "domain")
-    _known(path, f"{where}.", one, ("accelerator", "peak", *counts, *_NUMBERS))
-    name = one.get("accelerator")
-    if not isinstance(name, str):
-        raise InputError(f"{path}: {where}.accelerator: {quote(name)}; name one, such as h100")
-    entry = _find(name)
-    own: dict[str, Any] = {
-        key: _positive(path, f"{where}.{key}", one[key]) for key in _NUMBERS if key in one
-    }
-    own |= {key: _counted(path, f"{where}.{key}", one[key]) for key in counts[2:] if key in one}
-    peaks = one.get("peak", {})
-    if not isinstance(peaks, dict):
-        raise InputError(f"{path}: {where}.peak: it must be an object, such as {{bf16: 9e14}}")
-    own["peak"] = dict(entry.accelerator.peak) | {
-        NumberFormat.of(f"{path}: {where}.peak", key): _positive(path, f"{where}.peak.{key}", value)
-        for key, value in peaks.items()
-    }
-    count = _counted(path, f"{where}.count", one.get("count", 1))
-    per_node = _counted(path, f"{where}.per_node", one.get("per_node", entry.per_node))
-    return replace(entry, accelerator=replace(entry.accelerator, **own)), per_node, count
-
-
-def _known(path: Path, where: str, given: Mapping[str, Any], fields: Any) -> None:
-    for key in given:
-        if key not in fields:
-            raise InputError(f"{path}: {where}{key}: unknown; known are {', '.join(fields)}")
-
-
-def _positive(path: Path, where: str, value: object) -> float:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 0 < float(str(value)) < 1e30:
-        raise InputError(f"{path}: {where}: {quote(value)}; it must be a number above 0")
-    return float(str(value))
-
-
-def _counted(path: Path, where: str, value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_COUNT:
-        raise InputError(f"{path}: {where}: {quote(value)}; it must be a whole number, 1 or more")
-    return value

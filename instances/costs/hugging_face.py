@@ -7,13 +7,13 @@ Of models that also see or hear, the text model is read.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..common.errors import InputError, quote
 from ..common.units import MOST_COUNT
+from ..formats.source import read_source
 from .description import Attention, Block, Experts, FeedForward, ModelDescription, Norm
 
 #: Most layers of a description.
@@ -144,13 +144,7 @@ def read_config(path: Path) -> ModelDescription:
     """
     if path.is_dir():
         path = path / "config.json"
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is no JSON"
-        raise InputError(f"{path}: {reason}; give a Hugging Face config.json") from None
-    if not isinstance(fields, dict):
-        raise InputError(f"{path}: it must be an object, as in a Hugging Face config.json")
+    fields = read_source(path).table("a Hugging Face config.json")
     name = path.parent.name if path.name == "config.json" else path.stem
     return from_config(fields, name=name or path.stem, source=str(path))
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from .activations import fused
-from .calibration import Calibration, calibration
+from .calibration import ELEMENT, Calibration, calibration, fused_attention, pointwise, product
 from .collectives import (
     Group,
     UsedLinks,
@@ -40,7 +40,6 @@ from .experts import (
     router_bytes,
 )
 from .hardware import NumberFormat, TrainingCluster
-from .kernels import ELEMENT, fused_attention, pointwise, product
 from .layout import ContextKind, Graphs, Layout, Recompute, Software
 
 #: Terms of a pass's time.

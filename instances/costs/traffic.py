@@ -110,10 +110,12 @@ def _of_block(block: Block, hidden: int, layout: Layout) -> Iterator[tuple[str, 
             both = heads * (attention.key_width + attention.value_width) + width
             yield "context", "all-to-all", passes, each * layout.tokens * both
         else:
-            size = each * layout.tokens * layout.context * width
-            kind = "message" if layout.context_kind is ContextKind.RING else "all-gather"
-            yield "context", kind, passes, size
-            yield "context", "reduce-scatter" if kind == "all-gather" else kind, 1, size
+            part = each * layout.tokens * width
+            if layout.context_kind is ContextKind.RING:  # keys, values, and their gradients
+                yield "context", "message", (passes + 1) * (layout.context - 1), part
+            else:
+                yield "context", "all-gather", passes, layout.context * part
+                yield "context", "reduce-scatter", 1, layout.context * part
     if layout.expert > 1 and block.experts is not None:
         rows = routed_rows(block.experts, layout)
         again = full or Recompute.MOE in layout.recompute

@@ -6,9 +6,7 @@ from ..common.lazy import loader, names_of
 
 #: Module → the names that it gives.
 _MODULES = {
-    "conversions": "cluster_from_pandas",
     "files": "dumps load_split",
-    "rules_files": "load_rules",
 }
 __getattr__ = loader(__name__, _MODULES)
 __all__ = names_of(_MODULES)  # noqa: PLE0605, RUF100

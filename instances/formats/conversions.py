@@ -12,8 +12,7 @@ import numpy as np
 from ..common.arrays import Floats
 from ..common.errors import InputError, quote
 from ..common.units import UNSPECIFIED, NodeId
-from ..model.cluster import Cluster, DeviceKind
-from ..model.network.links import Link
+from ..model.cluster import Cluster
 from ..model.workload import RESERVED, Workload, plain_ids
 
 if TYPE_CHECKING:
@@ -174,51 +173,6 @@ def from_networkx(
     return from_pandas(
         table, edges, name=name, time_unit=unit, cluster=cluster, provenance=provenance
     )
-
-
-def cluster_from_pandas(kinds: pd.DataFrame) -> Cluster:
-    """Return the cluster that a table describes.
-
-    Parameters
-    ----------
-    kinds
-        One row per kind of device, indexed by name: ``count``, and any of the other columns of
-        `Cluster.to_pandas`; NaN or None for the default.
-
-    Returns
-    -------
-    Cluster
-        Kinds in the order of the rows, without links between devices.
-
-    Raises
-    ------
-    InputError
-        If a column is unknown, or a value is none that `DeviceKind` takes.
-
-    Examples
-    --------
-    >>> import stagecut
-    >>> cluster = stagecut.accelerators_and_cpus(4, 1, memory_bytes=16e9)
-    >>> cluster_from_pandas(cluster.to_pandas()) == cluster
-    True
-    """
-    known = ("count", "memory_bytes", "host", "times", "slowdown")
-    links = ("link_latency_s", "link_bytes_per_s")
-    for column in kinds.columns:
-        if column not in known + links:
-            raise InputError(f"cluster: unknown column {quote(column)}; remove it")
-    made = []
-    for name, row in zip(kinds.index, kinds.to_dict("records"), strict=True):
-        values = {str(key): value for key, value in row.items() if not _is_missing(value)}
-        ends = [values.pop(key, None) for key in links]
-        if "count" not in values:
-            raise InputError(f"cluster: kind {quote(name)} has no count; add it")
-        if isinstance(values["count"], float) and values["count"].is_integer():
-            values["count"] = int(values["count"])  # a column with gaps holds floats
-        if (ends[0] is None) != (ends[1] is None):
-            raise InputError(f"cluster: kind {quote(name)}: a link needs {' and '.join(links)}")
-        made.append(DeviceKind(name, link=None if ends[0] is None else Link(*ends), **values))
-    return Cluster(tuple(made))
 
 
 def _numbers(nodes: pd.DataFrame, column: Any, name: str) -> Floats:

@@ -10,18 +10,20 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
+import msgspec
+
 from ..common.choices import Tied
-from ..common.errors import InputError, quote
+from ..common.errors import InputError, prefix_errors, quote
 from ..common.units import NodeId
 from ..model.cluster import Cluster
 from ..model.completed import complete
+from ..model.placement_rules import PlacementRules
 from ..model.plan import Plan, Planned, plan_of
 from ..model.problem import Problem
 from ..model.solution import Placement
 from ..model.tied_weights import tied_as
 from ..model.workload import Workload
 from . import (
-    expert_json,
     outline,
     pipedream_txt,
     piper_json,
@@ -30,8 +32,11 @@ from . import (
     stagecut_json,
     versions,
 )
+from .outline import placed_numbers
 from .source import Source, read_source
+from .stagecut_json import ClusterFile, read_file
 from .tensor_program_json import is_program, read_program, write_program
+from .versions import CLUSTER
 from .writing import layout, write_whole
 
 
@@ -238,9 +243,9 @@ def load_split(path: str | Path, workload: Workload, cluster: Cluster | None = N
     source = read_source(path)
     if source.flaw:
         source.fail(source.flaw)
-    if not expert_json.is_split(source):
+    if not placement_json.is_split(source):
         source.fail("it has neither fpgas nor cpus; a split file lists the nodes of each of them")
-    return expert_json.read_split(source, workload, cluster)
+    return placement_json.read_split(source, workload, cluster)
 
 
 def dumps(value: Workload | Cluster | Plan | Planned, workload: Workload | None = None) -> str:
@@ -351,10 +356,35 @@ def _fail_no_workload(source: Source) -> NoReturn:
         source.fail("it is a cluster, not a workload; name a workload file")
     if named:
         source.fail(f"unknown format {quote(named)}; known are {_formats()}")
-    if expert_json.is_split(source):
+    if placement_json.is_split(source):
         source.fail("it is a split of a workload, not a workload; load the workload first")
     source.fail(f"its content is of no known format; known are {_formats()}")
 
 
 def _formats() -> str:
     return ", ".join(reader.format for reader in READERS)
+
+
+def load_rules(path: str | Path) -> PlacementRules:
+    """Return the rules for placements in a cluster file; none if it names none.
+
+    InputError if the file is broken.
+    """
+    source = read_source(path)
+    file = read_file(source, ClusterFile, CLUSTER)
+    with prefix_errors(source.file, "placement_rules"):
+        return PlacementRules(**msgspec.structs.asdict(file.placement_rules))
+
+
+def load_fixed(
+    path: str | Path, problem: Problem, cluster: Cluster
+) -> tuple[tuple[NodeId, int], ...]:
+    """Return the devices of nodes in a plan or split file, as `PlacementRules.fixed`.
+
+    Nodes may be missing: it is a part of a plan. InputError if the file is broken, or says devices
+    where the problem's rules name stages.
+    """
+    source = read_source(path)
+    if placement_json.is_split(source):
+        return placement_json.placed_numbers(source, problem, cluster)
+    return placed_numbers(source, problem)

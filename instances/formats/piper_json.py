@@ -9,11 +9,13 @@ NeurIPS 2021; https://github.com/msr-fiddle/piper describes the format.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import msgspec
 import numpy as np
 
 from ..common.errors import prefix_errors, quote
+from ..common.units import NodeId
 from ..model.cluster import ACCELERATOR, accelerators_and_cpus
 from ..model.layers import Layers
 from ..model.workload import Workload
@@ -73,15 +75,11 @@ def read_piper(source: Source) -> Workload:
         source.fail("nodes is empty; a workload needs at least one node")
     if file.maxDevices < 1:
         source.fail(f"maxDevices is {file.maxDevices}; it must be at least 1")
-    _number(source, "maxMemoryPerDevice", file.maxMemoryPerDevice)
+    source.check_at_least_0("maxMemoryPerDevice", file.maxMemoryPerDevice)
     if not 0 < file.bandwidth < math.inf:
         source.fail(f"bandwidth is {quote(file.bandwidth)}; it must be a finite number above 0")
     microbatches = _microbatches(source, file)
-    index: dict[int, int] = {}
-    for v, node in enumerate(file.nodes):
-        if node.id in index:
-            source.fail(f"node {plain_id(node.id)}: its id occurs twice; ids must differ")
-        index[node.id] = v
+    index = source.numbered(node.id for node in file.nodes)
     carried = _edges(source, file, index)
     edges = sorted(carried)
     with prefix_errors(source.file, source.stem):
@@ -121,21 +119,14 @@ def _microbatches(source: Source, file: _PiperFile) -> int:
     return count
 
 
-def _edges(source: Source, file: _PiperFile, index: dict[int, int]) -> dict[tuple[int, int], float]:
+def _edges(
+    source: Source, file: _PiperFile, index: Mapping[NodeId, int]
+) -> dict[tuple[int, int], float]:
     """Return the bytes that each edge carries, by the numbers of its ends."""
     carried: dict[tuple[int, int], float] = {}
     for edge in file.edges:
-        where = f"edge {plain_id(edge.sourceId)} → {plain_id(edge.destId)}: "
-        for what, end in (("sourceId", edge.sourceId), ("destId", edge.destId)):
-            if end not in index:
-                low, high = plain_id(min(index)), plain_id(max(index))
-                source.fail(
-                    f"{where}unknown {what} {plain_id(end)} (nodes run {low} to {high}); "
-                    "add the node or remove the edge"
-                )
-        if edge.sourceId == edge.destId:
-            source.fail(f"{where}a node cannot feed itself; remove the edge")
-        _number(source, f"{where}communicationCost", edge.communicationCost)
+        where = source.check_ends(edge, index)
+        source.check_at_least_0(f"{where}communicationCost", edge.communicationCost)
         ends = index[edge.sourceId], index[edge.destId]
         carried[ends] = carried.get(ends, 0.0) + edge.communicationCost
     return carried
@@ -144,7 +135,7 @@ def _edges(source: Source, file: _PiperFile, index: dict[int, int]) -> dict[tupl
 def _layers(
     source: Source,
     file: _PiperFile,
-    index: dict[int, int],
+    index: Mapping[NodeId, int],
     carried: dict[tuple[int, int], float],
     microbatches: int,
 ) -> Layers:
@@ -162,14 +153,14 @@ def _layers(
                 )
             for c in configurations:
                 what = f"{where}: degree {key}: {quote(c.id)}: "
-                _number(source, f"{what}timePerSample", c.timePerSample)
-                _number(source, f"{what}parameterSize", c.parameterSize)
-                _number(source, f"{what}memoryUsageA", c.memoryUsageA)
-                _number(source, f"{what}memoryUsageB", c.memoryUsageB)
+                source.check_at_least_0(f"{what}timePerSample", c.timePerSample)
+                source.check_at_least_0(f"{what}parameterSize", c.parameterSize)
+                source.check_at_least_0(f"{what}memoryUsageA", c.memoryUsageA)
+                source.check_at_least_0(f"{what}memoryUsageB", c.memoryUsageB)
                 sync: dict[int, float] = {}
                 for field, others in (("syncTimeFw", c.syncTimeFw), ("syncTimeBw", c.syncTimeBw)):
                     for other, size in others.items():
-                        _number(source, f"{what}{field}: {quote(other)}", size)
+                        source.check_at_least_0(f"{what}{field}: {quote(other)}", size)
                         u = index.get(int(other)) if other.lstrip("-").isdecimal() else None
                         ends = (-1, -1) if u is None else (u, v) if field[-2:] == "Fw" else (v, u)
                         if ends not in number:
@@ -199,8 +190,3 @@ def _plain(layers: Layers, node: int) -> int:
     """Return the fastest configuration of the lowest degree of a node."""
     mine = np.flatnonzero(layers.node == node).tolist()
     return int(min(mine, key=lambda c: (layers.degree[c], layers.time[c])))
-
-
-def _number(source: Source, what: str, value: float) -> None:
-    if not 0 <= value < math.inf:
-        source.fail(f"{what} is {quote(value)}; it must be a finite number of at least 0")

@@ -1,4 +1,6 @@
-"""Reader of placement JSON: the published profiled graphs for device placement.
+"""Readers of placement JSON, the published profiled graphs for device placement, and their splits.
+
+A split file says the device of each node.
 
 References
 ----------
@@ -9,14 +11,17 @@ Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operat
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 import msgspec
 import numpy as np
 
 from ..common.arrays import Floats
-from ..common.errors import prefix_errors, quote
-from ..model.cluster import ACCELERATOR, CPU, accelerators_and_cpus
+from ..common.errors import InputError, prefix_errors, quote
+from ..common.units import NodeId
+from ..model.cluster import ACCELERATOR, CPU, Cluster, accelerators_and_cpus
+from ..model.problem import Problem, names_stages
+from ..model.solution import Placement
 from ..model.workload import Workload
 from .source import Source, plain_id
 
@@ -68,15 +73,12 @@ def read_placement(source: Source) -> Workload:
     file = source.convert(_PlacementFile)
     if not file.nodes:
         source.fail("nodes is empty; a workload needs at least one node")
-    _at_least_0(source, None, "maxSizePerFPGA", file.maxSizePerFPGA)
+    source.check_at_least_0("maxSizePerFPGA", file.maxSizePerFPGA)
     for what, count in (("maxFPGAs", file.maxFPGAs), ("maxCPUs", file.maxCPUs)):
         if count < 0:
             source.fail(f"{what} is {count}; it must be at least 0")
-    index: dict[int, int] = {}
-    for v, node in enumerate(file.nodes):
-        if node.id in index:
-            source.fail(f"node {plain_id(node.id)}: its id occurs twice; ids must differ")
-        index[node.id] = v
+    index = source.numbered(node.id for node in file.nodes)
+    for node in file.nodes:
         _check_node(source, node)
     transfer, output = _transfers(source, file, index)
     labels: dict[int, int] = {}
@@ -121,8 +123,8 @@ def _check_node(source: Source, node: _PlacementNode) -> None:
                 f"node {plain_id(node.id)}: {what} is {quote(flag)}; it must be true or false "
                 "(or 1 or 0)"
             )
-    _at_least_0(source, node, "cpuLatency", node.cpuLatency)
-    _at_least_0(source, node, "size", node.size or 0.0)
+    source.check_at_least_0(f"node {plain_id(node.id)}: cpuLatency", node.cpuLatency)
+    source.check_at_least_0(f"node {plain_id(node.id)}: size", node.size or 0.0)
 
 
 def _accelerator_time(source: Source, node: _PlacementNode) -> float:
@@ -136,7 +138,7 @@ def _accelerator_time(source: Source, node: _PlacementNode) -> float:
         )
     if isinstance(time, bool) or not isinstance(time, int | float):
         source.fail(f"node {plain_id(node.id)}: fpgaLatency is {quote(time)}; it must be a number")
-    _at_least_0(source, node, "fpgaLatency", time)
+    source.check_at_least_0(f"node {plain_id(node.id)}: fpgaLatency", time)
     try:
         return float(time)
     except OverflowError:
@@ -150,30 +152,21 @@ def _number_or_nan(value: object) -> float:
 
 
 def _transfers(
-    source: Source, file: _PlacementFile, index: dict[int, int]
+    source: Source, file: _PlacementFile, index: Mapping[NodeId, int]
 ) -> tuple[Floats, Floats | None]:
     """Return transfer time and output size of each node; no sizes if a sender's is not known."""
     n = len(file.nodes)
     transfer, output = [0.0] * n, [math.nan] * n  # lists: faster than arrays, one at a time
     first: dict[int, _PlacementEdge] = {}
     for edge in file.edges:
-        ends = (("sourceId", edge.sourceId), ("destId", edge.destId))
-        for what, end in ends:
-            if end not in index:
-                source.fail(
-                    f"{_called(edge)}unknown {what} {plain_id(end)} ({_range(index)}); "
-                    "add the node or remove the edge"
-                )
-        if edge.sourceId == edge.destId:
-            source.fail(f"{_called(edge)}a node cannot feed itself; remove the edge")
-        _at_least_0(source, edge, "cost", edge.cost)
-        _at_least_0(source, edge, "size", edge.size or 0.0)
+        where = source.check_ends(edge, index)
+        source.check_at_least_0(f"{where}cost", edge.cost)
+        source.check_at_least_0(f"{where}size", edge.size or 0.0)
         before = first.setdefault(edge.sourceId, edge)
         if not math.isclose(edge.cost, before.cost, rel_tol=COST_TOLERANCE):
             source.fail(
-                f"node {plain_id(edge.sourceId)}: {_called(before)}cost is {before.cost!r}, "
-                f"but {_called(edge)}cost is {edge.cost!r}; all edges out of a node carry the "
-                "same data: make them equal"
+                f"{where}cost is {edge.cost!r}, but that of its edge to {plain_id(before.destId)} "
+                f"is {before.cost!r}; all edges out of a node carry the same data: make them equal"
             )
         u = index[edge.sourceId]
         transfer[u] = max(transfer[u], edge.cost)
@@ -184,23 +177,101 @@ def _transfers(
     return np.array(transfer), np.nan_to_num(output)
 
 
-def _range(ids: Iterable[int]) -> str:
-    low, high = min(ids), max(ids)
-    return f"nodes run {plain_id(low)} to {plain_id(high)}"
+class _ExpertDevice(msgspec.Struct):
+    nodes: list[int | str]
 
 
-def _called(item: _PlacementNode | _PlacementEdge | None) -> str:
-    if isinstance(item, _PlacementNode):
-        return f"node {plain_id(item.id)}: "
-    if item is None:
-        return ""
-    return f"edge {plain_id(item.sourceId)} → {plain_id(item.destId)}: "
+class _ExpertFile(msgspec.Struct):
+    fpgas: list[_ExpertDevice]
+    cpus: list[_ExpertDevice] = []
 
 
-def _at_least_0(
-    source: Source, item: _PlacementNode | _PlacementEdge | None, what: str, value: float
-) -> None:
-    if not 0 <= value < math.inf:
+def is_split(source: Source) -> bool:
+    """Whether the content looks like a split file."""
+    return bool(source.keys & {"fpgas", "cpus"}) and "nodes" not in source.keys
+
+
+def read_split(source: Source, workload: Workload, cluster: Cluster | None = None) -> Placement:
+    """Return the placement that a split file gives.
+
+    The i-th of ``fpgas`` is the i-th accelerator of the cluster, the i-th of ``cpus`` its i-th host
+    device; loads in the file are ignored. A node that the file leaves out follows its colour:
+    splits of training workloads may list only forward nodes. InputError if a node is unknown,
+    listed twice, or cannot be placed; if nodes of one colour are torn apart, or the file needs more
+    devices than there are.
+    """
+    file = source.convert(_ExpertFile)
+    cluster = cluster or workload.cluster
+    if cluster is None:
+        raise InputError(f"{workload.name}: it suggests no cluster; give one")
+    device = np.full(workload.n, -1)
+    for key, listed, host in (("fpgas", file.fpgas, False), ("cpus", file.cpus, True)):
+        there = [d for d, dev in enumerate(cluster.devices) if cluster.kinds[dev.kind].host == host]
+        for i, part in enumerate(listed):
+            if part.nodes and i >= len(there):
+                source.fail(
+                    f"{key}[{i}] holds nodes, but the cluster has only {len(there)} such devices; "
+                    "add devices or move the nodes"
+                )
+            for node in part.nodes:
+                v = workload.index.get(node)
+                if v is None:
+                    source.fail(
+                        f"{key}[{i}]: unknown node {plain_id(node)}; {workload.name} has no such "
+                        "id: is it the split of another workload?"
+                    )
+                if device[v] >= 0:
+                    source.fail(f"{key}[{i}]: node {plain_id(node)} is listed twice; remove one")
+                device[v] = there[i]
+    _follow_colours(source, workload, cluster, device)
+    missing = np.flatnonzero(device < 0)
+    if len(missing):
+        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         source.fail(
-            f"{_called(item)}{what} is {quote(value)}; it must be a finite number of at least 0"
+            f"node {plain_id(workload.ids[missing[0]])}{more} is on no device, and no listed "
+            "node has its colour; list it"
         )
+    return Placement(device)
+
+
+def placed_numbers(
+    source: Source, problem: Problem, cluster: Cluster
+) -> tuple[tuple[NodeId, int], ...]:
+    """Return the nodes that a split file lists, with the numbers that rules of `problem` name.
+
+    The i-th of ``fpgas`` is the i-th accelerator, or stage i where rules name stages. InputError if
+    the file is broken, or needs more devices than there are.
+    """
+    file = source.convert(_ExpertFile)
+    found: list[tuple[NodeId, int]] = []
+    for key, listed, host in (("fpgas", file.fpgas, False), ("cpus", file.cpus, True)):
+        there = [d for d, dev in enumerate(cluster.devices) if cluster.kinds[dev.kind].host == host]
+        if names_stages(problem):
+            there = [] if host else list(range(len(listed)))
+        for i, part in enumerate(listed):
+            if part.nodes and i >= len(there):
+                source.fail(f"{key}[{i}] holds nodes, and there are only {len(there)} such places")
+            found += [(node, there[i]) for node in part.nodes]
+    return tuple(found)
+
+
+def _follow_colours(
+    source: Source,
+    workload: Workload,
+    cluster: Cluster,
+    device: np.ndarray[tuple[int], np.dtype[np.int64]],
+) -> None:
+    for colour, members in enumerate(workload.colour_classes):
+        placed = [v for v in members if device[v] >= 0]
+        for v in placed[1:]:
+            if device[v] != device[placed[0]]:
+                ids = [plain_id(workload.ids[w]) for w in (placed[0], v)]
+                names = [cluster.devices[device[w]].name for w in (placed[0], v)]
+                source.fail(
+                    f"nodes {ids[0]} and {ids[1]} have colour "
+                    f"{plain_id(workload.colour_labels[colour])} but are on {names[0]} and "
+                    f"{names[1]}; put them on one device"
+                )
+        for v in members:
+            if placed and device[v] < 0:
+                device[v] = device[placed[0]]

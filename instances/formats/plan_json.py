@@ -24,7 +24,7 @@ from ..model.sharding.problem import Sharding
 from ..model.solution import Solution
 from ..model.workload import Workload
 from ..topologies import write_topology
-from ..topologies.topology_json import TopologyFile, make_topology
+from ..topologies.named import TopologyFile, make_topology
 from . import certificate
 from .certificate import (
     hub_certificate,

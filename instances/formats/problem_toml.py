@@ -8,11 +8,13 @@ A table names the problem, and holds its fields; what is left out has its defaul
     placement_rules = { pins = [["embed*", 0]], max_stages = 4 }
 
 Other tables, which the caller names, hold the fields of other records: limits of a search, say.
-The fields are read off the dataclasses, so that a new one is in these files at once.
+The fields are read off the dataclasses, so that a new one is in these files at once. `to_plain`
+writes any frozen dataclass as JSON has it, which `make_record` reads again.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -22,6 +24,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.inspect import DataclassType, TupleType, Type, UnionType, VarTupleType, type_info
 
+from ..common.choices import Choice
 from ..common.errors import InputError, quote
 from ..model.problem import Problem
 from .plan_json import CODECS
@@ -153,3 +156,36 @@ def required_fields(kind: type[Any]) -> list[str]:
     stated = type_info(kind)
     assert isinstance(stated, DataclassType)
     return [field.name for field in stated.fields if field.required]
+
+
+def to_plain(value: object) -> Any:
+    """Return a value as JSON takes it.
+
+    Examples
+    --------
+    >>> from stagecut.instances.costs.layout import Layout
+    >>> to_plain(Layout(tensor=4, data=2))
+    {'tensor': 4, 'data': 2}
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        plain = {}
+        for field in dataclasses.fields(value):
+            one = getattr(value, field.name)
+            if one != _default(field):
+                plain[field.name] = to_plain(one)
+        return plain
+    if isinstance(value, Choice):
+        return str(value)
+    if isinstance(value, (set, frozenset)):
+        return sorted(to_plain(one) for one in value)
+    if isinstance(value, (list, tuple)):
+        return [to_plain(one) for one in value]
+    if isinstance(value, Mapping):
+        return {str(to_plain(key)): to_plain(one) for key, one in value.items()}
+    return value
+
+
+def _default(field: dataclasses.Field[Any]) -> object:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default

@@ -28,8 +28,7 @@ from ..model.cluster import Cluster
 from ..model.layers import Layers
 from ..model.network.links import Link
 from ..model.problem import MAX_CALLS
-from ..model.sharding.mesh import DeviceMesh, PrimitiveLink
-from ..model.sharding.problem import BUCKET_BYTES, Sharding, program_of
+from ..model.sharding.problem import BUCKET_BYTES, DeviceMesh, PrimitiveLink, Sharding, program_of
 from ..model.solution import (
     CallPlacement,
     PipelinePlacement,
@@ -235,7 +234,6 @@ def encode_mapped(mapped: ReplicaPlacement, workload: Workload, _: Cluster) -> M
 
 def decode_mapped(record: MappedRecord, workload: Workload, cluster: Cluster) -> ReplicaPlacement:
     """Return the solution of a record; raises InputError without the file's name."""
-    stage = np.full(workload.n, -1)
     if not record.stages:
         raise InputError("solution: stages is empty; plan again")
     replicas = len(record.stages[0].devices)
@@ -255,18 +253,9 @@ def decode_mapped(record: MappedRecord, workload: Workload, cluster: Cluster) ->
                     f"solution: stage {s}: sends_to {quote(receiver)} is not one of 0 to "
                     f"{replicas - 1}"
                 )
-        for node in part.nodes:
-            v = workload.index.get(node)
-            if v is None:
-                raise InputError(f"solution: unknown node {plain_id(node)} in stage {s}")
-            if stage[v] >= 0:
-                raise InputError(f"solution: node {plain_id(node)} is in two stages")
-            stage[v] = s
-    for v in np.flatnonzero(stage < 0)[:1].tolist():
-        raise InputError(f"solution: node {plain_id(workload.ids[v])} is missing; plan again")
     sends_to = [part.sends_to for part in record.stages[:-1]]
     return ReplicaPlacement(
-        stage,
+        np.array(_part_of([part.nodes for part in record.stages], workload)),
         np.array([part.devices for part in record.stages]),
         np.array(sends_to, np.int64).reshape(last, replicas),
     )
@@ -285,7 +274,7 @@ def encode_placement(placement: Placement, workload: Workload, cluster: Cluster)
 
 def decode_placement(record: PlacementRecord, workload: Workload, cluster: Cluster) -> Placement:
     """Return the placement; raises InputError if nodes or devices are wrong."""
-    part_of = _part_of(record.devices, workload, cluster)
+    part_of = _on_devices(record.devices, workload, cluster)
     device = np.array([record.devices[i].device for i in part_of])
     for d in record.order:
         if not 0 <= d < cluster.size:
@@ -311,7 +300,7 @@ def decode_pipeline(
     record: PipelineRecord, workload: Workload, cluster: Cluster
 ) -> PipelinePlacement:
     """Return the stages; raises InputError if nodes or devices are wrong."""
-    stage = np.array(_part_of(record.stages, workload, cluster))
+    stage = np.array(_on_devices(record.stages, workload, cluster))
     return PipelinePlacement(stage, tuple(part.device for part in record.stages))
 
 
@@ -330,7 +319,7 @@ def encode_calls(calls: CallPlacement, workload: Workload, cluster: Cluster) -> 
 
 def decode_calls(record: CallsRecord, workload: Workload, cluster: Cluster) -> CallPlacement:
     """Return the calls; raises InputError if nodes, devices or numbers of calls are wrong."""
-    part_of = _part_of(record.calls, workload, cluster)
+    part_of = _on_devices(record.calls, workload, cluster)
     for part in record.calls:
         if part.call is not None and not 0 <= part.call < MAX_CALLS:
             raise InputError(
@@ -344,14 +333,11 @@ def decode_calls(record: CallsRecord, workload: Workload, cluster: Cluster) -> C
     )
 
 
-def _part_of(
-    parts: Sequence[DeviceRecord | CallRecord],
-    workload: Workload,
-    cluster: Cluster,
+def _on_devices(
+    parts: Sequence[DeviceRecord | CallRecord], workload: Workload, cluster: Cluster
 ) -> list[int]:
-    """Return which part each node is in, by its number."""
-    part_of = [-1] * workload.n
-    for i, part in enumerate(parts):
+    """Return which part each node is in, by its number; the parts are on devices of the cluster."""
+    for part in parts:
         d = part.device
         if not 0 <= d < cluster.size:
             raise InputError(
@@ -362,10 +348,17 @@ def _part_of(
                 f"solution: device {d} is called {quote(part.name)}, in the cluster "
                 f"{quote(cluster.devices[d].name)}; correct it"
             )
-        for node in part.nodes:
+    return _part_of([part.nodes for part in parts], workload)
+
+
+def _part_of(parts: Sequence[Sequence[NodeId]], workload: Workload) -> list[int]:
+    """Return the part that each node is in; InputError unless each is in just one."""
+    part_of = [-1] * workload.n
+    for i, nodes in enumerate(parts):
+        for node in nodes:
             v = workload.index.get(node)
             if v is None:
-                raise InputError(f"solution: unknown node {plain_id(node)} on {part.name}")
+                raise InputError(f"solution: unknown node {plain_id(node)}; plan again")
             if part_of[v] >= 0:
                 raise InputError(f"solution: node {plain_id(node)} is placed twice")
             part_of[v] = i
@@ -405,7 +398,7 @@ def decode_stages(record: StagesRecord, workload: Workload, cluster: Cluster) ->
     for c in order:
         mine[int(layers.node[c])].append(c)
     kinds = [kind.name for kind in cluster.kinds]
-    seen: set[NodeId] = set()
+    _part_of([[entry.node for entry in part.nodes] for part in record.stages], workload)
     stages = []
     for s, part in enumerate(record.stages):
         if part.kind not in kinds:
@@ -418,12 +411,7 @@ def decode_stages(record: StagesRecord, workload: Workload, cluster: Cluster) ->
                 )
         chosen = []
         for entry in part.nodes:
-            v = workload.index.get(entry.node)
-            if v is None:
-                raise InputError(f"solution: stage {s}: unknown node {plain_id(entry.node)}")
-            if entry.node in seen:
-                raise InputError(f"solution: node {plain_id(entry.node)} is in two stages")
-            seen.add(entry.node)
+            v = workload.index[entry.node]
             if not 0 <= entry.number < len(mine[v]):
                 raise InputError(
                     f"solution: node {plain_id(entry.node)} has no configuration "
@@ -435,9 +423,6 @@ def decode_stages(record: StagesRecord, workload: Workload, cluster: Cluster) ->
         nodes, configuration = tuple(v for v, _ in chosen), tuple(c for _, c in chosen)
         kind = kinds.index(part.kind)
         stages.append(Stage(nodes, configuration, part.replicas, part.degree, kind))
-    for node in workload.ids:
-        if node not in seen:
-            raise InputError(f"solution: node {plain_id(node)} is missing; plan again")
     return in_stages(stages, cluster)
 
 
@@ -463,26 +448,20 @@ def decode_sharding(
 ) -> TensorSharding:
     """Return the solution of a record; raises InputError without the file's name."""
     operators = program_of(workload).operators
-    rows: dict[NodeId, list[int]] = {}
+    _part_of([[part.node] for part in record.operators], workload)
     axes = len(record.operators[0].signatures) if record.operators else 0
+    rows = np.empty((workload.n, axes), np.int64)
     for part in record.operators:
-        v = workload.index.get(part.node)
+        v = workload.index[part.node]
         where = f"solution: operator {plain_id(part.node)}"
-        if v is None:
-            raise InputError(f"{where}: the program has none of this name; plan again")
-        if part.node in rows:
-            raise InputError(f"{where}: it is listed twice")
         known = [signature.text for signature in operators[v].signatures]
         if len(part.signatures) != axes:
             raise InputError(f"{where}: give a signature for each axis of the mesh")
         for text in part.signatures:
             if text not in known:
                 raise InputError(f"{where}: no signature {quote(text)}; it has {', '.join(known)}")
-        rows[part.node] = [known.index(text) for text in part.signatures]
-    for node in workload.ids:
-        if node not in rows:
-            raise InputError(f"solution: operator {plain_id(node)} is missing; plan again")
-    return TensorSharding(np.array([rows[node] for node in workload.ids], np.int64))
+        rows[v] = [known.index(text) for text in part.signatures]
+    return TensorSharding(rows)
 
 
 def mesh_options(mesh: DeviceMesh) -> dict[str, Any]:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import select
 import stat
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import EnumType
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import msgspec
+from msgspec.inspect import DictType, EnumType, LiteralType, Type, UnionType, type_info
 
 from ..common.errors import InputError, quote
+from ..common.units import NodeId
 
 T = TypeVar("T")
 
@@ -61,6 +64,42 @@ class Source:
             return msgspec.convert(self.data, kind)
         except msgspec.ValidationError as error:
             self.fail(explain(str(error), self.data, kind))
+
+    def numbered(self, ids: Iterable[NodeId]) -> dict[NodeId, int]:
+        """Return the number of each node's id, which must differ."""
+        index: dict[NodeId, int] = {}
+        for v, node in enumerate(ids):
+            if node in index:
+                self.fail(f"node {plain_id(node)}: its id occurs twice; ids must differ")
+            index[node] = v
+        return index
+
+    def check_at_least_0(self, what: str, value: float) -> None:
+        """Refuse a number that is below 0 or not finite."""
+        if not 0 <= value < math.inf:
+            self.fail(f"{what} is {quote(value)}; it must be a finite number of at least 0")
+
+    def check_ends(self, edge: Any, index: Mapping[NodeId, int]) -> str:
+        """Refuse an edge unless its `sourceId` and `destId` are two nodes; return its name."""
+        where = f"edge {plain_id(edge.sourceId)} → {plain_id(edge.destId)}: "
+        for what, end in (("sourceId", edge.sourceId), ("destId", edge.destId)):
+            if end not in index:
+                low, high = plain_id(min(index)), plain_id(max(index))
+                self.fail(
+                    f"{where}unknown {what} {plain_id(end)} (nodes run {low} to {high}); "
+                    "add the node or remove the edge"
+                )
+        if edge.sourceId == edge.destId:
+            self.fail(f"{where}a node cannot feed itself; remove the edge")
+        return where
+
+    def table(self, wanted: str) -> dict[str, Any]:
+        """Return the outermost object of a JSON file; `wanted` is what to give in its place."""
+        if self.flaw:
+            self.fail(self.flaw)
+        if not isinstance(self.data, dict):
+            self.fail(f"it must be an object {{…}}; give {wanted}")
+        return self.data
 
     @property
     def keys(self) -> frozenset[str]:
@@ -229,6 +268,9 @@ _TYPES = {
     "object | null": "an object {…} or null",
     "str | null": "a text or null",
     "int | float | null": "a number or null",
+    "array | null": "a list […] or null",
+    "int | array": "a whole number or a list […]",
+    "int | array | null": "a whole number or a list […]",
 }
 
 
@@ -257,21 +299,39 @@ def explain(error: str, data: object, kind: type[Any]) -> str:
         return f"{begin}{match[1]} is missing; add it"
     if match := re.fullmatch(r"Object contains unknown field `(.+)`", message):
         return f"{begin}unknown key {quote(match[1])}; remove it or correct its spelling"
-    if message.startswith("Invalid enum value") and len(where) == 1:
-        hint = get_type_hints(kind)[where[0]]
-        options = [hint] if isinstance(hint, EnumType) else get_args(hint)
-        allowed = ", ".join(
-            str(item) for one in options for item in (one if isinstance(one, EnumType) else [one])
-            if item is not type(None)
-        )  # fmt: skip
-        return f"{where[0]} is {quote(value)}; it must be one of {allowed}"
-    if match := re.match(r"Expected `([^`]+)`, got", message):
-        wanted = _TYPES.get(match[1], match[1])
+    match = re.match(r"Expected `([^`]+)`, got", message)
+    if match or message.startswith("Invalid enum value"):
+        if match is None:
+            wanted = f"one of {', '.join(_choices(type_info(kind), steps))}"
+            if path.startswith("key` in"):
+                where.append("key")
+                value = message.partition("'")[2].rstrip("'")
+        else:
+            wanted = _TYPES.get(match[1], match[1])
         said = f" {quote(value)}" if known else " a wrong value"
         name = where[-1] if where else "the file"
         begin = f"{': '.join(where[:-1])}: " if where[:-1] else ""
         return f"{begin}{name} is{said}; it must be {wanted}"
-    if match := re.fullmatch(r"Expected `int` ([<>])= (-?\d+)", message):
-        most = "most" if match[1] == "<" else "least"
-        return f"{begin}{quote(value) if known else 'a number'}; it must be at {most} {match[2]}"
+    if match := re.fullmatch(r"Expected `(?:int|float)` ([<>]=?) (\S+)", message):
+        said = {">=": "at least", "<=": "at most", ">": "above", "<": "below"}[match[1]]
+        number = quote(value) if known else "a number"
+        return f"{begin}{number}; it must be {said} {match[2].removesuffix('.0')}"
     return f"{begin}{message.replace('`', '')}; correct it"
+
+
+def _choices(kind: Type, steps: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the texts that may stand at a place, given by keys and positions, in a type."""
+    if isinstance(kind, UnionType):
+        return [text for one in kind.types for text in _choices(one, steps)]
+    if isinstance(kind, EnumType):
+        return list(map(str, kind.cls))
+    if isinstance(kind, LiteralType):
+        return list(map(str, kind.values))
+    if isinstance(kind, DictType) and not steps:
+        return _choices(kind.key_type, steps)
+    for (key, _), *inner in [steps] if steps else ():
+        fields = {field.encode_name: field.type for field in getattr(kind, "fields", ())}
+        found = fields.get(key) if key else getattr(kind, "item_type", None)
+        found = found or getattr(kind, "value_type", None)
+        return [] if found is None else _choices(found, inner)
+    return []

@@ -186,11 +186,7 @@ def read_workload(source: Source) -> Workload:
     file = read_file(source, WorkloadFile, WORKLOAD)
     if not file.nodes:
         source.fail("nodes is empty; a workload needs at least one node")
-    index: dict[NodeId, int] = {}
-    for v, node in enumerate(file.nodes):
-        if node.id in index:
-            source.fail(f"node {plain_id(node.id)}: its id occurs twice; ids must differ")
-        index[node.id] = v
+    index = source.numbered(node.id for node in file.nodes)
     kinds = list(file.nodes[0].times)
     extras = list(dict.fromkeys(key for node in file.nodes for key in node.extra))
     for node in file.nodes:

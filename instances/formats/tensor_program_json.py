@@ -13,7 +13,7 @@ import msgspec
 
 from ..common.choices import Role
 from ..common.errors import prefix_errors, quote
-from ..model.sharding.as_workload import program_workload
+from ..model.sharding.problem import program_workload
 from ..model.sharding.program import Operator, Signature, Tensor, TensorProgram
 from ..model.workload import Workload
 from .source import Record, Source, plain_id

@@ -22,56 +22,33 @@ _PLAIN = frozenset({JobSchedule.ONE_F_ONE_B})
 
 @dataclass(frozen=True)
 class LauncherSettings:
-    """What a launcher can run.
+    """What a launcher can run."""
 
-    Parameters
-    ----------
-    software
-        Whose kernels and overlap it trains with.
-    recipe
-        Precision and bytes per parameter that it trains with unless told otherwise.
-    formats
-        Precisions of matrix products.
-    schedules
-        Orders of passes.
-    zero, zero_in_pipeline
-        ZeRO stages without a pipeline, and with one.
-    sharded_groups
-        ZeRO stages that may divide over fewer than all replicas (`Layout.shard_group`).
-    sequence_parallel
-        Whether tensor-parallel ranks can divide the sequence outside matrix products.
-    context
-        How context-parallel ranks can exchange keys and values; empty: it has none.
-    context_alone
-        Whether context parallelism excludes tensor and pipeline parallelism.
-    expert, expert_tensor, expert_beside_tensor
-        Whether it divides routed experts over devices, one expert's matrices, and experts in models
-        whose other matrices are divided.
-    recompute
-        Modules that it can compute again.
-    recompute_some, recompute_by_stage
-        Whether full recomputation can be of some of a stage's layers, and of another number in each
-        stage.
-    offload
-        Fields of `Layout` whose fractions it can keep in host memory.
-    """
-
-    software: Software
-    recipe: str
-    formats: frozenset[NumberFormat]
-    schedules: frozenset[JobSchedule]
-    zero: frozenset[int]
+    software: Software  # whose kernels and overlap it trains with
+    recipe: str  # precision and bytes per parameter that it trains with unless told otherwise
+    formats: frozenset[NumberFormat]  # precisions of matrix products
+    schedules: frozenset[JobSchedule]  # orders of passes
+    zero: frozenset[int]  # zero, zero_in_pipeline: zeRO stages without a pipeline, and with one
     zero_in_pipeline: frozenset[int]
+    # zeRO stages that may divide over fewer than all replicas (`Layout.shard_group`)
     sharded_groups: frozenset[int] = frozenset()
+    # whether tensor-parallel ranks can divide the sequence outside matrix products
     sequence_parallel: bool = False
+    # how context-parallel ranks can exchange keys and values; empty: it has none
     context: frozenset[ContextKind] = frozenset()
+    # whether context parallelism excludes tensor and pipeline parallelism
     context_alone: bool = False
+    # expert, expert_tensor, expert_beside_tensor: whether it divides routed experts over devices,
+    # one expert's matrices, and experts in models whose other matrices are divided
     expert: bool = True
     expert_tensor: bool = False
     expert_beside_tensor: bool = True
-    recompute: frozenset[Recompute] = _FULL
+    recompute: frozenset[Recompute] = _FULL  # modules that it can compute again
+    # recompute_some, recompute_by_stage: whether full recomputation can be of some of a stage's
+    # layers, and of another number in each stage
     recompute_some: bool = False
     recompute_by_stage: bool = False
+    # fields of `Layout` whose fractions it can keep in host memory
     offload: frozenset[str] = frozenset()
 
 
@@ -218,17 +195,9 @@ LAUNCHERS: Mapping[str, LauncherSettings] = MappingProxyType(
 
 
 def runs(launcher: str, layout: Layout) -> str | None:
-    """Return why a launcher cannot run a layout, in one line; None if it can.
+    """Return why a launcher of `LAUNCHERS` cannot run a layout, in one line; None if it can.
 
-    Parameters
-    ----------
-    launcher
-        One of `LAUNCHERS`.
-
-    Raises
-    ------
-    InputError
-        If there is no launcher of that name.
+    InputError if there is no launcher of that name.
 
     Examples
     --------

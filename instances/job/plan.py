@@ -15,11 +15,12 @@ from typing import Any
 
 from ..common.errors import InputError, quote
 from ..common.quantities import show_gap
-from ..common.records import from_plain, to_plain
 from ..costs.description import ModelDescription
 from ..costs.hardware import TrainingCluster
 from ..costs.layout import Layout, describe
 from ..costs.models import shipped_model, shipped_models
+from ..formats.problem_toml import make_record, to_plain
+from ..formats.source import read_source
 from ..formats.writing import write_whole
 from ..model.summary import Summarised
 from .problem import TrainingJob
@@ -30,47 +31,29 @@ FORMAT, VERSION = "stagecut-job-plan", 1
 
 @dataclass(frozen=True)
 class CertificateRow:
-    """Outer points of the same degrees: how many, why none is better, and their least bound.
+    """Outer points of the same degrees: how many, why none is better, and their least bound."""
 
-    Parameters
-    ----------
-    tensor, context, pipeline, data, expert, expert_tensor
-        Degrees.
-    points
-        How many by reason: ``capacity`` (even with all layers recomputed it does not fit),
-        ``work`` (its bound is above), ``relaxation`` and ``program`` (so is that of its program),
-        ``exhausted`` (all its plans were judged), ``open`` (not ruled out).
-    bound
-        Seconds; no plan at any of the points is faster. Infinite where none fits.
-    """
-
-    tensor: int
+    tensor: int  # tensor, context, pipeline, data, expert, expert_tensor: degrees
     context: int
     pipeline: int
     data: int
     expert: int
     expert_tensor: int
+    # how many by reason: ``capacity`` (even with all layers recomputed it does not fit), ``work``
+    # (its bound is above), ``relaxation`` and ``program`` (so is that of its program),
+    # ``exhausted`` (all its plans were judged), ``open`` (not ruled out)
     points: Mapping[str, int]
-    bound: float | None
+    bound: float | None  # seconds; no plan at any of the points is faster. Infinite where none fits
 
 
 @dataclass(frozen=True)
 class JobCertificate:
-    """Why no plan of the declared space is faster than a bound.
+    """Why no plan of the declared space is faster than a bound."""
 
-    Parameters
-    ----------
-    costs
-        Hash of model, cluster, calibration and what the job fixes: of all that bounds follow from.
-    calibration
-        Name of the table of efficiencies.
-    rows
-        All outer points of the space, by degrees.
-    """
-
+    # hash of model, cluster, calibration and what the job fixes: of all that bounds follow from
     costs: str
-    calibration: str
-    rows: tuple[CertificateRow, ...]
+    calibration: str  # name of the table of efficiencies
+    rows: tuple[CertificateRow, ...]  # all outer points of the space, by degrees
 
     @property
     def points(self) -> dict[str, int]:
@@ -207,28 +190,17 @@ def load_job_plan(path: str | Path) -> JobPlan:
     >>> stagecut.load_job_plan("job.json") == plan
     True
     """
-    try:
-        plain = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: it is no JSON: {error}") from None
-    if not isinstance(plain, dict) or plain.get("format") != FORMAT:
+    plain = read_source(path).table("the plan of a training job, as solve writes it")
+    if plain.get("format") != FORMAT:
         raise InputError(f"{path}: it is no plan of a training job; solve writes one")
     if plain.get("version") != VERSION:
         raise InputError(
             f"{path}: version {quote(plain.get('version'))}; this stagecut reads {VERSION}"
         )
-    wanted = {
-        "model", "cluster", "job", "layout", "seconds", "bound", "certificate", "provenance",
-    }  # fmt: skip
     body = {name: value for name, value in plain.items() if name not in ("format", "version")}
     if isinstance(body.get("model"), str):
         body["model"] = to_plain(shipped_model(body["model"]))
-    missing = wanted - body.keys() - {"provenance"}
-    if missing:
-        raise InputError(f"{path}: {min(missing)}: it is missing")
-    plan = from_plain(JobPlan, body, str(path))
+    plan = make_record(JobPlan, body, str(path))
     for name in ("seconds", "bound"):
         if not 0 < getattr(plan, name) < float("inf"):
             raise InputError(f"{path}: {name}: {getattr(plan, name):g}; it must be above 0")

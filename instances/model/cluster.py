@@ -247,7 +247,7 @@ class Cluster(Tabled):
         return Cluster(tuple(kinds))
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return one row per kind, indexed by name; `cluster_from_pandas` is the inverse.
+        """Return one row per kind, indexed by name.
 
         Links between devices are not in it.
 

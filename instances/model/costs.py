@@ -153,26 +153,9 @@ def without_links(costs: Costs, *, returning: bool) -> Costs:
 
     Every device of a kind moves data at the least of the times over the links of any of them, and
     to host memory where one of them needs it. A device that gets data pays for one of these; one
-    that sends some pays for at least one. So bounds for these costs hold for the true ones.
-
-    Parameters
-    ----------
-    costs
-        Of a cluster that may have links between devices.
-    returning
-        Whether a device can get its own data back from host memory: in another call.
-
-    Returns
-    -------
-    Costs
-        The same object if there are no links between devices.
-
-    Examples
-    --------
-    >>> import stagecut
-    >>> costs = price(stagecut.load("gpt2-xl"), stagecut.accelerators_and_cpus(2))
-    >>> without_links(costs, returning=False) is costs
-    True
+    that sends some pays for at least one. So bounds for these costs hold for the true ones. With
+    `returning` a device can get its own data back from host memory, in another call. Without links
+    between devices the costs are the same object.
     """
     if costs.messages is None:
         return costs

@@ -341,17 +341,7 @@ class PipelineJob(ByFields):
 
 
 def is_stream(problem: object) -> TypeGuard[PipelineJob]:
-    """Return whether a problem is a pipeline without end.
-
-    Parameters
-    ----------
-    problem
-        Of any kind.
-
-    Returns
-    -------
-    bool
-        False while the job's schedule is open, too.
+    """Return whether a problem is a pipeline without end; False while its schedule is open, too.
 
     Examples
     --------
@@ -362,17 +352,7 @@ def is_stream(problem: object) -> TypeGuard[PipelineJob]:
 
 
 def is_iteration(problem: object) -> TypeGuard[PipelineJob]:
-    """Return whether a problem is a pipeline of M microbatches under a schedule.
-
-    Parameters
-    ----------
-    problem
-        Of any kind.
-
-    Returns
-    -------
-    bool
-        False while the job's schedule is open, too.
+    """Return whether a problem is a pipeline of M microbatches; False while its schedule is open.
 
     Examples
     --------

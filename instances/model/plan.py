@@ -156,17 +156,7 @@ class Plan(Summarised):
 
 
 def gap_between(objective: float, bound: float) -> float:
-    """Return (objective − bound) / objective: 0 if they meet, and if the objective is 0.
-
-    Parameters
-    ----------
-    objective, bound
-        Of one plan, in one unit.
-
-    Returns
-    -------
-    float
-        From 0 to 1, for bounds of at least 0; `inf` if nothing is known.
+    """Return (objective − bound) / objective, in one unit: 0 if they meet, `inf` if unknown.
 
     Examples
     --------
@@ -179,30 +169,7 @@ def gap_between(objective: float, bound: float) -> float:
 
 
 def plan_of(given: Plan | Planned) -> Plan:
-    """Return a plan, or the one that is held.
-
-    Parameters
-    ----------
-    given
-        A plan, or a `Result` or other object with one.
-
-    Returns
-    -------
-    Plan
-        The plan itself.
-
-    Raises
-    ------
-    InputError
-        If no plan is held, or what is given is something else.
-
-    Examples
-    --------
-    >>> import stagecut
-    >>> result = stagecut.solve("gpt2-xl", stagecut.accelerators_and_cpus(1))
-    >>> plan_of(result) is plan_of(result.plan)
-    True
-    """
+    """Return a plan, or the one that a `Result`, say, holds; InputError if there is none."""
     if isinstance(given, Plan):
         return given
     if not hasattr(given, "plan"):

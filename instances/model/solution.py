@@ -154,19 +154,7 @@ class StagePlacement:
 
 
 def in_stages(stages: Iterable[Stage], cluster: Cluster) -> StagePlacement:
-    """Return the stages with devices handed out in order, kind by kind.
-
-    Parameters
-    ----------
-    stages
-        First to last; together they have every node once.
-    cluster
-        Whose devices.
-
-    Returns
-    -------
-    StagePlacement
-        Devices of a kind are numbered stage by stage.
+    """Return the stages, first to last, with devices handed out in order, kind by kind.
 
     Examples
     --------
@@ -260,23 +248,9 @@ Solution = (
 def on_cluster(solution: Solution, old: Cluster, new: Cluster) -> Solution:
     """Return a solution with each device replaced by that of the same kind and number.
 
-    Parameters
-    ----------
-    solution
-        For `old`; a mapping's devices are its topology's, a sharding's its mesh's, and stay as they
-        are.
-    old, new
-        Whose devices.
-
-    Returns
-    -------
-    Solution
-        Of the same type; whether it fits into the memories of `new` is not looked at.
-
-    Raises
-    ------
-    InputError
-        If `new` has not all the devices in use.
+    A mapping's devices are its topology's, a sharding's its mesh's, and stay as they are. Whether
+    it fits into the memories of `new` is not looked at; InputError if `new` has not all the devices
+    in use.
 
     Examples
     --------

@@ -60,28 +60,10 @@ class StageCosts:
 def stage_costs(workload: Workload, stage: Ints, stages: int) -> StageCosts:
     """Return compute seconds, message bytes and parameter bytes of a workload's stages.
 
-    A tensor crosses every boundary between the stage that makes it and the last (for gradients:
-    the first) stage that needs it: stages talk to their neighbours, who pass things on. It
-    crosses once, however many nodes behind need it.
-
-    Parameters
-    ----------
-    workload
-        With a unit of time and sizes of outputs.
-    stage
-        Shape (n,): stage of each node, 0 … stages−1.
-    stages
-        How many there are.
-
-    Returns
-    -------
-    StageCosts
-        Of the `stages` stages.
-
-    Raises
-    ------
-    InputError
-        If the workload does not say its unit of time, or the sizes of outputs.
+    A tensor crosses every boundary between the stage that makes it and the last (for gradients: the
+    first) stage that needs it: stages talk to their neighbours, who pass things on. It crosses
+    once, however many nodes behind need it. `stage`, shape (n,), numbers the stage of each node
+    from 0. InputError if the workload does not say its unit of time, or the sizes of outputs.
 
     Examples
     --------

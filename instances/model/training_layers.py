@@ -16,30 +16,7 @@ _SHARES = ("measured", "spread")
 
 
 def layers_of(workload: Workload) -> Layers:
-    """Return the configurations of a workload.
-
-    Parameters
-    ----------
-    workload
-        For training plans.
-
-    Returns
-    -------
-    Layers
-        The workload's `layers`.
-
-    Raises
-    ------
-    InputError
-        If it has none.
-
-    Examples
-    --------
-    >>> import stagecut
-    >>> workload = stagecut.training_layers(stagecut.load("gpt2-xl-training"))
-    >>> sorted(set(layers_of(workload).label))
-    ['recompute', 'vanilla']
-    """
+    """Return the configurations of a workload's layers; InputError if it has none."""
     if workload.layers is None:
         raise InputError(
             f"{workload.name}: it has no layer configurations, which training plans need; "

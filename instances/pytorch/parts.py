@@ -26,12 +26,10 @@ from ..common.units import NodeId
 from ..model.cluster import Cluster
 from ..model.tied_weights import with_ties
 from ..model.workload import Workload
-from .operator_graph import OperatorGraph, operator_graph
+from .operator_graph import OperatorGraph, Recording, operator_graph
 from .record import Storages, is_free, record, written
-from .recording import Recording
 from .to_workload import Grouping, OperatorTimes, ties_of, to_workload
-from .tracing.fake_tensors import as_fake, has_no_data, mode_of, off_meta, own, swapped_tensors
-from .tracing.leaves import tensors
+from .tracing.leaves import as_fake, has_no_data, mode_of, off_meta, own, swapped_tensors, tensors
 from .tracing.trace import trace
 from .tracing.traced import Traced, as_exported, flat_inputs, parameters_of, quiet, reason_of
 from .tracing.unchanged import unchanged
@@ -86,31 +84,18 @@ class _Run(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed for m
 
 @dataclass(frozen=True)
 class Profile:
-    """A workload, and how it hangs together with the model.
+    """A workload, and how it hangs together with the model."""
 
-    Parameters
-    ----------
-    workload
-        To plan for.
-    fx_nodes
-        Names of the nodes of `traced.module` that each workload node stands for, by its id; those
-        of backward nodes are autograd's.
-    anywhere
-        Names of the nodes of `traced.module` that are constants: every device makes its own.
-    traced
-        The traced model; tracing it again gives the same names.
-    recording
-        What its operators do.
-    notes
-        What the user should know, a line each.
-    """
-
-    workload: Workload
+    workload: Workload  # to plan for
+    # names of the nodes of `traced.module` that each workload node stands for, by its id; those of
+    # backward nodes are autograd's
     fx_nodes: Mapping[NodeId, tuple[str, ...]] = field(repr=False)
+    # names of the nodes of `traced.module` that are constants: every device makes its own
     anywhere: tuple[str, ...] = field(repr=False)
+    # the traced model; tracing it again gives the same names
     traced: Traced = field(repr=False)  # with all weights
-    recording: Recording = field(repr=False)
-    notes: tuple[str, ...]
+    recording: Recording = field(repr=False)  # what its operators do
+    notes: tuple[str, ...]  # what the user should know, a line each
 
 
 @dataclass(frozen=True)

@@ -1,38 +1,270 @@
 """Times of a model's operators in milliseconds: measured on its device, or by the roofline.
 
 Measured parts that do not add up to the measured whole are corrected: the missing time is spread
-over the kernels, or over all parts.
+over the kernels, or over all parts. Every kernel is timed, and the whole model.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 import torch
+from torch import fx, nn
 
 from ..common.arrays import Floats
 from ..common.errors import InputError
+from ..formats.writing import write_whole
 from ..generate.roofline import CPU_CORE, Machine
 from ..model.network.links import Link
 from .operator_graph import OperatorGraph, TracedOperator
 from .parts import ModelParts
-from .timing import (
-    DAY_S,
-    Cache,
-    Timing,
-    cache_folder,
-    clock_name,
-    device_of,
-    measure_kernels,
-    measure_whole,
-)
+from .record import Clock, Watch
 from .to_workload import OperatorTimes
-from .tracing.leaves import tensors
-from .tracing.traced import reason_of
+from .tracing.leaves import loss_of, tensors
+from .tracing.traced import Traced, reason_of
+
+#: Runs that do not count; at least and at most so many that do; seconds after which it ends.
+WARM_UP, FEWEST_RUNS, MOST_RUNS, BUDGET_S = 2, 5, 200, 2.0
+
+#: Measurements that are older are made again.
+DAY_S = 86400.0
+MOST_DAYS = 30.0
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Median of the calls in seconds, their interquartile range relative to it, and when it was
+    measured, in seconds since 1970."""
+
+    seconds: float
+    spread: float
+    when: float = 0.0
+
+
+#: A timing in the file.
+_Number = Annotated[float, msgspec.Meta(ge=0.0)]
+_Row = tuple[_Number, _Number, _Number]
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Seconds that the whole model takes, forward and backward."""
+
+    forward: Timing
+    backward: Timing
+
+
+class Cache:
+    """Cache of kernel timings: a file per device, library version and number of threads.
+
+    Parameters
+    ----------
+    folder
+        None to keep nothing.
+    device
+        ``cpu``, ``cuda``, ….
+
+    Attributes
+    ----------
+    notes
+        What was wrong with the file; nothing depends on it.
+    """
+
+    def __init__(self, folder: Path | None, device: str) -> None:
+        self.machine = machine_name(device)
+        words = [self.machine, f"torch-{torch.__version__}", f"{torch.get_num_threads()}-threads"]
+        file = "".join(c if c.isalnum() or c in "-." else "_" for c in "_".join(words))
+        self.path = None if folder is None else folder / f"kernels_{file}.json"
+        self.timings: dict[str, Timing] = {}
+        self.notes: list[str] = []
+        if self.path is not None and os.path.isfile(self.path):
+            try:
+                kept = msgspec.json.decode(self.path.read_bytes(), type=dict[str, _Row])
+            except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+                self.notes.append(f"{self.path} was damaged, and is written anew")
+                return
+            since = time.time() - MOST_DAYS * DAY_S
+            found = {sign: Timing(*values) for sign, values in kept.items()}
+            self.timings = {sign: t for sign, t in found.items() if t.when >= since}
+
+    def save(self) -> None:
+        """Write the file whole, or not at all."""
+        if self.path is None:
+            return
+        rows = {s: [t.seconds, t.spread, t.when] for s, t in sorted(self.timings.items())}
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(self.path, json.dumps(rows, indent=0))
+        except (OSError, InputError) as error:  # what was measured counts all the same
+            self.notes.append(f"what was measured is not kept for later: {error}")
+
+
+def cache_folder() -> Path:
+    """Return the default folder of measurements."""
+    import pooch
+
+    return Path(pooch.os_cache("stagecut")) / "kernels"
+
+
+def machine_name(device: str) -> str:
+    """Return a device's name in files."""
+    if torch.device(device).type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    return _processor() or platform.processor() or platform.machine()
+
+
+def _processor() -> str:
+    """Return the name of the CPU's model where the system tells it."""
+    try:
+        if sys.platform == "darwin":
+            said = ["sysctl", "-n", "machdep.cpu.brand_string"]
+            return subprocess.run(said, capture_output=True, text=True, check=True).stdout.strip()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "")
+
+
+def measure_kernels(
+    traced: Traced, training: bool, cache: Cache, wanted: set[str], *, fresh: bool = False
+) -> Mapping[str, Timing]:
+    """Return the timings of the `wanted` kernels by signature, measuring those not in the cache.
+
+    With `fresh` all are measured.
+
+    The traced model runs again and again on real numbers, and every kernel is timed where it
+    runs: what it reads is as warm or cold in the caches as it will be. Gradients are added to those
+    of the run before, as with microbatches. Calls of one signature within a run share their mean,
+    so that the parts add up; median and spread are over the runs.
+    """
+    if wanted <= set(cache.timings) and not fresh:
+        return cache.timings
+    device = device_of(p for _, p in (*traced.parameters, *enumerate(tensors(traced.inputs))))
+    clock, between = _clock(device)
+    run = fx.Interpreter(traced.module)
+    seconds: dict[str, list[float]] = {}
+    began, runs = time.perf_counter(), 0
+    while runs < WARM_UP + FEWEST_RUNS or (
+        runs < MOST_RUNS and time.perf_counter() - began < BUDGET_S
+    ):
+        watch = Watch(clock)
+        with torch.set_grad_enabled(training), watch:
+            output = loss_of(tensors(run.run(*traced.inputs, enable_io_processing=False)))
+            if training and output:
+                torch.autograd.backward(output, [torch.ones_like(t) for t in output])
+        _wait(device)
+        runs += 1
+        if runs > WARM_UP:
+            calls: dict[str, list[float]] = {}
+            for sign, start, end in watch.marks:
+                calls.setdefault(sign, []).append(between(start, end))
+            for sign, each in calls.items():
+                seconds.setdefault(sign, []).append(statistics.fmean(each))
+    _forget_gradients(p for _, p in traced.parameters)
+    now = time.time()
+    for sign, means in seconds.items():
+        if fresh or sign not in cache.timings:
+            cache.timings[sign] = replace(_summary(means), when=now)
+    cache.save()
+    return cache.timings
+
+
+def device_of(candidates: Iterable[torch.Tensor]) -> torch.device:
+    """Return the device of the first of these tensors, or the CPU."""
+    return next((t.device for t in candidates), torch.device("cpu"))
+
+
+def clock_name(device: torch.device) -> str:
+    """Return the name of the clock for kernels."""
+    if device.type == "cuda":
+        return "events on the device"
+    return "CPU time" if torch.get_num_threads() == 1 else "wall time"
+
+
+def _clock(device: torch.device) -> tuple[Clock, Callable[[Any, Any], float]]:
+    """Return a clock, and the seconds between two of its marks once the device is idle.
+
+    With one thread the time that it gets of the CPU is read: other programs do not disturb it.
+    """
+    if device.type == "cuda":
+
+        def mark() -> Any:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record(torch.cuda.current_stream(device))
+            return event
+
+        return mark, lambda start, end: 1e-3 * start.elapsed_time(end)
+    return host_clock(device), lambda start, end: end - start
+
+
+def host_clock(device: torch.device) -> Callable[[], float]:
+    """Return a clock of seconds: with one thread, of the time that it gets of the CPU."""
+    one = device.type == "cpu" and torch.get_num_threads() == 1
+    return time.thread_time if one else time.perf_counter
+
+
+def measure_whole(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: bool
+) -> Whole:
+    """Return how long the model itself takes, as its user would call it."""
+    device = device_of((*model.parameters(), *tensors((args, dict(kwargs)))))
+    clock = host_clock(device)
+    forward: list[float] = []
+    backward: list[float] = []
+    began = time.perf_counter()
+    while len(forward) < WARM_UP + FEWEST_RUNS or (
+        len(forward) < MOST_RUNS and time.perf_counter() - began < BUDGET_S
+    ):
+        with nullcontext() if training else torch.no_grad():
+            _wait(device)
+            start = clock()
+            output = model(*args, **kwargs)
+            _wait(device)
+            forward.append(clock() - start)
+        roots = loss_of(tensors(output)) if training else []
+        ones = [torch.ones_like(t) for t in roots]
+        del output
+        _wait(device)
+        start = clock()
+        if roots:
+            torch.autograd.backward(roots, ones)
+        _wait(device)
+        backward.append(clock() - start if roots else 0.0)
+    _forget_gradients(model.parameters())
+    return Whole(_summary(forward[WARM_UP:]), _summary(backward[WARM_UP:]))
+
+
+def _forget_gradients(parameters: Any) -> None:
+    for parameter in parameters:
+        parameter.grad = None
+
+
+def _summary(seconds: list[float]) -> Timing:
+    median = statistics.median(seconds)
+    if len(seconds) < 2:
+        return Timing(median, 0.0)
+    low, _, high = statistics.quantiles(seconds, n=4)
+    return Timing(median, (high - low) / median if median > 0 else 0.0)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
 
 #: The most that torch plausibly needs around one kernel: dispatch, autograd, Python.
 OVERHEAD_MS = 0.02

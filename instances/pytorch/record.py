@@ -22,9 +22,17 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ..common.errors import InputError
 from .flops import FORMULAS
-from .recording import BackwardStep, ExecutedNode, KernelCall, Parameter, Read, Recording
-from .tracing.fake_tensors import as_fake, has_no_data, mode_of, swapped_tensors
-from .tracing.leaves import loss_of, plain, size, tensors
+from .operator_graph import BackwardStep, ExecutedNode, KernelCall, Parameter, Read, Recording
+from .tracing.leaves import (
+    as_fake,
+    has_no_data,
+    loss_of,
+    mode_of,
+    plain,
+    size,
+    swapped_tensors,
+    tensors,
+)
 from .tracing.traced import Traced, quiet, reason_of, varying
 from .tracing.unchanged import unchanged
 

@@ -2,8 +2,7 @@
 
 from ..model.network.routing import Routes
 from ..model.network.topology import Topology, topology_from_networkx
-from .named import SIDES_2D, SIDES_3D, topology
-from .topology_json import load_topology, save_topology, write_topology
+from .named import SIDES_2D, SIDES_3D, load_topology, save_topology, topology, write_topology
 
 __all__ = [
     "SIDES_2D",

@@ -16,8 +16,8 @@ from torch import fx, nn
 
 from ...instances import InputError
 from ...instances.pytorch.profile import Profile
+from ...instances.pytorch.tracing.trace import TensorValue, Values, values_of
 from ...instances.pytorch.tracing.traced import varying
-from ...instances.pytorch.tracing.values import TensorValue, Values, values_of
 from ..simulate.pieces import forward_pieces_of
 
 

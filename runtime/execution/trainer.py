@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ...instances import InputError, StagePlacement
+from ..measure.group import rank_device
 from ..schedules import Action, Schedule, make_schedule
 from ..schedules.actions import schedule_of
 from ..simulate.plan_stages import named_schedule
@@ -88,7 +89,7 @@ class PipelineTrainer:
         name, replicas, used = options.schedule, options.replicas, prepared.devices
         assert name is not None
         assert options.microbatches is not None
-        self.prepared, self.device = prepared, device or torch.device("cpu")
+        self.prepared, self.device = prepared, device or rank_device()
         _check_asynchronous(prepared, name)
         if dist.get_world_size() != replicas * len(used):
             raise InputError(

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from ...instances import InputError, Plan, Workload
 from ...instances.common.arrays import Floats
 from ...instances.pytorch.factory import Made
-from ..measure.group import process_group
+from ..measure.group import process_group, rank_device
 from .options import RunOptions
 from .prepare import split_model
 from .steps import threads_per_process
@@ -47,7 +47,7 @@ def lead_trials(
         return relative_times(plans, made, workload, rounds)
 
     before = torch.get_num_threads()
-    with process_group("cpu"):
+    with process_group("auto"):
         if dist.get_rank() == 0:
             try:
                 work(timed)
@@ -76,7 +76,8 @@ def relative_times(plans: Sequence[Plan], made: Made, workload: Workload, rounds
         options = RunOptions(steps=1, learning_rate=0.0).settled(plan, workload)
         trainer = PipelineTrainer(ready, options)
         runs.append((trainer, [ready.inputs(made.args, made.kwargs)] * trainer.per_batch))
-    seconds = torch.zeros(1 + rounds, len(plans), dtype=torch.float64)  # the first is a warm-up
+    shape = 1 + rounds, len(plans)  # the first round is a warm-up
+    seconds = torch.zeros(shape, dtype=torch.float64, device=rank_device())
     for turn in seconds:
         for i, (trainer, batch) in enumerate(runs):
             dist.barrier()
@@ -85,5 +86,5 @@ def relative_times(plans: Sequence[Plan], made: Made, workload: Workload, rounds
             turn[i] = time.perf_counter() - begun
     dist.all_reduce(seconds, dist.ReduceOp.MAX)
     torch.set_num_threads(before)
-    relative: Floats = (seconds[1:] / seconds[1:, :1]).numpy()
+    relative: Floats = (seconds[1:] / seconds[1:, :1]).cpu().numpy()
     return np.median(relative, axis=0)

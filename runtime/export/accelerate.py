@@ -17,12 +17,8 @@ def cut(workload: Workload, plan: Plan) -> ModuleStages:
     """Return the modules of each device, devices in the order of their first module.
 
     Devices may come back: a device map needs no pipeline. They are numbered as `device_map` wants
-    them: accelerators 0, 1, …, and ``cpu``.
-
-    Raises
-    ------
-    InputError
-        If there are replicas or tensor-parallel groups, or a module is on two devices.
+    them: accelerators 0, 1, …, and ``cpu``. Raises `InputError` if there are replicas or
+    tensor-parallel groups, or a module is on two devices.
     """
     plan.check_made_for(workload)
     solution = plan.solution

@@ -61,13 +61,8 @@ def pipeline(layers, **options):
 def cut(workload: Workload, plan: Plan) -> ModuleStages:
     """Return the stages of layers, as small as they can be and still form a chain.
 
-    They are the nodes' modules, else the items of lists, else these with all modules between two
-    of them as one.
-
-    Raises
-    ------
-    InputError
-        If DeepSpeed cannot express the plan.
+    They are the nodes' modules, else the items of lists, else these with all modules between two of
+    them as one. Raises `InputError` if DeepSpeed cannot express the plan.
     """
     with suppress(InputError):  # what the nodes cannot, the layers around them may
         stages = module_stages(workload, plan, NAME, str, schedules=SCHEDULES)

@@ -49,13 +49,7 @@ def distribute(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
 
 
 def dtensor_python(workload: Workload, plan: Plan) -> str:
-    """Return the text of the Python file.
-
-    Raises
-    ------
-    InputError
-        If the plan is no sharding.
-    """
+    """Return the text of the Python file; an `InputError` if the plan is no sharding."""
     said = dtensor_json(workload, plan)
     problem = plan.problem
     assert isinstance(problem, Sharding)
@@ -80,13 +74,7 @@ def dtensor_python(workload: Workload, plan: Plan) -> str:
 
 
 def dtensor_json(workload: Workload, plan: Plan) -> dict[str, object]:
-    """Return the same as JSON values: how parameters, inputs and operators' tensors lie.
-
-    Raises
-    ------
-    InputError
-        If the plan is no sharding.
-    """
+    """Return the same as JSON values: how parameters, inputs and operators' tensors lie."""
     problem, solution = plan.problem, plan.solution
     if not isinstance(problem, Sharding) or not isinstance(solution, TensorSharding):
         raise InputError(f"dtensor: the plan is for {problem.name}; it takes shardings")

@@ -24,12 +24,8 @@ _CONTEXT = {ContextKind.ALL_GATHER: "allgather", ContextKind.ALL_TO_ALL: "alltoa
 def accelerate_files(_model: ModelDescription, layout: Layout) -> dict[str, str]:
     """Return what ``accelerate launch --config_file`` and `HfArgumentParser` read, by file.
 
-    The Trainer's file goes without the launcher's FSDP: start it by torchrun.
-
-    Raises
-    ------
-    InputError
-        If neither has a field for a part of the layout.
+    The Trainer's file goes without the launcher's FSDP: start it by torchrun. Raises `InputError`
+    if neither has a field for a part of the layout.
     """
     if layout.global_batch % (layout.microbatch * layout.data):
         raise InputError(

@@ -89,13 +89,7 @@ def planned(config):
 
 
 def bridge_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
-    """Return the module, by file.
-
-    Raises
-    ------
-    InputError
-        If Megatron-Core has no field for a part of the layout.
-    """
+    """Return the module, by file; an `InputError` if Megatron-Core lacks a field of the layout."""
     lines = [f"config.{name} = {value!r}" for name, value in bridge_fields(model, layout)]
     words = (
         f"{model.name}, tensor {layout.tensor} x context {layout.context} x pipeline "

@@ -24,12 +24,8 @@ def deepspeed_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
     """Return DeepSpeed's JSON and, of a pipeline, the module of its stages, by file.
 
     ``deepspeed train.py --deepspeed --deepspeed_config deepspeed.json`` takes the JSON; the module
-    makes the model of your script: a `PipelineModule` of a layer for each of its ``LAYERS``.
-
-    Raises
-    ------
-    InputError
-        If DeepSpeed has no field for a part of the layout.
+    makes the model of your script: a `PipelineModule` of a layer for each of its ``LAYERS``. Raises
+    `InputError` if DeepSpeed has no field for a part of the layout.
     """
     if layout.global_batch % (layout.microbatch * layout.data):
         raise InputError(

@@ -16,10 +16,7 @@ from ...instances.costs.layout import Layout, Recompute
 def maxtext_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
     """Return settings for a shell: source the file, then pass ``"${MAXTEXT_ARGS[@]}"``.
 
-    Raises
-    ------
-    InputError
-        If MaxText has no setting for a part of the layout.
+    Raises `InputError` if MaxText has no setting for a part of the layout.
     """
     if layout.global_batch % (layout.microbatch * layout.data):
         raise InputError(

@@ -45,10 +45,7 @@ _RANKS = {
 def megatron_arguments(model: ModelDescription, layout: Layout) -> str:
     """Return arguments for a shell: source the file, then pass ``"${MEGATRON_ARGS[@]}"``.
 
-    Raises
-    ------
-    InputError
-        If Megatron-LM has no argument for a part of the layout.
+    Raises `InputError` if Megatron-LM has no argument for a part of the layout.
     """
     groups = [
         _parallelism(model, layout), _batch(layout), _states(layout),

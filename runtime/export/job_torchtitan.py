@@ -59,10 +59,7 @@ def planned(config):
 def torchtitan_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
     """Return the module, and a table of the schedule if torchtitan knows no name of it, by file.
 
-    Raises
-    ------
-    InputError
-        If torchtitan has no field for a part of the layout.
+    Raises `InputError` if torchtitan has no field for a part of the layout.
     """
     fields, files = _parallelism(model, layout)
     lines = [f"config.parallelism.{name} = {_python(value)}" for name, value in fields.items()]
@@ -139,13 +136,7 @@ def _parallelism(
 
 
 def schedule_files(_model: ModelDescription, layout: Layout) -> dict[str, str]:
-    """Return the table of a pipeline's passes, a row per rank, by file.
-
-    Raises
-    ------
-    InputError
-        If there is no pipeline.
-    """
+    """Return the table of a pipeline's passes, a row per rank, by file."""
     if layout.pipeline == 1:
         raise InputError("pipeline: 1; there is no schedule to write: plan with --set pipeline=2")
     stages = chain([1.0] * layout.stages, [2.0] * layout.stages, device=layout.stage_ranks)

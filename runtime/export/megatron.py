@@ -26,10 +26,7 @@ _AHEAD_PART = re.compile(r"mtp(_|$)|multi_token").match
 def cut(workload: Workload, plan: Plan) -> ModuleStages:
     """Return the stages of layers, with the embedding on the first and the loss on the last.
 
-    Raises
-    ------
-    InputError
-        If Megatron-LM cannot express the plan.
+    Raises `InputError` if Megatron-LM cannot express the plan.
     """
     stages = module_stages(workload, plan, NAME, unit, rounds=True, schedules=SCHEDULES)
     counts = _counts(stages)

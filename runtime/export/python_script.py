@@ -220,26 +220,17 @@ _KNOWN = {"inf", "nan", "NoneType", "torch", "device", "fx_pytree", "pytree"}
 
 @dataclass(frozen=True)
 class Script:
-    """Content of a script, for comparison.
+    """Content of a script, for comparison."""
 
-    Parameters
-    ----------
-    schedule
-        Its text: a row per rank.
-    nodes
-        Of each stage: names of the traced model's nodes that it computes, in order.
-    tensors
-        Of each stage: names of the tensors (or modules) that it takes.
-    training
-        Whether it has backward passes.
-    pipelines
-        Ranks of each replica of the pipeline, in the order of the schedule's rows.
-    """
-
+    #: Its text: a row per rank.
     schedule: str
+    #: Of each stage: names of the traced model's nodes that it computes, in order.
     nodes: tuple[tuple[str, ...], ...]
+    #: Of each stage: names of the tensors (or modules) that it takes.
     tensors: tuple[tuple[str, ...], ...]
+    #: Whether it has backward passes.
     training: bool
+    #: Ranks of each replica of the pipeline, in the order of the schedule's rows.
     pipelines: tuple[tuple[int, ...], ...]
 
 
@@ -265,26 +256,12 @@ def python_script(
     title: str = "A plan",
     mapped: MappedRanks | None = None,
 ) -> str:
-    """Return the script, read back and compared.
+    """Return the script of a model and the plan's pieces in order, read back and compared.
 
-    Parameters
-    ----------
-    model, pieces
-        The model, and the pieces of the plan in order.
-    schedule
-        A row per rank; of a mapping a row per stage.
-    factory
-        ``module:factory`` or ``file.py:factory``, which makes the model.
-    call
-        The expression that makes it, such as ``make(batch=8)``.
-    mapped
-        Of a mapping its ranks; default: the schedule's rows are the ranks.
-
-    Raises
-    ------
-    InputError
-        If a weight is on several ranks, the model has large constants or code that is not
-        torch's, or an input is a single number.
+    The schedule has a row per rank, of a mapping a row per stage, whose ranks are `mapped`.
+    `factory`, as in ``module:factory`` or ``file.py:factory``, makes the model by the expression
+    `call`, such as ``make(batch=8)``. Raises `InputError` if a weight is on several ranks, the
+    model has large constants or code that is not torch's, or an input is a single number.
     """
     pieces = [replace(piece, module=inlined(piece.module)) for piece in pieces]
     rows = range(len(schedule.actions))
@@ -427,10 +404,8 @@ def _loss(piece: PieceModule, training: bool) -> tuple[str, str]:
 def stage_class(piece: PieceModule, model: nn.Module, last: bool) -> str:
     """Return the source of the class ``StageK``.
 
-    Raises
-    ------
-    InputError
-        If the stage holds a large constant that the model does not, or code that is not torch's.
+    Raises `InputError` if it holds a large constant that the model does not, or code that is not
+    torch's.
     """
     code = piece.module.graph.python_code("self")
     for name, value in code.globals.items():

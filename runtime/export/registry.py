@@ -31,37 +31,25 @@ PYTHON, CSV = "python", "csv"
 
 @dataclass(frozen=True)
 class Launcher:
-    """Launcher that cuts models between modules.
+    """Launcher that cuts models between modules."""
 
-    Parameters
-    ----------
-    cut
-        Returns the plan's stages, or raises InputError with the reason why it cannot.
-    write
-        Returns the text of the file.
-    read
-        Returns the stages that a text written so says, given the names of the modules in the
-        order in which they run.
-    unit
-        Returns the module that is kept whole, from the path of one inside it.
-    schedules
-        Those that it runs; empty if it is told none.
-    pipeline
-        Whether its stages form a chain of accelerators.
-    ends
-        Whether all that comes before the first of its numbered layers, and all that comes after
-        the last one, has to be on one stage.
-    layer_on_each
-        Whether it has to be on the stage of that layer.
-    """
-
+    #: Returns the plan's stages, or raises InputError with the reason why it cannot.
     cut: Callable[[Workload, Plan], ModuleStages]
+    #: Returns the text of the file.
     write: Callable[[ModuleStages], str]
+    #: Returns the stages that a text written so says, given the names of the modules in the order
+    #: in which they run.
     read: Callable[[str, Sequence[str]], ModuleStages]
+    #: Returns the module that is kept whole, from the path of one inside it.
     unit: Callable[[str], str]
+    #: Those that it runs; empty if it is told none.
     schedules: tuple[str, ...] = ()
+    #: Whether its stages form a chain of accelerators.
     pipeline: bool = True
+    #: Whether all that comes before the first of its numbered layers, and all that comes after the
+    #: last one, has to be on one stage.
     ends: bool = False
+    #: Whether it has to be on the stage of that layer.
     layer_on_each: bool = False
 
 
@@ -85,10 +73,8 @@ LAUNCHERS: Mapping[str, Launcher] = MappingProxyType(
 def kept_whole(workload: Workload, name: str) -> list[tuple[int, ...]]:
     """Return the forward nodes, several at a time, that a launcher puts on one stage.
 
-    Raises
-    ------
-    InputError
-        If the nodes are no modules, or it serves models and the workload trains one.
+    Raises `InputError` if the nodes are no modules, or it serves models and the workload trains
+    one.
     """
     if name == vllm.NAME:
         vllm.check_inference(workload)
@@ -129,13 +115,7 @@ def takers(workload: Workload, plan: Plan | Planned) -> dict[str, str]:
 
 
 def _as_script(workload: Workload, plan: Plan) -> None:
-    """Raise InputError where a script cannot be written, as far as known without the model.
-
-    Raises
-    ------
-    InputError
-        If a script of the plan is refused.
-    """
+    """Raise InputError where a script cannot be written, as far as known without the model."""
     if not isinstance(plan.solution, Placement | PipelinePlacement):
         raise InputError("a script runs placements; plan with --problem pipeline or throughput")
     made = workload.provenance
@@ -154,10 +134,7 @@ def _as_script(workload: Workload, plan: Plan) -> None:
 def launcher_file(workload: Workload, plan: Plan | Planned, name: str) -> tuple[str, ModuleStages]:
     """Return the file of a plan for a launcher, read back and compared, and its content.
 
-    Raises
-    ------
-    InputError
-        If the launcher cannot express the plan.
+    Raises `InputError` if the launcher cannot express the plan.
     """
     launcher = LAUNCHERS[name]
     stages = launcher.cut(workload, plan_of(plan))

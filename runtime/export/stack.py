@@ -22,19 +22,10 @@ def first_number(path: str) -> str:
 
 
 def stack(stages: ModuleStages, target: str) -> tuple[str, list[tuple[int, int, int]]]:
-    """Return the numbered layers of a model, and how each stage is made up.
+    """Return the path of the numbered layers of a model, and how each stage is made up.
 
-    Returns
-    -------
-    name
-        Path of the list of layers.
-    counts
-        Of each stage: modules before the first layer, layers, modules after the last.
-
-    Raises
-    ------
-    InputError
-        If there is not one list of layers 0, 1, …, cut in this order.
+    Of each stage: modules before the first layer, layers, modules after the last. Raises
+    `InputError` if there is not one list of layers 0, 1, …, cut in this order.
     """
     lists: dict[str, list[int]] = {}
     for own in stages.modules:

@@ -26,30 +26,20 @@ _FURTHER_CALL = re.compile(r"#\d+$")
 
 @dataclass(frozen=True)
 class ModuleStages:
-    """Stages of modules, in the order of the pipeline; S stages on R pipeline ranks.
+    """Stages of modules, in the order of the pipeline; S stages on R pipeline ranks."""
 
-    Parameters
-    ----------
-    modules
-        Of each stage, in the order in which they run.
-    ranks
-        R; stage s runs on rank s mod R.
-    devices
-        The plan's device of each rank; of replicas and tensor-parallel groups the first.
-    replicas, degree
-        Data-parallel and tensor-parallel degree, of every stage.
-    recomputes
-        Whether activations are computed again in the backward pass.
-    schedule, microbatches
-        Those of a plan for an iteration, where the launcher is told them; else empty and 0.
-    """
-
+    #: Of each stage, in the order in which they run.
     modules: tuple[tuple[str, ...], ...]
+    #: R; stage s runs on rank s mod R.
     ranks: int
+    #: The plan's device of each rank; of replicas and tensor-parallel groups the first.
     devices: tuple[str, ...]
+    #: Data-parallel and tensor-parallel degree, of every stage.
     replicas: int = 1
     degree: int = 1
+    #: Whether activations are computed again in the backward pass.
     recomputes: bool = False
+    #: Those of a plan for an iteration, where the launcher is told them; else empty and 0.
     schedule: str = ""
     microbatches: int = 0
 
@@ -90,21 +80,9 @@ def module_stages(
 ) -> ModuleStages:
     """Return the stages of a plan for a launcher that cuts a model between modules.
 
-    Parameters
-    ----------
-    target
-        The launcher's name, for messages.
-    unit
-        The module that the launcher keeps whole, from the path of one inside it.
-    rounds
-        Whether the launcher can run several stages per rank, round after round.
-    schedules
-        Those that it can run, where it is told which.
-
-    Raises
-    ------
-    InputError
-        With the reason why the launcher cannot express the plan.
+    It is called `target` in messages, keeps the module `unit` of a path whole, can run several
+    stages per rank with `rounds`, and can run `schedules`, where it is told which. Raises
+    `InputError` with the reason why it cannot express the plan.
     """
     plan.check_made_for(workload)
     stages = _stages(workload, plan, target)
@@ -146,18 +124,10 @@ def module_stages(
 def modules_of(workload: Workload, target: str, unit: Callable[[str], str]) -> dict[int, str]:
     """Return the module that each forward node belongs to, in the order in which they run.
 
-    Nodes that only hold together what modules do are left out: operators of a module that is no
-    unit itself and has children among the nodes, without weights of its own.
-
-    Parameters
-    ----------
-    unit
-        The module that the launcher keeps whole, from the path of one inside it.
-
-    Raises
-    ------
-    InputError
-        If nodes are operators, or such a module has weights.
+    It is that which the launcher keeps whole, by `unit` from the path of one inside it. Nodes that
+    only hold together what modules do are left out: operators of a module that is no unit itself
+    and has children among the nodes, without weights of its own. Raises `InputError` if nodes are
+    operators, or such a module has weights.
     """
     if workload.provenance.get("granularity") == "operators":
         raise InputError(
@@ -185,12 +155,9 @@ def modules_of(workload: Workload, target: str, unit: Callable[[str], str]) -> d
 
 
 def feeds(workload: Workload, own: Mapping[int, str]) -> set[tuple[str, str]]:
-    """Return the pairs of different modules joined by an edge.
+    """Return the pairs of different modules of `modules_of` joined by an edge.
 
-    Parameters
-    ----------
-    own
-        Of `modules_of`; data passes through nodes that belong to none.
+    Data passes through nodes that belong to none.
     """
     carried: dict[int, set[str]] = {}
     pairs = set()

@@ -18,13 +18,8 @@ def torch_schedule(
 ) -> tuple[Schedule, tuple[int, ...]]:
     """Return the schedule that torch runs, a row per rank, and the plan's device of each rank.
 
-    Stages are the plan's pieces in the order in which they can run. Devices without a piece have
-    no rank.
-
-    Raises
-    ------
-    InputError
-        If torch cannot run the schedule, or it does not fit the plan.
+    Stages are the plan's pieces in the order in which they can run. Devices without a piece have no
+    rank. Raises `InputError` if torch cannot run the schedule, or it does not fit the plan.
     """
     stages = stages_of(workload, plan)
     if not is_iteration(plan.problem):

@@ -18,10 +18,7 @@ SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B"}
 def cut(workload: Workload, plan: Plan) -> ModuleStages:
     """Return the stages; torchtitan drops children of the model and items of its lists.
 
-    Raises
-    ------
-    InputError
-        If it cannot express the plan.
+    Raises `InputError` if it cannot express the plan.
     """
     return module_stages(workload, plan, NAME, unit, rounds=True, schedules=tuple(SCHEDULES))
 

@@ -25,10 +25,8 @@ _NAME = "torchtitan"
 def torchtitan_sharding(workload: Workload, plan: Plan) -> str:
     """Return the tables `[parallelism]` and `[training]`.
 
-    Raises
-    ------
-    InputError
-        If an axis of the mesh is neither one of copies nor one of parts: what differs.
+    Raises `InputError` if an axis of the mesh is neither one of copies nor one of parts: what
+    differs.
     """
     problem, solution = plan.problem, plan.solution
     assert isinstance(problem, Sharding)

@@ -18,10 +18,7 @@ VARIABLE = "VLLM_PP_LAYER_PARTITION"
 def cut(workload: Workload, plan: Plan) -> ModuleStages:
     """Return the stages of layers; vLLM puts the embedding first and the head last.
 
-    Raises
-    ------
-    InputError
-        If vLLM cannot express the plan.
+    Raises `InputError` if vLLM cannot express the plan.
     """
     check_inference(workload)
     stages = module_stages(workload, plan, NAME, first_number)
@@ -37,13 +34,7 @@ def cut(workload: Workload, plan: Plan) -> ModuleStages:
 
 
 def check_inference(workload: Workload) -> None:
-    """Check that a workload has no backward pass.
-
-    Raises
-    ------
-    InputError
-        If it has one.
-    """
+    """Raise InputError if a workload has a backward pass."""
     if workload.backward.any() or workload.layers is not None:
         raise InputError(f"{NAME}: it serves models; the plan trains one: plan its inference")
 

@@ -52,6 +52,12 @@ def process_group(device: str, guard: Guard | None = None) -> Iterator[torch.dev
         leave_group()
 
 
+def rank_device() -> torch.device:
+    """Return where this rank computes, by the backend of its process group."""
+    cuda = "nccl" in dist.get_backend()
+    return torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
+
+
 def leave_group() -> None:
     """End the process group."""
     # torch 2.6 holds Python's lock while it waits for gloo's threads to end, and one that is

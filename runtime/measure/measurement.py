@@ -97,26 +97,19 @@ class RankPair:
 class Measurement:
     """Messages between all pairs of R ranks, and all-reduces of all of them.
 
-    Parameters
-    ----------
-    backend
-        Of torch.distributed: ``gloo`` or ``nccl``.
-    ranks
-        Where each runs; at least two.
-    pairs
-        Each pair once.
-    all_reduce
-        Of all ranks together.
-
     Raises
     ------
     InputError
         If there is one rank only, or a pair is missing.
     """
 
+    #: Of torch.distributed: `gloo` or `nccl`.
     backend: str
+    #: Where each runs; at least two.
     ranks: tuple[RankMachine, ...]
+    #: Each pair once.
     pairs: tuple[RankPair, ...]
+    #: Of all ranks together.
     all_reduce: Timed
 
     def __post_init__(self) -> None:

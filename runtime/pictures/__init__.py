@@ -7,7 +7,6 @@ from ...instances.common.lazy import loader, names_of
 #: Module → the names that it gives.
 _MODULES = {
     "gantt": "plot_passes",
-    "html_page": "write_html",
 }
 __getattr__ = loader(__name__, _MODULES)
 __all__ = names_of(_MODULES)  # noqa: PLE0605, RUF100

@@ -1,9 +1,8 @@
-"""The computation graph coloured by device: by Graphviz where it is installed, else matplotlib.
+"""The computation graph as a picture: coloured by device or property, or divided by relaxed shares.
 
-Where the nodes of a graph are drawn: in layers, edges between them led past other nodes.
-
-Backward passes stand beside their forward passes and run upwards, so that an edge from a node to
-its own backward pass is short.
+Coloured graphs are drawn by Graphviz where it is installed, else by matplotlib: nodes in layers,
+edges between them led past other nodes. Backward passes stand beside their forward passes and run
+upwards, so that an edge from a node to its own backward pass is short.
 
 References
 ----------
@@ -18,22 +17,35 @@ import subprocess
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import networkx as nx
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, Patch
+from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 from matplotlib.path import Path as Path2D
 
-from ...instances import Plan, Planned, TensorSharding, Workload, plan_of
+from ...instances import (
+    InputError,
+    Plan,
+    Planned,
+    Role,
+    TensorSharding,
+    Workload,
+    plan_of,
+    program_of,
+)
 from ...instances.common.escape import graphviz, markup, plain
 from ...instances.common.quantities import show_time
 from ...instances.formats.writing import PICTURES, check_target
 from ..simulate.plan_stages import stages_of
 from ..simulate.stages import StageGraph
-from .sharded import graph_by_property
-from .style import FILLS, names_as_they_are, save_picture
+from .style import FILLS, ShownFigure, names_as_they_are, save_picture
+
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 #: Room of a node and of an edge that passes a layer, in widths of a node.
 NODE, PASSING = 1.0, 0.16
@@ -54,7 +66,7 @@ class GraphLayout(NamedTuple):
     ways: dict[tuple[int, int], list[Spot]]
 
 
-EDGE = "#8a929e"
+EDGE, OUTLINE = "#8a929e", "#5d6673"
 
 #: Graphs of more nodes are drawn by stages.
 MOST_NODES = 240
@@ -127,13 +139,18 @@ def draw_coloured(graph: nx.DiGraph[int], names: Sequence[str], title: str, path
     _with_matplotlib(graph, fill, legend, title, path)
 
 
+def shortened(name: str, side: int) -> str:
+    """Return a name with its middle left out beyond `side` letters at each end."""
+    return name if len(name) <= 2 * side + 2 else f"{name[:side]}…{name[-side:]}"
+
+
 def _by_nodes(workload: Workload, plan: Plan) -> nx.DiGraph[int]:
     graph: nx.DiGraph[int] = nx.DiGraph()
     for v in range(workload.n):
         name = plain(workload.names[v])
         graph.add_node(
             v,
-            label=name if len(name) <= 26 else f"{name[:12]}…{name[-12:]}",
+            label=shortened(name, 12),
             device=int(plan.placement[v]),
             backward=bool(workload.backward[v]),
         )
@@ -216,9 +233,7 @@ def _with_matplotlib(
     words = max(len(line) for text in labels for line in text.split("\n"))
     lines = 1 + max(text.count("\n") for text in labels)
     wide, high = 0.35 + 0.085 * words, 0.26 + 0.16 * lines
-    every = [spot for way in layout.ways.values() for spot in way] + list(layout.spots.values())
-    left, right = min(x for x, _ in every) - 0.55, max(x for x, _ in every) + 0.55
-    bottom = max(y for _, y in every) + 0.6
+    left, right, bottom = _extent(layout)
     size = (
         max(6.0, min(60.0, wide * (right - left))),
         max(2.5, min(120.0, high * (bottom + 0.6) + 0.9)),
@@ -233,21 +248,28 @@ def _with_matplotlib(
             *layout.spots[v], node["label"], ha="center", va="center", fontsize=8, zorder=3,
             bbox={
                 "boxstyle": "round,pad=0.3", "facecolor": fill[node["device"]],
-                "edgecolor": "#5d6673", "linestyle": "--" if node["backward"] else "-",
+                "edgecolor": OUTLINE, "linestyle": "--" if node["backward"] else "-",
             },
         )  # fmt: skip
     axes.set_xlim(left, right)
     axes.set_ylim(bottom, -0.6)
     axes.axis("off")
     axes.set_title(title, loc="left", fontsize=11)
-    entries = [Patch(facecolor=fill, edgecolor="#5d6673", label=name) for name, fill in legend]
+    entries = [Patch(facecolor=fill, edgecolor=OUTLINE, label=name) for name, fill in legend]
     if any(late for _, late in graph.nodes(data="backward")):
-        entries.append(Patch(facecolor="white", edgecolor="#5d6673", ls="--", label="backward"))
+        entries.append(Patch(facecolor="white", edgecolor=OUTLINE, ls="--", label="backward"))
     figure.legend(
         handles=entries, loc="outside lower center", frameon=False,
         ncols=max(1, min(len(entries), int(figure.get_figwidth() / 1.7))),
     )  # fmt: skip
     save_picture(figure, path, dpi=110)
+
+
+def _extent(layout: GraphLayout) -> tuple[float, float, float]:
+    """Return left, right and bottom of a layout with its margins; the top is at -0.6."""
+    every = [*(spot for way in layout.ways.values() for spot in way), *layout.spots.values()]
+    xs = [x for x, _ in every]
+    return min(xs) - 0.6, max(xs) + 0.6, max(y for _, y in every) + 0.6
 
 
 def _draw_way(axes: Axes, way: list[Spot], half: float, aside: float) -> None:
@@ -374,3 +396,127 @@ def _spread(
     for total, _, points in blocks:
         for point in points:
             x[point] = total / len(points) + offset[point]
+
+
+#: Beyond these a picture of shares shows nothing.
+MOST_SHARED = 120
+#: Width and height of a node.
+WIDE, HIGH = 0.86, 0.5
+
+
+@names_as_they_are
+def plot_shares(workload: Workload, shares: pd.DataFrame) -> Figure:
+    """Draw the graph with the parts of each node at each place, such as those of a relaxation.
+
+    Parameters
+    ----------
+    workload
+        Of at most 120 nodes.
+    shares
+        A row per node, named as in the workload, a column per place; see `Relaxation`.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Each node is a bar; its colours are places, and as wide as its parts.
+
+    Raises
+    ------
+    InputError
+        If there are too many nodes, or the rows are others.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> workload = stagecut.load("unet-training")
+    >>> problem = stagecut.Throughput("noncontiguous")
+    >>> weak = stagecut.relax(workload, stagecut.accelerators_and_cpus(2), problem)
+    >>> len(stagecut.plot_shares(workload, weak.shares).axes)
+    1
+    """
+    names = [str(name) for name in workload.names]
+    if workload.n > MOST_SHARED or not set(names) <= set(shares.index):
+        raise InputError(
+            f"plot: {workload.name} has {workload.n} nodes (most: {MOST_SHARED}), which must be "
+            "the rows of the shares"
+        )
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from((v, {"backward": bool(workload.backward[v])}) for v in range(workload.n))
+    graph.add_edges_from(workload.edges.tolist())
+    layout = layers(graph)
+    left, right, bottom = _extent(layout)
+    size = (max(5.0, 1.25 * (right - left)), max(2.2, 0.4 * (bottom + 0.6) + 0.7))
+    figure = ShownFigure(figsize=size, layout="constrained")
+    axes = figure.subplots()
+    for way in layout.ways.values():
+        (x, y), (u, v) = way[0], way[-1]
+        beside = [(x, y), (u - WIDE / 2 if u > x else u + WIDE / 2, v)]
+        _draw_way(axes, beside if y == v else way, HIGH / 2, 0.0)
+    parts = shares.to_numpy(np.float64)
+    row = {str(name): i for i, name in enumerate(shares.index)}
+    places = [plain(str(place)) for place in shares.columns]
+    colours = {place: FILLS[i % len(FILLS)] for i, place in enumerate(places)}
+    for v, (x, y) in layout.spots.items():
+        at, low = x - WIDE / 2, y - HIGH / 2
+        for place, part in zip(places, parts[row[names[v]]].tolist(), strict=True):
+            if part > 0:
+                axes.add_patch(Rectangle((at, low), part * WIDE, HIGH, fc=colours[place], zorder=2))
+                at += part * WIDE
+        box = Rectangle((x - WIDE / 2, low), WIDE, HIGH, fc="none", ec=OUTLINE, zorder=3)
+        axes.add_patch(box)
+        name = plain(names[v])
+        axes.text(x, y, shortened(name, 7), ha="center", va="center", fontsize=7, zorder=4)
+    axes.set_xlim(left, right)
+    axes.set_ylim(bottom, -0.6)
+    axes.axis("off")
+    entries = [Patch(fc=colour, ec=OUTLINE, label=p) for p, colour in colours.items()]
+    columns = max(1, int(size[0] / (0.5 + 0.085 * max(map(len, places)))))
+    figure.legend(
+        handles=entries, loc="outside lower center", frameon=False, fontsize=8,
+        ncols=min(len(entries), columns),
+    )  # fmt: skip
+    return figure
+
+
+def graph_by_property(
+    workload: Workload, plan: Plan, most: int
+) -> tuple[nx.DiGraph[int], list[str]]:
+    """Return the graph of a sharding, each node with the number of its property, and their texts.
+
+    Of more than `most` operators those that only look at a tensor are left out, and of more than
+    that all but the first ones.
+    """
+    program, solution = program_of(workload), plan.solution
+    assert isinstance(solution, TensorSharding)
+    kept = [
+        v
+        for v, o in enumerate(program.operators)
+        if len(program.operators) <= most or not (o.view or o.role is not Role.OPERATOR)
+    ][:most]
+    if not kept:
+        raise InputError(f"plot: {workload.name} has nothing to draw")
+    texts: list[str] = []
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    for v in kept:
+        operator = program.operators[v]
+        signatures = [operator.signatures[k] for k in solution.signature[v].tolist()]
+        how = "x".join(s.text.split("->")[1].split(",")[0] for s in signatures)
+        if how not in texts:
+            texts.append(how)
+        name = plain(str(operator.name))
+        graph.add_node(
+            v,
+            label=shortened(name, 12),
+            device=texts.index(how),
+            backward=operator.backward,
+        )
+    inside = set(kept)
+    for v in kept:
+        waiting = list(program.operators[v].inputs)
+        while waiting:
+            u = program.maker[waiting.pop()]
+            if u in inside:
+                graph.add_edge(u, v)
+            elif program.operators[u].view:
+                waiting += program.operators[u].inputs
+    return graph, texts

@@ -61,30 +61,6 @@ def page_of(marks: Marks, title: str, facts: dict[str, str], table: str = "") ->
     return re.sub("@(TITLE|FACTS|TABLE|DATA)@", lambda found: filled[found[1]], page)
 
 
-def write_html(simulation: Simulation, path: Path, *, title: str = "") -> None:
-    """Write the page to a file.
-
-    Parameters
-    ----------
-    simulation
-        What the page shows: timeline, memory, table of devices.
-    path
-        The file; it is replaced if there is one.
-    title
-        Default: schedule, makespan and bubble.
-
-    Examples
-    --------
-    >>> import stagecut
-    >>> from stagecut.runtime.pictures import write_html
-    >>> from stagecut.runtime.simulate import chain, simulate_stages
-    >>> from pathlib import Path
-    >>> run = simulate_stages(chain([1.0, 1.0], [2.0, 2.0]), "gpipe", 4)
-    >>> write_html(run, Path("run.html"))
-    """
-    path.write_text(html_page(simulation, title=title), encoding="utf-8")
-
-
 def _facts(simulation: Simulation) -> dict[str, str]:
     unit = simulation.stages.time_unit
     return {

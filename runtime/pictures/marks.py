@@ -2,7 +2,7 @@
 
 Whatever shows something over time is drawn from these: `gantt` writes a picture (SVG, PNG, PDF),
 `html_page` a page to zoom into, `trace` a file for Perfetto. They decide how marks look, never what
-there is. Marks are made here of a simulation, in `sharded` of a sharding, and in
+there is. Marks are made here of a simulation, of a sharding, and in
 `runtime.accuracy.measured_marks` of a recorded run.
 """
 
@@ -18,6 +18,7 @@ from ...instances import InputError
 from ...instances.common.escape import plain
 from ..schedules.actions import Action, Kind
 from ..simulate.result import Simulation
+from ..simulate.sharded import ShardedTimeline
 
 #: More bars than this are no picture any more.
 MOST_BARS = 60_000
@@ -242,3 +243,17 @@ def bands(bars: tuple[Bar, ...]) -> list[tuple[float, float]]:
         height = 0.84 / number[bar.lane]
         result.append((r * height - 0.42, (r + 1) * height - 0.42))
     return result
+
+
+def sharded_marks(timeline: ShardedTimeline) -> Marks:
+    """Return the marks of a sharding: a lane for computing and one for each axis of the mesh."""
+    return Marks(
+        lanes=("compute", *(f"axis {d}: {p}" for d, p in enumerate(timeline.mesh))),
+        devices=1 + len(timeline.mesh),
+        bars=tuple(
+            Bar(e.axis + 1, e.kind, plain(e.name), e.start, e.end, bytes=e.bytes)
+            for e in sorted(timeline.events, key=lambda e: (e.axis, e.start))
+        ),
+        span=timeline.makespan,
+        time_unit=timeline.time_unit,
+    )

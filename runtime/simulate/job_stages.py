@@ -71,17 +71,10 @@ def stages_of_iteration(
     *,
     weight_share: float | None = None,
 ) -> StageGraph:
-    """Return the stages of a plan for an iteration.
+    """Return the stages of a plan for an iteration; an `InputError` if it cannot be executed.
 
-    Parameters
-    ----------
-    weight_share
-        The part of a backward pass that computes gradients of weights; default: the problem's.
-
-    Raises
-    ------
-    InputError
-        If the plan cannot be executed.
+    `weight_share` is the part of a backward pass that computes gradients of weights, by default the
+    problem's.
     """
     device = solution.device.tolist()
     share = problem.weight_share if weight_share is None else weight_share
@@ -100,13 +93,7 @@ def stages_of_iteration(
 def iteration_schedule(
     problem: PipelineJob, solution: PipelinePlacement, devices: int
 ) -> str | Schedule:
-    """Return the schedule by its name; if it is given, its rows on the devices of their stages.
-
-    Parameters
-    ----------
-    devices
-        Of the cluster.
-    """
+    """Return the schedule by its name; if it is given, its rows on the cluster's devices."""
     if problem.order is None:
         return problem.schedule_name
     rows: list[Sequence[Action]] = [()] * devices
@@ -134,16 +121,10 @@ def stages_of_stream(
     *,
     weight_share: float = 0.5,
 ) -> StageGraph:
-    """Return the stages of a plan for a stream.
+    """Return the stages of a plan for a stream, in O(n + m + devices).
 
-    Raises
-    ------
-    InputError
-        If the plan was made for another workload, or microbatches or bandwidth are not known.
-
-    Notes
-    -----
-    O(n + m + devices).
+    Raises `InputError` if the plan was made for another workload, or microbatches or bandwidth are
+    not known.
     """
     plan.check_made_for(workload)
     layers = layers_of(workload)
@@ -318,10 +299,8 @@ def _stage_report(
 def microbatches_and_bandwidth(workload: Workload, problem: PipelineJob) -> tuple[int, float]:
     """Return N and B, in bytes per time unit of the workload: the problem's, else the workload's.
 
-    Raises
-    ------
-    InputError
-        If neither says them; without batches (``pipedream``), N is 1 where it is not said.
+    Without batches (``pipedream``), N is 1 where it is not said; else an `InputError` says what
+    lacks.
     """
     layers = layers_of(workload)
     microbatches = problem.microbatches or layers.microbatches

@@ -26,7 +26,7 @@ from ...instances import (
 )
 from ...instances.common.arrays import Bools, Floats, Ints, frozen
 from ...instances.model.contiguity import representatives
-from ...instances.model.kept_bytes import kept_bytes
+from ...instances.model.workload import kept_bytes
 from .stages import BACKWARD, FORWARD, StageGraph
 
 #: Nodes of a stage's forward and backward pass.

@@ -50,8 +50,8 @@ from ...instances import (
 )
 from ...instances.common.arrays import Floats, Ints, frozen
 from ...instances.common.units import TIME_UNITS
-from ...instances.model.kept_bytes import kept_bytes
 from ...instances.model.stage_costs import accelerator_seconds
+from ...instances.model.workload import kept_bytes
 from ..schedules.actions import Schedule
 from ..verify.mapping import link_table, stage_reports
 from .job_stages import iteration_schedule, stages_of_iteration, stages_of_stream

@@ -439,10 +439,7 @@ def paths(
 ) -> Iterator[tuple[float, Lying, tuple[ConversionStep, ...]]]:
     """Yield all ways of lying with their cost and cheapest steps, nearest first, by Dijkstra.
 
-    Parameters
-    ----------
-    share
-        The part of latencies that the tensor pays.
+    `share` is the part of latencies that the tensor pays.
     """
     by_time = problem.objective == "time"
     queue: list[tuple[float, int, Lying, tuple[ConversionStep, ...]]] = [(0.0, 0, before, ())]

@@ -1,4 +1,4 @@
-"""`auto`, `dp` and `milp` of pipelines, of a stream or of an iteration."""
+"""`auto` and `dp` of pipelines, of a stream or of an iteration."""
 
 from __future__ import annotations
 
@@ -41,11 +41,3 @@ def auto(task: Task[PipelineJob], search: Search[Solution]) -> None:
 def dp(task: Task[PipelineJob], search: Search[Solution]) -> None:
     """Find the best plan by dynamic programming over ideals, and prove it."""
     (stream_dp if is_stream(task.problem) else chain_search)(task, search)
-
-
-def milp(task: Task[PipelineJob], search: Search[Solution]) -> None:
-    """Solve the integer program, from the best plan known."""
-    from .iteration.milp import iteration_milp  # with Pyomo, which takes a second to import
-    from .stream.milp import stream_milp
-
-    (stream_milp if is_stream(task.problem) else iteration_milp)(task, search)

@@ -37,7 +37,7 @@ def _beside(task: Task[PipelineJob]) -> Sequence[Strategy]:
         )
     fits = METHODS["milp"].refuses
     small = all(refusal("milp", task) is None for refusal in fits)
-    program = (Strategy("milp", SolverName("stagecut.solvers.job.auto.milp")),) if small else ()
+    program = (Strategy("milp", SolverName("stagecut.solvers.job.milp.milp")),) if small else ()
     if problem.order or _rules_beyond_number(problem):
         return program  # annealing does not keep them
     return (
@@ -160,7 +160,7 @@ METHODS: dict[str, Method[PipelineJob]] = {
     "auto": Method(SolverName("stagecut.solvers.job.auto.auto"), refuses=(_links,), beside=_beside),
     "dp": Method(SolverName("stagecut.solvers.job.auto.dp"), refuses=(_links,)),
     "milp": Method(
-        SolverName("stagecut.solvers.job.auto.milp"),
+        SolverName("stagecut.solvers.job.milp.milp"),
         {**READS_SOLVER, "start": ("none",)},
         refuses=(_links, _option_of_streams, _one_kind, _small),
     ),

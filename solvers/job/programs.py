@@ -16,20 +16,13 @@ from ..core.highs import load
 
 @dataclass(frozen=True, eq=False)
 class ProgramEnd:
-    """How a program ended.
+    """How a program ended."""
 
-    Parameters
-    ----------
-    bound
-        No solution is below; infinite if there is none.
-    x
-        The best solution, if one was found.
-    value
-        Its objective.
-    """
-
+    #: No solution is below; infinite if there is none.
     bound: float
+    #: The best solution, if one was found.
     x: Floats | None
+    #: Its objective.
     value: float
 
 
@@ -40,13 +33,7 @@ def solve_program(
     relaxed: bool = False,
     stopped: Callable[[], bool] = lambda: False,
 ) -> ProgramEnd:
-    """Solve a program, or its relaxation, within so many seconds or until it is `stopped`.
-
-    Raises
-    ------
-    StagecutError
-        If HiGHS refuses it.
-    """
+    """Solve a program, or its relaxation, within so many seconds or until it is `stopped`."""
     if relaxed:
         linear = replace(linear, integer=np.zeros(len(linear.cost), np.bool_))
     highs = load(linear, {"threads": 1, "mip_rel_gap": 1e-6, "time_limit": max(0.01, seconds)})

@@ -70,41 +70,28 @@ class JobProgress:
 
 @dataclass
 class JobSearch:
-    """What a search has found.
+    """What a search has found."""
 
-    Parameters
-    ----------
-    space, prices, judge
-        What is searched.
-    table
-        What layers take in it; none where time was up before they were priced.
-    gap
-        Relative gap at which to stop.
-    deadline
-        `time.monotonic()` at which to stop.
-    on_progress
-        Told of better plans and bounds.
-    best, seconds
-        The best plan and its seconds.
-    bound
-        Shape (points,): no plan at a point is faster.
-    reason
-        Of each point, why.
-    tried
-        Judged plans by seconds.
-    """
-
+    #: What is searched.
     space: JobSpace
     prices: LayerPrices
     judge: Judge
+    #: Relative gap at which to stop.
     gap: float
+    #: `time.monotonic()` at which to stop.
     deadline: float
+    #: Told of better plans and bounds.
     on_progress: Callable[[JobProgress], None] | None = None
+    #: What layers take in it; None where time was up before they were priced.
     table: Rates | None = None
+    #: The best plan and its seconds.
     best: Layout | None = None
     seconds: float = np.inf
+    #: Shape (points,): no plan at a point is faster.
     bound: Floats = field(default_factory=lambda: np.zeros(0))
+    #: Of each point, why.
     reason: list[Reason] = field(default_factory=list)
+    #: Judged plans by seconds.
     tried: dict[Layout, float] = field(default_factory=dict)
     solved: int = 0
     relaxed: int = 0
@@ -157,22 +144,11 @@ def search_job(
     on_progress: Callable[[JobProgress], None] | None = None,
     among: Bools | None = None,
 ) -> JobSearch:
-    """Search a space until no point can hold a plan better than the best by more than `gap`.
+    """Search a space until no point can hold a plan better than the best by a relative gap.
 
-    Parameters
-    ----------
-    judge
-        Seconds of plans, infinite where one does not fit.
-    starts
-        Plans that are known, such as what is usually done.
-    gap
-        Relative.
-    deadline
-        `time.monotonic()` at which the search ends with what it has; Ctrl-C ends it, too.
-    on_progress
-        Told of better plans.
-    among
-        Shape (points,): where to look; default: everywhere.
+    Plans are timed by `judge`, infinite where one does not fit; `starts` are known ones, such as
+    what is usually done. The search ends with what it has at a `time.monotonic()`, or by Ctrl-C.
+    `among`, shape (points,), says where to look; by default everywhere.
     """
     search = JobSearch(space, prices, judge, gap, deadline, on_progress)
     search.bound = np.full(len(space), least_seconds(space))
@@ -265,13 +241,7 @@ def _even_stages(space: JobSpace, table: Rates, i: int, layout: Layout) -> tuple
 
 
 def _recomputed(rows: MemoryRows, rank: int, stages: Sequence[Floats]) -> Iterator[tuple[int, int]]:
-    """Yield for each stage of a rank how many of its layers must be recomputed.
-
-    Parameters
-    ----------
-    stages
-        Layer types of each stage's layers.
-    """
+    """Yield for each stage of a rank, given by its layers' types, how many are recomputed."""
     every = np.concatenate(list(stages)).astype(int)
 
     def bytes_at(moment: int) -> float:

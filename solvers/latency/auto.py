@@ -14,7 +14,7 @@ from ...formulations.task import Task
 from ...instances import Latency, Solution
 from ..core.search import Search
 from .calls import several_calls
-from .greedy import first_plans, greedy, max_load
+from .greedy import first_plans, greedy
 from .label_dp.dp import raise_path_bound, solve_one_call
 from .lns import linear, local_search
 
@@ -27,12 +27,9 @@ MOST_CHOICES = 3000
 #: Units up to which a large graph gets the path-interval bound, which takes their square in bytes.
 MOST_PATH_UNITS = 10_000
 
-#: Gap above which a plan is no start.
-POOR = 0.5
-
-#: Parts of the time left that the split for throughput, the bound of a large graph, and the label
-#: DP may take if something is to follow.
-START_SHARE, BOUND_SHARE, DP_SHARE = 0.2, 0.4, 0.8
+#: Parts of the time left that the bound of a large graph, and the label DP, may take if something
+#: is to follow.
+BOUND_SHARE, DP_SHARE = 0.4, 0.8
 
 
 def auto(task: Task[Latency], search: Search[Solution]) -> None:
@@ -43,29 +40,17 @@ def auto(task: Task[Latency], search: Search[Solution]) -> None:
     one, and the label DP proves the best. On graphs of more than 1500 units the path-interval bound
     and the DP on one order are followed by local search. So is the label DP where it has no proof
     in its part of the time; then the integer program follows if it is small, else the DP goes on.
-    The best split for throughput comes early where there is no good plan, else late.
     """
     with search.phase("first plans"):
         search.method = "greedy"
         first_plans(task, search)
         greedy(task, search)
     graph = latency_graph(task, whole_colours=task.problem.calls == 1)
-    split = improved = False
-
-    def split_if_poor() -> None:
-        nonlocal split
-        split = search.gap > POOR
-        if split:
-            _split(task, search)
+    improved = False
 
     def improve() -> None:
-        nonlocal split, improved
+        nonlocal improved
         improved = True
-        if not split:
-            split = True
-            _split(task, search)
-        if search.should_stop():
-            return
         method, search.method = search.method, "lns"
         with search.phase("local search"):
             local_search(task, search)
@@ -77,10 +62,9 @@ def auto(task: Task[Latency], search: Search[Solution]) -> None:
     if large:
         search.note(f"auto: {graph.size} units are too many for the label DP")
         _start_large(task, search, graph)
-        split_if_poor()
     else:
         search.method = "dp"
-        label_dp(task, search, split_if_poor, DP_SHARE, None if small else improve)
+        label_dp(task, search, DP_SHARE, None if small else improve)
         if search.status == "optimal" or search.infeasible_because is not None:
             if not improved:
                 search.note("auto: proved before any local search")
@@ -102,14 +86,6 @@ def auto(task: Task[Latency], search: Search[Solution]) -> None:
         )
 
 
-def _split(task: Task[Latency], search: Search[Solution]) -> None:
-    """Offer the plan that executes the best split for throughput."""
-    method, search.method = search.method, "max-load"
-    with search.phase("max-load"):
-        max_load(task, search, START_SHARE)
-    search.method = method
-
-
 def _start_large(task: Task[Latency], search: Search[Solution], graph: LatencyGraph) -> None:
     """Raise the bound and offer a plan for a graph that is too large for the label DP."""
     if graph.size <= MOST_PATH_UNITS:
@@ -123,16 +99,14 @@ def _start_large(task: Task[Latency], search: Search[Solution], graph: LatencyGr
 def label_dp(
     task: Task[Latency],
     search: Search[Solution],
-    plan: Callable[[], None] = lambda: None,
     part: float = 1.0,
     meanwhile: Callable[[], None] | None = None,
 ) -> None:
     """Prove the least latency: with one call per accelerator exactly, with more as far as possible.
 
     With more calls see `several_calls`. The bound along paths comes first: where it proves the best
-    plan known, nothing else is started, nor compiled. Plans from `linear` and `plan` come next.
-    `plan` is called for a better plan; after `part` of the time left, `meanwhile` is, and the label
-    DP goes on where it was, below the best plan.
+    plan known, nothing else is started, nor compiled. A plan from `linear` comes next. After `part`
+    of the time left `meanwhile` is called; the label DP goes on where it was, below the best plan.
     """
     if search.best is None:
         with search.phase("first plans"):
@@ -143,7 +117,6 @@ def label_dp(
         with search.phase("start"):
             linear(task, search)
         search.method = method
-        plan()
 
     if task.problem.calls > 1:
         several_calls(task, search, start)

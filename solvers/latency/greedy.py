@@ -118,12 +118,8 @@ def fill(task: Task[Latency], graph: LatencyGraph) -> Ints | None:
     return device
 
 
-def max_load(task: Task[Latency], search: Search[Solution], part: float = 1.0) -> None:
-    """Split for throughput, contiguously, by the DP over ideals in a part of the time left.
-
-    Then execute one request.
-    """
-    share = search.part(part)
+def max_load(task: Task[Latency], search: Search[Solution]) -> None:
+    """Split for throughput, contiguously, by the DP over ideals; then execute one request."""
     graph = latency_graph(task, whole_colours=True)
     problem = Throughput(split="contiguous")
     throughput = Task(task.workload, task.cluster, problem)
@@ -131,10 +127,10 @@ def max_load(task: Task[Latency], search: Search[Solution], part: float = 1.0) -
     def judge(solution: Solution) -> float:
         return load_of_busiest(throughput, solution.device)
 
-    inner = Search(Limits(), judge, within=share)
+    inner = Search(Limits(), judge, within=search)
     THROUGHPUT_METHODS["dp"].solve(throughput, inner)
     if inner.best is not None:
-        plan, _ = divide(task, graph, inner.best.device, share.should_stop)
+        plan, _ = divide(task, graph, inner.best.device, search.should_stop)
         if plan is not None:
             search.offer(plan)
 

@@ -131,7 +131,6 @@ def draw_placements(
     target: Floats,
     rng: np.random.Generator,
     *,
-    rules: Rules | None = None,
     order: Ints | None = None,
     schedules: int = 1,
     check: Callable[[], None] = lambda: None,
@@ -139,12 +138,11 @@ def draw_placements(
     """Draw placements from a policy, `schedules` for each of B partitions.
 
     `target`, shape (B,), is the load, relative to an even one, that each partition is told to aim
-    at. `rules`, and a topological order of the units with branches kept together, are drawn if not
-    given. `check` is called before each unit: what it raises ends the drawing.
+    at. Rules are drawn, and a topological order of the units with branches kept together, if it is
+    not given. `check` is called before each unit: what it raises ends the drawing.
     """
-    if rules is None:
-        fewest = len(of.rules) == 1 or rng.random() < ACCELERATORS_ALONE
-        rules = of.rules[0 if fewest else int(rng.integers(1, len(of.rules)))]
+    fewest = len(of.rules) == 1 or rng.random() < ACCELERATORS_ALONE
+    rules = of.rules[0 if fewest else int(rng.integers(1, len(of.rules)))]
     if order is None:
         order = random_order(of.scene, rng)
     aims = target[:, None] * shares(of, rules, len(target), rng)

@@ -1,7 +1,6 @@
 """The strategy for mappings, on one page.
 
-The workload is cut into stages first (`partition.py`; where memory is short, `memory.py`), and
-these are mapped. A mapping is known at
+The workload is cut into stages first (`partition.py`), and these are mapped. A mapping is known at
 once (`layouts.py`); from then on incumbent and bound close in on each other:
 
 1. *Layouts* (`layouts.py`): constructions. On grids they are optimal, as a rule, and the bound of

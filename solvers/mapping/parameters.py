@@ -19,7 +19,7 @@ from dataclasses import dataclass
 #: A coarse unit takes at most this share of the time of an even stage.
 COARSE_UNIT_SHARE = 0.1
 
-# Cuts for memory (memory.py)
+# Cuts for memory (partition.py)
 
 #: Numbers of stages by size of device, at most: the states of a DP.
 MEMORY_COUNTS = 4000

@@ -20,9 +20,8 @@ from ...instances.common.units import TIME_UNITS
 from ..core.search import OPTIMAL_GAP, Search
 from .annealing.costs import best_routes, descend
 from .layouts import first_mapping, layouts
-from .memory import cut_for_memory
 from .parameters import ORDER_STEPS
-from .partition import balanced_partition
+from .partition import balanced_partition, cut_for_memory
 from .threshold_tests import SegmentTest
 
 

@@ -73,10 +73,7 @@ def messages(task: Task[Sharding], search: Search[Solution]) -> None:
 def better_by_messages(costs: ShardingCosts, search: Search[Solution]) -> Ints | None:
     """Raise the bound and improve the incumbent until optimal, or the rounds are used up.
 
-    Returns
-    -------
-    Ints or None
-        The best choices found, of costs that are a sum.
+    Returns the best choices found, of costs that are a sum, or None.
     """
     chosen, offered = None, None
     with search.phase("message passing"):

@@ -91,13 +91,8 @@ def expert(task: Task[Throughput], search: Search[Solution]) -> None:
     """Offer the split of a file; of a folder, that of the file named most like the workload.
 
     Files of a folder that do not fit the workload do not count. One that lists forward nodes alone
-    fits the training workload, too: backward nodes follow their colours.
-
-    Raises
-    ------
-    InputError
-        If no file is named, or it, or every file of the folder, does not fit the workload and its
-        cluster.
+    fits the training workload, too: backward nodes follow their colours. Raises `InputError` if no
+    file is named, or it, or every file of the folder, does not fit the workload and its cluster.
     """
     if "split" not in task.options:
         raise InputError("method expert: it needs a split file, or a folder of them: expert:FILE")

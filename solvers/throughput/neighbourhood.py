@@ -11,13 +11,13 @@ from ...instances import Placement, Solution, Throughput
 from ...instances.common.arrays import Bools, Ints
 from ...instances.common.kernel import NotCompiled, compiled_only_if
 from ..core.search import Clock, Search
-from .annealing_kernel import anneal
 from .column_generation.frontier import Incidence
 from .column_generation.frontier_kernels import FrontierLimits, FrontierNets, build
-from .pair_kernels import (
+from .split_kernels import (
     DevicePair,
     LabelSetting,
     PairLayers,
+    anneal,
     completion_bounds,
     held_by,
     loads,

@@ -45,12 +45,7 @@ class _Graph:
 
 
 def metis(task: Task[Throughput], search: Search[Solution]) -> None:
-    """Split the units into one part per accelerator by METIS.
-
-    Raises
-    ------
-    InputError
-        If pymetis is not installed.
+    """Split the units into one part per accelerator by METIS, if pymetis is installed.
 
     References
     ----------

@@ -20,9 +20,9 @@ from .baselines import greedy
 from .column_generation.column_generation import DualState, Outcome, boxstep
 from .column_generation.frontier import Incidence, incidence, orders
 from .column_generation.pricing_problem import first_prices, pricing_problem
-from .linear_split_kernel import linear_split
 from .multilevel.least_load import WIDE, raise_by_least_load
 from .neighbourhood import Neighbourhood
+from .split_kernels import linear_split
 
 ORIGIN = "set partitioning"
 

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from stagecut.api.explain_job import diff_jobs, explain_job, simulate_job
-from stagecut.api.job import solve_job, what_would_help
-from stagecut.api.job_costs import job_costs
+from stagecut.api.job import job_costs, solve_job, what_would_help
 from stagecut.api.job_front import front
 from stagecut.commands.show.job import print_difference, print_explanation, print_front
 from stagecut.instances import InputError

@@ -26,8 +26,7 @@ from stagecut import (
     save,
     topology,
 )
-from stagecut.api.case_record import read_record
-from stagecut.api.cases import cases, run_cases
+from stagecut.api.cases import cases, read_record, run_cases
 from stagecut.api.compare import Row, summaries, tabulate
 from stagecut.cli import app
 from stagecut.commands.compare import _cells

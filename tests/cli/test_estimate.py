@@ -16,7 +16,7 @@ from stagecut.instances.costs import models
 from stagecut.instances.costs.calibration import calibration
 from stagecut.instances.costs.terms import MEMORY_TERMS, TIME_TERMS
 from stagecut.runtime.estimate import iteration_time
-from stagecut.runtime.pictures.estimate_chart import shown_ranks
+from stagecut.runtime.pictures.charts import shown_ranks
 
 JOB = ["llama3-70b", "--cluster", "h100:8x8", "--global-batch", "512", "--sequence", "8192"]
 CUT = [*JOB, "--tp", "4", "--pp", "4"]

@@ -93,10 +93,11 @@ def test_the_change_that_makes_it_fit(
         (["--set", "tensor=8,pipeline=[2, 4]"], "pipeline 2 or 4; leave tensor or pipeline open"),
         (["--set", "tensor=1,data=8,microbatch=16"], "microbatch open, or take a global batch of"),
         (["--set", "zero=4"], "zero: 4; it must be 0, 1, 2 or 3"),
-        (["--set", "foo=1"], "no such field"),
+        (["--set", "foo=1"], "unknown field"),
+        (["--set", "schedules=[2f2b]"], "it must be one of 1f1b"),
         (["--set", "tensor=2.5"], "tensor"),
         (["--set", "sequence=4096"], "give one of them"),
-        (["--set", "launcher=nobody"], "launcher"),
+        (["--set", "launcher=nobody"], '--for: "nobody" is not one of'),
         (["--for", "deepspeed", "--set", "schedules=[zb-h1],pipeline=2"], "plan for any launcher"),
         (["--for", "deepspeed", "--set", "expert=2"], "no layout"),
         (["--schedule", "1f1b"], "--set schedules"),
@@ -104,6 +105,8 @@ def test_the_change_that_makes_it_fit(
         (["--method", "milp"], "--method: not of a training job"),
         (["--memory", "12 parsecs"], "--memory"),
         (["--memory", "0"], "--memory: 0; it must be above 0"),
+        (["--for", "vllm"], '--for: "vllm" is not one of megatron'),
+        (["--set", "memory_bytes=12 parsecs"], "memory_bytes: '12 parsecs' is not a size"),
     ],
 )
 def test_contradictions_end_in_one_line(
@@ -250,6 +253,15 @@ def test_without_batch_or_cluster_it_is_no_job(capsys: pytest.CaptureFixture[str
     assert (code, "--cluster: it is missing" in err) == (2, True)
     code, _, err = run(capsys, "solve", "gpt2-xl", "--sequence", "64")
     assert (code, "give --global-batch" in err) == (2, True)
+    for arguments, said in (
+        (("solve", "llama3-70b", "--cluster", "h100:8x8"), "--global-batch: it is missing"),
+        (("compare", "Llama-3-70B", "--cluster", "h100:8"), "--global-batch: it is missing"),
+        (("solve", "llama3-7", "--cluster", "h100:8"), "no shipped workload of this name"),
+        (("solve", "gpt2-xl", "--cluster", "h100:8"), "h100:8 is of training jobs"),
+        (("solve", "gpt2-xl", "--split", "all"), "'--split': 'all' is not one of"),
+    ):
+        code, _, err = run(capsys, *arguments)
+        assert (code, err.count("\n"), said in err) == (2, 1, True), err
     with pytest.raises(stagecut.InputError, match="of a model description"):
         stagecut.solve(stagecut.model_description("llama3-8b"))
     with pytest.raises(stagecut.InputError, match="it takes a model such as"):

@@ -7,7 +7,6 @@ import math
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import typer
@@ -16,31 +15,27 @@ from typer.testing import CliRunner
 
 from stagecut import InputError, load_cluster
 from stagecut.commands.measure import measure
-from stagecut.instances.costs.measured import load_measurements
+from stagecut.instances.costs.calibration import load_measurements
 from stagecut.instances.topologies import load_topology
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
+from ranks import program_on_ranks  # noqa: E402
 
-def start(folder: Path, ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run `stagecut measure` on so many ranks; return how torchrun ended."""
+
+def test_two_ranks_write_what_planner_and_mapper_read(tmp_path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(ranks), "-m", "stagecut", "measure", *arguments]
-    return subprocess.run(
-        command,
-        cwd=folder,
+    command += ["--nproc-per-node", "2", "-m", "stagecut", "measure"]
+    command += ["-o", "cluster.json", "--topology", "t.json", "--plot", "fit.png"]
+    command += ["--seconds", "0.2", "--largest", "256KiB", "--device", "cpu", "--products"]
+    ran = subprocess.run(
+        [*command, "--json"],
+        cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=120,
     )
-
-
-def test_two_ranks_write_what_planner_and_mapper_read(tmp_path) -> None:
-    ran = start(
-        tmp_path, 2, "-o", "cluster.json", "--topology", "t.json", "--plot", "fit.png",
-        "--seconds", "0.2", "--largest", "256KiB", "--device", "cpu", "--products", "--json",
-    )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     said = json.loads(ran.stdout)
     assert min(said["products"].values()) > 1e6
@@ -95,9 +90,9 @@ def test_what_cannot_be_measured_is_refused(
 
 
 def test_collectives_along_the_axes_of_a_mesh_are_links_for_shardings(tmp_path) -> None:
-    ran = start(
-        tmp_path, 4, "-o", "cluster.json", "--mesh", "2x2", "--seconds", "0.2",
-        "--largest", "64KiB", "--json",
+    ran = program_on_ranks(
+        4, "stagecut", "measure", "-o", "cluster.json", "--mesh", "2x2", "--seconds", "0.2",
+        "--largest", "64KiB", "--json", folder=tmp_path,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     said = json.loads(ran.stdout)

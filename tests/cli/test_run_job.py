@@ -21,6 +21,8 @@ from stagecut.instances.job.plan import JobPlan
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
+from ranks import program_on_ranks  # noqa: E402
+
 SMALL = ModelDescription(
     "small", 16, 32, (Block(Attention(4, 2, 4), feed_forward=FeedForward(24)),) * 4
 )
@@ -84,8 +86,11 @@ def test_a_plan_trains_its_own_model_and_its_collectives_are_the_planned_ones(
         for one in estimate.collectives():
             assert counted[one.axis, one.kind] == (one.count, one.size)
         assert rank["memory"]["parameters"] == estimate.memory[0].parameters
-    again = torchrun(2, plan, "--tokens", words, "--steps", "3", "--checkpoint", tmp_path / "kept")
-    assert again.returncode == 1 or again.returncode == 2
+    again = program_on_ranks(
+        2, "stagecut", "run", plan, "--tokens", words, "--steps", "3", "--device", "cpu",
+        "--checkpoint", tmp_path / "kept", folder=tmp_path,
+    )  # fmt: skip
+    assert again.returncode == 2
     assert "it holds checkpoints of a run; add --resume" in again.stderr
 
 
@@ -193,12 +198,8 @@ def test_the_example_of_a_loop_trains_and_goes_on_under_another_plan(tmp_path: P
     ):
         (tmp_path / name).mkdir()
         plan = planned(tmp_path / name, 2, recipe="fp32", **fields)
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-        done = subprocess.run(
-            [*command, ROOT / "examples" / "own_training_loop.py", plan, kept, steps],
-            env={**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "OMP_NUM_THREADS": "1"},
-            capture_output=True, text=True, check=False, timeout=150,
-        )  # fmt: skip
+        example = ROOT / "examples" / "own_training_loop.py"
+        done = program_on_ranks(2, example, plan, kept, steps, folder=tmp_path)
         assert done.returncode == 0, done.stderr
         said += re.findall(r"step (\d+) loss (\S+) norm \S+ valid (\S+)", done.stdout)
     assert [int(step) for step, *_ in said] == [10, 14]

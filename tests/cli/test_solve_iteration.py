@@ -28,8 +28,7 @@ from stagecut import (
     solve,
 )
 from stagecut import simulate as simulate_plan
-from stagecut.api.break_even import break_even
-from stagecut.api.gain import gain
+from stagecut.api.gain import break_even, gain
 from stagecut.commands.common.pose import Asked, build, state
 from stagecut.commands.compare import compare
 from stagecut.commands.diff import diff

@@ -13,8 +13,8 @@ from nonsense import commands, made_once
 from pyomo.common import Executable
 
 from stagecut import InputError
-from stagecut.api import warm
 from stagecut.cli import run_command
+from stagecut.commands import warm
 from stagecut.instances.common.kernel import load_numba
 from stagecut.solvers.core.other_solvers import check_solver
 from stagecut.solvers.core.processes import Process, python_process

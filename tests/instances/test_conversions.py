@@ -23,7 +23,7 @@ from stagecut import (
     accelerators_and_cpus,
 )
 from stagecut.instances import Placement, price
-from stagecut.instances.formats.conversions import cluster_from_pandas, from_networkx, from_pandas
+from stagecut.instances.formats.conversions import from_networkx, from_pandas
 from stagecut.runtime import evaluate
 
 
@@ -83,23 +83,6 @@ def test_tables_and_graphs_that_lack_something() -> None:
         from_networkx(graph)
     with pytest.raises(InputError, match="undirected"):
         from_networkx(nx.Graph([(1, 2)]))  # type: ignore[arg-type]
-
-
-def test_clusters_survive_pandas() -> None:
-    for seed in range(10):
-        cluster = random_case(seed, max_kinds=3)[1] if seed else sample_files.cluster()
-        assert cluster_from_pandas(cluster.to_pandas()) == cluster
-    table = pd.DataFrame({"count": [2.0, 1.0], "host": [False, True]}, index=["gpu", "cpu"])
-    wanted = Cluster((DeviceKind("gpu", 2), DeviceKind("cpu", 1, host=True)))
-    assert cluster_from_pandas(table) == wanted
-    for broken, message in (
-        (table.drop(columns="count"), 'kind "gpu" has no count'),
-        (table.assign(colour=1), 'unknown column "colour"'),
-        (table.assign(link_latency_s=1.0), "a link needs link_latency_s and link_bytes_per_s"),
-        (table.assign(count=1.5), "gpu: count is 1.5"),
-    ):
-        with pytest.raises(InputError, match=message):
-            cluster_from_pandas(broken)
 
 
 def test_bytes_over_links_are_priced_as_by_hand() -> None:

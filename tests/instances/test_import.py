@@ -22,7 +22,6 @@ torch = pytest.importorskip("torch", reason="the extra `runtime` is not installe
 from torch import nn  # noqa: E402
 
 from stagecut.instances.pytorch import prices  # noqa: E402
-from stagecut.instances.pytorch import timing as timing  # noqa: E402
 from stagecut.instances.pytorch.factory import make  # noqa: E402
 from stagecut.instances.pytorch.flops import counted_by_torch  # noqa: E402
 from stagecut.instances.pytorch.operator_graph import operator_graph  # noqa: E402
@@ -272,7 +271,7 @@ def test_measured_times_are_cached_and_add_up_to_the_whole(
     said = [note.split("whole ")[1].split(" ms")[0] for note in checks(done)]
     assert total == pytest.approx(sum(map(float, said)), rel=1e-3)
     (file,) = tmp_path.iterdir()
-    assert timing.machine_name("cpu") in done.workload.provenance["device"]
+    assert prices.machine_name("cpu") in done.workload.provenance["device"]
     stamp = file.stat().st_mtime_ns
     again = profile(model, (x,), training=True, cache=tmp_path)
     assert file.stat().st_mtime_ns == stamp
@@ -282,7 +281,7 @@ def test_measured_times_are_cached_and_add_up_to_the_whole(
     fresh = profile(model, (x,), training=True, cache=tmp_path, fresh=True)
     assert len(checks(fresh)) == len(fresh.notes) - len(warned(fresh))
     assert file.stat().st_mtime_ns > stamp
-    monkeypatch.setattr(timing, "MOST_DAYS", 0.0)
+    monkeypatch.setattr(prices, "MOST_DAYS", 0.0)
     old = profile(model, (x,), training=True, cache=tmp_path)
     assert len(checks(old)) == len(old.notes) - len(warned(old))  # all are too old to be used
 
@@ -310,14 +309,14 @@ def test_a_whole_that_its_parts_do_not_explain_is_a_warning_with_the_likely_reas
 ) -> None:
     """The parts are a second for each kernel, and the whole `ratio` times their sum."""
 
-    def kernels(_: object, __: object, cache: timing.Cache, wanted: set[str], **___: object):
-        cache.timings |= dict.fromkeys(wanted, timing.Timing(1.0, 0.0, time.time()))
+    def kernels(_: object, __: object, cache: prices.Cache, wanted: set[str], **___: object):
+        cache.timings |= dict.fromkeys(wanted, prices.Timing(1.0, 0.0, time.time()))
         cache.save()
         return cache.timings
 
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-    nothing = timing.Timing(0.0, 0.0)
-    whole = timing.Whole(timing.Timing(2 * ratio, 0.0), nothing)
+    nothing = prices.Timing(0.0, 0.0)
+    whole = prices.Whole(prices.Timing(2 * ratio, 0.0), nothing)
     monkeypatch.setattr(prices, "measure_kernels", kernels)
     monkeypatch.setattr(prices, "measure_whole", lambda *_: whole)
     before = torch.get_num_threads()

@@ -10,19 +10,17 @@ import numpy as np
 import pytest
 
 from stagecut.instances.pytorch.operator_graph import (
+    ExecutedNode,
     Flow,
+    KernelCall,
     OperatorGraph,
+    Parameter,
+    Read,
+    Recording,
     TracedOperator,
     operator_graph,
 )
 from stagecut.instances.pytorch.prices import corrected
-from stagecut.instances.pytorch.recording import (
-    ExecutedNode,
-    KernelCall,
-    Parameter,
-    Read,
-    Recording,
-)
 from stagecut.instances.pytorch.to_workload import by_layer
 
 KERNEL = KernelCall("op", "op", 1.0, 8.0)

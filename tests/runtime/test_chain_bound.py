@@ -1,4 +1,4 @@
-"""The check of a bound of contiguous splits by all chains of stages, against brute force."""
+"""Checks of bounds of contiguous splits, by chains of stages and by intervals of a path."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from stagecut.instances import price
 from stagecut.instances.model.contiguity import pipeline_edges
 from stagecut.runtime.verify.bounds import stage_chains as ideals
 from stagecut.runtime.verify.bounds.check import check_bound
+from stagecut.runtime.verify.bounds.path_intervals import no_intervals_below
 from stagecut.runtime.verify.bounds.stage_chains import no_chain_below
 
 
@@ -92,3 +93,31 @@ def test_nodes_without_time_add_no_ideals(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(ideals, "IDEALS", 10)
     with pytest.raises(VerificationError, match="more than 10 ideals"):
         no_chain_below(workload, costs, Throughput(split="contiguous"), 5.0999)
+
+
+def test_intervals_of_a_path_prove_no_more_than_brute_force() -> None:
+    proved = 0
+    for seed in range(200):
+        workload, cluster = random_case(seed, max_nodes=7, max_cores=2, max_kinds=1 + seed % 2)
+        problem, costs = drawn(seed), price(workload, cluster)
+        best = best_max_load(workload, cluster, problem)
+        if 0 < best < math.inf:
+            assert not no_intervals_below(workload, costs, problem, best * (1 + 1e-6)), seed
+            proved += no_intervals_below(workload, costs, problem, best * (1 - 1e-9))
+    assert proved >= 60
+
+
+def test_the_bound_by_intervals_of_a_path_is_checked() -> None:
+    """The bound of a U-Net, whose ideals are too many for all chains of stages."""
+    workload = stagecut.load("stable-diffusion-unet-operators-training@deeper=3")
+    problem = Throughput(split="contiguous")
+    result = stagecut.solve(
+        workload, stagecut.accelerators_and_cpus(4), problem, method="multilevel",
+        limits=stagecut.Limits(gap=0.01),
+    )  # fmt: skip
+    plan = result.plan
+    assert plan is not None
+    assert plan.certificate["origin"] == "intervals of a critical path"
+    assert check_bound(workload, plan).value == plan.bound
+    with pytest.raises(VerificationError, match="ideals"):
+        check_bound(workload, replace(plan, bound=plan.objective))

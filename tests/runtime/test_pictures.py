@@ -17,8 +17,7 @@ import stagecut
 from stagecut import InputError, Limits, Throughput, accelerators_and_cpus, plot_traces, solve
 from stagecut.runtime.pictures import style as palette
 from stagecut.runtime.pictures.charts import draw_comparison, draw_traces, looks
-from stagecut.runtime.pictures.graph import NODE, layers
-from stagecut.runtime.pictures.shares import WIDE
+from stagecut.runtime.pictures.graph import NODE, WIDE, layers
 
 #: How colours are seen, in linear RGB; after Machado, Oliveira and Fernandes, "A physiologically-
 #: based model for simulation of color vision deficiency", 2009.

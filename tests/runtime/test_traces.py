@@ -17,7 +17,7 @@ from stagecut.runtime.diff import diff
 from stagecut.runtime.pictures import graph
 from stagecut.runtime.pictures.gantt import draw_gantt
 from stagecut.runtime.pictures.graph import draw_graph
-from stagecut.runtime.pictures.html_page import html_page, write_html
+from stagecut.runtime.pictures.html_page import html_page
 from stagecut.runtime.pictures.marks import bars_of, memory_steps
 from stagecut.runtime.pictures.trace import trace_events
 from stagecut.runtime.simulate.network import HostMemory, point_to_point, shared
@@ -157,10 +157,9 @@ def test_gantt_charts_refuse_what_cannot_be_drawn(tmp_path: Path) -> None:
         draw_gantt(many, tmp_path / "x.png")
 
 
-def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
+def test_the_page_needs_nothing_else() -> None:
     run = next(_runs())
-    write_html(run, tmp_path / "page.html", title="<b> & co")
-    text = (tmp_path / "page.html").read_text()
+    text = html_page(run, title="<b> & co")
     assert "&lt;b&gt; &amp; co" in text
     assert "http" not in text
     embedded = text.split("const data = ")[1].split(";\n")[0]

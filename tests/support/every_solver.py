@@ -21,7 +21,7 @@ from sweep import OBJECTIVE, WORDS, Case, Word
 
 import stagecut.solvers as solvers
 from stagecut import InputError, Limits, solve
-from stagecut.api.judge import Judge
+from stagecut.api.asked import Judge
 from stagecut.formulations.latency.graph import latency_graph
 from stagecut.formulations.task import Task, pose
 from stagecut.formulations.throughput.cheap_bounds import units_of_split
@@ -50,7 +50,7 @@ PARTS = {
     "job.iteration.frameworks.default_split",
     "latency.calls.several_calls",
     "sharding.baselines.baseline",
-    "job.stream.milp.solve_slots",
+    "job.milp.solve_slots",
 }
 
 #: Solvers that are for some tasks of their problem alone, as those that call them ask first; the

@@ -18,8 +18,7 @@ from tied_chain import chain
 
 import stagecut
 from stagecut import Throughput
-from stagecut.api.case_record import line, read_record
-from stagecut.api.cases import ComparisonCase
+from stagecut.api.cases import ComparisonCase, line, read_record
 from stagecut.api.records import InstanceRecord, read_records, write_records
 from stagecut.instances import (
     DeviceMapping,
@@ -32,14 +31,20 @@ from stagecut.instances import (
     topology,
 )
 from stagecut.instances.common.errors import StagecutError
-from stagecut.instances.formats.files import dumps, load, load_cluster, load_plan, load_split
+from stagecut.instances.formats.files import (
+    dumps,
+    load,
+    load_cluster,
+    load_fixed,
+    load_plan,
+    load_rules,
+    load_split,
+)
 from stagecut.instances.formats.outline import read_outline
-from stagecut.instances.formats.rules_files import load_fixed, load_rules
 from stagecut.instances.formats.source import read_source
 from stagecut.instances.formats.writing import layout
 from stagecut.instances.model.schedule import given_order
-from stagecut.instances.topologies.named import read_nvidia
-from stagecut.instances.topologies.topology_json import load_topology, write_topology
+from stagecut.instances.topologies.named import load_topology, read_nvidia, write_topology
 from stagecut.runtime.execution.recording_file import load_recording, write_recording
 from stagecut.runtime.execution.sharded.recording import (
     load_sharded_recording,

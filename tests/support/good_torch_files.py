@@ -12,7 +12,7 @@ import torch
 from damage import Sample
 
 from stagecut.instances.common.errors import StagecutError
-from stagecut.instances.pytorch.timing import Cache
+from stagecut.instances.pytorch.prices import Cache
 from stagecut.runtime.execution.checkpoint_files import FORMAT, MANIFEST
 from stagecut.runtime.execution.model_state import load_weights, merge_checkpoint
 from stagecut.solvers.learned.policy import new_policy

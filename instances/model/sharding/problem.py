@@ -1,20 +1,153 @@
-"""Sharding problem: the layout of every tensor of a program on a mesh of devices."""
+"""Sharding problem: a tensor program, also as a workload, on a mesh of devices with their links."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from ...common.choices import Optimizer, OrText, ShardingObjective, choose
+import numpy as np
+
+from ...common.arrays import Floats
+from ...common.choices import Optimizer, OrText, Primitive, Role, Rounds, ShardingObjective, choose
 from ...common.errors import InputError, quote
+from ...common.quantities import check_count
 from ...common.units import LARGEST, TIME_UNITS, NodeId
+from ..cluster import ACCELERATOR, Cluster
+from ..network.links import Link
 from ..summary import ByFields
-from .mesh import DeviceMesh
+from ..workload import Workload
 from .program import TensorProgram
 
-if TYPE_CHECKING:
-    from ..workload import Workload
+#: Devices of a mesh, and its axes, at most.
+MOST_DEVICES, MOST_MESH_AXES = 1 << 20, 3
+
+
+@dataclass(frozen=True)
+class PrimitiveLink(ByFields):
+    """Link and algorithm of one collective along an axis of a mesh.
+
+    Parameters
+    ----------
+    primitive
+        ``all-gather``, ``reduce-scatter``, ``all-reduce``, ``all-to-all``, ``gather``, ``scatter``,
+        ``reduce`` or ``broadcast``.
+    link
+        What a message of it takes between two devices.
+    algorithm
+        ``ring``: p − 1 rounds for p devices, an all-reduce twice as many. ``tree``: ⌈log₂ p⌉ rounds
+        instead; there is none for all-to-all.
+    axis
+        Of the mesh, from 0.
+
+    Raises
+    ------
+    InputError
+        If the collective, its algorithm or the axis is none that there is.
+
+    References
+    ----------
+    R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in
+    MPICH", 2005, sections 3 and 4: rings, recursive doubling and halving, binomial trees.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> link = stagecut.Link(1e-6, 25e9)
+    >>> own = (PrimitiveLink("gather", link), PrimitiveLink("broadcast", link, "tree"))
+    >>> mesh = stagecut.DeviceMesh((8,), (stagecut.Link(1e-5, 1e10),), own)
+    >>> mesh.priced(Primitive.BROADCAST, 0).algorithm
+    'tree'
+    """
+
+    primitive: OrText[Primitive]
+    link: Link
+    algorithm: OrText[Rounds] = Rounds.RING
+    axis: int = 0
+
+    def __post_init__(self) -> None:
+        choose(self, primitive=Primitive, algorithm=Rounds)
+        if isinstance(self.axis, bool) or not isinstance(self.axis, int) or self.axis < 0:
+            raise InputError(f"axis: {quote(self.axis)}; it must be a number from 0")
+        if (self.primitive, self.algorithm) == (Primitive.ALL_TO_ALL, Rounds.TREE):
+            raise InputError("algorithm: an all-to-all has no tree; leave the algorithm out")
+
+
+@dataclass(frozen=True)
+class DeviceMesh(ByFields):
+    """Devices in a row, or in a table of rows and columns.
+
+    Parameters
+    ----------
+    shape
+        Devices along each axis, the slowest link first by custom.
+    links
+        For each axis the link between two devices that are neighbours along it.
+    primitives
+        The collectives that have a link or an algorithm of their own; all others pass over the
+        axis's link in a ring. A conversion is by the cheapest of those that do it.
+
+    Raises
+    ------
+    InputError
+        If there is an axis without devices or without a link, a bandwidth is infinite, or a
+        collective is given twice, or for an axis that there is not.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> slow, fast = stagecut.Link(1e-5, 12.5e9), stagecut.Link(5e-6, 3e11)
+    >>> mesh = DeviceMesh((2, 4), (slow, fast))
+    >>> mesh.size, mesh.text
+    (8, '2x4')
+    """
+
+    shape: tuple[int, ...]
+    links: tuple[Link, ...]
+    primitives: tuple[PrimitiveLink, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(self.shape))
+        object.__setattr__(self, "links", tuple(self.links))
+        object.__setattr__(self, "primitives", tuple(self.primitives))
+        if not 1 <= len(self.shape) <= MOST_MESH_AXES:
+            raise InputError(
+                f"mesh: {len(self.shape)} axes; it must have 1 to {MOST_MESH_AXES}, such as 2x4"
+            )
+        for devices in self.shape:
+            check_count("mesh", devices, MOST_DEVICES)
+        if self.size > MOST_DEVICES:
+            raise InputError(f"mesh: {self.size} devices; at most {MOST_DEVICES} are planned for")
+        if len(self.links) != len(self.shape):
+            raise InputError(
+                f"links: {len(self.links)} for {len(self.shape)} axes of the mesh; give one each"
+            )
+        for link in (*self.links, *(one.link for one in self.primitives)):
+            if not isinstance(link, Link) or math.isinf(link.bytes_per_s):
+                raise InputError(f"links: {quote(link)}; give a latency and a finite bandwidth")
+        for one, times in Counter((one.axis, one.primitive) for one in self.primitives).items():
+            if one[0] >= len(self.shape):
+                raise InputError(f"primitives: {one[1]}: the mesh has no axis {one[0]}")
+            if times > 1:
+                raise InputError(f"primitives: {one[1]} is given twice along axis {one[0]}")
+
+    @property
+    def size(self) -> int:
+        """Number of devices."""
+        return math.prod(self.shape)
+
+    def priced(self, primitive: Primitive, axis: int) -> PrimitiveLink:
+        """Return the link and the algorithm of a collective along an axis."""
+        for one in self.primitives:
+            if (one.primitive, one.axis) == (primitive, axis):
+                return one
+        return PrimitiveLink(primitive, self.links[axis], axis=axis)
+
+    @property
+    def text(self) -> str:
+        """Such as ``2x4``."""
+        return "x".join(map(str, self.shape))
 
 
 #: Bytes of optimizer state per byte of a parameter.
@@ -141,32 +274,7 @@ def gradient_buckets(program: TensorProgram, bucket_bytes: float) -> list[list[i
 
 
 def program_of(workload: Workload) -> TensorProgram:
-    """Return the tensor program of a workload.
-
-    Parameters
-    ----------
-    workload
-        From `program_workload`, `tensor_program`, or a file of a tensor program.
-
-    Returns
-    -------
-    TensorProgram
-        Its operators are the nodes.
-
-    Raises
-    ------
-    InputError
-        If it has none, or no unit of time.
-
-    Examples
-    --------
-    >>> import stagecut
-    >>> try:
-    ...     program_of(stagecut.load("gpt2-xl"))
-    ... except stagecut.InputError as error:
-    ...     print("no tensors" in str(error))
-    True
-    """
+    """Return the tensor program of a workload; InputError if it has none, or no unit of time."""
     if workload.program is None:
         raise InputError(
             f"{workload.name}: it has no tensors to shard; write it with profile --train --tensors"
@@ -174,3 +282,77 @@ def program_of(workload: Workload) -> TensorProgram:
     if workload.time_unit not in TIME_UNITS:
         raise InputError(f"{workload.name}: its unit of time is not known; give one")
     return workload.program
+
+
+def program_workload(
+    program: TensorProgram,
+    name: str,
+    *,
+    time_unit: str,
+    cluster: Cluster | None = None,
+    provenance: Mapping[str, str] | None = None,
+) -> Workload:
+    """Return a tensor program as a workload with a node for each operator.
+
+    A node holds what it makes, unless that lies in the memory of what it reads; so a parameter or
+    an input of the program is a node that takes no time.
+
+    Parameters
+    ----------
+    program
+        The operators with their tensors.
+    name
+        What people call it.
+    time_unit
+        Of the operators' times.
+    cluster
+        The devices to suggest.
+    provenance
+        Where it comes from.
+
+    Returns
+    -------
+    Workload
+        For `Sharding`, and like any other for all other problems.
+
+    Examples
+    --------
+    >>> from stagecut.instances.model.sharding.program import Operator, Signature, Tensor
+    >>> x = Operator("x", (), (0,), (Signature.of("->B"),), role="input")
+    >>> relu = Operator("relu", (0,), (1,), (Signature.of("B->B"),), compute=2.0)
+    >>> tensors = (Tensor("x", (8, 4)), Tensor("y", (8, 4)))
+    >>> program_workload(TensorProgram(tensors, (x, relu)), "small", time_unit="ms").edges.tolist()
+    [[0, 1]]
+    """
+    made = [float(sum(program.tensors[t].size_bytes for t in o.outputs)) for o in program.operators]
+    pairs = {
+        (program.maker[t], v) for v, o in enumerate(program.operators) for t in o.inputs
+    }  # without the arrival of gradients, which would close circles
+    size = np.array(made)
+
+    def column(values: list[float]) -> Floats:
+        return np.array(values, np.float64)
+
+    return Workload(
+        name=name,
+        ids=tuple(o.name for o in program.operators),
+        edges=np.array(sorted(pairs), np.int64).reshape(-1, 2),
+        times={ACCELERATOR: column([o.time for o in program.operators])},
+        memory_bytes=np.where([o.view for o in program.operators], 0.0, size),
+        transfer=None,
+        output_bytes=size,
+        backward=np.array([o.backward for o in program.operators], np.bool_),
+        time_unit=time_unit,
+        extra={
+            "parameters": column(
+                [
+                    float(program.tensors[o.outputs[0]].elements if o.role is Role.PARAMETER else 0)
+                    for o in program.operators
+                ]
+            ),
+            "flops": column([o.flops for o in program.operators]),
+        },
+        cluster=cluster,
+        provenance=provenance or {},
+        program=program,
+    )

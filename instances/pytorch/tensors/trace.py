@@ -14,8 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_map
 
 from ...common.errors import InputError
-from ..tracing.fake_tensors import as_fake, swapped_tensors
-from ..tracing.leaves import loss_of, tensors
+from ..tracing.leaves import as_fake, loss_of, swapped_tensors, tensors
 from ..tracing.trace import check_operators
 from ..tracing.traced import as_exported, quiet, reason_of
 from ..tracing.unchanged import unchanged

@@ -1,12 +1,14 @@
 """Context parallelism: attention over sequences of which each rank has a part of the tokens.
 
 While a job takes a step, `torch.nn.functional.scaled_dot_product_attention` is replaced by one that
-either gathers keys and values (each rank has the queries of its tokens), or exchanges tokens for
-heads, so that each rank has some heads of whole sequences.
+gathers keys and values (each rank has the queries of its tokens), passes them around a ring of the
+ranks while attention to those that are here is computed, or exchanges tokens for heads, so that
+each rank has some heads of whole sequences.
 
 References
 ----------
 Grattafiori et al., "The Llama 3 Herd of Models", 2024, section 3.3.2 (keys and values gathered).
+Liu et al., "Ring Attention with Blockwise Transformers for Near-Infinite Context", 2023 (the ring).
 Jacobs et al., "DeepSpeed Ulysses", 2023 (tokens exchanged for heads).
 """
 
@@ -14,9 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed._functional_collectives import all_to_all_single_autograd
@@ -30,28 +33,20 @@ from ....instances.costs.layout import ContextKind, Layout
 _HEADS, _TOKENS = 1, 2
 
 _Attention = Callable[..., Tensor]
+_ATEN = torch.ops.aten
 
 
 def positions_of(layout: Layout, part: int) -> Tensor:
     """Return the positions of the tokens of one of the ranks that share a sequence.
 
-    Where keys and values are gathered, a rank has one part from the front and one from the back,
-    as causal attention to the back is more work.
-
-    Raises
-    ------
-    InputError
-        If the sequence does not divide, or keys and values are to move around a ring.
+    Where a rank attends to the keys and values of all, it has one part from the front and one from
+    the back, as causal attention to the back is more work. Raises InputError if the sequence does
+    not divide.
     """
     count = layout.context
     if count == 1:
         return torch.arange(layout.sequence)
-    if layout.context_kind is ContextKind.RING:
-        raise InputError(
-            "context_kind: ring; jobs gather keys and values here, or exchange heads; plan with "
-            "all-gather or all-to-all"
-        )
-    parts = 2 * count if layout.context_kind is ContextKind.ALL_GATHER else count
+    parts = count if layout.context_kind is ContextKind.ALL_TO_ALL else 2 * count
     if layout.sequence % parts:
         raise InputError(f"sequence: {layout.sequence} tokens do not divide into {parts} parts")
     own = torch.arange(layout.sequence).chunk(parts)
@@ -62,11 +57,9 @@ def positions_of(layout: Layout, part: int) -> Tensor:
 def divided_attention(layout: Layout, mesh: DeviceMesh) -> Iterator[None]:
     """Let attention see the whole sequences of which the ranks of `mesh` have parts.
 
-    Raises
-    ------
-    InputError
-        If attention has a mask of its own or more ranks than heads, or no attention was called: a
-        model that does not call it by ``torch.nn.functional`` would not see whole sequences.
+    Raises InputError if attention has a mask of its own or more ranks than heads, or no attention
+    was called: a model that does not call it by ``torch.nn.functional`` would not see whole
+    sequences.
     """
     given: _Attention = F.scaled_dot_product_attention
     calls = 0
@@ -93,6 +86,11 @@ def divided_attention(layout: Layout, mesh: DeviceMesh) -> Iterator[None]:
             query, key, value = (_moved(x, mesh, _HEADS, _TOKENS) for x in (query, key, value))
             made = given(query, key, value, None, dropout_p, is_causal, **options)
             return _moved(made, mesh, _TOKENS, _HEADS)
+        if layout.context_kind is ContextKind.RING:
+            if dropout_p:
+                raise InputError("context_kind: ring has no dropout; plan with all-gather")
+            scale = options.get("scale") or query.shape[-1] ** -0.5
+            return cast(Tensor, _RingAttention.apply(query, key, value, mesh, is_causal, scale))
         both = _gathered(torch.cat([key, value], -1), mesh)  # in one collective
         key, value = both.split([key.shape[-1], value.shape[-1]], -1)
         mask = own[:, None] >= whole if is_causal else None
@@ -124,3 +122,138 @@ def _moved(x: Tensor, mesh: DeviceMesh, split: int, joined: int) -> Tensor:
     parts, each = torch.stack(x.chunk(mesh.size(), split)), [1] * mesh.size()
     moved = all_to_all_single_autograd(parts, each, each, mesh.get_group())
     return torch.cat(moved.unbind(), joined)
+
+
+class _RingAttention(torch.autograd.Function):  # type: ignore[misc]  # torch is not typed here
+    """Attention to keys and values that pass each rank once; their gradients follow them.
+
+    Blocks are added up by the logarithms of their sums of exponentials. A rank has a front and a
+    back half (`positions_of`): of earlier ranks its tokens see the front halves, and its back half
+    sees those of later ranks whole.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, mesh: DeviceMesh, causal: bool,
+        scale: float,
+    ) -> Tensor:  # fmt: skip
+        ctx.mesh, ctx.causal, ctx.scale, ctx.width = mesh, causal, scale, key.shape[-1]
+        rank = mesh.get_local_rank()
+        for source, both in _around(torch.cat([key, value], -1), mesh):
+            begin, end = _seen(rank, source, query.shape[_TOKENS], causal=causal)
+            k, v = both[:, :, :end].tensor_split([ctx.width], -1)
+            made, logs, rest = _block(query[:, :, begin:], k, v, causal and source == rank, scale)
+            if source == rank:
+                wide = torch.promote_types(made.dtype, torch.float32)
+                total, sums, ctx.rest = made.to(wide, copy=True), logs.to(wide, copy=True), rest
+                continue
+            known = sums[:, :, begin:]
+            total[:, :, begin:].lerp_(made.to(wide), (logs - known).sigmoid()[..., None])
+            known.copy_(torch.logaddexp(known, logs))
+        total = total.to(query.dtype)
+        ctx.save_for_backward(query, key, value, total, sums)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, total, sums = ctx.saved_tensors
+        rank, of_query = ctx.mesh.get_local_rank(), torch.zeros_like(query)
+        own = coming = None
+        for source, both in _around(torch.cat([key, value], -1), ctx.mesh):
+            begin, end = _seen(rank, source, query.shape[_TOKENS], causal=ctx.causal)
+            k, v = both[:, :, :end].tensor_split([ctx.width], -1)
+            q, *of_kv = _block_backward(
+                *(x[:, :, begin:] for x in (gradient, query)), k, v,
+                *(x[:, :, begin:] for x in (total, sums)),
+                ctx.causal and source == rank, ctx.scale, ctx.rest,
+            )  # fmt: skip
+            of_query[:, :, begin:] += q
+            of_both = F.pad(torch.cat(of_kv, -1), (0, 0, 0, both.shape[_TOKENS] - end))
+            if source == rank:
+                own = of_both
+            else:
+                coming = _passed_on(of_both if coming is None else coming() + of_both, ctx.mesh)
+        assert own is not None
+        own = own if coming is None else own + coming()
+        return of_query, *own.tensor_split([ctx.width], -1), None, None, None
+
+
+def _around(x: Tensor, mesh: DeviceMesh) -> Iterator[tuple[int, Tensor]]:
+    """Yield each rank's tensor with its rank, this one's first; the next one travels meanwhile."""
+    for step in range(mesh.size()):
+        coming = _passed_on(x, mesh) if step < mesh.size() - 1 else None
+        yield (mesh.get_local_rank() - step) % mesh.size(), x
+        x = x if coming is None else coming()
+
+
+def _passed_on(x: Tensor, mesh: DeviceMesh) -> Callable[[], Tensor]:
+    """Send a tensor to the next rank of the ring; return what waits for that of the one before."""
+    x, group = x.contiguous(), mesh.get_group()
+    made, rank = torch.empty_like(x), mesh.get_local_rank()
+    works = dist.batch_isend_irecv([
+        dist.P2POp(dist.isend, x, group=group, group_peer=(rank + 1) % mesh.size()),
+        dist.P2POp(dist.irecv, made, group=group, group_peer=(rank - 1) % mesh.size()),
+    ])  # fmt: skip
+
+    def wait() -> Tensor:
+        for work in works:
+            work.wait()
+        return made
+
+    return wait
+
+
+def _seen(rank: int, source: int, tokens: int, *, causal: bool) -> tuple[int, int]:
+    """Return from which query on, and up to which key, a rank's tokens see those of `source`."""
+    if not causal or source == rank:
+        return 0, tokens
+    return (0, tokens // 2) if source < rank else (tokens // 2, tokens)
+
+
+def _block(
+    query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float
+) -> tuple[Tensor, Tensor, list[Any]]:
+    """Return attention, logarithms of sums of exponentials, and what the backward pass takes."""
+    if query.is_cuda and query.dtype not in (torch.float16, torch.bfloat16):
+        raise InputError("context_kind: ring runs in 16 bits on GPUs; plan with all-gather")
+    kernel = (
+        _ATEN._scaled_dot_product_flash_attention
+        if query.is_cuda
+        else _ATEN._scaled_dot_product_flash_attention_for_cpu
+    )
+    made, logs, *rest = kernel(*_alike(query, key, value), 0.0, causal, scale=scale)
+    return made[..., : value.shape[-1]], logs, rest
+
+
+def _block_backward(
+    gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, made: Tensor, logs: Tensor,
+    causal: bool, scale: float, rest: list[Any],
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Return the gradients of query, key and value, from all that the queries attended to."""
+    kernel = (
+        _ATEN._scaled_dot_product_flash_attention_backward
+        if query.is_cuda
+        else _ATEN._scaled_dot_product_flash_attention_for_cpu_backward
+    )
+    rest = rest[:6]  # sums and lengths of sequences, and the state of random numbers
+    q, k, v = _alike(query, key, value)
+    gradient, made = (_padded(x, q.shape[-1]) for x in (gradient, made))
+    gradients = kernel(
+        gradient, q, k, v, made, logs.contiguous(), *rest[:4], 0.0, causal, *rest[4:], scale=scale
+    )
+    return tuple(
+        found.unflatten(_HEADS, (x.shape[_HEADS], -1)).sum(_HEADS + 1)[..., : x.shape[-1]]
+        for found, x in zip(gradients, (query, key, value), strict=True)
+    )
+
+
+def _alike(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+    """Return them with as many heads of one width, a multiple of 8, as kernels take them."""
+    width = -(-max(query.shape[-1], value.shape[-1]) // 8) * 8
+    several = query.shape[_HEADS] // key.shape[_HEADS]
+    spread = (query, *(x.repeat_interleave(several, _HEADS) for x in (key, value)))
+    return tuple(_padded(x, width) for x in spread)
+
+
+def _padded(x: Tensor, width: int) -> Tensor:
+    return F.pad(x, (0, width - x.shape[-1])).contiguous()

@@ -27,6 +27,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 from ....instances import InputError
 from ....instances.costs.layout import Layout
 from ....instances.job.plan import JobPlan
+from ...measure.group import rank_device
 from ...schedules import make_schedule
 from ...simulate.stages import chain
 from ..gradients import scale_to_norm
@@ -438,11 +439,8 @@ def parallelize(
     torch.Size([2, 2, 8])
     >>> dist.destroy_process_group()
     """
-    if device is None:
-        cuda = "nccl" in dist.get_backend()
-        device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
     layout = plan if isinstance(plan, Layout) else plan.layout
-    return RunningJob(model, modules, layout, device=device, schedule=schedule)
+    return RunningJob(model, modules, layout, device=device or rank_device(), schedule=schedule)
 
 
 def stage_ranks(schedule: str, layout: Layout) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ....instances import InputError
+from ...measure.group import rank_device
 from ...schedules import Action, Kind, Schedule, validate
 from ...schedules.actions import TRANSFERS
 from ...simulate.stages import StageGraph, chain
@@ -111,7 +112,7 @@ class Loop:
         team = teams.of(dist.get_rank())
         rank = team[0]
         self.first = rank == dist.get_rank()
-        device = device or torch.device("cpu")
+        device = device or rank_device()
         self.last = len(pieces) - 1
         self.ranks, self.teams = tuple(map(tuple, ranks)), teams
         self.schedule = schedule

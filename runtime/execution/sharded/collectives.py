@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
 from ....instances.model.sharding.program import COPIED, FIRST, PARTIAL, Property
+from ...measure.group import rank_device
 from .local import Exchange
 
 #: The names of its functions in Python change between versions; those of its operators do not.
 _TORCH = torch.ops._c10d_functional
-_HOST = torch.device("cpu")
 
 
 class Sent(NamedTuple):
@@ -40,12 +40,12 @@ class Place:
     mesh: tuple[int, ...]
     at: tuple[int, ...]
     groups: tuple[str, ...]
-    device: torch.device = _HOST
+    device: torch.device
 
 
 def join_mesh(shape: tuple[int, ...], device: torch.device | None = None) -> Place:
     """Make the groups of a mesh; all ranks of the process group call it."""
-    device = device or _HOST
+    device = device or rank_device()
     mesh = init_device_mesh(device.type, shape)
     groups = tuple(mesh.get_group(axis).group_name for axis in range(len(shape)))
     return Place(shape, tuple(mesh.get_coordinate()), groups, device)

@@ -53,7 +53,7 @@ class Call:
     shapes: Sequence[tuple[int, ...]]
     mesh: tuple[int, ...]
     place: tuple[int, ...]
-    device: torch.device = torch.device("cpu")  # noqa: RUF009
+    device: torch.device
 
     def along(self, how: Property, axis: int) -> list[int]:
         """Return the axes of the mesh along which a tensor that lies so is split by an axis."""

@@ -28,7 +28,7 @@ from ....instances import (
 )
 from ....instances.generate.roofline import MACHINES
 from ....instances.model.sharding.program import COPIED, PARTIAL, Property
-from ....instances.pytorch.tensors.layer import LayerProgram, layer_program
+from ....instances.pytorch.tensors.program import LayerProgram, layer_program
 from ...verify.sharding import check
 from ..split import PieceModule
 from .collectives import Place, part_of, step
@@ -104,7 +104,7 @@ class _Layer:
         target = next(iter(MACHINES.values()))
         self._piece, self._made = piece, [piece.outputs[k] for k in made]
         self.graded = [piece.values[name].grad for name in self._made]
-        self._ends = layer_program(piece.module, values, made, target, torch.device("cpu"))
+        self._ends = layer_program(piece.module, values, made, target)
         sharded = _sharded(self._ends, sharding, place.mesh)
         self._operators = Operators(sharded, place)
         counted = sharded.graph.counted

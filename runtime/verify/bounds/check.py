@@ -38,12 +38,13 @@ from ....instances.formats.certificate import (
     multiplier_certificate,
     price_certificate,
 )
-from ....instances.model.kept_bytes import kept_bytes
 from ....instances.model.stage_costs import accelerator_seconds
+from ....instances.model.workload import kept_bytes
 from .bound_check import BoundCheck, check_target
 from .job import divided_work_bound, no_iteration_below, stream_bound
 from .latency import latency_bound
 from .max_load import check_hubs, keeps_order, max_load_bound, proved_by
+from .path_intervals import no_intervals_below
 from .prices import check_prices
 from .sharding import check_sharding_bound
 from .stage_chains import no_chain_below
@@ -133,7 +134,10 @@ def _proved_by_chains(workload: Workload, plan: Plan) -> bool:
         return False
     if isinstance(problem, Throughput):
         costs = price(workload, plan.cluster)
-        return keeps_order(costs, problem) and no_chain_below(workload, costs, problem, target)
+        return keeps_order(costs, problem) and (
+            no_intervals_below(workload, costs, problem, target)
+            or no_chain_below(workload, costs, problem, target)
+        )
     return (
         is_iteration(problem)
         and problem.split == Split.CONTIGUOUS

@@ -89,13 +89,7 @@ class SchedulePaths:
     held: Ints
 
     def longest(self, durations: Floats) -> tuple[float, Floats]:
-        """Return the makespan, and how often a longest path has each action, shape (P, 4).
-
-        Parameters
-        ----------
-        durations
-            Shape (P, 4).
-        """
+        """Return the makespan, and how often a longest path has each action; both (P, 4)."""
         took = durations[self.which[:, 0], self.which[:, 1]].tolist()
         end: list[float] = []
         last: list[int] = []
@@ -112,13 +106,7 @@ class SchedulePaths:
         return makespan, counts
 
     def makespans(self, durations: Floats) -> Floats:
-        """Return the makespans of many chains at once, shape (C,).
-
-        Parameters
-        ----------
-        durations
-            Shape (4, C, P).
-        """
+        """Return the makespans, shape (C,), of many chains at once, of durations (4, C, P)."""
         width = max(1, TIMES // len(self.which))
         if durations.shape[1] > width:
             pieces = np.split(durations, range(width, durations.shape[1], width), axis=1)
@@ -167,20 +155,10 @@ def no_iteration_below(
     """Prove that every chain of stages takes `target` or longer; False if one is shorter.
 
     Transfers that overlap compute, links between devices, what kinds of devices there are how many
-    of, and placement rules but the number of stages are left out, which makes no chain dearer.
-
-    Parameters
-    ----------
-    problem
-        With a contiguous split and one stage on a device.
-    target
-        Above 0 and finite.
-
-    Raises
-    ------
-    VerificationError
-        If there are too many ideals, stages or parts of the chains to look at all of them, or a
-        given schedule has two stages on a device.
+    of, and placement rules but the number of stages are left out, which makes no chain dearer. The
+    split is contiguous, with one stage on a device. Raises `VerificationError` if there are too
+    many ideals, stages or parts of the chains to look at all of them, or a given schedule has two
+    stages on a device.
     """
     if problem.order and len(set(problem.order.device)) < len(problem.order.device):
         raise VerificationError("the schedule has two stages on a device")
@@ -243,14 +221,9 @@ def _after_pricing(
 
 
 def _enumerate_chains(listed: ListedStages, part: _ChainSubset) -> tuple[Ints, bool]:
-    """Return the chains of a subset below the target at all its prices, unless too many.
+    """Return the chains, shape (C, P), of a subset below the target at all its prices.
 
-    Returns
-    -------
-    chains
-        Shape (C, P).
-    complete
-        Whether these are all.
+    Unless there are too many: the second value says whether these are all.
     """
     every = [*part.rows, *part.prices]
     behind = [_backward_labels(listed, prices, part.allowed) for prices in every]
@@ -358,13 +331,7 @@ def _path_weights(costs: Floats) -> Floats:
 
 
 def paths_of(problem: PipelineJob, stages: int, *, trains: bool) -> SchedulePaths:
-    """Return the actions of a schedule with so many stages.
-
-    Parameters
-    ----------
-    trains
-        Whether there are backward passes.
-    """
+    """Return the actions of a schedule with so many stages."""
     if problem.order:
         rows = sorted(problem.order.rows, key=lambda row: row[0].stage)
         schedule = schedule_of(rows, microbatches=problem.batch)
@@ -420,13 +387,7 @@ def _most_in_flight(queue: list[tuple[int, int, int]], trains: bool) -> int:
 def divided_work_bound(
     workload: Workload, costs: Costs, problem: PipelineJob, target: float
 ) -> float:
-    """Return a lower bound on the makespan of every chain of stages, the target at most.
-
-    Parameters
-    ----------
-    problem
-        With a contiguous split.
-    """
+    """Return a lower bound on the makespan of every chain of stages, the target at most."""
     block = blocks(workload, costs, Throughput(split=problem.split))
     time = np.zeros((len(costs.count), 2, int(block.max(initial=-1)) + 1))
     for own, compute in zip(time, costs.compute, strict=True):
@@ -494,10 +455,7 @@ def _stage_count_bound(
 def _row(paths: SchedulePaths, division: Floats, share: float) -> tuple[float, Floats]:
     """Return the makespan of a division, and the passes on a longest path; both (2, P).
 
-    Parameters
-    ----------
-    share
-        ω.
+    The share of a backward pass that W takes is ω.
     """
     f, c = division
     makespan, n = paths.longest(np.column_stack((f, c, (1 - share) * c, share * c)))

@@ -35,28 +35,19 @@ Path = tuple[Floats, float]
 
 @dataclass(frozen=True, eq=False)
 class ProbedStages:
-    """What stages take under a setting, exactly.
+    """What stages take under a setting, exactly."""
 
-    Parameters
-    ----------
-    ends
-        Shape (3, 14): quantities of the first, an inner and the last stage apart from their layers.
-    layers, again
-        Shape (K, 14): of a layer of each type, and by how much recomputing it changes them.
-    working, reworking
-        Least bytes inside a layer's backward pass, plain and recomputed.
-    loss
-        Bytes of the loss.
-    gathered
-        Shape (3,): parameters of embedding and head.
-    """
-
+    #: Shape (3, 14): quantities of the first, an inner and the last stage apart from their layers.
     ends: Floats
+    #: Shape (K, 14): of a layer of each type, and by how much recomputing it changes them.
     layers: Floats
     again: Floats
+    #: Least bytes inside a layer's backward pass, plain and recomputed.
     working: float
     reworking: float
+    #: Bytes of the loss.
     loss: float
+    #: Shape (3,): parameters of embedding and head.
     gathered: Floats
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ....instances import InputError, VerificationError
@@ -40,26 +40,12 @@ class JobBoundCheck:
     seconds: float
 
 
-def check_job_bound(
-    plan: JobPlan,
-    table: Calibration | None = None,
-    *,
-    on_progress: Callable[[int, int], None] | None = None,
-) -> JobBoundCheck:
+def check_job_bound(plan: JobPlan, table: Calibration | None = None) -> JobBoundCheck:
     """Prove that no plan of the declared space is faster than a plan's bound.
 
-    Parameters
-    ----------
-    table
-        Efficiencies that it was made with; default: the shipped ones.
-    on_progress
-        Told how many points of how many are ruled out.
-
-    Raises
-    ------
-    VerificationError
-        If the plan is not what it claims, its certificate counts other points than there are, or a
-        point cannot be ruled out.
+    It was made with the efficiencies of `table`, by default the shipped ones. Raises
+    `VerificationError` if the plan is not what it claims, its certificate counts other points than
+    there are, or a point cannot be ruled out.
     """
     begin = time.monotonic()
     verify_job_plan(plan, table)
@@ -69,9 +55,7 @@ def check_job_bound(
     _check_counts(plan, points)
     least = plan.bound * (1 - MARGIN)
     probes = Probes(plan.job, prices, _limit(plan))
-    for number, layout in enumerate(points):
-        if on_progress is not None and number % 256 == 0:
-            on_progress(number, len(points))
+    for layout in points:
         point = PointRefutation(probes, layout)
         if layout.pipeline > 1:
             refuted = point.refuted(least)

@@ -422,7 +422,7 @@ def check_hubs(
     )  # fmt: skip
     worth = _values(costs, block, data)
     others = [k for k in np.flatnonzero(costs.count).tolist() if k != data.kind]
-    rest = [sum(int(costs.count[k]) * _fitting(v, time[k], target) for k in others) for v in worth]
+    rest = [sum(int(costs.count[k]) * fitting(v, time[k], target) for k in others) for v in worth]
 
     @cache
     def most(p: int, g: int) -> float:
@@ -492,7 +492,7 @@ def _values(costs: Costs, block: Ints, data: HubCertificate) -> list[Floats]:
     return [np.asarray(np.bincount(block, weights=one * own), np.float64) for one in prices]
 
 
-def _fitting(value: Floats, time: Floats, room: float) -> float:
+def fitting(value: Floats, time: Floats, room: float) -> float:
     """Return an upper bound on the value of a device without transfers: a fractional knapsack."""
     some = (value > 0) & np.isfinite(time)
     value, time = value[some], time[some]

@@ -189,11 +189,7 @@ def mixed_ends(
 
     The last end is that of all computing; end k is that of the gradients from bucket k on, begun
     when the last gradient of bucket k is made: all until then and these conversions come before it.
-
-    Raises
-    ------
-    VerificationError
-        If these are no weights of the ends.
+    Raises `VerificationError` if these are no weights of the ends.
     """
     buckets = gradient_buckets(program, problem.bucket_bytes)
     wanted = len(buckets) + 1 if problem.overlap and buckets else 0

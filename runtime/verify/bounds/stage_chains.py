@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from ....instances import Cluster, Costs, PipelineJob, Throughput, Workload, price, without_links
 from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.model.contiguity import pipeline_edges
-from ....instances.model.kept_bytes import kept_bytes
+from ....instances.model.workload import kept_bytes
 from ..rules import RELATIVE_SLACK
 from .bound_check import too_much
 from .max_load import merged

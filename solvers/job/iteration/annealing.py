@@ -92,42 +92,28 @@ JUMPS = 0.3
 
 
 class ChainTimes(NamedTuple):
-    """What the stages of a chain take, by the ideals between them; K kinds, N ideals, E nets.
+    """What the stages of a chain take, by the ideals between them; K kinds, N ideals, E nets."""
 
-    Parameters
-    ----------
-    work
-        Shape (K, 2, N): forward and backward compute of each ideal.
-    crossing
-        Shape (K, 2, N): what the boundary costs the stages on both sides, where data is relayed.
-    weight
-        Shape (K, 2, E): what a device pays for a net; no nets where data is relayed.
-    held
-        Shape (N, E): pins in each ideal.
-    pins
-        Shape (E,).
-    resident, activation
-        Shape (N,): bytes.
-    kind
-        Shape (D,): of each device.
-    room
-        Shape (K,): bytes.
-    in_flight
-        Shape (D, V, v): microbatches that its stages hold at once; rows of 0 fill up.
-    share
-        Part of a backward pass's compute that W takes.
-    """
-
+    #: Shape (K, 2, N): forward and backward compute of each ideal.
     work: Floats
+    #: Shape (K, 2, N): what the boundary costs the stages on both sides, where data is relayed.
     crossing: Floats
+    #: Shape (K, 2, E): what a device pays for a net; no nets where data is relayed.
     weight: Floats
+    #: Shape (N, E): pins in each ideal.
     held: Ints
+    #: Shape (E,).
     pins: Ints
+    #: Shape (N,): bytes.
     resident: Floats
     activation: Floats
+    #: Shape (D,): of each device.
     kind: Ints
+    #: Shape (K,): bytes.
     room: Floats
+    #: Shape (D, V, v): microbatches that its stages hold at once; rows of 0 fill up.
     in_flight: Ints
+    #: Part of a backward pass's compute that W takes.
     share: float
 
 
@@ -179,14 +165,8 @@ def restarts(
 ) -> Iterator[None]:
     """Offer what annealing makes of each number of stages that may be better, a step at a time.
 
-    Parameters
-    ----------
-    seeds
-        Those that are even begin with equal parts, the others with the best chain.
-    steps
-        Of an annealing.
-    best
-        Kept between calls.
+    Even `seeds` begin with equal parts, odd ones with the best chain; `steps` are those of an
+    annealing, and `best` is kept between calls.
     """
     chunks = run.line.problem.chunks_per_device
     for seed in seeds:
@@ -235,17 +215,9 @@ def anneal(
 ) -> Iterator[tuple[float, Ints]]:
     """Yield, after each of some steps, its best chain and that chain's makespan by equation 1.
 
+    It begins with a chain that passes `ideals`, shape (P + 1,), with a kind for each device.
     Nothing is yielded if it is not known how long a unit takes, or a step met no chain that fits
     into memory.
-
-    Parameters
-    ----------
-    chain
-        The order of P stages.
-    kinds
-        Kind of each of the D devices.
-    ideals
-        Shape (P + 1,): that the chain passes.
     """
     if len(ideals) < 3 or np.isinf(line.compute[list(kinds)]).any():
         return

@@ -20,32 +20,12 @@ ROUNDING = 1e-12
 
 @kernel
 def anneal(chain, times, lattice, actions, heat, jumps, draws, best):
-    """Move boundaries of a chain at random, ever less often where that makes it slower.
+    """Return the least makespan that random moves of boundaries meet, `inf` if no chain fits.
 
-    Parameters
-    ----------
-    chain
-        Shape (P + 1,): the ideals that it passes; changed.
-    times
-        `Times`.
-    lattice
-        `Steps`.
-    actions
-        `Actions`.
-    heat
-        Shape (2,): by how much a chain may be slower, as part of its makespan, in the first and in
-        the last round.
-    jumps
-        Part of the moves that replace a boundary by any other ideal, whatever its distance.
-    draws
-        Shape (rounds, 5): random numbers from 0 to 1.
-    best
-        Shape (P + 1,): set to the best chain.
-
-    Returns
-    -------
-    float
-        The makespan of the best chain; `inf` if none fits into memory.
+    `chain`, shape (P + 1,), holds the ideals that it passes and is changed; the best one is written
+    to `best`. `heat` says by how much a chain may be slower, as part of its makespan, in the first
+    and the last round; `jumps` is the part of the moves that replace a boundary by any other ideal;
+    `draws`, shape (rounds, 5), are random numbers from 0 to 1.
     """
     stages = len(chain) - 1
     duration, trial = np.zeros((stages, 4)), np.zeros((stages, 4))
@@ -155,18 +135,11 @@ def too_long(paths, known, duration, most):
 
 @inner
 def devices_fit(chain, start, count, times, duration):
-    """Set the durations of the actions of some devices; return whether these fit into memory.
+    """Set the durations of the actions of `count` devices; return whether these fit into memory.
 
     They are those of the stages `start`, … A device pays once for forward data, in the first of its
     stages that has a pin of the net, and once for gradients, in the last; for none whose pins it
-    all has.
-
-    Parameters
-    ----------
-    count
-        Of devices.
-    duration
-        Shape (P, 4).
+    all has. `duration` has shape (P, 4).
     """
     stages = len(chain) - 1
     devices = len(times.kind)

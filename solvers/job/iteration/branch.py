@@ -25,23 +25,15 @@ from .stage_list import share_a_device
 
 @dataclass
 class Branching:
-    """The outcome.
+    """The outcome."""
 
-    Parameters
-    ----------
-    target
-        The last one.
-    complete
-        Whether every chain below it was looked at.
-    open_bound
-        Chains that were left out have at least this makespan.
-    nodes
-        Executions.
-    """
-
+    #: The last one.
     target: float
+    #: Whether every chain below it was looked at.
     complete: bool = True
+    #: Chains that were left out have at least this makespan.
     open_bound: float = np.inf
+    #: Executions.
     nodes: int = 0
 
 
@@ -227,19 +219,9 @@ class _Brancher:
 def branch(
     plans: Sized, aim: Callable[[], float], offer: Offer, search: Clock, most: int
 ) -> Generator[None, None, Branching]:
-    """Look for chains of P stages with a makespan below the target, some nodes a step.
+    """Look depth first, best stage first, for chains of P stages below a target, in steps.
 
-    Parameters
-    ----------
-    aim
-        Returns the target, which may fall.
-    offer
-        Gets what is found.
-    most
-        Executions at most.
-
-    Notes
-    -----
-    Depth first, best stage first; each node costs an execution.
+    The target that `aim` returns may fall; `offer` gets what is found. Each node costs an
+    execution, of which there are `most`.
     """
     return (yield from _Brancher(plans, aim, offer, search, most).run())

@@ -32,7 +32,7 @@ from ...core.search import Clock, Search
 from ..methods import ANNEALING
 from .annealing import ANNEALINGS, LONG_STEPS, Best, Chains, climb, restarts, sizes_of
 from .branch import branch
-from .by_device.prove import by_device, chains_by_device
+from .by_device.search import by_device, chains_by_device
 from .frameworks import first_plans
 from .sized import (
     SLACK,
@@ -57,17 +57,11 @@ APART = 1 << 20
 
 
 class Turn(NamedTuple):
-    """When it is a search's turn: the one that has had the least time, as counted here, is next.
+    """When it is a search's turn: the one that has had the least time, as counted here, is next."""
 
-    Parameters
-    ----------
-    weight
-        By how much its time counts more than that of others.
-    ahead
-        Seconds that do not count.
-    """
-
+    #: By how much its time counts more than that of others.
     weight: float = 1.0
+    #: Seconds that do not count.
     ahead: float = 0.0
 
 
@@ -207,19 +201,8 @@ def numbers_of_stages(run: Run, most: float, *, prove: bool) -> list[Sized] | No
 
     Stages on one device exchange data for nothing. For a bound, only nets count whose pins cannot
     be as far apart as two stages of a device, and relayed ones if neighbours are on different
-    devices; on a single device none does.
-
-    Parameters
-    ----------
-    most
-        Work of a stage.
-    prove
-        Whether times must be lower bounds.
-
-    Returns
-    -------
-    list or None
-        None if there are too many stages, or the search must stop.
+    devices; on a single device none does. A stage has `most` work. None if there are too many
+    stages, or the search must stop.
     """
     problem = run.line.problem
     shared = problem.chunks_per_device > 1
@@ -271,13 +254,7 @@ def most_work(run: Run) -> float:
 
 
 def prove(run: Run) -> bool:
-    """Raise the bound, and offer plans, until both meet or the search must stop.
-
-    Returns
-    -------
-    bool
-        False if there are too many stages to list.
-    """
+    """Raise the bound until it meets the plan, or the search must stop; False if too many."""
     search = run.search
     with search.phase("list stages"):
         numbers = numbers_of_stages(run, most_work(run), prove=True)
@@ -370,14 +347,8 @@ def take_turns(
 ) -> None:
     """Run searches in steps, next always the one that has had the least time, until all have ended.
 
-    Those in `LONG` have no end of their own. What other processes do meanwhile has no turn.
-
-    Parameters
-    ----------
-    turns
-        By the name of their phase; they may end early.
-    counted
-        How the time of some of them counts.
+    Searches are named by their phase; some count differently. Those in `LONG` have no end of their
+    own. What other processes do meanwhile has no turn.
     """
 
     def had(name: str) -> float:

@@ -203,13 +203,7 @@ def _around(found: Modules, blocks: list[int]) -> list[int]:
 
 
 def splits(rule: Rule, task: Task[PipelineJob], statement: Line) -> Iterator[PipelinePlacement]:
-    """Yield what a rule gives, whether or not it keeps to the memory.
-
-    Raises
-    ------
-    Refused
-        If it gives nothing.
-    """
+    """Yield what a rule gives, whether or not it keeps to the memory; `Refused` if nothing."""
     devices = _devices(task)
     order = task.problem.order
     stages = len(order.device) if order else len(devices) * task.problem.chunks_per_device

@@ -26,7 +26,7 @@ from ....instances import (
 )
 from ....instances.common.arrays import Ints
 from ....instances.model.costs import times_column
-from ....instances.model.kept_bytes import kept_bytes
+from ....instances.model.workload import kept_bytes
 from ...core.limits import Limits
 from ...core.search import Search
 from ...throughput.column_generation.frontier import incidence
@@ -60,11 +60,6 @@ def pieces_from_chain(
     """Return a chain's nodes divided anew into pieces of small max-load, in so many seconds.
 
     Pairs of devices divide what they hold; nothing is compiled for it.
-
-    Parameters
-    ----------
-    task
-        The iteration, with a split that allows pieces.
     """
     like = max_load_task(task)
     graph = hypergraph(like)

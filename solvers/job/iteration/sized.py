@@ -50,10 +50,7 @@ class Run:
     def aim(self, gap: float | None = None) -> float:
         """Return the makespan below which plans are asked for, `inf` without incumbent.
 
-        Parameters
-        ----------
-        gap
-            To be reached; default: the search's next one.
+        It is a gap below the incumbent, by default the search's next one.
         """
         gap = self.search.next_gap if gap is None else gap
         return self.search.objective * (1 - max(gap * (1 - SLACK), SLACK))
@@ -102,20 +99,13 @@ Used = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Cheapest:
-    """The tables of the dynamic program.
+    """The tables of the dynamic program."""
 
-    Parameters
-    ----------
-    value
-        For each number of devices used, the least price to reach each ideal, shape (N,).
-    price
-        Least of the whole chain; `inf` if there is none.
-    stages, kinds
-        The chain: numbers in the list, and kinds of devices, first to last; () without chain.
-    """
-
+    #: For each number of devices used, the least price to reach each ideal, shape (N,).
     value: dict[Used, Floats]
+    #: Least of the whole chain; `inf` if there is none.
     price: float
+    #: The chain: numbers in the list, and kinds of devices, first to last; () without chain.
     stages: tuple[int, ...] = ()
     kinds: tuple[int, ...] = ()
 
@@ -142,30 +132,20 @@ SLACK = 1e-9
 
 @dataclass
 class Sized:
-    """What is known of plans with P stages.
+    """What is known of plans with P stages."""
 
-    Parameters
-    ----------
-    paths
-        Bounds by stage.
-    bound
-        No plan with P stages has a smaller makespan.
-    prices
-        Shape (P, 4): of the best bound so far.
-    rows, columns
-        Paths, counts of shape (P, 4), and durations of chains, shape (P, 4).
-    pool
-        Prices that gave bounds, the newest last.
-    mixed
-        Paths of the best mixture over pairs of stages that was found last, shape (., P, 4).
-    """
-
+    #: Bounds by stage.
     paths: StagePaths
+    #: No plan with P stages has a smaller makespan.
     bound: float
+    #: Shape (P, 4): of the best bound so far.
     prices: Floats
+    #: Paths, counts of shape (P, 4), and durations of chains, shape (P, 4).
     rows: list[Floats] = field(default_factory=list)
     columns: list[Floats] = field(default_factory=list)
+    #: Prices that gave bounds, the newest last.
     pool: list[Floats] = field(default_factory=list)
+    #: Paths of the best mixture over pairs of stages that was found last, shape (., P, 4).
     mixed: list[Floats] = field(default_factory=list)
 
     @property
@@ -232,12 +212,9 @@ def candidates(plans: Sized, search: Clock) -> Iterator[Cheapest]:
 
 
 def refute(plans: Sized, target: float, search: Clock) -> Iterator[tuple[float, Cheapest]]:
-    """Raise the bound of plans with P stages, to the target at most.
+    """Raise the bound of plans with P stages, to the target at most; yield a chain each round.
 
-    Yields
-    ------
-    tuple
-        A chain that was met on the way, and its makespan by equation 1; one a round.
+    A chain comes with its makespan by equation 1.
     """
     paths = plans.paths
     masks = paths.allowed(target)
@@ -302,20 +279,10 @@ def _mix(plans: Sized, scale: float) -> float | None:
 def cheapest_chain(
     stages: StageList, count: Ints, positions: int, price: Price, *, largest: bool = False
 ) -> Cheapest:
-    """Return the cheapest chain of so many stages.
+    """Return the cheapest chain of so many stages, which are sorted by their end.
 
-    Parameters
-    ----------
-    stages
-        Sorted by their end.
-    count
-        Shape (K,): stages that the devices of each kind can take together.
-    largest
-        Whether the largest price of a chain counts, in place of the sum.
-
-    Notes
-    -----
-    O(positions · R) for one kind of device.
+    `count` says how many of them the devices of each kind can take together. With `largest` a
+    chain's largest price counts, in place of the sum. O(positions · R) for one kind of device.
     """
     size, kinds = stages.lattice.size, len(count)
     combine = np.maximum if largest else np.add

@@ -8,35 +8,16 @@ from ....instances.common.kernel import kernel
 
 
 @kernel
-def grow_stages(ideal, last, members, steps, unit_weight, net_weight, incidence, limit, out):
+def grow_stages(ideal, last, lattice, unit_weight, net_weight, incidence, limit, out):
     """List the stages that begin at ideals `ideal`, … `last` − 1, until `out` is full.
 
-    A stage is grown by adding units in increasing number, so that each is met once.
-
-    Parameters
-    ----------
-    members
-        Shape (N, ⌈U/64⌉): the lattice's.
-    steps
-        Its ``start``, ``unit`` and ``to``.
-    unit_weight
-        Shape (U, L): what a stage sums up over its units; the first `len(limit)` of them are
-        limited.
-    net_weight
-        Shape (E, C): what it sums up over the nets that it cuts.
-    incidence
-        Units of each net, and nets of each unit, and where each begins.
-    limit
-        Shape (Q,): most of each of the first sums over units.
-    out
-        Pairs of ideals, shape (R, 2), and sums, shape (R, L + C), to be filled in.
-
-    Returns
-    -------
-    tuple
-        The first ideal whose stages are not listed, and how many stages are.
+    A stage is grown by adding units in increasing number, so that each is met once. It sums up
+    `unit_weight`, shape (U, L), over its units, of which the first `len(limit)` are limited, and
+    `net_weight`, shape (E, C), over the nets that it cuts. `out` is filled with pairs of ideals,
+    shape (R, 2), and these sums, (R, L + C). Returns the first ideal whose stages are not listed,
+    and how many stages are.
     """
-    start, unit, to = steps
+    members, start, unit, to = lattice
     pin_start, pin, of_start, of = incidence
     pairs, sums = out
     units, lanes = unit_weight.shape

@@ -34,21 +34,14 @@ class OutOfTime(Exception):
 
 @dataclass(frozen=True, eq=False)
 class StagePaths:
-    """Bounds of plans with P stages, from what one stage of them is.
+    """Bounds of plans with P stages, from what one stage of them is."""
 
-    Parameters
-    ----------
-    line, stages
-        The statement, and the stages that plans may have, by their end.
-    chain
-        The order of P stages.
-    search
-        Asked when to stop.
-    """
-
+    #: The statement, and the stages that plans may have, by their end.
     line: Line
     stages: StageList
+    #: The order of P stages.
     chain: Chain
+    #: Asked when to stop.
     search: Clock
 
     @cached_property
@@ -113,13 +106,7 @@ class StagePaths:
         return least
 
     def durations(self, kind: int) -> Floats:
-        """Return how long each action of a stage takes on a kind of device, shape (4, R).
-
-        Raises
-        ------
-        OutOfTime
-            If the search must stop.
-        """
+        """Return how long each action of a stage takes on a kind of device, shape (4, R)."""
         if self.search.should_stop():
             raise OutOfTime
         stages = self.stages
@@ -131,12 +118,8 @@ class StagePaths:
         """Return a bound for plans that have, as stage s, each of the stages, shape (R,).
 
         Equation 1 for the paths that stay on stage s, with the cheapest stages before and behind
-        it; `inf` where the stage does not fit into memory.
-
-        Parameters
-        ----------
-        least_work
-            No plan that is asked for has a smaller sum of all stages' times.
+        it; `inf` where the stage does not fit into memory. `least_work` is a bound of the sum of
+        all stages' times in the plans that are asked for.
         """
         stages, order = self.stages, self.chain.order
         duration = self.durations(kind)
@@ -200,35 +183,24 @@ SLACK = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class StageList:
-    """R stages, the differences of two ideals; K kinds, N ideals.
+    """R stages, the differences of two ideals; K kinds, N ideals."""
 
-    Parameters
-    ----------
-    lattice
-        The ideals.
-    start, end
-        Shape (R,): the smaller and the larger ideal.
-    forward, backward
-        Shape (K, R): time of each pass; `inf` where unsupported.
-    compute
-        Shape (K, R): the compute of the backward pass alone.
-    engine
-        Shape (K, R): what the copy engine does for a microbatch, where transfers overlap.
-    resident, activation
-        Shape (R,): bytes.
-    ahead
-        Shape (2, N): least forward and backward compute of the units in each ideal.
-    """
-
+    #: The ideals.
     lattice: Lattice
+    #: Shape (R,): the smaller and the larger ideal.
     start: Ints
     end: Ints
+    #: Shape (K, R): time of each pass; `inf` where unsupported.
     forward: Floats
     backward: Floats
+    #: Shape (K, R): the compute of the backward pass alone.
     compute: Floats
+    #: Shape (K, R): what the copy engine does for a microbatch, where transfers overlap.
     engine: Floats
+    #: Shape (R,): bytes.
     resident: Floats
     activation: Floats
+    #: Shape (2, N): least forward and backward compute of the units in each ideal.
     ahead: Floats
 
     @property
@@ -251,19 +223,9 @@ def list_stages(
 ) -> StageList | None:
     """List the stages whose compute per microbatch is at most `most_work`, as are all in a chain.
 
-    Parameters
-    ----------
-    paid
-        Shape (E,): the nets that stages pay for; default: all.
-
-    Returns
-    -------
-    StageList or None
-        None if there are more than `MAX_STAGES`, or more to look at, or the search must stop.
-
-    Notes
-    -----
-    Time linear in the stages listed and in those one unit larger; 100 bytes for each.
+    They pay for all nets, or for those `paid`, shape (E,). None if there are more than
+    `MAX_STAGES`, or more to look at, or the search must stop. Time is linear in the stages listed
+    and in those one unit larger; each takes 100 bytes.
     """
     kinds, order = len(line.kinds), lattice.order
     cheapest = line.compute.min(axis=0)
@@ -294,7 +256,7 @@ def list_stages(
     before = np.ceil(work / each - SLACK)  # stages that it takes at least, and behind
     behind = np.ceil((work[-1] - work) / each - SLACK)
     pairs, sums, ideal = [], [], 0
-    steps = (lattice.start, lattice.unit, lattice.to)
+    about = (lattice.members, lattice.start, lattice.unit, lattice.to)
     total = looked_at = 0
     while ideal < lattice.size:
         if search.should_stop() or total > MAX_STAGES or looked_at > MAX_LOOKED_AT:
@@ -304,7 +266,7 @@ def list_stages(
             np.zeros((BLOCK, lanes.shape[1] + len(nets))),
         )
         following, filled = kernels.grow_stages(
-            ideal, lattice.size, lattice.members, steps, lanes, weights, incidence, limit, block
+            ideal, lattice.size, about, lanes, weights, incidence, limit, block
         )
         if following == ideal:
             return None  # the stages of one ideal alone fill a block
@@ -347,12 +309,7 @@ def bits(lattice: Lattice) -> Floats:
 def boundary_costs(line: Line, inside: Floats, nets: Floats) -> Floats:
     """Return what each ideal's boundary costs the stages on both sides, shape (C, N).
 
-    Parameters
-    ----------
-    inside
-        Shape (N, U): which units are in each ideal.
-    nets
-        Shape (C, E).
+    `inside`, shape (N, U), says which units are in each ideal; `nets` has shape (C, E).
     """
     costs = np.zeros((len(nets), len(inside)))
     for e, pins in enumerate(line.graph.pins):
@@ -362,13 +319,7 @@ def boundary_costs(line: Line, inside: Floats, nets: Floats) -> Floats:
 
 
 def keep_apart(rules: StageRules, lattice: Lattice, start: Ints, end: Ints) -> Bools:
-    """Return, shape (R,), which stages hold no two units that must be apart.
-
-    Parameters
-    ----------
-    start, end
-        Shape (R,): the ideals of each stage.
-    """
+    """Return, shape (R,), which stages (pairs of ideals) hold no two units that must be apart."""
     kept = np.ones(len(start), np.bool_)
     for pair in rules.units_apart:
         inside = [lattice.has(unit) for unit in pair]
@@ -402,15 +353,7 @@ def share_a_device(rules: StageRules, lattice: Lattice, stages: Sequence[tuple[i
 
 
 def keeps(rules: StageRules, lattice: Lattice, device: Ints, start: Ints, end: Ints) -> bool:
-    """Whether a chain of stages keeps all rules.
-
-    Parameters
-    ----------
-    device
-        Shape (P,): the device of each stage.
-    start, end
-        Shape (P,): its ideals.
-    """
+    """Whether a chain of stages, given by their devices and ideals, keeps all rules."""
     for unit, own in rules.stages(len(device)).items():
         if lattice.holds(int(start[own]), unit) or not lattice.holds(int(end[own]), unit):
             return False

@@ -31,7 +31,7 @@ from ....instances.common.errors import quote
 from ...core.lattice import Lattice, chain, list_ideals
 from ...core.lattice_kernel import ideal_sums
 from ...core.search import Search
-from .pipedream_kernel import divide_level
+from .dp_kernel import divide_level
 
 #: States beyond which only those of one topological order are used: the effort is cubic.
 MOST_STATES = 700

@@ -99,10 +99,7 @@ class Planner:
     ) -> tuple[StageChoice, ...] | None:
         """Return a plan with all TPS_i ≤ `within`, None if there is none or the search must stop.
 
-        Parameters
-        ----------
-        capacity
-            Memory of a device of each kind; default: the cluster's.
+        A device of each kind has the memory `capacity`, by default the cluster's.
         """
         rules = self.staging.rules
         sizes = [size for size in self.staging.sizes() if rules.why_not(size) is None]
@@ -132,19 +129,10 @@ class Planner:
         most_stages: int,
         at: Bools,
     ) -> tuple[StageChoice, ...] | None:
-        """Return the plan of fewest devices; () if there is none.
+        """Return the plan of fewest devices; () if there is none, None if the search must stop.
 
-        Parameters
-        ----------
-        most_stages
-            0 for any number; with `at`, exactly so many.
-        at
-            See `Query`.
-
-        Returns
-        -------
-        tuple or None
-            None if the search must stop.
+        It has at most `most_stages` stages, 0 for any number; with `at` (see `Query`), exactly so
+        many.
         """
         lattice, slowdown = self.lattice, self.staging.slowdown
         rest = self.outside / within * (1 - 1e-9)
@@ -181,16 +169,16 @@ class Planner:
     def _trace(self, labels: Labels, label: int) -> tuple[StageChoice, ...]:
         """Return the stages that led to a label, first stage of the pipeline first."""
         stages = []
-        while labels.parent[label] >= 0:
-            parent = int(labels.parent[label])
+        while labels.made[label, 0] >= 0:
+            parent, kind, degree, divisor = labels.made[label].tolist()
             here = self.lattice.units(int(labels.ideal[label]))
             behind = self.lattice.units(int(labels.ideal[parent]))
             stages.append(
                 StageChoice(
                     np.setdiff1d(here, behind, assume_unique=True),
-                    int(labels.kind[label]),
-                    int(labels.degree[label]),
-                    int(labels.divisor[label]),
+                    kind,
+                    degree,
+                    divisor,
                     int(labels.replicas[parent]),
                 )
             )
@@ -221,9 +209,9 @@ class Planner:
         gave_up = np.zeros(1, np.int64)
         transfer = price_stage(data, part.units, inside, part.kind, part.degree, filled)
         least = configure(
-            data, filled, count, data.kappa[part.degree, part.divisor],
-            in_flight(data, d, part.behind), staging.capacity[part.kind], math.inf, False,
-            choice, gave_up,
+            data, filled, count,
+            (data.kappa[part.degree, part.divisor], in_flight(data, d, part.behind)),
+            (staging.capacity[part.kind], math.inf), False, (choice, gave_up),
         )  # fmt: skip
         options = [
             staging.choices(unit, part.degree)[int(choice[i] - filled.item[i])]

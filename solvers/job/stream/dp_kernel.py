@@ -3,6 +3,8 @@
 The question is always the same: which plans have all TPS_i ≤ T? Partial plans are labels, of which
 only undominated ones are kept. A label has the devices used of each kind, the replicas used, and
 the stages. Fewer replicas behind never hurt, because they leave fewer microbatches in flight.
+
+At the end, the table of one level of PipeDream's optimizer.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ class UnitOptions(NamedTuple):
 class Labels(NamedTuple):
     """Partial plans from the pipeline's end: each is its parent and one more stage.
 
-    `devices` has one column per kind.
+    `devices` has one column per kind; `made`, shape (n, 4), is the parent, −1 for none, and the
+    kind, the degree number and the divisor number of the stage.
 
     `head` is the first label of each ideal, `following` the next one of the same ideal;
     `tally[0]` labels exist, `tally[1]` is set if a knapsack gave up, and with `tally[2]`
@@ -45,10 +48,7 @@ class Labels(NamedTuple):
     devices: NDArray[np.int64]
     replicas: NDArray[np.int64]
     stages: NDArray[np.int64]
-    parent: NDArray[np.int64]
-    kind: NDArray[np.int64]
-    degree: NDArray[np.int64]
-    divisor: NDArray[np.int64]
+    made: NDArray[np.int64]
     following: NDArray[np.int64]
     tally: NDArray[np.int64]
 
@@ -294,19 +294,18 @@ def extend_plans(low, high, data, query, labels, halt):
                                 if item[depth] == depth:
                                     continue  # there is nothing to choose
                                 if y > fits_to[p]:
+                                    both = query.capacity[k], limit
                                     found = configure(
-                                        data, options, depth, data.kappa[t, p], y,
-                                        query.capacity[k], limit, True, choice,
-                                        labels.tally[1:],
+                                        data, options, depth, (data.kappa[t, p], y), both,
+                                        True, (choice, labels.tally[1:]),
                                     )  # fmt: skip
                                     if found == np.inf:
                                         fails_from[p] = y
                                         continue
                                     fits_to[p] = y
                             stages = count if query.most_stages > 0 else labels.stages[label]
-                            labels = push(
-                                labels, reached, devices, replicas, stages, label, k, t, p
-                            )
+                            made = label, k, t, p
+                            labels = push(labels, reached, devices, replicas, stages, made)
                             break  # more replicas would only cost more
     return labels
 
@@ -332,7 +331,7 @@ def dominated(labels, ideal, devices, replicas):
 
 
 @inner
-def push(labels, ideal, devices, replicas, stages, parent, kind, degree, divisor):
+def push(labels, ideal, devices, replicas, stages, made):
     """Add a label unless another one is at least as good; drop those it is better than."""
     before, other = -1, labels.head[ideal]
     while other >= 0:
@@ -363,10 +362,8 @@ def push(labels, ideal, devices, replicas, stages, parent, kind, degree, divisor
     labels.devices[new] = devices
     labels.replicas[new] = replicas
     labels.stages[new] = stages
-    labels.parent[new] = parent
-    labels.kind[new] = kind
-    labels.degree[new] = degree
-    labels.divisor[new] = divisor
+    for i in range(4):
+        labels.made[new, i] = made[i]
     labels.following[new] = labels.head[ideal]
     labels.head[ideal] = new
     labels.tally[0] += 1
@@ -383,10 +380,7 @@ def _longer(labels):
         np.concatenate((labels.devices, np.zeros_like(labels.devices))),
         np.append(labels.replicas, more),
         np.append(labels.stages, more),
-        np.append(labels.parent, more),
-        np.append(labels.kind, more),
-        np.append(labels.degree, more),
-        np.append(labels.divisor, more),
+        np.concatenate((labels.made, np.zeros_like(labels.made))),
         np.append(labels.following, more),
         labels.tally,
     )
@@ -395,10 +389,7 @@ def _longer(labels):
 def no_labels(ideals: int, kinds: int, *, by_stages: bool) -> Labels:
     """Return the labels to begin with: nothing planned, nothing used.
 
-    Parameters
-    ----------
-    by_stages
-        Whether labels of different numbers of stages are not compared.
+    With `by_stages`, labels of different numbers of stages are not compared.
     """
 
     def room() -> NDArray[np.int64]:
@@ -410,15 +401,12 @@ def no_labels(ideals: int, kinds: int, *, by_stages: bool) -> Labels:
         devices=np.zeros((1024, kinds), np.int64),
         replicas=room(),
         stages=room(),
-        parent=room(),
-        kind=room(),
-        degree=room(),
-        divisor=room(),
+        made=np.zeros((1024, 4), np.int64),
         following=room(),
         tally=np.array([1, 0, int(by_stages)]),
     )
     labels.head[0] = 0
-    labels.parent[0] = -1
+    labels.made[0, 0] = -1
     labels.following[0] = -1
     return labels
 
@@ -455,19 +443,21 @@ def price_stage(data, units, inside, k, t, filled):
 
 
 @kernel
-def configure(data, given, count, kappa, y, capacity, limit, decide, choice, gave_up):
+def configure(data, given, count, factors, within, decide, out):
     """Return the least Σ cost (times d: without transfer) of one option for each of some units.
 
-    `given` are their `UnitOptions`, `count` is how many they are.
+    `given` are their `UnitOptions`, `count` is how many they are; `factors` are κ and the
+    microbatches in flight; the others are as of `least_cost`.
     """
+    kappa, y = factors
     _, cost, size_a, size_b, weight = given
     item = given.item[: count + 1]
     options = item[-1]
     full = cost[:options] + kappa * weight[:options]
     size = size_a[:options] * y + size_b[:options]
     if data.greedy:
-        return ratio_rule(item, full, size, capacity, limit, choice)
-    return least_cost(item, full, size, capacity, limit, decide, choice, gave_up)
+        return ratio_rule(item, full, size, within, out[0])
+    return least_cost(item, full, size, within, decide, out)
 
 
 @inner
@@ -489,3 +479,32 @@ def fastest_options(data, p, t, units, options, quick):
         quick[p, 0] += value
         quick[p, 1] += size_a[best]
         quick[p, 2] += size_b[best]
+
+
+@kernel
+def divide_level(time, weight, inside, workers, sync):
+    """Return A, and for each entry the state k and the m' of its last stage."""
+    states = len(time)
+    best = np.full((states, states, workers + 1), np.inf)
+    cut = np.zeros((states, states, workers + 1), np.int32)
+    last = np.zeros((states, states, workers + 1), np.int32)
+    for i in range(states):
+        for j in range(i + 1, states):
+            if not inside[i, j]:
+                continue
+            for m in range(1, workers + 1):
+                best[i, j, m] = (time[i, j] + sync * (m - 1) * weight[i, j] / m) / m
+                cut[i, j, m] = i
+                last[i, j, m] = m
+            for k in range(i + 1, j):
+                if not (inside[i, k] and inside[k, j]):
+                    continue
+                for used in range(1, workers):
+                    stage = (time[k, j] + sync * (used - 1) * weight[k, j] / used) / used
+                    for m in range(used + 1, workers + 1):
+                        value = max(best[i, k, m - used], stage)
+                        if value < best[i, j, m]:
+                            best[i, j, m] = value
+                            cut[i, j, m] = k
+                            last[i, j, m] = used
+    return best, cut, last

@@ -21,26 +21,16 @@ MAX_CHOICES = 500_000
 
 
 @kernel
-def least_cost(start, cost, size, capacity, limit, decide, choice, gave_up):
-    """Return the least cost of one option per item within `capacity`; `inf` if above `limit`.
+def least_cost(start, cost, size, within, decide, out):
+    """Return the least cost of one option per item, `inf` if none is within capacity and limit.
 
-    Parameters
-    ----------
-    start
-        Shape (items + 1,): options of item i are start[i] … start[i + 1] − 1.
-    cost, size
-        Shape (options,).
-    capacity
-        The sizes chosen add up to at most this.
-    limit
-        Choices that cost more do not interest.
-    decide
-        Whether any choice within the limit will do.
-    choice
-        Shape (items,): filled with the options chosen.
-    gave_up
-        Shape (1,): set to 1 if the answer may not be the least (or not `inf`).
+    Options of item i are start[i] … start[i + 1] − 1, each with a cost and a size. `within` is the
+    capacity for sizes and the limit of the cost. With `decide`, any choice within the limit will
+    do. `out` is filled: the options chosen, shape (items,), and 1, shape (1,), if the answer may
+    not be the least (or not `inf`).
     """
+    capacity, limit = within
+    choice = out[0]
     items = len(start) - 1
     order = np.empty(start[items], np.int64)  # undominated options, by size
     head = np.zeros(items + 1, np.int64)
@@ -86,8 +76,8 @@ def least_cost(start, cost, size, capacity, limit, decide, choice, gave_up):
     if best <= bound * (1 + ROUNDING) or (decide and best <= limit):
         return best if best <= limit * (1 + ROUNDING) else np.inf
     return _search(
-        items, head, (order, cost, size), capacity, limit, best, choice, gave_up,
-        (light_size, light_cost), (step_item, step_size, step_gain, steps),
+        items, head, (order, cost, size), within, best, out, (light_size, light_cost),
+        (step_item, step_size, step_gain, steps),
     )  # fmt: skip
 
 
@@ -150,13 +140,15 @@ def _hull_steps(head, order, cost, size):
 
 
 @inner
-def _search(items, head, options, capacity, limit, best, choice, gave_up, lightest, changes):
+def _search(items, head, options, within, best, out, lightest, changes):
     """Extend the list of undominated partial choices item by item; see `least_cost`.
 
     `options` are their order, cost and size; `lightest` is Σ size and Σ cost of the lightest ones;
     `changes` are item, size and gain of those of `_hull_steps`, and how many.
     """
     order, cost, size = options
+    capacity, limit = within
+    choice, gave_up = out
     light_size, light_cost = lightest
     step_item, step_size, step_gain, steps = changes
     found = best <= limit * (1 + ROUNDING)
@@ -233,12 +225,13 @@ def _search(items, head, options, capacity, limit, best, choice, gave_up, lighte
 
 
 @kernel
-def ratio_rule(start, cost, size, capacity, limit, choice):
+def ratio_rule(start, cost, size, within, choice):
     """Return the cost that a greedy rule finds; arguments as of `least_cost`.
 
     From the cheapest options on, the change of one item's option that saves most size per cost
     is made until all fits: the rule of Piper's authors.
     """
+    capacity, limit = within
     items = len(start) - 1
     used = 0.0
     for i in range(items):

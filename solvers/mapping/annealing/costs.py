@@ -132,13 +132,12 @@ def stage_times_cost(
     scale: float,
     *,
     power: int = TIME_POWER,
-    upper_bound: Floats | None = None,
     orders_only: bool = False,
 ) -> StageTimes:
     """Return Σ_s (T_s / scale)^power as a cost for `anneal`.
 
-    Scale and the upper bound on the time of each stage, shape (S,), are in seconds. `orders_only`:
-    each stage keeps its devices and their messages, and only their order may change.
+    Scale is in seconds. `orders_only`: each stage keeps its devices and their messages, and only
+    their order may change.
     """
     stages = costs.stages
     return StageTimes(
@@ -151,7 +150,7 @@ def stage_times_cost(
         costs.island,
         np.array([costs.reduced_bytes(s) for s in range(stages)]),
         bool(np.isinf(costs.non_ring_lower_bound).all()),
-        np.full(stages, np.inf) if upper_bound is None else upper_bound,
+        np.full(stages, np.inf),
         scale if scale > 0 else 1.0,
         power,
         orders_only,

@@ -152,13 +152,7 @@ def linearised_dp(task: Task[Throughput], search: Search[Solution]) -> None:
 
 
 def pipedream(task: Task[Throughput], search: Search[Solution]) -> None:
-    """Merge branches that close again, as PipeDream does, and split the path that is left.
-
-    Raises
-    ------
-    InputError
-        If a node whose edges are to be skipped is unknown.
-    """
+    """Merge branches that close again, as PipeDream does, and split the path that is left."""
     ids = {str(node): node for node in task.workload.ids}
     skipped = [text for text in task.options.get("skip", "").split("+") if text]
     for text in skipped:

@@ -1,4 +1,4 @@
-"""Kernels of the bounds for large graphs: `hub_bound` and `least_load`."""
+"""Kernels of the bounds for large graphs: `hub_bound`, `least_load` and `critical_path`."""
 
 from __future__ import annotations
 
@@ -101,3 +101,65 @@ def extend_cover(places, frontier, units, bounds, table, found):
                 if b >= share and excess[after, y, b] + rest[begin + y] + b * worth < found[0]:
                     found[0], found[1] = excess[after, y, b] + rest[begin + y] + b * worth, i
             span[after, y, 0], span[after, y, 1] = low, high
+
+
+@kernel
+def extend_intervals(places, units, nets, costs, limits, found, scratch):
+    """Extend stages over intervals of the critical path that start at the given places.
+
+    Place i lies before unit i of the path. `units` are sorted by f, (U,), with the first of each f,
+    (L + 2,), and g of each, (U,); `nets` the nets of each unit as compressed rows, and the least f
+    and greatest g of each, (E,); `costs` work (K, U), memory (U,) and weights (K, E); `limits` the
+    most load, the room of each kind and the number of devices of kind 0. `found` has, by number of
+    devices of other kinds and place, the fewest devices of kind 0 and the least transfers of all of
+    them; `scratch` zeros (E,) and any numbers (L + 1,).
+    """
+    first, last = places
+    by_after, start, before = units
+    unit_ptr, unit_nets, net_first, net_last = nets
+    work, memory, weight = costs
+    limit, room, devices = limits
+    fewest, least = found
+    seen, ends = scratch
+    length = fewest.shape[1] - 1
+    kinds, others = len(room), len(fewest) - 1
+    for i in range(first, last):
+        some = False
+        for o in range(others + 1):
+            some |= fewest[o, i] < devices or (fewest[o, i] <= devices and o < others)
+        if not some:
+            continue
+        for k in range(kinds):
+            stamp = i * kinds + k + 1
+            for j in range(i, length):
+                ends[j] = 0.0
+            done, held, paid = 0.0, 0.0, 0.0
+            for j in range(i, length):
+                for at in range(start[j], start[j + 1]):
+                    v = by_after[at]
+                    if before[v] < i:
+                        continue
+                    done += work[k, v]
+                    held += memory[v]
+                    for r in range(unit_ptr[v], unit_ptr[v + 1]):
+                        e = unit_nets[r]
+                        if seen[e] == stamp:
+                            continue
+                        seen[e] = stamp
+                        if net_first[e] < i:
+                            paid += weight[k, e]
+                        elif net_last[e] > j:
+                            paid += weight[k, e]
+                            ends[min(net_last[e], length - 1)] += weight[k, e]
+                paid -= ends[j]
+                if done > limit or held > room[k]:
+                    break
+                if done + paid > limit:
+                    continue
+                for o in range(others + 1):
+                    if k == 0 and fewest[o, i] < devices:
+                        fewest[o, j + 1] = min(fewest[o, j + 1], fewest[o, i] + 1)
+                        least[o, j + 1] = min(least[o, j + 1], least[o, i] + paid)
+                    if k > 0 and o < others and fewest[o, i] <= devices:
+                        fewest[o + 1, j + 1] = min(fewest[o + 1, j + 1], fewest[o, i])
+                        least[o + 1, j + 1] = min(least[o + 1, j + 1], least[o, i])

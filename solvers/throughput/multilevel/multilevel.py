@@ -24,9 +24,10 @@ from ....instances.common.arrays import Floats, Ints
 from ...core.search import Search
 from ..column_generation.frontier import incidence
 from ..column_generation.orders import demand_order, narrow_order
-from ..dp.dp import contracted_dp, few_ideals_dp
+from ..dp.dp import contracted_dp, few_ideals_dp, ideals_alone
 from ..neighbourhood import Neighbourhood
 from .coarsen import around, balanced, crossing, even, labels, touching
+from .critical_path import raise_by_critical_path
 from .hub_bound import raise_by_hubs
 from .least_load import raise_by_least_load
 
@@ -78,7 +79,10 @@ def multilevel(task: Task[Throughput], search: Search[Solution]) -> None:
     with search.phase("dp"):
         few_ideals_dp(task, search)
     with search.phase("bound"):
-        raise_by_least_load(task, free, narrow, search, search.part(BOUND))
+        clock = search.part(BOUND)
+        if ideals_alone(task):
+            raise_by_critical_path(task, graph, search, clock)
+        raise_by_least_load(task, free, narrow, search, clock)
     if anyhow and search.best is not None:
         before = search.objective
         with search.phase("pairs"):

@@ -7,7 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from stagecut.instances.costs.calibration import Calibration, calibration, calibrations
+from stagecut.instances.costs.calibration import (
+    ELEMENT,
+    LOADED,
+    Calibration,
+    Efficiency,
+    calibration,
+    calibrations,
+    product,
+)
 from stagecut.instances.costs.clusters import training_cluster
 from stagecut.instances.costs.collectives import (
     Group,
@@ -18,7 +26,6 @@ from stagecut.instances.costs.collectives import (
     message,
 )
 from stagecut.instances.costs.hardware import NumberFormat
-from stagecut.instances.costs.kernels import ELEMENT, LOADED, Efficiency, product
 from stagecut.instances.costs.layout import Software
 
 CLUSTER = training_cluster("h100:8x16")

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from stagecut import InputError, Layout, estimate, training_cluster
-from stagecut.instances.costs.calibration import Calibration
-from stagecut.instances.costs.measured import load_measurements, with_measurements
+from stagecut.instances.costs.calibration import Calibration, load_measurements, with_measurements
 
 
 def said(hosts: list[str], links: dict[tuple[int, int], tuple[float, float]]) -> dict[str, Any]:
@@ -67,7 +66,7 @@ def test_slower_products_make_an_iteration_longer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ([], "it has no ranks and pairs"),
+        ([], "give what stagecut measure --json prints"),
         ({"ranks": []}, "it has no ranks and pairs"),
         ({"ranks": [{"host": "a"}], "pairs": [{"ranks": [0, 1]}]}, "it has no ranks and pairs"),
         (said(["a"], {}) | {"products": {"fp7": 1e12}}, 'products: "fp7" is not one of'),
@@ -83,5 +82,5 @@ def test_what_measure_did_not_print_is_refused(
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="No such file"):
+    with pytest.raises(InputError, match="no such file"):
         load_measurements(tmp_path / "none.json")

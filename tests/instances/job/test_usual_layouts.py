@@ -14,8 +14,13 @@ from stagecut.instances.costs.layout import Layout, check_layout
 from stagecut.instances.costs.memory import peak_memory
 from stagecut.instances.costs.models import model_description
 from stagecut.instances.job.launchers import runs
-from stagecut.instances.job.recipes import layout_of, published_recipes, row_of
-from stagecut.instances.job.usual_layouts import nearest_recipe, usual_layouts
+from stagecut.instances.job.usual_layouts import (
+    layout_of,
+    nearest_recipe,
+    published_recipes,
+    row_of,
+    usual_layouts,
+)
 
 MODELS = ("llama3.2-1b", "llama3-8b", "llama3-70b", "mixtral-8x7b", "deepseek-v3", "gpt3-175b")
 CLUSTERS = ("a100:8x1", "h100:8x8", "h100:8x128", "gb200:64x4", "b200:8x32")

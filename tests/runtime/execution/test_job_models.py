@@ -23,7 +23,7 @@ CHOSEN = {
     ("llama", 2): (1, 2, 3, 5, 6, 9),
     ("gpt", 2): (0, 3, 4, 7, 8),  # its weights are tied
     ("mixtral", 2): (0, 1, 4),
-    ("deepseek", 2): (2, 3),
+    ("deepseek", 2): (2, 3, 6),
     ("llama", 4): (1, 3, 6),
     ("mixtral", 4): (1,),
 }

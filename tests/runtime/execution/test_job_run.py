@@ -25,6 +25,7 @@ from job_cases import (  # noqa: E402
     killed,
     make_transformer,
     resumed,
+    ring,
     run_rank,
 )
 from ranks import launched, on_ranks  # noqa: E402
@@ -57,6 +58,11 @@ TWO: dict[str, Case] = {
         {"context": 2, "context_kind": "all-gather", "zero": 3, "microbatch": 4},
         {"placed": True},
         8,
+    ),
+    "keys and values around a ring": (
+        {"context": 2, "context_kind": "ring", "zero": 3, "microbatch": 4, "recompute": "op"},
+        {"placed": True},
+        16,
     ),
     "experts": (
         {"data": 2, "expert": 2, "zero": 2, "microbatch": 2, "recompute": "full"},
@@ -171,6 +177,13 @@ def test_tensor_parallelism_moves_what_megatron_does() -> None:
     }  # fmt: skip
 
 
+def test_ring_attention_is_that_to_whole_sequences() -> None:
+    cases = [(True, 4, 6), (True, 2, 6), (True, 2, 4), (False, 4, 6), (False, 1, 3)]
+    for errors in on_ranks(4, ring, cases):
+        assert len(errors) == len(cases)
+        assert max(errors) < 1e-5
+
+
 def test_a_checkpoint_goes_on_under_another_layout(tmp_path: Path) -> None:
     found = on_ranks(2, resumed, list(PAIRS.values()), str(tmp_path))[0]
     whole = ran_whole()
@@ -251,7 +264,7 @@ def test_bfloat16_is_computed_with_and_32_bits_are_kept() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"context": 2}, "context_kind: ring"),
+        ({"context": 3}, "sequence: 8 tokens do not divide into 6"),
         ({"context": 3, "context_kind": "all-to-all"}, "sequence: 8 tokens do not divide into 3"),
         ({"expert": 2, "data": 3}, "expert: 2 does not divide 3"),
         ({"expert": 2, "data": 2, "tensor": 2}, "so with sequence_parallel alone"),

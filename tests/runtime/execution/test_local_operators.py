@@ -82,6 +82,7 @@ def check(call: CallOnNumbers, signature: Signature, devices: int) -> None:
                 map_aggregate(marked, of_device), map_aggregate(named, of_device),
                 [(one,) for one in signature.inputs], [(one,) for one in signature.outputs],
                 [tuple(m.shape) for m in present], (devices,), (d,),
+                torch.device("cpu"),
             )
         )  # fmt: skip
     kept = [tensors_of(result) for result in on_all(calls)]

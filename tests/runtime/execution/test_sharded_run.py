@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import pytest
-from project import ROOT
 
 import stagecut
 from stagecut import InputError
@@ -20,7 +16,7 @@ from stagecut.cli import run_command
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
-from ranks import on_ranks  # noqa: E402
+from ranks import on_ranks, program_on_ranks  # noqa: E402
 from sharded_models import MODELS  # noqa: E402
 from sharded_workers import run_random, train_and_go_on  # noqa: E402
 
@@ -130,13 +126,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def trained(files: Path, *options: str) -> tuple[list[float], str]:
     """Run the plan by rule on two processes; return losses, and all that it says."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "-m", "stagecut", "run", "megatron.json"]
-    command += ["--model", "model.py:make", "--workload", "program.json", "--optimizer", "adam"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, *options], cwd=files, env=environment, capture_output=True, text=True,
-        timeout=300,
+    done = program_on_ranks(
+        2, "stagecut", "run", "megatron.json", "--model", "model.py:make",
+        "--workload", "program.json", "--optimizer", "adam", *options, folder=files,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith("step ")]

@@ -118,7 +118,8 @@ def test_planned_shardings_are_those_of_the_layers_that_run() -> None:
     problem = PipelineJob(microbatches=4, bandwidth=1e12, degrees=(2,), replicas=(1,))
     plan = solve(workload, cluster, problem).plan
     assert plan is not None
-    cut, place = training_pieces(done, workload, plan), Place((2,), (0,), ("",))
+    cut = training_pieces(done, workload, plan)
+    place = Place((2,), (0,), ("",), torch.device("cpu"))
     assert cut.layers
     for p, layers in cut.layers.items():
         stage = ShardedStage(cut.pieces[p], layers, cut.teams.tied, place)

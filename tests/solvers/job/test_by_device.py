@@ -23,8 +23,7 @@ from stagecut.solvers.job.iteration.annealing import anneal, equal_parts
 from stagecut.solvers.job.iteration.by_device import pair_graph as pair_graphs
 from stagecut.solvers.job.iteration.by_device.options import OptionGraph, Pairs
 from stagecut.solvers.job.iteration.by_device.pair_graph import pair_graph
-from stagecut.solvers.job.iteration.by_device.prove import STEP, next_step
-from stagecut.solvers.job.iteration.by_device.search import Tree
+from stagecut.solvers.job.iteration.by_device.search import STEP, Tree, next_step
 from stagecut.solvers.job.iteration.stage_list import StageList, StagePaths, list_stages
 
 ROUNDING = 1 + 1e-9

@@ -23,8 +23,7 @@ from brute_job import (
     small_job,
 )
 
-from stagecut.api.job import solve_job
-from stagecut.api.job_costs import job_costs
+from stagecut.api.job import job_costs, solve_job
 from stagecut.formulations.job.bounds import first_bounds
 from stagecut.formulations.job.rates import rates
 from stagecut.formulations.job.space import job_space

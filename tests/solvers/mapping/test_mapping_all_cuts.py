@@ -14,7 +14,7 @@ from stagecut.formulations.mapping.all_cuts import least_prices, run_states
 from stagecut.formulations.mapping.partition import partition_units
 from stagecut.formulations.task import pose
 from stagecut.instances import DeviceMapping, Topology, topology
-from stagecut.solvers.mapping.all_cuts import best_cut, least_stage_prices, list_all
+from stagecut.solvers.mapping.joint import best_cut, least_stage_prices, list_all
 
 ENDLESS = SimpleNamespace(should_stop=lambda: False)
 

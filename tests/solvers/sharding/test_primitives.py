@@ -23,7 +23,7 @@ from stagecut import (
     solve,
     verify,
 )
-from stagecut.commands.common.mesh import parse_mesh
+from stagecut.commands.common.pose import parse_mesh
 from stagecut.formulations.sharding.conversions import conversions
 from stagecut.instances import PrimitiveLink, ShardingObjective, Tensor
 from stagecut.instances.common.choices import Primitive

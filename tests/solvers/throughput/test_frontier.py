@@ -36,8 +36,8 @@ from stagecut.solvers.throughput.column_generation.pricing_problem import (
     PricingProblem,
     pricing_problem,
 )
-from stagecut.solvers.throughput.linear_split_kernel import linear_split
 from stagecut.solvers.throughput.neighbourhood import Neighbourhood
+from stagecut.solvers.throughput.split_kernels import linear_split
 
 
 def posed(seed: int) -> tuple[Task, Hypergraph, PricingProblem]:

@@ -21,13 +21,15 @@ from stagecut import (
     verify,
 )
 from stagecut.formulations.task import pose
-from stagecut.formulations.throughput.hypergraph import hypergraph
+from stagecut.formulations.throughput.hypergraph import hypergraph, pipeline_units
 from stagecut.formulations.throughput.ideals import topological_orders
 from stagecut.instances.formats.certificate import HUBS
 from stagecut.instances.formats.files import save
 from stagecut.solvers.throughput import auto
 from stagecut.solvers.throughput.column_generation.orders import groups, narrow_order
-from stagecut.solvers.throughput.multilevel import coarsen, least_load
+from stagecut.solvers.throughput.dp.dp import ideals_alone
+from stagecut.solvers.throughput.multilevel import coarsen, critical_path, least_load
+from stagecut.solvers.throughput.multilevel.critical_path import raise_by_critical_path
 from stagecut.solvers.throughput.multilevel.least_load import (
     raise_by_least_load,
     value_share,
@@ -194,7 +196,7 @@ class Noted:
         return False
 
     def raise_bound(self, bound: float, origin: str) -> None:
-        assert origin == least_load.ORIGIN
+        assert origin in (least_load.ORIGIN, critical_path.ORIGIN)
         self.bound = max(self.bound, bound)
 
 
@@ -228,3 +230,32 @@ def test_narrow_orders_open_few_groups(name: str) -> None:
         alone = {next(iter(some)) for some in kinds if len(some) == 1}
         assert few[i] == len(alone) + sum(len(some) > 1 for some in kinds)
     assert few.max() <= 20
+
+
+def test_intervals_of_a_path_prove_no_more_than_brute_force() -> None:
+    """From below, and from a plan that is far from the best."""
+    problem, near = Throughput("contiguous"), 0
+    for seed in range(150):
+        workload, cluster = random_case(seed, max_nodes=7)
+        best = best_max_load(workload, cluster, problem)
+        task = pose(workload, cluster, problem)
+        if not ideals_alone(task):
+            continue
+        known = Noted(1.5 * best + 1.0 if np.isfinite(best) else 1e9)
+        raise_by_critical_path(task, hypergraph(task, pipeline_units(task)), known, known)
+        assert known.bound <= best * (1 + 1e-9), f"seed {seed}"
+        near += known.bound * 1.2 > best > 0
+    assert near > 20  # one a fifth too high would be noticed
+
+
+def test_intervals_of_a_path_count_transfers() -> None:
+    """In a chain of equal units every interval pays at both its ends."""
+    workload = load("gpt2-xl-training")
+    cluster = accelerators_and_cpus(4, cpus=0)
+    problem = Throughput("contiguous")
+    exact = solve(workload, cluster, problem, method="dp", limits=ENDLESS)
+    assert exact.plan is not None
+    task = pose(workload, cluster, problem)
+    known = Noted(1.1 * exact.plan.objective)
+    raise_by_critical_path(task, hypergraph(task, pipeline_units(task)), known, known)
+    assert 0.97 * exact.plan.objective <= known.bound <= exact.plan.objective * (1 + 1e-9)

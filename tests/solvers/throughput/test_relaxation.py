@@ -24,7 +24,7 @@ from stagecut import (
     check_bound,
     load_plan,
 )
-from stagecut.api.judge import Judge
+from stagecut.api.asked import Judge
 from stagecut.formulations.task import pose
 from stagecut.instances.formats.files import save
 from stagecut.solvers.core.search import Search

@@ -21,12 +21,12 @@ from stagecut.formulations.sharding.costs import sharding_costs
 from stagecut.formulations.task import pose
 from stagecut.instances import Stage, TensorProgram
 from stagecut.instances.generate.roofline import MACHINES
-from stagecut.instances.model.sharding.as_workload import program_workload
+from stagecut.instances.model.sharding.problem import program_workload
 from stagecut.instances.model.solution import in_stages
 from stagecut.instances.model.training_layers import training_layers
 from stagecut.instances.pytorch.factory import Made
 from stagecut.instances.pytorch.profile import Profile, profile
-from stagecut.instances.pytorch.tensors.layer import layer_program
+from stagecut.instances.pytorch.tensors.program import layer_program
 from stagecut.runtime.execution.options import RunOptions
 from stagecut.runtime.execution.prepare import split_model
 from stagecut.runtime.execution.run import run
@@ -85,7 +85,7 @@ def plan_files(name: str, shape: Shape, folder: Path) -> tuple[Workload, Plan]:
         made = [k for k, n in enumerate(piece.outputs) if n not in piece.inputs]
         ends = layer_program(
             piece.module, [piece.values[n] for n in piece.inputs], made,
-            next(iter(MACHINES.values())), torch.device("cpu"),
+            next(iter(MACHINES.values())),
         )  # fmt: skip
         for c in (2 * v, 2 * v + 1):
             if degree[v] > 1:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
@@ -19,6 +21,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from stagecut import InputError, Layout
 from stagecut.instances.costs.layout import Recompute
+from stagecut.runtime.execution.job.context import divided_attention, positions_of
 from stagecut.runtime.execution.job.parallelize import ParallelizePlan, job_mesh, lines_of
 from stagecut.runtime.execution.job.run import JobOptions, run_job, train_job
 from stagecut.runtime.execution.job.running import RunningJob, loss_alone
@@ -354,6 +357,32 @@ def groups(_rank: int, cases: list[dict[str, Any]]) -> list[dict[str, list[list[
             own["expert"] = [mesh.experts["expert"].mesh.tolist()]
         found.append(own)
         dist.destroy_process_group()
+    return found
+
+
+def ring(rank: int, cases: list[tuple[bool, int, int]]) -> list[float]:
+    """Return how far ring attention is from that to whole sequences, gradients included.
+
+    Cases are causal or not, heads of keys, and width of values.
+    """
+    world, found = dist.get_world_size(), []
+    mesh = dist.init_device_mesh("cpu", (world,))
+    layout = Layout(context=world, context_kind="ring", sequence=4 * world)
+    own = positions_of(layout, rank)
+    order = torch.cat([positions_of(layout, part) for part in range(world)]).argsort()
+    for causal, heads, width in cases:
+        torch.manual_seed(0)
+        given = [torch.randn(2, h, 4 * world, w) for h, w in ((4, 6), (heads, 6), (heads, width))]
+        results = []
+        for mine in (slice(None), own):
+            leaves = [x[:, :, mine].requires_grad_() for x in given]
+            with divided_attention(layout, mesh) if mine is own else nullcontext():
+                made = F.scaled_dot_product_attention(*leaves, is_causal=causal, enable_gqa=True)
+            made.square().sum().backward()
+            results.append([made.detach(), *(x.grad for x in leaves if x.grad is not None)])
+        parted = [funcol.all_gather_tensor(x.contiguous(), 2, mesh) for x in results[1]]
+        errors = [(x - y[:, :, order]).abs().max() for x, y in zip(results[0], parted, strict=True)]
+        found.append(float(torch.stack(errors).max()))
     return found
 
 

@@ -73,6 +73,7 @@ DENSE: dict[int, tuple[Fields, ...]] = {
         {"pipeline": 2, "stage_layers": (1, 3)},
         {"pipeline": 2, "chunks": 2, "schedule": "interleaved"},
         {"pipeline": 2, "schedule": "zb-h1"},
+        {"context": 2, "context_kind": "ring", "zero": 1, "recompute": "full"},
     ),
     4: (
         {**SEQUENCE, "data": 2, "zero": 3},
@@ -82,6 +83,8 @@ DENSE: dict[int, tuple[Fields, ...]] = {
         {"context": 2, "pipeline": 2, "recompute": "core_attn"},
         {"data": 2, "pipeline": 2, "zero": 1},
         {"tensor": 2, "pipeline": 2, "chunks": 2, "run_schedule": "zb-v"},
+        {"context": 4, "context_kind": "ring"},
+        {"context": 2, "context_kind": "ring", "pipeline": 2, "schedule": "zb-h1"},
     ),
     8: (
         {**SEQUENCE, "pipeline": 2, "data": 2, "zero": 1},
@@ -97,6 +100,7 @@ MIXED: dict[int, tuple[Fields, ...]] = {
         SEQUENCE,
         {**SEQUENCE, "expert": 2},
         {"context": 2, "expert": 2},
+        {"context": 2, "context_kind": "ring", "expert": 2},
     ),
     4: (
         {"data": 4, "expert": 2, "zero": 2},

@@ -5,12 +5,16 @@ from __future__ import annotations
 import io
 import multiprocessing
 import os
+import runpy
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +24,9 @@ from stagecut.runtime.measure.group import leave_group
 
 #: Far above what any test takes: a rank that is still there then would never have ended.
 HANGS_S = 150
+
+#: Where processes write, by file descriptors 1 and 2.
+STREAMS = ("out", "err")
 
 
 def start_server() -> None:
@@ -40,6 +47,23 @@ def on_ranks(world: int, work: Callable[..., Any], *args: Any) -> list[Any]:
     results, codes = launched(world, _in_group, work, args)
     assert codes == [0] * world
     return results
+
+
+def program_on_ranks(
+    world: int, program: str | Path, *arguments: str | Path, folder: Path
+) -> subprocess.CompletedProcess[str]:
+    """Run a script or a module (`stagecut`) as torchrun would, with the outputs of all ranks.
+
+    What torchrun and its processes import takes them some ten seconds; a few tests start it.
+    """
+    words = [str(program), *map(str, arguments)]
+    with tempfile.TemporaryDirectory() as said:
+        _, codes = launched(world, _run_program, folder, words, Path(said))
+        out, err = (
+            "".join((Path(said) / f"{stream}.{rank}").read_text() for rank in range(world))
+            for stream in STREAMS
+        )
+    return subprocess.CompletedProcess(words, max(codes, key=abs), out, err)
 
 
 def launched(
@@ -71,6 +95,7 @@ def launched(
         environment = {
             "RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": str(store),
+            "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world),
         }  # fmt: skip
         process = context.Process(target=_rank, args=(there, environment, rank, work, args))
         process.start()
@@ -101,6 +126,19 @@ def _rank(
     done = io.BytesIO()
     torch.save(work(rank, *args), done)
     end.send(done.getvalue())
+
+
+def _run_program(rank: int, folder: Path, words: list[str], said: Path) -> None:
+    os.chdir(folder)
+    for number, stream in enumerate(STREAMS, start=1):
+        file = os.open(said / f"{stream}.{rank}", os.O_WRONLY | os.O_CREAT)
+        os.dup2(file, number)
+        os.close(file)
+    sys.argv = words
+    if words[0].endswith(".py"):
+        runpy.run_path(words[0], run_name="__main__")
+    else:
+        runpy.run_module(words[0], run_name="__main__")
 
 
 def _in_group(rank: int, work: Callable[..., Any], args: Any) -> Any:

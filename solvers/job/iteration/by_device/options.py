@@ -39,74 +39,48 @@ from ..stage_list import HEAVY, LIGHT, StageList, StagePaths, bits
 
 
 class OptionGraph(NamedTuple):
-    """T options of D devices.
+    """T options of D devices."""
 
-    Parameters
-    ----------
-    begin
-        Shape (D + 1,): where the options of each device begin.
-    layer
-        Shape (T,): the device.
-    source, sink
-        Shape (T,): number of the state before and behind, each numbered in its layer from 0; the
-        first and the last layer have state 0 alone.
-    duration
-        Shape (T, v, A): of the actions of each stage; A is 2 where backward passes are whole.
-    cuts
-        Shape (T, v): the ideal at which each stage ends.
-    """
-
+    #: Shape (D + 1,): where the options of each device begin.
     begin: Ints
+    #: Shape (T,): the device.
     layer: NDArray[np.int32]
+    #: Shape (T,): number of the state before and behind, each numbered in its layer from 0; the
+    #: first and the last layer have state 0 alone.
     source: NDArray[np.int32]
     sink: NDArray[np.int32]
+    #: Shape (T, v, A): of the actions of each stage; A is 2 where backward passes are whole.
     duration: Floats
+    #: Shape (T, v): the ideal at which each stage ends.
     cuts: Ints
 
 
 @dataclass(frozen=True, eq=False)
 class DevicePath:
-    """A path that stays on one device; see the module.
+    """A path that stays on one device; see the module."""
 
-    Parameters
-    ----------
-    base
-        o_F F + o_B C.
-    excess
-        Shape (P, 4): c − o for the stages of the device, 0 for all others; not negative.
-    least
-        Least excess of a unit of forward or backward work there.
-    """
-
+    #: o_F F + o_B C.
     base: float
+    #: Shape (P, 4): c − o for the stages of the device, 0 for all others; not negative.
     excess: Floats
+    #: Least excess of a unit of forward or backward work there.
     least: float
 
 
 @dataclass(frozen=True, eq=False)
 class DeviceLimits:
-    """The paths of each device.
+    """The paths of each device."""
 
-    Parameters
-    ----------
-    paths
-        The plans.
-    of_device
-        For each device its paths.
-    """
-
+    #: The plans.
     paths: StagePaths
+    #: For each device its paths.
     of_device: tuple[tuple[DevicePath, ...], ...]
 
     def least(self, s: int, duration: Floats, own: Floats) -> Floats:
         """Return bounds of plans that end with stages s + 1, … and have one of several as stage s.
 
-        Parameters
-        ----------
-        duration
-            Shape (P, 4): of the stages behind s; 0 before.
-        own
-            Shape (R, 4): durations of the candidates.
+        `duration`, shape (P, 4), is that of the stages behind s, 0 before; `own`, shape (R, 4),
+        that of the candidates.
         """
         d = int(self.paths.chain.order.device[s])
         bound = np.full(len(own), -np.inf)
@@ -134,21 +108,14 @@ class DeviceLimits:
 
 
 class StageRange(NamedTuple):
-    """What stages some positions of a chain may have, n of them.
+    """What stages some positions of a chain may have, n of them."""
 
-    Parameters
-    ----------
-    positions
-        Neighbours.
-    numbers
-        Shape (n,): in the list of stages, by their start.
-    duration
-        Shape (4, n), or (2, n) as in `OptionGraph`: of their actions; 0 for what no device can run,
-        which `bounds` leave out.
-    """
-
+    #: Neighbours.
     positions: range
+    #: Shape (n,): in the list of stages, by their start.
     numbers: Ints
+    #: Shape (4, n), or (2, n) as in `OptionGraph`: of their actions; 0 for what no device can run,
+    #: which `bounds` leave out.
     duration: Floats
 
 
@@ -160,13 +127,9 @@ class Singles:
     where paths that stay on it show that no chain below the target has it (`stage_paths`), where
     the cheapest stages before and behind it do at given prices, or where it does not fit into
     memory.
-
-    Parameters
-    ----------
-    plans
-        Of P stages.
     """
 
+    #: Of P stages.
     plans: Sized
 
     @property
@@ -252,36 +215,23 @@ class Singles:
 
 
 class Shared(NamedTuple):
-    """Nets that two stages of a device can share.
+    """Nets that two stages of a device can share."""
 
-    Parameters
-    ----------
-    held
-        Shape (N, E): pins in each ideal.
-    pins
-        Shape (E,): pins of each net.
-    weight
-        Shape (2, E): what a device pays for it, by pass.
-    """
-
+    #: Shape (N, E): pins in each ideal.
     held: Ints
+    #: Shape (E,): pins of each net.
     pins: Ints
+    #: Shape (2, E): what a device pays for it, by pass.
     weight: Floats
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """What the graphs of all meeting ideals have in common, for D devices of one kind.
+    """What the graphs of all meeting ideals have in common, for D devices of one kind."""
 
-    Parameters
-    ----------
-    paths
-        Of the 2D stages. Its list has lower bounds of the times, as parts of any chain.
-    paid
-        The same stages, with all nets paid for.
-    """
-
+    #: Of the 2D stages. Its list has lower bounds of the times, as parts of any chain.
     paths: StagePaths
+    #: The same stages, with all nets paid for.
     paid: StageList
 
     @property
@@ -374,15 +324,8 @@ class Pairs:
         """Return the least time that stages of a half take where chains pass `meet`, shape (2, n).
 
         A net with pins on one side of the meeting ideal alone is paid for by all stages that cut
-        it. Else the first half pays for forward data, and the second half for gradients, where
+        it. Else the first half (0) pays for forward data, and the second (1) for gradients, where
         another stage of the same half has a pin, as that is on another device.
-
-        Parameters
-        ----------
-        half
-            0 for the stages below the meeting ideal, 1 for those above it.
-        which
-            Shape (n,): numbers of stages of `paths`, all of that half.
         """
         shared, times = self.shared, self.paid_times[:, which]
         below = shared.held[meet]

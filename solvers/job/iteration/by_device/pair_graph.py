@@ -33,16 +33,11 @@ class Meeting(Singles):
 
     At first stage by stage, with the least that each of them takes; then, where few enough are
     left at each position, by pairs.
-
-    Parameters
-    ----------
-    meet
-        The ideal that the first D stages end with, not the empty or the last one.
-    pairs
-        What all meeting ideals have in common.
     """
 
+    #: The ideal that the first D stages end with, not the empty or the last one.
     meet: int
+    #: What all meeting ideals have in common.
     pairs: Pairs
 
     def parts(self) -> Sequence[StageRange]:
@@ -89,34 +84,23 @@ class Meeting(Singles):
 
 
 class Half(NamedTuple):
-    """The stages of a half that each device may have, n of them, by device and start.
+    """The stages of a half that each device may have, n of them, by device and start."""
 
-    Parameters
-    ----------
-    begin
-        Shape (D, N + 1): where the stages of each device and start begin.
-    end
-        Shape (n,): ideals.
-    time
-        Shape (n, 2): forward and backward time, all nets paid for.
-    path
-        Shape (n, paths): the least that the half adds to the paths that stay on the device. In the
-        second half the stages of a device and a start are sorted by the first of them.
-    cost, left
-        Shape (n, Q): at prices, and what the stages behind them in their half cost at least.
-    bytes
-        Shape (n, 2): all the time, and per microbatch in flight.
-    spared
-        Shape (n,): in the first half what sharing nets can take from the first path at most.
-    """
-
+    #: Shape (D, N + 1): where the stages of each device and start begin.
     begin: Ints
+    #: Shape (n,): ideals.
     end: Ints
+    #: Shape (n, 2): forward and backward time, all nets paid for.
     time: Floats
+    #: Shape (n, paths): the least that the half adds to the paths that stay on the device. In the
+    #: second half the stages of a device and a start are sorted by the first of them.
     path: Floats
+    #: Shape (n, Q): at prices, and what the stages behind them in their half cost at least.
     cost: Floats
     left: Floats
+    #: Shape (n, 2): all the time, and per microbatch in flight.
     bytes: Floats
+    #: Shape (n,): in the first half what sharing nets can take from the first path at most.
     spared: Floats
 
 
@@ -124,51 +108,35 @@ class SharedNets(NamedTuple):
     """The nets with pins on both sides of the meeting ideal, I times in rows of the first half.
 
     Where no row of the second half on the same device has a pin of the net, it is left out.
-
-    Parameters
-    ----------
-    first
-        Shape (n + 1,): where those begin of which each row of the first half has a pin.
-    net, whole
-        Shape (I,): their numbers, and whether the row has all pins below the meeting ideal.
-    above
-        Shape (n', E): whether each row of the second half has all pins above it, 2; some, 1; or
-        none, 0.
-    weight
-        Shape (2, E): what a device pays for it, by pass.
-    saved
-        Shape (I, 2, paths + Q): what a pair saves on the paths that stay on its device, and at
-        prices, where its second stage has some pins above the meeting ideal, and where all.
     """
 
+    #: Shape (n + 1,): where those begin of which each row of the first half has a pin.
     first: Ints
+    #: Shape (I,): their numbers, and whether the row has all pins below the meeting ideal.
     net: Ints
     whole: Bools
+    #: Shape (n', E): whether each row of the second half has all pins above it, 2; some, 1; or
+    #: none, 0.
     above: NDArray[np.uint8]
+    #: Shape (2, E): what a device pays for it, by pass.
     weight: Floats
+    #: Shape (I, 2, paths + Q): what a pair saves on the paths that stay on its device, and at
+    #: prices, where its second stage has some pins above the meeting ideal, and where all.
     saved: Floats
 
 
 class Rows(NamedTuple):
-    """Stages of a half by device, start and end, before their costs are known, n of them.
+    """Stages of a half by device, start and end, before their costs are known, n of them."""
 
-    Parameters
-    ----------
-    device, number
-        Shape (n,): the device, and the number in `Pairs.stages`.
-    start, end
-        Shape (n,): ideals.
-    least
-        Shape (2, n): how long they take at least.
-    path
-        As of `Half`.
-    """
-
+    #: Shape (n,): the device, and the number in `Pairs.stages`.
     device: Ints
     number: Ints
+    #: Shape (n,): ideals.
     start: Ints
     end: Ints
+    #: Shape (2, n): how long they take at least.
     least: Floats
+    #: As of `Half`.
     path: Floats
 
     def keep(self, which: Bools | Ints) -> Rows:
@@ -182,16 +150,10 @@ class Rows(NamedTuple):
 def pair_graph(
     pairs: Pairs, meet: int, target: float, prices: Floats, allowed: Bools, most: int
 ) -> OptionGraph | None:
-    """Return the pairs of chains below a target; None if there are more than `most`.
+    """Return the pairs of chains by `meet` below a target; None if there are more than `most`.
 
-    Parameters
-    ----------
-    meet
-        The meeting ideal.
-    prices
-        Shape (Q, 2D, 4).
-    allowed
-        Shape (2D, R): which of `Pairs.stages` may be at each position.
+    `prices` has shape (Q, 2D, 4); `allowed`, shape (2D, R), says which of `Pairs.stages` may be at
+    each position.
     """
     size = pairs.devices
     passes = np.stack([paths[:, [d, size + d]] for d, paths in enumerate(pairs.on_device)])
@@ -294,10 +256,7 @@ def _half(pairs: Pairs, half: int, meet: int, prices: Floats, rows: Rows, spared
 def _spared(pairs: Pairs, meet: int, below: Rows, passes: Floats) -> Floats:
     """Return `Half.spared` of the first half.
 
-    Parameters
-    ----------
-    passes
-        Shape (D, paths, 2, 2): of both stages of a device on paths that stay there.
+    `passes`, shape (D, paths, 2, 2), are those of both stages of a device on paths that stay there.
     """
     held, _, weight = pairs.cut_by(meet)
     here = held[below.end] - held[below.start]
@@ -312,10 +271,7 @@ def _spared(pairs: Pairs, meet: int, below: Rows, passes: Floats) -> Floats:
 def _nets(pairs: Pairs, meet: int, below: Rows, above: Rows, counts: Floats) -> SharedNets:
     """Return the nets that stages of both halves can share.
 
-    Parameters
-    ----------
-    counts
-        Shape (D, paths + Q, 2, 2): how much the passes of both stages of each device count.
+    `counts`, shape (D, paths + Q, 2, 2), says how much the passes of both stages of a device count.
     """
     held, pins, weight = pairs.cut_by(meet)
     here, there = held[below.end] - held[below.start], held[above.end] - held[above.start]

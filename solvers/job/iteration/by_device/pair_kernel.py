@@ -12,29 +12,14 @@ def list_pairs(meet, target, halves, nets, bytes_held, out):
     """List the pairs of stages of each device, for chains that pass the ideal `meet` half way.
 
     What a chain up to each state costs at least is found from the first device on, without listing
-    pairs; then, from the last one back, what it costs from there on. Most pairs fall away between.
+    pairs; then, from the last one back, what it costs from there on. Pairs that no chain below the
+    target has are left out, most of them between the two.
 
-    Parameters
-    ----------
-    meet
-        Where the first D stages end and the last D begin.
-    target
-        Pairs that no chain below the target has are left out.
-    halves
-        Two `Half`, of the stages below and above the meeting ideal.
-    nets
-        `Nets` that these share.
-    bytes_held
-        Shape (D, V, 2), microbatches in flight, rows of 0 fill up; the bytes that there are; and
-        which devices may have too few, (D,).
-    out
-        Rows to be filled in from their end, shapes (5, T), for the layer, the states, and the rows
-        of both halves; and (T, 2, 2) for forward and backward time.
-
-    Returns
-    -------
-    int
-        Number of pairs; −1 if there are too many.
+    `halves` are two `Half` that share `nets`; `bytes_held` says how many microbatches each device
+    has in flight, shape (D, V, 2), rows of 0 fill up, the bytes that there are, and which devices
+    may have too few. Rows of `out` are filled in from their end: (5, T) for the layer, the states,
+    and the rows of both halves, and (T, 2, 2) for forward and backward time. Returns how many, −1
+    if too many.
     """
     first, second = halves
     rows, times = out
@@ -101,15 +86,8 @@ def list_pairs(meet, target, halves, nets, bytes_held, out):
 def reach(meet, target, halves, nets, bytes_held, number):
     """Return the states of chains below the target, by layer, and the least cost up to each.
 
-    Parameters
-    ----------
-    number
-        Shape (N²,): −1, and again so at the end.
-
-    Returns
-    -------
-    tuple of arrays
-        Where layers begin, (D + 2,); the ideals of each state, (S, 2); and costs, (S, Q).
+    That is where layers begin, (D + 2,), the ideals of each state, (S, 2), and costs, (S, Q).
+    `number`, shape (N²,), is −1, and again so at the end.
     """
     first, second = halves
     devices, asked, size = len(first.begin), first.cost.shape[1], first.begin.shape[1] - 1

@@ -16,35 +16,18 @@ CLOSE = 5e-4
 
 @kernel
 def refine(graph, alive, actions, target, rounds, states, pool, out):
-    """Bound the chains of some options by prices, and say which options one below a target has.
+    """Return a bound of the chains of some options, and say which options one below it has.
 
     A game of paths against chains, of those met so far: the cheapest chain at the mean of the best
     mixture of paths, and the longest path of it and of the best mixture of chains, are added in
-    turn.
+    turn. The bound is `inf` if no chain is left. `alive` numbers the options, increasing.
 
-    Parameters
-    ----------
-    graph
-        A `Graph`.
-    alive
-        Shape (A,): numbers of the options, increasing.
-    actions
-        `Actions`.
-    rounds, states
-        Rounds at most; states of a layer at most.
-    pool
-        Paths to begin with, one at least, shape (R, P, 4), of which each round adds two; chains to
-        begin with, as places in `alive`, shape (C, D), of which each adds one; weights of both in
-        the best mixtures, (R,) and (C,), to be set; and how many paths and chains there are, (2,).
-        Chains that can no longer be below the target are removed.
-    out
-        To be filled in: whether each option is kept, (A,); prices of the best bound, (P, 4); the
-        options of the best chain, (D,), of none −1; and its makespan, (1,).
-
-    Returns
-    -------
-    float
-        The bound; `inf` if no chain is left.
+    `pool` begins with paths, one at least, shape (R, P, 4), of which each round adds two, and with
+    chains, as places in `alive`, shape (C, D), of which each adds one, without those that can no
+    longer be below the target; it has room for the weights of both in the best mixtures, and how
+    many paths and chains there are. `out` is filled in: whether each option is kept, (A,); prices
+    of the best bound, (P, 4); the options of the best chain, (D,), of none −1; and its makespan,
+    (1,).
     """
     paths, chains, path_weight, chain_weight, sizes = pool
     keep, best_prices, chosen, makespan = out
@@ -165,11 +148,8 @@ def without_dead(keep, chains, duration, payoff, rows, columns):
 def gather(graph, alive):
     """Return the options in the order of `alive`, next to each other in memory.
 
-    Returns
-    -------
-    tuple of arrays
-        Shape (A, 4): place in `alive`, layer, and state before and behind; shape (A, 4 v) or
-        (A, 2 v): times; and shape (A,): costs, to be set.
+    That is, shape (A, 4), place in `alive`, layer, and state before and behind; shape (A, 4 v) or
+    (A, 2 v), times; and shape (A,), costs, to be set.
     """
     _, chunks, kinds = graph.duration.shape
     places = np.empty((len(alive), 4), np.int32)
@@ -259,16 +239,9 @@ def follow(options, left, behind, chain):
 def play(payoff, rows, columns, row_weight, column_weight):
     """Set the weights of both mixtures; return what the row player wins, by the simplex method.
 
-    With A the payoffs, all positive: max Σ u  s.t.  A u ≤ 1, u ≥ 0, whose duals are the other
-    mixture; both are scaled to add up to 1. Where rounding spoils the outcome, or it takes too
-    many steps, the weights are still mixtures.
-
-    Parameters
-    ----------
-    payoff
-        Of which the first `rows` rows and `columns` columns count.
-    row_weight, column_weight
-        To be filled in.
+    With A the payoffs, all positive: max Σ u s.t. A u ≤ 1, u ≥ 0, whose duals are the other
+    mixture; both are scaled to add up to 1. Where rounding spoils the outcome, or it takes too many
+    steps, the weights are still mixtures.
     """
     table = np.zeros((rows + 1, columns + 1))
     largest = 0.0

@@ -1,4 +1,4 @@
-"""Best first over chains of all numbers of devices: plans, and the bound that is left.
+"""The search device by device, for one or two stages on each device of one kind: best first.
 
 A *root* stands for the chains of a source: those of a number of stages (`singles`), or those that
 pass a meeting ideal (`pairs`). It becomes a tree once its bound is the least of all. Where
@@ -13,17 +13,20 @@ stage.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from .....formulations.job.line import Line
 from .....formulations.job.orders import Chain
 from .....instances.common.arrays import Bools, Floats, Ints
-from ..sized import Sized
-from .options import OptionGraph
+from ..sized import SLACK, Run, Sized
+from ..stage_list import StageList, list_stages
+from .options import OptionGraph, Pairs, Singles
+from .pair_graph import Meeting
 from .refine_kernel import refine
 
 #: Rounds of the first node of a graph, and of all others.
@@ -35,43 +38,28 @@ ALIKE = 1e-12
 
 
 class Refined(NamedTuple):
-    """The outcome for a node.
+    """The outcome for a node."""
 
-    Parameters
-    ----------
-    bound
-        Of its chains; `inf` for none.
-    alive
-        Numbers of the options that are left.
-    prices
-        Those that gave the bound.
-    paths, chains
-        Of the best mixtures: paths, shape (R, P, 4), and options of chains, shape (C, D).
-    cuts
-        Ideals at which the stages of the best chain met end, shape (P,).
-    makespan
-        Of that chain; `inf` for none.
-    """
-
+    #: Of its chains; `inf` for none.
     bound: float
+    #: Numbers of the options that are left.
     alive: Ints
+    #: Those that gave the bound.
     prices: Floats
+    #: Of the best mixtures: paths, shape (R, P, 4), and options of chains, shape (C, D).
     paths: Floats
     chains: Ints
+    #: Ideals at which the stages of the best chain met end, shape (P,).
     cuts: Ints
+    #: Of that chain; `inf` for none.
     makespan: float
 
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """A graph to be searched.
+    """A graph to be searched."""
 
-    Parameters
-    ----------
-    graph, chain
-        The options, and the order of the stages.
-    """
-
+    #: The options, and the order of the stages.
     graph: OptionGraph
     chain: Chain
 
@@ -85,10 +73,7 @@ class Tree:
     ) -> Refined:
         """Bound the chains of some options that are below a target.
 
-        Parameters
-        ----------
-        paths, chains
-            As of `Refined`, to begin with; one path at least, or a mixture of some.
+        It begins with paths and chains as of `Refined`; one path at least, or a mixture of some.
         """
         devices = len(self.graph.begin) - 1
         chains = chains[np.isin(chains, alive).all(axis=1)]
@@ -168,10 +153,6 @@ LEAST_STEP = 1 / 256
 MAX_OPTIONS = 400_000
 
 
-#: Relative slack for rounding of sums.
-SLACK = 1e-9
-
-
 class ChainSource(Protocol):
     """Chains of P stages on devices of one kind."""
 
@@ -199,38 +180,23 @@ class Coarse(ChainSource, Protocol):
 
 @dataclass
 class Root:
-    """The chains of a source.
+    """The chains of a source."""
 
-    Parameters
-    ----------
-    source
-        The chains.
-    pool
-        Prices, shape (P, 4) each, the newest last; shared by the roots of one number of stages.
-    step
-        Part of the way from its bound to the target that the next tree is built for.
-    asked
-        How many of the pool's prices have bounded its chains.
-    bound
-        What they have proved.
-    """
-
+    #: The chains.
     source: ChainSource
+    #: Prices, shape (P, 4) each, the newest last; shared by the roots of one number of stages.
     pool: list[Floats]
+    #: Part of the way from its bound to the target that the next tree is built for.
     step: float = 1.0
+    #: How many of the pool's prices have bounded its chains.
     asked: int = 0
+    #: What they have proved.
     bound: float = -np.inf
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """Some options of a tree, for chains below a target.
-
-    Parameters
-    ----------
-    exact
-        Whether they are those of `Coarse.finer`.
-    """
+    """Some options of a tree, for chains below a target."""
 
     source: ChainSource
     tree: Tree
@@ -239,34 +205,25 @@ class Node:
     prices: Floats
     paths: Floats
     chains: Ints
+    #: Whether they are those of `Coarse.finer`.
     exact: bool = False
 
 
 @dataclass
 class BestFirst:
-    """The search.
+    """The search."""
 
-    Parameters
-    ----------
-    aim
-        Returns the makespan below which a plan is asked for.
-    met
-        Takes the ideals that a chain passes behind the empty one, and its makespan.
-    raise_bound
-        Takes the least bound of all chains.
-    closed
-        Least makespan, or bound, of the chains that are not divided further.
-    complete
-        Whether no chain below the target, or below `closed`, is left.
-    heap, number
-        Roots and nodes by their bounds, and a number that tells equal ones apart.
-    """
-
+    #: Returns the makespan below which a plan is asked for.
     aim: Callable[[], float]
+    #: Takes the ideals that a chain passes behind the empty one, and its makespan.
     met: Callable[[Ints, float], None]
+    #: Takes the least bound of all chains.
     raise_bound: Callable[[float], None]
+    #: Least makespan, or bound, of the chains that are not divided further.
     closed: float = np.inf
+    #: Whether no chain below the target, or below `closed`, is left.
     complete: bool = False
+    #: Roots and nodes by their bounds, and a number that tells equal ones apart.
     heap: list[tuple[float, int, Root | Node]] = field(default_factory=list)
     number: count[int] = field(default_factory=count)
 
@@ -378,3 +335,118 @@ def _at(alive: Ints, begin: Ints, d: int, short: Bools) -> tuple[Ints, Ints]:
     high = np.ones(len(alive), np.bool_)
     high[begin[d] : begin[d + 1]] = ~short
     return alive[low], alive[high]
+
+
+#: Ideals at most where devices hold two stages: pairs of them are counted.
+IDEALS = 3_000
+
+
+#: The next gap to be reached, in parts of the last, as much less is left below a lower target; and
+#: below what the next one is the last.
+STEP, LAST = 0.6, 1e-3
+
+
+#: How many times as long as the last such step the next one takes: 2 to 5 where gaps last. A search
+#: that does not end has raised the bound by next to nothing: so it must fit into `USABLE` of the
+#: time left, or the step becomes smaller, down to a power of `STEP`.
+GROWS, USABLE, LEAST = 4.0, 0.9, 0.2
+
+
+def by_device(line: Line, numbers: list[Sized]) -> bool:
+    """Whether all devices are of one kind, and hold a stage each, or stages d and D + d of 2D.
+
+    With two stages on a device, without rules.
+    """
+    if len(line.kinds) > 1:
+        return False
+    if all(_alone(plans) for plans in numbers):
+        return True
+    problem = line.problem
+    few = all(plans.paths.stages.lattice.size <= IDEALS for plans in numbers)
+    return (
+        few
+        and problem.chunks_per_device == 2
+        and not (problem.overlap or problem.order or line.rules)
+    )
+
+
+def chains_by_device(
+    run: Run, numbers: list[Sized], raise_bound: Callable[[], None]
+) -> Iterator[None]:
+    """Raise the bounds of all numbers of stages together, until plan and bound meet."""
+    search = run.search
+    longest = _longest(run.line)
+
+    def met(ideals: Ints, makespan: float) -> None:
+        run.offer_ideals(np.append(0, ideals), (0,) * len(ideals), makespan)
+
+    def raise_all(bound: float) -> None:
+        for plans in numbers:
+            plans.bound = max(plans.bound, bound)
+        raise_bound()
+
+    roots = [Root(source, source.plans.pool) for source in _sources(run, numbers)]
+    gap, part = 1.0, STEP
+    while search.next_gap < gap:  # a search is for chains below its aim: one for each gap
+        begun = search.seconds
+        gap = part * min(gap, search.gap)
+        if gap < max(LAST, search.next_gap):
+            gap = search.next_gap
+
+        def aim(gap: float = gap) -> float:
+            return min(run.aim(gap), longest)
+
+        best = BestFirst(aim, met, raise_all)
+        for root in roots:
+            root.step = 1.0
+            best.push(max(root.bound, root.source.plans.bound), root)
+        while best.step():
+            yield
+        if search.best is None and best.closed == np.inf:
+            for plans in numbers:
+                plans.bound = np.inf
+        part = next_step(search.seconds - begun, search.seconds_left)
+
+
+def next_step(took: float, left: float) -> float:
+    """Return the next gap to be reached, as a part of the last, which took so many seconds."""
+    if took <= 0 or np.isinf(left):
+        return STEP
+    power = np.log(max(USABLE * left / took, 1.0)) / np.log(GROWS)
+    return float(STEP ** np.clip(power, LEAST, 1.0))
+
+
+def _sources(run: Run, numbers: list[Sized]) -> Iterator[ChainSource]:
+    """Yield the chains of each number of stages that can be below the incumbent."""
+    most_work = run.search.objective / run.line.problem.batch
+    listed: StageList | None = None
+    for plans in numbers:
+        if plans.bound >= run.aim():
+            continue
+        if not plans.pool:
+            plans.pool.append(plans.prices)
+        if _alone(plans):
+            yield Singles(plans)
+            continue
+        paid = plans.paths.stages
+        if plans.size > 2:  # not all on one device
+            listed = listed or list_stages(run.line, run.lattice, most_work, run.search)
+            if listed is None:
+                return
+            paid = listed
+        pairs = Pairs(plans.paths, paid)
+        for meet in range(1, run.lattice.size - 1):
+            yield Meeting(plans, meet, pairs)
+
+
+def _alone(plans: Sized) -> bool:
+    """Whether each stage has a device of its own."""
+    order = plans.paths.chain.order
+    return len(order.tables) == order.stages
+
+
+def _longest(line: Line) -> float:
+    """Return a time in which any plan is through, if all its actions wait for each other."""
+    finite = np.where(np.isfinite(line.compute), line.compute, 0.0)
+    once = finite.max(axis=0).sum() + line.weight.max(axis=0).sum() * line.most_stages
+    return float(once) * line.problem.batch * (1 + SLACK) + 1.0

@@ -1,1 +1,0 @@
-"""Linear relaxations of integer programs: of a problem, and of a schedule."""

@@ -1,0 +1,108 @@
+"""Pipelines by integer programming, of a stream or of an iteration: a proof by other means."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from pyomo.common.gc_manager import PauseGC
+
+from ...formulations.job.iteration_milp import iteration_model
+from ...formulations.job.line import line
+from ...formulations.job.stream import Staging, state_staging
+from ...formulations.job.stream_bounds import least_stage_time
+from ...formulations.job.stream_milp import stream_model
+from ...formulations.task import Task
+from ...instances import PipelineJob, Solution, StagePlacement, in_stages, is_stream
+from ...instances.common.arrays import Floats
+from ..core.compiled_model import compile_model
+from ..core.milp_driver import IntegerProgram, integer_program, solve_program
+from ..core.search import Search
+from .iteration.frameworks import first_plans
+from .stream.dp import stream_dp
+
+#: The objective in the program's unit of time, about.
+TIME_SCALE = 1000.0
+
+
+def milp(task: Task[PipelineJob], search: Search[Solution]) -> None:
+    """Solve the integer program, from the best plan known."""
+    (_stream_milp if is_stream(task.problem) else _iteration_milp)(task, search)
+
+
+def _stream_milp(task: Task[PipelineJob], search: Search[Solution]) -> None:
+    """Solve the integer program, from the DP's plan.
+
+    ``task.options["start"]`` set to ``none`` leaves the DP out.
+    """
+    staging = state_staging(task)
+    if task.options.get("start") != "none":
+        with search.phase("start"):
+            stream_dp(task, search)
+        if search.should_stop():
+            return
+    solve_slots(task, staging, search)
+
+
+def solve_slots(task: Task[PipelineJob], staging: Staging, search: Search[Solution]) -> None:
+    """Solve the integer program from the best solution known."""
+    solve_program(lambda: _stream_program(task, staging, search), search, solver=task.solver)
+
+
+def _stream_program(
+    task: Task[PipelineJob], staging: Staging, search: Search[Solution]
+) -> IntegerProgram[Solution]:
+    """State the program for the best solution known."""
+    scale = search.objective if math.isfinite(search.objective) else least_stage_time(staging)
+    with PauseGC():
+        stated = stream_model(staging, scale / TIME_SCALE if 0 < scale < math.inf else 1.0)
+        compiled = compile_model(stated.model)
+    start = None
+    if isinstance(search.best, StagePlacement):
+        values = stated.start(search.best)
+        start = None if values is None else compiled.start(values)
+
+    def read(x: Floats) -> Solution:
+        return in_stages(stated.read(lambda var: compiled.value(var, x)), task.cluster)
+
+    return IntegerProgram(
+        compiled=compiled,
+        read=read,
+        scale=stated.data.scale,
+        origin="program over stage slots",
+        infeasible="no plan keeps the rules within memory; allow more memory, degrees, replicas, "
+        "stages or devices",
+        start=start,
+    )
+
+
+def _iteration_milp(task: Task[PipelineJob], search: Search[Solution]) -> None:
+    """Solve the integer program, from the best plan known or from equal parts."""
+    first_plans(task, line(task), search)
+    solve_program(lambda: _iteration_program(task, search), search, solver=task.solver)
+
+
+def _iteration_program(
+    task: Task[PipelineJob], search: Search[Solution]
+) -> IntegerProgram[Solution]:
+    """State the program for the best solution known."""
+    known = math.isfinite(search.objective)
+    with PauseGC():
+        stated = iteration_model(
+            task,
+            reference=search.objective if known else _one_by_one(task),
+            floor=max(0.0, search.bound),
+        )
+    return integer_program(
+        stated,
+        search.best,
+        origin="MILP over the schedule's actions",
+        infeasible="no contiguous split keeps every device within its memory under this schedule; "
+        "allow more memory, more devices, or another schedule",
+    )
+
+
+def _one_by_one(task: Task[PipelineJob]) -> float:
+    """Time of all passes one after the other: a scale for the objective where no plan is known."""
+    least = task.costs.compute[task.costs.count > 0].min(axis=0)
+    return task.problem.batch * float(least[np.isfinite(least)].sum())
