@@ -104,7 +104,7 @@ def _no_more(seconds: Floats, most: Floats) -> bool:
     return bool((seconds <= most * (1 + 1e-9) + 1e-15).all())
 
 
-class OutOfTime(Exception):
+class NotPriced(Exception):
     """Time is up before all settings have been priced."""
 
 
@@ -115,7 +115,7 @@ def rates(
 
     Raises
     ------
-    OutOfTime
+    NotPriced
         If it is `stopped` before.
     """
     kinds, software = len(prices.cluster.nodes), space.job.settings.software
@@ -159,7 +159,7 @@ def _on_one_kind(space: JobSpace, prices: LayerPrices, stopped: Callable[[], boo
     )  # fmt: skip
     for i, setting in enumerate(settings):
         if stopped():
-            raise OutOfTime
+            raise NotPriced
         by_layer = space.job.counts_layers(setting)
         _time(out, i, setting, prices, further, by_layer)
         _memory(out, i, setting, prices, further, by_layer)

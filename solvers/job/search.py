@@ -23,7 +23,7 @@ from ...formulations.job.bounds import FirstBounds, first_bounds, least_seconds
 from ...formulations.job.memory import MemoryRows, memory_rows
 from ...formulations.job.paths import JobPaths
 from ...formulations.job.program import PointCosts, ProgramBuilder, point_costs, stage_range
-from ...formulations.job.rates import OutOfTime, Rates, rates
+from ...formulations.job.rates import NotPriced, Rates, rates
 from ...formulations.job.space import JobSpace
 from ...instances.common.arrays import Bools, Floats
 from ...instances.costs.layers import LayerPrices
@@ -156,7 +156,7 @@ def search_job(
     with interrupts(search):
         if starts:
             search.consider(starts)
-        with suppress(OutOfTime):
+        with suppress(NotPriced):
             _bounded(search, among)
         for point in np.flatnonzero(search.bound < search.threshold * (1 - 1e-6)).tolist():
             if search.reason[point] is not Reason.EXHAUSTED:
