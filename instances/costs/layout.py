@@ -373,7 +373,7 @@ def check_layout(model: ModelDescription, layout: Layout, cluster: TrainingClust
     check_profiled(model, layout)
     check_experts(model, layout)
     check_stages(model, layout)
-    _check_batch(layout)
+    check_batch(layout)
     check_precision(layout, cluster)
 
 
@@ -550,7 +550,7 @@ def check_stages(model: ModelDescription, layout: Layout) -> None:
         )
 
 
-def _check_batch(layout: Layout) -> None:
+def check_batch(layout: Layout) -> None:
     """Refuse batches that replicas and microbatches do not divide."""
     once = layout.microbatch * layout.data
     if layout.global_batch % once:

@@ -25,7 +25,7 @@ from ...formulations.job.paths import JobPaths
 from ...formulations.job.program import PointCosts, ProgramBuilder, point_costs, stage_range
 from ...formulations.job.rates import NotPriced, Rates, rates
 from ...formulations.job.space import JobSpace
-from ...instances.common.arrays import Bools, Floats
+from ...instances.common.arrays import Floats
 from ...instances.costs.layers import LayerPrices
 from ...instances.costs.layout import Layout
 from ...instances.costs.stages import kinds_of_rank, stage_times
@@ -142,13 +142,13 @@ def search_job(
     gap: float,
     deadline: float,
     on_progress: Callable[[JobProgress], None] | None = None,
-    among: Bools | None = None,
+    known: Floats | None = None,
 ) -> JobSearch:
     """Search a space until no point can hold a plan better than the best by a relative gap.
 
     Plans are timed by `judge`, infinite where one does not fit; `starts` are known ones, such as
     what is usually done. The search ends with what it has at a `time.monotonic()`, or by Ctrl-C.
-    `among`, shape (points,), says where to look; by default everywhere.
+    `known`, shape (points,), are bounds that are known, infinite where not to look.
     """
     search = JobSearch(space, prices, judge, gap, deadline, on_progress)
     search.bound = np.full(len(space), least_seconds(space))
@@ -157,7 +157,7 @@ def search_job(
         if starts:
             search.consider(starts)
         with suppress(NotPriced):
-            _bounded(search, among)
+            _bounded(search, known)
         for point in np.flatnonzero(search.bound < search.threshold * (1 - 1e-6)).tolist():
             if search.reason[point] is not Reason.EXHAUSTED:
                 search.reason[point] = Reason.OPEN
@@ -165,14 +165,14 @@ def search_job(
     return search
 
 
-def _bounded(search: JobSearch, among: Bools | None) -> None:
+def _bounded(search: JobSearch, known: Floats | None) -> None:
     """Bound all points, and look at those that the bounds leave."""
     space, prices = search.space, search.prices
     search.table = table = rates(space, prices, lambda: search.stopped)
     first = first_bounds(space, table, prices, lambda: search.stopped)
-    if among is not None:
-        bounds = np.where(among, first.seconds, np.inf)
-        first = replace(first, seconds=bounds, fits=first.fits & among)
+    if known is not None:
+        bounds = np.maximum(first.seconds, known)
+        first = replace(first, seconds=bounds, fits=first.fits & np.isfinite(known))
     search.bound = np.maximum(search.bound, first.seconds)
     search.reason = [Reason.WORK if fits else Reason.CAPACITY for fits in first.fits]
     _first_plans(search, table, first)
