@@ -114,7 +114,7 @@ def solve(
     if ranked is not None and is_iteration(posed) and devices is not None:
         from .show.pipeline import rank
 
-        others: dict[str, object] = {
+        others = {
             "--start": start,
             "--plot": plot,
             "workers": stated.others.get(WORKERS),
