@@ -77,7 +77,7 @@ class JobCosts:
             for one in layouts
         ]
         own = [one for one in layouts if on_one_device(one) == self.job.template]
-        return [one for one in own if self.job.allows(one)]
+        return [one for one in own if self.job.allows(self.model, one)]
 
 
 def job_costs(

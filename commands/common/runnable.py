@@ -20,12 +20,9 @@ def kept_together(workload: Workload) -> tuple[str, str]:
     """Return what must share a device for a plan to run, as a pattern, and why.
 
     Both are empty if every plan can run: modules that no graph holds are single nodes already. A
-    model whose outermost code depends on numbers has no border but its own. InputError if the
-    workload is of no PyTorch model.
+    model whose outermost code depends on numbers has no border but its own.
     """
     made = workload.provenance
-    if made.get("generator") != "stagecut.instances.pytorch":
-        raise InputError(f"--for run: {workload.name} is of no PyTorch model; profile one")
     if made.get("traced_by") != ON_NUMBERS:
         return "", ""
     return "*", (
@@ -72,27 +69,30 @@ def fitted(target: str | None, problem: str, workload: Workload, given: Fitted) 
     if target is None:
         _warn_of_numbers(workload)
         return given
+    from ...runtime.export.registry import LAUNCHERS, PYTHON, kept_whole
+
     option = f"--for {target}"
+    traced = workload.provenance.get("generator") == "stagecut.instances.pytorch"
+    if target in (RUN, PYTHON) and not traced:
+        raise InputError(f"{option}: {workload.name} is of no PyTorch model; profile one")
     if target == RUN:
         uncut, why = kept_together(workload)
         if uncut:
             ERR.print(why)
         return given._replace(fields=_together(given.fields, [[uncut]])) if uncut else given
-    from ...runtime.export.registry import LAUNCHERS, kept_whole
-
     if target not in names.LAUNCHERS:
         raise InputError(f"{option}: it must be one of {', '.join((RUN, *names.LAUNCHERS))}")
-    if problem in ("latency", "sharding") or (problem == "mapping" and target != "python"):
+    if problem in ("latency", "sharding") or (problem == "mapping" and target != PYTHON):
         raise InputError(f"{option}: it runs pipelines; plan with --problem pipeline")
     schedule, split = (given.fields.get(key) for key in ("schedule", "split"))
     staged = problem == "pipeline" and (
         workload.layers is not None or schedule == PipelineSchedule.STREAM
     )
-    if target == "python" and staged:
+    if target == PYTHON and staged:
         raise InputError(f"{option}: it runs placements; profile without --layers")
     launcher = LAUNCHERS.get(target)
     fit, said = given, []
-    if target == "python" and workload.ties:
+    if target == PYTHON and workload.ties:
         fit = fit._replace(tied=Tied.COLOUR)
         said.append("tied weights on one device")
     if launcher is not None:

@@ -124,7 +124,7 @@ def _points(
             continue
         per_rank = degrees.tensor * degrees.context
         for pipeline in _values(job, "pipeline", range(1, min(devices, model.layers) + 1)):
-            if devices % (per_rank * pipeline):
+            if devices % (per_rank * pipeline) or (pipeline > 1 and not job.pipelines(model)):
                 continue
             data = devices // (per_rank * pipeline)
             allowed = job.allowed("data")
@@ -285,7 +285,7 @@ def _runnable(
         (
             one.tensor,
             one.context,
-            one.expert > 1,
+            one.expert if job.settings.experts_in_data else one.expert > 1,
             one.expert_tensor > 1,
             one.recompute,
             one.recompute_layers,
@@ -294,7 +294,7 @@ def _runnable(
     ]
     keep = np.zeros(len(table), bool)
     for k, (i, p, d, _, schedule, v, z) in enumerate(table.tolist()):
-        key = (kinds[i], p > 1, d > 1, schedule, v > 1, z)
+        key = (kinds[i], p > 1, d if job.settings.experts_in_data else d > 1, schedule, v > 1, z)
         if key not in alike:
             layout = replace(
                 settings[i], pipeline=p, data=d, schedule=schedules[schedule], chunks=v, zero=z

@@ -60,13 +60,6 @@ def shell(text: str) -> str:
     return shlex.quote(text)
 
 
-def toml(text: str) -> str:
-    """Return a text of TOML, with its quotes."""
-    return "".join(
-        c if c.isprintable() else f"\\U{ord(c):08x}" for c in json.dumps(text, ensure_ascii=False)
-    )
-
-
 def csv(value: object) -> object:
     """Return a cell of a table: a text that a spreadsheet would take for a formula begins with '.
 

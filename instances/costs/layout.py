@@ -356,7 +356,7 @@ def check_layout(model: ModelDescription, layout: Layout, cluster: TrainingClust
     check_profiled(model, layout)
     check_experts(model, layout)
     check_stages(model, layout)
-    _check_batch(layout)
+    check_batch(layout)
     check_precision(layout, cluster)
 
 
@@ -528,7 +528,7 @@ def check_stages(model: ModelDescription, layout: Layout) -> None:
         raise InputError("schedule: interleaved with one pipeline rank; take 1f1b")
 
 
-def _check_batch(layout: Layout) -> None:
+def check_batch(layout: Layout) -> None:
     """Refuse batches that replicas and microbatches do not divide."""
     once = layout.microbatch * layout.data
     if layout.global_batch % once:

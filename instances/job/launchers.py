@@ -13,11 +13,20 @@ from types import MappingProxyType
 from ..common.choices import Choice
 from ..common.errors import InputError, quote
 from ..costs.hardware import NumberFormat
-from ..costs.layout import ContextKind, JobSchedule, Layout, Recompute, Software
+from ..costs.layout import (
+    ContextKind,
+    Dispatcher,
+    Graphs,
+    JobSchedule,
+    Layout,
+    Recompute,
+    Software,
+)
 
 _SIXTEEN = frozenset({NumberFormat.BF16, NumberFormat.FP16})
 _FULL = frozenset({Recompute.FULL})
 _PLAIN = frozenset({JobSchedule.ONE_F_ONE_B})
+_USUAL = frozenset({Layout.order})
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,17 @@ class LauncherSettings:
     recompute_by_stage: bool = False
     # fields of `Layout` whose fractions it can keep in host memory
     offload: frozenset[str] = frozenset()
+    orders: frozenset[tuple[str, ...]] = _USUAL  # axes from neighbouring ranks to distant ones
+    # how it can send tokens to experts
+    dispatchers: frozenset[Dispatcher] = frozenset({Dispatcher.ALL_TO_ALL})
+    capacity: bool = False  # whether experts can drop tokens
+    graphs: frozenset[Graphs] = frozenset({Graphs.NONE})  # kernels that it can record
+    # whether it predicts further tokens in a pipeline
+    mtp_in_pipeline: bool = True
+    # whether experts are divided over data-parallel ranks alone
+    experts_in_data: bool = False
+    # whether it divides states wherever tensor or context parallelism is
+    always_sharded: bool = False
 
 
 # NVIDIA/Megatron-LM@d98e8a6. Schedules: megatron/core/pipeline_parallel/schedules.py. ZeRO 1 is
@@ -74,12 +94,17 @@ _MEGATRON = LauncherSettings(
     recompute=frozenset(Recompute) - {Recompute.OPERATORS},
     recompute_some=True,
     offload=frozenset({"offload_activations", "offload_optimizer"}),
+    orders=_USUAL | {("tensor", "context", "pipeline", "data")},
+    dispatchers=frozenset(Dispatcher),
+    capacity=True,
+    graphs=frozenset(Graphs),
 )
 
 # pytorch/torchtitan@b5bcd76: torchtitan/config/configs.py (ParallelismConfig: FSDP or HSDP over
 # what the other degrees leave, `fsdp_reshard_after_forward`, schedules of
 # torch.distributed.pipelining by name, `expert_parallel_degree` with dp_shard · cp · tp = efsdp ·
-# ep, hence no division of one expert) and distributed/activation_checkpoint.py (full, or
+# ep, hence no division of one expert), models/deepseek_v3/mtp.py ("MTP does not support pipeline
+# parallelism yet") and distributed/activation_checkpoint.py (full, or
 # selective by operator, of all layers). Orders of zero-bubble schedules run as a table of actions,
 # `pipeline_parallel_schedule_csv`. Context parallelism is
 # torch.distributed.tensor.experimental's: all-gather, or a ring by `set_rotate_method`.
@@ -95,6 +120,9 @@ _TORCHTITAN = LauncherSettings(
     sequence_parallel=True,
     context=frozenset({ContextKind.RING, ContextKind.ALL_GATHER}),
     recompute=_FULL | {Recompute.OPERATORS},
+    mtp_in_pipeline=False,
+    dispatchers=frozenset(Dispatcher),
+    graphs=frozenset({Graphs.NONE, Graphs.ITERATION}),
 )
 
 # deepspeedai/DeepSpeed@edaa722: runtime/pipe/engine.py ("ZeRO-2 and ZeRO-3 are incompatible with
@@ -116,6 +144,7 @@ _DEEPSPEED = LauncherSettings(
     context_alone=True,
     expert_beside_tensor=False,
     offload=frozenset({"offload_activations", "offload_weights", "offload_optimizer"}),
+    dispatchers=frozenset(Dispatcher),
 )
 
 # runtime/execution/job (docs/run.md, Training jobs): FSDP2, which in a pipeline of
@@ -141,9 +170,10 @@ _STAGECUT = LauncherSettings(
 # (docs/megatron-lm-to-megatron-bridge.md): what Megatron-LM can run.
 
 # huggingface/accelerate 1.15: parallelism_config.py (FSDP2 or HSDP, tensor parallelism by the
-# model's own plan, context parallelism by torch's `context_parallel`; no pipeline in training, no
-# expert parallelism), utils/dataclasses.py (`FullyShardedDataParallelPlugin`: weights are gathered
-# until the backward pass, ZeRO 2, or not, ZeRO 3; checkpointing of all wrapped layers).
+# model's own plan, context parallelism by torch's `context_parallel`, which gathers or goes round a
+# ring; no pipeline in training, no expert parallelism), utils/dataclasses.py
+# (`FullyShardedDataParallelPlugin`: weights are gathered until the backward pass, ZeRO 2, or not,
+# ZeRO 3; checkpointing of all wrapped layers).
 _ACCELERATE = LauncherSettings(
     software=Software.FSDP,
     recipe="fsdp-bf16",
@@ -152,8 +182,9 @@ _ACCELERATE = LauncherSettings(
     zero=frozenset({0, 2, 3}),
     zero_in_pipeline=frozenset(),
     sharded_groups=frozenset({2, 3}),
-    context=frozenset({ContextKind.ALL_GATHER, ContextKind.ALL_TO_ALL}),
+    context=frozenset({ContextKind.RING, ContextKind.ALL_GATHER}),
     expert=False,
+    always_sharded=True,
 )
 
 # AI-Hypercomputer/maxtext@000b810: src/maxtext/configs/base.yml. ZeRO 1 is
@@ -169,6 +200,7 @@ _MAXTEXT = LauncherSettings(
     zero_in_pipeline=frozenset(),
     sequence_parallel=True,
     context=frozenset({ContextKind.ALL_GATHER}),
+    experts_in_data=True,
 )
 
 # Not a launcher: every order of passes there is here, with Megatron's kernels.
@@ -220,6 +252,10 @@ def _passes(known: LauncherSettings, layout: Layout) -> _Refusal:
     """Return what of precision, schedule and stages it has no setting for."""
     if layout.recipe.compute not in known.formats:
         return f"recipe: products in {layout.recipe.compute}", _listed(known.formats)
+    if layout.graphs not in known.graphs:
+        return f"graphs: {layout.graphs}", _listed(known.graphs)
+    if layout.order not in known.orders:
+        return f"order: {', '.join(layout.order)}", " or ".join(map(", ".join, known.orders))
     if layout.pipeline == 1:
         return None
     if layout.schedule not in known.schedules:
@@ -236,6 +272,8 @@ def _division(known: LauncherSettings, layout: Layout) -> _Refusal:
         return f"zero: {layout.zero}{where}", (_listed(stages) or "none") + (
             " there" if piped else ""
         )
+    if known.always_sharded and not layout.zero and layout.tensor * layout.context > 1:
+        return "zero: 0 beside tensor or context parallelism", f"{_listed(stages - {0})} there"
     if layout.shards < layout.replicas and layout.zero and layout.zero not in known.sharded_groups:
         groups = _listed(known.sharded_groups)
         over = f"for ZeRO {groups} alone" if groups else "none"
@@ -256,8 +294,14 @@ def _division(known: LauncherSettings, layout: Layout) -> _Refusal:
         return f"sequence: {layout.sequence} tokens in {parts} parts", f"multiples of {parts}"
     if layout.expert > 1 and not known.expert:
         return f"expert: {layout.expert}", "no expert parallelism"
+    if layout.expert > 1 and layout.dispatcher not in known.dispatchers:
+        return f"dispatcher: {layout.dispatcher}", _listed(known.dispatchers)
+    if layout.expert_capacity and not known.capacity:
+        return f"expert_capacity: {layout.expert_capacity:g}", "experts that drop no token"
     if layout.expert_tensor > 1 and not known.expert_tensor:
         return f"expert_tensor: {layout.expert_tensor}", "1"
+    if known.experts_in_data and layout.data % layout.expert:
+        return f"expert: {layout.expert} with data {layout.data}", "experts over data ranks alone"
     if layout.expert > 1 and layout.tensor > 1:
         if not known.expert_beside_tensor:
             return f"expert: {layout.expert} beside tensor {layout.tensor}", "one of the two"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from ..common.choices import OrText
 from ..common.errors import InputError, quote
 from ..common.units import MOST_COUNT
+from ..costs.description import ModelDescription
 from ..costs.layout import RECIPES, ContextKind, JobSchedule, Layout, Recipe, Recompute
 from .launchers import LAUNCHERS, LauncherSettings, runs
 
@@ -155,8 +156,14 @@ class TrainingJob:
         given = self.allowed("zero")
         return tuple(sorted(z for z in known if given is None or z in given))
 
-    def allows(self, layout: Layout) -> bool:
-        """Whether a layout is among those that the job leaves open."""
+    def pipelines(self, model: ModelDescription) -> bool:
+        """Whether the launcher can train a model in a pipeline."""
+        return self.settings.mtp_in_pipeline or not model.mtp
+
+    def allows(self, model: ModelDescription, layout: Layout) -> bool:
+        """Whether a layout of a model is among those that the job leaves open."""
+        if layout.pipeline > 1 and not self.pipelines(model):
+            return False
         for name in OPEN:
             values = self.allowed(name)
             if values is not None and getattr(layout, name) not in values:

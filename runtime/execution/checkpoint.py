@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from ...instances import InputError
 from ...instances.formats.writing import why_not
+from ..measure.group import of_all_ranks
 from .checkpoint_files import FORMAT, MANIFEST, Checkpoint, Position, checkpoints, digest
 
 KEPT = 2
@@ -31,17 +32,10 @@ KEPT = 2
 
 @dataclass(frozen=True)
 class Trained:
-    """Parameters, buffers and optimizers of this rank.
+    """Parameters, buffers and optimizers of this rank, by the model's names.
 
-    Parameters
-    ----------
-    parameters, buffers
-        By the model's names; what pieces share, once.
-    optimizers
-        Of the parameters.
-    part
-        Of a whole tensor, by the name of the parameter or buffer that it has the shape of, what
-        this rank has; None if that is all of it.
+    What pieces share is in it once. `part` returns this rank's part of a whole tensor, by the name
+    of the parameter or buffer that it has the shape of; None if that is all of it.
     """
 
     parameters: Mapping[str, nn.Parameter]
@@ -104,8 +98,7 @@ def save(
         out.flush()
         os.fsync(out.fileno())
     mine = (file.name, digest(file), sorted([*trained.parameters, *trained.buffers]))
-    everyone = [mine] * dist.get_world_size()
-    dist.all_gather_object(everyone, mine)
+    everyone = of_all_ranks(mine)
     if rank == 0:
         where: dict[str, str] = {}
         for name, _, held in everyone:

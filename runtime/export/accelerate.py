@@ -34,7 +34,7 @@ def cut(workload: Workload, plan: Plan) -> ModuleStages:
         if where.setdefault(module, device) != device:
             raise InputError(
                 f"{NAME}: module {module} is split between devices {where[module]} and {device}; "
-                "it keeps it whole"
+                f"it keeps it whole: plan with --for {NAME}"
             )
     return _by_device(where)
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from ...instances import InputError
 from ...instances.common.errors import quote
 from ...instances.costs.description import ModelDescription
-from ...instances.costs.layout import Layout
+from ...instances.costs.layout import (
+    Layout,
+    check_batch,
+    check_experts,
+    check_heads,
+    check_stages,
+)
 from ...instances.job.launchers import runs
 from .job_accelerate import accelerate_files
 from .job_bridge import bridge_files
@@ -67,8 +74,31 @@ def job_files(launcher: str, model: ModelDescription, layout: Layout) -> dict[st
     WORLD_SIZE=8
     """
     if launcher not in JOB_LAUNCHERS:
-        raise InputError(f"launcher: {quote(launcher)} is not one of {', '.join(JOB_LAUNCHERS)}")
+        raise InputError(
+            f"{quote(launcher)}: layouts of training jobs are written for "
+            f"{', '.join(JOB_LAUNCHERS)}, and run by stagecut run"
+        )
+    for check in (check_heads, check_experts, check_stages):
+        check(model, layout)
+    check_batch(layout)
+    layout = _without_counts(model, layout)
     why = runs("any" if launcher == "csv" else launcher, layout)
     if why is not None:
         raise InputError(f"{why}; plan with --for {launcher}" if launcher != "csv" else why)
+    if model.encoder and layout.pipeline > 1 and launcher != "csv":
+        raise InputError(
+            f"pipeline: {layout.pipeline}, and {model.name} has an encoder, of which {launcher} "
+            "makes no stages; plan with --set pipeline=1"
+        )
     return JOB_LAUNCHERS[launcher](model, layout)
+
+
+def _without_counts(model: ModelDescription, layout: Layout) -> Layout:
+    """Return a layout that counts no recomputed layers where all are, or none."""
+    layers = layout.layers_of_stages(len(model.blocks))
+    counts = tuple(layout.recomputed_layers(stage, count) for stage, count in enumerate(layers))
+    if counts == layers:
+        return replace(layout, recompute_layers=None)
+    if not any(counts) and not model.mtp:  # which are recomputed, but not counted
+        return replace(layout, recompute=frozenset(), recompute_layers=None)
+    return layout

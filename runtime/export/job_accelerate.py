@@ -18,7 +18,17 @@ from ...instances.costs.layout import ContextKind, Layout
 LAUNCH_FILE, START_FILE, TRAINER_FILE = (
     "accelerate.json", "accelerate.sh", "training_arguments.json",
 )  # fmt: skip
-_CONTEXT = {ContextKind.ALL_GATHER: "allgather", ContextKind.ALL_TO_ALL: "alltoall"}
+#: How parts of keys and values go round: `set_rotate_method` of torch, whose all-to-all is a ring.
+_CONTEXT = {ContextKind.ALL_GATHER: "allgather", ContextKind.RING: "alltoall"}
+#: Starts a script; ``--gradient_accumulation_steps`` of the command would be DeepSpeed's alone.
+_START = """\
+# Sequences in a batch of your data loader: {microbatch}. On each of several nodes: set NODES,
+# NODE_RANK, MASTER_ADDR and MASTER_PORT.
+export ACCELERATE_GRADIENT_ACCUMULATION_STEPS={microbatches}
+accelerate launch --config_file {file} --num_machines "${{NODES:-1}}" \\
+    --machine_rank "${{NODE_RANK:-0}}" --main_process_ip "${{MASTER_ADDR:-127.0.0.1}}" \\
+    --main_process_port "${{MASTER_PORT:-29500}}" "$@"
+"""
 
 
 def accelerate_files(_model: ModelDescription, layout: Layout) -> dict[str, str]:
@@ -27,15 +37,6 @@ def accelerate_files(_model: ModelDescription, layout: Layout) -> dict[str, str]
     The Trainer's file goes without the launcher's FSDP: start it by torchrun. Raises `InputError`
     if neither has a field for a part of the layout.
     """
-    if layout.global_batch % (layout.microbatch * layout.data):
-        raise InputError(
-            f"global_batch: {layout.global_batch} is no multiple of microbatch {layout.microbatch} "
-            f"x data {layout.data}, as accelerate wants it"
-        )
-    if not layout.zero and layout.tensor * layout.context > 1:
-        raise InputError(
-            "zero: 0 beside tensor or context parallelism; accelerate divides states there: 2 or 3"
-        )
     if layout.zero and layout.shards % layout.context:
         raise InputError(
             f"shard_group: {layout.shards} is no multiple of context {layout.context}, over which "
@@ -68,16 +69,12 @@ def accelerate_files(_model: ModelDescription, layout: Layout) -> dict[str, str]
             "parallelism_config_dp_shard_size": shards,
             "parallelism_config_tp_size": layout.tensor,
             "parallelism_config_cp_size": layout.context,
-            "parallelism_config_cp_comm_strategy": _CONTEXT[layout.context_kind]
-            if layout.context > 1
-            else "allgather",
+            "parallelism_config_cp_comm_strategy": _CONTEXT.get(layout.context_kind, "allgather"),
         }
-    start = f"accelerate launch --config_file {LAUNCH_FILE}"
-    accumulated = f"--gradient_accumulation_steps {layout.microbatches}"
-    files = {
-        LAUNCH_FILE: json.dumps(launch, indent=2) + "\n",
-        START_FILE: f'{start} {accumulated} "$@"\n',
-    }
+    start = _START.format(
+        microbatch=layout.microbatch, microbatches=layout.microbatches, file=LAUNCH_FILE
+    )
+    files = {LAUNCH_FILE: json.dumps(launch, indent=2) + "\n", START_FILE: start}
     if (
         layout.zero and layout.devices == layout.shards and layout.context == 1
     ):  # the Trainer divides over all processes

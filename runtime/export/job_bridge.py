@@ -29,6 +29,7 @@ _FIELDS: dict[str, tuple[tuple[str, ...], object]] = {
     "cp-comm-type": (("model.cp_comm_type",), str),
     "expert-model-parallel-size": (("model.expert_model_parallel_size",), int),
     "expert-tensor-parallel-size": (("model.expert_tensor_parallel_size",), int),
+    "moe-grouped-gemm": (("model.moe_grouped_gemm",), True),
     "moe-token-dispatcher-type": (("model.moe_token_dispatcher_type",), str),
     "moe-flex-dispatcher-backend": (("model.moe_flex_dispatcher_backend",), str),
     "moe-expert-capacity-factor": (("model.moe_expert_capacity_factor",), float),
@@ -45,6 +46,7 @@ _FIELDS: dict[str, tuple[tuple[str, ...], object]] = {
     "data-parallel-sharding-strategy": (("ddp.data_parallel_sharding_strategy",), str),
     "num-distributed-optimizer-instances": (("ddp.num_distributed_optimizer_instances",), int),
     "optimizer": (("optimizer.optimizer",), str),
+    "use-precision-aware-optimizer": (("optimizer.use_precision_aware_optimizer",), True),
     "optimizer-cpu-offload": (("optimizer.optimizer_cpu_offload",), True),
     "optimizer-offload-fraction": (("optimizer.optimizer_offload_fraction",), float),
     "recompute-granularity": (("model.recompute_granularity",), str),
@@ -60,6 +62,9 @@ _FIELDS: dict[str, tuple[tuple[str, ...], object]] = {
     "overlap-moe-expert-parallel-comm": (("model.overlap_moe_expert_parallel_comm",), True),
     "no-overlap-p2p-communication": (("model.overlap_p2p_comm",), False),
     "cuda-graph-impl": (("model.cuda_graph_impl",), str),
+    "no-check-for-nan-in-loss-and-grad": (
+        ("ddp.check_for_nan_in_grad", "rerun_state_machine.check_for_nan_in_loss"), False,
+    ),
 }  # fmt: skip
 #: Arguments of a precision, which `MIXED_PRECISION` names as a whole.
 _OF_PRECISION = ("bf16", "fp16", "fp8-format", "fp8-recipe", "fp4-format", "fp4-recipe")

@@ -12,10 +12,11 @@ from typing import Any
 from ...instances import InputError
 from ...instances.costs.description import ModelDescription
 from ...instances.costs.hardware import NumberFormat
-from ...instances.costs.layout import Layout
+from ...instances.costs.layout import Dispatcher, Layout
 from . import deepspeed
 from .stages import ModuleStages
 
+_DISPATCHERS = {Dispatcher.ALL_TO_ALL: "comm", Dispatcher.HIERARCHICAL: "deepep"}
 #: Files, as the launch line names them.
 CONFIG_FILE, PIPELINE_FILE = "deepspeed.json", "planned_pipeline.py"
 
@@ -27,11 +28,6 @@ def deepspeed_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
     makes the model of your script: a `PipelineModule` of a layer for each of its ``LAYERS``. Raises
     `InputError` if DeepSpeed has no field for a part of the layout.
     """
-    if layout.global_batch % (layout.microbatch * layout.data):
-        raise InputError(
-            f"global_batch: {layout.global_batch} is no multiple of microbatch {layout.microbatch} "
-            f"x data {layout.data}, as deepspeed wants it"
-        )
     config: dict[str, Any] = {
         "train_batch_size": layout.global_batch,
         "train_micro_batch_size_per_gpu": layout.microbatch,
@@ -40,14 +36,22 @@ def deepspeed_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
     }
     if layout.recipe.compute in (NumberFormat.BF16, NumberFormat.FP16):
         config[layout.recipe.compute.value] = {"enabled": True}
+        if layout.zero and layout.recipe.gradient_bytes >= 4:
+            config["data_types"] = {"grad_accum_dtype": "fp32"}
     # what gradients are reduced in: communication_data_type of runtime/constants.py
     config["communication_data_type"] = (
         "fp32" if layout.recipe.reduce_bytes == 4 else (layout.recipe.compute.value)
     )
     if layout.tensor > 1:
         config["tensor_parallel"] = {"autotp_size": layout.tensor}
-    if layout.context > 1:  # Ulysses
-        config["sequence_parallel_size"] = layout.context
+    if layout.context > 1:  # Ulysses: `initialize` makes its groups where both are given
+        config |= {"data_parallel_size": layout.data, "sequence_parallel_size": layout.context}
+    if layout.expert > 1:  # module_inject/auto_ep_config.py
+        config["expert_parallel"] = {
+            "enabled": True,
+            "autoep_size": layout.expert,
+            "comm_backend": _DISPATCHERS[layout.dispatcher],
+        }
     if layout.recompute:
         config["activation_checkpointing"] = {
             "partition_activations": False,
@@ -93,6 +97,8 @@ def _stages(model: ModelDescription, layout: Layout) -> ModuleStages:
         begin = sum(counts[:stage])
         own = [f"layers.{layer}" for layer in range(begin, begin + count)]
         own = ["embedding", *own] if stage == 0 else own
+        if stage == layout.mtp_stage % layout.stages:
+            own += [f"mtp.{k}" for k in range(len(model.mtp))]
         modules.append((*own, "norm", "head") if stage == layout.stages - 1 else tuple(own))
     return ModuleStages(
         modules=tuple(modules),

@@ -6,7 +6,6 @@ an axis for each parallelism; batches are divided over data, FSDP and expert axe
 
 from __future__ import annotations
 
-from ...instances import InputError
 from ...instances.common.escape import one_line
 from ...instances.costs.description import ModelDescription
 from ...instances.costs.hardware import NumberFormat
@@ -18,16 +17,6 @@ def maxtext_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
 
     Raises `InputError` if MaxText has no setting for a part of the layout.
     """
-    if layout.global_batch % (layout.microbatch * layout.data):
-        raise InputError(
-            f"global_batch: {layout.global_batch} is no multiple of microbatch {layout.microbatch} "
-            f"x data {layout.data}, as maxtext wants it"
-        )
-    if layout.data % layout.expert:
-        raise InputError(
-            f"expert: {layout.expert} does not divide data {layout.data}, over which maxtext "
-            "divides experts"
-        )
     rest = layout.data // layout.expert
     sharded = rest if layout.zero == 3 else 1
     tensor = "tensor_sequence" if layout.sequence_parallel else "tensor"

@@ -36,7 +36,7 @@ _PRECISION = {
     NumberFormat.NVFP4: "--bf16 --fp4-format e2m1 --fp4-recipe nvfp4",
 }
 _SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
-_RANKS = {
+_RANKS: dict[tuple[str, ...], str] = {
     ("tensor", "context", "data", "pipeline"): "",
     ("tensor", "context", "pipeline", "data"): "--use-tp-pp-dp-mapping",
 }
@@ -65,10 +65,6 @@ def megatron_arguments(model: ModelDescription, layout: Layout) -> str:
 
 def _parallelism(model: ModelDescription, layout: Layout) -> Sequence[str]:
     """Return degrees and stages: megatron/core/model_parallel_config.py, training/arguments.py."""
-    if layout.order not in _RANKS:
-        raise InputError(
-            f"order: {', '.join(layout.order)}; megatron has {' or '.join(map(', '.join, _RANKS))}"
-        )
     if model.encoder:
         raise InputError(f"{model.name}: its encoder is no stage of megatron's pipeline layout")
     found = [
@@ -83,6 +79,7 @@ def _parallelism(model: ModelDescription, layout: Layout) -> Sequence[str]:
         found.append(f"--context-parallel-size {layout.context}")
         found.append(f"--cp-comm-type {_CONTEXT[layout.context_kind]}")
     if any(block.experts for block in model.blocks):
+        found.append("--moe-grouped-gemm")
         found.append(f"--expert-model-parallel-size {layout.expert}")
         found.append(f"--expert-tensor-parallel-size {layout.expert_tensor}")
         found.append(  # core/transformer/transformer_config.py
@@ -122,11 +119,6 @@ def _stages(model: ModelDescription, layout: Layout) -> str:
 
 def _batch(layout: Layout) -> Sequence[str]:
     """Return sequences per pass and iteration: training/config/training_config.py."""
-    if layout.global_batch % (layout.microbatch * layout.data):
-        raise InputError(
-            f"global_batch: {layout.global_batch} is no multiple of microbatch {layout.microbatch} "
-            f"x data {layout.data}, as megatron wants it"
-        )
     return (
         f"--seq-length {layout.sequence}",
         f"--micro-batch-size {layout.microbatch} --global-batch-size {layout.global_batch}",
@@ -151,7 +143,8 @@ def _states(layout: Layout) -> Sequence[str]:
         found.append("--optimizer muon")
     if layout.offload_optimizer:
         found.append(
-            f"--optimizer-cpu-offload --optimizer-offload-fraction {layout.offload_optimizer:g}"
+            "--use-precision-aware-optimizer --optimizer-cpu-offload --optimizer-offload-fraction "
+            f"{layout.offload_optimizer:g}"
         )
     for name in ("offload_activations", "offload_weights"):
         if getattr(layout, name):
@@ -205,13 +198,17 @@ def _overlap(layout: Layout) -> Sequence[str]:
         if beside.parameters and layout.zero:
             found.append("--overlap-param-gather")
     if beside.tensor and layout.tensor > 1:
+        if not layout.sequence_parallel:
+            raise InputError("overlap.tensor: megatron has it with sequence_parallel alone")
         found.append("--tp-comm-overlap")
     if beside.experts and layout.expert > 1:
+        if layout.pipeline > 1 and layout.chunks == 1:
+            raise InputError("overlap.experts: megatron has it in interleaved pipelines alone")
         found.append("--overlap-moe-expert-parallel-comm")
     if not beside.messages and layout.pipeline > 1:
         found.append("--no-overlap-p2p-communication")
     if layout.graphs is Graphs.MODULES:
         found.append("--cuda-graph-impl transformer_engine")
     if layout.graphs is Graphs.ITERATION:
-        found.append("--cuda-graph-impl full_iteration")
+        found.append("--cuda-graph-impl full_iteration --no-check-for-nan-in-loss-and-grad")
     return found

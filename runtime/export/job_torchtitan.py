@@ -1,8 +1,6 @@
 """Layouts for torchtitan: a Python module whose function puts a layout into a `Trainer.Config`.
 
-Names are those of torchtitan 0.3.0 (torchtitan/config/configs.py, trainer.py), which has its
-configuration in Python; the configuration's dataclasses have slots, so that a name which another
-version does not know is an error there and not ignored.
+Names are those of torchtitan 0.3.0 (torchtitan/config/configs.py, trainer.py).
 """
 
 from __future__ import annotations
@@ -12,20 +10,20 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...instances import InputError
-from ...instances.common.escape import docstring
 from ...instances.costs.description import ModelDescription
 from ...instances.costs.hardware import NumberFormat
-from ...instances.costs.layout import ContextKind, Graphs, JobSchedule, Layout, Recompute
+from ...instances.costs.layout import (
+    ContextKind,
+    Dispatcher,
+    Graphs,
+    Layout,
+    Recompute,
+)
 from ..schedules import Schedule, make_schedule
 from ..simulate.stages import chain
 from .torch_csv import COMPUTES, torch_csv
+from .torchtitan import FULL, SCHEDULES, assigned, configured, recomputing
 
-#: Schedules by the names of torch.distributed.pipelining; others are a table of actions.
-SCHEDULES = {
-    JobSchedule.ONE_F_ONE_B: "1F1B",
-    JobSchedule.GPIPE: "GPipe",
-    JobSchedule.INTERLEAVED: "Interleaved1F1B",
-}
 #: Converters of linear layers: torchtitan/models/*/config_registry.py.
 _CONVERTERS = {
     NumberFormat.FP8: "Float8LinearConverter",
@@ -35,24 +33,6 @@ _CONVERTERS = {
 #: File of a schedule that torchtitan knows no name of.
 SCHEDULE_FILE = "schedule.csv"
 
-_TEMPLATE = '''"""The planned layout for torchtitan: {words}.
-
-    from {file} import planned
-    def my_model_planned():
-        return planned(my_model())  # my_model: a function that returns a Trainer.Config
-
-NGPU={devices} MODULE=... CONFIG=my_model_planned ./run_train.sh
-"""
-
-from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
-
-
-def planned(config):
-    """Put the layout into a Trainer.Config, and return it."""
-{lines}
-    return config
-'''
-
 
 def torchtitan_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
     """Return the module, and a table of the schedule if torchtitan knows no name of it, by file.
@@ -60,33 +40,35 @@ def torchtitan_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
     Raises `InputError` if torchtitan has no field for a part of the layout.
     """
     fields, files = _parallelism(model, layout)
-    lines = [f"config.parallelism.{name} = {_python(value)}" for name, value in fields.items()]
-    lines += [f"config.training.{name} = {value!r}" for name, value in _training(layout).items()]
-    kind = None
-    if layout.recompute:
-        kind = "FullAC" if Recompute.FULL in layout.recompute else "SelectiveAC"
-    lines.append(f"config.activation_checkpoint = {f'{kind}.Config()' if kind else None}")
+    lines = [*assigned("parallelism", fields), *assigned("training", _training(layout))]
+    kind = FULL if Recompute.FULL in layout.recompute else "SelectiveAC"
+    lines.append(recomputing(kind if layout.recompute else None))
     lines.append(f"config.compile.enable = {layout.compiled}")
     if layout.compiled and layout.overlap.tensor:
         lines.append("config.compile.enable_async_tensor_parallel = True")
     if layout.context > 1 and layout.context_kind is ContextKind.RING:
         lines += [
             "from torch.distributed.tensor.experimental._attention import set_rotate_method",
-            'set_rotate_method("alltoall")  # a ring; it gathers otherwise',
+            'set_rotate_method("alltoall")  # a ring; it gathers otherwise, and for flex attention',
         ]
     if layout.recipe.compute in _CONVERTERS:
         name = _CONVERTERS[layout.recipe.compute]
         lines.append(f"# Products in {layout.recipe.compute.value}: give model_registry")
         lines.append(f"# converters=[{name}.Config(...)] (torchtitan.components.quantization).")
+    if layout.expert > 1 and layout.dispatcher is Dispatcher.HIERARCHICAL:
+        lines.append('# Tokens by DeepEP: give model_registry moe_comm_backend="deepep".')
+    if model.mtp:
+        if layout.pipeline > 1:  # as `TrainingJob.pipelines` says to the planner
+            raise InputError(
+                f"pipeline: {layout.pipeline}, and {model.name} predicts tokens ahead, for which "
+                "torchtitan has no pipeline: plan with --set pipeline=1, or a model without it"
+            )
+        lines.append(f"# Tokens ahead: give model_registry num_mtp_layers={len(model.mtp)}.")
     words = (
         f"{model.name}, tensor {layout.tensor} x context {layout.context} x pipeline "
         f"{layout.pipeline} x data {layout.data}"
     )
-    text = _TEMPLATE.format(
-        words=docstring(words), file="planned", devices=layout.devices,
-        lines="\n".join(f"    {line}" for line in lines),
-    )  # fmt: skip
-    return {"planned.py": text, **files}
+    return {"planned.py": configured(words, layout.devices, lines), **files}
 
 
 def _parallelism(
@@ -124,8 +106,8 @@ def _parallelism(
         parts.append([*own, "norm", "lm_head"] if stage == layout.stages - 1 else own)
     fields["module_fqns_per_model_part"] = parts
     fields["pipeline_parallel_microbatch_size"] = layout.microbatch
-    if layout.schedule in SCHEDULES:
-        fields["pipeline_parallel_schedule"] = SCHEDULES[layout.schedule]
+    if layout.schedule.value in SCHEDULES:
+        fields["pipeline_parallel_schedule"] = SCHEDULES[layout.schedule.value]
         return fields, {}
     # any schedule of several stages: the table decides, but torch has to know the name
     fields["pipeline_parallel_schedule"] = "PipelineScheduleMulti"
@@ -145,11 +127,6 @@ def schedule_files(_model: ModelDescription, layout: Layout) -> dict[str, str]:
 
 def _training(layout: Layout) -> Mapping[str, object]:
     """Return the fields of `TrainingConfig`; a local batch is split into pipeline microbatches."""
-    if layout.global_batch % (layout.microbatch * layout.data):
-        raise InputError(
-            f"global_batch: {layout.global_batch} is no multiple of microbatch {layout.microbatch} "
-            f"x data {layout.data}, as torchtitan wants it"
-        )
     local = layout.global_batch // layout.data if layout.pipeline > 1 else layout.microbatch
     kept = (layout.recipe.weight_bytes, layout.recipe.master_bytes)
     exact = layout.recipe.compute in (NumberFormat.FP32, NumberFormat.TF32)
@@ -168,10 +145,3 @@ def _training(layout: Layout) -> Mapping[str, object]:
         # it records the passes of an iteration unless told not to, and refuses to in a pipeline
         "disable_cuda_graphs": not recorded,
     }
-
-
-def _python(value: object) -> str:
-    """Return a value as Python has it, an item of a list on a line."""
-    if not isinstance(value, list):
-        return repr(value)
-    return "\n".join(["[", *(f"        {item!r}," for item in value), "    ]"])

@@ -221,7 +221,7 @@ def _modules(
         if where.setdefault(module, stage_of[v]) != stage_of[v]:
             raise InputError(
                 f"{target}: module {module} is split between stages {where[module]} and "
-                f"{stage_of[v]}; it keeps it whole: plan on nodes that are whole modules"
+                f"{stage_of[v]}; it keeps it whole: plan with --for {target}"
             )
     for source, sink in sorted(feeds(workload, own)):
         if where[sink] > where[source] + 1:

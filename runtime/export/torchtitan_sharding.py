@@ -16,14 +16,14 @@ from ...instances import (
     Workload,
     program_of,
 )
-from ...instances.common.escape import one_line
 from ..verify.sharding import ShardingReport, check
+from .torchtitan import assigned, configured
 
 _NAME = "torchtitan"
 
 
 def torchtitan_sharding(workload: Workload, plan: Plan) -> str:
-    """Return the tables `[parallelism]` and `[training]`.
+    """Return a Python module that puts the degrees and the batch into a `Trainer.Config`.
 
     Raises `InputError` if an axis of the mesh is neither one of copies nor one of parts: what
     differs.
@@ -50,18 +50,17 @@ def torchtitan_sharding(workload: Workload, plan: Plan) -> str:
     }
     if len(samples) > 1:
         raise InputError(f"{_NAME}: the inputs have {sorted(samples)} samples; it has one size")
-    lines = [
-        f"# {one_line(workload.name)} on a mesh of {problem.mesh.text}.",
-        "[parallelism]",
-        f"data_parallel_replicate_degree = {degrees[False]}",
-        f"data_parallel_shard_degree = {degrees[True]}",
-        "tensor_parallel_degree = 1",
-        "pipeline_parallel_degree = 1",
-        "",
-        "[training]",
-        *(f"local_batch_size = {n // problem.mesh.size}" for n in samples),
-    ]
-    return "\n".join(lines) + "\n"
+    fields = {
+        "data_parallel_replicate_degree": degrees[False],
+        "data_parallel_shard_degree": degrees[True],
+        "tensor_parallel_degree": 1,
+        "pipeline_parallel_degree": 1,
+    }
+    lines = assigned("parallelism", fields)
+    for n in samples:
+        lines += assigned("training", {"local_batch_size": n // problem.mesh.size})
+    words = f"{workload.name} on a mesh of {problem.mesh.text}"
+    return configured(words, problem.mesh.size, lines)
 
 
 def _is_sharded(workload: Workload, report: ShardingReport, axis: int, devices: int) -> bool:

@@ -63,7 +63,7 @@ def _check_asked(plan: JobPlan) -> None:
                 f"{name}: the job asks for {getattr(template, name)}, and the plan has "
                 f"{getattr(layout, name)}"
             )
-    if not job.allows(layout):
+    if not job.allows(plan.model, layout):
         raise VerificationError("layout: the job does not allow it: a degree, schedule or module")
     if on_one_device(layout) != template:
         raise VerificationError("layout: it changes what the job leaves at its default")

@@ -24,7 +24,7 @@ from ...formulations.job.paths import JobPaths
 from ...formulations.job.program import PointCosts, ProgramBuilder, point_costs, stage_range
 from ...formulations.job.rates import Rates, rates
 from ...formulations.job.space import JobSpace
-from ...instances.common.arrays import Bools, Floats
+from ...instances.common.arrays import Floats
 from ...instances.costs.layers import LayerPrices
 from ...instances.costs.layout import Layout
 from ...instances.costs.stages import kinds_of_rank, stage_times
@@ -141,21 +141,21 @@ def search_job(
     gap: float,
     deadline: float,
     on_progress: Callable[[JobProgress], None] | None = None,
-    among: Bools | None = None,
+    known: Floats | None = None,
 ) -> JobSearch:
     """Search a space until no point can hold a plan better than the best by a relative gap.
 
     Plans are timed by `judge`, infinite where one does not fit; `starts` are known ones, such as
     what is usually done. The search ends with what it has at a `time.monotonic()`, or by Ctrl-C.
-    `among`, shape (points,), says where to look; by default everywhere.
+    `known`, shape (points,), are bounds that are known, infinite where not to look.
     """
     table = rates(space, prices)
     search = JobSearch(space, prices, judge, table, gap, deadline, on_progress)
     with interrupts(search):
         first = first_bounds(space, table, prices)
-        if among is not None:
-            bounds = np.where(among, first.seconds, np.inf)
-            first = replace(first, seconds=bounds, fits=first.fits & among)
+        if known is not None:
+            bounds = np.maximum(first.seconds, known)
+            first = replace(first, seconds=bounds, fits=first.fits & np.isfinite(known))
         search.bound = first.seconds.copy()
         search.reason = [Reason.CAPACITY if not fits else Reason.WORK for fits in first.fits]
         if starts:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import stagecut
 from stagecut import InputError, PlacementRules, Plan, Throughput, Workload
 from stagecut.cli import app, run_command
-from stagecut.commands.common.runnable import kept_together
+from stagecut.commands.common.runnable import Fitted, fitted, kept_together
 from stagecut.instances import Placement
 from stagecut.instances.formats.files import load_plan, save
 
@@ -293,8 +293,9 @@ def test_what_cannot_run_is_said_before_planning(tmp_path: Path) -> None:
         stagecut.split_model(apart, Decides(), (x,), workload=done.workload)
     model = nn.Sequential(Decides(), nn.Linear(8, 2))  # a module of its own
     assert kept_together(profile(model, (x,), estimate="h100").workload) == ("", "")
-    with pytest.raises(InputError, match="no PyTorch model"):
-        kept_together(stagecut.load("gpt2-xl"))
+    for target in ("run", "python"):
+        with pytest.raises(InputError, match=f"--for {target}: .* is of no PyTorch model"):
+            fitted(target, "throughput", stagecut.load("gpt2-xl"), Fitted({}, None))
 
 
 class Branches(nn.Module):

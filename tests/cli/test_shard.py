@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 from conformance import task
+from trainer_config import trainer_config
 
 from stagecut import DeviceMesh, Link, Sharding, compare, save, tensor_program
 from stagecut.cli import run_command
@@ -201,7 +201,7 @@ def test_copies_and_parts_are_written_for_torchtitan_and_the_rest_refused(
     workload = tensor_program(
         torch.nn.Sequential(*layers), (torch.zeros(32, 64),), estimate="h100", name="net"
     )
-    model, plan, written = (str(tmp_path / f) for f in ("net.json", "plan.json", "titan.toml"))
+    model, plan, written = (str(tmp_path / f) for f in ("net.json", "plan.json", "planned.py"))
     save(workload, model)
     exported = ("export", plan, "--to", "torchtitan", "--workload", model, "-o", written)
     for mesh, method, degrees in (
@@ -213,11 +213,12 @@ def test_copies_and_parts_are_written_for_torchtitan_and_the_rest_refused(
         given = ("--mesh", f"{mesh}@{links}", "--method", method, "-o", plan)
         said(capsys, 0, "solve", model, *given)
         said(capsys, 0, *exported)
-        table = tomllib.loads(Path(written).read_text())
-        found = table["parallelism"]
-        names = ("data_parallel_replicate_degree", "data_parallel_shard_degree")
-        assert tuple(found[name] for name in names) == degrees
-        assert table["training"]["local_batch_size"] == 32 // (8 if "x" in mesh else 4)
+        config = trainer_config(Path(written).read_text())
+        found = config.parallelism
+        assert (
+            found.data_parallel_replicate_degree, found.data_parallel_shard_degree,
+        ) == degrees  # fmt: skip
+        assert config.training.local_batch_size == 32 // (8 if "x" in mesh else 4)
     Path(written).unlink()
     for method in ("megatron", "replicate"):
         said(capsys, 0, "solve", model, *GOOD, "--method", method, "-o", plan)

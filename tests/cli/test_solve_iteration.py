@@ -401,7 +401,7 @@ def test_launchers_are_told_schedule_and_microbatches() -> None:
         with pytest.raises(InputError, match="leave it out"):
             schedule_to_run(plan, "1f1b" if schedule != "1f1b" else "gpipe", None)
         assert schedule_to_run(plan, None, 6) == (schedule, 6)
-    assert '"GPipe"' in texts["gpipe", "torchtitan"]
+    assert "'GPipe'" in texts["gpipe", "torchtitan"]
     assert "local_batch_size = 6" in texts["1f1b", "torchtitan"]
     assert "--global-batch-size 6" in texts["interleaved", "megatron"]
     assert "MICROBATCHES = 6" in texts["1f1b", "deepspeed"]

@@ -116,10 +116,10 @@ def test_what_torch_and_numpy_read(tmp_path: Path) -> None:
             for _ in range(mib):
                 out.write(zeros)
 
-    with_array(tmp_path / "much.npz", (1 << 28,), 1024)
+    with_array(tmp_path / "much.npz", (5 << 25,), 640)
     with_array(tmp_path / "claims.npz", (1 << 40,), 1)
     stored, packed = tmp_path / "stored.pt", tmp_path / "packed.pt"
-    state = {"weight": torch.zeros(1 << 28), "bias": torch.zeros(2)}
+    state = {"weight": torch.zeros(5 << 25), "bias": torch.zeros(2)}
     torch.save(state, stored)
     with zipfile.ZipFile(stored) as whole, zipfile.ZipFile(packed, "w", 8) as archive:
         for info in whole.infolist():

@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import sys
-import tomllib
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 import typer
 from pipelines import plan_of
+from trainer_config import trainer_config
 from typer.testing import CliRunner
 
 from stagecut import (
@@ -95,10 +95,10 @@ def test_random_cuts_are_said_as_planned(name: str, seed: int) -> None:
     assert stages.modules == tuple(wanted)
     counts = [sum(node.startswith("layers.") for node in own) for own in wanted]
     if name == "torchtitan":
-        table = tomllib.loads(text)["parallelism"]
-        assert table["module_fqns_per_model_part"] == [list(own) for own in wanted]
-        assert table["pipeline_parallel_degree"] == ranks
-        assert table["pipeline_parallel_schedule"] == "1F1B"
+        config = trainer_config(text)
+        assert config.parallelism.module_fqns_per_model_part == [list(own) for own in wanted]
+        assert config.parallelism.pipeline_parallel_degree == ranks
+        assert config.parallelism.pipeline_parallel_schedule == "1F1B"
     elif name == "megatron":
         (layout,) = re.findall(r"layout '(.*)'", text)
         letters = re.sub(r"t\*(\d+)", lambda found: "t" * int(found[1]), layout)
@@ -275,7 +275,7 @@ def test_degrees_and_recomputation_are_said(name: str) -> None:
     assert (stages.replicas, stages.degree, stages.recomputes) == (2, 2, True)
     assert stages.devices == ("accelerator 0", "accelerator 4")
     said = {
-        "torchtitan": ["replicate_degree = 2", "tensor_parallel_degree = 2", 'mode = "full"'],
+        "torchtitan": ["replicate_degree = 2", "tensor_parallel_degree = 2", "FullAC.Config()"],
         "megatron": ["WORLD_SIZE=8", "--tensor-model-parallel-size 2", "granularity full"],
         "deepspeed": ["DATA, TENSOR = 2, 2, 2", "RECOMPUTES = True"],
     }

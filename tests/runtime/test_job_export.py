@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import math
 import shlex
-import sys
 from dataclasses import fields, replace
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from trainer_config import trainer_config
 
 from stagecut import InputError, Layout, model_description
-from stagecut.instances.costs.layout import OptimizerRecipe, Recipe
+from stagecut.instances.costs.layout import OptimizerRecipe, Overlap, Recipe
 from stagecut.instances.job.launchers import LAUNCHERS
 from stagecut.runtime.export.job import JOB_LAUNCHERS, job_files
 from stagecut.runtime.schedules import read_csv
@@ -77,8 +77,10 @@ def test_megatron_has_the_degrees_and_the_batch() -> None:
         ({"zero": 3, "data": 2, "global_batch": 2},
          {"--data-parallel-sharding-strategy": "optim_grads_params"}),
         ({"recipe": "megatron-mxfp8"}, {"--fp8-format": "e4m3", "--fp8-recipe": "mxfp8"}),
-        ({"offload_optimizer": 0.5}, {"--optimizer-offload-fraction": "0.5"}),
-        ({"graphs": "iteration"}, {"--cuda-graph-impl": "full_iteration"}),
+        ({"offload_optimizer": 0.5}, {"--optimizer-offload-fraction": "0.5",
+          "--use-precision-aware-optimizer": "--optimizer-cpu-offload"}),
+        ({"graphs": "iteration"}, {"--cuda-graph-impl": "full_iteration",
+          "--no-check-for-nan-in-loss-and-grad": ")"}),
         ({"recipe": Recipe("muon", "bf16", optimizer=OptimizerRecipe.MUON)},
          {"--optimizer": "muon"}),
     ],
@@ -102,6 +104,7 @@ def test_megatron_takes_experts_and_tokens_ahead() -> None:
     assert found["--expert-model-parallel-size"] == "4"
     assert found["--moe-flex-dispatcher-backend"] == "deepep"
     assert found["--moe-expert-capacity-factor"] == "1.5"
+    assert "--moe-grouped-gemm" in found
     core = pytest.importorskip(
         "megatron.core.transformer.pipeline_parallel_layer_layout",
         reason="the extra `launchers` is not installed",
@@ -110,29 +113,10 @@ def test_megatron_takes_experts_and_tokens_ahead() -> None:
     read.validate_layer_layout(num_layers=61, mtp_num_layers=1)
 
 
-class _Fields(SimpleNamespace):
-    """A configuration that takes any field."""
-
-
-def torchtitan(layout: Layout) -> tuple[Any, dict[str, str]]:
+def torchtitan(layout: Layout, model: Any = DENSE) -> tuple[Any, dict[str, str]]:
     """Return the configuration after the written function, and all files."""
-    files = job_files("torchtitan", DENSE, layout)
-    policies = ModuleType("torchtitan.distributed.activation_checkpoint")
-    for name in ("FullAC", "SelectiveAC"):
-        setattr(policies, name, SimpleNamespace(Config=lambda name=name: name))
-    names = ["torchtitan", "torchtitan.distributed", policies.__name__]
-    before = {name: sys.modules.get(name) for name in names}
-    sys.modules |= dict.fromkeys(names, policies)
-    try:
-        space: dict[str, Any] = {}
-        exec(compile(files["planned.py"], "planned.py", "exec"), space)
-        config = _Fields(parallelism=_Fields(), training=_Fields(), compile=_Fields())
-        return space["planned"](config), files
-    finally:
-        for name, module in before.items():
-            sys.modules.pop(name)
-            if module is not None:
-                sys.modules[name] = module
+    files = job_files("torchtitan", model, layout)
+    return trainer_config(files["planned.py"]), files
 
 
 def test_torchtitan_has_the_degrees_and_the_batch() -> None:
@@ -284,6 +268,10 @@ def test_accelerate_and_the_trainer_have_the_degrees() -> None:
     assert trainer["fsdp_config"]["reshard_after_forward"] is False
     alone = job_files("accelerate", DENSE, Layout(data=8, global_batch=8))
     assert json.loads(alone["accelerate.json"])["distributed_type"] == "MULTI_GPU"
+    assert "\nexport ACCELERATE_GRADIENT_ACCUMULATION_STEPS=4\n" in files["accelerate.sh"]
+    ring = Layout(data=4, zero=3, context=2, global_batch=8)
+    sent = json.loads(job_files("accelerate", DENSE, ring)["accelerate.json"])
+    assert sent["parallelism_config"]["parallelism_config_cp_comm_strategy"] == "alltoall"
 
 
 def test_accelerate_reads_its_file(tmp_path: Path) -> None:
@@ -333,7 +321,7 @@ def test_a_schedule_is_a_table() -> None:
 @pytest.mark.parametrize(
     ("launcher", "fields", "message"),
     [
-        ("vllm", {}, 'launcher: "vllm" is not one of accelerate, bridge, csv, deepspeed, maxtext'),
+        ("vllm", {}, '"vllm": layouts of training jobs are written for accelerate, bridge, csv, '),
         ("accelerate", {"tensor": 2}, "zero: 0 beside tensor or context parallelism"),
         ("accelerate", {"data": 2, "zero": 1, "global_batch": 2},
          "zero: 1; accelerate has 0, 2, 3; plan with --for accelerate"),
@@ -342,6 +330,14 @@ def test_a_schedule_is_a_table() -> None:
         ("accelerate", {"global_batch": 3, "microbatch": 2}, "global_batch: 3"),
         ("megatron", {"order": ("data", "tensor", "context", "pipeline")}, "order: data, tensor"),
         ("megatron", {"offload_activations": 0.5}, "offload_activations: 0.5"),
+        ("megatron", {"tensor": 2, "overlap": Overlap(tensor=True)}, "sequence_parallel alone"),
+        ("megatron", {"tensor": 3}, "tensor: 3 does not divide 32 heads"),
+        ("torchtitan", {"order": ("tensor", "context", "pipeline", "data")},
+         "order: tensor, context, pipeline, data; torchtitan has tensor, context, data, pipeline"),
+        ("deepspeed", {"graphs": "iteration"}, "graphs: iteration; deepspeed has none"),
+        ("maxtext", {"expert_capacity": 1.5}, "maxtext has experts that drop no token"),
+        ("accelerate", {"context": 2, "data": 2, "zero": 3, "context_kind": "all-to-all",
+          "global_batch": 2}, "context_kind: all-to-all; accelerate has all-gather, ring"),
         ("megatron", {"pipeline": 2, "recompute": "full", "recompute_layers": (1, 2),
           "global_batch": 2}, r"recompute_layers: \[1, 2\]; megatron has one number"),
         ("deepspeed", {"pipeline": 2, "zero": 3, "global_batch": 2}, "zero: 3 in a pipeline"),
@@ -368,8 +364,43 @@ def test_what_a_launcher_has_no_field_for_is_refused(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("launcher", ["torchtitan", "deepspeed", "accelerate", "maxtext"])
+@pytest.mark.parametrize("layers", [0, 32])
+def test_a_plan_that_counts_no_layers_or_all_is_taken(launcher: str, layers: int) -> None:
+    layout = Layout(data=2, zero=3, global_batch=2, recompute="full", recompute_layers=layers)
+    alike = replace(layout, recompute_layers=None, recompute="full" if layers else ())
+    assert job_files(launcher, DENSE, layout) == job_files(launcher, DENSE, alike)
+
+
+def test_deepspeed_divides_experts_and_sequences() -> None:
+    experts = Layout(
+        data=8, expert=4, zero=2, global_batch=8, dispatcher="hierarchical",
+        recipe="deepspeed-bf16",
+    )  # fmt: skip
+    found = json.loads(job_files("deepspeed", SPARSE, experts)["deepspeed.json"])
+    assert found["expert_parallel"] == {
+        "enabled": True, "autoep_size": 4, "comm_backend": "deepep",
+    }  # fmt: skip
+    assert found["data_types"] == {"grad_accum_dtype": "fp32"}
+    ulysses = Layout(data=2, context=4, context_kind="all-to-all", global_batch=8)
+    found = json.loads(job_files("deepspeed", DENSE, ulysses)["deepspeed.json"])
+    assert (found["data_parallel_size"], found["sequence_parallel_size"]) == (2, 4)
+
+
+def test_predictions_of_tokens_ahead_are_stages_or_refused() -> None:
+    layout = Layout(pipeline=2, global_batch=2)
+    text = job_files("deepspeed", SPARSE, layout)["planned_pipeline.py"]
+    assert text.index("'layers.60'") < text.index("'mtp.0'") < text.index("'norm'")
+    with pytest.raises(InputError, match=r"predicts tokens ahead, .* plan with --set pipeline=1"):
+        job_files("torchtitan", SPARSE, layout)
+    text = job_files("torchtitan", SPARSE, Layout())["planned.py"]
+    assert "num_mtp_layers=1" in text
+
+
 def test_no_launcher_makes_a_stack_of_encoder_and_decoder() -> None:
     model = model_description("t5-3b")
     with pytest.raises(InputError, match="encoder"):
         job_files("megatron", model, Layout())
+    with pytest.raises(InputError, match="torchtitan makes no stages; plan with --set pipeline=1"):
+        job_files("torchtitan", model, Layout(pipeline=2, global_batch=2))
     assert set(JOB_LAUNCHERS) - {"csv"} == set(LAUNCHERS) - {"any", "stagecut"}

@@ -166,7 +166,7 @@ def all_layouts(
                 chunks=v, schedule=schedule, zero=z, recompute=mode,
                 sequence_parallel=job.settings.sequence_parallel and t > 1,
             )  # fmt: skip
-            if not job.allows(layout):
+            if not job.allows(model, layout):
                 continue
             try:
                 check_layout(model, layout, cluster)

@@ -30,7 +30,7 @@ from ....instances.job.plan import JobPlan
 from ...measure.group import rank_device
 from ...schedules import make_schedule
 from ...simulate.stages import chain
-from ..gradients import scale_to_norm
+from ..gradients import scale_to_norm, sums_over
 from ..torch_pipelining import order_runtime
 from .context import divided_attention, positions_of
 from .parallelize import (
@@ -362,11 +362,8 @@ class RunningJob:
             _local_gradient(own[name]).mul_(self.layout.tensor / self.layout.expert)
         summed = self._summed - self._experts
         if parts := [_local_gradient(own[name]) for name in sorted(summed & own.keys())]:
-            flat = torch.cat([part.reshape(-1) for part in parts])
-            dist.all_reduce(flat, group=self.mesh.group("tensor"))
-            totals = flat.split([part.numel() for part in parts])
-            for part, total in zip(parts, totals, strict=True):
-                part.copy_(total.view_as(part))
+            for part, total in zip(parts, sums_over(parts, self.mesh.group("tensor")), strict=True):
+                part.copy_(total)
         for names, group in self._tied:
             parameters = {id(own[name]): own[name] for name in names if name in own}
             copies = [_local_gradient(parameter) for parameter in parameters.values()]
@@ -446,10 +443,7 @@ def parallelize(
 def stage_ranks(schedule: str, layout: Layout) -> tuple[int, ...]:
     """Return the pipeline rank of each model stage.
 
-    Raises
-    ------
-    InputError
-        If the schedule is not known, or takes another number of model stages per rank.
+    Raises InputError if the schedule is not known, or takes another number of them per rank.
     """
     known = (*TORCH_SCHEDULES, "zb-h1", "zb-h2")
     if schedule not in known:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ....instances import InputError, Role
 from ....instances.model.sharding.program import COPIED
+from ...measure.group import of_all_ranks
 from ..checkpoint import Trained
 from ..guard.identity import plan_hash
 from ..options import RunOptions
@@ -46,7 +47,7 @@ class ShardedDevice:
             self._resting[held[0], lying[name]] = self.parts.tensors[name].detach()
             if held[1] != lying[name]:  # for those who read it otherwise than what changes it
                 self._resting[held] = part_of(whole[name].detach(), held[1], place).clone()
-        self._losses: dict[Held, Tensor] = {}
+        self.losses: dict[Held, Tensor] = {}
 
     def step(self, batch: Sequence[Tensor]) -> None:
         """Compute loss and gradients of a batch; the parts of the gradients lie in `.grad`."""
@@ -67,7 +68,7 @@ class ShardedDevice:
                     self.parts.parameters[str(operator.name)].grad = gradient
             for name, more in sharded.graph.counted.items():
                 self.parts.buffers[name].add_(more)
-        self._losses = {held: operators.held[held] for held in self.prepared.losses}
+        self.losses = {held: operators.held[held] for held in self.prepared.losses}
         operators.held = {}
         operators.steps += 1
 
@@ -76,7 +77,7 @@ class ShardedDevice:
 
         All devices call this; what they exchange for it is no part of the plan.
         """
-        return sum(total(part, held[1], self.place) for held, part in self._losses.items())
+        return sum(total(part, held[1], self.place) for held, part in self.losses.items())
 
 
 class ShardedTrainer:
@@ -130,8 +131,7 @@ class ShardedTrainer:
             for e in self.sharded.operators.events
         )
         here = ShardedRank(dist.get_rank(), socket.gethostname(), own)
-        everywhere = [here] * dist.get_world_size()
-        dist.all_gather_object(everywhere, here)
+        everywhere = of_all_ranks(here)
         if dist.get_rank() == 0:
             prepared = self.sharded.prepared
             recording = ShardedRecording(

@@ -91,7 +91,7 @@ def outer_points(plan: JobPlan) -> Iterator[Layout]:
     modes = _modes(plan)
     for t, c, e, e_t in itertools.product(tensors, contexts, experts, shares):
         for p in job.allowed("pipeline") or range(1, model.layers + 1):
-            if devices % (t * c * p):
+            if devices % (t * c * p) or (p > 1 and not job.pipelines(model)):
                 continue
             d = devices // (t * c * p)
             if job.allowed("data") is not None and d not in (job.allowed("data") or ()):

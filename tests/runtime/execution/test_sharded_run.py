@@ -16,9 +16,9 @@ from stagecut.cli import run_command
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
-from ranks import on_ranks, program_on_ranks  # noqa: E402
+from ranks import launched, on_ranks, program_on_ranks  # noqa: E402
 from sharded_models import MODELS  # noqa: E402
-from sharded_workers import run_random, train_and_go_on  # noqa: E402
+from sharded_workers import devices_of, run_random, train_and_go_on  # noqa: E402
 
 from stagecut.instances.pytorch.factory import make  # noqa: E402
 from stagecut.runtime.accuracy.sharded import compare_sharded_run  # noqa: E402
@@ -53,6 +53,12 @@ def test_random_signatures_compute_what_one_process_does(name: str, shape: tuple
     converted, beside = on_ranks(prod(shape), run_random, shape, name, range(2))[0]
     assert converted > 20
     assert not beside
+
+
+def test_all_of_it_is_where_the_mesh_is() -> None:
+    ((found,), codes) = launched(1, devices_of, "meta")
+    assert codes == [0]
+    assert found == {name: {"meta"} for name in MODELS}
 
 
 @pytest.mark.parametrize(("name", "shape"), [("language", (2,)), ("vision", (2, 2))], ids=str)

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from sharded_models import MODELS
 from torch.distributed.tensor.debug import CommDebugMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import stagecut
 from stagecut import DeviceMesh, Link, Plan, Sharding, Workload
@@ -118,6 +119,27 @@ def run_random(
         beside += check_collectives(device, counter, rooted=seed % 2 == 1)
         converted += len(prepared.sharded.report.converted)
     return converted, beside
+
+
+def devices_of(_rank: int, device: str) -> dict[str, set[str]]:
+    """Return where the gradients and losses of one of two devices are, by the model's name.
+
+    The group is one that exchanges nothing, so that a device needs no backend of its own.
+    """
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    place = join_mesh((2,), torch.device(device))
+    found: dict[str, set[str]] = {}
+    for name, make in MODELS.items():
+        model, inputs = make()
+        workload = stagecut.tensor_program(model, inputs, estimate="h100")
+        plan = random_plan(workload, (2,), 0)
+        prepared = prepare_sharding(plan, model, inputs, workload=workload)
+        sharded = ShardedDevice(prepared, place)
+        sharded.step(prepared.inputs(inputs))
+        gradients = [p.grad for p in sharded.parts.parameters.values() if p.grad is not None]
+        found[name] = {str(x.device) for x in (*gradients, *sharded.losses.values())}
+    dist.destroy_process_group()
+    return found
 
 
 def train_and_go_on(_: int, shape: tuple[int, ...], name: str, folder: Path) -> None:
