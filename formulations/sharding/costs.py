@@ -25,6 +25,17 @@ with ready_k the last operator that makes a gradient of bucket k, and bucket by 
 
 Each of these *ends* is a sum as (1). So is every mixture of them, of weights of sum 1, and no
 sharding ends before the least of a mixture: that is how (1') is bounded and minimised.
+
+With a `placement` (`instances/model/sharding/placement.py`) an operator of group j is computed on
+its devices alone: along the first axis all that it reads and makes lies there. With V operators of
+all devices, C conversions that are not within a group, and V_{s,j}, C_{s,j} those of group j in
+phase s, between two barriers at which all wait for each other, a step takes
+
+    Σ_{v ∈ V} cost_v + Σ_C conversion                                                          (1'')
+        + Σ_s max_j ( Σ_{v ∈ V_{s,j}} cost_v + Σ_{C_{s,j}} conversion )
+
+Each phase is a maximum of ends, as (1') is; with weights of sum 1 for each phase the sum is again
+one as (1).
 """
 
 from __future__ import annotations
@@ -38,12 +49,20 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from ...instances import InputError, Operator, Role, Sharding, ShardingObjective
-from ...instances.common.arrays import Floats, Ints
+from ...instances.common.arrays import Bools, Floats, Ints
 from ...instances.common.choices import Primitive
 from ...instances.common.errors import quote
 from ...instances.common.units import TIME_UNITS
+from ...instances.model.sharding.placement import (
+    Groups,
+    conversion_phases,
+    operator_groups,
+    phases,
+)
 from ...instances.model.sharding.problem import gradient_buckets, program_of
 from ...instances.model.sharding.program import (
+    COPIED,
+    FIRST,
     Property,
     TensorProgram,
     local_shape,
@@ -101,10 +120,24 @@ class Term:
 
 @dataclass(frozen=True, eq=False)
 class StepEnds:
-    """The ends of a step in (1'): of the buckets' gradients, and last of the computing."""
+    """Ends of a step: its time is Σ over phases of the latest end of each.
+
+    Of (1') all are of one phase, of the buckets' gradients and last of the computing; of (1'') what
+    all devices do is the first.
+    """
 
     operators: Floats  # (ends, operators): whether an end counts what an operator takes
     tensors: Floats  # (ends, tensors): whether it counts a tensor's conversions
+    # elsewhere: as tensors, for conversions to properties that are not `within` (tensors, each of
+    # its properties): on the group of devices that the tensor is made on
+    elsewhere: Floats
+    within: tuple[Bools, ...]
+    phases: Ints  # the first end of each phase
+    weights: Floats  # (ends,): of the first mixture
+
+    def total(self, ends: Floats) -> float:
+        """Return the time of a step by its ends."""
+        return float(np.maximum.reduceat(ends, self.phases).sum())
 
 
 #: Choices of one operator, at most: signatures to the power of the mesh's axes.
@@ -182,13 +215,14 @@ class ShardingCosts:
         """Return the costs of a mixture of the ends, a sum as (1)."""
         assert self.ends is not None
         operators, tensors = weights @ self.ends.operators, weights @ self.ends.tensors
+        counted = map(np.where, self.ends.within, tensors, weights @ self.ends.elsewhere)
         return replace(
             self,
             choices=tuple(
                 replace(c, cost=c.cost * w) for c, w in zip(self.choices, operators, strict=True)
             ),
             conversions=tuple(
-                replace(c, cost=c.cost * w) for c, w in zip(self.conversions, tensors, strict=True)
+                replace(c, cost=c.cost * w) for c, w in zip(self.conversions, counted, strict=True)
             ),
             ends=None,
             mixture=tuple(weights.tolist()),
@@ -198,17 +232,23 @@ class ShardingCosts:
         """Return each of the ends for the number of each operator's choice."""
         assert self.ends is not None
         computing = np.array([float(c.cost[k]) for c, k in zip(self.choices, chosen, strict=True)])
-        moving = np.zeros(len(self.conversions))
+        within, other = np.zeros((2, len(self.conversions)))
         for t, (made, uses) in enumerate(zip(self.makes, self.uses, strict=True)):
             if uses:
-                moving[t] = Term(*made, uses, self.conversions[t].cost).value(chosen)
-        ends: Floats = self.ends.operators @ computing + self.ends.tensors @ moving
+                cost, inside = self.conversions[t].cost, self.ends.within[t]
+                within[t] = Term(*made, uses, cost * inside).value(chosen)
+                other[t] = Term(*made, uses, cost * ~inside).value(chosen)
+        ends: Floats = (
+            self.ends.operators @ computing
+            + self.ends.tensors @ within
+            + self.ends.elsewhere @ other
+        )
         return ends
 
     def objective(self, chosen: Ints) -> float:
-        """Return (1), or (1'), for the number of each operator's choice, shape (n,)."""
+        """Return (1), (1') or (1'') for the number of each operator's choice, shape (n,)."""
         if self.ends is not None:
-            return float(self.ends_of(chosen).max())
+            return self.ends.total(self.ends_of(chosen))
         total = math.fsum(float(c.cost[k]) for c, k in zip(self.choices, chosen, strict=True))
         return total + sum(term.value(chosen) for term in self.terms)
 
@@ -238,10 +278,11 @@ def sharding_costs(task: Task[Sharding]) -> ShardingCosts:
     unit_s = TIME_UNITS[task.workload.time_unit]
     buckets = gradient_buckets(program, problem.bucket_bytes) if problem.overlap else []
     shares = bucket_shares(program, buckets)
+    groups = operator_groups(program, problem.placement)
     converted = tuple(
         conversions(
             t.shape, t.size_bytes, problem.mesh, ShardingObjective(problem.objective), unit_s,
-            shares.get(k, 1.0),
+            shares.get(k, 1.0), problem.mesh.shape[0] if problem.placement else 0,
         )
         for k, t in enumerate(program.tensors)
     )  # fmt: skip
@@ -251,18 +292,20 @@ def sharding_costs(task: Task[Sharding]) -> ShardingCosts:
             raise InputError(f"fix: the program has no operator {node}; correct its name")
     kept: dict[object, OperatorChoices] = {}
     made = []
-    for operator in program.operators:
+    for operator, group in zip(program.operators, groups, strict=True):
         sides = [[program.tensors[t] for t in side] for side in (operator.inputs, operator.outputs)]
         shapes = tuple(tuple((t.shape, t.size_bytes) for t in side) for side in sides)
         times = (operator.fixed, operator.compute, operator.memory)
-        alike = (operator.role, operator.signatures, times, shapes)
+        alike = (operator.role, operator.signatures, times, shapes, group)
         if alike not in kept:
-            kept[alike] = _choices(operator, program, problem, converted, unit_s)
+            kept[alike] = _choices(operator, program, problem, converted, unit_s, group)
         choices = kept[alike]
         if operator.name in fixed:
             choices = fixed_choices(operator, choices, fixed[operator.name], converted)
         made.append(choices)
-    ends = step_ends(program, buckets) if buckets else None
+    ends = step_ends(program, buckets, converted) if buckets else None
+    if problem.placement:
+        ends = phase_ends(program, groups, converted)
     return ShardingCosts(program, problem, tuple(made), converted, ends=ends)
 
 
@@ -275,7 +318,9 @@ def bucket_shares(program: TensorProgram, buckets: Sequence[Sequence[int]]) -> d
     return found
 
 
-def step_ends(program: TensorProgram, buckets: Sequence[Sequence[int]]) -> StepEnds:
+def step_ends(
+    program: TensorProgram, buckets: Sequence[Sequence[int]], converted: Sequence[Conversions]
+) -> StepEnds:
     """Return the ends of (1')."""
     ready = np.array([max(program.maker[t] for t in bucket) for bucket in buckets])
     operators = np.ones((len(buckets) + 1, len(program.operators)))
@@ -283,7 +328,39 @@ def step_ends(program: TensorProgram, buckets: Sequence[Sequence[int]]) -> StepE
     tensors = operators[:, list(program.maker)]
     for k, bucket in enumerate(buckets):
         tensors[:, list(bucket)] = (np.arange(len(buckets) + 1) <= k)[:, None]
-    return StepEnds(operators, tensors)
+    everywhere = tuple(np.ones(len(one.states), np.bool_) for one in converted)
+    one, last = np.zeros(1, np.int64), np.eye(len(operators))[-1]
+    return StepEnds(operators, tensors, tensors, everywhere, one, last)
+
+
+def phase_ends(
+    program: TensorProgram, groups: Groups, converted: Sequence[Conversions]
+) -> StepEnds:
+    """Return the ends of (1''): what all devices do, and of each phase what each group does."""
+    of = phases(program, groups)
+    moved = conversion_phases(program, groups, of)
+    named = sorted(
+        {(s, j) for s, j in zip(of, groups, strict=True) if s is not None and j is not None}
+    )
+    row = {one: e for e, one in enumerate(named, 1)}
+    operators, tensors, elsewhere = (
+        np.zeros((len(row) + 1, count))
+        for count in (len(of), len(program.tensors), len(program.tensors))
+    )
+    elsewhere[0] = 1.0
+    for v, (s, j) in enumerate(zip(of, groups, strict=True)):
+        operators[0 if s is None or j is None else row[s, j], v] = 1.0
+    within = []
+    for t, (one, v, s) in enumerate(zip(converted, program.maker, moved, strict=True)):
+        j = groups[v]
+        within.append(np.array([j is not None and x[0] == FIRST - j for x in one.states], np.bool_))
+        if s is not None and j is not None:
+            tensors[row[s, j], t] = 1.0
+    first = np.unique([-1, *(s for s, _ in named)], return_index=True)[1]
+    sizes = np.diff(np.append(first, len(row) + 1))
+    return StepEnds(
+        operators, tensors, elsewhere, tuple(within), first, np.repeat(1.0 / sizes, sizes)
+    )
 
 
 def _choices(
@@ -292,14 +369,19 @@ def _choices(
     problem: Sharding,
     converted: tuple[Conversions, ...],
     unit_s: float,
+    group: int | None,
 ) -> OperatorChoices:
-    """Return the choices of an operator that are possible on the mesh, all priced."""
+    """Return the choices of an operator, placed on a group or on all devices, all priced."""
     mesh = problem.mesh.shape
     around = (*operator.inputs, *operator.outputs)
     rows, costs, properties = [], [], []
     for row in _rows(operator, program, mesh):
         chosen = [operator.signatures[k] for k in row]
         sides = [s.inputs + s.outputs for s in chosen]
+        if group is not None:
+            if set(sides[0]) != {COPIED}:
+                continue
+            sides[0] = (FIRST - group,) * len(around)
         whole = [tuple(side[slot] for side in sides) for slot in range(len(around))]
         if all(w in converted[t].number for t, w in zip(around, whole, strict=True)):
             rows.append(row)

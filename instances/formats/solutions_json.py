@@ -79,6 +79,7 @@ class ShardingRecord(Record):
     fixed: list[tuple[int | str, str]]
     overlap: bool = False
     bucket_bytes: float = BUCKET_BYTES
+    placement: tuple[tuple[str, int], ...] = ()
 
     def problem(self) -> Sharding:
         """Return the problem; raises InputError without the file's name."""
@@ -97,6 +98,7 @@ class ShardingRecord(Record):
             optimizer=self.optimizer,
             overlap=self.overlap,
             bucket_bytes=self.bucket_bytes,
+            placement=self.placement,
             fixed=tuple(self.fixed),
         )
 
@@ -505,5 +507,6 @@ def sharding_options(problem: Sharding) -> dict[str, Any]:
         "optimizer": problem.optimizer,
         "overlap": problem.overlap,
         "bucket_bytes": problem.bucket_bytes,
+        "placement": [list(pair) for pair in problem.placement],
         "fixed": [list(pair) for pair in problem.fixed],
     }

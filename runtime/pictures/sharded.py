@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import networkx as nx
 
-from ...instances import InputError, Plan, Role, TensorSharding, Workload, program_of
+from ...instances import InputError, Plan, Role, Sharding, TensorSharding, Workload, program_of
 from ...instances.common.escape import plain
+from ...instances.model.sharding.placement import operator_groups
 from ..simulate.sharded import ShardedTimeline
 from .marks import Bar, Marks
 
 
 def sharded_marks(timeline: ShardedTimeline) -> Marks:
-    """Return the marks of a sharding: a lane for computing and one for each axis of the mesh."""
+    """Return the marks of a sharding: a lane for computing and one for each axis of the mesh.
+
+    For each group of devices that works beside others.
+    """
+    lanes = ("compute", *(f"axis {d}: {p}" for d, p in enumerate(timeline.mesh)))
+    several = timeline.groups > 1
     return Marks(
-        lanes=("compute", *(f"axis {d}: {p}" for d, p in enumerate(timeline.mesh))),
-        devices=1 + len(timeline.mesh),
+        lanes=tuple(
+            f"group {j} {lane}" if several else lane
+            for j in range(timeline.groups)
+            for lane in lanes
+        ),
+        devices=timeline.groups * len(lanes),
         bars=tuple(
-            Bar(e.axis + 1, e.kind, plain(e.name), e.start, e.end, bytes=e.bytes)
+            Bar(j * len(lanes) + e.axis + 1, e.kind, plain(e.name), e.start, e.end, bytes=e.bytes)
             for e in sorted(timeline.events, key=lambda e: (e.axis, e.start))
+            for j in (range(timeline.groups) if e.group is None else (e.group,))
         ),
         span=timeline.makespan,
         time_unit=timeline.time_unit,
@@ -42,11 +53,14 @@ def graph_by_property(
     if not kept:
         raise InputError(f"plot: {workload.name} has nothing to draw")
     texts: list[str] = []
+    assert isinstance(plan.problem, Sharding)
+    groups = operator_groups(program, plan.problem.placement)
     graph: nx.DiGraph[int] = nx.DiGraph()
     for v in kept:
         operator = program.operators[v]
         signatures = [operator.signatures[k] for k in solution.signature[v].tolist()]
         how = "x".join(s.text.split("->")[1].split(",")[0] for s in signatures)
+        how = how if groups[v] is None else f"{how} on group {groups[v]}"
         if how not in texts:
             texts.append(how)
         name = plain(str(operator.name))

@@ -56,6 +56,10 @@ class Sharding(ByFields):
         way of computing.
     bucket_bytes
         Of whole gradients, from which on a bucket is full; of ``overlap`` alone.
+    placement
+        Modules whose parameters, and what computes with them alone, are on one group of devices
+        each: pairs of a module such as ``image`` and a number along the first axis of the mesh.
+        Groups work beside each other. Of ``time``, without ``overlap`` and a limit of memory.
     fixed
         Signatures that are given: pairs of an operator's id and a text such as ``S0,B`` (the
         properties of what it reads), ``S0,B->S0``, or ``S0`` for how a parameter lies; on a mesh of
@@ -86,6 +90,7 @@ class Sharding(ByFields):
     optimizer: OrText[Optimizer] = Optimizer.ADAM
     overlap: bool = False
     bucket_bytes: float = BUCKET_BYTES
+    placement: tuple[tuple[str, int], ...] = ()
     fixed: tuple[tuple[NodeId, str], ...] = ()
 
     def __post_init__(self) -> None:
@@ -110,6 +115,21 @@ class Sharding(ByFields):
                 raise InputError(f"{key}: {value:g}; it must be from {least:g} to {LARGEST:g}")
             object.__setattr__(self, key, float(value))
         object.__setattr__(self, "fixed", tuple((node, str(text)) for node, text in self.fixed))
+        object.__setattr__(self, "placement", tuple((str(m), j) for m, j in self.placement))
+        self._check_placement()
+
+    def _check_placement(self) -> None:
+        groups = self.mesh.shape[0]
+        for module, group in self.placement:
+            if isinstance(group, bool) or not isinstance(group, int) or not 0 <= group < groups:
+                raise InputError(
+                    f"placement: {module}: group {quote(group)}; the first axis of the mesh "
+                    f"{self.mesh.text} has groups 0 to {groups - 1}"
+                )
+        if self.placement and (self.overlap or self.objective != ShardingObjective.TIME):
+            raise InputError("placement: it is of time, without overlap; leave one out")
+        if self.placement and self.memory_bytes is not None:
+            raise InputError("placement: groups hold unlike amounts; leave the memory out")
 
     @property
     def name(self) -> str:

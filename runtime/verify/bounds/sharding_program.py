@@ -27,6 +27,7 @@ import numpy as np
 from ....instances import Operator, Sharding, Tensor, TensorProgram, VerificationError
 from ....instances.common.arrays import Floats, Ints
 from ....instances.common.units import TIME_UNITS
+from ....instances.model.sharding.placement import conversion_phases, operator_groups, phases
 from ....instances.model.sharding.problem import gradient_buckets
 from ..sharding import (
     Lying,
@@ -34,6 +35,7 @@ from ..sharding import (
     latency_shares,
     local_bytes,
     lying_of,
+    on_group,
     own_cost,
     paths,
 )
@@ -93,14 +95,15 @@ def priced_program(program: TensorProgram, problem: Sharding, time_unit: str) ->
     known: dict[object, PricedChoices] = {}
     fixed = dict(problem.fixed)
     ways = []
-    for operator in program.operators:
+    groups = operator_groups(program, problem.placement)
+    for operator, group in zip(program.operators, groups, strict=True):
         around = [program.tensors[t] for t in (*operator.inputs, *operator.outputs)]
         key = (
             operator.role, operator.signatures, operator.fixed, operator.compute, operator.memory,
-            tuple((t.shape, t.size_bytes) for t in around), fixed.get(operator.name),
+            tuple((t.shape, t.size_bytes) for t in around), fixed.get(operator.name), group,
         )  # fmt: skip
         if key not in known:
-            known[key] = _ways(program, problem, operator, time_unit)
+            known[key] = _ways(program, problem, operator, time_unit, group)
         ways.append(known[key])
     readers: list[list[tuple[int, int, list[Lying]]]] = [[] for _ in program.tensors]
     for v, operator in enumerate(program.operators):
@@ -123,14 +126,14 @@ def priced_program(program: TensorProgram, problem: Sharding, time_unit: str) ->
 
 
 def _ways(
-    program: TensorProgram, problem: Sharding, operator: Operator, time_unit: str
+    program: TensorProgram, problem: Sharding, operator: Operator, time_unit: str, group: int | None
 ) -> PricedChoices:
     """Return the choices of an operator that break no rule, priced."""
     cost, read, made = [], [], []
     numbers = range(len(operator.signatures))
     for row in itertools.product(numbers, repeat=len(problem.mesh.shape)):
-        reads, makes = lying_of(operator, row)
-        if not any(broken_rules(program, problem, operator, row, reads, makes)):
+        reads, makes = lying_of(operator, row, group)
+        if not any(broken_rules(program, problem, operator, row, (reads, makes), group)):
             cost.append(own_cost(program, problem, operator, row, (*reads, *makes), time_unit)[0])
             read.append(reads)
             made.append(makes)
@@ -195,6 +198,8 @@ def mixed_ends(
     VerificationError
         If these are no weights of the ends.
     """
+    if problem.placement:
+        return _mixed_phases(program, problem, priced, mixture)
     buckets = gradient_buckets(program, problem.bucket_bytes)
     wanted = len(buckets) + 1 if problem.overlap and buckets else 0
     if not mixture and wanted:
@@ -219,6 +224,50 @@ def mixed_ends(
             replace(one, cost=one.cost * gradients.get(one.number, counted(one.maker)))
             for one in priced.tensors
         ],
+    )
+
+
+def _mixed_phases(
+    program: TensorProgram, problem: Sharding, priced: PricedProgram, mixture: Sequence[float]
+) -> PricedProgram:
+    """Return a program whose cost is what all devices do, and a mixture of groups in each phase.
+
+    The first weight is that of all devices; then come groups phase by phase, where any work.
+    """
+    groups = operator_groups(program, problem.placement)
+    phase = phases(program, groups)
+    moved = conversion_phases(program, groups, phase)
+    works = {(s, j) for s, j in zip(phase, groups, strict=True) if s is not None and j is not None}
+    named = sorted(works)
+    weights = dict(zip(named, mixture[1:], strict=False))
+    of_phase: dict[int, list[float]] = {}
+    for (s, _), weight in weights.items():
+        of_phase.setdefault(s, []).append(weight)
+    sums = [math.fsum(each) for each in ([*mixture[:1]], *of_phase.values())]
+    sane = len(mixture) == len(named) + 1 and min(mixture) >= 0 and max(sums) <= 1 + 1e-12
+    if not mixture:
+        weights = {(s, j): 1.0 / sum(x == s for x, _ in named) for s, j in named}
+        mixture, sane = [1.0], True
+    if not sane:
+        raise VerificationError(
+            f"certificate: mixture: {len(mixture)} weights; {len(named) + 1} are needed, of sum 1 "
+            "at most in each phase"
+        )
+
+    def weight_of(s: int | None, group: int | None) -> float:
+        return mixture[0] if s is None or group is None else weights[s, group]
+
+    tensors = []
+    for one in priced.tensors:
+        group = groups[one.maker]
+        cost = one.cost * mixture[0]
+        if group is not None:
+            here = [how.split("x")[0] == on_group(group) for how in one.needed]
+            cost[:, here] = one.cost[:, here] * weight_of(moved[one.number], group)
+        tensors.append(replace(one, cost=cost))
+    each = zip(priced.operators, phase, groups, strict=True)
+    return PricedProgram(
+        [replace(one, cost=one.cost * weight_of(s, j)) for one, s, j in each], tensors
     )
 
 
