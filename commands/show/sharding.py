@@ -9,6 +9,7 @@ from typing import Any
 from ...instances import Role, Sharding, TensorSharding, Workload, program_of
 from ...instances.formats.solutions_json import mesh_options
 from ...instances.model.problem import objective_unit
+from ...instances.model.sharding.placement import operator_groups
 from ...runtime import ShardingReport
 from ...solvers import Result
 from ..common.console import OUT, new_table, show_bytes
@@ -47,6 +48,10 @@ def answer(
     found["operators"] = {
         str(o.name): [o.signatures[k].text for k in row]
         for o, row in zip(program.operators, _rows(result), strict=True)
+    }
+    groups = operator_groups(program, problem.placement)
+    found["groups"] = {
+        str(o.name): j for o, j in zip(program.operators, groups, strict=True) if j is not None
     }
     found["conversions"] = [
         {

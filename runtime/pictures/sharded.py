@@ -9,6 +9,7 @@ from ...instances.common.escape import plain
 from ...instances.model.sharding.placement import operator_groups
 from ..simulate.sharded import ShardedTimeline
 from .marks import Bar, Marks
+from .style import COLLECTIVES
 
 
 def sharded_marks(timeline: ShardedTimeline) -> Marks:
@@ -26,7 +27,14 @@ def sharded_marks(timeline: ShardedTimeline) -> Marks:
         ),
         devices=timeline.groups * len(lanes),
         bars=tuple(
-            Bar(j * len(lanes) + e.axis + 1, e.kind, plain(e.name), e.start, e.end, bytes=e.bytes)
+            Bar(
+                j * len(lanes) + e.axis + 1,
+                e.kind if e.kind in COLLECTIVES else "rooted",
+                plain(e.name),
+                e.start,
+                e.end,
+                bytes=e.bytes,
+            )
             for e in sorted(timeline.events, key=lambda e: (e.axis, e.start))
             for j in (range(timeline.groups) if e.group is None else (e.group,))
         ),

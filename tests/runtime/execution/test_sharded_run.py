@@ -59,6 +59,21 @@ def test_random_signatures_compute_what_one_process_does(name: str, shape: tuple
     assert not beside
 
 
+#: The two modules of a model, each on a group of devices.
+APART = (("pictures", 1), ("words", 0))
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 2), pytest.param((4,), marks=pytest.mark.slow)])
+def test_groups_of_devices_compute_what_one_process_does(shape: tuple[int, ...]) -> None:
+    made = on_ranks(prod(shape), run_random, shape, "towers", range(3), 0.0, APART)
+    assert made[0][0] > 10
+    assert min(left_out for _, left_out in made) > 20
+
+
+def test_groups_go_on_from_a_checkpoint_of_all(tmp_path: Path) -> None:
+    on_ranks(4, train_and_go_on, (2, 2), "towers", tmp_path / "kept", APART)
+
+
 @pytest.mark.parametrize(("name", "shape"), [("language", (2,)), ("vision", (2, 2))], ids=str)
 def test_gradients_are_added_up_in_buckets_beside_the_backward_pass(
     name: str, shape: tuple[int, ...]
