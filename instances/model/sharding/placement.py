@@ -1,15 +1,19 @@
 """Placement of a tensor program's parts on groups of devices, and the phases between barriers.
 
 The groups are the devices with the same number along the first axis of the mesh. Parameters are
-placed by the module that they are of. An operator is placed with them
+placed by the module that they are of. Operators follow, by the first of these rules that applies:
 
-1. if all parameters that it depends on are of one group,
-2. else if all gradients that depend on it are of parameters of one group,
-3. or if it depends on no parameter, and all that read what it makes are of one group.
+1. what reads parameters, or makes their gradients, itself or by a view, is where these are;
+2. what only gradients of one group depend on is there;
+3. what the backward pass computes from tensors of the forward pass is where those were made;
+4. anything else is where all that it reads was made.
 
-All other operators, and inputs, are on all devices. Groups work beside each other within a phase.
-All wait for each other at an operator of all devices, before one that reads what another group has
-made, and after one that makes the gradient of a parameter that is not there: a phase ends.
+What depends on no parameter does not count; it is where all that read it are. Where that is more
+than one group, an operator is on all devices, as inputs are.
+
+Groups work beside each other within a phase. All wait for each other at an operator of all devices,
+before one that reads what another group has made, and after one that makes the gradient of a
+parameter that is not there: a phase ends.
 """
 
 from __future__ import annotations
@@ -29,39 +33,57 @@ Groups = tuple[int | None, ...]
 @lru_cache(maxsize=8)
 def operator_groups(program: TensorProgram, placement: tuple[tuple[str, int], ...]) -> Groups:
     """Return the group of each operator; InputError if a module has no parameter."""
-    found = [_group_of(operator.name, placement) for operator in program.operators]
-    of_parameters: list[int | None] = [None] * len(found)
-    above, below = [0] * len(found), [0] * len(found)  # groups as bits; 1 for all devices
-    readers: list[list[int]] = [[] for _ in found]
+    names = [o.name for o in program.operators if o.role is Role.PARAMETER]
+    for module, _ in placement:
+        if not any(_is_in(name, module) for name in names):
+            raise InputError(f"placement: no parameter is in a module {module}; correct its name")
+    groups = [
+        _group_of(o.name, placement) if o.role is Role.PARAMETER else None
+        for o in program.operators
+    ]
+    of_parameter: dict[int, int | None] = {}  # of each parameter, gradient, and view of one
+    updated: list[set[int | None]] = [set() for _ in program.tensors]  # whose gradients depend
+    for operator, group in zip(program.operators, groups, strict=True):
+        if operator.gradient is not None:
+            of_parameter[operator.gradient] = group
+            updated[operator.gradient].add(group)
+    for operator in reversed(program.operators):
+        below = set().union(*(updated[t] for t in operator.outputs))
+        for t in operator.inputs:
+            updated[t] |= below
+        if operator.view and operator.outputs[0] in of_parameter:
+            of_parameter[operator.inputs[0]] = of_parameter[operator.outputs[0]]
+    free: set[int] = set()  # what depends on no parameter
     for v, operator in enumerate(program.operators):
         if operator.role is Role.PARAMETER:
-            of_parameters[v] = found[v]
-            above[v] = _bit(found[v])
-            if operator.gradient is not None:
-                below[program.maker[operator.gradient]] |= above[v]
-        for t in operator.inputs:
-            above[v] |= above[program.maker[t]]
-            readers[program.maker[t]].append(v)
-    for module, _ in placement:
-        if not any(
-            operator.role is Role.PARAMETER and _is_in(operator.name, module)
-            for operator in program.operators
-        ):
-            raise InputError(f"placement: no parameter is in a module {module}; correct its name")
-    groups = of_parameters
-    for v in range(len(found) - 1, -1, -1):
-        operator = program.operators[v]
-        for u in readers[v]:
-            below[v] |= below[u]
-        if operator.role is not Role.OPERATOR:
+            of_parameter[operator.outputs[0]] = groups[v]
             continue
-        for bits in (above[v], below[v]):
-            if groups[v] is None and bits > 1 and bits & (bits - 1) == 0:
-                groups[v] = bits.bit_length() - 2
-        if groups[v] is None and above[v] == 0:
-            by = {groups[u] for u in readers[v]}
-            groups[v] = by.pop() if len(by) == 1 else None
+        read = [t for t in operator.inputs if t not in free]
+        if not read:
+            free.update(operator.outputs)
+            continue
+        if operator.view and read[0] in of_parameter:
+            of_parameter[operator.outputs[0]] = of_parameter[read[0]]
+        makers = [program.maker[t] for t in read]
+        parameters = {of_parameter[t] for t in (*read, *operator.outputs) if t in of_parameter}
+        below = set().union(*(updated[t] for t in operator.outputs))
+        forward = {groups[u] for u in makers if not program.operators[u].backward}
+        saved = forward if operator.backward else set[int | None]()
+        for where in [parameters] if parameters else [below, saved, {groups[u] for u in makers}]:
+            groups[v] = _only(where) if groups[v] is None else groups[v]
+    readers: list[set[int | None]] = [set() for _ in program.tensors]
+    for v in range(len(groups) - 1, -1, -1):
+        operator = program.operators[v]
+        if operator.role is Role.OPERATOR and free.issuperset(operator.outputs):
+            groups[v] = _only(set().union(*(readers[t] for t in operator.outputs)))
+        for t in operator.inputs:
+            readers[t].add(groups[v])
     return tuple(groups)
+
+
+def _only(where: set[int | None]) -> int | None:
+    """Return the one group that there is, None if there are several or none."""
+    return next(iter(where)) if len(where) == 1 else None
 
 
 def _group_of(name: NodeId, placement: Sequence[tuple[str, int]]) -> int | None:
@@ -70,10 +92,6 @@ def _group_of(name: NodeId, placement: Sequence[tuple[str, int]]) -> int | None:
 
 def _is_in(name: NodeId, module: str) -> bool:
     return str(name) == module or str(name).startswith(f"{module}.")
-
-
-def _bit(group: int | None) -> int:
-    return 1 if group is None else 2 << group
 
 
 def phases(program: TensorProgram, groups: Groups) -> list[int | None]:
