@@ -35,7 +35,8 @@ phase s, between two barriers at which all wait for each other, a step takes
         + Σ_s max_j ( Σ_{v ∈ V_{s,j}} cost_v + Σ_{C_{s,j}} conversion )
 
 Each phase is a maximum of ends, as (1') is; with weights of sum 1 for each phase the sum is again
-one as (1).
+one as (1). With `overlap` as well, each group has buckets of the gradients that it makes in the
+last phase, which then has further ends, for each bucket of each group, as (1') has.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from ...instances.common.errors import quote
 from ...instances.common.units import TIME_UNITS
 from ...instances.model.sharding.placement import (
     Groups,
-    conversion_phases,
+    conversion_places,
     operator_groups,
     phases,
 )
@@ -276,7 +277,7 @@ def sharding_costs(task: Task[Sharding]) -> ShardingCosts:
     """
     program, problem = program_of(task.workload), task.problem
     unit_s = TIME_UNITS[task.workload.time_unit]
-    buckets = gradient_buckets(program, problem.bucket_bytes) if problem.overlap else []
+    buckets = gradient_buckets(program, problem)
     shares = bucket_shares(program, buckets)
     groups = operator_groups(program, problem.placement)
     converted = tuple(
@@ -305,7 +306,7 @@ def sharding_costs(task: Task[Sharding]) -> ShardingCosts:
         made.append(choices)
     ends = step_ends(program, buckets, converted) if buckets else None
     if problem.placement:
-        ends = phase_ends(program, groups, converted)
+        ends = phase_ends(program, groups, converted, buckets)
     return ShardingCosts(program, problem, tuple(made), converted, ends=ends)
 
 
@@ -334,33 +335,44 @@ def step_ends(
 
 
 def phase_ends(
-    program: TensorProgram, groups: Groups, converted: Sequence[Conversions]
+    program: TensorProgram,
+    groups: Groups,
+    converted: Sequence[Conversions],
+    buckets: Sequence[Sequence[int]],
 ) -> StepEnds:
-    """Return the ends of (1''): what all devices do, and of each phase what each group does."""
-    of = phases(program, groups)
-    moved = conversion_phases(program, groups, of)
-    named = sorted(
-        {(s, j) for s, j in zip(of, groups, strict=True) if s is not None and j is not None}
-    )
-    row = {one: e for e, one in enumerate(named, 1)}
-    operators, tensors, elsewhere = (
-        np.zeros((len(row) + 1, count))
-        for count in (len(of), len(program.tensors), len(program.tensors))
-    )
+    """Return the ends of (1''): what all devices do; of each phase what each group does, buckets.
+
+    An end is named by its phase, its group and its bucket, −1 for computing.
+    """
+    of = np.array([-1 if s is None else s for s in phases(program, groups)])
+    group = np.array([-1 if j is None or s < 0 else j for j, s in zip(groups, of, strict=True)])
+    home = np.array([-1 if j is None else j for j in groups])[list(program.maker)]
+    place = np.array(conversion_places(program, groups))
+    bucket_of = np.full(len(program.tensors), -1)
+    for k, bucket in enumerate(buckets):
+        bucket_of[list(bucket)] = k
+    ready = [max(program.maker[t] for t in bucket) for bucket in buckets]
+    names = {(int(s), int(j), -1) for s, j in zip(of, group, strict=True) if s >= 0}
+    names |= {(int(of[v]), int(group[v]), k) for k, v in enumerate(ready)}
+    operators, tensors, weights = [group < 0], [np.zeros(len(place), np.bool_)], [1.0]
+    for s, j, k in sorted(names):
+        until = ready[k] if k >= 0 else len(of)
+        operators.append((of == s) & (group == j) & (np.arange(len(of)) <= until))
+        late = (bucket_of >= k) & (k >= 0) & (bucket_of >= 0)
+        now = (bucket_of < 0) & (of[place] == s) & (place <= until)
+        tensors.append((home == j) & (now | late))
+        weights.append((k < 0) / sum((s, i, -1) in names for i in set(group.tolist())))
+    elsewhere = np.zeros((len(weights), len(place)))
     elsewhere[0] = 1.0
-    for v, (s, j) in enumerate(zip(of, groups, strict=True)):
-        operators[0 if s is None or j is None else row[s, j], v] = 1.0
-    within = []
-    for t, (one, v, s) in enumerate(zip(converted, program.maker, moved, strict=True)):
-        j = groups[v]
-        within.append(np.array([j is not None and x[0] == FIRST - j for x in one.states], np.bool_))
-        if s is not None and j is not None:
-            tensors[row[s, j], t] = 1.0
-    first = np.unique([-1, *(s for s, _ in named)], return_index=True)[1]
-    sizes = np.diff(np.append(first, len(row) + 1))
-    return StepEnds(
-        operators, tensors, elsewhere, tuple(within), first, np.repeat(1.0 / sizes, sizes)
+    within = tuple(
+        np.array([j >= 0 and state[0] == FIRST - j for state in one.states], np.bool_)
+        for one, j in zip(converted, home.tolist(), strict=True)
     )
+    first = np.unique([-1, *(s for s, _, _ in sorted(names))], return_index=True)[1]
+    return StepEnds(
+        np.array(operators, np.float64), np.array(tensors, np.float64), elsewhere, within, first,
+        np.array(weights),
+    )  # fmt: skip
 
 
 def _choices(

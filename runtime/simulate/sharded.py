@@ -83,7 +83,7 @@ def sharded_timeline(workload: Workload, plan: Plan) -> ShardedTimeline:
     program = program_of(workload)
     if problem.placement:
         return _of_groups(workload, program, problem, report)
-    buckets = gradient_buckets(program, problem.bucket_bytes) if problem.overlap else []
+    buckets = gradient_buckets(program, problem)
     bucketed = {t for bucket in buckets for t in bucket}
     due: list[list[Converted]] = [[] for _ in program.operators]
     for one in report.converted:
@@ -142,6 +142,10 @@ def _of_groups(
     events: list[CollectiveEvent] = []
     now = [0.0] * problem.mesh.shape[0]
 
+    reduced = [0.0] * len(now)
+    full = {max(program.maker[t] for t in b): b for b in gradient_buckets(program, problem)}
+    late = {t for bucket in full.values() for t in bucket}
+
     def wait() -> None:
         now[:] = [max(now)] * len(now)
 
@@ -153,6 +157,15 @@ def _of_groups(
             events.append(CollectiveEvent(name, kind, axis, begin, begin + time, size, group))
         for j in range(len(now)) if group is None else (group,):
             now[j] = begin + time
+
+    def convert_late(v: int) -> None:
+        """Convert the gradients of a bucket beside what their group computes."""
+        group, bucket = groups[v] or 0, full[v]
+        computed, now[group] = now[group], max(reduced[group], now[group])
+        for one in report.converted:
+            if one.tensor in bucket:
+                convert(one)
+        reduced[group], now[group] = now[group], computed
 
     def convert(one: Converted) -> None:
         name = program.tensors[one.tensor].name
@@ -173,6 +186,8 @@ def _of_groups(
             if one.tensor in operator.inputs
             and (groups[v] == groups[maker] if alone else v in one.readers)
         ]
+        if one.tensor in late:
+            continue
         source = phase[maker] is None and program.operators[maker].role != "operator"
         if source and groups[maker] is None:
             convert(one)
@@ -192,6 +207,8 @@ def _of_groups(
             take(groups[v], str(operator.name), kind, -1, report.times[v], 0.0)
         for one in after[v]:
             convert(one)
+        if v in full:
+            convert_late(v)
     return ShardedTimeline(
         tuple(events), problem.mesh.shape, workload.time_unit, problem.mesh.shape[0]
     )

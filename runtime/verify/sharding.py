@@ -26,8 +26,7 @@ from ...instances import (
 from ...instances.common.choices import Primitive
 from ...instances.common.units import TIME_UNITS
 from ...instances.model.sharding.placement import (
-    Groups,
-    conversion_phases,
+    conversion_places,
     operator_groups,
     phases,
 )
@@ -155,11 +154,9 @@ def check(
     else:
         moved = math.fsum(step.bytes for step in steps)
     objective = math.fsum(cost for cost, _ in own) + moved
-    if problem.overlap:
-        objective = _overlapped(program, problem, [cost for cost, _ in own], converted,
-                                TIME_UNITS[workload.time_unit])  # fmt: skip
-    if problem.placement:
-        objective = _beside(program, groups, [cost for cost, _ in own], converted,
+    if problem.overlap or problem.placement:
+        ends_at = _beside if problem.placement else _overlapped
+        objective = ends_at(program, problem, [cost for cost, _ in own], converted,
                             TIME_UNITS[workload.time_unit])  # fmt: skip
     each = range(problem.mesh.shape[0] if problem.placement else 1)
     parameters, activations = max(
@@ -194,7 +191,7 @@ def _overlapped(
     takes = [0.0] * len(program.tensors)
     for one in converted:
         takes[one.tensor] += math.fsum(step.seconds for step in one.steps) / unit
-    buckets = gradient_buckets(program, problem.bucket_bytes)
+    buckets = gradient_buckets(program, problem)
     bucket_of = {t: k for k, bucket in enumerate(buckets) for t in bucket}
     missing = [len(bucket) for bucket in buckets]
     computed, reduced = 0.0, 0.0
@@ -212,30 +209,45 @@ def _overlapped(
 
 def _beside(
     program: TensorProgram,
-    groups: Groups,
+    problem: Sharding,
     times: Sequence[float],
     converted: Sequence[Converted],
     unit: float,
 ) -> float:
     """Return when a step ends in which groups of devices work beside each other between barriers.
 
-    All devices wait for each other at what concerns more than one group.
+    All devices wait for each other at what concerns more than one group. With overlap a group
+    converts gradients that it makes after the last barrier in buckets beside its computing.
     """
-    phase = phases(program, groups)
-    moved = conversion_phases(program, groups, phase)
-    together, alone = list[float](), dict[tuple[int | None, int | None], list[float]]()
+    groups = operator_groups(program, problem.placement)
+    phase, places = phases(program, groups), conversion_places(program, groups)
+    buckets = gradient_buckets(program, problem)
+    takes: dict[int, float] = dict.fromkeys((t for bucket in buckets for t in bucket), 0.0)
+    together: list[float] = []
+    alone: dict[tuple[int | None, int | None], list[tuple[int, float]]] = {}
     for v, time in enumerate(times):
-        (together if phase[v] is None else alone.setdefault((phase[v], groups[v]), [])).append(time)
+        if phase[v] is None:
+            together.append(time)
+        else:
+            alone.setdefault((phase[v], groups[v]), []).append((v, time))
     for one in converted:
-        group = groups[program.maker[one.tensor]]
-        stays = group is not None and all(
-            how[0] == on_group(group) for how in (one.before, one.after)
-        )
-        taken = [step.seconds / unit for step in one.steps]
-        (alone.setdefault((moved[one.tensor], group), []) if stays else together).extend(taken)
+        group, place = groups[program.maker[one.tensor]], places[one.tensor]
+        taken = math.fsum(step.seconds / unit for step in one.steps)
+        if group is None or not one.before[0] == one.after[0] == on_group(group):
+            together.append(taken)
+        elif one.tensor in takes:
+            takes[one.tensor] += taken
+        else:
+            alone.setdefault((phase[place], group), []).append((place, taken))
     longest: dict[int | None, float] = {}
-    for (s, _), each in alone.items():
-        longest[s] = max(longest.get(s, 0.0), math.fsum(each))
+    for (s, group), each in alone.items():
+        done = 0.0
+        for bucket in buckets:
+            ready = max(program.maker[t] for t in bucket)
+            if (phase[ready], groups[ready]) == (s, group):
+                done = max(done, math.fsum(time for v, time in each if v <= ready))
+                done += math.fsum(takes[t] for t in bucket)
+        longest[s] = max(longest.get(s, 0.0), done, math.fsum(time for _, time in each))
     return math.fsum([*together, *longest.values()])
 
 
@@ -491,7 +503,7 @@ def local_bytes(tensor: Tensor, how: Lying, mesh: Sequence[int]) -> float:
 def latency_shares(program: TensorProgram, problem: Sharding) -> dict[int, float]:
     """Return the part of latencies that each gradient in a bucket pays: that of its bytes."""
     found: dict[int, float] = {}
-    for bucket in gradient_buckets(program, problem.bucket_bytes) if problem.overlap else ():
+    for bucket in gradient_buckets(program, problem):
         whole = sum(program.tensors[t].size_bytes for t in bucket)
         found |= {t: program.tensors[t].size_bytes / max(whole, 1) for t in bucket}
     return found

@@ -81,10 +81,11 @@ def random_program(rng: np.random.Generator, most: int = 6, views: float = 0.2) 
     return program_workload(program, "random", time_unit="s")
 
 
-def random_towers(rng: np.random.Generator) -> Workload:
+def random_towers(rng: np.random.Generator, ways: int = 5) -> Workload:
     """Return a program of two or three parts beside each other, with a parameter each, that meet.
 
-    The parameters are ``tower0.weight``, ``tower1.weight``, …
+    The parameters are ``tower0.weight``, ``tower1.weight``, …; `ways` are the signatures of an
+    operator, at most, beside the copied one.
     """
     tensors: list[Tensor] = []
     operators: list[Operator] = []
@@ -97,9 +98,9 @@ def random_towers(rng: np.random.Generator) -> Workload:
         around = [tensors[t] for t in (*reads, made)]
         times = rng.integers(0, (3, 40, 30)).astype(float).tolist()
         backward = name.startswith("back")
-        ways = _signatures(rng, around, len(reads))
+        signatures = _signatures(rng, around, len(reads), ways)
         operators.append(
-            Operator(name, tuple(reads), (made,), ways, fixed=times[0], compute=times[1],
+            Operator(name, tuple(reads), (made,), signatures, fixed=times[0], compute=times[1],
                      memory=times[2], backward=backward)
         )  # fmt: skip
         return made
@@ -107,8 +108,8 @@ def random_towers(rng: np.random.Generator) -> Workload:
     count = int(rng.integers(2, 4))
     for j in range(count):
         tensors.append(_tensor(rng, f"t{j}"))
-        ways = (Signature((), (0,), tensors[j].shape[0]), Signature((), (-1,)))
-        operators.append(Operator(f"tower{j}.weight", (), (j,), ways, "parameter"))  # type: ignore[arg-type]
+        either = (Signature((), (0,), tensors[j].shape[0]), Signature((), (-1,)))
+        operators.append(Operator(f"tower{j}.weight", (), (j,), either, "parameter"))  # type: ignore[arg-type]
     ends = []
     for j in range(count):
         ends.append(add(f"forward{j}", [j]))
@@ -137,10 +138,10 @@ def _tensor(rng: np.random.Generator, name: str) -> Tensor:
 
 
 def _signatures(
-    rng: np.random.Generator, around: list[Tensor], reads: int
+    rng: np.random.Generator, around: list[Tensor], reads: int, most: int = 5
 ) -> tuple[Signature, ...]:
     found: dict[str, Signature] = {}
-    for _ in range(int(rng.integers(1, 6))):
+    for _ in range(int(rng.integers(1, most + 1))):
         one = [int(rng.integers(-2, len(tensor.shape))) for tensor in around]
         split = any(axis >= 0 for axis in one)
         extent = int(rng.choice([4, 6, 12])) if split else 1

@@ -112,16 +112,29 @@ def phases(program: TensorProgram, groups: Groups) -> list[int | None]:
     return found
 
 
-def conversion_phases(
-    program: TensorProgram, groups: Groups, phase: Sequence[int | None]
-) -> list[int | None]:
-    """Return the phase in which a tensor of a group is converted within it; None of others.
+def conversion_places(program: TensorProgram, groups: Groups) -> list[int]:
+    """Return the operator with which each tensor is converted within its group.
 
-    What an operator makes is converted then, a parameter before the first that reads it there.
+    That is its maker, of a parameter the first that reads it there.
     """
-    found = [phase[v] for v in program.maker]
-    for v, operator in enumerate(program.operators):
-        for t in operator.inputs:
-            if found[t] is None and groups[v] is not None and groups[v] == groups[program.maker[t]]:
-                found[t] = phase[v]
+    found = list(program.maker)
+    for v in range(len(groups) - 1, -1, -1):
+        for t in program.operators[v].inputs:
+            maker = program.maker[t]
+            source = program.operators[maker].role is not Role.OPERATOR
+            if source and groups[v] is not None and groups[v] == groups[maker]:
+                found[t] = v
     return found
+
+
+def late_gradients(program: TensorProgram, groups: Groups) -> list[list[int]]:
+    """Return of each group the gradients of its parameters that it makes in the last phase."""
+    phase = phases(program, groups)
+    last = max((s for s in phase if s is not None), default=None)
+    found: dict[int, list[int]] = {}
+    for operator, group in zip(program.operators, groups, strict=True):
+        t = operator.gradient
+        v = -1 if t is None else program.maker[t]
+        if t is not None and group is not None and (groups[v], phase[v]) == (group, last):
+            found.setdefault(group, []).append(t)
+    return [found[j] for j in sorted(found)]

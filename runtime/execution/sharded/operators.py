@@ -63,6 +63,8 @@ class Operators:
         for held in operation.early:
             self.part(held)
         for bucket in operation.buckets:
+            if is_elsewhere(bucket[0][1], self.place):
+                continue
             self.finish()
             self._begin(bucket)
         for t in operation.done:

@@ -149,7 +149,7 @@ def _operations(
         if operator.gradient is not None:
             how = property_of(report.lying[operator.outputs[0]])
             gradients.setdefault(operator.gradient, []).append(how)
-    buckets = gradient_buckets(program, problem.bucket_bytes) if problem.overlap else []
+    buckets = gradient_buckets(program, problem)
     full: dict[int, list[tuple[Held, ...]]] = {}
     for bucket in buckets:
         lying = tuple((t, how) for t in bucket for how in gradients[t])

@@ -27,7 +27,7 @@ import numpy as np
 from ....instances import Operator, Sharding, Tensor, TensorProgram, VerificationError
 from ....instances.common.arrays import Floats, Ints
 from ....instances.common.units import TIME_UNITS
-from ....instances.model.sharding.placement import conversion_phases, operator_groups, phases
+from ....instances.model.sharding.placement import conversion_places, operator_groups, phases
 from ....instances.model.sharding.problem import gradient_buckets
 from ..sharding import (
     Lying,
@@ -200,8 +200,8 @@ def mixed_ends(
     """
     if problem.placement:
         return _mixed_phases(program, problem, priced, mixture)
-    buckets = gradient_buckets(program, problem.bucket_bytes)
-    wanted = len(buckets) + 1 if problem.overlap and buckets else 0
+    buckets = gradient_buckets(program, problem)
+    wanted = len(buckets) + 1 if buckets else 0
     if not mixture and wanted:
         mixture = [0.0] * len(buckets) + [1.0]
     sane = not mixture or (min(mixture) >= 0 and math.fsum(mixture) <= 1 + 1e-12)
@@ -230,44 +230,63 @@ def mixed_ends(
 def _mixed_phases(
     program: TensorProgram, problem: Sharding, priced: PricedProgram, mixture: Sequence[float]
 ) -> PricedProgram:
-    """Return a program whose cost is what all devices do, and a mixture of groups in each phase.
+    """Return a program whose cost is what all devices do, and a mixture of ends in each phase.
 
-    The first weight is that of all devices; then come groups phase by phase, where any work.
+    The first weight is that of all devices. Then come phase by phase and group by group, where any
+    work, the end of computing and those of the group's buckets, as `mixed_ends` has them.
     """
     groups = operator_groups(program, problem.placement)
-    phase = phases(program, groups)
-    moved = conversion_phases(program, groups, phase)
+    phase, places = phases(program, groups), conversion_places(program, groups)
+    buckets = gradient_buckets(program, problem)
     works = {(s, j) for s, j in zip(phase, groups, strict=True) if s is not None and j is not None}
-    named = sorted(works)
-    weights = dict(zip(named, mixture[1:], strict=False))
-    of_phase: dict[int, list[float]] = {}
-    for (s, _), weight in weights.items():
-        of_phase.setdefault(s, []).append(weight)
-    sums = [math.fsum(each) for each in ([*mixture[:1]], *of_phase.values())]
-    sane = len(mixture) == len(named) + 1 and min(mixture) >= 0 and max(sums) <= 1 + 1e-12
+    ends: list[tuple[int, int, int]] = []  # phase, group, bucket; −1 for computing
+    for s, j in sorted(works):
+        ends.append((s, j, -1))
+        for k, bucket in enumerate(buckets):
+            if (phase[program.maker[bucket[0]]], groups[program.maker[bucket[0]]]) == (s, j):
+                ends.append((s, j, k))
     if not mixture:
-        weights = {(s, j): 1.0 / sum(x == s for x, _ in named) for s, j in named}
-        mixture, sane = [1.0], True
-    if not sane:
+        mixture = [1.0]
+        for s, _, k in ends:
+            mixture.append(0.0 if k >= 0 else 1.0 / sum(x == s for x, _ in works))
+    sums: dict[int, float] = {}
+    for (s, *_), weight in zip([(-1, 0, 0), *ends], mixture, strict=False):
+        sums[s] = sums.get(s, 0.0) + weight
+    if len(mixture) != len(ends) + 1 or min(mixture) < 0 or max(sums.values()) > 1 + 1e-12:
         raise VerificationError(
-            f"certificate: mixture: {len(mixture)} weights; {len(named) + 1} are needed, of sum 1 "
+            f"certificate: mixture: {len(mixture)} weights; {len(ends) + 1} are needed, of sum 1 "
             "at most in each phase"
         )
+    weights = dict(zip(ends, mixture[1:], strict=True))
+    ready = [max(program.maker[t] for t in bucket) for bucket in buckets]
+    bucket_of = {t: k for k, bucket in enumerate(buckets) for t in bucket}
 
-    def weight_of(s: int | None, group: int | None) -> float:
-        return mixture[0] if s is None or group is None else weights[s, group]
+    def counted(v: int) -> float:
+        """Return the weight of all ends that wait for something done with an operator."""
+        if phase[v] is None:
+            return mixture[0]
+        return math.fsum(
+            weight
+            for (s, j, k), weight in weights.items()
+            if (s, j) == (phase[v], groups[v]) and (k < 0 or v <= ready[k])
+        )
 
     tensors = []
     for one in priced.tensors:
-        group = groups[one.maker]
+        group, t = groups[one.maker], one.number
         cost = one.cost * mixture[0]
         if group is not None:
             here = [how.split("x")[0] == on_group(group) for how in one.needed]
-            cost[:, here] = one.cost[:, here] * weight_of(moved[one.number], group)
+            weight = counted(places[t])
+            if t in bucket_of:
+                weight = math.fsum(
+                    w for (_, j, k), w in weights.items() if j == group and 0 <= k <= bucket_of[t]
+                )
+            cost[:, here] = one.cost[:, here] * weight
         tensors.append(replace(one, cost=cost))
-    each = zip(priced.operators, phase, groups, strict=True)
     return PricedProgram(
-        [replace(one, cost=one.cost * weight_of(s, j)) for one, s, j in each], tensors
+        [replace(one, cost=one.cost * counted(v)) for v, one in enumerate(priced.operators)],
+        tensors,
     )
 
 

@@ -63,9 +63,14 @@ def test_random_signatures_compute_what_one_process_does(name: str, shape: tuple
 APART = (("pictures", 1), ("words", 0))
 
 
-@pytest.mark.parametrize("shape", [(2,), (2, 2), pytest.param((4,), marks=pytest.mark.slow)])
-def test_groups_of_devices_compute_what_one_process_does(shape: tuple[int, ...]) -> None:
-    made = on_ranks(prod(shape), run_random, shape, "towers", range(3), 0.0, APART)
+@pytest.mark.parametrize(
+    ("shape", "bucket_bytes"),
+    [((2, 2), 0.0), ((2, 2), 500.0), pytest.param((4,), 0.0, marks=pytest.mark.slow)],
+)
+def test_groups_of_devices_compute_what_one_process_does(
+    shape: tuple[int, ...], bucket_bytes: float
+) -> None:
+    made = on_ranks(prod(shape), run_random, shape, "towers", range(2), bucket_bytes, APART)
     assert made[0][0] > 10
     assert min(left_out for _, left_out in made) > 20
 

@@ -258,7 +258,7 @@ def _summed_together(device: ShardedDevice) -> tuple[dict[str, int], int]:
     first = {one.tensor: one.steps[0] for one in sharded.report.converted}
     saved: dict[str, int] = {}
     beside = 0
-    for bucket in gradient_buckets(program, problem.bucket_bytes):
+    for bucket in gradient_buckets(program, problem):
         together: dict[tuple[str, int], list[int]] = {}
         for t in bucket:
             step = first.get(t)
