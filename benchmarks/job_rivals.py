@@ -143,7 +143,7 @@ def outside(job: Job, layout: Layout) -> list[str]:
     own = replace(on_one_device(layout), mtp_stage=asked.template.mtp_stage)
     names = [one.name for one in fields(Layout)]
     found = [name for name in names if getattr(own, name) != getattr(asked.template, name)]
-    if not asked.allows(model, layout):
+    if not asked.allows(job.model, layout):
         found.append(runs(asked.launcher, layout) or "degrees")
     return found
 
