@@ -75,7 +75,7 @@ TWO: dict[str, Case] = {
         {"pipeline": 2, "chunks": 2, "microbatch": 2, "schedule": "interleaved"}, {}, 8
     ),
     "dualpipe-v": (
-        {"pipeline": 2, "chunks": 2, "microbatch": 2, "zero": 3}, {"schedule": "dualpipe-v"}, 8
+        {"pipeline": 2, "chunks": 2, "microbatch": 2, "zero": 3, "schedule": "dualpipe-v"}, {}, 8
     ),
 }  # fmt: skip
 FOUR: dict[str, Case] = {
@@ -92,7 +92,7 @@ FOUR: dict[str, Case] = {
         12,
     ),
     "zb-v, tensor": (
-        {"pipeline": 2, "tensor": 2, "chunks": 2, "microbatch": 2}, {"schedule": "zb-v"}, 8
+        {"pipeline": 2, "tensor": 2, "chunks": 2, "microbatch": 2, "schedule": "zb-v"}, {}, 8
     ),
     "heads exchanged, pipeline": (
         {"context": 2, "context_kind": "all-to-all", "pipeline": 2, "microbatch": 4,
