@@ -113,6 +113,7 @@ def test_changed_plans_are_refused() -> None:
         ("global_batch", replace(plan, layout=replace(layout, global_batch=8))),
         ("costs", replace(plan, job=replace(plan.job, memory_bytes=1e9))),
         ("costs", replace(plan, certificate=replace(plan.certificate, costs="0" * 32))),
+        ("costs", replace(plan, certificate=replace(plan.certificate, calibration="another"))),
         ("bound", replace(plan, bound=plan.seconds * 1.01)),
         ("certificate", replace(plan, certificate=replace(plan.certificate, rows=_lower(plan)))),
     ]
