@@ -43,6 +43,8 @@ class ChainActions(NamedTuple):
     #: Shape (N, 2): numbers of the action before on the same device, and of the one whose data an
     #: action waits for; −1 for none.
     before: Ints
+    #: Shape (N,): 1 where that data comes from another device, else 0.
+    remote: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +63,10 @@ class Chain:
         table = np.ascontiguousarray(np.concatenate(self.order.tables))
         order, before = np.empty(len(table), np.int64), np.empty((len(table), 2), np.int64)
         chain_kernel.in_turn(first, table, self.order.microbatches, order, before)
-        return ChainActions(table[order, :2].copy(), before)
+        which = table[order, :2].copy()
+        device = self.order.device[which[:, 0]]
+        moved = (before[:, 1] >= 0) & (device[before[:, 1]] != device)
+        return ChainActions(which, before, moved.astype(np.float64))
 
     def durations(self, forward: Floats, backward: Floats, compute: Floats) -> Floats:
         """Return how long each action takes, shape (P, 4)."""
@@ -70,16 +75,26 @@ class Chain:
 
     def makespan(self, duration: Floats) -> float:
         """Return the makespan for durations of shape (P, 4)."""
-        return self._execute(duration, np.zeros((0, 4)))
+        return self._execute(duration, 0.0, np.zeros((0, 4)))
 
     def longest_path(self, duration: Floats) -> tuple[float, Floats]:
         """Return the makespan, and how many actions of each kind are on a longest path, (P, 4)."""
-        counts = np.zeros((self.order.stages, 4))
-        return self._execute(duration, counts), counts
+        return self.longest_with_messages(duration, 0.0)[:2]
 
-    def _execute(self, duration: Floats, counts: Floats) -> float:
+    def longest_with_messages(self, duration: Floats, sent: float) -> tuple[float, Floats, float]:
+        """Return the makespan where a message takes `sent`, and what is on a longest path.
+
+        Returns
+        -------
+        float, array of shape (P, 4), float
+            The makespan, actions of each kind, and messages.
+        """
+        counts = np.zeros((self.order.stages + 1, 4))
+        return self._execute(duration, sent, counts), counts[:-1], float(counts[-1, 0])
+
+    def _execute(self, duration: Floats, sent: float, counts: Floats) -> float:
         end = np.empty(len(self.actions.which))
-        return float(chain_kernel.execute(self.actions, duration, end, counts))
+        return float(chain_kernel.execute(self.actions, sent, duration, end, counts))
 
 
 #: Columns of durations and counts, and numbers of actions in an order.

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 
 import numpy as np
 from scipy.sparse import csc_array, vstack
@@ -217,6 +218,7 @@ class ProgramBuilder:
         self.unit = float(costs.layout.microbatches * (whole[0] + whole[1]) / costs.layout.pipeline)
         self.space, self.rates, self.costs = space, rates, costs.in_units(self.unit)
         self.stages, self.ranks = self.layout.stages, self.layout.pipeline
+        self.rank_of = self.layout.stage_ranks
         self.kinds = len(rates.count)
         self.recomputes = space.job.counts_layers(self.layout)
         self.sharded = self.layout.zero == 3 and not stays_gathered(self.layout)
@@ -278,7 +280,7 @@ class ProgramBuilder:
         ]
         # What hides traffic must not be too little: of ranks on two kinds it may be.
         self.exact = [not self.rates.kinds or one is not self.rates for one in of_ranks]
-        self.of_stages = of_stages = of_ranks * self.layout.chunks
+        self.of_stages = of_stages = [of_ranks[rank] for rank in self.rank_of]
         ends = np.zeros((self.stages, 3))
         ends[0] += of_stages[0].ends[self.i, 0]
         ends[-1] += of_stages[-1].ends[self.i, 1]
@@ -361,7 +363,7 @@ class ProgramBuilder:
                 for k in range(self.kinds):
                     one, most = [self.r[s, k], self.n[s, k]], self.rates.count[k]
                     self.build.row(f"recomputed[{s},{k}]", one, [1.0, -1.0], -np.inf, 0.0)
-                    two = [self.r[s, k], self.y[s % self.ranks]]
+                    two = [self.r[s, k], self.y[self.rank_of[s]]]
                     self.build.row(f"recomputes[{s},{k}]", two, [1.0, -most], -np.inf, 0.0)
 
     def one_number(self) -> None:
@@ -390,32 +392,35 @@ class ProgramBuilder:
                 self.build.row(f"behind[{s}]", pair, [1.0, -float(first)], -np.inf, 0.0)
 
     def memory(self) -> None:
-        """Every rank has the bytes that it needs (5)."""
+        """Every rank has the bytes that it needs, at each moment when it may hold most (5)."""
         rows = memory_rows(self.space, self.rates, self.point)
         there = np.flatnonzero(self.rates.count)
         x = float(rows.working[there].min())
-        for k in range(self.ranks):
+        for k, moment in product(range(self.ranks), range(len(rows.flight))):
             columns: list[int] = []
             factors: list[float] = []
-            for j in range(self.layout.chunks):
-                s, a = j * self.ranks + k, float(rows.flight[k, j])
+            for s, a in zip(self.layout.rank_stages(k), rows.flight[moment, k], strict=True):
                 columns += list(self.n[s])
                 factors += list(rows.state + a * rows.kept)
                 if self.r is not None:
                     columns += list(self.r[s])
                     factors += list(-a * rows.saved)
-            free = rows.limit - rows.fixed[k]
+            free = rows.limit - rows.fixed[moment, k]
             scale = 1 / rows.limit
-            if k == self.ranks - 1 and rows.loss:
+            if k == rows.head and rows.loss:
                 self.build.row(
-                    f"loss[{k}]", columns, np.array(factors) * scale, -np.inf,
+                    f"loss[{k},{moment}]", columns, np.array(factors) * scale, -np.inf,
                     (free - rows.loss) * scale,
                 )  # fmt: skip
             if self.y is not None and x:
                 columns = [*columns, self.y[k]]
                 factors = [*factors, float(rows.saved[there].min())]
             self.build.row(
-                f"memory[{k}]", columns, np.array(factors) * scale, -np.inf, (free - x) * scale
+                f"memory[{k},{moment}]",
+                columns,
+                np.array(factors) * scale,
+                -np.inf,
+                (free - x) * scale,
             )
 
     def waits(self) -> None:
@@ -438,7 +443,7 @@ class ProgramBuilder:
                 own = [x != self.wait[s, column] for x in busy]
                 busy = [x for x, keep in zip(busy, own, strict=True) if keep]
                 shares = [x for x, keep in zip(shares, own, strict=True) if keep]
-                if self.exact[s % self.ranks]:
+                if self.exact[self.rank_of[s]]:
                     self.build.row(
                         f"wait[{s},{column}]",
                         [self.wait[s, column], *held, *busy],
@@ -486,7 +491,7 @@ class ProgramBuilder:
         overlap, hidden = self.layout.overlap, self.prices.calibration.hidden
         shown = max(1 / max(LEAST_PIECES, self.layout.chunks), self.costs.slowed)
         for k in range(self.ranks):
-            own = list(range(k, self.stages, self.ranks))
+            own = list(self.layout.rank_stages(k))
             ways: list[list[tuple[list[int], list[float], float]]] = []
             for line, hides, weight in (
                 (self.costs.reduce, overlap.gradients, np.array([0.0, 1.0, 0.0])),
@@ -517,7 +522,7 @@ class ProgramBuilder:
         """The optimizer's step over what a rank holds (10)."""
         shared, routed = self.costs.step
         for k in range(self.ranks):
-            own = list(range(k, self.stages, self.ranks))
+            own = list(self.layout.rank_stages(k))
             columns, factors, constant = self.held(own, [LinearTraffic(0.0, shared, routed)])
             self.build.row(
                 f"optimizer[{k}]", [self.o, *columns], [1.0, *(-f for f in factors)],

@@ -281,7 +281,7 @@ def exposed_traffic(layout: Layout, prices: LayerPrices, own: list[StageTime]) -
 def tied_all_reduce(layout: Layout, prices: LayerPrices) -> float:
     """Return the all-reduce between the first and the last stage's copy of a tied embedding."""
     model = prices.model
-    if not model.tied or layout.pipeline == 1:
+    if not model.tied or layout.stage_ranks[-1] == 0:  # both are on one rank
         return 0.0
     moved = model.vocabulary * model.hidden / layout.tensor * layout.recipe.gradient_bytes
     group = Group(2, axis_stride(layout, "pipeline") * (layout.pipeline - 1))

@@ -15,6 +15,7 @@ import numpy as np
 
 from ...instances import InputError
 from ...instances.common.arrays import Ints
+from ...instances.model.v_schedules import V_CHUNKS, v_rows
 from ..simulate.stages import BACKWARD, FORWARD, StageGraph
 from .actions import ActionTable, Kind, Schedule
 
@@ -156,6 +157,23 @@ def interleaved(stages: StageGraph, microbatches: int) -> Schedule:
         repeat=size,
         cyclic=True,
     )
+
+
+def v_shaped(stages: StageGraph, microbatches: int, name: str) -> Schedule:
+    """ZB-V or DualPipeV, of stages that go down the devices and up again."""
+    size, left = divmod(stages.count, V_CHUNKS)
+    down = stages.replicas[:size]
+    needed = stages.count if name == "dualpipe-v" else 1
+    in_v = not left and stages.replicas == (*down, *down[::-1]) and len(set(down)) == size
+    if not (in_v and bool(stages.present.all()) and microbatches >= needed):
+        raise InputError(
+            f"schedule: {name} trains 2 D stages that go down D devices and up again, "
+            f"with at least {needed} microbatches; use 1f1b"
+        )
+    tables = [np.empty((0, 3), np.int32)] * len(stages.devices)
+    for (device,), row in zip(down, v_rows(name, size, microbatches), strict=True):
+        tables[device] = row.astype(np.int32)
+    return Schedule(name, microbatches, tuple(tables))
 
 
 def single(stages: StageGraph, microbatches: int) -> Schedule:

@@ -31,7 +31,7 @@ def test_two_ranks_write_what_planner_and_mapper_read(tmp_path) -> None:
     ran = subprocess.run(
         [*command, "--json"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": str(ROOT / ".dev")},
         capture_output=True,
         text=True,
         timeout=120,

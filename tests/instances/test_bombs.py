@@ -59,7 +59,7 @@ def come_to(bombs: list[tuple[str, Path]]) -> dict[str, str]:
     asked = json.dumps([(reader, str(path)) for reader, path in bombs])
     done = subprocess.run(
         [sys.executable, "-c", READS, asked, str(MORE_BYTES), str(CPU_S)],
-        env={**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": str(ROOT / ".dev")},
         capture_output=True,
         text=True,
         check=False,

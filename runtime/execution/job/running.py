@@ -76,42 +76,12 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 class RunningJob:
-    """A training job at work on this rank; all ranks make it together.
+    """A training job on this rank; all ranks make it together, by `parallelize` or `run_job`.
 
-    Parameters
-    ----------
-    model
-        The whole model, the same numbers on every rank; its modules are taken, not copied.
-    plan
-        Its modules in order, and how tensor parallelism divides them.
-    layout
-        How the job is divided.
-    device
-        ``cpu`` (gloo) or ``cuda`` (NCCL).
-    schedule
-        In place of the layout's: `TORCH_SCHEDULES` has names that layouts do not.
-
-    Raises
-    ------
-    InputError
-        If layout, plan, model and number of processes do not fit together, or the layout has
-        something that this execution does not run.
-
-    Examples
-    --------
-    >>> import stagecut, torch
-    >>> model = torch.nn.ModuleDict({"embedding": torch.nn.Embedding(8, 4)})
-    >>> model["layers"] = torch.nn.ModuleList([torch.nn.Linear(4, 4)])
-    >>> model["norm"], model["head"] = torch.nn.LayerNorm(4), torch.nn.Linear(4, 8)
-    >>> layout = stagecut.Layout(microbatch=2, global_batch=4, sequence=2, recipe="fp32")
-    >>> tokens = torch.arange(8).view(4, 2)
-    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    >>> job = RunningJob(model, ParallelizePlan(), layout, device=torch.device("cpu"))
-    >>> loss = job.step(tokens, tokens)
-    >>> norm = job.clip_gradients(1.0)
-    >>> sorted(job.stages)
-    [0]
-    >>> dist.destroy_process_group()
+    The modules of `model` are taken, not copied. `schedule` stands in place of the layout's:
+    `TORCH_SCHEDULES` has names that layouts do not. Raises InputError if layout, plan, model and
+    number of processes do not fit together, or the layout has something that this execution does
+    not run.
     """
 
     def __init__(

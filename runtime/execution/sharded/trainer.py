@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ....instances import InputError, Role
+from ....instances import InputError, Role, Sharding
 from ....instances.model.sharding.program import COPIED
 from ...measure.group import of_all_ranks
 from ..checkpoint import Trained
@@ -59,6 +59,8 @@ class ShardedDevice:
             value = given[placeholder[str(operator.name)]]
             operators.held[held] = part_of(value.detach(), held[1], self.place)
         with torch.no_grad():
+            for held in sharded.early:
+                operators.part(held)
             for operation in sharded.operations:
                 operators.operate(operation)
             operators.finish()
@@ -95,6 +97,9 @@ class ShardedTrainer:
                 f"the plan is for {prod(mesh)} devices, and {dist.get_world_size()} processes "
                 f"run; start {prod(mesh)}"
             )
+        problem = prepared.plan.problem
+        if options.record is not None and isinstance(problem, Sharding) and problem.placement:
+            raise InputError("record: groups of devices do different things; leave it out")
         place = join_mesh(mesh, device)
         self.device = place.device
         self.sharded = ShardedDevice(prepared, place, record=options.record is not None)
