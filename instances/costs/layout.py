@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ..common.choices import Choice, choose
 from ..common.errors import InputError, quote
 from ..common.units import MOST_COUNT
-from ..model.v_schedules import V_CHUNKS
+from ..model.chunk_schedules import V_CHUNKS
 from .description import ModelDescription
 from .hardware import NumberFormat, TrainingCluster
 
@@ -24,7 +24,7 @@ class JobSchedule(Choice):
     DUALPIPE_V = "dualpipe-v"
 
 
-#: Schedules whose stages go down the ranks and up again: `instances.model.v_schedules`.
+#: Schedules whose stages go down the ranks and up again: `instances.model.chunk_schedules`.
 V_SCHEDULES = frozenset({JobSchedule.ZB_V, JobSchedule.DUALPIPE_V})
 
 
