@@ -5,7 +5,11 @@ TORCH ?= torch==2.13.0
 BIN := .venv/bin
 comma := ,
 PYTEST := $(BIN)/pytest -n 2 --dist worksteal --durations=25
-PIP := $(BIN)/pip install --quiet --constraint constraints.txt
+# Python compiles what is imported when it first is; all of it would take longer than the install.
+INSTALL := $(BIN)/pip install --quiet --no-compile
+PIP := $(INSTALL) --constraint constraints.txt
+# Hundreds of tests start processes that import the same modules: what was compiled is kept.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-all static part everything coverage docs docs-serve benchmarks-page clean
 
@@ -57,13 +61,12 @@ benchmarks-page: .venv/test .dev/stagecut
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade pip
 
-# Python compiles what is imported when it first is; all of it would take longer than the install.
 .venv/demo: .venv/bin/python pyproject.toml constraints.txt $(shell git ls-files '*.py' | grep -v -E '^(tests|benchmarks)/')
-	$(PIP) --no-compile .
+	$(PIP) .
 	touch $@
 
 .venv/test: .venv/bin/python pyproject.toml constraints.txt
-	$(if $(TORCH),$(BIN)/pip install --quiet $(TORCH))
+	$(if $(TORCH),$(INSTALL) $(TORCH))
 	$(PIP) '.[dev$(if $(TORCH),$(comma)launchers)]'
 	touch $@
 

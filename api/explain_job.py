@@ -96,16 +96,31 @@ def explain_job(
     again = search(
         [plan.layout, *costs.starts(usual)], gap=TURNED_GAP, deadline=begin + seconds / 4
     )
-    known = sorted(again.tried, key=again.tried.__getitem__)
-    decisions = []
+    known, bounds = dict(again.tried), again.bound.copy()  # what all searches have found
+
+    def best_other(name: str) -> Layout | None:
+        layouts = [one for one in known if _value(one, name, space) != own[name]]
+        return min(layouts, key=known.__getitem__, default=None)
+
     for done, (name, other) in enumerate(others.items()):
-        starts = [one for one in known if _value(one, name, space) != own[name]]
+        start = best_other(name)
         now = time.monotonic()
         deadline = now + (begin + seconds - now) / (len(others) - done)
-        turned = search(starts[:1], gap=TURNED_GAP, deadline=deadline, among=other)
-        behind = {} if turned.best is None else _behind(_terms(costs, turned.best), terms)
-        bound = max(turned.least_bound, min(float(again.bound[other].min()), turned.seconds))
-        decisions.append(TurnedDecision(name, turned.best, turned.seconds, bound, behind))
+        turned = search(
+            [] if start is None else [start],
+            gap=TURNED_GAP,
+            deadline=deadline,
+            known=np.where(other, bounds, np.inf),
+        )
+        known.update(turned.tried)
+        bounds[other] = turned.bound[other]
+    decisions = []
+    for name, other in others.items():
+        best = best_other(name)
+        took = np.inf if best is None else known[best]
+        behind = {} if best is None else _behind(_terms(costs, best), terms)
+        bound = min(float(bounds[other].min()), took)
+        decisions.append(TurnedDecision(name, best, took, bound, behind))
     decisions.sort(key=lambda one: (one.seconds, one.bound))
     most = peak_memory(plan.model, plan.layout)
     return JobExplanation(

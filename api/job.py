@@ -330,7 +330,8 @@ def _candidates(costs: JobCosts, space: JobSpace, search: JobSearch) -> list[Job
     near = np.flatnonzero(search.bound <= search.seconds * (1 + SEPARABLE))
     near = near[np.argsort(search.bound[near], kind="stable")][:LOOKED_AT]
     judged = dict(search.tried)
-    more = [even_plan(space, search.table, int(point)) for point in near]
+    table = search.table
+    more = [even_plan(space, table, int(point)) for point in near] if table is not None else []
     more = [layout for layout in more if layout not in judged]
     judged.update(zip(more, costs.judge(more).tolist(), strict=True))
     best: dict[Layout, Layout] = {}

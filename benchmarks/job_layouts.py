@@ -74,9 +74,11 @@ def compared(name: str, ranks: list[dict[str, Any]]) -> dict[str, str]:
     }
 
 
-def layouts(name: str, world: int) -> list[dict[str, str]]:
-    """Return a row for each layout of a model on so many processes."""
-    cases = layouts_of(name, world)
+def layouts(name: str, world: int, word: str) -> list[dict[str, str]]:
+    """Return a row for each layout with a word of a model on so many processes."""
+    cases = [fields for fields in layouts_of(name, world) if word in shown(fields)]
+    if not cases:
+        return []
     ranks = on_ranks(world, model_rank, [(name, fields) for fields in cases])
     rows = []
     for number, fields in enumerate(cases):
@@ -106,16 +108,18 @@ def pairs() -> list[dict[str, str]]:
 
 
 def main() -> None:
-    """Write the tables, that of layouts as far as it is measured."""
+    """Write the tables; rows of layouts replace those of the same ones."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=("layouts", "resumed"), help="One of the tables.")
     parser.add_argument("--processes", type=int, nargs="+", default=(2, 4, 8))
+    parser.add_argument("--word", default="", help="Only layouts with it in the table.")
     options = parser.parse_args()
     if options.only != "layouts":
         write("job_resumed", pairs(), "0")
     if options.only != "resumed":
-        for count, (world, name) in enumerate(product(options.processes, MODELS)):
-            write("job_layouts", layouts(name, world), "0", add=count > 0)
+        for world, name in product(options.processes, MODELS):
+            rows = layouts(name, world, options.word)
+            write("job_layouts", rows, "0", keys=("model", "processes", "layout"))
 
 
 if __name__ == "__main__":

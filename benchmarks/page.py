@@ -15,7 +15,7 @@ from datetime import date
 from pathlib import Path
 from statistics import median
 
-from results import RESULTS, Row, read
+from results import Row, read
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 
@@ -314,28 +314,26 @@ def iterations() -> list[str]:
 
 
 def training() -> list[str]:
+    rows = read("training")
+    alike = sum(row["authors"] == row["greedy_rule"] == row["exact"] for row in rows)
+    off = sum(row["switches"] != "" for row in rows)
     versions = read("pipeline_versions")
     equal = sum(row["before_objective"] == row["after_objective"] for row in versions)
     proved = sum(number(row["after_bound"]) >= number(row["before_bound"]) for row in versions)
     ratios = [number(row["after_seconds"]) / number(row["before_seconds"]) for row in versions]
-    found = table(
-        "GiB | devices | without | authors' program | greedy rule | exact | gap | s",
-        [
-            (
-                row["memory_gib"],
-                row["devices"],
-                row["switches"].strip("{}").replace("'", ""),
-                row["authors"],
-                row["greedy_rule"],
-                row["exact"],
-                row["gap"],
-                row["seconds"],
-            )
-            for row in read("training")
-        ],
-    )
+
+    def span(column: str) -> str:
+        values = [number(row[column]) for row in rows]
+        return f"{min(values):g} to {max(values):g}"
+
     return [
-        *found,
+        "",
+        f"In {alike} of {len(rows)} cells ({span('devices')} devices of {span('memory_gib')} GiB; "
+        f"in {off} replicas, tensor degrees or recomputation are switched off) all three find the "
+        f"same optimum, of {min(number(row['exact']) for row in rows):g} to "
+        f"{max(number(row['exact']) for row in rows):g} s; the exact search proves it to "
+        f"{max(number(row['gap']) for row in rows):g} in {span('seconds')} s.",
+        "",
         f"Since streams and iterations are one problem, {equal} of {len(versions)} cells "
         f"(`pipeline_versions.py`) have the same objective, {proved} a bound as high or higher; "
         f"CPU seconds after over before: {median(ratios):.2f} in the median, {max(ratios):.2f} at "
@@ -378,69 +376,57 @@ def mapping() -> list[str]:
 
 
 def _mapping_limits() -> list[str]:
-    """Show the protocol under a limit of seconds, by topology and mode."""
-    by_limit = grouped(read("mapping_limits"), "limit_s")
+    """Show the protocol under a limit of seconds, by what is counted."""
     rows = []
-    for (limit,), found in by_limit.items():
-        for (topology, mode), group in grouped(found, "topology", "mode").items():
-            cells = [int(row["seeds"]) for row in group]
-            spread = [
-                100 * (float(row["most_ms"]) / float(row["least_ms"]) - 1)
-                for row in group
-                if int(row["seeds"]) > 1
-            ]
-            rows.append(
-                (
-                    topology,
-                    mode,
-                    limit,
-                    str(sum(cells)),
-                    str(sum(int(row["proven"]) for row in group)),
-                    percent(median(number(row["worst_gap_percent"]) for row in group)),
-                    percent(max(number(row["worst_gap_percent"]) for row in group)),
-                    f"{median(spread):.2g} %" if spread else "–",
-                )
+    for (limit, mode), group in grouped(read("mapping_limits"), "limit_s", "mode").items():
+        gaps = [number(row["worst_gap_percent"]) for row in group]
+        spread = [
+            100 * (float(row["most_ms"]) / float(row["least_ms"]) - 1)
+            for row in group
+            if int(row["seeds"]) > 1
+        ]
+        rows.append(
+            (
+                mode,
+                limit,
+                str(sum(int(row["seeds"]) for row in group)),
+                str(sum(int(row["proven"]) for row in group)),
+                f"{percent(median(gaps))}, {percent(max(gaps))}",
+                f"{median(spread):.2g} %",
             )
+        )
     return [
         "The same protocol under a limit of CPU seconds a cell, one process, seeds 0 to 2 of "
         "topology and search (`mapping.py --cpu`); above, what 60 s leave open of it. *Gap*: of "
         "the worst seed, in the median of the cells and at most. *Spread*: most over least "
         "objective of the seeds, in the median: their topologies differ.",
-        *table("topology | mode | limit, s | cells | proved | gap | at most | spread", rows),
+        *table("mode | limit, s | cells | proved | gap, at most | spread", rows),
     ]
 
 
 def _joint_mapping() -> list[str]:
-    """Show plans of cut and mapping together, by size and topology."""
-    rows = read("joint_mapping")
+    """Show plans of cut and mapping together, by topology."""
+    rows = [row | {"kind": row["topology"].partition(":")[0]} for row in read("joint_mapping")]
     found = []
-    for (devices, topology), group in grouped(
-        [row | {"topology": row["topology"].partition(":")[0]} for row in rows],
-        "devices",
-        "topology",
-    ).items():
+    for (kind,), group in grouped(rows, "kind").items():
         gaps = [number(row["gap_percent"]) for row in group]
         gains = [100 * (1 - float(r["joint_ms"]) / float(r["in_turn_ms"])) for r in group]
-        seconds = max(number(row["cpu_seconds"]) for row in group)
+        sizes = sorted({int(row["devices"]) for row in group})
         found.append(
             (
-                devices,
-                topology,
+                kind,
+                ", ".join(map(str, sizes)),
                 str(len(group)),
-                f"{median(gaps):.2g} %",
-                f"{max(gaps):.2g} %",
+                f"{median(gaps):.2g} %, {max(gaps):.2g} %",
                 f"{median(gains):.2g} %, {max(gains):.2g} %",
-                f"{seconds:.1f}",
+                f"{max(number(row['cpu_seconds']) for row in group):.1f}",
             )
         )
-    found.sort(key=lambda row: int(row[0]))
     return [
         "Cut and mapped together (`mapping_growth.py joint`): shipped workloads and PipeDream's, "
         "four microbatches, rings; the gap is for **all cuts**, the gain over cutting first and "
         "mapping after, in a fifth of the time. See [the decision](decisions/joint-mapping.md).",
-        *table(
-            "devices | topology | workloads | gap | at most | gain, at most | CPU s at most", found
-        ),
+        *table("topology | devices | cells | gap, at most | gain, at most | CPU s at most", found),
     ]
 
 
@@ -473,6 +459,11 @@ def sharding() -> list[str]:
     runs = read("sharding_run_beta")
     near = sum(number(row["time_ms"]) <= 1.02 * number(row["best_beta_ms"]) for row in runs)
     cases = [row for row in read("sharding_random") if row["method"] == "auto"]
+    ways = ("all", "placed", "all_overlapped", "placed_overlapped")
+    placed = [
+        (row["network"], *(_with_gap(row[f"{way}_ms"], row[f"{way}_bound_ms"]) for way in ways))
+        for row in read("sharding_placement")
+    ]
     return [
         *table("model | operators | 8 devices | 2 × 4 | 4 × 8", rows),
         f"Stages, replicas and tensor degree chosen together are {min(ahead):.1f} to "
@@ -483,7 +474,17 @@ def sharding() -> list[str]:
         f"{sum(int(row['proved']) for row in cases):,} of "
         f"{sum(int(row['cases']) for row in cases):,} random programs optimal or infeasible, with "
         "and without a limit of memory.",
+        "**[Parts on two groups](sharding.md#parts-on-groups-of-devices) of four devices** (which "
+        "says `sharding_placement.py`) beside everything on all eight: ms and gap, without and "
+        "with gradients converted beside the backward pass.",
+        *table("network, batch | all | placed | all, overlapped | placed, overlapped", placed),
     ]
+
+
+def _with_gap(milliseconds: str, bound: str) -> str:
+    """Return a time with its gap to a bound."""
+    gap = 100 * (1 - number(bound) / number(milliseconds))
+    return f"{milliseconds}, {percent(max(gap, 0.0))}"
 
 
 def executors() -> list[str]:
@@ -531,33 +532,34 @@ def executors() -> list[str]:
 
 def job_layouts() -> list[str]:
     rows = []
-    for (world, layout), group in grouped(read("job_layouts"), "processes", "layout").items():
-        ratios: dict[str, list[float]] = {}
+    for (world,), group in grouped(read("job_layouts"), "processes").items():
+        ratios: dict[str, list[float]] = defaultdict(list)
         for row in group:
             for text in row["bytes_over_planned"].split("; "):
                 axis, ratio = text.split()
-                ratios.setdefault(axis, []).append(float(ratio))
-        others = {a: sorted({min(r), max(r)}) for a, r in ratios.items() if {*r} != {1.0}}
-        shown = ("–".join(f"{r:.2f}" for r in each) + f" {a}" for a, each in others.items())
-        models = [row["model"] for row in group]
-        errors = (max(group, key=lambda row: float(row[f"{k}_error"])) for k in ERRORS)
-        found = (row[f"{k}_error"] for k, row in zip(ERRORS, errors, strict=True))
-        rows.append((layout, world, ", ".join(models), *found, ", ".join(shown) or "as planned"))
+                ratios[axis].append(float(ratio))
+        models = dict.fromkeys(row["model"] for row in group)
+        rows.append(
+            (
+                world,
+                str(len({row["layout"] for row in group})),
+                ", ".join(models),
+                *(max((row[f"{k}_error"] for row in group), key=float) for k in ERRORS),
+                ", ".join(f"{a} {min(r):.2f} to {max(r):.2f}" for a, r in ratios.items()),
+            )
+        )
+    resumed = read("job_resumed")
+    exact = sum(row["state"] == "to the bit" for row in resumed)
     return [
         "Training jobs of small models beside one process: how far ten losses and the first step's "
-        "gradients are off, relative to them, and bytes of collectives over those that are "
-        "planned. Keys and values that are gathered are kept for the backward pass, where plans "
-        "gather them again; tokens go to experts as they are routed, where plans count them as "
-        "balanced; that stages of V schedules may be neighbours on one rank, plans do not know.",
-        *table("layout | processes | models | losses | gradients | bytes", rows),
-        "Jobs that go on from a checkpoint under another layout, weights and moments compared:",
-        *table(
-            "trained with | goes on with | weights and moments | next loss off by",
-            [
-                (row["before"], row["after"], row["state"], row["loss_error"])
-                for row in read("job_resumed")
-            ],
-        ),
+        "gradients are off at most, relative to them, and bytes of collectives over those that are "
+        "planned, by axis. Keys and values that are gathered are kept for the backward pass, where "
+        "plans gather them again; tokens go to experts as they are routed, where plans count them "
+        "as balanced; that stages of V schedules may be neighbours on one rank, plans do not know.",
+        *table("processes | layouts | models | losses | gradients | bytes over planned", rows),
+        f"Of {len(resumed)} jobs that go on from a checkpoint under another layout {exact} have "
+        "the same weights and moments to the bit; the next loss is off by "
+        f"{max((row['loss_error'] for row in resumed), key=float)} at most.",
     ]
 
 
@@ -582,28 +584,23 @@ def learned() -> list[str]:
 
 
 def learned_policies() -> list[str]:
-    cells = {
-        key: group[0]
-        for key, group in grouped(
-            read("learned_policies"), "workload", "devices", "split", "arm"
-        ).items()
-    }
-    arms = dict.fromkeys(arm for *_, arm in cells)
-    rows = [
-        (*case, *(_with_most(cells[(*case, arm)]) for arm in arms))
-        for case in dict.fromkeys(key[:3] for key in cells)
-    ]
+    found = grouped(read("learned_policies"), "split", "arm")
+    arms = dict.fromkeys(arm for _, arm in found)
+    rows = []
+    for split in dict.fromkeys(split for split, _ in found):
+        cells = []
+        for arm in arms:
+            group = [row for row in found[split, arm] if row["median"] not in ("", "–")]
+            middle = median(float(row["median"]) for row in group) if group else None
+            most = max((float(row["most"]) for row in group), default=0.0)
+            cells.append("–" if middle is None else f"{middle:.3f} ({most:.3f})")
+        rows.append((split, str(len(found[split, next(iter(arms))])), *cells))
     return [
         "Policies that draw 256 placements alone, after 4,000 updates of imitation and after 2,000 "
         "of PPO more, on what none was trained on; `learned` begins with greedy's plan. Objective "
-        "over the proved bound: median, largest in brackets (`learned_policies.py`).",
-        *table("workload | devices | split | " + " | ".join(arms), rows),
+        "over the proved bound: median of the cases, largest in brackets (`learned_policies.py`).",
+        *table("split | cases | " + " | ".join(arms), rows),
     ]
-
-
-def _with_most(row: Row) -> str:
-    """Return a median with the largest value, if it is another."""
-    return row["median"] + (f" ({row['most']})" if row["most"] != row["median"] else "")
 
 
 def runtime() -> list[str]:
@@ -647,42 +644,50 @@ def runtime() -> list[str]:
 
 def cold_start() -> list[str]:
     together = next(row for row in read("first_plan") if row["step"] == "together")
+    rows = [row for row in read("cold_start") if row["second_cpu_seconds"]]
+    slow = sorted(
+        rows, key=lambda r: number(r["second_cpu_seconds"]) - number(r["first_cpu_seconds"])
+    )
+    alone = [row for row in read("cold_start") if not row["second_cpu_seconds"]]
     return [
         *table(
             "case | first call, CPU s | next call, CPU s",
             [
                 (row["case"], row["first_cpu_seconds"], row["second_cpu_seconds"])
-                for row in read("cold_start")
+                for row in slow[:3]
             ],
         ),
-        f"From a fresh clone to the first plan of an own model: {together['wall_seconds']} s, "
-        "packages in pip's cache. `stagecut warm` compiles ahead.",
+        f"These three compile longest; the other {len(rows) - 3} take "
+        f"{max(number(row['first_cpu_seconds']) for row in slow[3:]):g} CPU s at most. "
+        + ", ".join(f"{row['case']} {row['first_cpu_seconds']}" for row in alone)
+        + f" CPU s. From a fresh clone to the first plan of an own model: "
+        f"{together['wall_seconds']} s, packages in pip's cache. `stagecut warm` compiles ahead.",
     ]
 
 
 def certificates() -> list[str]:
-    shown = ("cases", "results", "optimal", "infeasible", "no_plan_found")
-    cases = table(
-        "problem | random cases | results | optimal | infeasible | no plan found",
-        [
-            (row["problem"], *(f"{int(row[name]):,}" if row[name] else "" for name in shown))
-            for row in read("random_cases")
-        ],
+    random = read("random_cases")
+    cases, results, optimal, infeasible = (
+        sum(int(row[name] or 0) for row in random)
+        for name in ("cases", "results", "optimal", "infeasible")
     )
     attacks = read("attacks")
     refused, harmless, defects = (
         sum(int(row[name]) for row in attacks) for name in ("refused", "harmless", "defects")
     )
-    wrong = sum(int(row["wrong"]) for row in read("random_cases"))
+    wrong = sum(int(row["wrong"]) for row in random)
     checks = read("bound_checks")
     checked, total = (sum(int(row[name]) for row in checks) for name in ("checked", "of"))
     longest = max(number(row["check_longest_seconds"]) for row in checks)
     lies = read("lying_solver")
     high = [row for row in lies if number(row["bound_over_objective"]) > 1]
     return [
-        *cases,
-        f"{wrong} of these results are wrong: no bound above the optimum, nothing *optimal* or "
-        "*infeasible* that is not; *no plan found* are heuristics. Of damaged files, odd options, "
+        "",
+        f"On {cases:,} random cases ({', '.join(row['problem'] for row in random)}) {results:,} "
+        f"results, {optimal:,} of them *optimal* and {infeasible:,} *infeasible*, of which {wrong} "
+        "are wrong: no bound above the optimum, no claim that does not hold.",
+        "",
+        "Of damaged files, odd options, "
         f"changed plans and forged certificates {refused:,} were refused and {harmless:,} "
         f"harmless, {defects} showed a defect. `verify --bound` checks {checked} of {total} bounds "
         f"of contiguous splits by all chains of stages, in {longest:.0f} s at most. A solver that "
@@ -781,38 +786,32 @@ def jobs() -> list[str]:
 
 
 def two_kinds() -> list[str]:
-    """Return the table of jobs on nodes of two kinds."""
-    lines = [
-        [
-            row["model"],
-            row["cluster"],
-            f"{number(row['iteration_s']):.2f}",
-            f"{number(row['faster_alone_s']):.2f}" if row["faster_alone_s"] else "does not fit",
-            percent(100 * number(row["gap"])),
-            row["layers"],
-            row["cpu_s"],
-            row["programs"],
-        ]
-        for row in read("job_kinds")
+    """Return what jobs on nodes of two kinds gain."""
+    rows = read("job_kinds")
+    alone = [row for row in rows if row["faster_alone_s"]]
+    gains = [100 * (1 - number(r["iteration_s"]) / number(r["faster_alone_s"])) for r in alone]
+    models = ", ".join(dict.fromkeys(row["model"] for row in rows))
+    gap = percent(100 * max(number(row["gap"]) for row in rows))
+    return [
+        f"On nodes of two kinds ({len(rows)} cells: {models}) the best layout takes "
+        f"{min(gains):.0f} to {max(gains):.0f} % less than on the first kind alone; the gap is "
+        f"{gap} at most, after {max(number(row['cpu_s']) for row in rows)} CPU s at most; "
+        f"`verify --bound` solves {max(int(row['programs']) for row in rows)} programs at most.",
+        "",
     ]
-    header = (
-        "model|nodes of two kinds|s/iteration|on the first kind alone|gap|layers by stage|CPU s"
-        "|programs of verify"
-    )
-    return table(header, lines)
 
 
 def random_jobs() -> list[str]:
-    """Return the table of random jobs against all their plans."""
-    names = (
-        "family", "jobs", "feasible", "wrong_optimum", "bound_above", "refused", "open", "points",
-        "point_above", "wrongly_refuted", "search_s", "check_s",
-    )  # fmt: skip
-    header = (
-        "random jobs with|jobs|with a plan|wrong optimum|bound above|refused by verify|open"
-        "|outer points|bounds above|wrongly refuted|CPU s|verify, CPU s"
-    )
-    return table(header, [[row[name] for name in names] for row in read("job_cases")])
+    """Return what random jobs against all their plans showed."""
+    families = {row["family"]: row for row in read("job_cases")}
+    every = families.pop("all")
+    return [
+        f"Of {every['jobs']} random jobs ({', '.join(families)}) {every['feasible']} have a plan, "
+        f"and {every['open']} keep a gap; {every['wrong_optimum']} optima are wrong, "
+        f"{every['bound_above']} bounds above the optimum, {every['refused']} refused by `verify`. "
+        f"Of {int(every['points']):,} outer points {every['point_above']} bounds are above the "
+        f"point's best plan, and {every['wrongly_refuted']} points wrongly refuted.",
+    ]
 
 
 def solver_end(row: Row) -> str:
@@ -826,18 +825,16 @@ def solver_end(row: Row) -> str:
 
 
 def launchers() -> list[str]:
-    """Return what each launcher made of exported layouts."""
-    rows = [
-        [
-            row["package"],
-            row["layout"],
-            row["processes"],
-            row["steps"] if row["difference"] else "–",
-            row["difference"] or f"stops at `{row['stops_at']}`",
-        ]
-        for row in read("launchers")
-    ]
-    return table("package|layout|processes|steps|difference of loss", rows)
+    """Return by package which exported layouts it trained, and where it ended others."""
+    lines = []
+    for (package,), group in grouped(read("launchers"), "package").items():
+        trained = [row for row in group if row["difference"]]
+        ended = "; ".join(
+            f"{row['layout']}: `{row['stops_at']}`" for row in group if not row["difference"]
+        )
+        most = max((row["difference"] for row in trained), key=float)
+        lines.append([package, f"{len(trained)} of {len(group)}", most, ended or "–"])
+    return table("package|layouts trained|difference of loss, at most|stops at", lines)
 
 
 def exports() -> list[str]:
@@ -871,36 +868,17 @@ def solvers() -> list[str]:
         [*program, *(solver_end(row) for name in names for row in group if row["solver"] == name)]
         for program, group in grouped(rows, "problem", "instance", "form").items()
     ]
-    found = table("problem|instance|form|" + "|".join(names), lines)
-    cases = [
-        [
-            problem,
-            ", ".join(row["solver"] for row in rows),
-            rows[0]["cases"],
-            rows[0]["with a solution"],
-            str(sum(int(row["wrong"]) for row in rows)),
-        ]
-        for (problem,), rows in grouped(read("solvers_random"), "problem").items()
-    ]
-    steps = [[row["step"], row["seconds"], row["cpu"]] for row in read("first_model")]
+    random = read("solvers_random")
+    wrong = sum(int(row["wrong"]) for row in random)
+    steps = ", ".join(f"{row['step']} {row['cpu']}" for row in read("first_model"))
     return [
-        *found,
-        *table("problem|solvers|random cases|with a solution|wrong answers, of all", cases),
-        *table("from nothing to a constrained model|seconds|CPU s", steps),
+        *table("problem|instance|form|" + "|".join(names), lines),
+        f"Of {sum(int(row['cases']) for row in random):,} runs on random cases of "
+        f"{', '.join(dict.fromkeys(row['problem'] for row in random))} by "
+        f"{len({row['solver'] for row in random})} solvers, each without and with a random "
+        f"constraint, {wrong} answers are wrong. From nothing to a constrained model, CPU seconds: "
+        f"{steps}.",
     ]
-
-
-def ablations() -> list[str]:
-    tables = sorted(RESULTS.glob("ablation-*.csv"))
-    if not tables:
-        return ["", "No table has been measured with the present strategies yet."]
-    from ablate import report  # which imports the whole package
-
-    lines: list[str] = []
-    for path in tables:
-        problem = path.stem.removeprefix("ablation-")
-        lines += ["", f"**{problem}**", "", report(path), ""]
-    return lines
 
 
 SECTIONS = (
@@ -982,6 +960,7 @@ SECTIONS = (
             "joined",
             "joined_run",
             "sharding_random",
+            "sharding_placement",
             "sharding_run_beta",
             "sharding_run_layers",
             "sharding_run_faces",
@@ -1080,11 +1059,10 @@ def page() -> str:
         "Measured with the present version; every row of `benchmarks/results/*.csv` has its "
         "revision, seed, date, machine and versions of packages. Times are seconds on the clock "
         "unless said otherwise, kernels compiled before, one thread. Programs named here are in "
-        "`benchmarks/`. What was tried and left out is in [decisions](decisions/index.md).",
+        "`benchmarks/`. What was tried and left out is in [decisions](decisions/index.md), and "
+        "[what each part of `auto` is worth](decisions/ablation.md).",
     ]
     lines += written(SECTIONS)
-    lines += ["", "## What each part of a strategy is worth", ""]
-    lines += ["`ablate.py PROBLEM` leaves out one part of `auto` at a time.", *ablations()]
     return markdown(lines)
 
 

@@ -339,7 +339,7 @@ def figure_1(options: argparse.Namespace, head: str) -> None:
             stages = RankStages.of(model, layout)
             ours = sum(
                 count * stage_kept(model, layout, stage, stages)
-                for stage, count in passes_in_flight(layout, 0).items()
+                for stage, count in passes_in_flight(layout, 0)[0].items()
             )
             held = rank_memory(model, layout, 0, stages)
             errors["activations"].append(ours / 2**30 / gib - 1)

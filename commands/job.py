@@ -80,7 +80,8 @@ def state_job(
     another problem's option is not at its default, or there is no cluster.
     """
     stated: dict[str, Any] = {"global_batch": global_batch}
-    more = {"sequence": sequence, "launcher": asked.launcher}
+    launcher = "stagecut" if asked.launcher == "run" else asked.launcher
+    more = {"sequence": sequence, "launcher": launcher}
     stated.update({name: value for name, value in more.items() if value is not None})
     if asked.memory is not None:
         stated["memory_bytes"] = parse_bytes(asked.memory, "--memory")

@@ -89,7 +89,7 @@ def solve(
     if global_batch is not None:
         from .job import plan_job, state_job
 
-        others = {"--start": start, "--method": method}
+        others: dict[str, object] = {"--start": start, "--method": method}
         job = state_job([workload], asked, global_batch, sequence, others)
         check_outputs(output, pictures=[plot], inputs=[workload, job.cluster])
         plan_job(workload, job, (time_limit, gap), output, plot, as_json=as_json)
@@ -114,7 +114,11 @@ def solve(
     if ranked is not None and is_iteration(posed) and devices is not None:
         from .show.pipeline import rank
 
-        others = {"--start": start, "--plot": plot, "workers": stated.others.get(WORKERS)}
+        others = {
+            "--start": start,
+            "--plot": plot,
+            "workers": stated.others.get(WORKERS),
+        }
         refuse(others, "not with --schedule all")
         rank(loaded, devices, posed, ranked.get("chunks"), method, limits, output, as_json=as_json)
         return

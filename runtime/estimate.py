@@ -21,7 +21,7 @@ from ..instances.costs.calibration import Calibration
 from ..instances.costs.description import ModelDescription
 from ..instances.costs.hardware import TrainingCluster
 from ..instances.costs.layers import LayerPrices
-from ..instances.costs.layout import Layout
+from ..instances.costs.layout import JobSchedule, Layout
 from ..instances.costs.stages import (
     StageTime,
     exposed_traffic,
@@ -131,7 +131,7 @@ class ScheduleSteps:
     """A schedule in steps of actions that wait for earlier steps only."""
 
     start: Ints  # first action of each step, and the number of actions
-    # of each action: 3 · stage + 0 forward, 1 backward (whole or by inputs), 2 by weights
+    # of each action: 4 · stage + `Kind`: F, B, I or W
     task: Ints
     # before, needs: the action before it on its device, and the one whose result it needs; the
     # number of actions where there is none
@@ -139,17 +139,24 @@ class ScheduleSteps:
     needs: Ints
     remote: Floats  # whether a message brings what it needs
 
+    def durations(self, forward: Floats, backward: Floats, weights: Floats) -> Floats:
+        """Return seconds of each task, shape (4 · stages, …), from those of each stage's passes."""
+        return np.stack((forward, backward, backward - weights, weights), axis=1).reshape(
+            -1, *forward.shape[1:]
+        )
+
 
 @lru_cache(maxsize=512)
 def schedule_steps(schedule: str, pipeline: int, chunks: int, microbatches: int) -> ScheduleSteps:
     """Return the runtime's own order of passes in steps."""
-    stages = pipeline * chunks
-    line = chain([1.0] * stages, [2.0] * stages, device=[s % pipeline for s in range(stages)])
+    placed = Layout(pipeline=pipeline, chunks=chunks, schedule=JobSchedule(schedule)).stage_ranks
+    stages, device = len(placed), np.array(placed)
+    line = chain([1.0] * stages, [2.0] * stages, device=placed)
     order = make_schedule(schedule, line, microbatches)
     tables = [np.asarray(table, dtype=np.int64).reshape(-1, 3) for table in order.actions]
     stage, kind, which = np.concatenate(tables).T
     count = len(stage)
-    role = np.where(kind == Kind.F, 0, np.where(kind == Kind.W, 2, 1))
+    role = np.where(kind == Kind.F, 0, np.where(kind == Kind.W, 2, 1))  # 1: B or I
     found = np.full((stages, 3, microbatches), count)
     found[stage, role, which] = np.arange(count)
     first = np.cumsum([0, *(len(table) for table in tables)])
@@ -161,14 +168,16 @@ def schedule_steps(schedule: str, pipeline: int, chunks: int, microbatches: int)
     needs[ahead] = found[stage[ahead] - 1, 0, which[ahead]]
     needs[last] = found[stage[last], 0, which[last]]
     needs[back] = found[stage[back] + 1, 1, which[back]]
-    remote = (ahead | back).astype(float) * (pipeline > 1)
+    remote = np.zeros(count)
+    remote[ahead] = device[stage[ahead]] != device[stage[ahead] - 1]
+    remote[back] = device[stage[back]] != device[stage[back] + 1]
     step = _step_of(first, needs)
     row = np.argsort(step, kind="stable")
     place = np.empty(count + 1, dtype=np.int64)
     place[row] = np.arange(count)
     place[count] = count
     start = np.searchsorted(step[row], np.arange(step.max() + 2))
-    task = 3 * stage + role
+    task = 4 * stage + kind
     return ScheduleSteps(start, task[row], place[before[row]], place[needs[row]], remote[row])
 
 
@@ -226,10 +235,7 @@ def longest_path(
         )
         return np.asarray(more + (microbatches - most) / window * (more - fewer))
     steps = schedule_steps(shape.schedule, pipeline, shape.chunks, microbatches)
-    split = bool((steps.task % 3 == 2).any())
-    duration = np.empty((3 * len(forward), forward.shape[1]))
-    duration[0::3], duration[2::3] = forward, weights
-    duration[1::3] = backward - weights if split else backward
+    duration = steps.durations(forward, backward, weights)
     count = len(steps.task)
     end = np.zeros((count + 1, forward.shape[1]))
     for first, last in zip(steps.start[:-1].tolist(), steps.start[1:].tolist(), strict=True):
@@ -239,6 +245,10 @@ def longest_path(
     if not apart:
         return np.asarray(end.max(axis=0))
     begin = end[:count] - duration[steps.task]
-    ranks = [steps.task // 3 % pipeline == rank for rank in range(pipeline)]
+    placed = Layout(
+        pipeline=pipeline, chunks=shape.chunks, schedule=JobSchedule(shape.schedule)
+    ).stage_ranks
+    on = np.array(placed)[steps.task // 4]
+    ranks = [on == rank for rank in range(pipeline)]
     spans = [end[:count][own].max(axis=0) - begin[own].min(axis=0) for own in ranks]
     return np.asarray(np.max(spans, axis=0))

@@ -113,7 +113,7 @@ UNSPLIT = "a kernel whose steps have not been measured as functions of their own
 LARGE = {
     "runtime/simulate/engine_kernel.py: _execute": "measured: 20 times as slow in steps",
     "solvers/latency/mincut_kernel.py: least_load": UNSPLIT,
-    "solvers/throughput/dp/kernel.py: relax": "measured: 5 times as slow in steps, as it says",
+    "solvers/throughput/dp_kernel.py: relax": "measured: 5 times as slow in steps, as it says",
     "solvers/job/stream/dp_kernel.py: extend_plans": "measured: not inlined, as it says",
 }
 

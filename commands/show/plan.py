@@ -26,6 +26,7 @@ from ...instances.common.quantities import show_proved
 from ...instances.common.units import TIME_UNITS
 from ...instances.formats.solutions_json import mesh_options
 from ...instances.model.problem import objective_unit
+from ...instances.model.sharding.placement import operator_groups
 from ...runtime import ShardingReport
 from ...solvers import Result
 from ..common.console import ERR, OUT, new_table, show_bytes, show_time
@@ -381,6 +382,10 @@ def sharding_as_dict(
     found["operators"] = {
         str(o.name): [o.signatures[k].text for k in row]
         for o, row in zip(program.operators, _rows(result), strict=True)
+    }
+    groups = operator_groups(program, problem.placement)
+    found["groups"] = {
+        str(o.name): j for o, j in zip(program.operators, groups, strict=True) if j is not None
     }
     found["conversions"] = [
         {

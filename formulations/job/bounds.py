@@ -15,6 +15,7 @@ for each schedule a mixture λ of such paths counts rank j's work w_j with a fac
     any order       a_j = M λ_j + φ' Σ_{k>j} λ_k                                                (12)
     1F1B            a_j = 1 + λ_j c_j,  c_j = M − 1 − min(M − 1, p − j) φ                       (13)
     interleaved     a_j = M λ_j, and the mean over λ of the first chunks before a rank
+    in a V          the same with φ' of the first chunks, since a rank's W may come last
 
 Layers of type τ, which take w_jτ on the nodes of rank j, count for L_τ min_j a_j w_jτ at least, for
 whatever split. λ makes all a_j w_j alike; then, of one kind of nodes, (13) is
@@ -28,14 +29,16 @@ last ranks can be below.)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from ...instances.common.arrays import Bools, Floats, Ints
 from ...instances.costs.activations import fused
+from ...instances.costs.description import block_flops
 from ...instances.costs.layers import LayerPrices
-from ...instances.costs.layout import JobSchedule, Layout
+from ...instances.costs.layout import V_SCHEDULES, JobSchedule, Layout
 from ...instances.costs.memory import CONTEXT_BYTES, FRAGMENTATION, stays_gathered
 from ...instances.costs.stages import kinds_of_rank
 from .memory import in_flight, memory_limit, state_bytes
@@ -59,8 +62,22 @@ class FirstBounds:
     excess: Floats
 
 
-def first_bounds(space: JobSpace, rates: Rates, prices: LayerPrices) -> FirstBounds:
-    """Return the bounds of all points of a space."""
+def least_seconds(space: JobSpace) -> float:
+    """Return seconds that no plan is below: products of all blocks at the device's peak."""
+    model, job = space.model, space.job
+    tokens = job.global_batch * job.sequence
+    operations = 3 * tokens * sum(block_flops(block, model.hidden, 1, 1) for block in model.blocks)
+    peak = max(n.accelerator.peak[job.template.recipe.compute] for n in space.cluster.nodes)
+    return float(operations / (peak * space.cluster.devices))
+
+
+def first_bounds(
+    space: JobSpace,
+    rates: Rates,
+    prices: LayerPrices,
+    stopped: Callable[[], bool] = lambda: False,
+) -> FirstBounds:
+    """Return the bounds of all points of a space; those left when `stopped` are not ruled out."""
     count = len(space)
     seconds, excess = np.zeros(count), np.zeros(count)
     beside = _beside(space, rates, prices)
@@ -70,9 +87,11 @@ def first_bounds(space: JobSpace, rates: Rates, prices: LayerPrices) -> FirstBou
     order = np.lexsort(keys.T)
     edges = np.flatnonzero(np.any(np.diff(keys[order], axis=0) != 0, axis=1)) + 1
     for group in np.split(order, edges):
+        if stopped():
+            break
         schedule = space.schedules[space.schedule[group[0]]]
         p, v, m = (int(keys[group[0], k]) for k in (1, 2, 3))
-        flight = in_flight(schedule, p, v, m)
+        flight = in_flight(schedule, p, v, m)[0]
         per = np.stack((state.shared[group], state.routed[group]), axis=1)
         excess[group] = _excess(space, rates, group, per, state.gathered[group], flight)
         ranks = _of_ranks(space, rates, int(group[0]), known)
@@ -89,7 +108,7 @@ def _excess(
 
     The n points of `group` have one schedule. `per`, shape (n, 2), are bytes of state per parameter
     that all replicas hold, and per routed one; `gathered`, shape (n,), per parameter of the ends
-    besides; `flight`, shape (p, v), microbatches in flight.
+    besides; `flight`, shape (p, v), microbatches in flight at one moment when ranks may hold most.
     """
     s = space.setting[group]
     loses, limit = 1 + FRAGMENTATION, memory_limit(space)
@@ -147,8 +166,9 @@ def _excess(
 
 def _rank_range(space: JobSpace, layout: Layout) -> tuple[Ints, Ints]:
     """Return the least and most layers of each rank, where the others have as many as they may."""
+    ranks = layout.stage_ranks
     low, high = (
-        one.reshape(-1, layout.pipeline).sum(axis=0) for one in stage_range(space.model, layout)
+        np.bincount(ranks, one).astype(np.int64) for one in stage_range(space.model, layout)
     )
     return np.maximum(low, space.model.layers - (high.sum() - high)), high
 
@@ -176,8 +196,9 @@ def _fixed(
     output = np.array([kept_output(space.settings[i], space.model.hidden) for i in s])
     fixed = np.full((len(group), p), CONTEXT_BYTES + loses * recipe.bucket_bytes)
     kept_ends = loses * (rates.ends_kept[s] - output[:, None])
+    last = space.layout(int(group[0])).stage_ranks[-1]
     fixed[:, 0] += flight[0, 0] * kept_ends[:, 0]
-    fixed[:, -1] += flight[-1, -1] * kept_ends[:, 1]
+    fixed[:, last] += flight[last, -1] * kept_ends[:, 1]
     if p * v == 1:
         fixed[:, 0] += ends.max(axis=1)  # embedding and head may be one
         return fixed
@@ -186,7 +207,7 @@ def _fixed(
     inside = np.where(rates.count > 0, rates.working[s], np.inf).min(axis=1)
     inside *= (space.zero[group] < 3) & fused(space.settings[int(s[0])])
     fixed += loses * inside[:, None]
-    fixed[:, -1] += ends[:, 1] + loses * np.maximum(rates.loss[s] - inside, 0.0)
+    fixed[:, last] += ends[:, 1] + loses * np.maximum(rates.loss[s] - inside, 0.0)
     return fixed
 
 
@@ -231,12 +252,12 @@ def _work(
     there = ranks.rates[0].count > 0
     count = ranks.rates[0].count[there]
     layers, again, ends = _seconds(ranks.rates, s, there, beside.hooks)
-    ends = ends[:, sort[[0, -1]], [0, 1]]
+    layout = space.layout(int(group[0]))
+    last = layout.stage_ranks[-1]
+    ends = ends[:, sort[[0, last]], [0, 1]]
     both, of_ends = layers.sum(axis=3), ends.sum(axis=2)
     forced = np.where(np.isfinite(excess), excess, 0.0)[:, None]
     forced = forced * np.maximum(again.min(axis=2), 0.0)
-
-    layout = space.layout(int(group[0]))
     of_rank, _ = _rank_range(space, layout)
 
     def mixed(factor: Floats) -> Floats:
@@ -245,7 +266,7 @@ def _work(
         least = each.min(axis=1)
         more = (each - least[:, None]).min(axis=2) @ of_rank  # of layers that are elsewhere
         found = least @ count + more + (forced[:, sort] * factor).min(axis=1)
-        return np.asarray(found + of_ends[:, 0] * factor[:, 0] + of_ends[:, 1] * factor[:, -1])
+        return np.asarray(found + of_ends[:, 0] * factor[:, 0] + of_ends[:, 1] * factor[:, last])
 
     busiest = mixed(np.full((len(group), p), m / p)) + m / p * beside.waits
     if p == 1:
@@ -255,14 +276,16 @@ def _work(
     light = both.min(axis=2)[:, sort]
     own = _lightest(both[:, sort], count, of_rank)  # of a rank with as few layers as can be
     own[:, 0] += of_ends[:, 0]
-    own[:, -1] += of_ends[:, 1]
+    own[:, last] += of_ends[:, 1]
     busiest = np.maximum(busiest, m * own.max(axis=1))
-    if schedule is JobSchedule.INTERLEAVED:
+    least, most = _forward_parts(*_seconds(ranks.kinds, s, there, beside.hooks))
+    if layout.chunks > 1:
         first = stage_range(space.model, layout)[0][:p] * light  # chunks of the ranks
         before = np.cumsum(first, axis=1) - first
+        if schedule in V_SCHEDULES:
+            before *= least[:, None]
         found = mixed(m * share) + (share * before).sum(axis=1)
         return np.asarray(np.maximum(found, busiest))
-    least, most = _forward_parts(*_seconds(ranks.kinds, s, there, beside.hooks))
     found = mixed(_any_order(alone / alone.mean(axis=1)[:, None], m, np.maximum(least, 1e-6)))
     if schedule is JobSchedule.ONE_F_ONE_B and m > 1:
         k = np.arange(1, p + 1)

@@ -56,28 +56,31 @@ def in_turn(first, table, microbatches, order, before):
 
 
 @kernel
-def execute(actions, duration, end, counts):
+def execute(actions, sent, duration, end, counts):
     """Run a chain of stages in the order of its schedule; return the makespan.
 
     Parameters
     ----------
     actions
-        `Actions`, N of them.
+        `ChainActions`, N of them.
+    sent
+        Time of a message between devices.
     duration
         Shape (P, 4): of each kind.
     end
         Shape (N,): set to when each action ends.
     counts
-        Shape (P, 4): set to the numbers of actions on a longest path; of no rows not to.
+        Shape (P, 4): set to the numbers of actions on a longest path; of no rows not to; with a
+        row more, its first number is that of messages.
     """
-    which, before = actions
+    which, before, remote = actions
     makespan, last = 0.0, -1
     for i in range(len(which)):
         ready = 0.0
         if before[i, 0] >= 0:
             ready = end[before[i, 0]]
         if before[i, 1] >= 0:
-            ready = max(ready, end[before[i, 1]])
+            ready = max(ready, end[before[i, 1]] + sent * remote[i])
         ready += duration[which[i, 0], which[i, 1]]
         end[i] = ready
         if ready > makespan or last < 0:
@@ -87,7 +90,11 @@ def execute(actions, duration, end, counts):
         while last >= 0:
             counts[which[last, 0], which[last, 1]] += 1.0
             own, other = before[last]
-            last = own
-            if other >= 0 and (own < 0 or end[other] > end[own]):
+            arrives = end[other] + sent * remote[last]
+            if other >= 0 and (own < 0 or arrives > end[own]):
+                if len(counts) > len(duration):
+                    counts[len(duration), 0] += remote[last]
                 last = other
+            else:
+                last = own
     return makespan

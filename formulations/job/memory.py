@@ -4,9 +4,10 @@ A rank k that holds n_sτ layers of type τ in its stages s, r_sτ of them recom
 
     c_k + Σ_s Σ_τ [ state_τ n_sτ + x a_s (A_τ n_sτ − A'_τ r_sτ) ] + x max(loss_k, X_k) ≤ memory  (5)
 
-with a_s microbatches of the stage in flight, x = 1 + the share that the allocator loses, and c_k
-what is there in any case. With Megatron's kernels and ZeRO below 3 this is `rank_memory`, term by
-term; with sharded weights it leaves out moments of the backward pass, and is a bound below.
+with a_s microbatches of the stage in flight, at each moment when the rank may hold most, x = 1 +
+the share that the allocator loses, and c_k what is there in any case. With Megatron's kernels and
+ZeRO below 3 this is `rank_memory`, term by term; with sharded weights it leaves out moments of the
+backward pass, and is a bound below.
 """
 
 from __future__ import annotations
@@ -30,30 +31,38 @@ class MemoryRows:
 
     #: Bytes of a device.
     limit: float
-    #: Shape (p,): c_k, with the loss on the last rank left out.
+    #: Shape (moments, p): c_k, with the loss on the head's rank left out.
     fixed: Floats
     #: Shape (K,): bytes per layer.
     state: Floats
-    #: Shape (p, v): a_s of rank k's chunk j, which is stage j p + k.
+    #: Shape (moments, p, v): a_s of rank k's chunk j.
     flight: Ints
     #: Shape (K,): x A and x A'.
     kept: Floats
     saved: Floats
-    #: Bytes on the last rank in place of `working`, if they are more.
+    #: Bytes on the head's rank in place of `working`, if they are more.
     loss: float
     #: Shape (K,): x X.
     working: Floats
+    #: The rank that has the head.
+    head: int
 
 
 @lru_cache(maxsize=4096)
 def in_flight(schedule: JobSchedule, pipeline: int, chunks: int, microbatches: int) -> Ints:
-    """Return the microbatches in flight of rank k's chunk j, shape (p, v)."""
+    """Return the microbatches in flight of rank k's chunk j at each rank's fullest moments.
+
+    Returns
+    -------
+    array, shape (moments, p, v)
+        Ranks of fewer moments have their last one again.
+    """
     layout = Layout(pipeline=pipeline, chunks=chunks, schedule=schedule, global_batch=microbatches)
-    found = np.zeros((pipeline, chunks), dtype=np.int64)
-    for rank in range(pipeline):
-        for stage, count in passes_in_flight(layout, rank).items():
-            found[rank, stage // pipeline] = count
-    return found
+    held = [passes_in_flight(layout, rank) for rank in range(pipeline)]
+    every = range(max(map(len, held)))
+    return np.array(
+        [[list(own[min(k, len(own) - 1)].values()) for own in held] for k in every], np.int64
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,17 +124,18 @@ def memory_rows(space: JobSpace, rates: Rates, point: int) -> MemoryRows:
     per = np.array([state.shared[0], state.routed[0]])
     flight = in_flight(space.schedules[space.schedule[point]], p, v, int(space.microbatches[point]))
     always = recipe.bucket_bytes + (rates.messages[i] if p > 1 else 0.0)
-    fixed = np.full(p, CONTEXT_BYTES + loses * always)
+    fixed = np.full(flight.shape[:2], CONTEXT_BYTES + loses * always)
     output = kept_output(setting, space.model.hidden)
     if p * v > 1:
-        fixed += loses * output * flight.sum(axis=1)
+        fixed += loses * output * flight.sum(axis=2)
     own = -output  # of the two ends, which have it among what they keep
     ends_state = rates.ends_held[i] @ per + state.gathered[0] * rates.ends_gathered[i]
-    fixed[0] += ends_state[0] + loses * flight[0, 0] * (rates.ends_kept[i, 0] + own)
-    fixed[-1] += ends_state[1] + loses * flight[-1, -1] * (rates.ends_kept[i, 1] + own)
+    last = space.layout(point).stage_ranks[-1]
+    fixed[:, 0] += ends_state[0] + loses * flight[:, 0, 0] * (rates.ends_kept[i, 0] + own)
+    fixed[:, last] += ends_state[1] + loses * flight[:, last, -1] * (rates.ends_kept[i, 1] + own)
     if p * v == 1:
         tied, further = _copies_of_embedding(space, i)
-        fixed[0] -= (tied + further) * per[0] + tied * state.gathered[0]
+        fixed[:, 0] -= (tied + further) * per[0] + tied * state.gathered[0]
     return MemoryRows(
         limit=memory_limit(space),
         fixed=fixed,
@@ -136,6 +146,7 @@ def memory_rows(space: JobSpace, rates: Rates, point: int) -> MemoryRows:
         loss=float(loses * rates.loss[i]),
         # With sharded weights activations are gone by the time that a layer works: left out.
         working=loses * rates.working[i] * (fused(setting) and space.zero[point] < 3),
+        head=last,
     )
 
 

@@ -31,6 +31,7 @@ import numpy as np
 
 from ...instances import PipelineJob
 from ...instances.common.arrays import Floats, Ints
+from ...instances.model.chunk_schedules import interleaved_rows
 from ...instances.model.schedule import check_size
 from . import chain_kernel as chain_kernel
 
@@ -43,6 +44,8 @@ class ChainActions(NamedTuple):
     #: Shape (N, 2): numbers of the action before on the same device, and of the one whose data an
     #: action waits for; −1 for none.
     before: Ints
+    #: Shape (N,): 1 where that data comes from another device, else 0.
+    remote: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +64,10 @@ class Chain:
         table = np.ascontiguousarray(np.concatenate(self.order.tables))
         order, before = np.empty(len(table), np.int64), np.empty((len(table), 2), np.int64)
         chain_kernel.in_turn(first, table, self.order.microbatches, order, before)
-        return ChainActions(table[order, :2].copy(), before)
+        which = table[order, :2].copy()
+        device = self.order.device[which[:, 0]]
+        moved = (before[:, 1] >= 0) & (device[before[:, 1]] != device)
+        return ChainActions(which, before, moved.astype(np.float64))
 
     def durations(self, forward: Floats, backward: Floats, compute: Floats) -> Floats:
         """Return how long each action takes, shape (P, 4)."""
@@ -70,16 +76,26 @@ class Chain:
 
     def makespan(self, duration: Floats) -> float:
         """Return the makespan for durations of shape (P, 4)."""
-        return self._execute(duration, np.zeros((0, 4)))
+        return self._execute(duration, 0.0, np.zeros((0, 4)))
 
     def longest_path(self, duration: Floats) -> tuple[float, Floats]:
         """Return the makespan, and how many actions of each kind are on a longest path, (P, 4)."""
-        counts = np.zeros((self.order.stages, 4))
-        return self._execute(duration, counts), counts
+        return self.longest_with_messages(duration, 0.0)[:2]
 
-    def _execute(self, duration: Floats, counts: Floats) -> float:
+    def longest_with_messages(self, duration: Floats, sent: float) -> tuple[float, Floats, float]:
+        """Return the makespan where a message takes `sent`, and what is on a longest path.
+
+        Returns
+        -------
+        float, array of shape (P, 4), float
+            The makespan, actions of each kind, and messages.
+        """
+        counts = np.zeros((self.order.stages + 1, 4))
+        return self._execute(duration, sent, counts), counts[:-1], float(counts[-1, 0])
+
+    def _execute(self, duration: Floats, sent: float, counts: Floats) -> float:
         end = np.empty(len(self.actions.which))
-        return float(chain_kernel.execute(self.actions, duration, end, counts))
+        return float(chain_kernel.execute(self.actions, sent, duration, end, counts))
 
 
 #: Columns of durations and counts, and numbers of actions in an order.
@@ -142,7 +158,8 @@ def order_of(problem: PipelineJob, stages: int, trains: bool) -> ScheduleOrder:
         rows = tuple(np.array(row, np.int64).reshape(-1, 3) for row in problem.order.rows)
         return ScheduleOrder(stages, m, np.array(problem.devices_of(stages)), rows)
     if chunks > 1:
-        return _interleaved(stages, stages // chunks, m)
+        size = stages // chunks
+        return ScheduleOrder(stages, m, np.arange(stages) % size, interleaved_rows(size, chunks, m))
     tables = []
     for s in range(stages):
         rounds = {FORWARD: 0}
@@ -161,21 +178,3 @@ def _backward_rounds(problem: PipelineJob, stages: int, s: int) -> dict[int, int
         factor = 1 if problem.schedule == "zb-h1" else 2
         return {INPUT: factor * behind, WEIGHT: factor * (stages - 1)}
     return {BACKWARD: problem.batch if problem.schedule == "gpipe" else behind}
-
-
-def _interleaved(stages: int, size: int, m: int) -> ScheduleOrder:
-    chunks = stages // size
-    total = chunks * m
-    n = np.arange(total)
-    chunk = n // size % chunks
-    which = n // (size * chunks) * size + n % size
-    tables = []
-    for p in range(size):
-        ahead = min(2 * (size - p - 1) + (chunks - 1) * size, total)
-        forward = np.stack((chunk * size + p, np.full(total, FORWARD), which, 2 * n))
-        backward = np.stack(
-            ((chunks - 1 - chunk) * size + p, np.full(total, BACKWARD), which, 2 * (n + ahead) + 1)
-        )
-        table = np.concatenate((forward, backward), axis=1).T
-        tables.append(table[np.argsort(table[:, 3], kind="stable"), :3])
-    return ScheduleOrder(stages, m, np.arange(stages) % size, tuple(tables))

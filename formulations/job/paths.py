@@ -20,10 +20,10 @@ from functools import cached_property
 import numpy as np
 
 from ...instances import PipelineJob
-from ...instances.common.arrays import Floats
-from ...instances.costs.layout import JobSchedule
-from .orders import BACKWARD, FORWARD, INPUT, WEIGHT, Chain, order_of
-from .paths_kernel import execute_with_messages
+from ...instances.common.arrays import Floats, Ints
+from ...instances.costs.layout import V_SCHEDULES, JobSchedule, Layout
+from ...instances.model.chunk_schedules import v_rows
+from .orders import BACKWARD, FORWARD, INPUT, WEIGHT, Chain, ScheduleOrder, order_of
 
 #: How much longer one rank is than the others on the paths that a schedule begins with.
 LONGER = 1.5
@@ -51,9 +51,18 @@ class JobPaths:
     @cached_property
     def chain(self) -> Chain:
         """The order of actions."""
+        if self.schedule in V_SCHEDULES:
+            rows = v_rows(self.schedule, self.pipeline, self.microbatches)
+            return Chain(ScheduleOrder(self.stages, self.microbatches, self.rank_of, rows), 0.0)
         several = self.chunks if self.chunks > 1 else None
         problem = PipelineJob(self.microbatches, schedule=self.schedule.value, chunks=several)
         return Chain(order_of(problem, self.stages, True), 0.0)
+
+    @cached_property
+    def rank_of(self) -> Ints:
+        """The pipeline rank of each stage."""
+        shape = Layout(pipeline=self.pipeline, chunks=self.chunks, schedule=self.schedule)
+        return np.array(shape.stage_ranks)
 
     def longest(self, passes: Floats, sent: float) -> float:
         """Return the seconds of the schedule, and keep its longest path.
@@ -69,17 +78,13 @@ class JobPaths:
         duration = np.empty((self.stages, 4))
         duration[:, FORWARD], duration[:, BACKWARD] = forward, backward
         duration[:, INPUT], duration[:, WEIGHT] = backward - weights, weights
-        actions = self.chain.actions
-        counts = np.zeros((self.stages + 1, 4))
-        end = np.empty(len(actions.which))
-        seconds = execute_with_messages(actions.which, actions.before, duration, sent, end, counts)
-        own = counts[:-1]
+        seconds, own, messages = self.chain.longest_with_messages(duration, sent)
         path = np.stack(
             (own[:, FORWARD], own[:, BACKWARD] + own[:, INPUT], own[:, WEIGHT] - own[:, INPUT]),
             axis=1,
         )
-        self._keep(path, float(counts[-1, 0]))
-        return float(seconds)
+        self._keep(path, messages)
+        return seconds
 
     def begin(self, passes: Floats, sent: float) -> None:
         """Find the longest path where each rank in turn is the slowest, and where none is."""
@@ -88,18 +93,16 @@ class JobPaths:
         self.longest(passes, sent)
         if self.pipeline == 1:
             return
-        for rank in range(self.pipeline):
-            slow = passes.copy()
-            slow[rank :: self.pipeline] *= LONGER
-            self.longest(slow, sent)
+        self._slowed(passes, sent, LONGER)
 
     def around(self, passes: Floats, sent: float) -> None:
         """Find the longest path, and those where each rank in turn is a little slower."""
         self.longest(passes, sent)
+        self._slowed(passes, sent, SLOWER)
+
+    def _slowed(self, passes: Floats, sent: float, factor: float) -> None:
         for rank in range(self.pipeline):
-            slow = passes.copy()
-            slow[rank :: self.pipeline] *= SLOWER
-            self.longest(slow, sent)
+            self.longest(np.where((self.rank_of == rank)[:, None], factor, 1.0) * passes, sent)
 
     def _keep(self, path: Floats, messages: float) -> None:
         self.found.setdefault(path.tobytes(), (path, messages))

@@ -14,6 +14,7 @@ any. Seconds of stage s for a microbatch are linear in both, with E_s what the e
     O ≥ the optimizer's step over what rank k holds                     every rank k           (10)
     φ_s ≥ gather_s − hidden (F_s − C_s), φ_s ≥ slowed · gather_s,
     φ_s ≥ a layer's gather; ψ_s alike                                   weights sharded        (11)
+    F_s + B_s ≥ the same on each kind of nodes that rank k lies on       s on k                 (14)
 
 C_s are the collectives in F_s on links that gathering needs: equation (4) of docs/job.md.
 Traffic of a rank is below its true seconds where those are not linear (all-reduce is the faster of
@@ -27,6 +28,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 
 import numpy as np
 from scipy.sparse import csc_array, vstack
@@ -217,6 +219,7 @@ class ProgramBuilder:
         self.unit = float(costs.layout.microbatches * (whole[0] + whole[1]) / costs.layout.pipeline)
         self.space, self.rates, self.costs = space, rates, costs.in_units(self.unit)
         self.stages, self.ranks = self.layout.stages, self.layout.pipeline
+        self.rank_of = self.layout.stage_ranks
         self.kinds = len(rates.count)
         self.recomputes = space.job.counts_layers(self.layout)
         self.sharded = self.layout.zero == 3 and not stays_gathered(self.layout)
@@ -227,11 +230,13 @@ class ProgramBuilder:
         self.r = self.build.columns((self.stages, self.kinds), most) if self.recomputes else None
         self.y = self.build.columns(self.ranks) if self.recomputes else None
         self.t, self.g, self.o = self.build.columns(3, np.inf, whole=False)
-        self.wait = (
-            self.build.columns((self.stages, 2), np.inf, whole=False) if self.sharded else None
-        )
-        self.z: Ints | None = None
         self.each, self.more, self.ends = self.rates_of_stages()
+        # φ, ψ, and of ψ what is in W: there on several kinds of nodes alone.
+        longer = np.zeros((self.stages, 3))
+        longer[:, :2] = np.inf if self.sharded else 0.0
+        longer[~np.array(self.exact)[list(self.rank_of)]] = np.inf
+        self.wait = self.build.columns(longer.shape, longer, whole=False) if longer.any() else None
+        self.z: Ints | None = None
         self.busy, self.busy_more, self.busy_ends = self.collectives_of_stages()
         self.ends_weights = rates.ends_weights[self.i].copy()
         model = space.model
@@ -244,6 +249,7 @@ class ProgramBuilder:
         self.order_of_types()
         self.memory()
         self.waits()
+        self.slower_kinds()
         self.traffic()
         self.optimizer()
         self.listed: set[int] = set()
@@ -263,7 +269,8 @@ class ProgramBuilder:
             "recomputes": self.layers, "one_number": self.one_number,
             "before": self.order_of_types, "behind": self.order_of_types, "memory": self.memory,
             "loss": self.memory, "wait": self.waits, "slowed": self.waits, "unit": self.waits,
-            "traffic": self.traffic, "optimizer": self.optimizer, "path": self.paths,
+            "slower": self.slower_kinds, "traffic": self.traffic, "optimizer": self.optimizer,
+            "path": self.paths,
         }  # fmt: skip
         return {name: str(method.__doc__) for name, method in families.items()}
 
@@ -278,7 +285,7 @@ class ProgramBuilder:
         ]
         # What hides traffic must not be too little: of ranks on two kinds it may be.
         self.exact = [not self.rates.kinds or one is not self.rates for one in of_ranks]
-        self.of_stages = of_stages = of_ranks * self.layout.chunks
+        self.of_stages = of_stages = [of_ranks[rank] for rank in self.rank_of]
         ends = np.zeros((self.stages, 3))
         ends[0] += of_stages[0].ends[self.i, 0]
         ends[-1] += of_stages[-1].ends[self.i, 1]
@@ -324,7 +331,8 @@ class ProgramBuilder:
         if self.r is not None:
             found[:, :2] += np.einsum("sk,skq->sq", x[self.r], self.more)
         if self.wait is not None:
-            found[:, :2] += x[self.wait]
+            found[:, :2] += x[self.wait[:, :2]]
+            found[:, 1:] += x[self.wait[:, 2:]]
         return np.asarray(found * self.unit)
 
     def passes(self, s: int, weight: Floats) -> tuple[list[int], list[float], float]:
@@ -336,7 +344,7 @@ class ProgramBuilder:
             factors += list(self.more[s] @ weight[:2])
         if self.wait is not None:
             columns += list(self.wait[s])
-            factors += [weight[0], weight[1]]
+            factors += [weight[0], weight[1], weight[1] + weight[2]]
         return columns, factors, float(self.ends[s] @ weight)
 
     def computes(self, s: int, weight: Floats) -> tuple[list[int], list[float], float]:
@@ -361,7 +369,7 @@ class ProgramBuilder:
                 for k in range(self.kinds):
                     one, most = [self.r[s, k], self.n[s, k]], self.rates.count[k]
                     self.build.row(f"recomputed[{s},{k}]", one, [1.0, -1.0], -np.inf, 0.0)
-                    two = [self.r[s, k], self.y[s % self.ranks]]
+                    two = [self.r[s, k], self.y[self.rank_of[s]]]
                     self.build.row(f"recomputes[{s},{k}]", two, [1.0, -most], -np.inf, 0.0)
 
     def one_number(self) -> None:
@@ -390,37 +398,40 @@ class ProgramBuilder:
                 self.build.row(f"behind[{s}]", pair, [1.0, -float(first)], -np.inf, 0.0)
 
     def memory(self) -> None:
-        """Every rank has the bytes that it needs (5)."""
+        """Every rank has the bytes that it needs, at each moment when it may hold most (5)."""
         rows = memory_rows(self.space, self.rates, self.point)
         there = np.flatnonzero(self.rates.count)
         x = float(rows.working[there].min())
-        for k in range(self.ranks):
+        for k, moment in product(range(self.ranks), range(len(rows.flight))):
             columns: list[int] = []
             factors: list[float] = []
-            for j in range(self.layout.chunks):
-                s, a = j * self.ranks + k, float(rows.flight[k, j])
+            for s, a in zip(self.layout.rank_stages(k), rows.flight[moment, k], strict=True):
                 columns += list(self.n[s])
                 factors += list(rows.state + a * rows.kept)
                 if self.r is not None:
                     columns += list(self.r[s])
                     factors += list(-a * rows.saved)
-            free = rows.limit - rows.fixed[k]
+            free = rows.limit - rows.fixed[moment, k]
             scale = 1 / rows.limit
-            if k == self.ranks - 1 and rows.loss:
+            if k == rows.head and rows.loss:
                 self.build.row(
-                    f"loss[{k}]", columns, np.array(factors) * scale, -np.inf,
+                    f"loss[{k},{moment}]", columns, np.array(factors) * scale, -np.inf,
                     (free - rows.loss) * scale,
                 )  # fmt: skip
             if self.y is not None and x:
                 columns = [*columns, self.y[k]]
                 factors = [*factors, float(rows.saved[there].min())]
             self.build.row(
-                f"memory[{k}]", columns, np.array(factors) * scale, -np.inf, (free - x) * scale
+                f"memory[{k},{moment}]",
+                columns,
+                np.array(factors) * scale,
+                -np.inf,
+                (free - x) * scale,
             )
 
     def waits(self) -> None:
         """Passes wait for sharded weights that computation does not hide, and are slowed (11)."""
-        if self.wait is None:
+        if self.wait is None or not self.sharded:
             return
         kinds = range(len(self.space.cluster.nodes))
         every = [self.prices.on(kind, self.layout.software) for kind in kinds]
@@ -438,7 +449,7 @@ class ProgramBuilder:
                 own = [x != self.wait[s, column] for x in busy]
                 busy = [x for x, keep in zip(busy, own, strict=True) if keep]
                 shares = [x for x, keep in zip(shares, own, strict=True) if keep]
-                if self.exact[s % self.ranks]:
+                if self.exact[self.rank_of[s]]:
                     self.build.row(
                         f"wait[{s},{column}]",
                         [self.wait[s, column], *held, *busy],
@@ -457,6 +468,28 @@ class ProgramBuilder:
                 there = np.flatnonzero(self.rates.count)
                 least = min(self._line(once, self.rates.weights[self.i, k]) for k in there)
                 self.build.row(f"unit[{s},{column}]", [self.wait[s, column]], [1.0], least, np.inf)
+
+    def slower_kinds(self) -> None:
+        """Both passes of a stage take what they take on each kind of nodes of its rank (14)."""
+        if self.wait is None:
+            return
+        for s, rank in enumerate(self.rank_of):
+            if self.exact[rank]:
+                continue
+            for kind in kinds_of_rank(rank, self.layout, self.space.cluster):
+                one = self.rates.kinds[kind]
+
+                def more(of_kind: Floats, least: Floats) -> Floats:
+                    return np.asarray((of_kind - least)[..., :2].sum(axis=-1) / self.unit)
+
+                columns = [*self.wait[s], *self.n[s]]
+                factors = [1.0, 1.0, 1.0, *-more(one.passes[self.i], self.rates.passes[self.i])]
+                if self.r is not None:
+                    columns += list(self.r[s])
+                    factors += list(-more(one.again[self.i], self.rates.again[self.i]))
+                of_ends = more(one.ends[self.i], self.rates.ends[self.i])
+                least = of_ends[0] * (s == 0) + of_ends[1] * (s == self.stages - 1)
+                self.build.row(f"slower[{s},{kind}]", columns, factors, float(least), np.inf)
 
     def _line(self, lines: list[LinearTraffic], weights: Floats) -> float:
         return float(sum(one.shared * weights[0] + one.routed * weights[1] for one in lines))
@@ -486,7 +519,7 @@ class ProgramBuilder:
         overlap, hidden = self.layout.overlap, self.prices.calibration.hidden
         shown = max(1 / max(LEAST_PIECES, self.layout.chunks), self.costs.slowed)
         for k in range(self.ranks):
-            own = list(range(k, self.stages, self.ranks))
+            own = list(self.layout.rank_stages(k))
             ways: list[list[tuple[list[int], list[float], float]]] = []
             for line, hides, weight in (
                 (self.costs.reduce, overlap.gradients, np.array([0.0, 1.0, 0.0])),
@@ -502,7 +535,7 @@ class ProgramBuilder:
                 for s in own:
                     busy, shares, fixed = self.computes(s, -hidden * weight)
                     beside = (beside[0] + busy, beside[1] + shares, beside[2] + fixed)
-                ways.append([beside, part] if self.exact[k] else [part])
+                ways.append([beside, part])
             for a, one in enumerate(ways[0]):
                 for b, two in enumerate(ways[1]):
                     self.build.row(
@@ -517,7 +550,7 @@ class ProgramBuilder:
         """The optimizer's step over what a rank holds (10)."""
         shared, routed = self.costs.step
         for k in range(self.ranks):
-            own = list(range(k, self.stages, self.ranks))
+            own = list(self.layout.rank_stages(k))
             columns, factors, constant = self.held(own, [LinearTraffic(0.0, shared, routed)])
             self.build.row(
                 f"optimizer[{k}]", [self.o, *columns], [1.0, *(-f for f in factors)],
@@ -542,6 +575,6 @@ class ProgramBuilder:
             if self.r is not None:
                 factors.append(-np.einsum("sq,skq->sk", path[:, :2], self.more).ravel())
             if self.wait is not None:
-                factors.append(-path[:, :2].ravel())
+                factors.append(-np.column_stack((path[:, :2], path[:, 1] + path[:, 2])).ravel())
             least = sent * self.costs.message + float((path * self.ends).sum())
             self.build.row(f"path[{number}]", where, np.concatenate(factors), least, np.inf)

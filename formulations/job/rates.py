@@ -15,6 +15,7 @@ and the last stage.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -103,13 +104,23 @@ def _no_more(seconds: Floats, most: Floats) -> bool:
     return bool((seconds <= most * (1 + 1e-9) + 1e-15).all())
 
 
-def rates(space: JobSpace, prices: LayerPrices) -> Rates:
-    """Return what layers take under every setting, from the same costs as any estimate."""
-    kinds = len(prices.cluster.nodes)
-    if kinds == 1:
-        return _on_one_kind(space, prices)
-    software = space.job.settings.software
-    return _least([_on_one_kind(space, prices.on(kind, software)) for kind in range(kinds)])
+class NotPriced(Exception):
+    """Time is up before all settings have been priced."""
+
+
+def rates(
+    space: JobSpace, prices: LayerPrices, stopped: Callable[[], bool] = lambda: False
+) -> Rates:
+    """Return what layers take under every setting, from the same costs as any estimate.
+
+    Raises
+    ------
+    NotPriced
+        If it is `stopped` before.
+    """
+    kinds, software = len(prices.cluster.nodes), space.job.settings.software
+    every = [_on_one_kind(space, prices.on(kind, software), stopped) for kind in range(kinds)]
+    return every[0] if kinds == 1 else _least(every)
 
 
 def _least(kinds: list[Rates]) -> Rates:
@@ -127,11 +138,14 @@ def _least(kinds: list[Rates]) -> Rates:
         passes=least([one.passes for one in kinds]),
         again=np.min([one.again for one in kinds], axis=0),
         ends=least([one.ends for one in kinds]),
+        busy=np.min([one.busy for one in kinds], axis=0),
+        busy_again=np.min([one.busy_again for one in kinds], axis=0),
+        ends_busy=np.min([one.ends_busy for one in kinds], axis=0),
         kinds=tuple(kinds),
     )
 
 
-def _on_one_kind(space: JobSpace, prices: LayerPrices) -> Rates:
+def _on_one_kind(space: JobSpace, prices: LayerPrices, stopped: Callable[[], bool]) -> Rates:
     """Return what layers take on nodes of the first kind."""
     model, settings = prices.model, space.settings
     kinds = len(model.layer_types)
@@ -147,6 +161,8 @@ def _on_one_kind(space: JobSpace, prices: LayerPrices) -> Rates:
         np.zeros((s, 2, 2)), np.zeros((s, 2, 2)), np.zeros((s, 2)), np.zeros(s),
     )  # fmt: skip
     for i, setting in enumerate(settings):
+        if stopped():
+            raise NotPriced
         by_layer = space.job.counts_layers(setting)
         _time(out, i, setting, prices, further, by_layer)
         _memory(out, i, setting, prices, further, by_layer)

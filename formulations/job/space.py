@@ -7,7 +7,8 @@ and, where whole layers are recomputed, how many of each stage are. The points a
 
     t c p d = N devices,  M = global batch / (b d) whole,  e e_t | t c d                         (1)
     t ≤ the domain of peer links,  c ≤ sequence / 1,024,  v ≤ 12,  b a power of two up to 16     (2)
-    interleaved: p | M, p v | L + (0, 1 or 2 for the ends);  in a pipeline M ≤ 4,096             (3)
+    v > 1: p v | L + (0, 1 or 2 for the ends);  in a pipeline M ≤ 4,096                          (3)
+    interleaved: p | M;  zb-v, dualpipe-v: v = 2;  dualpipe-v: M ≥ 2 p
 
 (1) is what `check_layout` asks, (2) and (3) are declared: a certificate holds for this space. What
 the job gives takes the place of (2). Points are columns of numbers: there are up to a million.
@@ -27,6 +28,7 @@ from ...instances.common.errors import InputError
 from ...instances.costs.description import ModelDescription
 from ...instances.costs.hardware import TrainingCluster
 from ...instances.costs.layout import (
+    V_SCHEDULES,
     JobSchedule,
     Layout,
     Recompute,
@@ -37,6 +39,7 @@ from ...instances.costs.layout import (
 )
 from ...instances.job.launchers import runs
 from ...instances.job.problem import OPEN, TrainingJob
+from ...instances.model.chunk_schedules import V_CHUNKS
 
 #: Declared ends of the space, where the job does not say otherwise.
 MOST_MICROBATCH, MOST_CHUNKS, LEAST_CONTEXT_TOKENS = 16, 12, 1024
@@ -117,6 +120,7 @@ def _points(
     devices = cluster.devices
     experts = any(block.experts is not None for block in model.layer_types)
     settings: list[Layout] = []
+    known: dict[tuple[object, ...], Ints] = {}
     rows = [np.zeros((0, 7), np.int64)]
     for degrees in _degrees(model, cluster, job):
         own = list(_settings(model, job, degrees))
@@ -141,7 +145,10 @@ def _points(
                 m = job.global_batch // once
                 if pipeline > 1 and m > MOST_MICROBATCHES:
                     continue
-                kinds = _pipelines(model, job, schedules, pipeline, m, divides)
+                key = pipeline, m % pipeline == 0, m >= V_CHUNKS * pipeline, divides
+                if key not in known:
+                    known[key] = _pipelines(model, job, schedules, *key)
+                kinds = known[key]
                 if len(kinds):
                     fixed = np.array([k, pipeline, data, m])
                     rows.append(np.hstack([np.tile(fixed, (len(kinds), 1)), kinds]))
@@ -252,10 +259,15 @@ def _pipelines(
     job: TrainingJob,
     schedules: tuple[JobSchedule, ...],
     pipeline: int,
-    microbatches: int,
+    rounds: bool,
+    enough: bool,
     divides: bool,
 ) -> Ints:
-    """Return schedule, chunks and ZeRO stage of each point of so many ranks, (points, 3)."""
+    """Return schedule, chunks and ZeRO stage of each point of so many ranks, (points, 3).
+
+    Whether microbatches come in whole `rounds` of them, whether there are as many as stages in a V,
+    and whether there are copies that ZeRO `divides`.
+    """
     chunks = _values(job, "chunks", range(1, MOST_CHUNKS + 1))
     kinds: list[tuple[int, int]] = []
     for k, schedule in enumerate(schedules):
@@ -264,9 +276,12 @@ def _pipelines(
                 kinds.append((0, 1))
         elif schedule not in job.orders:
             continue
+        elif schedule in V_SCHEDULES:
+            fits = enough or schedule is JobSchedule.ZB_V
+            if V_CHUNKS in chunks and fits and _even(model, V_CHUNKS * pipeline):
+                kinds.append((k, V_CHUNKS))
         elif schedule is JobSchedule.INTERLEAVED:
-            fits = microbatches % pipeline == 0
-            kinds += [(k, v) for v in chunks if v > 1 and fits and _even(model, v * pipeline)]
+            kinds += [(k, v) for v in chunks if v > 1 and rounds and _even(model, v * pipeline)]
         elif 1 in chunks:
             kinds.append((k, 1))
     stages = job.zero_stages(pipeline)

@@ -86,7 +86,11 @@ def _slots(costs: ShardingCosts) -> list[list[int]]:
 
 
 def sharding_cheap_bounds(task: Task[Sharding]) -> Iterator[tuple[float, str]]:
-    """Yield Σ over operators of the cost of their cheapest choice, conversions left out."""
-    choices = sharding_costs(task).choices
-    least = sum(float(one.cost.min(initial=float("inf"))) for one in choices)
+    """Yield Σ over operators of the cost of their cheapest choice, conversions left out.
+
+    Of groups of devices that work beside each other the mean counts.
+    """
+    costs = sharding_costs(task)
+    mixed = costs if costs.ends is None else costs.mixed(costs.ends.weights)
+    least = sum(float(one.cost.min(initial=float("inf"))) for one in mixed.choices)
     yield least * (1 - MARGIN), "cheapest signatures"

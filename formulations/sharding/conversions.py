@@ -17,9 +17,11 @@ collective takes r α + b |T| / W, by latency α and bandwidth W of its own, or 
     pad with zeros  S, I → P      0
 
 with L = ⌈log₂ p⌉, and I for whole on the first device along the axis, nothing on others, as tensors
-are within conversions alone. A ring of pieces so small that b is all that counts; the tree of an
+are within conversions, and where parts of the program are placed on groups of devices: those with
+one number along the first axis. I1 is so on the second, and costs the same; I → I1 is a broadcast
+that one keeps. A ring of pieces so small that b is all that counts; the tree of an
 all-reduce is pipelined, too. With the same numbers for all, what passes through I costs more than
-what does not; so it is left out where no collective has a link of its own.
+what does not; so it is left out where no collective has a link of its own and nothing is placed.
 
 A conversion is a cheapest sequence of such steps: S → B by an all-gather, or by a gather and a
 broadcast; P → S by a reduce-scatter, or by an all-reduce and a slice; S(i) → S(j) by an all-to-all,
@@ -60,32 +62,41 @@ def conversions(
     objective: ShardingObjective,
     unit_s: float,
     share: float = 1.0,
+    groups: int = 0,
 ) -> Conversions:
     """Return the conversions of a whole tensor; see the table above.
 
     `unit_s` are the seconds of the workload's unit of time; `share` is the part of latencies that
-    the tensor pays.
+    the tensor pays; `groups` that of groups along the first axis on which it may be alone.
     """
-    single = (*range(len(shape)), COPIED, PARTIAL, *([FIRST] if mesh.primitives else []))
+    plain = (*range(len(shape)), COPIED, PARTIAL)
+    single = (*plain, *([FIRST] if mesh.primitives else []))
+    first = (*plain, *(FIRST - j for j in range(groups))) if groups else single
     states = [
         state
-        for state in itertools.product(single, repeat=len(mesh.shape))
+        for state in itertools.product(first, *[single] * (len(mesh.shape) - 1))
         if divides(shape, state, mesh.shape)
     ]
-    states.sort(key=lambda state: FIRST in state)
+
+    def passing(state: Property) -> bool:
+        return FIRST in (state[1:] if groups else state)
+
+    states.sort(key=passing)
     number = {state: k for k, state in enumerate(states)}
     cost = np.full((len(states), len(states)), np.inf)
     np.fill_diagonal(cost, 0.0)
     for state, k in number.items():
         for d in range(len(mesh.shape)):
-            for one in single:
+            for one in single if d else first:
                 after = (*state[:d], one, *state[d + 1 :])
+                if state[d] <= FIRST >= one:
+                    continue  # by a broadcast, which is a step of its own
                 if after != state and after in number and not _held(state, d, one):
                     amount = step_cost(state, d, one, size_bytes, mesh, objective, share)
                     cost[k, number[after]] = amount / (unit_s if objective == "time" else 1.0)
     for k in range(len(states)):
         np.minimum(cost, cost[:, k, None] + cost[None, k, :], out=cost)
-    count = sum(FIRST not in state for state in states)
+    count = sum(not passing(state) for state in states)
     cost = cost[:count, :count].copy()
     cost.setflags(write=False)
     return Conversions(tuple(states[:count]), dict(itertools.islice(number.items(), count)), cost)
@@ -118,10 +129,11 @@ def primitive_between(before: int, after: int) -> Primitive | None:
     """Return the collective of one step along an axis; None if nothing is sent."""
     if before == COPIED or after == PARTIAL:
         return None
+    after = max(after, FIRST)  # whichever device it is on
     if before == PARTIAL:
         by = {COPIED: Primitive.ALL_REDUCE, FIRST: Primitive.REDUCE}
         return by.get(after, Primitive.REDUCE_SCATTER)
-    if before == FIRST:
+    if before <= FIRST:
         return Primitive.BROADCAST if after == COPIED else Primitive.SCATTER
     by = {COPIED: Primitive.ALL_GATHER, FIRST: Primitive.GATHER}
     return by.get(after, Primitive.ALL_TO_ALL)

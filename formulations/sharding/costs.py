@@ -25,6 +25,18 @@ with ready_k the last operator that makes a gradient of bucket k, and bucket by 
 
 Each of these *ends* is a sum as (1). So is every mixture of them, of weights of sum 1, and no
 sharding ends before the least of a mixture: that is how (1') is bounded and minimised.
+
+With a `placement` (`instances/model/sharding/placement.py`) an operator of group j is computed on
+its devices alone: along the first axis all that it reads and makes lies there. With V operators of
+all devices, C conversions that are not within a group, and V_{s,j}, C_{s,j} those of group j in
+phase s, between two barriers at which all wait for each other, a step takes
+
+    Σ_{v ∈ V} cost_v + Σ_C conversion                                                          (1'')
+        + Σ_s max_j ( Σ_{v ∈ V_{s,j}} cost_v + Σ_{C_{s,j}} conversion )
+
+Each phase is a maximum of ends, as (1') is; with weights of sum 1 for each phase the sum is again
+one as (1). With `overlap` as well, each group has buckets of the gradients that it makes in the
+last phase, which then has further ends, for each bucket of each group, as (1') has.
 """
 
 from __future__ import annotations
@@ -38,12 +50,20 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from ...instances import InputError, Operator, Role, Sharding, ShardingObjective
-from ...instances.common.arrays import Floats, Ints
+from ...instances.common.arrays import Bools, Floats, Ints
 from ...instances.common.choices import Primitive
 from ...instances.common.errors import quote
 from ...instances.common.units import TIME_UNITS
+from ...instances.model.sharding.placement import (
+    Groups,
+    conversion_places,
+    operator_groups,
+    phases,
+)
 from ...instances.model.sharding.problem import gradient_buckets, program_of
 from ...instances.model.sharding.program import (
+    COPIED,
+    FIRST,
     Property,
     TensorProgram,
     local_shape,
@@ -101,10 +121,24 @@ class Term:
 
 @dataclass(frozen=True, eq=False)
 class StepEnds:
-    """The ends of a step in (1'): of the buckets' gradients, and last of the computing."""
+    """Ends of a step: its time is Σ over phases of the latest end of each.
+
+    Of (1') all are of one phase, of the buckets' gradients and last of the computing; of (1'') what
+    all devices do is the first.
+    """
 
     operators: Floats  # (ends, operators): whether an end counts what an operator takes
     tensors: Floats  # (ends, tensors): whether it counts a tensor's conversions
+    # elsewhere: as tensors, for conversions to properties that are not `within` (tensors, each of
+    # its properties): on the group of devices that the tensor is made on
+    elsewhere: Floats
+    within: tuple[Bools, ...]
+    phases: Ints  # the first end of each phase
+    weights: Floats  # (ends,): of the first mixture
+
+    def total(self, ends: Floats) -> float:
+        """Return the time of a step by its ends."""
+        return float(np.maximum.reduceat(ends, self.phases).sum())
 
 
 #: Choices of one operator, at most: signatures to the power of the mesh's axes.
@@ -182,13 +216,14 @@ class ShardingCosts:
         """Return the costs of a mixture of the ends, a sum as (1)."""
         assert self.ends is not None
         operators, tensors = weights @ self.ends.operators, weights @ self.ends.tensors
+        counted = map(np.where, self.ends.within, tensors, weights @ self.ends.elsewhere)
         return replace(
             self,
             choices=tuple(
                 replace(c, cost=c.cost * w) for c, w in zip(self.choices, operators, strict=True)
             ),
             conversions=tuple(
-                replace(c, cost=c.cost * w) for c, w in zip(self.conversions, tensors, strict=True)
+                replace(c, cost=c.cost * w) for c, w in zip(self.conversions, counted, strict=True)
             ),
             ends=None,
             mixture=tuple(weights.tolist()),
@@ -198,17 +233,23 @@ class ShardingCosts:
         """Return each of the ends for the number of each operator's choice."""
         assert self.ends is not None
         computing = np.array([float(c.cost[k]) for c, k in zip(self.choices, chosen, strict=True)])
-        moving = np.zeros(len(self.conversions))
+        within, other = np.zeros((2, len(self.conversions)))
         for t, (made, uses) in enumerate(zip(self.makes, self.uses, strict=True)):
             if uses:
-                moving[t] = Term(*made, uses, self.conversions[t].cost).value(chosen)
-        ends: Floats = self.ends.operators @ computing + self.ends.tensors @ moving
+                cost, inside = self.conversions[t].cost, self.ends.within[t]
+                within[t] = Term(*made, uses, cost * inside).value(chosen)
+                other[t] = Term(*made, uses, cost * ~inside).value(chosen)
+        ends: Floats = (
+            self.ends.operators @ computing
+            + self.ends.tensors @ within
+            + self.ends.elsewhere @ other
+        )
         return ends
 
     def objective(self, chosen: Ints) -> float:
-        """Return (1), or (1'), for the number of each operator's choice, shape (n,)."""
+        """Return (1), (1') or (1'') for the number of each operator's choice, shape (n,)."""
         if self.ends is not None:
-            return float(self.ends_of(chosen).max())
+            return self.ends.total(self.ends_of(chosen))
         total = math.fsum(float(c.cost[k]) for c, k in zip(self.choices, chosen, strict=True))
         return total + sum(term.value(chosen) for term in self.terms)
 
@@ -236,12 +277,13 @@ def sharding_costs(task: Task[Sharding]) -> ShardingCosts:
     """
     program, problem = program_of(task.workload), task.problem
     unit_s = TIME_UNITS[task.workload.time_unit]
-    buckets = gradient_buckets(program, problem.bucket_bytes) if problem.overlap else []
+    buckets = gradient_buckets(program, problem)
     shares = bucket_shares(program, buckets)
+    groups = operator_groups(program, problem.placement)
     converted = tuple(
         conversions(
             t.shape, t.size_bytes, problem.mesh, ShardingObjective(problem.objective), unit_s,
-            shares.get(k, 1.0),
+            shares.get(k, 1.0), problem.mesh.shape[0] if problem.placement else 0,
         )
         for k, t in enumerate(program.tensors)
     )  # fmt: skip
@@ -251,18 +293,20 @@ def sharding_costs(task: Task[Sharding]) -> ShardingCosts:
             raise InputError(f"fix: the program has no operator {node}; correct its name")
     kept: dict[object, OperatorChoices] = {}
     made = []
-    for operator in program.operators:
+    for operator, group in zip(program.operators, groups, strict=True):
         sides = [[program.tensors[t] for t in side] for side in (operator.inputs, operator.outputs)]
         shapes = tuple(tuple((t.shape, t.size_bytes) for t in side) for side in sides)
         times = (operator.fixed, operator.compute, operator.memory)
-        alike = (operator.role, operator.signatures, times, shapes)
+        alike = (operator.role, operator.signatures, times, shapes, group)
         if alike not in kept:
-            kept[alike] = _choices(operator, program, problem, converted, unit_s)
+            kept[alike] = _choices(operator, program, problem, converted, unit_s, group)
         choices = kept[alike]
         if operator.name in fixed:
             choices = fixed_choices(operator, choices, fixed[operator.name], converted)
         made.append(choices)
-    ends = step_ends(program, buckets) if buckets else None
+    ends = step_ends(program, buckets, converted) if buckets else None
+    if problem.placement:
+        ends = phase_ends(program, groups, converted, buckets)
     return ShardingCosts(program, problem, tuple(made), converted, ends=ends)
 
 
@@ -275,7 +319,9 @@ def bucket_shares(program: TensorProgram, buckets: Sequence[Sequence[int]]) -> d
     return found
 
 
-def step_ends(program: TensorProgram, buckets: Sequence[Sequence[int]]) -> StepEnds:
+def step_ends(
+    program: TensorProgram, buckets: Sequence[Sequence[int]], converted: Sequence[Conversions]
+) -> StepEnds:
     """Return the ends of (1')."""
     ready = np.array([max(program.maker[t] for t in bucket) for bucket in buckets])
     operators = np.ones((len(buckets) + 1, len(program.operators)))
@@ -283,7 +329,50 @@ def step_ends(program: TensorProgram, buckets: Sequence[Sequence[int]]) -> StepE
     tensors = operators[:, list(program.maker)]
     for k, bucket in enumerate(buckets):
         tensors[:, list(bucket)] = (np.arange(len(buckets) + 1) <= k)[:, None]
-    return StepEnds(operators, tensors)
+    everywhere = tuple(np.ones(len(one.states), np.bool_) for one in converted)
+    one, last = np.zeros(1, np.int64), np.eye(len(operators))[-1]
+    return StepEnds(operators, tensors, tensors, everywhere, one, last)
+
+
+def phase_ends(
+    program: TensorProgram,
+    groups: Groups,
+    converted: Sequence[Conversions],
+    buckets: Sequence[Sequence[int]],
+) -> StepEnds:
+    """Return the ends of (1''): what all devices do; of each phase what each group does, buckets.
+
+    An end is named by its phase, its group and its bucket, −1 for computing.
+    """
+    of = np.array([-1 if s is None else s for s in phases(program, groups)])
+    group = np.array([-1 if j is None or s < 0 else j for j, s in zip(groups, of, strict=True)])
+    home = np.array([-1 if j is None else j for j in groups])[list(program.maker)]
+    place = np.array(conversion_places(program, groups))
+    bucket_of = np.full(len(program.tensors), -1)
+    for k, bucket in enumerate(buckets):
+        bucket_of[list(bucket)] = k
+    ready = [max(program.maker[t] for t in bucket) for bucket in buckets]
+    names = {(int(s), int(j), -1) for s, j in zip(of, group, strict=True) if s >= 0}
+    names |= {(int(of[v]), int(group[v]), k) for k, v in enumerate(ready)}
+    operators, tensors, weights = [group < 0], [np.zeros(len(place), np.bool_)], [1.0]
+    for s, j, k in sorted(names):
+        until = ready[k] if k >= 0 else len(of)
+        operators.append((of == s) & (group == j) & (np.arange(len(of)) <= until))
+        late = (bucket_of >= k) & (k >= 0) & (bucket_of >= 0)
+        now = (bucket_of < 0) & (of[place] == s) & (place <= until)
+        tensors.append((home == j) & (now | late))
+        weights.append((k < 0) / sum((s, i, -1) in names for i in set(group.tolist())))
+    elsewhere = np.zeros((len(weights), len(place)))
+    elsewhere[0] = 1.0
+    within = tuple(
+        np.array([j >= 0 and state[0] == FIRST - j for state in one.states], np.bool_)
+        for one, j in zip(converted, home.tolist(), strict=True)
+    )
+    first = np.unique([-1, *(s for s, _, _ in sorted(names))], return_index=True)[1]
+    return StepEnds(
+        np.array(operators, np.float64), np.array(tensors, np.float64), elsewhere, within, first,
+        np.array(weights),
+    )  # fmt: skip
 
 
 def _choices(
@@ -292,14 +381,19 @@ def _choices(
     problem: Sharding,
     converted: tuple[Conversions, ...],
     unit_s: float,
+    group: int | None,
 ) -> OperatorChoices:
-    """Return the choices of an operator that are possible on the mesh, all priced."""
+    """Return the choices of an operator, placed on a group or on all devices, all priced."""
     mesh = problem.mesh.shape
     around = (*operator.inputs, *operator.outputs)
     rows, costs, properties = [], [], []
     for row in _rows(operator, program, mesh):
         chosen = [operator.signatures[k] for k in row]
         sides = [s.inputs + s.outputs for s in chosen]
+        if group is not None:
+            if set(sides[0]) != {COPIED}:
+                continue
+            sides[0] = (FIRST - group,) * len(around)
         whole = [tuple(side[slot] for side in sides) for slot in range(len(around))]
         if all(w in converted[t].number for t, w in zip(around, whole, strict=True)):
             rows.append(row)

@@ -15,16 +15,20 @@
     size_{T,b}    bytes on a device of T as b
     M             memory of a device
 
-    in_{e,v}      1 if the end e of a step counts operator v, in_{e,T} tensor T
+    in_{e,v}      1 if the end e of a step counts operator v
+    in_{e,T,a,b}  1 if it counts the conversion of T from a to b
+    L_s           how long phase s of a step takes                                length[s]
 
     minimise  C                                                                           (0)
 
     C = Σ_{v,k} cost_{v,k} x_{v,k} + Σ_{T,a,b} conv_{T,a,b} y_{T,a,b}                     (1)
     Σ_k x_{v,k} = 1                                                                       (2)
 
-Where gradients overlap, C is the latest end of a step instead ((1') of `costs.py`):
+Where gradients overlap, or parts are placed on groups of devices, C is Σ over phases of the latest
+end of each instead ((1') and (1'') of `costs.py`; with overlap there is one phase):
 
-    C ≥ Σ_{v,k} in_{e,v} cost_{v,k} x_{v,k} + Σ_{T,a,b} in_{e,T} conv_{T,a,b} y_{T,a,b}      (1')
+    C = Σ_s L_s                                                                          (1'')
+    L_s ≥ Σ_{v,k} in_{e,v} cost_{v,k} x_{v,k} + Σ_{T,a,b} in_{e,T,a,b} conv_{T,a,b} y_{T,a,b} (1')
 
 The compact form, over the properties a ≠ b with conv_{T,a,b} > 0:
 
@@ -158,21 +162,34 @@ def _cost(m: pyo.ConcreteModel, costs: ShardingCosts, terms: _Terms, scale: floa
         converting = pyo.quicksum(price / scale * m.y[key] for key, price in terms.dear.items())
         return computing + converting == m.C
 
-    def end(m: pyo.ConcreteModel, e: int) -> object:
-        """(1') C ≥ Σ_{v,k} in_{e,v} cost_{v,k} x_{v,k} + Σ_{T,a,b} in_{e,T} conv_{T,a,b} y_{T,a,b}.
+    def phases(m: pyo.ConcreteModel) -> object:
+        """(1'') C = Σ_s L_s."""
+        return pyo.quicksum(m.length.values()) == m.C
 
-        For all ends e of a step.
+    def end(m: pyo.ConcreteModel, e: int) -> object:
+        """(1') L_s ≥ Σ in_{e,v} cost_{v,k} x_{v,k} + Σ in_{e,T,a,b} conv_{T,a,b} y_{T,a,b}.
+
+        For all ends e of a step, each in a phase s, over v, k and T, a, b.
         """
-        assert costs.ends is not None
-        operators, tensors = costs.ends.operators[e].tolist(), costs.ends.tensors[e].tolist()
+        ends = costs.ends
+        assert ends is not None
+        operators = ends.operators[e]
+        counts = [
+            np.where(inside, here, other)
+            for inside, here, other in zip(
+                ends.within, ends.tensors[e], ends.elsewhere[e], strict=True
+            )
+        ]
         computing = pyo.quicksum(
-            operators[v] * float(costs.choices[v].cost[k]) / scale * var
+            float(operators[v] * costs.choices[v].cost[k]) / scale * var
             for (v, k), var in m.x.items()
+            if operators[v]
         )
         converting = pyo.quicksum(
-            tensors[key[0]] * price / scale * m.y[key] for key, price in terms.dear.items()
+            price / scale * m.y[t, a, b] for (t, a, b), price in terms.dear.items() if counts[t][b]
         )
-        return computing + converting <= m.C
+        s = int(np.searchsorted(ends.phases, e, "right")) - 1
+        return computing + converting <= m.length[s]
 
     def once(m: pyo.ConcreteModel, v: int) -> object:
         """(2) Σ_k x_{v,k} = 1  for all operators v."""
@@ -181,6 +198,8 @@ def _cost(m: pyo.ConcreteModel, costs: ShardingCosts, terms: _Terms, scale: floa
     if costs.ends is None:
         m.total = pyo.Constraint(rule=total)
     else:
+        m.length = pyo.Var(range(len(costs.ends.phases)), domain=pyo.NonNegativeReals)
+        m.phases = pyo.Constraint(rule=phases)
         m.ends = pyo.Constraint(range(len(costs.ends.operators)), rule=end)
     m.once = pyo.Constraint(range(len(costs.choices)), rule=once)
 

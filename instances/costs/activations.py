@@ -185,10 +185,15 @@ def kept_by_module(
 INSIDE = {"moe": ("moe", "moe_act", "shared_experts")}
 
 
-def kept(block: Block, hidden: int, layout: Layout, *, recomputing: bool = True) -> float:
-    """Bytes that a block keeps of one microbatch, less what it recomputes if `recomputing`."""
-    modules = kept_by_module(block, hidden, layout)
-    if not recomputing or not layout.recompute:
+def kept(
+    block: Block, hidden: int, layout: Layout, modules: Mapping[str, float] | None = None
+) -> float:
+    """Bytes that a block keeps of one microbatch, less what it recomputes.
+
+    `modules` is `kept_by_module`, where it is known.
+    """
+    modules = modules or kept_by_module(block, hidden, layout)
+    if not layout.recompute:
         return sum(modules.values())
     if Recompute.FULL in layout.recompute:
         return modules["input"]
@@ -223,14 +228,13 @@ def operators_kept(block: Block, hidden: int, layout: Layout) -> float:
     return amount + each * at.inner * sum(outputs[::2])
 
 
-def working(block: Block, hidden: int, layout: Layout) -> float:
-    """Bytes inside a block's backward pass beside what it kept: recomputed, and gradients.
+def working(block: Block, hidden: int, layout: Layout, again: float) -> float:
+    """Bytes inside a block's backward pass beside what it kept: `again`, recomputed; gradients.
 
     Of gradients the most are alive inside the feed-forward layer: of its activation, of the
     products in front of it and of the block's output; of kept activations the last is gone by then.
     """
     at, each = Tokens.of(layout), element_bytes(layout)
-    again = kept(block, hidden, layout, recomputing=False) - kept(block, hidden, layout)
     widest = 0.0
     layer = block.feed_forward
     if layer is not None:

@@ -321,8 +321,8 @@ def forward_flops(model: ModelDescription, sequence: int) -> float:
     encoded = model.encoder_sequence or sequence
     hidden = model.hidden
     blocks = (*model.blocks, *model.mtp)
-    count = sum(_block_flops(block, hidden, sequence, encoded) for block in blocks)
-    count += sum(_block_flops(block, hidden, encoded, encoded) for block in model.encoder)
+    count = sum(block_flops(block, hidden, sequence, encoded) for block in blocks)
+    count += sum(block_flops(block, hidden, encoded, encoded) for block in model.encoder)
     logits = model.vocabulary if model.head else 0
     count += 2.0 * sequence * hidden * logits * (1 + len(model.mtp))
     count += 2.0 * sequence * 2 * hidden * hidden * len(model.mtp)
@@ -330,7 +330,7 @@ def forward_flops(model: ModelDescription, sequence: int) -> float:
     return count + 2.0 * patches
 
 
-def _block_flops(block: Block, hidden: int, sequence: int, encoded: int) -> float:
+def block_flops(block: Block, hidden: int, sequence: int, encoded: int) -> float:
     """Operations of one sequence's forward pass through a block."""
     if block.profiled is not None:
         return block.profiled.flops

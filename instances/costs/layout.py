@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from ..common.choices import Choice, choose
 from ..common.errors import InputError, quote
 from ..common.units import MOST_COUNT
+from ..model.chunk_schedules import V_CHUNKS
 from .description import ModelDescription
 from .hardware import NumberFormat, TrainingCluster
 
@@ -19,6 +20,12 @@ class JobSchedule(Choice):
     INTERLEAVED = "interleaved"
     ZB_H1 = "zb-h1"
     ZB_H2 = "zb-h2"
+    ZB_V = "zb-v"
+    DUALPIPE_V = "dualpipe-v"
+
+
+#: Schedules whose stages go down the ranks and up again: `instances.model.chunk_schedules`.
+V_SCHEDULES = frozenset({JobSchedule.ZB_V, JobSchedule.DUALPIPE_V})
 
 
 class ContextKind(Choice):
@@ -303,8 +310,18 @@ class Layout:
         """Model stages: chunks of all pipeline ranks."""
         return self.pipeline * self.chunks
 
+    @property
+    def stage_ranks(self) -> tuple[int, ...]:
+        """Pipeline rank of each model stage: around again for each chunk, or back in a V."""
+        ranks = range(self.pipeline)
+        if self.schedule in V_SCHEDULES:
+            return (*ranks, *reversed(ranks))[: self.stages]
+        return tuple(ranks) * self.chunks
+
     def rank_stages(self, rank: int) -> tuple[int, ...]:
-        """Model stages on pipeline rank `rank`."""
+        """Model stages on pipeline rank `rank`, by chunk."""
+        if self.schedule in V_SCHEDULES:
+            return rank, self.stages - 1 - rank
         return tuple(range(rank, self.stages, self.pipeline))
 
     def layers_of_stages(self, layers: int) -> tuple[int, ...]:
@@ -520,12 +537,17 @@ def check_stages(model: ModelDescription, layout: Layout) -> None:
         )
     if model.mtp and not -stages <= layout.mtp_stage < stages:
         raise InputError(f"mtp_stage: {layout.mtp_stage}; there are {stages} stages")
-    if layout.chunks > 1 and layout.schedule is not JobSchedule.INTERLEAVED:
+    several = layout.schedule in (JobSchedule.INTERLEAVED, *V_SCHEDULES)
+    if layout.chunks > 1 and not several:
         raise InputError(
             f"chunks: {layout.chunks} with schedule {layout.schedule}; take interleaved"
         )
-    if layout.schedule is JobSchedule.INTERLEAVED and layout.pipeline == 1:
-        raise InputError("schedule: interleaved with one pipeline rank; take 1f1b")
+    if several and layout.pipeline == 1:
+        raise InputError(f"schedule: {layout.schedule} with one pipeline rank; take 1f1b")
+    if layout.schedule in V_SCHEDULES and layout.chunks != V_CHUNKS:
+        raise InputError(
+            f"chunks: {layout.chunks} with schedule {layout.schedule}; take {V_CHUNKS}"
+        )
 
 
 def check_batch(layout: Layout) -> None:
@@ -540,6 +562,11 @@ def check_batch(layout: Layout) -> None:
         raise InputError(
             f"global_batch: {layout.microbatches} microbatches per replica; an interleaved "
             f"schedule takes a multiple of the {layout.pipeline} pipeline ranks"
+        )
+    if layout.schedule is JobSchedule.DUALPIPE_V and layout.microbatches < layout.stages:
+        raise InputError(
+            f"global_batch: {layout.microbatches} microbatches per replica; the schedule "
+            f"{layout.schedule} takes at least as many as model stages, {layout.stages}"
         )
 
 

@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 
-from .activations import Tokens, element_bytes, fused, kept, largest_matrix, working
+from ..model.chunk_schedules import v_in_flight
+from .activations import Tokens, element_bytes, fused, kept, kept_by_module, largest_matrix, working
 from .description import Block, ModelDescription
-from .layout import JobSchedule, Layout, Software
+from .layout import V_SCHEDULES, JobSchedule, Layout, Software
 
 #: Bytes of a device outside the allocator: the driver's context with its kernels (1,573 MiB on an
 #: A100, says the BigScience workshop's log) and the channels of some five NCCL communicators.
@@ -150,10 +151,12 @@ class Sizes:
     def of(cls, block: Block, hidden: int, layout: Layout) -> Sizes:
         """Sizes of a block under a layout."""
         layer = block.feed_forward or block.experts
+        modules = kept_by_module(block, hidden, layout)
+        left, whole = kept(block, hidden, layout, modules), sum(modules.values())
         return cls(
-            kept(block, hidden, layout),
-            kept(block, hidden, layout, recomputing=False),
-            working(block, hidden, layout),
+            left,
+            whole,
+            working(block, hidden, layout, whole - left),
             block_held(block, hidden, layout),
             largest_matrix(block, hidden, layout),
             layer is not None and layer.gated,
@@ -230,29 +233,28 @@ def ends_held(model: ModelDescription, layout: Layout, stage: int) -> float:
 # Passes in flight.
 
 
-def passes_in_flight(layout: Layout, rank: int) -> Mapping[int, int]:
-    """Microbatches of each model stage whose activations a pipeline rank keeps, at the most.
+def passes_in_flight(layout: Layout, rank: int) -> list[Mapping[int, int]]:
+    """Microbatches of each model stage whose activations a pipeline rank keeps where it keeps most.
 
     1F1B: as many as ranks from this one on. Interleaved: the passes of its warm-up and one more.
-    Zero bubble: gradients of weights lag, so that every rank keeps as many as the first.
+    Zero bubble: gradients of weights lag, so that every rank keeps as many as the first. In a V
+    there may be two such moments, of which either may be the fuller.
     """
     p, m, schedule = layout.pipeline, layout.microbatches, layout.schedule
     own = layout.rank_stages(rank)
     if p == 1:
-        return dict.fromkeys(own, 1)
-    if schedule is JobSchedule.GPIPE:
-        return dict.fromkeys(own, m)
-    if schedule is JobSchedule.ZB_H1:
-        return dict.fromkeys(own, min(m, p))
-    if schedule is JobSchedule.ZB_H2:
-        return dict.fromkeys(own, min(m, 2 * p - 1))
+        return [dict.fromkeys(own, 1)]
+    if schedule in V_SCHEDULES:
+        moments = v_in_flight(schedule, p, rank, m)
+        return [dict(zip(own, held, strict=True)) for held in moments]
+    most = {JobSchedule.GPIPE: m, JobSchedule.ZB_H1: p, JobSchedule.ZB_H2: 2 * p - 1}
     if layout.chunks == 1:
-        return dict.fromkeys(own, min(m, p - rank))
+        return [dict.fromkeys(own, min(m, most.get(schedule, p - rank)))]
     passes = min(2 * (p - rank - 1) + (layout.chunks - 1) * p + 1, m * layout.chunks)
     counts = dict.fromkeys(own, 0)
     for n in range(passes):
         counts[own[n // p % layout.chunks]] += 1
-    return counts
+    return [counts]
 
 
 # The rank.
@@ -328,11 +330,10 @@ def rank_memory(
         gradients += recipe.reduce_bytes * (held.shared + held.routed)
     state = recipe.master_bytes + recipe.moment_bytes
     optimizer = divided(state, 1) * (1 - layout.offload_optimizer)
-    in_flight = passes_in_flight(layout, rank)
-    activations = sum(
-        count * stage_kept(model, layout, stage, stages)
-        for stage, count in in_flight.items()
-        if count
+    kept = {stage: stage_kept(model, layout, stage, stages) for stage in own}
+    activations = max(
+        sum(count * kept[stage] for stage, count in moment.items())
+        for moment in passes_in_flight(layout, rank)
     )
     layers = stages.of_rank(layout, rank)
     logits = loss_bytes(model, layout) if layout.stages - 1 in own else 0.0

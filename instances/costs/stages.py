@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import compress
+from typing import NamedTuple
 
 from .calibration import Calibration
 from .collectives import Group, UsedLinks, all_gather, all_reduce, links_of, message
@@ -35,6 +36,16 @@ class StageTime:
     routed: float
     terms: dict[str, float]  # seconds of both passes by term
     busy: tuple[float, ...]  # of its collectives, as those of a layer
+
+
+class StageParts(NamedTuple):
+    """Blocks of a model stage, and what it has of the model's ends."""
+
+    layers: tuple[int, ...]  # numbers of its blocks' layer types
+    recomputed: int  # how many of them, the first ones, are recomputed
+    first: bool  # whether it has the embedding
+    last: bool  # whether it has the head
+    further: bool  # whether it predicts further tokens
 
 
 def stage_times(layout: Layout, prices: LayerPrices) -> tuple[StageTime, ...]:
@@ -108,15 +119,16 @@ def _stage_times(layout: Layout, prices: LayerPrices) -> tuple[StageTime, ...]:
     held = [rank_parameters(block, model.hidden, layout) for block in model.layer_types]
     stages, start = [], 0
     further = layout.mtp_stage % layout.stages if model.mtp else -1
-    known: dict[tuple[object, ...], StageTime] = {}
+    known: dict[StageParts, StageTime] = {}
     for stage, count in enumerate(layout.layers_of_stages(model.layers)):
         own = prices.kinds[start : start + count]
         start += count
         again = layout.recomputed_layers(stage, count)
         ends = (stage == 0, stage == layout.stages - 1, stage == further)
-        if (own, again, ends) not in known:
-            known[own, again, ends] = stage_time(layout, prices, times, held, own, again, *ends)
-        stages.append(known[own, again, ends])
+        parts = StageParts(own, again, *ends)
+        if parts not in known:
+            known[parts] = stage_time(layout, prices, times, held, parts)
+        stages.append(known[parts])
     return tuple(stages)
 
 
@@ -125,32 +137,26 @@ def stage_time(
     prices: LayerPrices,
     times: LayerTimes,
     held: list[tuple[float, float]],
-    own: tuple[int, ...],
-    again: int,
-    first: bool,
-    last: bool,
-    further: bool,
+    stage: StageParts,
 ) -> StageTime:
-    """Return the passes of a stage of blocks of such layer types.
+    """Return the passes of a stage of these parts.
 
-    `held` are the weights of a rank by layer type: of all replicas, and routed experts'. The first
-    `again` of its layers are recomputed. The stage has the embedding if `first`, the head if
-    `last`, the prediction of further tokens if `further`.
+    `held` are the weights of a rank by layer type: of all replicas, and routed experts'.
     """
-    model = prices.model
+    model, own, again = prices.model, stage.layers, stage.recomputed
     counted = Counter(own[:again])
     parts = [(times.recomputed[which], count) for which, count in counted.items()]
     parts += [(times.blocks[which], count) for which, count in Counter(own[again:]).items()]
     dense, routed = sum(held[i][0] for i in own), sum(held[i][1] for i in own)
-    if first:
+    if stage.first:
         parts.append((times.embedding, 1))
         dense += model.embedding_parameters / layout.tensor
-    if last:
+    if stage.last:
         parts.append((times.head, 1))
         dense += model.head_parameters / layout.tensor
         if model.tied and layout.stages > 1:
             dense += model.vocabulary * model.hidden / layout.tensor
-    if further:
+    if stage.further:
         for block in model.mtp:
             which = model.layer_types.index(block)
             parts += [(times.recomputed[which], 1), (times.further, 1)]
@@ -275,7 +281,7 @@ def exposed_traffic(layout: Layout, prices: LayerPrices, own: list[StageTime]) -
 def tied_all_reduce(layout: Layout, prices: LayerPrices) -> float:
     """Return the all-reduce between the first and the last stage's copy of a tied embedding."""
     model = prices.model
-    if not model.tied or layout.pipeline == 1:
+    if not model.tied or layout.stage_ranks[-1] == 0:  # both are on one rank
         return 0.0
     moved = model.vocabulary * model.hidden / layout.tensor * layout.recipe.gradient_bytes
     group = Group(2, axis_stride(layout, "pipeline") * (layout.pipeline - 1))

@@ -66,8 +66,9 @@ def _all(
         part = layout.tensor if layout.sequence_parallel else 1
         size = element_bytes(layout) * layout.tokens / part * model.hidden
         for stage in own:
-            # Sent to the next stage, and gradients to the one before.
-            count = (stage < layout.stages - 1) + (stage > 0)
+            # Sent to the next stage, and gradients to the one before, if on another rank.
+            near = {stage - 1, stage + 1} - set(own)
+            count = len(near & set(range(layout.stages)))
             yield "pipeline", "message", layout.microbatches * count, size
 
 

@@ -78,6 +78,7 @@ class ShardingRecord(Record):
     fixed: list[tuple[int | str, str]]
     overlap: bool = False
     bucket_bytes: float = BUCKET_BYTES
+    placement: tuple[tuple[str, int], ...] = ()
 
     def problem(self) -> Sharding:
         """Return the problem; raises InputError without the file's name."""
@@ -96,6 +97,7 @@ class ShardingRecord(Record):
             optimizer=self.optimizer,
             overlap=self.overlap,
             bucket_bytes=self.bucket_bytes,
+            placement=self.placement,
             fixed=tuple(self.fixed),
         )
 
@@ -484,5 +486,6 @@ def sharding_options(problem: Sharding) -> dict[str, Any]:
         "optimizer": problem.optimizer,
         "overlap": problem.overlap,
         "bucket_bytes": problem.bucket_bytes,
+        "placement": [list(pair) for pair in problem.placement],
         "fixed": [list(pair) for pair in problem.fixed],
     }

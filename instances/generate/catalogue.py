@@ -21,7 +21,8 @@ from ..common.errors import InputError, quote
 from ..common.quantities import check_count
 from ..model.cluster import Cluster
 from ..model.workload import Workload
-from .architectures import ARCHITECTURES, Architecture, Granularity, Via, to_workload
+from .architectures import ARCHITECTURES, Architecture
+from .architectures.lowering import Granularity, Via, to_workload
 from .roofline import machine
 
 DEFAULT_ACCELERATOR = "a100-80gb"

@@ -6,10 +6,9 @@ with `backward.py` for split backward passes, and notes what happened when; `gra
 what ranks share and clips. One loop (`own_loop/loop.py`) runs the pieces of a rank:
 `own_loop/transport.py` moves data in the order of the schedule, `own_loop/versions.py` keeps
 weights, `own_loop/training_pieces.py` cuts training plans, `own_loop/teams.py` has who computes a
-stage of a tensor degree together. `guard/failures.py` keeps the ranks
-together (`guard/heartbeats.py` shares signs of life and the first error, `guard/error_origin.py`
-finds the rank and the line that an error came from, `guard/identity.py` what all ranks must have
-alike); `checkpoint.py` writes and restores (`checkpoint_files.py` reads, `model_state.py` merges);
+stage of a tensor degree together. `guard/failures.py` keeps the ranks together and tells the first
+error, `guard/identity.py` what all ranks must have alike; `checkpoint.py` writes and restores
+(`model_state.py` merges);
 `trainer.py` runs batches through the loop.
 `options.py` has what users say, `steps.py` what every run does, `first_step.py` compares with one
 process, `run.py` is the front door.

@@ -43,11 +43,17 @@ class GradientSums:
         for (ranks, dtype), group in sorted(together.items(), key=lambda item: str(item[0])):
             present = torch.tensor([p.grad is not None for p in group]).to(group[0].device, dtype)
             parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in group]
-            flat = torch.cat([present, *(part.reshape(-1) for part in parts)])
-            dist.all_reduce(flat, group=self.groups[ranks])
-            counts, *sums = torch.split(flat, [len(group), *(p.numel() for p in group)])
+            counts, *sums = sums_over([present, *parts], self.groups[ranks])
             for parameter, count, total in zip(group, counts.tolist(), sums, strict=True):
-                parameter.grad = total.view_as(parameter).clone() if count else None
+                parameter.grad = total.clone() if count else None
+
+
+def sums_over(parts: Sequence[torch.Tensor], group: dist.ProcessGroup | None) -> list[torch.Tensor]:
+    """Return tensors of one type added up over a group, in one collective."""
+    flat = torch.cat([part.reshape(-1) for part in parts])
+    dist.all_reduce(flat, group=group)
+    sums = flat.split([part.numel() for part in parts])
+    return [total.view_as(part) for total, part in zip(sums, parts, strict=True)]
 
 
 def clip_norm(

@@ -83,31 +83,14 @@ class TracedInputs:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A plan, cut for the ranks that run it.
+    """A plan of a model, cut for the ranks that run it.
 
-    Parameters
-    ----------
-    model
-        The whole model.
-    profile
-        Of the model; its times are estimates.
-    workload, plan
-        What the plan was made for; if only the plan is known, the profile's workload.
-    pieces
-        In the order in which they run.
-    stages
-        The same for schedules and the simulator, with the workload's times; of a training plan
-        without, but with its replicas.
-    devices
-        The plan's device of each rank.
-    training
-        Whether the plan has a backward pass.
-    named
-        Names of the inputs that are given by name, in the order of the trace.
-    recompute
-        Pieces that compute their activations again, as a training plan says.
-    teams, layers
-        Who computes pieces together, and how; see `TrainingPieces`.
+    `workload` is what the plan was made for, or the profile's if only the plan is known. `pieces`
+    are in the order in which they run, and `stages` are the same for schedules and the simulator,
+    with the workload's times (of a training plan without, but with its replicas). `devices` has the
+    plan's device of each rank, `training` whether there is a backward pass, `named` the inputs that
+    are given by name, in the order of the trace, and `recompute` the pieces that compute their
+    activations again. For `teams` and `layers` see `TrainingPieces`.
     """
 
     model: nn.Module = field(repr=False)

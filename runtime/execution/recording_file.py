@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from ...instances import InputError
-from ...instances.common.arrays import Floats, Ints, frozen
+from ...instances.common.arrays import Ints, frozen
 from ...instances.common.errors import quote
 from ...instances.formats.source import Record, Source, Whole, read_source
 from ...instances.formats.stagecut_json import read_file
@@ -100,14 +100,6 @@ class RunRecording:
         """Yield the actions of all ranks in a step."""
         for rank in self.ranks:
             yield from (done for done in rank.actions if done.step == step)
-
-    def step_times(self) -> Floats:
-        """Return, shape (steps,), seconds from each step's first begin to its last end."""
-        spans = []
-        for step in self.steps:
-            own = list(self.done(step))
-            spans.append(max(d.end_s for d in own) - min(d.start_s for d in own))
-        return frozen(spans, np.float64)
 
 
 class DoneRecord(Record):

@@ -35,30 +35,12 @@ def run(
 ) -> list[StepResult]:
     """Run a plan as one of its processes; all of them call this with the same arguments.
 
-    `torchrun` starts them; without it, a plan for one device runs in this process alone.
-
-    Parameters
-    ----------
-    made
-        The model, the same numbers in it on every rank, and its microbatches: every replica of
-        a step takes its own ones, in order. Or what makes that: then its failures, too, are
-        shown once.
-    workload
-        What the plan was made for; see `split_model`.
-    on_step
-        Called on rank 0 after every step.
-    show
-        See `failures.guarded`.
-
-    Returns
-    -------
-    list of Step
-        As many as were asked for, or as there are microbatches.
-
-    Raises
-    ------
-    InputError
-        If plan, model, options and number of processes do not fit together.
+    `torchrun` starts them; without it, a plan for one device runs in this process alone. `made` has
+    the model, the same numbers in it on every rank, and its microbatches, of which every replica of
+    a step takes its own ones, in order; or it makes that, and then its failures, too, are shown
+    once. For `workload` see `split_model`, for `show` `guarded`; `on_step` is called on rank 0.
+    Returns as many steps as were asked for, or as there are microbatches. Raises InputError if
+    plan, model, options and number of processes do not fit together.
     """
     if options.record is not None and workload is None:
         raise InputError("record: give the workload, too; the recording is held against it")

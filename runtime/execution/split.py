@@ -25,26 +25,12 @@ from ..simulate.pieces import forward_pieces_of
 class PieceModule:
     """A piece of a plan as a module.
 
-    Parameters
-    ----------
-    index
-        Position in the topological order of the pieces; the simulator's number of the stage.
-    device
-        Number of the plan's device.
-    nodes
-        Numbers of the workload's forward nodes in it.
-    module
-        ``forward(*inputs)`` returns a tuple, in the order of `outputs`. Its parameters and buffers
-        are the model's own tensors, under the model's names; pieces that share one share the
-        object.
-    inputs
-        Names of the values it takes: the outputs of the piece before, or the model's inputs.
-    outputs
-        Names of its live set; of the last piece, the model's outputs.
-    values
-        All of these by name.
-    parameters
-        The learned tensors in it by the model's names, a tied one under its first name.
+    `index` is its position in the topological order, `device` the plan's number of its device, and
+    `nodes` are the workload's forward nodes in it. ``module(*inputs)`` takes the values named in
+    `inputs` (the model's inputs, or what the piece before returns) and returns a tuple of those in
+    `outputs`: its live set, or the model's outputs. `values` has all of these by name. Parameters
+    and buffers of the module are the model's own tensors under the model's names, and pieces that
+    share one share the object; `parameters` has the learned ones, a tied one under its first name.
     """
 
     index: int

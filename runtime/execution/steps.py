@@ -17,8 +17,17 @@ from torch import nn
 
 from ...instances import InputError
 from ...instances.pytorch.factory import Made
-from .checkpoint import remove_unfinished, restore, save
-from .checkpoint_files import Position, checkpoints, newest, none_before, sole_writer
+from ..measure.group import of_all_ranks
+from .checkpoint import (
+    Position,
+    checkpoints,
+    newest,
+    none_before,
+    remove_unfinished,
+    restore,
+    save,
+    sole_writer,
+)
 from .first_step import by_one_process, check_first_step
 from .guard.failures import Guard
 from .options import RunOptions
@@ -129,7 +138,6 @@ def common_zero() -> float:
     """Return this rank's time of the begin that all ranks share."""
     dist.barrier()
     here = (socket.gethostname(), time.perf_counter())
-    everywhere: list[tuple[str, float]] = [here] * dist.get_world_size()
-    dist.all_gather_object(everywhere, here)
+    everywhere = of_all_ranks(here)
     one_host = len({host for host, _ in everywhere}) == 1
     return everywhere[0][1] if one_host else here[1]

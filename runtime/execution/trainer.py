@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ...instances import InputError, StagePlacement
-from ..measure.group import rank_device
+from ..measure.group import of_all_ranks, rank_device
 from ..schedules import Action, Schedule, make_schedule
 from ..schedules.actions import schedule_of
 from ..simulate.plan_stages import named_schedule
@@ -33,18 +33,10 @@ from .stage import Recorder, Tensors, place
 
 
 class Trainer(Protocol):
-    """Protocol of executors of batches on this rank.
+    """Protocol of executors of batches on this rank, which computes on `device`.
 
-    Parameters
-    ----------
-    at_once
-        Batches that run without a pause: after them the pipeline is empty.
-    per_batch
-        Microbatches in a batch.
-    device
-        Where this rank computes.
-    whole
-        Places of the model's `state_dict` in a checkpoint.
+    `at_once` batches of `per_batch` microbatches run without a pause; after them the pipeline is
+    empty. `whole` has the places of the model's `state_dict` in a checkpoint.
     """
 
     device: torch.device
@@ -175,11 +167,9 @@ class PipelineTrainer:
             for d in self.recorder.done
         )
         here = (dist.get_rank(), socket.gethostname(), str(self.device), actions)
-        everywhere = [here] * dist.get_world_size()
-        dist.all_gather_object(everywhere, here)
         done = {
             prepared.devices[rank]: RankRecording(prepared.devices[rank], host, device, actions)
-            for rank, host, device, actions in everywhere[: len(prepared.devices)]
+            for rank, host, device, actions in of_all_ranks(here)[: len(prepared.devices)]
         }
         recording = RunRecording(
             prepared.workload.fingerprint,

@@ -78,6 +78,8 @@ def dtensor_json(workload: Workload, plan: Plan) -> dict[str, object]:
     problem, solution = plan.problem, plan.solution
     if not isinstance(problem, Sharding) or not isinstance(solution, TensorSharding):
         raise InputError(f"dtensor: the plan is for {problem.name}; it takes shardings")
+    if problem.placement:
+        raise InputError("dtensor: it has no groups of devices; plan without placement")
     plan.check_made_for(workload)
     program = program_of(workload)
     report = check(workload, plan.cluster, problem, solution)

@@ -36,7 +36,7 @@ _PRECISION = {
     NumberFormat.NVFP4: "--bf16 --fp4-format e2m1 --fp4-recipe nvfp4",
 }
 _SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
-_RANKS = {
+_RANKS: dict[tuple[str, ...], str] = {
     ("tensor", "context", "data", "pipeline"): "",
     ("tensor", "context", "pipeline", "data"): "--use-tp-pp-dp-mapping",
 }

@@ -24,6 +24,8 @@ from ..simulate.stages import chain
 from .torch_csv import COMPUTES, torch_csv
 from .torchtitan import FULL, SCHEDULES, assigned, configured, recomputing
 
+#: Schedules of jobs by the names of torch.distributed.pipelining; others are a table of actions.
+_NAMED = {**SCHEDULES, "zb-v": "ZBVZeroBubble", "dualpipe-v": "DualPipeV"}
 #: Converters of linear layers: torchtitan/models/*/config_registry.py.
 _CONVERTERS = {
     NumberFormat.FP8: "Float8LinearConverter",
@@ -106,8 +108,8 @@ def _parallelism(
         parts.append([*own, "norm", "lm_head"] if stage == layout.stages - 1 else own)
     fields["module_fqns_per_model_part"] = parts
     fields["pipeline_parallel_microbatch_size"] = layout.microbatch
-    if layout.schedule.value in SCHEDULES:
-        fields["pipeline_parallel_schedule"] = SCHEDULES[layout.schedule.value]
+    if layout.schedule.value in _NAMED:
+        fields["pipeline_parallel_schedule"] = _NAMED[layout.schedule.value]
         return fields, {}
     # any schedule of several stages: the table decides, but torch has to know the name
     fields["pipeline_parallel_schedule"] = "PipelineScheduleMulti"
@@ -119,7 +121,7 @@ def schedule_files(_model: ModelDescription, layout: Layout) -> dict[str, str]:
     """Return the table of a pipeline's passes, a row per rank, by file."""
     if layout.pipeline == 1:
         raise InputError("pipeline: 1; there is no schedule to write: plan with --set pipeline=2")
-    stages = chain([1.0] * layout.stages, [2.0] * layout.stages)
+    stages = chain([1.0] * layout.stages, [2.0] * layout.stages, device=layout.stage_ranks)
     made = make_schedule(layout.schedule.value, stages, layout.microbatches)
     rows = tuple(table[np.isin(table[:, 1], COMPUTES)] for table in made.actions)
     return {SCHEDULE_FILE: torch_csv(Schedule(made.name, made.microbatches, rows))}

@@ -31,6 +31,8 @@ def torchtitan_sharding(workload: Workload, plan: Plan) -> str:
     problem, solution = plan.problem, plan.solution
     assert isinstance(problem, Sharding)
     assert isinstance(solution, TensorSharding)
+    if problem.placement:
+        raise InputError(f"{_NAME}: it has no groups of devices; plan without placement")
     plan.check_made_for(workload)
     report = check(workload, plan.cluster, problem, solution)
     shape = problem.mesh.shape

@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from ...instances.model.sharding.program import COPIED, FIRST, PARTIAL
 from ..execution.sharded.collectives import Place, join_mesh, step
 from ..verify.sharding import collective_rounds
 from .fit import Fit, fit_postal
+from .group import of_all_ranks
 from .measurement import Timed
 from .timing import WARM_UP, counts_within, turns
 
@@ -98,8 +98,7 @@ def measure_collectives(
         if devices < 2:
             raise InputError("--mesh: an axis of one device has no collectives; leave it out")
         own = {name: _times(name, sizes, budget, axis, place) for name in COLLECTIVES}
-        everywhere: list[Any] = [None] * size
-        dist.all_gather_object(everywhere, own)
+        everywhere = of_all_ranks(own)
         timed = {}
         for name in COLLECTIVES:
             each = [one[name] for one in everywhere]

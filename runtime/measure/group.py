@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -15,6 +15,7 @@ import torch.distributed as dist
 from ...instances import InputError, StagecutError
 from ..execution.guard.failures import Guard
 
+T = TypeVar("T")
 #: So long a rank waits for another before it gives up.
 TIMEOUT = timedelta(seconds=60)
 
@@ -56,6 +57,13 @@ def rank_device() -> torch.device:
     """Return where this rank computes, by the backend of its process group."""
     cuda = "nccl" in dist.get_backend()
     return torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
+
+
+def of_all_ranks(own: T) -> list[T]:
+    """Return what each rank gives, by rank; all of them call this."""
+    everywhere = [own] * dist.get_world_size()
+    dist.all_gather_object(everywhere, own)
+    return everywhere
 
 
 def leave_group() -> None:

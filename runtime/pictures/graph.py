@@ -31,6 +31,7 @@ from ...instances import (
     Plan,
     Planned,
     Role,
+    Sharding,
     TensorSharding,
     Workload,
     plan_of,
@@ -39,6 +40,7 @@ from ...instances import (
 from ...instances.common.escape import graphviz, markup, plain
 from ...instances.common.quantities import show_time
 from ...instances.formats.writing import PICTURES, check_target
+from ...instances.model.sharding.placement import operator_groups
 from ..simulate.plan_stages import stages_of
 from ..simulate.stages import StageGraph
 from .style import FILLS, ShownFigure, names_as_they_are, save_picture
@@ -496,11 +498,14 @@ def graph_by_property(
     if not kept:
         raise InputError(f"plot: {workload.name} has nothing to draw")
     texts: list[str] = []
+    assert isinstance(plan.problem, Sharding)
+    groups = operator_groups(program, plan.problem.placement)
     graph: nx.DiGraph[int] = nx.DiGraph()
     for v in kept:
         operator = program.operators[v]
         signatures = [operator.signatures[k] for k in solution.signature[v].tolist()]
         how = "x".join(s.text.split("->")[1].split(",")[0] for s in signatures)
+        how = how if groups[v] is None else f"{how} on group {groups[v]}"
         if how not in texts:
             texts.append(how)
         name = plain(str(operator.name))

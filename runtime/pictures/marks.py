@@ -19,6 +19,7 @@ from ...instances.common.escape import plain
 from ..schedules.actions import Action, Kind
 from ..simulate.result import Simulation
 from ..simulate.sharded import ShardedTimeline
+from .style import COLLECTIVES
 
 #: More bars than this are no picture any more.
 MOST_BARS = 60_000
@@ -246,13 +247,30 @@ def bands(bars: tuple[Bar, ...]) -> list[tuple[float, float]]:
 
 
 def sharded_marks(timeline: ShardedTimeline) -> Marks:
-    """Return the marks of a sharding: a lane for computing and one for each axis of the mesh."""
+    """Return the marks of a sharding: a lane for computing and one for each axis of the mesh.
+
+    For each group of devices that works beside others.
+    """
+    lanes = ("compute", *(f"axis {d}: {p}" for d, p in enumerate(timeline.mesh)))
+    several = timeline.groups > 1
     return Marks(
-        lanes=("compute", *(f"axis {d}: {p}" for d, p in enumerate(timeline.mesh))),
-        devices=1 + len(timeline.mesh),
+        lanes=tuple(
+            f"group {j} {lane}" if several else lane
+            for j in range(timeline.groups)
+            for lane in lanes
+        ),
+        devices=timeline.groups * len(lanes),
         bars=tuple(
-            Bar(e.axis + 1, e.kind, plain(e.name), e.start, e.end, bytes=e.bytes)
+            Bar(
+                j * len(lanes) + e.axis + 1,
+                e.kind if e.kind in COLLECTIVES else "rooted",
+                plain(e.name),
+                e.start,
+                e.end,
+                bytes=e.bytes,
+            )
             for e in sorted(timeline.events, key=lambda e: (e.axis, e.start))
+            for j in (range(timeline.groups) if e.group is None else (e.group,))
         ),
         span=timeline.makespan,
         time_unit=timeline.time_unit,

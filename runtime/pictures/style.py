@@ -38,6 +38,7 @@ COLLECTIVES = {
     "reduce-scatter": ("#557328", "reduce-scatter"),
     "all-reduce": ("#914691", "all-reduce"),
     "all-to-all": ("#9c9c9c", "all-to-all"),
+    "rooted": ("#d6d6d6", "from or to one device"),
 }
 
 #: All that bars of timelines show.

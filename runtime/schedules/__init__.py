@@ -34,6 +34,7 @@ from .patterns import (
     plain_1f1b,
     plain_zero_bubble,
     single,
+    v_shaped,
 )
 from .validate import ScheduleError, step_table, validate
 
@@ -96,6 +97,14 @@ SCHEDULES: Mapping[str, Generator] = MappingProxyType(
     }
 )
 
+#: Those of training jobs besides, whose stages lie in a V.
+_OF_JOBS: Mapping[str, Generator] = MappingProxyType(
+    {
+        "zb-v": lambda stages, microbatches, _: v_shaped(stages, microbatches, "zb-v"),
+        "dualpipe-v": lambda stages, microbatches, _: v_shaped(stages, microbatches, "dualpipe-v"),
+    }
+)
+
 
 def make_schedule(
     name: str, stages: StageGraph, microbatches: int, network: Network | None = None
@@ -105,7 +114,7 @@ def make_schedule(
     Parameters
     ----------
     name
-        One of `SCHEDULES`.
+        One of `SCHEDULES`, or ``zb-v`` or ``dualpipe-v`` for stages that lie in a V.
     stages
         What is scheduled, such as `chain` makes it.
     microbatches
@@ -131,11 +140,12 @@ def make_schedule(
     >>> schedule.size
     16
     """
-    if name not in SCHEDULES:
+    generator = SCHEDULES.get(name) or _OF_JOBS.get(name)
+    if generator is None:
         raise InputError(f"schedule: no {name!r}; use one of {', '.join(SCHEDULES)}")
     check_size(stages.count, microbatches)
     network = network or HostMemory()
-    schedule = SCHEDULES[name](priced_in(stages, network), microbatches, network)
+    schedule = generator(priced_in(stages, network), microbatches, network)
     if schedule.versions != WeightVersions.ONE or not stages.present[:, BACKWARD].any():
         return schedule
     return at_the_end(schedule, stages)

@@ -4,6 +4,9 @@ The devices do the same at the same time, so that one timeline is that of all: a
 and one for each axis of the mesh. As the objective has it, nothing overlaps, and a tensor is
 converted when the first operator that reads it so is due, a gradient when it is made; or, if
 gradients overlap, all is converted when it is made, but gradients bucket by bucket beside it.
+
+If parts are placed on groups of devices each group has a timeline of its own, and all wait for each
+other at what concerns several groups. What all devices make is then converted when it is made.
 """
 
 from __future__ import annotations
@@ -11,11 +14,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ...instances import InputError, Plan, Sharding, TensorSharding, Workload, program_of
+from ...instances import (
+    InputError,
+    Plan,
+    Sharding,
+    TensorProgram,
+    TensorSharding,
+    Workload,
+    program_of,
+)
 from ...instances.common.units import TIME_UNITS
+from ...instances.model.sharding.placement import operator_groups, phases
 from ...instances.model.sharding.problem import gradient_buckets
 from ...instances.model.summary import Summarised
-from ..verify.sharding import Converted, check
+from ..verify.sharding import Converted, ShardingReport, check
 
 
 @dataclass(frozen=True)
@@ -28,6 +40,7 @@ class CollectiveEvent:
     start: float  # start, end: in the workload's unit
     end: float
     bytes: float = 0.0  # that all devices send
+    group: int | None = None  # along the first axis, that does it alone; None of all
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,6 +50,7 @@ class ShardedTimeline(Summarised):
     events: tuple[CollectiveEvent, ...]  # those that take time
     mesh: tuple[int, ...]  # devices along each axis
     time_unit: str  # the workload's
+    groups: int = 1  # of devices that work beside each other
 
     @property
     def makespan(self) -> float:
@@ -67,7 +81,9 @@ def sharded_timeline(workload: Workload, plan: Plan) -> ShardedTimeline:
     if report.lying == ():
         raise InputError(f"plan: {report.violations[0]}; plan again")
     program = program_of(workload)
-    buckets = gradient_buckets(program, problem.bucket_bytes) if problem.overlap else []
+    if problem.placement:
+        return _of_groups(workload, program, problem, report)
+    buckets = gradient_buckets(program, problem)
     bucketed = {t for bucket in buckets for t in bucket}
     due: list[list[Converted]] = [[] for _ in program.operators]
     for one in report.converted:
@@ -114,3 +130,85 @@ def sharded_timeline(workload: Workload, plan: Plan) -> ShardedTimeline:
                 if one.tensor in full[v]:
                     reduced = convert(one, reduced)
     return ShardedTimeline(tuple(events), problem.mesh.shape, workload.time_unit)
+
+
+def _of_groups(
+    workload: Workload, program: TensorProgram, problem: Sharding, report: ShardingReport
+) -> ShardedTimeline:
+    """Return what groups of devices do beside each other."""
+    groups = operator_groups(program, problem.placement)
+    phase = phases(program, groups)
+    unit = TIME_UNITS[workload.time_unit]
+    events: list[CollectiveEvent] = []
+    now = [0.0] * problem.mesh.shape[0]
+
+    reduced = [0.0] * len(now)
+    full = {max(program.maker[t] for t in b): b for b in gradient_buckets(program, problem)}
+    late = {t for bucket in full.values() for t in bucket}
+
+    def wait() -> None:
+        now[:] = [max(now)] * len(now)
+
+    def take(group: int | None, name: str, kind: str, axis: int, time: float, size: float) -> None:
+        if group is None:
+            wait()
+        begin = now[group or 0]
+        if time > 0:
+            events.append(CollectiveEvent(name, kind, axis, begin, begin + time, size, group))
+        for j in range(len(now)) if group is None else (group,):
+            now[j] = begin + time
+
+    def convert_late(v: int) -> None:
+        """Convert the gradients of a bucket beside what their group computes."""
+        group, bucket = groups[v] or 0, full[v]
+        computed, now[group] = now[group], max(reduced[group], now[group])
+        for one in report.converted:
+            if one.tensor in bucket:
+                convert(one)
+        reduced[group], now[group] = now[group], computed
+
+    def convert(one: Converted) -> None:
+        name = program.tensors[one.tensor].name
+        for step in one.steps:
+            time = step.seconds / unit
+            take(where[one.tensor, one.after], name, step.collective, step.axis, time, step.bytes)
+
+    where: dict[tuple[int, tuple[str, ...]], int | None] = {}
+    before: list[list[Converted]] = [[] for _ in program.operators]
+    after: list[list[Converted]] = [[] for _ in program.operators]
+    for one in report.converted:
+        maker = program.maker[one.tensor]
+        alone = groups[maker] is not None and one.before[0] == one.after[0]
+        where[one.tensor, one.after] = groups[maker] if alone else None
+        readers = [
+            v
+            for v, operator in enumerate(program.operators)
+            if one.tensor in operator.inputs
+            and (groups[v] == groups[maker] if alone else v in one.readers)
+        ]
+        if one.tensor in late:
+            continue
+        source = phase[maker] is None and program.operators[maker].role != "operator"
+        if source and groups[maker] is None:
+            convert(one)
+        elif readers and groups[maker] is not None and (source or not alone):
+            before[min(readers)].append(one)
+        else:
+            after[maker].append(one)
+    done: int | None = None
+    for v, operator in enumerate(program.operators):
+        if operator.role == "operator" and (phase[v] is None or phase[v] != done):
+            wait()
+            done = phase[v]
+        for one in before[v]:
+            convert(one)
+        kind = "backward" if operator.backward else "forward"
+        if operator.role == "operator":
+            take(groups[v], str(operator.name), kind, -1, report.times[v], 0.0)
+        for one in after[v]:
+            convert(one)
+        if v in full:
+            convert_late(v)
+    return ShardedTimeline(
+        tuple(events), problem.mesh.shape, workload.time_unit, problem.mesh.shape[0]
+    )

@@ -25,7 +25,7 @@ def verify_job_plan(plan: JobPlan, table: Calibration | None = None) -> None:
     """
     table = table or calibration(plan.cluster.accelerator.family, plan.job.settings.software)
     made = costs_hash(plan.model, plan.cluster, plan.job, table)
-    if made != plan.certificate.costs:
+    if (made, table.name) != (plan.certificate.costs, plan.certificate.calibration):
         raise VerificationError(
             "costs: the plan was made with other costs than these; solve it again, or give the "
             "measurements that it was made with"

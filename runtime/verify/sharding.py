@@ -25,6 +25,11 @@ from ...instances import (
 )
 from ...instances.common.choices import Primitive
 from ...instances.common.units import TIME_UNITS
+from ...instances.model.sharding.placement import (
+    conversion_places,
+    operator_groups,
+    phases,
+)
 from ...instances.model.sharding.problem import gradient_buckets
 from .report import Report
 from .rules import allowed
@@ -40,7 +45,7 @@ class ConversionStep:
     # a `Primitive`'s text; ``slice``, ``pad`` or ``keep-one`` where nothing is sent
     collective: str
     axis: int  # of the mesh, along which it runs
-    # how the tensor lies then; between two steps also ``I``: whole on the first device of the axis
+    # how the tensor lies then; ``I`` is whole on the first device of the axis, ``I1`` on the second
     after: Lying
     bytes: float  # that all devices send
     seconds: float  # by latency and bandwidth of the axis
@@ -127,10 +132,11 @@ def check(
     if broken:
         return ShardingReport(math.inf, (), tuple(broken))
     rows = solution.signature.tolist()
-    ways = [lying_of(o, row) for o, row in zip(program.operators, rows, strict=True)]
+    groups = operator_groups(program, problem.placement)
+    ways = [lying_of(*one) for one in zip(program.operators, rows, groups, strict=True)]
     read, made = [way[0] for way in ways], [way[1] for way in ways]
     for v, operator in enumerate(program.operators):
-        broken += broken_rules(program, problem, operator, rows[v], read[v], made[v])
+        broken += broken_rules(program, problem, operator, rows[v], (read[v], made[v]), groups[v])
     if broken:
         return ShardingReport(math.inf, (), tuple(broken))
     lying: list[Lying] = [()] * len(program.tensors)
@@ -148,10 +154,14 @@ def check(
     else:
         moved = math.fsum(step.bytes for step in steps)
     objective = math.fsum(cost for cost, _ in own) + moved
-    if problem.overlap:
-        objective = _overlapped(program, problem, [cost for cost, _ in own], converted,
-                                TIME_UNITS[workload.time_unit])  # fmt: skip
-    parameters, activations = _memory(program, problem, read, made, lying)
+    if problem.overlap or problem.placement:
+        ends_at = _beside if problem.placement else _overlapped
+        objective = ends_at(program, problem, [cost for cost, _ in own], converted,
+                            TIME_UNITS[workload.time_unit])  # fmt: skip
+    each = range(problem.mesh.shape[0] if problem.placement else 1)
+    parameters, activations = max(
+        (_memory(program, problem, read, made, lying, j) for j in each), key=sum
+    )
     room = problem.memory_bytes
     if room is not None and parameters + activations > allowed(room):
         broken.append(
@@ -161,7 +171,10 @@ def check(
     return ShardingReport(
         objective, (), tuple(broken),
         times=tuple(time for _, time in own),
-        added=tuple(added(problem, o, row) for o, row in zip(program.operators, rows, strict=True)),
+        added=tuple(
+            added(problem, o, rows[v], (*read[v], *made[v])[0])
+            for v, o in enumerate(program.operators)
+        ),
         lying=tuple(lying), converted=converted,
         parameter_bytes=parameters, activation_bytes=activations,
     )  # fmt: skip
@@ -178,7 +191,7 @@ def _overlapped(
     takes = [0.0] * len(program.tensors)
     for one in converted:
         takes[one.tensor] += math.fsum(step.seconds for step in one.steps) / unit
-    buckets = gradient_buckets(program, problem.bucket_bytes)
+    buckets = gradient_buckets(program, problem)
     bucket_of = {t: k for k, bucket in enumerate(buckets) for t in bucket}
     missing = [len(bucket) for bucket in buckets]
     computed, reduced = 0.0, 0.0
@@ -192,6 +205,55 @@ def _overlapped(
                 missing[k] = -1
                 reduced = max(reduced, computed) + math.fsum(takes[t] for t in bucket)
     return max(computed, reduced)
+
+
+def _beside(
+    program: TensorProgram,
+    problem: Sharding,
+    times: Sequence[float],
+    converted: Sequence[Converted],
+    unit: float,
+) -> float:
+    """Return when a step ends in which groups of devices work beside each other between barriers.
+
+    All devices wait for each other at what concerns more than one group. With overlap a group
+    converts gradients that it makes after the last barrier in buckets beside its computing.
+    """
+    groups = operator_groups(program, problem.placement)
+    phase, places = phases(program, groups), conversion_places(program, groups)
+    buckets = gradient_buckets(program, problem)
+    takes: dict[int, float] = dict.fromkeys((t for bucket in buckets for t in bucket), 0.0)
+    together: list[float] = []
+    alone: dict[tuple[int | None, int | None], list[tuple[int, float]]] = {}
+    for v, time in enumerate(times):
+        if phase[v] is None:
+            together.append(time)
+        else:
+            alone.setdefault((phase[v], groups[v]), []).append((v, time))
+    for one in converted:
+        group, place = groups[program.maker[one.tensor]], places[one.tensor]
+        taken = math.fsum(step.seconds / unit for step in one.steps)
+        if group is None or not one.before[0] == one.after[0] == on_group(group):
+            together.append(taken)
+        elif one.tensor in takes:
+            takes[one.tensor] += taken
+        else:
+            alone.setdefault((phase[place], group), []).append((place, taken))
+    longest: dict[int | None, float] = {}
+    for (s, group), each in alone.items():
+        done = 0.0
+        for bucket in buckets:
+            ready = max(program.maker[t] for t in bucket)
+            if (phase[ready], groups[ready]) == (s, group):
+                done = max(done, math.fsum(time for v, time in each if v <= ready))
+                done += math.fsum(takes[t] for t in bucket)
+        longest[s] = max(longest.get(s, 0.0), done, math.fsum(time for _, time in each))
+    return math.fsum([*together, *longest.values()])
+
+
+def on_group(group: int) -> str:
+    """Return how a tensor lies along the first axis that is whole on one group of devices."""
+    return f"I{group}" if group else "I"
 
 
 def _malformed(
@@ -233,8 +295,11 @@ def _memory(
     read: list[list[Lying]],
     made: list[list[Lying]],
     lying: list[Lying],
+    group: int,
 ) -> tuple[float, float]:
     """Return the bytes of parameters with what belongs to them, and of activations kept.
+
+    On a device of a group along the first axis, of which those differ if parts are placed.
 
     A parameter that is trained has a gradient and the optimizer's state. What a forward operator
     or a source makes and a backward one reads is kept as that reads it; what only looks at another
@@ -242,8 +307,12 @@ def _memory(
     """
     mesh = problem.mesh.shape
     parameters = 0.0
+
+    def is_here(how: Lying) -> bool:
+        return how[0][0] != "I" or how[0] == on_group(group)
+
     for v, operator in enumerate(program.operators):
-        if operator.role == "parameter":
+        if operator.role == "parameter" and is_here(made[v][0]):
             copies = 1.0 if operator.gradient is None else 2.0 + problem.state
             parameters += copies * local_bytes(
                 program.tensors[operator.outputs[0]], made[v][0], mesh
@@ -259,7 +328,7 @@ def _memory(
     total = 0.0
     while waiting:
         t, how = waiting.pop()
-        if (t, how) in kept:
+        if (t, how) in kept or not is_here(how):
             continue
         kept.add((t, how))
         maker = program.operators[program.maker[t]]
@@ -270,11 +339,19 @@ def _memory(
     return parameters, total
 
 
-def lying_of(operator: Operator, row: Sequence[int]) -> tuple[list[Lying], list[Lying]]:
-    """Return how an operator reads and makes its tensors, by a signature along each axis."""
+def lying_of(
+    operator: Operator, row: Sequence[int], group: int | None
+) -> tuple[list[Lying], list[Lying]]:
+    """Return how an operator reads and makes its tensors, by a signature along each axis.
+
+    One that is placed on a group of devices has copies along the first axis there alone.
+    """
     sides = [operator.signatures[k].text.split("->") for k in row]
     before = [[one for one in side[0].split(",") if one] for side in sides]
     after = [side[1].split(",") for side in sides]
+    if group is not None:
+        for side in (before, after):
+            side[0] = [on_group(group) if one == "B" else one for one in side[0]]
     return (
         [tuple(column) for column in zip(*before, strict=True)],
         [tuple(column) for column in zip(*after, strict=True)],
@@ -286,11 +363,17 @@ def broken_rules(
     problem: Sharding,
     operator: Operator,
     row: Sequence[int],
-    read: Sequence[Lying],
-    made: Sequence[Lying],
+    sides: tuple[Sequence[Lying], Sequence[Lying]],
+    group: int | None,
 ) -> Iterator[str]:
-    """Yield messages of sizes that do not divide, inputs that do not arrive, fixed choices."""
+    """Yield messages of sizes that do not divide, inputs that do not arrive, fixed choices.
+
+    And of what is placed on a group, and not there; `sides` are how tensors are read and made.
+    """
     mesh = problem.mesh.shape
+    read, made = sides
+    if group is not None and {how[0] for how in (*read, *made)} != {on_group(group)}:
+        yield f"operator {operator.name} is placed on group {group}, and divided by the first axis"
     for k in set(row):
         parts = math.prod(p for j, p in zip(row, mesh, strict=True) if j == k)
         extent = operator.signatures[k].extent
@@ -338,7 +421,7 @@ def own_cost(
     time_unit: str,
 ) -> tuple[float, float]:
     """Return an operator's cost without conversions, and its time, by how its tensors lie."""
-    sent, seconds = added(problem, operator, row)
+    sent, seconds = added(problem, operator, row, how[0])
     time = _time(program, problem, operator, row, how) + seconds / TIME_UNITS[time_unit]
     if problem.objective == "time":
         return time, time
@@ -378,8 +461,10 @@ def _time(
     return operator.fixed + max(operator.compute / share, operator.memory * moved)
 
 
-def added(problem: Sharding, operator: Operator, row: Sequence[int]) -> tuple[float, float]:
-    """Return bytes and seconds of the all-reduces inside an operator."""
+def added(
+    problem: Sharding, operator: Operator, row: Sequence[int], how: Lying
+) -> tuple[float, float]:
+    """Return bytes and seconds of the all-reduces inside an operator; `how` one tensor lies."""
     bytes_sent, seconds, mesh = 0.0, 0.0, problem.mesh
     for d, k in enumerate(row):
         size = operator.signatures[k].reduced_bytes
@@ -391,7 +476,7 @@ def added(problem: Sharding, operator: Operator, row: Sequence[int]) -> tuple[fl
             ]
             least = min(size, _NUMBER_BYTES)  # a number is not divided
             among = max(size / math.prod(others), least)
-            step = one_step("P", "B", d, among, problem, ())
+            step = one_step("P", "B", d, among, problem, how)
             bytes_sent, seconds = bytes_sent + step.bytes, seconds + step.seconds
     return bytes_sent, seconds
 
@@ -418,7 +503,7 @@ def local_bytes(tensor: Tensor, how: Lying, mesh: Sequence[int]) -> float:
 def latency_shares(program: TensorProgram, problem: Sharding) -> dict[int, float]:
     """Return the part of latencies that each gradient in a bucket pays: that of its bytes."""
     found: dict[int, float] = {}
-    for bucket in gradient_buckets(program, problem.bucket_bytes) if problem.overlap else ():
+    for bucket in gradient_buckets(program, problem):
         whole = sum(program.tensors[t].size_bytes for t in bucket)
         found |= {t: program.tensors[t].size_bytes / max(whole, 1) for t in bucket}
     return found
@@ -465,10 +550,14 @@ def _steps(
     mesh = problem.mesh.shape
     for d, before in enumerate(here):
         ways = [f"S{axis}" for axis in range(len(tensor.shape))]
-        for one in ("B", "P", *ways, *(["I"] if problem.mesh.primitives else [])):
+        if problem.placement and d == 0:
+            ways += [on_group(j) for j in range(mesh[0])]
+        elif problem.mesh.primitives:
+            ways.append("I")
+        for one in ("B", "P", *ways):
             after = (*here[:d], one, *here[d + 1 :])
             split_later = {how for how in here[d + 1 :] if how.startswith("S")}
-            if one == before or split_later & {before, one}:
+            if one == before or split_later & {before, one} or before[0] == one[0] == "I":
                 continue
             if part_of(tensor, after, mesh) is None:
                 continue
@@ -488,7 +577,7 @@ def one_step(
 ) -> ConversionStep:
     """Return a step along axis d on tensors of so many bytes in each group of devices."""
     if before == "B":
-        return ConversionStep("keep-one" if after in "PI" else "slice", d, lying, 0.0, 0.0)
+        return ConversionStep("slice" if after[0] == "S" else "keep-one", d, lying, 0.0, 0.0)
     if after == "P":
         return ConversionStep("pad", d, lying, 0.0, 0.0)
     name = collective_between(before, after)
@@ -496,7 +585,10 @@ def one_step(
     rounds, passed, sent = collective_rounds(problem.mesh, name, d)
     link = problem.mesh.priced(Primitive(name), d).link
     seconds = share * rounds * link.latency_s + passed * among / link.bytes_per_s
-    return ConversionStep(name, d, lying, problem.mesh.size // p * sent * among, seconds)
+    rows = problem.mesh.size // p  # of devices, that each send as much
+    if problem.placement and d > 0 and lying[0][0] == "I":
+        rows //= problem.mesh.shape[0]
+    return ConversionStep(name, d, lying, rows * sent * among, seconds)
 
 
 def collective_between(before: str, after: str) -> str:

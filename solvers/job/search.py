@@ -12,24 +12,76 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import permutations
 
+import highspy
 import numpy as np
 
-from ...formulations.job.bounds import FirstBounds, first_bounds
+from ...formulations.job.bounds import FirstBounds, first_bounds, least_seconds
 from ...formulations.job.memory import MemoryRows, memory_rows
 from ...formulations.job.paths import JobPaths
 from ...formulations.job.program import PointCosts, ProgramBuilder, point_costs, stage_range
-from ...formulations.job.rates import Rates, rates
+from ...formulations.job.rates import NotPriced, Rates, rates
 from ...formulations.job.space import JobSpace
-from ...instances.common.arrays import Bools, Floats
+from ...formulations.linear import Linear
+from ...instances import StagecutError
+from ...instances.common.arrays import Floats
 from ...instances.costs.layers import LayerPrices
 from ...instances.costs.layout import Layout
 from ...instances.costs.stages import kinds_of_rank, stage_times
+from ..core.highs import load
 from ..core.session import interrupts
-from .programs import solve_program
+
+
+@dataclass(frozen=True, eq=False)
+class ProgramEnd:
+    """How a program ended."""
+
+    #: No solution is below; infinite if there is none.
+    bound: float
+    #: The best solution, if one was found.
+    x: Floats | None
+    #: Its objective.
+    value: float
+
+
+def solve_program(
+    linear: Linear,
+    seconds: float,
+    *,
+    relaxed: bool = False,
+    stopped: Callable[[], bool] = lambda: False,
+) -> ProgramEnd:
+    """Solve a program, or its relaxation, within so many seconds or until it is `stopped`."""
+    if relaxed:
+        linear = replace(linear, integer=np.zeros(len(linear.cost), np.bool_))
+    highs = load(linear, {"threads": 1, "mip_rel_gap": 1e-6, "time_limit": max(0.01, seconds)})
+
+    def interrupt(event: highspy.highs.HighsCallbackEvent) -> None:
+        event.data_in.user_interrupt = stopped()
+
+    highs.cbMipInterrupt.subscribe(interrupt)
+    if highs.run() == highspy.HighsStatus.kError:
+        highs.setOptionValue("threads", 0)
+        highs.run()
+    status, ends = highs.getModelStatus(), highspy.HighsModelStatus
+    if status in (ends.kInfeasible, ends.kUnboundedOrInfeasible):
+        return ProgramEnd(np.inf, None, np.inf)
+    info = highs.getInfo()
+    found = status == ends.kOptimal or info.primal_solution_status == 2
+    x = np.array(highs.getSolution().col_value) if found else None
+    value = float(info.objective_function_value) if found else np.inf
+    if relaxed:
+        if status != ends.kOptimal:
+            return ProgramEnd(-np.inf, None, np.inf)
+        return ProgramEnd(value, x, value)
+    if status not in (ends.kOptimal, ends.kTimeLimit, ends.kInterrupt):
+        raise StagecutError(f"HiGHS ended with {highs.modelStatusToString(status)!r}")
+    return ProgramEnd(float(info.mip_dual_bound), x, value)
+
 
 #: Seconds of an iteration under each of some layouts; infinite where one does not fit.
 Judge = Callable[[Sequence[Layout]], Floats]
@@ -75,14 +127,14 @@ class JobSearch:
     space: JobSpace
     prices: LayerPrices
     judge: Judge
-    #: What layers take in it.
-    table: Rates
     #: Relative gap at which to stop.
     gap: float
     #: `time.monotonic()` at which to stop.
     deadline: float
     #: Told of better plans and bounds.
     on_progress: Callable[[JobProgress], None] | None = None
+    #: What layers take in it; None where time was up before they were priced.
+    table: Rates | None = None
     #: The best plan and its seconds.
     best: Layout | None = None
     seconds: float = np.inf
@@ -141,27 +193,22 @@ def search_job(
     gap: float,
     deadline: float,
     on_progress: Callable[[JobProgress], None] | None = None,
-    among: Bools | None = None,
+    known: Floats | None = None,
 ) -> JobSearch:
     """Search a space until no point can hold a plan better than the best by a relative gap.
 
     Plans are timed by `judge`, infinite where one does not fit; `starts` are known ones, such as
     what is usually done. The search ends with what it has at a `time.monotonic()`, or by Ctrl-C.
-    `among`, shape (points,), says where to look; by default everywhere.
+    `known`, shape (points,), are bounds that are known, infinite where not to look.
     """
-    table = rates(space, prices)
-    search = JobSearch(space, prices, judge, table, gap, deadline, on_progress)
+    search = JobSearch(space, prices, judge, gap, deadline, on_progress)
+    search.bound = np.full(len(space), least_seconds(space))
+    search.reason = [Reason.WORK] * len(space)
     with interrupts(search):
-        first = first_bounds(space, table, prices)
-        if among is not None:
-            bounds = np.where(among, first.seconds, np.inf)
-            first = replace(first, seconds=bounds, fits=first.fits & among)
-        search.bound = first.seconds.copy()
-        search.reason = [Reason.CAPACITY if not fits else Reason.WORK for fits in first.fits]
         if starts:
             search.consider(starts)
-        _first_plans(search, first)
-        _best_first(search, first)
+        with suppress(NotPriced):
+            _bounded(search, known)
         for point in np.flatnonzero(search.bound < search.threshold * (1 - 1e-6)).tolist():
             if search.reason[point] is not Reason.EXHAUSTED:
                 search.reason[point] = Reason.OPEN
@@ -169,9 +216,23 @@ def search_job(
     return search
 
 
-def _first_plans(search: JobSearch, first: FirstBounds) -> None:
+def _bounded(search: JobSearch, known: Floats | None) -> None:
+    """Bound all points, and look at those that the bounds leave."""
+    space, prices = search.space, search.prices
+    search.table = table = rates(space, prices, lambda: search.stopped)
+    first = first_bounds(space, table, prices, lambda: search.stopped)
+    if known is not None:
+        bounds = np.maximum(first.seconds, known)
+        first = replace(first, seconds=bounds, fits=first.fits & np.isfinite(known))
+    search.bound = np.maximum(search.bound, first.seconds)
+    search.reason = [Reason.WORK if fits else Reason.CAPACITY for fits in first.fits]
+    _first_plans(search, table, first)
+    _best_first(search, table, first)
+
+
+def _first_plans(search: JobSearch, table: Rates, first: FirstBounds) -> None:
     """Judge plans with even stages at the most promising points."""
-    space, table = search.space, search.table
+    space = search.space
     order = np.argsort(first.seconds, kind="stable")
     order = order[np.isfinite(first.seconds[order])]
     for start in range(0, FIRST_PLANS, AT_ONCE):
@@ -213,9 +274,10 @@ def _even_stages(space: JobSpace, table: Rates, i: int, layout: Layout) -> tuple
         for rank in range(layout.pipeline)
     ]
     each = of_ranks[0].passes[i, types, :2].sum(axis=1)
-    speed = [each.sum() / one.passes[i, types, :2].sum() for one in of_ranks] * layout.chunks
-    first = of_ranks[0].ends[i, 0, :2].sum()
-    last = of_ranks[-1].ends[i, 1, :2].sum() * speed[-1]
+    of_stages = [of_ranks[rank] for rank in layout.stage_ranks]
+    speed = [each.sum() / one.passes[i, types, :2].sum() for one in of_stages]
+    first = of_stages[0].ends[i, 0, :2].sum()
+    last = of_stages[-1].ends[i, 1, :2].sum() * speed[-1]
     stages = layout.stages
     least, most = stage_range(space.model, layout)
     total = np.concatenate(([0.0], np.cumsum(each))) + first
@@ -231,12 +293,16 @@ def _even_stages(space: JobSpace, table: Rates, i: int, layout: Layout) -> tuple
 
 def _recomputed(rows: MemoryRows, rank: int, stages: Sequence[Floats]) -> Iterator[tuple[int, int]]:
     """Yield for each stage of a rank, given by its layers' types, how many are recomputed."""
-    needed = rows.fixed[rank]
-    flight = rows.flight[rank]
     every = np.concatenate(list(stages)).astype(int)
-    for a, own in zip(flight, stages, strict=True):
-        needed += float((rows.state + a * rows.kept)[own.astype(int)].sum())
-    last = rank == len(rows.fixed) - 1
+
+    def bytes_at(moment: int) -> float:
+        held = zip(rows.flight[moment, rank], stages, strict=True)
+        kept = [float((rows.state + a * rows.kept)[own.astype(int)].sum()) for a, own in held]
+        return float(rows.fixed[moment, rank]) + sum(kept)
+
+    fullest = max(range(len(rows.flight)), key=bytes_at)
+    needed, flight = bytes_at(fullest), rows.flight[fullest, rank]
+    last = rank == rows.head
     work = rows.working[every].max(initial=0.0)
     over = needed + max(work, rows.loss if last else 0.0) - rows.limit
     left = [len(own) for own in stages]
@@ -254,11 +320,11 @@ def _recomputed(rows: MemoryRows, rank: int, stages: Sequence[Floats]) -> Iterat
     yield from enumerate(counts)
 
 
-def _best_first(search: JobSearch, first: FirstBounds) -> None:
+def _best_first(search: JobSearch, table: Rates, first: FirstBounds) -> None:
     """Look at the point with the least bound, again and again, until none is below."""
     queue = [(float(first.seconds[p]), 0, int(p)) for p in np.flatnonzero(first.fits)]
     heapq.heapify(queue)
-    points = _Points(search)
+    points = _Points(search, table)
     while queue and not search.stopped:
         bound, stage, point = heapq.heappop(queue)
         if bound >= search.threshold:
@@ -279,8 +345,8 @@ def _best_first(search: JobSearch, first: FirstBounds) -> None:
 class _Points:
     """Programs of points, which share the paths of their schedules."""
 
-    def __init__(self, search: JobSearch) -> None:
-        self.search, self.table = search, search.table
+    def __init__(self, search: JobSearch, table: Rates) -> None:
+        self.search, self.table = search, table
         self.paths: dict[tuple[object, ...], JobPaths] = {}
         self.costs: dict[int, PointCosts] = {}
 

@@ -1,9 +1,10 @@
-"""Mixtures of a step's ends: sums that bound a sharding whose gradients overlap, one after another.
+"""Mixtures of a step's ends: sums that bound a sharding that is no sum itself, one after another.
 
-A step with overlap ends when the latest of its ends does. A mixture of the ends is a sum over
-operators and tensors, as a step without overlap is, and all methods minimise it; its least is a
-bound. The first is the end of computing, which is exact wherever buckets hide behind it; each next
-one is the mixture of largest bound if the shardings found so far were all (cutting planes).
+A step with overlap ends when the latest of its ends does, one with a placement phase by phase. A
+mixture of the ends is a sum over operators and tensors, as a step without either is, and all
+methods minimise it; its least is a bound. The first is the end of computing, which is exact
+wherever buckets hide behind it, or all groups alike; each next one is the mixture of largest bound
+if the shardings found so far were all (cutting planes).
 
 See J. E. Kelley, "The cutting-plane method for solving convex programs", 1960.
 """
@@ -29,7 +30,7 @@ def minimise_sums(
     search: Search[Solution],
     minimise: Callable[[ShardingCosts, Search[Solution]], Ints | None],
 ) -> Floats | None:
-    """Minimise sums that bound the objective until the search is over; without overlap itself.
+    """Minimise sums that bound the objective until the search is over; where it is one, itself.
 
     `minimise` raises the bound to what it proves of a sum, and returns its choices if it has any.
     Returns the weights of the last mixture.
@@ -37,7 +38,7 @@ def minimise_sums(
     if costs.ends is None:
         minimise(costs, search)
         return None
-    weights: Floats = np.eye(len(costs.ends.operators))[-1]
+    weights = costs.ends.weights
     found: list[Floats] = []
     for _ in range(MOST_MIXTURES):
         chosen = minimise(costs.mixed(weights), search)
@@ -47,33 +48,35 @@ def minimise_sums(
             chosen = costs.chosen(search.best.signature)
             assert chosen is not None
         found.append(costs.ends_of(chosen))
-        better = _best_weights(np.array(found))
+        better = _best_weights(np.array(found), costs.ends.phases)
         if better is None or np.array_equal(better, weights):
             break  # no mixture of a larger bound is known
         weights = better
     return weights
 
 
-def _best_weights(ends: Floats) -> Floats | None:
+def _best_weights(ends: Floats, phases: Ints) -> Floats | None:
     """Return the weights of the ends (columns) whose mixture is largest for its least sharding.
 
-    None where HiGHS does not find them.
+    Those of each phase, which begins at an end in `phases`, have sum 1. None where HiGHS does not
+    find them.
     """
     count, size = ends.shape
-    table = np.zeros((count + 1, size + 1))
+    phase = np.searchsorted(phases, np.arange(size), "right") - 1
+    table = np.zeros((count + len(phases), size + 1))
     table[:count, :size], table[:count, size] = ends / (ends.max() or 1.0), -1.0
-    table[count, :size] = 1.0
+    table[count + phase, np.arange(size)] = 1.0
     row, column = np.nonzero(table)
     entries = MatrixEntries(row, column, table[row, column])
-    low, high = np.zeros(count + 1), np.full(count + 1, np.inf)
-    low[count] = high[count] = 1.0
+    low, high = np.zeros(len(table)), np.full(len(table), np.inf)
+    low[count:] = high[count:] = 1.0
     cost = np.zeros(size + 1)
     cost[size] = -1.0
     found = least_cost(cost, np.zeros(size + 1), entries, low, high)
     if found is None:
         return None
     weights: Floats = np.maximum(found.x[:size], 0.0)
-    weights /= weights.sum()
+    weights /= np.add.reduceat(weights, phases)[phase]
     return weights
 
 

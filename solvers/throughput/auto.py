@@ -10,7 +10,7 @@ from ...instances import Solution, Throughput
 from ..core.search import Search
 from ..core.swaps import swap_devices
 from .baselines import greedy, single_device
-from .dp.dp import ideal_dp, linearised_dp
+from .dp import ideal_dp, linearised_dp
 from .local_search import improve_linked
 from .set_partitioning import set_partitioning
 

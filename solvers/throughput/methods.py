@@ -71,12 +71,12 @@ METHODS: dict[str, Method[Throughput]] = {
     "auto": Method(
         SolverName("stagecut.solvers.throughput.auto.auto"), READS_SOLVER, beside=_beside_auto
     ),
-    "dp": Method(SolverName("stagecut.solvers.throughput.dp.dp.ideal_dp")),
-    "linear-dp": Method(SolverName("stagecut.solvers.throughput.dp.dp.linearised_dp")),
+    "dp": Method(SolverName("stagecut.solvers.throughput.dp.ideal_dp")),
+    "linear-dp": Method(SolverName("stagecut.solvers.throughput.dp.linearised_dp")),
     "multilevel": Method(
         SolverName("stagecut.solvers.throughput.multilevel.multilevel.multilevel")
     ),
-    "pipedream": Method(SolverName("stagecut.solvers.throughput.dp.dp.pipedream"), {"skip": ()}),
+    "pipedream": Method(SolverName("stagecut.solvers.throughput.dp.pipedream"), {"skip": ()}),
     "milp": Method(MILP, READS_SOLVER, refuses=(_relayed,)),
     "column-generation": Method(
         SolverName("stagecut.solvers.throughput.set_partitioning.set_partitioning"),

@@ -82,6 +82,10 @@ def test_each_decision_is_worth_what_a_search_without_it_says(fixed: dict[str, A
             without = solve_job(MODEL, "h100:4", replace(plan.job, **{one.field: options}))
             assert without.plan is not None
             assert one.bound <= without.plan.seconds <= one.seconds * (1 + 1e-9)
+        for other in why.decisions:  # what was found for one decision is known for all
+            if other.layout is not None and other.field != "recompute":
+                differs = getattr(other.layout, one.field) != getattr(plan.layout, one.field)
+                assert one.field == "recompute" or not differs or one.seconds <= other.seconds
     assert {"tensor", "microbatch", "zero", "recompute"} <= seen
     assert next(one.name for one in why.usual) == "ZeRO-3 over all devices"
 

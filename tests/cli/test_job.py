@@ -46,7 +46,7 @@ def test_a_plan_is_found_written_judged_and_handed_over(
 
 
 def test_what_is_fixed_is_kept_and_printed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    fixed = ["--set", "tensor=2", "--set", "zero=[0, 1]", "--json"]
+    fixed = ["--set", "tensor=2", "--set", "zero=[0, 1]", "--for", "run", "--json"]
     code, out, err = run(capsys, *SMALL, *fixed)
     assert code == 0, err
     answer = json.loads(out)

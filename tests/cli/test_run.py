@@ -95,7 +95,7 @@ def ran(folder: Path, processes: int, *options: str) -> list[str]:
     command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
     command += [f"--nproc-per-node={processes}", "-m", "stagecut", "run", "plan.json"]
     command += ["--model", "model.py:make", "--record", "run.json", *options]
-    env = {**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "PYTHONPATH": str(ROOT / ".dev")}
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -111,7 +111,7 @@ def test_a_mapped_plan_runs_as_the_page_says(tmp_path: Path) -> None:
         f'torchrun() {{ "{sys.executable}" -W ignore -m torch.distributed.run \\\n'
         '--standalone "$@"; }\n'
     )
-    env = {**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "PYTHONPATH": str(ROOT / ".dev")}
     done = subprocess.run(
         ["bash", "-euc", tools + typed], cwd=tmp_path, env=env, capture_output=True, text=True
     )

@@ -59,7 +59,7 @@ def torchrun(processes: int, *arguments: str | Path) -> subprocess.CompletedProc
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
     return subprocess.run(
         [*command, "-m", "stagecut", "run", *map(str, arguments), "--device", "cpu"],
-        env={**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": str(ROOT / ".dev")},
         capture_output=True, text=True, check=False, timeout=150,
     )  # fmt: skip
 

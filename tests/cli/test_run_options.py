@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
 from stagecut.instances.common.errors import StagecutError  # noqa: E402
-from stagecut.runtime.execution.guard.heartbeats import Heartbeats  # noqa: E402
+from stagecut.runtime.execution.guard.failures import Heartbeats  # noqa: E402
 from stagecut.runtime.execution.options import RunOptions  # noqa: E402
 
 GIVEN = RunOptions(steps=2)

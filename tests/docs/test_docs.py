@@ -62,7 +62,7 @@ def test_the_examples_of_the_page_on_planning_models_run(
     (tmp_path / "own.py").write_text(f"{made}\n{data}\n{loop}\ndist.destroy_process_group()")
     (tmp_path / "train.py").write_text(script)
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
-    env = {**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "PYTHONPATH": str(ROOT / ".dev")}
     done = subprocess.run([sys.executable, *words], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     losses = [float(x) for x in re.findall(r"loss (\S+)", done.stdout)]

@@ -17,7 +17,7 @@ from stagecut.formulations.job.space import JobSpace, job_space
 from stagecut.instances import InputError
 from stagecut.instances.costs.calibration import calibration
 from stagecut.instances.costs.layers import LayerPrices
-from stagecut.instances.costs.layout import JobSchedule, Layout, Software
+from stagecut.instances.costs.layout import V_SCHEDULES, JobSchedule, Layout, Software
 from stagecut.instances.costs.memory import rank_memory
 from stagecut.runtime.estimate import PipelineShape, longest_path
 
@@ -36,19 +36,21 @@ def drawn(seed: int) -> tuple[random.Random, JobSpace, LayerPrices] | None:
 def by_rows(space: JobSpace, table: Rates, point: int, layout: Layout) -> list[float]:
     """Return the bytes of each rank as the rows of a point add them up."""
     rows = memory_rows(space, table, point)
-    types, first, found = np.array(space.model.types_of_layers), 0, list(rows.fixed)
+    types, first, found = np.array(space.model.types_of_layers), 0, rows.fixed.copy()
     inside = [0.0] * layout.pipeline
     by_layer = space.job.counts_layers(layout)
     for stage, count in enumerate(layout.stage_layers):
-        own, rank = types[first : first + count], stage % layout.pipeline
+        own, rank = types[first : first + count], layout.stage_ranks[stage]
         first += count
         again = np.arange(count) < (layout.recomputed_layers(stage, count) if by_layer else 0)
-        a = rows.flight[rank, stage // layout.pipeline]
-        found[rank] += (rows.state[own] + a * (rows.kept[own] - rows.saved[own] * again)).sum()
+        chunk = layout.rank_stages(rank).index(stage)
+        for moment, a in enumerate(rows.flight[:, rank, chunk]):
+            kept = a * (rows.kept[own] - rows.saved[own] * again)
+            found[moment, rank] += (rows.state[own] + kept).sum()
         most = (rows.working[own] + rows.saved[own] * again * (rows.working[own] > 0)).max()
         inside[rank] = max(inside[rank], most)
-    inside[-1] = max(inside[-1], rows.loss)
-    return [a + b for a, b in zip(found, inside, strict=True)]
+    inside[rows.head] = max(inside[rows.head], rows.loss)
+    return [a + b for a, b in zip(found.max(axis=0), inside, strict=True)]
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -78,8 +80,8 @@ def test_memory_rows_are_what_ranks_need(seed: int) -> None:
 def test_paths_take_what_the_schedule_takes(schedule: JobSchedule, p: int) -> None:
     """The longest path is the runtime's, and its row says the same; no path is longer."""
     draw = np.random.default_rng(p)
-    chunks = 2 if schedule is JobSchedule.INTERLEAVED else 1
-    for m in (p, 4 * p):
+    chunks = 2 if schedule in (JobSchedule.INTERLEAVED, *V_SCHEDULES) else 1
+    for m in (2 * p, 4 * p):
         paths = JobPaths(schedule, p, chunks, m)
         for _ in range(4):
             forward, weights, inputs = draw.uniform(0.5, 2.0, (3, p * chunks))

@@ -17,8 +17,10 @@ import stagecut
 from stagecut import Cluster, InputError, Throughput, Workload
 from stagecut.instances import price
 from stagecut.instances.formats.files import save
-from stagecut.instances.generate.architectures import ARCHITECTURES, Network, to_workload
+from stagecut.instances.generate.architectures import ARCHITECTURES
+from stagecut.instances.generate.architectures.lowering import to_workload
 from stagecut.instances.generate.architectures.network import (
+    Network,
     NetworkTensor,
     concat,
     conv,

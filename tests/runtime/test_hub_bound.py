@@ -92,10 +92,10 @@ def test_a_true_bound_is_accepted_and_none_above_the_optimum(
 
 def test_hubs_are_found_with_nodes_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the test above is of something."""
-    cases = [Case(seed, monkeypatch).found.certificate for seed in range(30)]
+    cases = [Case(seed, monkeypatch).found.certificate for seed in range(8)]
     slopes = [len(found["points"][0][1]) for found in cases if found]
     assert {2, 3} < set(slopes)
-    assert len(slopes) > 20
+    assert len(slopes) > 6
     assert any(len(found["points"]) > 1 for found in cases if found)
 
 

@@ -319,6 +319,20 @@ def test_a_schedule_is_a_table() -> None:
 
 
 @pytest.mark.parametrize(
+    ("schedule", "called"),
+    [("interleaved", "Interleaved1F1B"), ("zb-v", "ZBVZeroBubble"), ("dualpipe-v", "DualPipeV")],
+)
+def test_a_schedule_of_two_chunks_has_a_row_per_rank(schedule: str, called: str) -> None:
+    """And torchtitan knows its name."""
+    layout = Layout(pipeline=2, chunks=2, schedule=schedule, global_batch=4)
+    rows = read_csv(job_files("csv", DENSE, layout)["schedule.csv"])
+    held = [set(row[:, 0].tolist()) for row in rows.actions]
+    assert held == [set(layout.rank_stages(rank)) for rank in range(2)]
+    config, _ = torchtitan(layout)
+    assert config.parallelism.pipeline_parallel_schedule == called
+
+
+@pytest.mark.parametrize(
     ("launcher", "fields", "message"),
     [
         ("vllm", {}, '"vllm": layouts of training jobs are written for accelerate, bridge, csv, '),

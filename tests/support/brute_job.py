@@ -155,8 +155,6 @@ def all_layouts(
         if t * c * p * d != n or (c > 1 and c > job.sequence // 1024) or t > cluster.per_node:
             continue
         for schedule, z, mode in itertools.product(job.orders, (0, 1, 2, 3), modes):
-            if (p == 1 or v > 1) and (schedule is not JobSchedule.INTERLEAVED) and v > 1:
-                continue
             if p == 1 and schedule is not JobSchedule.ONE_F_ONE_B:
                 continue
             if schedule is JobSchedule.INTERLEAVED and v == 1:

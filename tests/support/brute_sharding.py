@@ -81,15 +81,67 @@ def random_program(rng: np.random.Generator, most: int = 6, views: float = 0.2) 
     return program_workload(program, "random", time_unit="s")
 
 
+def random_towers(rng: np.random.Generator, ways: int = 5) -> Workload:
+    """Return a program of two or three parts beside each other, with a parameter each, that meet.
+
+    The parameters are ``tower0.weight``, ``tower1.weight``, …; `ways` are the signatures of an
+    operator, at most, beside the copied one.
+    """
+    tensors: list[Tensor] = []
+    operators: list[Operator] = []
+
+    def add(name: str, reads: list[int], shape: tuple[int, ...] | None = None) -> int:
+        made = len(tensors)
+        tensors.append(_tensor(rng, f"t{made}"))
+        if shape is not None:
+            tensors[-1] = Tensor(f"t{made}", shape)
+        around = [tensors[t] for t in (*reads, made)]
+        times = rng.integers(0, (3, 40, 30)).astype(float).tolist()
+        backward = name.startswith("back")
+        signatures = _signatures(rng, around, len(reads), ways)
+        operators.append(
+            Operator(name, tuple(reads), (made,), signatures, fixed=times[0], compute=times[1],
+                     memory=times[2], backward=backward)
+        )  # fmt: skip
+        return made
+
+    count = int(rng.integers(2, 4))
+    for j in range(count):
+        tensors.append(_tensor(rng, f"t{j}"))
+        either = (Signature((), (0,), tensors[j].shape[0]), Signature((), (-1,)))
+        operators.append(Operator(f"tower{j}.weight", (), (j,), either, "parameter"))  # type: ignore[arg-type]
+    ends = []
+    for j in range(count):
+        ends.append(add(f"forward{j}", [j]))
+        if rng.random() < 0.4:
+            ends[j] = add(f"further{j}", [ends[j], j])
+    meets = add("meet", ends)
+    for j in range(count):
+        reads = [meets] if rng.random() < 0.5 else [meets, ends[j]]
+        gradient = add(f"back{j}", reads, tensors[j].shape)
+        weight = operators[j]
+        operators[j] = Operator(
+            weight.name,
+            (),
+            (j,),
+            weight.signatures,
+            "parameter",
+            gradient=gradient,  # type: ignore[arg-type]
+        )
+    return program_workload(
+        TensorProgram(tuple(tensors), tuple(operators)), "towers", time_unit="s"
+    )
+
+
 def _tensor(rng: np.random.Generator, name: str) -> Tensor:
     return Tensor(name, tuple(rng.choice([4, 6, 12], int(rng.integers(1, 3))).tolist()))
 
 
 def _signatures(
-    rng: np.random.Generator, around: list[Tensor], reads: int
+    rng: np.random.Generator, around: list[Tensor], reads: int, most: int = 5
 ) -> tuple[Signature, ...]:
     found: dict[str, Signature] = {}
-    for _ in range(int(rng.integers(1, 6))):
+    for _ in range(int(rng.integers(1, most + 1))):
         one = [int(rng.integers(-2, len(tensor.shape))) for tensor in around]
         split = any(axis >= 0 for axis in one)
         extent = int(rng.choice([4, 6, 12])) if split else 1

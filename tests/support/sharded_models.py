@@ -139,4 +139,31 @@ def mixture(batch: int = 12) -> tuple[nn.Module, tuple[Tensor, ...]]:
     return Mixture(), (torch.randn(batch, 12), torch.randn(batch, 12), torch.randperm(batch))
 
 
+class Towers(nn.Module):
+    """Pictures and words, each with a module of its own, that are to be alike; a common scale."""
+
+    def __init__(self, width: int = 12) -> None:
+        super().__init__()
+        self.pictures = nn.Sequential(
+            nn.Conv2d(3, 12, 3, padding=1), nn.BatchNorm2d(12), nn.ReLU(), nn.Flatten(),
+            nn.Linear(12 * 16, width),
+        )  # fmt: skip
+        self.words = nn.Sequential(nn.Embedding(24, width), Block(width, 2))
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        a, b = (F.normalize(z, dim=-1) for z in (self.pictures(x), self.words(y).mean(1)))
+        places = torch.arange(len(x), device=x.device)
+        return F.cross_entropy(self.scale * a @ b.T, places)
+
+
+def towers(batch: int = 12) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """Return a model of two modules beside each other and its inputs."""
+    torch.manual_seed(4)
+    return Towers(), (torch.randn(batch, 3, 4, 4), torch.randint(0, 24, (batch, 4)))
+
+
 MODELS = {"language": language, "vision": vision, "odds": odds, "mixture": mixture}
+
+#: Models whose modules can be on groups of devices.
+GROUPED = {"towers": towers}

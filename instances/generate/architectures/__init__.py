@@ -8,30 +8,8 @@ from types import MappingProxyType
 from typing import Protocol
 
 from .language import bert_large, gpt2_xl, llama3_8b, mixtral_8x7b, t5_large
-from .lowering import Granularity, Via, to_workload
-from .network import Network, NetworkOperator, NetworkTensor
+from .network import Network
 from .vision import resnet50, semantic_fpn, stable_diffusion_unet, unet, vit_l16
-
-__all__ = [
-    "ARCHITECTURES",
-    "Architecture",
-    "Granularity",
-    "Network",
-    "NetworkOperator",
-    "NetworkTensor",
-    "Via",
-    "bert_large",
-    "gpt2_xl",
-    "llama3_8b",
-    "mixtral_8x7b",
-    "resnet50",
-    "semantic_fpn",
-    "stable_diffusion_unet",
-    "t5_large",
-    "to_workload",
-    "unet",
-    "vit_l16",
-]
 
 
 class Describe(Protocol):

@@ -18,6 +18,7 @@ from ..cluster import ACCELERATOR, Cluster
 from ..network.links import Link
 from ..summary import ByFields
 from ..workload import Workload
+from .placement import late_gradients, operator_groups
 from .program import TensorProgram
 
 #: Devices of a mesh, and its axes, at most.
@@ -189,6 +190,10 @@ class Sharding(ByFields):
         way of computing.
     bucket_bytes
         Of whole gradients, from which on a bucket is full; of ``overlap`` alone.
+    placement
+        Modules whose parameters, and what computes with them alone, are on one group of devices
+        each: pairs of a module such as ``image`` and a number along the first axis of the mesh.
+        Groups work beside each other. Of ``time``, without a limit of memory.
     fixed
         Signatures that are given: pairs of an operator's id and a text such as ``S0,B`` (the
         properties of what it reads), ``S0,B->S0``, or ``S0`` for how a parameter lies; on a mesh of
@@ -219,6 +224,7 @@ class Sharding(ByFields):
     optimizer: OrText[Optimizer] = Optimizer.ADAM
     overlap: bool = False
     bucket_bytes: float = BUCKET_BYTES
+    placement: tuple[tuple[str, int], ...] = ()
     fixed: tuple[tuple[NodeId, str], ...] = ()
 
     def __post_init__(self) -> None:
@@ -243,6 +249,21 @@ class Sharding(ByFields):
                 raise InputError(f"{key}: {value:g}; it must be from {least:g} to {LARGEST:g}")
             object.__setattr__(self, key, float(value))
         object.__setattr__(self, "fixed", tuple((node, str(text)) for node, text in self.fixed))
+        object.__setattr__(self, "placement", tuple((str(m), j) for m, j in self.placement))
+        self._check_placement()
+
+    def _check_placement(self) -> None:
+        groups = self.mesh.shape[0]
+        for module, group in self.placement:
+            if isinstance(group, bool) or not isinstance(group, int) or not 0 <= group < groups:
+                raise InputError(
+                    f"placement: {module}: group {quote(group)}; the first axis of the mesh "
+                    f"{self.mesh.text} has groups 0 to {groups - 1}"
+                )
+        if self.placement and self.objective != ShardingObjective.TIME:
+            raise InputError("placement: it is of the objective time; leave one of the two out")
+        if self.placement and self.memory_bytes is not None:
+            raise InputError("placement: groups hold unlike amounts; leave the memory out")
 
     @property
     def name(self) -> str:
@@ -255,21 +276,27 @@ class Sharding(ByFields):
         return STATE[Optimizer(self.optimizer)]
 
 
-def gradient_buckets(program: TensorProgram, bucket_bytes: float) -> list[list[int]]:
-    """Return the gradients of each bucket, in the order in which they are made.
+def gradient_buckets(program: TensorProgram, problem: Sharding) -> list[list[int]]:
+    """Return the gradients of each bucket, in the order in which they are made; none if no overlap.
 
-    A gradient that an operator reads, too, is in none: it is converted when it is made.
+    A gradient that an operator reads, too, is in none: it is converted when it is made. Groups of
+    devices have buckets of their own, of what they make after the last barrier.
     """
+    if not problem.overlap:
+        return []
     read = {t for operator in program.operators for t in operator.inputs}
-    gradients = {o.gradient for o in program.operators if o.gradient is not None} - read
+    gradients = [[o.gradient for o in program.operators if o.gradient is not None]]
+    if problem.placement:
+        gradients = late_gradients(program, operator_groups(program, problem.placement))
     buckets: list[list[int]] = []
-    room = 0.0
-    for t in sorted(gradients, key=lambda t: (program.maker[t], t)):
-        if room <= 0:
-            buckets.append([])
-            room = bucket_bytes
-        buckets[-1].append(t)
-        room -= program.tensors[t].size_bytes
+    for together in gradients:
+        room = 0.0
+        for t in sorted({*together} - read, key=lambda t: (program.maker[t], t)):
+            if room <= 0:
+                buckets.append([])
+                room = problem.bucket_bytes
+            buckets[-1].append(t)
+            room -= program.tensors[t].size_bytes
     return buckets
 
 

@@ -25,7 +25,8 @@ from ..summary import Tabled
 #: A property along one axis: i for S(i), or one of these.
 COPIED, PARTIAL = -1, -2
 
-#: Within conversions alone: whole on the first device along the axis, on others nothing, I.
+#: Whole on the first device along the axis, on others nothing, I: within conversions, and of what
+#: is placed on the first group of devices; on device j FIRST − j.
 FIRST = -3
 
 #: A property along every axis of a mesh.
@@ -367,7 +368,9 @@ def _check_signature(
 
 
 def axis_text(one: int) -> str:
-    """Return a property along one axis as text: ``S0``, ``B``, ``P``, or ``I`` on the first."""
+    """Return a property along one axis as text: ``S0``, ``B``, ``P``, ``I`` (the first), ``I1``."""
+    if one < FIRST:
+        return f"I{FIRST - one}"
     return f"S{one}" if one >= 0 else {COPIED: "B", PARTIAL: "P", FIRST: "I"}[one]
 
 

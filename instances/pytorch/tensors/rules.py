@@ -1,4 +1,10 @@
-"""Splitting rules of ATen operators: the axes of their tensors by letters.
+"""Splitting rules of ATen operators: the axes of their tensors by letters, as in ``mk,kn->mn``.
+
+A small letter may be split: tensors that have it are split along its axis, those that have not are
+copied. What is made without it is partial, if the operator adds up over it; then what is added to
+the sum (a bias) must be partial too. An operator that is linear in some of its inputs, the others
+copied, takes these as partial. Capital letters, and axes of extent 1 where a letter has another
+extent, are not split.
 
 All are tested on numbers, part by part (`tests/runtime/execution/test_local_operators.py`).
 
@@ -16,14 +22,103 @@ from __future__ import annotations
 
 import math
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
+from ...common.errors import InputError
 from ...model.sharding.program import COPIED, PARTIAL, Signature
-from .letters import Maker, Rule, Shape, signatures
+
+Shape = tuple[int, ...]
+
+#: What makes a rule: from the node of a traced graph, and the shapes of its tensors.
+Maker = Callable[["fx.Node", Sequence[Shape], Sequence[Shape]], "Rule | None"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Splitting rule of an operator: the axes of its tensors as letters."""
+
+    inputs: tuple[str, ...]  # inputs, outputs: the letters of each tensor
+    outputs: tuple[str, ...]
+    linear: tuple[tuple[int, ...], ...] = ()  # sets of inputs in which together it is linear
+    additive: tuple[int, ...] = ()  # inputs that are added to what is summed up
+    # letters and outputs that do not depend on them: those are copied, not partial
+    apart: tuple[tuple[str, int], ...] = ()
+    # letters with the bytes that devices add up among themselves if they split them
+    reduced: tuple[tuple[str, float], ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        text: str,
+        linear: Iterable[tuple[int, ...]] = (),
+        additive: tuple[int, ...] = (),
+    ) -> Rule:
+        """Return the rule that a text such as ``mk,kn->mn`` writes down."""
+        read, made = text.split("->")
+        inputs = tuple(read.split(",")) if read else ()
+        return cls(inputs, tuple(made.split(",")), tuple(linear), additive)
+
+
+def signatures(
+    rule: Rule, inputs: Sequence[Shape], outputs: Sequence[Shape]
+) -> tuple[Signature, ...]:
+    """Return an operator's signatures for these shapes, the replicated one last.
+
+    InputError if the rule is for tensors of other shapes.
+    """
+    extents = _extents(rule, inputs, outputs)
+    reduced = dict(rule.reduced)
+    found: dict[str, Signature] = {}
+    for letter, extent in extents.items():
+        if extent < 2 or not letter.islower():
+            continue
+        read = [
+            _axis_of(text, letter, shape) for text, shape in zip(rule.inputs, inputs, strict=True)
+        ]
+        made = [
+            _axis_of(text, letter, shape) for text, shape in zip(rule.outputs, outputs, strict=True)
+        ]
+        summed = any(axis >= 0 for axis in read)
+        for k, axis in enumerate(made):
+            if axis == COPIED and summed and (letter, k) not in rule.apart:
+                made[k] = PARTIAL
+        if PARTIAL in made:
+            for k in rule.additive:
+                read[k] = PARTIAL
+        one = Signature(tuple(read), tuple(made), extent, reduced.get(letter, 0.0))
+        found.setdefault(one.text, one)
+    for together in rule.linear:
+        read = [PARTIAL if k in together else COPIED for k in range(len(inputs))]
+        one = Signature(tuple(read), (PARTIAL,) * len(outputs))
+        found.setdefault(one.text, one)
+    copied = Signature((COPIED,) * len(inputs), (COPIED,) * len(outputs))
+    found.setdefault(copied.text, copied)
+    return tuple(found.values())
+
+
+def _extents(rule: Rule, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> dict[str, int]:
+    extents: dict[str, int] = {}
+    texts = (*rule.inputs, *rule.outputs)
+    for text, shape in zip(texts, (*inputs, *outputs), strict=True):
+        if len(text) != len(shape):
+            raise InputError(f"rule {','.join(texts)}: {text} is not for a tensor of {shape}")
+        for letter, extent in zip(text, shape, strict=True):
+            if extents.setdefault(letter, extent) != extent:
+                if 1 not in (extent, extents[letter]):
+                    raise InputError(f"rule {','.join(texts)}: {letter} has two extents")
+                extents[letter] = max(extent, extents[letter])
+    return extents
+
+
+def _axis_of(text: str, letter: str, shape: Shape) -> int:
+    axis = text.find(letter)
+    return axis if axis >= 0 and shape[axis] > 1 else COPIED
+
 
 #: Letters of the axis, which cannot be split, in what is picked from, where, and what is put there.
 _WHOLE, _PICKED, _PUT = "A", "B", "C"
@@ -265,19 +360,25 @@ def _layer_norm_backward(node: fx.Node, inputs: Sequence[Shape], outputs: Sequen
     return Rule((letters, letters, statistics, statistics, *affine), made, ((0,),))
 
 
+def _convolution_letters(read: Shape, weight: Shape, groups: int) -> tuple[str, str, str]:
+    """Return the letters of a convolution's input, weight and output, whose places stay whole."""
+    count = len(read) - 2
+    if groups == 1:
+        channels = "nc", "fc", "nf"
+    elif groups == read[1] == weight[0]:
+        channels = "nf", "fZ", "nf"
+    else:
+        channels = "nC", "FK", "nF"
+    places = (letters[:count] for letters in ("YXUV", "ABCD", "HWGI"))
+    one, kernel, made = (f"{a}{b}" for a, b in zip(channels, places, strict=True))
+    return one, kernel, made
+
+
 def _convolution(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> Rule | None:
-    place = "YXUV"[: len(inputs[0]) - 2]
-    kernel = "ABCD"[: len(place)]
-    made = "HWGI"[: len(place)]
     groups, bias = _argument(node, 8, "groups", 1), len(inputs) == 3
     if _argument(node, 6, "transposed", False):
         return None
-    if groups == 1:
-        read, weight, out = f"nc{place}", f"fc{kernel}", f"nf{made}"
-    elif groups == inputs[0][1] == inputs[1][0]:
-        read, weight, out = f"nf{place}", f"fZ{kernel}", f"nf{made}"
-    else:
-        read, weight, out = f"nC{place}", f"FK{kernel}", f"nF{made}"
+    read, weight, out = _convolution_letters(inputs[0], inputs[1], groups)
     texts = (read, weight, *((out[1],) if bias else ()))
     linear = ((0, 2), (1, 2)) if bias else ((0,), (1,))
     return Rule(texts, (out,), linear, additive=(2,) if bias else ())
@@ -286,18 +387,10 @@ def _convolution(node: fx.Node, inputs: Sequence[Shape], _: Sequence[Shape]) -> 
 def _convolution_backward(
     node: fx.Node, inputs: Sequence[Shape], outputs: Sequence[Shape]
 ) -> Rule | None:
-    place = "YXUV"[: len(inputs[0]) - 2]
-    kernel = "ABCD"[: len(place)]
-    made = "HWGI"[: len(place)]
     groups, mask = _argument(node, 9, "groups", 1), _argument(node, 10, "output_mask", [])
     if _argument(node, 7, "transposed", False):
         return None
-    if groups == 1:
-        read, weight, out = f"nc{place}", f"fc{kernel}", f"nf{made}"
-    elif groups == inputs[1][1] == inputs[2][0]:
-        read, weight, out = f"nf{place}", f"fZ{kernel}", f"nf{made}"
-    else:
-        read, weight, out = f"nC{place}", f"FK{kernel}", f"nF{made}"
+    read, weight, out = _convolution_letters(inputs[1], inputs[2], groups)
     texts = tuple(t for t, wanted in zip((read, weight, out[1]), mask, strict=True) if wanted)
     apart = [("c", k) for k, text in enumerate(texts) if text == out[1] and groups == 1]
     assert len(texts) == len(outputs)

@@ -1,7 +1,7 @@
 """Guard that ends all ranks within a bounded time and shows the first error once.
 
-Every rank has a thread that watches. It gives signs of life to the others (`heartbeats.py`), looks
-for an error, and ends the process when there is one. The first error wins. It comes
+Every rank has a thread that watches. It gives signs of life to the others, looks for an error, and
+ends the process when there is one. The first error wins. It comes
 
 - from a rank that fails: its exception, in one line;
 - from the rank before one that no longer answers, since it was killed;
@@ -14,21 +14,26 @@ the watcher then looks for the rank that no longer answers.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import select
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from types import FrameType, TracebackType
 from typing import NoReturn
 
+import torch
 import torch.distributed as dist
 
 from ....instances import InfeasibleError, InputError, StagecutError
-from .error_origin import error_line, is_of_waiting, lost_ranks, place, tell_launcher, waits
-from .heartbeats import Heartbeats
+from ..own_loop import transport
 
 #: Longest that a rank may compute between actions, or start after another one, by default.
 TIMEOUT_S = 120.0
@@ -40,6 +45,9 @@ SILENCE_S = 15.0
 SUSPICION_S = 3.0
 #: Time that a rank has to end by itself after an error.
 GRACE_S = 5.0
+#: Files in whose code a rank waits for others.
+_WAITING = (transport.__file__, threading.__file__)
+_WAITING_IN = os.path.dirname(dist.__file__) + os.sep
 
 
 class Guard:
@@ -278,3 +286,154 @@ def guarded(
 
 def _print(text: str) -> None:
     print(f"error: {text}", file=sys.stderr, flush=True)
+
+
+class Heartbeats:
+    """A rank's connection to the store of heartbeats and errors.
+
+    Raises StagecutError if rank 0 does not start within `timeout_s`.
+    """
+
+    def __init__(self, rank: int, world: int, timeout_s: float) -> None:
+        self.rank, self.world, self.timeout_s = rank, world, timeout_s
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        launched = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        self.hosts = rank == 0 and not launched
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+
+        def connect(*, hosts: bool) -> dist.Store:
+            store = dist.TCPStore(
+                address,
+                port,
+                is_master=hosts,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=timeout_s),
+            )
+            return dist.PrefixStore(f"stagecut {attempt}", store)
+
+        try:
+            self.store = connect(hosts=self.hosts)
+            self._mine = connect(hosts=False)  # the other one may be busy, waiting for a key
+        except dist.DistError as error:
+            raise StagecutError(
+                f"rank {rank}: rank 0 did not start within {timeout_s:g} s ({first_line(error)})"
+            ) from None
+
+    def join(self, identity: dict[str, str]) -> None:
+        """Wait until all ranks are here, and check that all have the same `identity`.
+
+        Raises StagecutError if a rank does not come within the timeout, or runs something else.
+        """
+        text = "\n".join(f"{what}\t{value}" for what, value in identity.items())
+        self.store.set(f"joined {self.rank}", text)
+        keys = [f"joined {r}" for r in range(self.world)]
+        until = time.monotonic() + self.timeout_s
+        while not self.store.check(keys):
+            if time.monotonic() > until:
+                late = [str(r) for r, key in enumerate(keys) if not self.store.check([key])]
+                raise StagecutError(
+                    f"rank {', '.join(late)} of {self.world} did not start within "
+                    f"{self.timeout_s:g} s; see why, or raise the timeout (--set timeout=S)"
+                )
+            time.sleep(0.02)
+        for r, key in enumerate(keys):
+            theirs = dict(line.split("\t") for line in self.store.get(key).decode().splitlines())
+            for what, value in identity.items():
+                if theirs.get(what) != value:
+                    low, high = sorted(((self.rank, value), (r, str(theirs.get(what)))))
+                    raise StagecutError(
+                        f"rank {high[0]} runs another {what} than rank {low[0]} "
+                        f"({_short(high[1])}, {_short(low[1])}); give all ranks the same"
+                    )
+
+    def publish(self, text: str, code: int) -> bool:
+        """Make an error known, with the exit code that it means; return whether it is the first."""
+        value = f"{self.rank}\t{code}\t{text}"
+        return bool(self._mine.compare_set("error", "", value).decode() == value)
+
+    def has_error(self) -> bool:
+        """Whether an error is known."""
+        return bool(self._mine.check(["error"]))
+
+    def first_error(self) -> tuple[int, str]:
+        """Return exit code and text of the first error; waits for one."""
+        _, code, text = self._mine.get("error").decode().split("\t", 2)
+        return int(code), text
+
+    def live(self, beats: int) -> None:
+        """Publish that this rank is alive; `beats` differs from call to call."""
+        self._mine.set(f"alive {self.rank}", str(beats))
+
+    def beat(self, rank: int) -> bytes:
+        """Return the last sign of life of a rank; empty if it is not here yet or has left."""
+        if self._mine.check([f"left {rank}"]) or not self._mine.check([f"alive {rank}"]):
+            return b""
+        return bytes(self._mine.get(f"alive {rank}"))
+
+    def leave(self, patience_s: float) -> None:
+        """Record the end of this rank; the host of the store waits for the others."""
+        self._mine.set(f"left {self.rank}", "1")
+        until = time.monotonic() + patience_s
+        keys = [f"left {r}" for r in range(self.world)]
+        while self.hosts and time.monotonic() < until and not self._mine.check(keys):
+            time.sleep(0.02)
+
+
+def _short(value: str) -> str:
+    """Return the beginning of a hash; of others, of a length that tells folders apart."""
+    return value[:12] if re.fullmatch("[0-9a-f]{40,}", value) else value[:60]
+
+
+def waits(frame: FrameType) -> bool:
+    """Whether this is the innermost frame of a waiting rank."""
+    file = frame.f_code.co_filename
+    return file in _WAITING or file.startswith(_WAITING_IN)
+
+
+def is_of_waiting(error: BaseException) -> bool:
+    """Whether an exception was raised where a rank waits for others."""
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and isinstance(error, RuntimeError) and waits(trace.tb_frame)
+
+
+def place(frame: FrameType) -> str:
+    """Return the innermost place that is not in torch."""
+    root = os.path.dirname(torch.__file__) + os.sep
+    at = frame
+    while at.f_back is not None and at.f_code.co_filename.startswith(root):
+        at = at.f_back
+    return f"{os.path.basename(at.f_code.co_filename)}:{at.f_lineno}"
+
+
+def lost_ranks(ranks: list[int]) -> str:
+    """Return the text of the error that ranks no longer answer."""
+    which = f"rank {ranks[0]} is" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} are"
+    return f"{which} gone: killed (for taking too much memory?), or the machine is down"
+
+
+def error_line(error: BaseException) -> str:
+    """Return an exception in one line."""
+    line = first_line(error)
+    cause = error.__cause__ or error
+    if isinstance(cause, MemoryError | torch.OutOfMemoryError) or "allocate memory" in line:
+        return f"out of memory: {line}"
+    if isinstance(error, StagecutError):
+        return line
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
+
+
+def tell_launcher(text: str) -> None:
+    """Add the error's line to torchrun's report of failed processes."""
+    file = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if file:
+        with suppress(OSError):  # then torchrun's report goes without it
+            Path(file).write_text(
+                json.dumps({"message": text, "timestamp": str(int(time.time()))}), encoding="utf-8"
+            )
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's text."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")

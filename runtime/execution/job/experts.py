@@ -23,13 +23,7 @@ _Experts = Callable[[Tensor, Tensor], Tensor]
 
 
 def check_experts(layout: Layout) -> None:
-    """Refuse a division of experts that does not run here.
-
-    Raises
-    ------
-    InputError
-        With the field, and what to plan instead.
-    """
+    """Raise InputError if a division of experts does not run here."""
     if layout.expert_tensor > 1:
         raise InputError(f"expert_tensor: {layout.expert_tensor}; jobs run with 1 here")
     if layout.expert == 1:
@@ -55,18 +49,9 @@ def check_experts(layout: Layout) -> None:
 def divide_experts(name: str, module: nn.Module, mesh: DeviceMesh) -> None:
     """Give each rank of `mesh` its part of a module's experts.
 
-    Parameters
-    ----------
-    name
-        Of the module, for errors.
-    module
-        ``forward(tokens, counts)`` takes tokens in the order of their experts and how many each
-        expert has, and returns as many; its parameters have the experts first.
-
-    Raises
-    ------
-    InputError
-        If the experts do not divide.
+    ``forward(tokens, counts)`` takes tokens in the order of their experts and how many each expert
+    has, and returns as many; parameters have the experts first. InputError, by the module's `name`,
+    if they do not divide.
     """
     for key, parameter in list(module.named_parameters()):
         if len(parameter) % mesh.size():

@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ....instances.costs.layout import ContextKind
+from ...measure.group import of_all_ranks
 from .running import RunningJob
 
 #: Kinds of collectives by the names of torch's operators, of both families.
@@ -41,18 +42,11 @@ _PASSES = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk
 
 @dataclass(frozen=True)
 class CollectiveSum:
-    """Collectives of one kind over one axis in a step of a rank.
+    """Collectives of one kind over one axis in a step of a rank, added up.
 
-    Parameters
-    ----------
-    axis
-        As in `CollectiveTraffic`; or, outside the passes, ``loss`` (of a divided vocabulary),
-        ``sums`` (gradients of tied weights and of those that tensor-parallel ranks have whole, the
-        mean loss) and ``norm``.
-    kind
-        As in `CollectiveTraffic`.
-    count, size, seconds
-        How many, and bytes and seconds of all of them together.
+    `axis` and `kind` are as in `CollectiveTraffic`; outside the passes `axis` is ``loss`` (of a
+    divided vocabulary), ``sums`` (gradients of tied weights and of those that tensor-parallel ranks
+    have whole, the mean loss) or ``norm``.
     """
 
     axis: str
@@ -64,25 +58,13 @@ class CollectiveSum:
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """A step of one rank.
+    """A step of one rank, in `seconds`, those of the measuring included.
 
-    Parameters
-    ----------
-    rank, pipeline_rank
-        Which.
-    seconds
-        Of the step; the measuring itself is in it.
-    terms
-        Seconds of ``compute`` (passes without their collectives), ``bubble`` (waiting for other
-        stages, and messages), ``optimizer``, of collectives by axis, and of what is left
-        (``other``); they add up to `seconds`.
-    collectives
-        By axis and kind.
-    memory
-        Bytes of ``parameters``, ``gradients``, ``optimizer``, and of the ``activations`` that were
-        kept for backward passes at most at once.
-    peak
-        Bytes that a GPU's allocator had in use at most; 0 on CPUs.
+    `terms` has seconds of ``compute`` (passes without their collectives), ``bubble`` (waiting for
+    other stages, and messages), ``optimizer``, collectives by axis, and ``other``; they add up to
+    `seconds`. `memory` has bytes of ``parameters``, ``gradients``, ``optimizer``, and of the
+    ``activations`` that were kept for backward passes at most at once; `peak` those that a GPU's
+    allocator had in use at most, 0 on CPUs.
     """
 
     rank: int
@@ -102,9 +84,8 @@ class StepMeasurement:
 
     def of_all_ranks(self) -> tuple[MeasuredStep, ...]:
         """Return the measured step of every rank, by rank."""
-        everywhere: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(everywhere, self.result)
-        return tuple(everywhere)
+        assert self.result is not None
+        return tuple(of_all_ranks(self.result))
 
 
 @contextmanager

@@ -124,21 +124,9 @@ class ParallelizePlan:
 class JobStage(nn.Module):  # type: ignore[misc]  # torch does not say its type
     """A model stage: some of a model's modules under their own names, run one after the other.
 
-    Parameters
-    ----------
-    modules
-        By name, in the order in which they run.
-    shared
-        Modules that all stages have, by name.
-    blocks
-        Which of `modules` are blocks.
-    call
-        See `ParallelizePlan`.
-
-    Attributes
-    ----------
-    positions
-        Of the tokens that blocks see on this rank, in their sequences.
+    `modules` are in the order in which they run, and those named in `blocks` run by `call`, as in
+    `ParallelizePlan`; all stages have `shared`. `positions` are those of the tokens that blocks see
+    on this rank, in their sequences.
     """
 
     def __init__(
@@ -181,17 +169,11 @@ class JobStage(nn.Module):  # type: ignore[misc]  # torch does not say its type
 class JobMesh:
     """The ranks of a layout as a mesh, and this rank's groups in it.
 
-    Parameters
-    ----------
-    mesh
-        All axes above one another: ``pipeline``, ``replicate``, ``shard``, ``tensor``, in the
-        layout's order. Context-parallel ranks are neighbours among those of ``replicate`` and
-        ``shard``, over which FSDP2 divides states.
-    context
-        The ranks that share this one's sequences; None if it has them alone.
-    experts
-        The same ranks as ``pipeline``, ``expert_replicate``, ``expert_shard`` and ``expert``, of
-        which those of ``tensor`` are a part; None if experts are not divided.
+    `mesh` has all axes above one another: ``pipeline``, ``replicate``, ``shard``, ``tensor``, in
+    the layout's order. `context` are the ranks that share this one's sequences, neighbours among
+    those of ``replicate`` and ``shard``, over which FSDP2 divides states; None if it has them
+    alone. `experts` are all ranks as ``pipeline``, ``expert_replicate``, ``expert_shard`` and
+    ``expert``, of which those of ``tensor`` are a part; None if experts are not divided.
     """
 
     mesh: DeviceMesh
@@ -234,10 +216,8 @@ class JobMesh:
 def job_mesh(layout: Layout, device: str) -> JobMesh:
     """Return the mesh of all ranks; all of them call this.
 
-    Raises
-    ------
-    InputError
-        If other than the layout's number of processes run, or its order of axes is not possible.
+    Raises InputError if another number of processes runs than the layout's, or its order of axes is
+    not possible.
     """
     if dist.get_world_size() != layout.devices:
         raise InputError(
@@ -302,13 +282,7 @@ def own_group(lists: Sequence[Sequence[int]]) -> dist.ProcessGroup:
 
 
 def check_runs(layout: Layout) -> None:
-    """Refuse a layout that this execution does not run.
-
-    Raises
-    ------
-    InputError
-        With the field, and what to plan instead.
-    """
+    """Raise InputError if a layout does not run here, with what to plan instead."""
     check_experts(layout)
     for name in ("offload_activations", "offload_weights", "offload_optimizer"):
         if getattr(layout, name):
@@ -324,13 +298,7 @@ def check_runs(layout: Layout) -> None:
 
 
 def check_patterns(model: nn.Module, plan: ParallelizePlan, layout: Layout) -> None:
-    """Refuse a plan with a pattern that matches nothing, or with none for what is divided.
-
-    Raises
-    ------
-    InputError
-        With the axis, or the pattern.
-    """
+    """Raise InputError if a pattern matches nothing, or what is divided has none."""
     names = [name for name, _ in model.named_modules()]
     linear = (*plan.colwise, *plan.rowwise)
     if layout.tensor > 1 and not any(_matches(name, linear) for name in names):
@@ -352,12 +320,8 @@ def check_patterns(model: nn.Module, plan: ParallelizePlan, layout: Layout) -> N
 def precision(recipe: Recipe) -> MixedPrecisionPolicy:
     """Return the precision that FSDP2 gathers weights and reduces gradients in.
 
-    Weights and moments stay in 32 bits on the rank that updates them.
-
-    Raises
-    ------
-    InputError
-        If products are in another precision than 32 bits or bfloat16.
+    Weights and moments stay in 32 bits on the rank that updates them. Raises InputError if products
+    are in another precision than 32 bits or bfloat16.
     """
     if recipe.compute == NumberFormat.FP32:
         return MixedPrecisionPolicy()
@@ -373,10 +337,8 @@ def precision(recipe: Recipe) -> MixedPrecisionPolicy:
 def stage_modules(model: nn.Module, plan: ParallelizePlan, layout: Layout) -> list[tuple[str, ...]]:
     """Return the names of the modules of each model stage, in the order in which they run.
 
-    Raises
-    ------
-    InputError
-        If the model has other blocks than the layout counts, or more than the plan runs.
+    Raises InputError if the model has other blocks than the layout counts, or more than the plan
+    runs.
     """
     names = [f"{plan.blocks}.{name}" for name, _ in _module(model, plan.blocks).named_children()]
     counts = layout.layers_of_stages(len(names))
@@ -490,22 +452,10 @@ def tensor_parallel(
 ) -> frozenset[str]:
     """Divide a stage's linear layers over the tensor-parallel ranks.
 
-    Parameters
-    ----------
-    parted_logits
-        Whether the head returns each rank's part of the vocabulary, as a `DTensor`, for
-        `torch.distributed.tensor.parallel.loss_parallel`.
-
-    Returns
-    -------
-    frozenset of str
-        Names of parameters that are whole on every rank and see only a part of the tokens or heads
-        there: their gradients are to be added up over the ranks.
-
-    Raises
-    ------
-    InputError
-        If a dimension does not divide.
+    With `parted_logits` the head returns each rank's part of the vocabulary, as a `DTensor`, for
+    `torch.distributed.tensor.parallel.loss_parallel`. Returns the names of parameters that are
+    whole on every rank and see only a part of the tokens or heads there: their gradients are to be
+    added up over the ranks. Raises InputError if a dimension does not divide.
     """
     hidden = Shard(SEQUENCE_DIM) if layout.sequence_parallel else Replicate()
     styles: dict[str, ParallelStyle] = {}
@@ -563,13 +513,7 @@ def tensor_parallel(
 
 
 def recompute(stage: JobStage, plan: ParallelizePlan, layout: Layout, number: int) -> None:
-    """Let modules compute their activations again in the backward pass, as the layout says.
-
-    Parameters
-    ----------
-    number
-        Of the model stage.
-    """
+    """Let modules of the model stage `number` recompute activations, as the layout says."""
     names = [name for name in stage.order if name in stage.blocks]
     for name in names[: layout.recomputed_layers(number, len(names))]:
         block = stage.get_submodule(name)
@@ -614,14 +558,9 @@ def shard(
     """Divide a stage's experts and states over ranks, a group of FSDP2 for each block.
 
     With ``zero`` 0 every rank holds all, and FSDP2 replicates. With `once` gathered weights stay
-    until the schedule gives them up.
-
-    Returns
-    -------
-    frozenset of str
-        Names of the parameters of divided experts. A rank's have the gradients of tokens of
-        all that share the experts, and FSDP2 takes the mean over those with the same experts:
-        divide them by the replicas among the former.
+    until the schedule gives them up. Returns the names of the parameters of divided experts: a
+    rank's have the gradients of tokens of all that share the experts, and FSDP2 takes the mean over
+    those with the same experts; divide them by the replicas among the former.
     """
     again = layout.zero == 3 and layout.reshard_after_forward and not once
     options: dict[str, Any] = {

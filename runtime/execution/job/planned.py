@@ -34,22 +34,11 @@ def run_planned_job(
     options: JobOptions,
     on_step: Callable[[StepResult], None] | None = None,
 ) -> JobRun:
-    """Train a plan's model as one of its processes.
+    """Train a plan's model as one of its processes, for `steps` in all, those resumed included.
 
-    Parameters
-    ----------
-    reference
-        ``module:factory`` or ``file.py:factory`` of a model and its `ParallelizePlan`; None: the
-        model is made from the plan's description.
-    tokens
-        See `token_batches`.
-    steps
-        In all, those of a resumed checkpoint included.
-
-    Raises
-    ------
-    InputError
-        If model, plan, tokens and number of processes do not fit together.
+    `reference` is ``module:factory`` or ``file.py:factory`` of a model and its `ParallelizePlan`;
+    without, the model is made from the plan's description. For `tokens` see `token_batches`. Raises
+    InputError if model, plan, tokens and number of processes do not fit together.
     """
     batches = islice(token_batches(plan, tokens), steps)
     make = partial(_make, plan, reference)
@@ -59,17 +48,10 @@ def run_planned_job(
 def token_batches(plan: JobPlan, path: Path | None) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield tokens and targets of whole batches without an end.
 
-    Parameters
-    ----------
-    path
-        One line of token numbers: ``.npy`` of whole numbers, ``.bin`` of 16 and ``.u32`` of 32
-        bits without a header. Each sequence takes the next tokens, and the first ones follow the
-        last. None: random tokens.
-
-    Raises
-    ------
-    InputError
-        If the file is none, too short, or has tokens that the model has not.
+    The file at `path` is one line of token numbers: ``.npy`` of whole numbers, ``.bin`` of 16 and
+    ``.u32`` of 32 bits without a header; each sequence takes the next tokens, and the first ones
+    follow the last. Without a file they are random. Raises InputError if the file is none, too
+    short, or has tokens that the model has not.
     """
     layout, words = plan.layout, plan.model.vocabulary
     count, length = layout.global_batch, layout.sequence + 1

@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.state_dict import (
 from ....instances import InputError
 from ....instances.costs.layout import Layout
 from ...measure.group import process_group
-from ..checkpoint_files import none_before, sole_writer
+from ..checkpoint import none_before, sole_writer
 from ..guard.failures import TIMEOUT_S, guarded
 from ..steps import StepResult, alone_if_it_can_be, threads_per_process
 from .measured import MeasuredStep, measured_step
@@ -96,16 +96,9 @@ class JobOptions:
 
 @dataclass(frozen=True)
 class JobRun:
-    """What a training job did.
+    """Losses of each step's batch, and norms of its gradients before clipping, if there was any.
 
-    Parameters
-    ----------
-    losses
-        Mean loss of each step's batch.
-    norms
-        Norm of each step's gradients before they were clipped; empty if they were not.
-    measured
-        The last step by term, of each rank, if it was asked for.
+    `measured` has the last step by term, of each rank, if it was asked for.
 
     Examples
     --------
@@ -213,42 +206,11 @@ def train_job(
     on_gradients: Callable[[RunningJob], None] | None = None,
     on_step: Callable[[StepResult], None] | None = None,
 ) -> JobRun:
-    """Train in a process group that is there already.
+    """Train in a process group that is there already; for `batches` and `optimizer` see `run_job`.
 
-    Parameters
-    ----------
-    job
-        Of this rank.
-    batches, optimizer, on_step
-        See `run_job`.
-    options
-        Schedule, device, threads and timeout are those of `job` and its process group.
-    on_gradients
-        Called after each backward pass, before gradients are clipped.
-
-    Returns
-    -------
-    JobRun
-        Losses and norms by step, the same on every rank.
-
-    Raises
-    ------
-    InputError
-        If a batch is not the layout's, or there is no checkpoint to resume from.
-
-    Examples
-    --------
-    >>> import stagecut, torch
-    >>> model = torch.nn.ModuleDict({"embedding": torch.nn.Embedding(8, 4)})
-    >>> model["layers"] = torch.nn.ModuleList([torch.nn.Linear(4, 4)])
-    >>> model["norm"], model["head"] = torch.nn.LayerNorm(4), torch.nn.Linear(4, 8)
-    >>> layout = stagecut.Layout(microbatch=2, global_batch=4, sequence=2, recipe="fp32")
-    >>> tokens = torch.arange(8).view(4, 2)
-    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    >>> job = RunningJob(model, ParallelizePlan(), layout, device=torch.device("cpu"))
-    >>> len(train_job(job, [(tokens, tokens)], optimizer=torch.optim.SGD).losses)
-    1
-    >>> dist.destroy_process_group()
+    Schedule, device, threads and timeout of `options` are those of `job` and its group.
+    `on_gradients` is called after each backward pass, before gradients are clipped. Raises
+    InputError if a batch is not the layout's, or there is no checkpoint to resume from.
     """
     losses: list[float] = []
     norms: list[float] = []

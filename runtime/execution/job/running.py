@@ -30,7 +30,7 @@ from ....instances.job.plan import JobPlan
 from ...measure.group import rank_device
 from ...schedules import make_schedule
 from ...simulate.stages import chain
-from ..gradients import scale_to_norm
+from ..gradients import scale_to_norm, sums_over
 from ..torch_pipelining import order_runtime
 from .context import divided_attention, positions_of
 from .parallelize import (
@@ -76,42 +76,12 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 class RunningJob:
-    """A training job at work on this rank; all ranks make it together.
+    """A training job on this rank; all ranks make it together, by `parallelize` or `run_job`.
 
-    Parameters
-    ----------
-    model
-        The whole model, the same numbers on every rank; its modules are taken, not copied.
-    plan
-        Its modules in order, and how tensor parallelism divides them.
-    layout
-        How the job is divided.
-    device
-        ``cpu`` (gloo) or ``cuda`` (NCCL).
-    schedule
-        In place of the layout's: `TORCH_SCHEDULES` has names that layouts do not.
-
-    Raises
-    ------
-    InputError
-        If layout, plan, model and number of processes do not fit together, or the layout has
-        something that this execution does not run.
-
-    Examples
-    --------
-    >>> import stagecut, torch
-    >>> model = torch.nn.ModuleDict({"embedding": torch.nn.Embedding(8, 4)})
-    >>> model["layers"] = torch.nn.ModuleList([torch.nn.Linear(4, 4)])
-    >>> model["norm"], model["head"] = torch.nn.LayerNorm(4), torch.nn.Linear(4, 8)
-    >>> layout = stagecut.Layout(microbatch=2, global_batch=4, sequence=2, recipe="fp32")
-    >>> tokens = torch.arange(8).view(4, 2)
-    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    >>> job = RunningJob(model, ParallelizePlan(), layout, device=torch.device("cpu"))
-    >>> loss = job.step(tokens, tokens)
-    >>> norm = job.clip_gradients(1.0)
-    >>> sorted(job.stages)
-    [0]
-    >>> dist.destroy_process_group()
+    The modules of `model` are taken, not copied. `schedule` stands in place of the layout's:
+    `TORCH_SCHEDULES` has names that layouts do not. Raises InputError if layout, plan, model and
+    number of processes do not fit together, or the layout has something that this execution does
+    not run.
     """
 
     def __init__(
@@ -362,11 +332,8 @@ class RunningJob:
             _local_gradient(own[name]).mul_(self.layout.tensor / self.layout.expert)
         summed = self._summed - self._experts
         if parts := [_local_gradient(own[name]) for name in sorted(summed & own.keys())]:
-            flat = torch.cat([part.reshape(-1) for part in parts])
-            dist.all_reduce(flat, group=self.mesh.group("tensor"))
-            totals = flat.split([part.numel() for part in parts])
-            for part, total in zip(parts, totals, strict=True):
-                part.copy_(total.view_as(part))
+            for part, total in zip(parts, sums_over(parts, self.mesh.group("tensor")), strict=True):
+                part.copy_(total)
         for names, group in self._tied:
             parameters = {id(own[name]): own[name] for name in names if name in own}
             copies = [_local_gradient(parameter) for parameter in parameters.values()]
@@ -446,10 +413,7 @@ def parallelize(
 def stage_ranks(schedule: str, layout: Layout) -> tuple[int, ...]:
     """Return the pipeline rank of each model stage.
 
-    Raises
-    ------
-    InputError
-        If the schedule is not known, or takes another number of model stages per rank.
+    Raises InputError if the schedule is not known, or takes another number of them per rank.
     """
     known = (*TORCH_SCHEDULES, "zb-h1", "zb-h2")
     if schedule not in known:

@@ -26,23 +26,11 @@ ShardedLayer = tuple[PieceModule, str]
 class TrainingPieces:
     """Arguments of `Loop` for a training plan.
 
-    Parameters
-    ----------
-    pieces
-        One per stage, in the order in which they run.
-    stages
-        Number of each piece's stage in the plan.
-    ranks
-        Of each piece's replicas, the first of each: the plan's devices in use, in their order.
-    recompute
-        Pieces that compute all of their activations again; a piece of which only some layers do
-        has that in its module.
-    devices
-        The plan's device of each rank.
-    teams
-        Ranks of each replica of a tensor degree above 1.
-    layers
-        Of each piece that is so spread, its layers in order, with their shardings.
+    `pieces` has one per stage in the order in which they run, `stages` its number in the plan, and
+    `ranks` those of its replicas, the first of each. `recompute` are the pieces that compute all of
+    their activations again (one of which only some layers do has that in its module), `devices` the
+    plan's device of each rank, `teams` the ranks of each replica of a tensor degree above 1, and
+    `layers` the layers of each piece that is so spread, in order, with their shardings.
     """
 
     pieces: tuple[PieceModule, ...]

@@ -59,16 +59,26 @@ def part_of(whole: Tensor, how: Property, place: Place) -> Tensor:
     return whole.contiguous().to(place.device)
 
 
+def is_elsewhere(how: Property, place: Place) -> bool:
+    """Return whether a tensor is on another group of devices along the first axis."""
+    return how[0] <= FIRST and place.at[0] != FIRST - how[0]
+
+
+def nothing(like: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return zeros of a shape that take no memory, for what is elsewhere."""
+    return like.new_zeros(()).expand(shape)
+
+
 def step(part: Tensor, before: int, after: int, axis: int, place: Place) -> tuple[Tensor, Sent]:
     """Convert a shard along an axis of the mesh; return the new one and the collective."""
     count, group, size = place.mesh[axis], place.groups[axis], _bytes(part)
     part = part.contiguous()
-    if before == COPIED or after == PARTIAL:  # of what is on the first, others have zeros
+    if before == COPIED or after == PARTIAL:
         return _without_sending(part, before, after, axis, place), Sent("", 0.0)
     if part.dtype is torch.bool:  # which gloo does not move; padded parts add up to it
         made, sent = step(part.view(torch.uint8), before, after, axis, place)
         return made.view(torch.bool), sent
-    if FIRST in (before, after):
+    if min(before, after) <= FIRST:
         return _rooted(part, before, after, axis, place)
     if before == PARTIAL:
         (made,) = begin_sums([part], [after], axis, place)()
@@ -116,33 +126,34 @@ def sent_by_sum(part: Tensor, after: int, axis: int, place: Place) -> Sent:
 
 
 def _rooted(part: Tensor, before: int, after: int, axis: int, place: Place) -> tuple[Tensor, Sent]:
-    """Gather or reduce to the first device along an axis, or scatter or broadcast from it.
+    """Gather or reduce to one device along an axis, or scatter or broadcast from it.
 
     A device that then has nothing has zeros of the whole shape.
     """
-    count, here = place.mesh[axis], place.at[axis]
+    count, root = place.mesh[axis], FIRST - min(before, after)
+    here = place.at[axis] == root
     group = dist.distributed_c10d._resolve_process_group(place.groups[axis])
     if after == COPIED:
         made = part.clone()
-        dist.broadcast(made, group=group, group_src=0)
-        return made, Sent("broadcast", (count - 1) * _bytes(part) if here == 0 else 0.0)
+        dist.broadcast(made, group=group, group_src=root)
+        return made, Sent("broadcast", (count - 1) * _bytes(part) if here else 0.0)
     if before == PARTIAL:
         made = part.clone()
-        dist.reduce(made, group=group, group_dst=0)
-        made = made if here == 0 else torch.zeros_like(part)
-        return made, Sent("reduce", 0.0 if here == 0 else _bytes(part))
-    if before == FIRST:
+        dist.reduce(made, group=group, group_dst=root)
+        made = made if here else nothing(part, part.shape)
+        return made, Sent("reduce", 0.0 if here else _bytes(part))
+    if before <= FIRST:
         pieces = [piece.contiguous() for piece in part.chunk(count, after)]
         made = torch.empty_like(pieces[0])
-        dist.scatter(made, pieces if here == 0 else None, group=group, group_src=0)
-        return made, Sent("scatter", (count - 1) * _bytes(made) if here == 0 else 0.0)
-    several = [torch.empty_like(part) for _ in range(count)] if here == 0 else None
-    dist.gather(part, several, group=group, group_dst=0)
+        dist.scatter(made, pieces if here else None, group=group, group_src=root)
+        return made, Sent("scatter", (count - 1) * _bytes(made) if here else 0.0)
+    several = [torch.empty_like(part) for _ in range(count)] if here else None
+    dist.gather(part, several, group=group, group_dst=root)
     if several is not None:
         return torch.cat(several, before), Sent("gather", 0.0)
     whole: list[int] = list(part.shape)
     whole[before] *= count
-    return part.new_zeros(whole), Sent("gather", _bytes(part))
+    return nothing(part, whole), Sent("gather", _bytes(part))
 
 
 def combine(exchange: Exchange, place: Place) -> tuple[Tensor, Sent]:
@@ -156,6 +167,8 @@ def combine(exchange: Exchange, place: Place) -> tuple[Tensor, Sent]:
 def total(part: Tensor, how: Property, place: Place) -> float:
     """Return the sum of all elements of a tensor; every device calls it."""
     value = part.detach().to(torch.float64).sum()
+    if is_elsewhere(how, place):
+        value.zero_()
     for axis, one in enumerate(how):
         if one != COPIED:
             value = _TORCH.wait_tensor(_TORCH.all_reduce(value, "sum", place.groups[axis]))
@@ -165,10 +178,9 @@ def total(part: Tensor, how: Property, place: Place) -> float:
 def _without_sending(part: Tensor, before: int, after: int, axis: int, place: Place) -> Tensor:
     if after >= 0:
         return _slice(part, after, axis, place).contiguous()
-    if before == FIRST:
-        return part
-    if before == COPIED:  # the first device keeps it
-        return part if place.at[axis] == 0 else torch.zeros_like(part)
+    if before <= FIRST or before == COPIED:  # of one device, which keeps it
+        keeper = FIRST - min(before, after, FIRST)
+        return part if place.at[axis] == keeper else nothing(part, part.shape)
     extent = part.shape[before]
     shape: list[int] = list(part.shape)
     shape[before] *= place.mesh[axis]

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from ....instances.model.sharding.program import COPIED, Property
+from ....instances.model.sharding.program import COPIED, Property, local_shape
 from ....instances.pytorch.tensors.rules import CONSTANTS
 from ...verify.sharding import ConversionStep
-from .collectives import Place, Sent, begin_sums, combine, sent_by_sum, step
+from .collectives import (
+    Place,
+    Sent,
+    begin_sums,
+    combine,
+    is_elsewhere,
+    nothing,
+    sent_by_sum,
+    step,
+)
 from .local import Call, compute
 from .program import Held, ShardedProgram, TracedOperation, property_of
 from .recording import RecordedEvent
@@ -45,8 +54,31 @@ class Operators:
         self.steps = 0
 
     def operate(self, operation: TracedOperation) -> None:
-        """Compute an operator on this device's shards, and free tensors after last use."""
+        """Compute an operator that is on this device, convert what is due, and free the rest."""
         parts = iter([self.part(held) for held in operation.reads])
+        if is_elsewhere(operation.makes[0][1], self.place):
+            self.held |= {held: self._nothing(held) for held in operation.makes}
+        else:
+            self._compute(operation, parts)
+        for held in operation.early:
+            self.part(held)
+        for bucket in operation.buckets:
+            if is_elsewhere(bucket[0][1], self.place):
+                continue
+            self.finish()
+            self._begin(bucket)
+        for t in operation.done:
+            for held in [held for held in self.held if held[0] == t]:
+                del self.held[held]
+
+    def _nothing(self, held: Held) -> Tensor:
+        """Return what stands for a tensor that is on other devices."""
+        tensor = self.sharded.program.tensors[held[0]]
+        like = torch.empty((), dtype=getattr(torch, tensor.dtype), device=self.place.device)
+        return nothing(like, local_shape(tensor.shape, held[1], self.place.mesh))
+
+    def _compute(self, operation: TracedOperation, parts: Iterator[Tensor]) -> None:
+        """Compute an operator on the parts that it reads."""
 
         def given(node: fx.Node) -> Any:
             value = node.meta.get("val")
@@ -68,14 +100,6 @@ class Operators:
         several = made if isinstance(made, tuple | list) else [made]
         present = [one for one in several if isinstance(one, Tensor)]
         self.held |= zip(operation.makes, present, strict=True)
-        for held in operation.gradients:
-            self.part(held)
-        for bucket in operation.buckets:
-            self.finish()
-            self._begin(bucket)
-        for t in operation.done:
-            for held in [held for held in self.held if held[0] == t]:
-                del self.held[held]
 
     def _computed(self, operation: TracedOperation, call: Call) -> Any:
         """Compute a call; exchanges with other devices are timed apart."""
@@ -148,6 +172,10 @@ class Operators:
         for one in steps:
             after = property_of(one.after)
             begun = time.perf_counter()
+            if one.axis > 0 and self.sharded.placed and is_elsewhere(how, self.place):
+                # a group does it alone; conversions of all also pass through the first device
+                how, part = after, self._nothing((held[0], after))
+                continue
             part, sent = step(part, how[one.axis], after[one.axis], one.axis, self.place)
             if sent.collective:
                 self._note(name, sent.collective, one.axis, begun, sent.bytes)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ....instances import InputError
-from ....instances.model.sharding.program import COPIED, Property
+from ....instances.model.sharding.program import COPIED, FIRST, Property
 from ..checkpoint import ModelState, Trained, state_held
 from .collectives import Place, part_of, step
 
@@ -39,7 +39,7 @@ class LocalShards:
         """Return a tensor of which each device has a part, as it has of a parameter or buffer."""
         how = self.lying[name]
         for axis in reversed(range(len(how))):
-            if how[axis] >= 0:
+            if how[axis] >= 0 or how[axis] <= FIRST:
                 part, _ = step(part, how[axis], COPIED, axis, self.place)
         return part
 

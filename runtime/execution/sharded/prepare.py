@@ -34,20 +34,11 @@ from .program import Held, ShardedProgram, sharded_program
 
 @dataclass(frozen=True, eq=False)
 class PreparedSharding:
-    """A sharding, ready for each of its devices.
+    """A sharding of a model, ready for each of its devices.
 
-    Parameters
-    ----------
-    model
-        The whole model.
-    workload, plan
-        What the plan was made for; if only the plan is known, the model's own program.
-    sharded
-        The model, traced again, and what each device does.
-    losses
-        What the backward pass starts from.
-    traced
-        What batches are like.
+    `workload` is what the plan was made for, or the model's own program if only the plan is known;
+    `sharded` is what each device does, `losses` are what the backward pass starts from, and
+    `traced` says what batches are like.
     """
 
     model: nn.Module

@@ -15,11 +15,12 @@ from ....instances import (
     TensorProgram,
     TensorSharding,
 )
+from ....instances.model.sharding.placement import operator_groups
 from ....instances.model.sharding.problem import gradient_buckets
 from ....instances.model.sharding.program import FIRST, Property, parse_axis
 from ....instances.pytorch.tensors.rules import name_of
 from ....instances.pytorch.tensors.trace import TrainingGraph
-from ...verify.sharding import ConversionStep, Lying, ShardingReport
+from ...verify.sharding import ConversionStep, Lying, ShardingReport, lying_of
 
 #: A tensor of the program by its number, and how it lies.
 Held = tuple[int, Property]
@@ -32,10 +33,11 @@ CHANGING = frozenset(("native_batch_norm",))
 class TracedOperation:
     """An operator of the program as a node of the traced graph.
 
-    `kind` is what ATen calls it; `reads` and `makes` are its tensors, `gradients` those of what it
-    makes that are a parameter's gradient, as the parameter lies, and `done` the tensors that
-    nothing after it needs. Gradients that are converted beside the backward pass are in one of
-    the `buckets` of the operator that makes its last one.
+    `kind` is what ATen calls it; `reads` and `makes` are its tensors, `early` those of what it
+    makes that are converted at once: a parameter's gradient, as the parameter lies, and what groups
+    of devices read. `done` are the tensors that nothing after it needs. Gradients that are
+    converted beside the backward pass are in one of the `buckets` of the operator that makes its
+    last one.
     """
 
     operator: Operator
@@ -43,7 +45,7 @@ class TracedOperation:
     kind: str
     reads: tuple[Held, ...]
     makes: tuple[Held, ...]
-    gradients: tuple[Held, ...]
+    early: tuple[Held, ...]
     done: tuple[int, ...]
     buckets: tuple[tuple[Held, ...], ...]
 
@@ -62,6 +64,8 @@ class ShardedProgram:
     report: ShardingReport
     operations: tuple[TracedOperation, ...]
     steps: Mapping[Held, tuple[ConversionStep, ...]]
+    placed: bool  # whether operators are on groups of devices
+    early: tuple[Held, ...]  # of sources, what groups of devices read: converted first of all
 
     def lying(self, tensor: int) -> Property:
         """Return how a tensor is made."""
@@ -108,19 +112,26 @@ def sharded_program(
     """
     if not report.lying:
         raise InputError(f"plan: {report.violations[0]}; plan again")
+    steps = {(one.tensor, property_of(one.after)): one.steps for one in report.converted}
+    sent = tuple(  # by all devices to a group
+        (t, how) for t, how in steps if how[0] <= FIRST and report.lying[t][0][0] != "I"
+    )
+    sources = {o.outputs[0] for o in program.operators if o.role is not Role.OPERATOR}
     return ShardedProgram(
         program,
         problem.mesh.shape,
         graph,
         report,
-        tuple(_operations(program, graph, problem, solution, report, kept)),
-        {(one.tensor, property_of(one.after)): one.steps for one in report.converted},
+        tuple(_operations(program, graph, problem, solution, report, kept, sent)),
+        steps,
+        bool(problem.placement),
+        tuple(held for held in sent if held[0] in sources),
     )
 
 
 def property_of(lying: Lying) -> Property:
     """Return a property from its text."""
-    return tuple(FIRST if one == "I" else parse_axis(one) for one in lying)
+    return tuple(FIRST - int(one[1:] or 0) if one[0] == "I" else parse_axis(one) for one in lying)
 
 
 def _operations(
@@ -130,6 +141,7 @@ def _operations(
     solution: TensorSharding,
     report: ShardingReport,
     kept: Collection[int],
+    sent: Collection[Held],
 ) -> Iterator[TracedOperation]:
     nodes = {node.name: node for node in graph.graph.nodes}
     gradients: dict[int, list[Property]] = {}
@@ -137,7 +149,7 @@ def _operations(
         if operator.gradient is not None:
             how = property_of(report.lying[operator.outputs[0]])
             gradients.setdefault(operator.gradient, []).append(how)
-    buckets = gradient_buckets(program, problem.bucket_bytes) if problem.overlap else []
+    buckets = gradient_buckets(program, problem)
     full: dict[int, list[tuple[Held, ...]]] = {}
     for bucket in buckets:
         lying = tuple((t, how) for t in bucket for how in gradients[t])
@@ -147,6 +159,7 @@ def _operations(
     for v, operator in enumerate(program.operators):
         last |= dict.fromkeys((*operator.inputs, *operator.outputs), v)
     resting = {o.outputs[0] for o in program.operators if o.role is Role.PARAMETER}
+    groups = operator_groups(program, problem.placement)
     done: dict[int, list[int]] = {}
     for t, v in last.items():
         if t not in resting and t not in kept and t not in gradients:
@@ -154,9 +167,8 @@ def _operations(
     for v, operator in enumerate(program.operators):
         if operator.role is not Role.OPERATOR or operator.name not in nodes:
             continue  # what only reads the tensors that leave a layer is no node
-        row = [operator.signatures[k] for k in solution.signature[v].tolist()]
-        reads = [tuple(s.inputs[slot] for s in row) for slot in range(len(operator.inputs))]
-        makes = [tuple(s.outputs[slot] for s in row) for slot in range(len(operator.outputs))]
+        sides = lying_of(operator, solution.signature[v].tolist(), groups[v])
+        reads, makes = ([property_of(how) for how in side] for side in sides)
         node = nodes[str(operator.name)]
         yield TracedOperation(
             operator,
@@ -164,8 +176,9 @@ def _operations(
             name_of(node),
             tuple(zip(operator.inputs, reads, strict=True)),
             tuple(zip(operator.outputs, makes, strict=True)),
-            tuple(
-                (t, how) for t in operator.outputs if t not in late for how in gradients.get(t, ())
+            (
+                *((t, h) for t in operator.outputs if t not in late for h in gradients.get(t, ())),
+                *(held for held in sent if held[0] in operator.outputs),
             ),
             tuple(done.get(v, ())),
             tuple(full.get(v, ())),

@@ -21,18 +21,9 @@ from ....instances.formats.writing import layout, write_whole
 class RecordedEvent(NamedTuple):
     """Event of a device in the step `step`, from `start_s` to `end_s`.
 
-    Parameters
-    ----------
-    name
-        Of the operator, or of the tensor that is converted.
-    kind
-        ``forward``, ``backward``, or a collective.
-    within
-        Whether an operator asks for a collective itself, for statistics.
-    axis
-        Of the mesh; −1 for computing.
-    bytes
-        That this device sent.
+    `name` is that of the operator or the converted tensor, `kind` ``forward``, ``backward`` or a
+    collective, and `within` tells whether an operator asks for it itself, for statistics. `axis` is
+    the mesh's, −1 for computing; `bytes` are those that this device sent.
     """
 
     step: int
@@ -58,23 +49,9 @@ class ShardedRank:
 class ShardedRecording:
     """A run of a sharding.
 
-    Parameters
-    ----------
-    workload_fingerprint
-        Of the workload that the plan was made for.
-    plan
-        Hash of what the plan decides.
-    mesh
-        Devices along each axis.
-    step_s
-        Seconds of each step, the optimizer's included.
-    ranks
-        Rank 0, 1, ….
-
-    Raises
-    ------
-    InputError
-        If ranks are missing, or one did other things than the others.
+    `plan` is a hash of what the plan decides, `mesh` has the devices along each axis, and `step_s`
+    the seconds of each step, the optimizer's included. Raises InputError if ranks are missing, or
+    one did other things than the others.
     """
 
     workload_fingerprint: str
@@ -118,13 +95,7 @@ class ShardedRecordingFile(Record):
 
 
 def load_sharded_recording(path: str | Path) -> ShardedRecording:
-    """Return the recording in a file that `stagecut run --record` wrote of a sharding.
-
-    Raises
-    ------
-    InputError
-        If the file is broken: one line with file, field and remedy.
-    """
+    """Return the recording of a sharding in a file; InputError if it is broken."""
     source = read_source(path)
     file = read_file(source, ShardedRecordingFile, SHARDED_RECORDING)
     ranks = tuple(

@@ -11,8 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ....instances import InputError, Role
+from ....instances import InputError, Role, Sharding
 from ....instances.model.sharding.program import COPIED
+from ...measure.group import of_all_ranks
 from ..checkpoint import Trained
 from ..guard.identity import plan_hash
 from ..options import RunOptions
@@ -46,7 +47,7 @@ class ShardedDevice:
             self._resting[held[0], lying[name]] = self.parts.tensors[name].detach()
             if held[1] != lying[name]:  # for those who read it otherwise than what changes it
                 self._resting[held] = part_of(whole[name].detach(), held[1], place).clone()
-        self._losses: dict[Held, Tensor] = {}
+        self.losses: dict[Held, Tensor] = {}
 
     def step(self, batch: Sequence[Tensor]) -> None:
         """Compute loss and gradients of a batch; the parts of the gradients lie in `.grad`."""
@@ -58,6 +59,8 @@ class ShardedDevice:
             value = given[placeholder[str(operator.name)]]
             operators.held[held] = part_of(value.detach(), held[1], self.place)
         with torch.no_grad():
+            for held in sharded.early:
+                operators.part(held)
             for operation in sharded.operations:
                 operators.operate(operation)
             operators.finish()
@@ -67,7 +70,7 @@ class ShardedDevice:
                     self.parts.parameters[str(operator.name)].grad = gradient
             for name, more in sharded.graph.counted.items():
                 self.parts.buffers[name].add_(more)
-        self._losses = {held: operators.held[held] for held in self.prepared.losses}
+        self.losses = {held: operators.held[held] for held in self.prepared.losses}
         operators.held = {}
         operators.steps += 1
 
@@ -76,7 +79,7 @@ class ShardedDevice:
 
         All devices call this; what they exchange for it is no part of the plan.
         """
-        return sum(total(part, held[1], self.place) for held, part in self._losses.items())
+        return sum(total(part, held[1], self.place) for held, part in self.losses.items())
 
 
 class ShardedTrainer:
@@ -94,6 +97,9 @@ class ShardedTrainer:
                 f"the plan is for {prod(mesh)} devices, and {dist.get_world_size()} processes "
                 f"run; start {prod(mesh)}"
             )
+        problem = prepared.plan.problem
+        if options.record is not None and isinstance(problem, Sharding) and problem.placement:
+            raise InputError("record: groups of devices do different things; leave it out")
         place = join_mesh(mesh, device)
         self.device = place.device
         self.sharded = ShardedDevice(prepared, place, record=options.record is not None)
@@ -130,8 +136,7 @@ class ShardedTrainer:
             for e in self.sharded.operators.events
         )
         here = ShardedRank(dist.get_rank(), socket.gethostname(), own)
-        everywhere = [here] * dist.get_world_size()
-        dist.all_gather_object(everywhere, here)
+        everywhere = of_all_ranks(here)
         if dist.get_rank() == 0:
             prepared = self.sharded.prepared
             recording = ShardedRecording(

@@ -16,10 +16,7 @@ from ....instances.costs.memory import (
     stage_held,
     stage_kept,
 )
-from ....instances.costs.stages import (
-    kinds_of_rank,
-    stage_time,
-)
+from ....instances.costs.stages import StageParts, kinds_of_rank, stage_time
 from ....instances.job.problem import TrainingJob
 
 #: Quantities of a stage: passes, weights that all replicas hold and routed ones (as traffic counts
@@ -128,7 +125,7 @@ class Probes:
             again = again if counts else len(own)
             layout = replace(setting, recompute_layers=again)
             ends = (stage == 0, stage == 2, bool(model.mtp) and stage == 2)
-            time = stage_time(layout, prices, times, weights, tuple(own), again, *ends)
+            time = stage_time(layout, prices, times, weights, StageParts(tuple(own), again, *ends))
             stages: list[tuple[int, ...]] = [(), (), ()]
             stages[stage] = tuple(own)
             placed = replace(divided, stages=tuple(stages))

@@ -56,6 +56,7 @@ from .layout_probes import (
     Path,
     ProbedStages,
     Probes,
+    W,
     least_of,
 )
 from .longest_kernel import count_longest
@@ -70,12 +71,19 @@ PIECES = 8
 
 @lru_cache(maxsize=4096)
 def stage_flights(schedule: JobSchedule, pipeline: int, chunks: int, microbatches: int) -> Ints:
-    """Return the microbatches in flight of each stage, shape (stages,)."""
+    """Return the microbatches in flight of each stage at each rank's fullest moments.
+
+    Returns
+    -------
+    array, shape (moments, stages)
+    """
     layout = Layout(pipeline=pipeline, chunks=chunks, schedule=schedule, global_batch=microbatches)
-    found = np.zeros(layout.stages, np.int64)
-    for rank in range(pipeline):
-        for stage, count in passes_in_flight(layout, rank).items():
-            found[stage] = count
+    held = [passes_in_flight(layout, rank) for rank in range(pipeline)]
+    found = np.zeros((max(map(len, held)), layout.stages), np.int64)
+    for k, row in enumerate(found):
+        for moments in held:
+            for stage, count in moments[min(k, len(moments) - 1)].items():
+                row[stage] = count
     return found
 
 
@@ -88,6 +96,9 @@ class PointRefutation:
         self.stages, self.ranks, self.count = layout.stages, layout.pipeline, probes.count
         self.place = np.ones(self.stages, np.int64)
         self.place[0], self.place[-1] = 0, 2
+        self.rank_of = np.array(layout.stage_ranks)
+        self.last = int(self.rank_of[-1])  # the rank that has the head
+        self.of_rank = np.array([layout.rank_stages(rank) for rank in range(self.ranks)])
         self.low, self.high = self._range()
         self.sharded = layout.zero == 3 and not stays_gathered(layout)
 
@@ -97,7 +108,7 @@ class PointRefutation:
         self.exact = np.ones(self.ranks, bool)  # else more may hide traffic than is known
         if len(kinds) == 1:
             return kinds * self.stages
-        found = []
+        found: list[ProbedStages] = []
         for rank, lies_on in enumerate(self.probes.kinds_of_ranks(self.layout)):
             own = [kinds[kind] for kind in lies_on]
             slowest = max(own, key=lambda one: float(one.both.sum()))
@@ -105,11 +116,11 @@ class PointRefutation:
             every = all((one.both <= most).all() for one in own)
             self.exact[rank] = every
             found.append(slowest if every else least_of(own))
-        return found * self.layout.chunks
+        return [found[rank] for rank in self.rank_of]
 
     @cached_property
     def flight(self) -> Ints:
-        """Microbatches in flight of each stage."""
+        """Microbatches in flight of each stage, shape (moments, stages)."""
         layout = self.layout
         return stage_flights(layout.schedule, self.ranks, layout.chunks, layout.microbatches)
 
@@ -197,7 +208,7 @@ class PointRefutation:
         if layout.zero == 3 and layout.shards > 1 and not stays_gathered(layout):
             gathered = (1 + FRAGMENTATION) * recipe.gather_bytes * self.probed.gathered
             found[0] += gathered[0]
-            found[-1] += gathered[2]
+            found[self.last] += gathered[2]
         return found
 
     @property
@@ -208,20 +219,19 @@ class PointRefutation:
     def too_large(self) -> bool:
         """Whether ranks have too few bytes together, all layers recomputed as far as can be."""
         shared, routed = self.state
-        loses, chunks, probed = 1 + FRAGMENTATION, self.layout.chunks, self.probed
+        loses, probed = 1 + FRAGMENTATION, self.probed
         held = shared * probed.layers[:, SHARED] + routed * probed.layers[:, EXPERTS]
         kept = loses * (probed.layers + probed.again)[:, KEPT]
-        flight = self.flight.reshape(chunks, self.ranks).T
+        flight = self.flight[0][self.of_rank]
         ends = probed.ends[self.place]
         own = shared * ends[:, SHARED] + routed * ends[:, EXPERTS]
-        own = own + loses * self.flight * ends[:, KEPT]
-        free = self.probes.limit - self.besides - own.reshape(chunks, self.ranks).sum(axis=0)
+        own = own + loses * self.flight[0] * ends[:, KEPT]
+        free = self.probes.limit - self.besides - own[self.of_rank].sum(axis=1)
         inside = probed.working * self.works
         free -= loses * inside
-        free[-1] -= loses * max(0.0, probed.loss - inside)
+        free[self.last] -= loses * max(0.0, probed.loss - inside)
         least = flight.min(axis=1)
-        low = self.low.reshape(chunks, self.ranks).T
-        free -= ((flight - least[:, None]) * low).sum(axis=1) * kept.min()
+        free -= ((flight - least[:, None]) * self.low[self.of_rank]).sum(axis=1) * kept.min()
         if (free < 0).any():
             return True
         each = held + least[:, None] * kept  # of a layer of each type on each rank
@@ -270,10 +280,9 @@ class PointRefutation:
             lies_on = self.probes.kinds_of_ranks(self.layout)
             slowest = np.array([max(own, key=lambda kind: whole[kind]) for own in lies_on])
         each = each[slowest]
-        fewest = self.low.reshape(-1, self.ranks).sum(axis=0)
-        alone = fewest * each.min(axis=1)
+        alone = self.low[self.of_rank].sum(axis=1) * each.min(axis=1)
         alone[0] += ends[slowest[0], 0]
-        alone[-1] += ends[slowest[-1], 1]
+        alone[self.last] += ends[slowest[self.last], 1]
         return each, alone
 
     def _passes(self) -> float:
@@ -284,7 +293,7 @@ class PointRefutation:
         """
         p, m, schedule = self.ranks, self.layout.microbatches, self.layout.schedule
         each, alone = self._works()
-        fewest = self.low.reshape(-1, p).sum(axis=0)
+        fewest = self.low[self.of_rank].sum(axis=1)
         beside = alone - fewest * each.min(axis=1)  # of the ends
         if p == 1:
             return float(m * (each[0] @ self.count + beside[0]))
@@ -300,13 +309,14 @@ class PointRefutation:
         share = 1 / whole
         share /= share.sum()
         found = max(counted(m * share), m * float(alone.max()))
-        if schedule is JobSchedule.INTERLEAVED:
-            # A rank begins after the first chunks of those before it.
+        low, high = self._forward_shares()
+        if self.layout.chunks > 1:
+            # A rank begins after the first chunks of those before it; in a V its W may come last.
             first = self.low[:p] * each.min(axis=1)
+            first *= 1.0 if schedule is JobSchedule.INTERLEAVED else low
             return max(found, counted(m * share) + float(share @ (np.cumsum(first) - first)))
         # No rank begins before the forward passes of those before it, nor where backward passes are
         # whole ends before theirs behind it.
-        low, high = self._forward_shares()
         before = 1.0 if schedule in (JobSchedule.ONE_F_ONE_B, JobSchedule.GPIPE) else low
         factor, behind = np.zeros(p), 0.0
         for k, relative in enumerate((whole[-1] / whole)[::-1].tolist()):  # from the last rank on
@@ -340,10 +350,13 @@ class PointRefutation:
 
     def _columns(self) -> None:
         s, k = self.stages, len(self.count)
+        stages = self._of_stages()
+        self.longer = ~self.exact[self.rank_of]  # on another kind of nodes than `stages` says
         self.recomputes = self.probes.job.counts_layers(self.layout)
         parts = {
             "n": (s, k), "r": (s, k * self.recomputes), "y": (self.ranks * self.recomputes,),
-            "z": (s * self._ordered(),), "wait": (s, 2 * self.sharded), "ends": (3,),
+            "z": (s * self._ordered(),), "ends": (3,),
+            "wait": (s, 3 * (self.sharded or self.longer.any())),
         }  # fmt: skip
         at = 0
         self.at: dict[str, Ints] = {}
@@ -355,15 +368,17 @@ class PointRefutation:
         self.t, self.g, self.o = self.at["ends"].tolist()
         self.rows: list[tuple[Floats, Floats, Floats]] = []
         quantities = np.zeros((s, BUSY.stop, at))
-        rows, stages = np.arange(s), self._of_stages()
+        rows = np.arange(s)
         for j in range(k):
             quantities[rows, :, self.at["n"][:, j]] = [one.layers[j] for one in stages]
             if self.recomputes:
                 quantities[rows, :, self.at["r"][:, j]] = [one.again[j] for one in stages]
         self.raw = quantities[:, :3].copy()
-        if self.sharded:
+        if self.at["wait"].size:
             quantities[rows, F, self.at["wait"][:, 0]] = 1.0
             quantities[rows, B, self.at["wait"][:, 1]] = 1.0
+            quantities[rows, B, self.at["wait"][:, 2]] = 1.0
+            quantities[rows, W, self.at["wait"][:, 2]] = 1.0
         self.of = quantities
         self.fixed = np.array([one.ends[e] for one, e in zip(stages, self.place, strict=True)])
 
@@ -381,9 +396,8 @@ class PointRefutation:
 
     def _by_rank(self, weight: Floats, what: int) -> tuple[Floats, Floats]:
         """Return rows and constants of a weighted quantity of each rank's stages."""
-        rows = (weight[:, None] * self.of[:, what]).reshape(-1, self.ranks, self.columns)
-        fixed = (weight * self.fixed[:, what]).reshape(-1, self.ranks)
-        return rows.sum(axis=0), fixed.sum(axis=0)
+        rows, fixed = weight[:, None] * self.of[:, what], weight * self.fixed[:, what]
+        return rows[self.of_rank].sum(axis=1), fixed[self.of_rank].sum(axis=1)
 
     def _state(self, least: float) -> None:
         """State all rows but those of paths."""
@@ -401,6 +415,7 @@ class PointRefutation:
             self.add(n[:, second] + most * z, -np.inf, most)
             self.add(n[1:, first] - self.count[first] * z[:-1], -np.inf, 0.0)
         self._memory()
+        self._slower_kinds(unit)
         self._beside(unit)
         end = np.zeros(self.columns)
         end[self.at["ends"]] = 1.0
@@ -409,30 +424,43 @@ class PointRefutation:
     def _recomputed(self, n: Floats) -> None:
         r, y = np.eye(self.columns)[self.at["r"]], np.eye(self.columns)[self.at["y"]]
         self.add((r - n).reshape(-1, self.columns), -np.inf, 0.0)
-        ranks = np.arange(self.stages) % self.ranks
-        most = self.count[None, :, None] * y[ranks][:, None]
+        most = self.count[None, :, None] * y[self.rank_of][:, None]
         self.add((r - most).reshape(-1, self.columns), -np.inf, 0.0)
         if not self.probes.job.settings.recompute_by_stage:
             stages = r.sum(axis=1)
             self.add(stages[1:] - stages[0], 0.0, 0.0)
 
+    def _slower_kinds(self, unit: float) -> None:
+        """Both passes of a stage take what they take on each kind of nodes of its rank."""
+        kinds = self.probes.stages(self.layout)
+        for s in np.flatnonzero(self.longer):
+            for one in (kinds[k] for k in self.probes.kinds_of_ranks(self.layout)[self.rank_of[s]]):
+                row = -self.of[s, F] - self.of[s, B]
+                for columns, each in (("n", one.layers), ("r", one.again)):
+                    at = self.at[columns][s]
+                    row[at] += (each[:, F] + each[:, B])[: len(at)]
+                ends = one.ends[self.place[s], [F, B]].sum() - self.fixed[s, [F, B]].sum()
+                self.add(-unit * row, unit * ends, np.inf)
+
     def _memory(self) -> None:
-        """Every rank has the bytes that it needs at the end of its forward passes."""
+        """Every rank has the bytes that it needs at its fullest moments."""
         loses, (shared, routed), limit = 1 + FRAGMENTATION, self.state, self.probes.limit
-        one = np.ones(self.stages)
-        rows, fixed = np.zeros((self.ranks, self.columns)), self.besides
-        for weight, what in (
-            (shared * one, SHARED), (routed * one, EXPERTS), (loses * self.flight * one, KEPT),
-        ):  # fmt: skip
-            more, constant = self._by_rank(weight, what)
-            rows, fixed = rows + more, fixed + constant
-        self.add(rows[-1] / limit, -np.inf, (limit - fixed[-1] - loses * self.probed.loss) / limit)
-        if self.works:
-            fixed = fixed + loses * self.probed.working
-            if self.recomputes:
-                rise = loses * max(0.0, self.probed.reworking - self.probed.working)
-                rows[np.arange(self.ranks), self.at["y"]] = rise
-        self.add(rows / limit, -np.inf, (limit - fixed) / limit)
+        one, last = np.ones(self.stages), self.last
+        for flight in self.flight:
+            rows, fixed = np.zeros((self.ranks, self.columns)), self.besides
+            for weight, what in (
+                (shared * one, SHARED), (routed * one, EXPERTS), (loses * flight * one, KEPT),
+            ):  # fmt: skip
+                more, constant = self._by_rank(weight, what)
+                rows, fixed = rows + more, fixed + constant
+            free = limit - fixed
+            self.add(rows[last] / limit, -np.inf, (free[last] - loses * self.probed.loss) / limit)
+            if self.works:
+                free -= loses * self.probed.working
+                if self.recomputes:
+                    rise = loses * max(0.0, self.probed.reworking - self.probed.working)
+                    rows[np.arange(self.ranks), self.at["y"]] = rise
+            self.add(rows / limit, -np.inf, free / limit)
 
     def _beside(self, unit: float) -> None:
         """Traffic and the optimizer's step, every rank's and where weights wait every stage's."""
@@ -455,8 +483,7 @@ class PointRefutation:
                 more, constant = self._by_rank(table.hidden * one, place)
                 busy, fixed = busy - more, fixed - constant
             shown = max(1 / max(PIECES, self.layout.chunks), table.slowed)
-            beside = whole[0] - busy, np.where(self.exact, whole[1] - fixed, -np.inf)
-            ahead = [beside, (whole[0] * shown, whole[1] * shown)]
+            ahead = [(whole[0] - busy, whole[1] - fixed), (whole[0] * shown, whole[1] * shown)]
             ways.append(ahead if hides else [whole])
         for (a, x), (b, y) in itertools.product(*ways):
             self.add(eye[self.g] - unit * (a + b), unit * (x + y), np.inf)
@@ -486,7 +513,7 @@ class PointRefutation:
             computes = self.raw[:, what] - self.of[:, place].sum(axis=1)
             of_ends = self.fixed[:, what] - self.fixed[:, place].sum(axis=1)
             rows, least = wait - moved + hidden * computes, unit * (fixed - hidden * of_ends)
-            exact = np.tile(self.exact, self.layout.chunks)
+            exact = self.exact[self.rank_of]
             self.add(unit * rows, np.where(exact, least, -np.inf), np.inf)
             self.add(unit * (wait - slowed * moved), unit * slowed * fixed, np.inf)
             layer = float((self.probed.layers[:, [DENSE, ROUTED]] @ first[1:]).min())
@@ -559,6 +586,7 @@ class PointRefutation:
         upper[self.at["n"]] = np.minimum(self.count, self.high[:, None])
         upper[self.at["r"]] = self.count if self.recomputes else 0.0
         upper[self.at["y"]] = upper[self.at["z"]] = 1.0
+        upper[self.at["wait"][~self.longer, 2 * self.sharded :]] = 0.0
         integer = np.full(self.columns, int(whole))
         integer[self.at["wait"]] = integer[self.at["ends"]] = 0
         cost = np.zeros(self.columns)
@@ -603,22 +631,17 @@ def longest_paths(layout: Layout, passes: Floats, sent: float) -> list[Path]:
     kinds = 1 + 2 * p
     scale = np.ones((stages, kinds))
     for rank in range(p):
-        scale[rank::p, 1 + rank] = 1.03
-        scale[rank::p, 1 + p + rank] = 1.5
-    split = bool((steps.task % 3 == 2).any())
-    duration = np.empty((3 * stages, kinds))
-    duration[0::3], duration[2::3] = passes[:, :1] * scale, passes[:, 2:] * scale
-    duration[1::3] = (passes[:, 1:2] - (passes[:, 2:] if split else 0.0)) * scale
-    end, tally, messages = np.zeros(count + 1), np.zeros((kinds, 3 * stages)), np.zeros(kinds)
+        own = list(layout.rank_stages(rank))
+        scale[own, 1 + rank] = 1.03
+        scale[own, 1 + p + rank] = 1.5
+    duration = steps.durations(*(passes[:, [kind]] * scale for kind in range(3)))
+    end, tally, messages = np.zeros(count + 1), np.zeros((kinds, 4 * stages)), np.zeros(kinds)
     count_longest(
         steps.task, steps.before, steps.needs, steps.remote, duration, sent, end, tally, messages
     )
     found = []
-    for row, moved in zip(tally.reshape(kinds, stages, 3), messages, strict=True):
-        path = row.copy()
-        if split:
-            path[:, 2] -= row[:, 1]
-        else:
-            path[:, 2] = 0.0
+    for row, moved in zip(tally.reshape(kinds, stages, 4), messages, strict=True):
+        forward, whole, inputs, weights = row.T
+        path = np.stack((forward, whole + inputs, weights - inputs), axis=1)
         found.append((path, float(moved)))
     return found

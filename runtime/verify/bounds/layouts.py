@@ -157,8 +157,9 @@ def _passes(plan: JobPlan, one: Layout) -> Iterator[Layout]:
     chunks = job.allowed("chunks") or range(1, 13)
     orders = [JobSchedule.ONE_F_ONE_B] if one.pipeline == 1 else job.orders
     for schedule, v, z in itertools.product(orders, chunks, stages):
-        several = schedule is JobSchedule.INTERLEAVED
-        if several != (v > 1):
+        in_v = schedule in (JobSchedule.ZB_V, JobSchedule.DUALPIPE_V)
+        several = in_v or schedule is JobSchedule.INTERLEAVED
+        if several != (v > 1) or (in_v and v != 2):
             continue
         layers, count = plan.model.layers, v * one.pipeline
         extra = range(3 + len(plan.model.mtp))

@@ -27,6 +27,7 @@ import numpy as np
 from ....instances import Operator, Sharding, Tensor, TensorProgram, VerificationError
 from ....instances.common.arrays import Floats, Ints
 from ....instances.common.units import TIME_UNITS
+from ....instances.model.sharding.placement import conversion_places, operator_groups, phases
 from ....instances.model.sharding.problem import gradient_buckets
 from ..sharding import (
     Lying,
@@ -34,6 +35,7 @@ from ..sharding import (
     latency_shares,
     local_bytes,
     lying_of,
+    on_group,
     own_cost,
     paths,
 )
@@ -93,14 +95,15 @@ def priced_program(program: TensorProgram, problem: Sharding, time_unit: str) ->
     known: dict[object, PricedChoices] = {}
     fixed = dict(problem.fixed)
     ways = []
-    for operator in program.operators:
+    groups = operator_groups(program, problem.placement)
+    for operator, group in zip(program.operators, groups, strict=True):
         around = [program.tensors[t] for t in (*operator.inputs, *operator.outputs)]
         key = (
             operator.role, operator.signatures, operator.fixed, operator.compute, operator.memory,
-            tuple((t.shape, t.size_bytes) for t in around), fixed.get(operator.name),
+            tuple((t.shape, t.size_bytes) for t in around), fixed.get(operator.name), group,
         )  # fmt: skip
         if key not in known:
-            known[key] = _ways(program, problem, operator, time_unit)
+            known[key] = _ways(program, problem, operator, time_unit, group)
         ways.append(known[key])
     readers: list[list[tuple[int, int, list[Lying]]]] = [[] for _ in program.tensors]
     for v, operator in enumerate(program.operators):
@@ -123,14 +126,14 @@ def priced_program(program: TensorProgram, problem: Sharding, time_unit: str) ->
 
 
 def _ways(
-    program: TensorProgram, problem: Sharding, operator: Operator, time_unit: str
+    program: TensorProgram, problem: Sharding, operator: Operator, time_unit: str, group: int | None
 ) -> PricedChoices:
     """Return the choices of an operator that break no rule, priced."""
     cost, read, made = [], [], []
     numbers = range(len(operator.signatures))
     for row in itertools.product(numbers, repeat=len(problem.mesh.shape)):
-        reads, makes = lying_of(operator, row)
-        if not any(broken_rules(program, problem, operator, row, reads, makes)):
+        reads, makes = lying_of(operator, row, group)
+        if not any(broken_rules(program, problem, operator, row, (reads, makes), group)):
             cost.append(own_cost(program, problem, operator, row, (*reads, *makes), time_unit)[0])
             read.append(reads)
             made.append(makes)
@@ -191,8 +194,10 @@ def mixed_ends(
     when the last gradient of bucket k is made: all until then and these conversions come before it.
     Raises `VerificationError` if these are no weights of the ends.
     """
-    buckets = gradient_buckets(program, problem.bucket_bytes)
-    wanted = len(buckets) + 1 if problem.overlap and buckets else 0
+    if problem.placement:
+        return _mixed_phases(program, problem, priced, mixture)
+    buckets = gradient_buckets(program, problem)
+    wanted = len(buckets) + 1 if buckets else 0
     if not mixture and wanted:
         mixture = [0.0] * len(buckets) + [1.0]
     sane = not mixture or (min(mixture) >= 0 and math.fsum(mixture) <= 1 + 1e-12)
@@ -215,6 +220,69 @@ def mixed_ends(
             replace(one, cost=one.cost * gradients.get(one.number, counted(one.maker)))
             for one in priced.tensors
         ],
+    )
+
+
+def _mixed_phases(
+    program: TensorProgram, problem: Sharding, priced: PricedProgram, mixture: Sequence[float]
+) -> PricedProgram:
+    """Return a program whose cost is what all devices do, and a mixture of ends in each phase.
+
+    The first weight is that of all devices. Then come phase by phase and group by group, where any
+    work, the end of computing and those of the group's buckets, as `mixed_ends` has them.
+    """
+    groups = operator_groups(program, problem.placement)
+    phase, places = phases(program, groups), conversion_places(program, groups)
+    buckets = gradient_buckets(program, problem)
+    works = {(s, j) for s, j in zip(phase, groups, strict=True) if s is not None and j is not None}
+    ends: list[tuple[int, int, int]] = []  # phase, group, bucket; −1 for computing
+    for s, j in sorted(works):
+        ends.append((s, j, -1))
+        for k, bucket in enumerate(buckets):
+            if (phase[program.maker[bucket[0]]], groups[program.maker[bucket[0]]]) == (s, j):
+                ends.append((s, j, k))
+    if not mixture:
+        mixture = [1.0]
+        for s, _, k in ends:
+            mixture.append(0.0 if k >= 0 else 1.0 / sum(x == s for x, _ in works))
+    sums: dict[int, float] = {}
+    for (s, *_), weight in zip([(-1, 0, 0), *ends], mixture, strict=False):
+        sums[s] = sums.get(s, 0.0) + weight
+    if len(mixture) != len(ends) + 1 or min(mixture) < 0 or max(sums.values()) > 1 + 1e-12:
+        raise VerificationError(
+            f"certificate: mixture: {len(mixture)} weights; {len(ends) + 1} are needed, of sum 1 "
+            "at most in each phase"
+        )
+    weights = dict(zip(ends, mixture[1:], strict=True))
+    ready = [max(program.maker[t] for t in bucket) for bucket in buckets]
+    bucket_of = {t: k for k, bucket in enumerate(buckets) for t in bucket}
+
+    def counted(v: int) -> float:
+        """Return the weight of all ends that wait for something done with an operator."""
+        if phase[v] is None:
+            return mixture[0]
+        return math.fsum(
+            weight
+            for (s, j, k), weight in weights.items()
+            if (s, j) == (phase[v], groups[v]) and (k < 0 or v <= ready[k])
+        )
+
+    tensors = []
+    for one in priced.tensors:
+        group, t = groups[one.maker], one.number
+        cost = one.cost * mixture[0]
+        if group is not None:
+            here = [how.split("x")[0] == on_group(group) for how in one.needed]
+            weight = counted(places[t])
+            if t in bucket_of:
+                weight = math.fsum(
+                    w for (_, j, k), w in weights.items() if j == group and 0 <= k <= bucket_of[t]
+                )
+            cost[:, here] = one.cost[:, here] * weight
+        tensors.append(replace(one, cost=cost))
+    return PricedProgram(
+        [replace(one, cost=one.cost * counted(v)) for v, one in enumerate(priced.operators)],
+        tensors,
     )
 
 

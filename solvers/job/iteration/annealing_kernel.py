@@ -35,7 +35,7 @@ def anneal(chain, times, lattice, actions, heat, jumps, draws, best):
     moved = chain.copy()
     now = np.inf
     if devices_fit(chain, 0, devices, times, duration):
-        now = execute(actions, duration, end, paths[0])
+        now = execute(actions, 0.0, duration, end, paths[0])
     least = now
     best[:] = chain
     rounds = len(draws)
@@ -76,7 +76,7 @@ def anneal(chain, times, lattice, actions, heat, jumps, draws, best):
         if too_long(paths, known, trial, most * (1 + ROUNDING)):
             continue
         at = min(known, PATHS - 1)
-        value = execute(actions, trial, end, paths[at])
+        value = execute(actions, 0.0, trial, end, paths[at])
         if value > most:
             known = at + 1
             continue

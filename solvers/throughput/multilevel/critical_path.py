@@ -35,7 +35,7 @@ from ....instances import Solution, Throughput
 from ....instances.common.arrays import Floats, Ints
 from ...core.search import Clock, Search
 from ..column_generation.frontier import incidence
-from ..dp.stage_dp import knapsack
+from ..dp import knapsack
 from .bound_kernels import extend_intervals
 
 ORIGIN = "intervals of a critical path"

@@ -44,8 +44,7 @@ from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.formats.certificate import HUBS
 from ...core.search import Clock, Search
 from ..column_generation.frontier import incidence, relaxed_frontier
-from ..dp.dp import ideals_alone
-from ..dp.stage_dp import knapsack_shares
+from ..dp import ideals_alone, knapsack_shares
 from .bound_kernels import most_valuable_set
 from .coarsen import touching
 from .least_load import work_share

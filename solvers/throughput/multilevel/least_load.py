@@ -33,7 +33,7 @@ from ....instances import Solution, Throughput
 from ....instances.common.arrays import Floats, Ints
 from ...core.search import Clock, Search
 from ..column_generation.frontier import relaxed_frontier
-from ..dp.stage_dp import knapsack
+from ..dp import knapsack
 from .bound_kernels import CoverTable, extend_cover
 
 ORIGIN = "least load of a share of the work"

@@ -24,7 +24,7 @@ from ....instances.common.arrays import Floats, Ints
 from ...core.search import Search
 from ..column_generation.frontier import incidence
 from ..column_generation.orders import demand_order, narrow_order
-from ..dp.dp import contracted_dp, few_ideals_dp, ideals_alone
+from ..dp import contracted_dp, few_ideals_dp, ideals_alone
 from ..neighbourhood import Neighbourhood
 from .coarsen import around, balanced, crossing, even, labels, touching
 from .critical_path import raise_by_critical_path

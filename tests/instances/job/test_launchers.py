@@ -3,7 +3,7 @@
 import pytest
 
 from stagecut.instances import InputError
-from stagecut.instances.costs.layout import JobSchedule, Layout
+from stagecut.instances.costs.layout import V_SCHEDULES, JobSchedule, Layout
 from stagecut.instances.job.launchers import LAUNCHERS, runs
 from stagecut.runtime.export.registry import LAUNCHERS as EXPORTED
 
@@ -114,8 +114,16 @@ def test_what_is_exported_is_run(name):
 
 
 def test_the_own_launcher_has_the_schedules_that_it_runs():
-    chain = pytest.importorskip("stagecut.runtime.execution.chain")
-    assert set(LAUNCHERS["stagecut"].schedules) == set(chain.SYNCHRONOUS)
+    running = pytest.importorskip("stagecut.runtime.execution.job.running")
+    layouts = [
+        Layout(
+            pipeline=2, chunks=1 + (one in (JobSchedule.INTERLEAVED, *V_SCHEDULES)), schedule=one
+        )
+        for one in LAUNCHERS["stagecut"].schedules
+    ]
+    assert len(layouts) == len(JobSchedule)
+    for layout in layouts:
+        assert running.stage_ranks(layout.schedule.value, layout) == layout.stage_ranks
 
 
 def test_an_unknown_launcher_is_refused():

@@ -16,9 +16,9 @@ from stagecut.cli import run_command
 
 torch = pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 
-from ranks import on_ranks, program_on_ranks  # noqa: E402
+from ranks import launched, on_ranks, program_on_ranks  # noqa: E402
 from sharded_models import MODELS  # noqa: E402
-from sharded_workers import run_random, train_and_go_on  # noqa: E402
+from sharded_workers import devices_of, run_random, train_and_go_on  # noqa: E402
 
 from stagecut.instances.pytorch.factory import make  # noqa: E402
 from stagecut.runtime.accuracy.sharded import compare_sharded_run  # noqa: E402
@@ -53,6 +53,32 @@ def test_random_signatures_compute_what_one_process_does(name: str, shape: tuple
     converted, beside = on_ranks(prod(shape), run_random, shape, name, range(2))[0]
     assert converted > 20
     assert not beside
+
+
+def test_all_of_it_is_where_the_mesh_is() -> None:
+    ((found,), codes) = launched(1, devices_of, "meta")
+    assert codes == [0]
+    assert found == {name: {"meta"} for name in MODELS}
+
+
+#: The two modules of a model, each on a group of devices.
+APART = (("pictures", 1), ("words", 0))
+
+
+@pytest.mark.parametrize(
+    ("shape", "bucket_bytes"),
+    [((2, 2), 0.0), ((2, 2), 500.0), pytest.param((4,), 0.0, marks=pytest.mark.slow)],
+)
+def test_groups_of_devices_compute_what_one_process_does(
+    shape: tuple[int, ...], bucket_bytes: float
+) -> None:
+    made = on_ranks(prod(shape), run_random, shape, "towers", range(2), bucket_bytes, APART)
+    assert made[0][0] > 10
+    assert min(left_out for _, left_out in made) > 20
+
+
+def test_groups_go_on_from_a_checkpoint_of_all(tmp_path: Path) -> None:
+    on_ranks(4, train_and_go_on, (2, 2), "towers", tmp_path / "kept", APART)
 
 
 @pytest.mark.parametrize(("name", "shape"), [("language", (2,)), ("vision", (2, 2))], ids=str)

@@ -172,9 +172,11 @@ def test_no_mixture_proves_too_much(tmp_path: Path) -> None:
 def test_buckets_are_filled_in_the_order_of_the_backward_pass() -> None:
     program = three_steps().program
     assert program is not None
-    assert gradient_buckets(program, 1.0) == [[4], [5]]
-    assert gradient_buckets(program, 1024.0) == [[4], [5]]
-    assert gradient_buckets(program, 1025.0) == [[4, 5]]
+    mesh = DeviceMesh((2,), (Link(0.5, 128.0),))
+    for size, wanted in ((1.0, [[4], [5]]), (1024.0, [[4], [5]]), (1025.0, [[4, 5]])):
+        problem = Sharding(mesh, overlap=True, bucket_bytes=size)
+        assert gradient_buckets(program, problem) == wanted
+    assert not gradient_buckets(program, Sharding(mesh))
 
 
 def test_what_cannot_overlap_is_refused() -> None:

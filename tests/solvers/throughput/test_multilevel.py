@@ -27,7 +27,7 @@ from stagecut.instances.formats.certificate import HUBS
 from stagecut.instances.formats.files import save
 from stagecut.solvers.throughput import auto
 from stagecut.solvers.throughput.column_generation.orders import groups, narrow_order
-from stagecut.solvers.throughput.dp.dp import ideals_alone
+from stagecut.solvers.throughput.dp import ideals_alone
 from stagecut.solvers.throughput.multilevel import coarsen, critical_path, least_load
 from stagecut.solvers.throughput.multilevel.critical_path import raise_by_critical_path
 from stagecut.solvers.throughput.multilevel.least_load import (

@@ -120,9 +120,9 @@ def layouts_of(name: str, world: int) -> tuple[Fields, ...]:
     return (DENSE if name in ("llama", "gpt") else MIXED).get(world, ())
 
 
-def batches() -> list[tuple[Tensor, Tensor]]:
+def batches(steps: int) -> list[tuple[Tensor, Tensor]]:
     draw = torch.Generator().manual_seed(1)
-    words = [torch.randint(0, WORDS, (BATCH, TOKENS + 1), generator=draw) for _ in range(STEPS)]
+    words = [torch.randint(0, WORDS, (BATCH, TOKENS + 1), generator=draw) for _ in range(steps)]
     return [(x[:, :-1], x[:, 1:]) for x in words]
 
 
@@ -137,13 +137,13 @@ def filled(name: str) -> nn.Module:
     return model
 
 
-def alone(name: str) -> dict[str, Any]:
+def alone(name: str, steps: int = STEPS) -> dict[str, Any]:
     """Return losses, and the first step's gradients, of one process without a layout."""
     model = filled(name)
     optimizer = adam(model.parameters())
     losses: list[float] = []
     gradients: dict[str, Tensor] = {}
-    for x, y in batches():
+    for x, y in batches(steps):
         optimizer.zero_grad()
         loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
         loss.backward()
@@ -166,7 +166,9 @@ def layout_of(fields: dict[str, Any]) -> Layout:
     return Layout(**{**given, "context_kind": "all-gather", **fields})
 
 
-def model_rank(_rank: int, jobs: list[tuple[str, Fields]]) -> list[dict[str, Any]]:
+def model_rank(
+    _rank: int, jobs: list[tuple[str, Fields]], steps: int = STEPS
+) -> list[dict[str, Any]]:
     """Run jobs one after the other: model and layout fields; return what `alone` does.
 
     Beside it bytes of the last step's collectives by axis, as they were counted and as planned.
@@ -189,7 +191,7 @@ def model_rank(_rank: int, jobs: list[tuple[str, Fields]]) -> list[dict[str, Any
         )
         run = train_job(
             job,
-            batches(),
+            batches(steps),
             optimizer=adam,
             options=JobOptions(clip=0.05, measure=True),
             on_gradients=keep,

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import copy
 import random
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from sharded_models import MODELS
+from sharded_models import GROUPED, MODELS
 from torch.distributed.tensor.debug import CommDebugMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import stagecut
 from stagecut import DeviceMesh, Link, Plan, Sharding, Workload
@@ -22,11 +25,10 @@ from stagecut.formulations.task import pose
 from stagecut.instances import PrimitiveLink, Role, TensorSharding
 from stagecut.instances.model.sharding.problem import gradient_buckets
 from stagecut.runtime import evaluate
-from stagecut.runtime.execution.checkpoint import restore, save
-from stagecut.runtime.execution.checkpoint_files import Position, newest
+from stagecut.runtime.execution.checkpoint import Position, newest, restore, save
 from stagecut.runtime.execution.model_state import merge_checkpoint
 from stagecut.runtime.execution.options import RunOptions
-from stagecut.runtime.execution.sharded.collectives import join_mesh, part_of
+from stagecut.runtime.execution.sharded.collectives import is_elsewhere, join_mesh, part_of
 from stagecut.runtime.execution.sharded.prepare import prepare_sharding
 from stagecut.runtime.execution.sharded.trainer import ShardedDevice, ShardedTrainer
 
@@ -42,17 +44,24 @@ COUNTED = {
     "broadcast": "broadcast_",
 }
 
+#: Modules with their groups of devices.
+Placement = tuple[tuple[str, int], ...]
+
 #: Collectives without a root, all of which others can do as well.
 DIRECT = ("all-gather", "all-reduce", "all-to-all", "reduce-scatter")
 
 
 def random_plan(
-    workload: Workload, shape: tuple[int, ...], seed: int, bucket_bytes: float = 0.0
+    workload: Workload,
+    shape: tuple[int, ...],
+    seed: int,
+    bucket_bytes: float = 0.0,
+    placement: Placement = (),
 ) -> Plan:
     """Return a sharding in which every operator computes as chance has it; buffers are copied.
 
     With an odd seed it is on devices where collectives that have a root are by far cheaper. With
-    `bucket_bytes` gradients are converted in such buckets.
+    `bucket_bytes` gradients are converted in such buckets; `placement` is that of modules.
     """
     own = [
         PrimitiveLink(name, Link(1.0, 1e10), axis=axis)
@@ -61,7 +70,7 @@ def random_plan(
     ]
     overlap = {"overlap": True, "bucket_bytes": bucket_bytes} if bucket_bytes else {}
     mesh = DeviceMesh(shape, (Link(1e-6, 1e10),) * len(shape), tuple(own))
-    problem = Sharding(mesh, **overlap)
+    problem = Sharding(mesh, placement=placement, **overlap)
     plan = stagecut.solve(workload, problem=problem, method="replicate").plan
     assert plan is not None
     task = pose(workload, plan.cluster, problem)
@@ -77,20 +86,25 @@ def random_plan(
 
 
 def run_random(
-    _: int, shape: tuple[int, ...], name: str, seeds: range, bucket_bytes: float = 0.0
+    _: int,
+    shape: tuple[int, ...],
+    name: str,
+    seeds: range,
+    bucket_bytes: float = 0.0,
+    placement: Placement = (),
 ) -> tuple[int, int]:
     """Run random shardings; losses, gradients, bytes and collectives must be as they should.
 
     Returns the number of conversions, and of what was computed beside conversions of buckets.
     """
-    model, inputs = MODELS[name]()
+    model, inputs = (MODELS | GROUPED)[name]()
     workload = stagecut.tensor_program(model, inputs, estimate="h100")
     place = join_mesh(shape)
     converted = beside = 0
     for seed in seeds:
         alone = copy.deepcopy(model)
         prepared = prepare_sharding(
-            random_plan(workload, shape, seed, bucket_bytes),
+            random_plan(workload, shape, seed, bucket_bytes, placement),
             copy.deepcopy(model),
             inputs,
             workload=workload,
@@ -108,6 +122,9 @@ def run_random(
             name = str(operator.name)
             if operator.gradient is not None:
                 wanted, found = gradients[name].grad, device.parts.parameters[name].grad
+                if is_elsewhere(how, place):
+                    assert not found.any()
+                    continue
                 torch.testing.assert_close(
                     found, part_of(wanted, how, place), rtol=1e-5, atol=1e-5 * largest
                 )
@@ -115,21 +132,47 @@ def run_random(
         for name in device.parts.lying:
             if name in buffers:
                 torch.testing.assert_close(device.parts.whole(name), buffers[name])
-        beside += check_collectives(device, counter, rooted=seed % 2 == 1)
+        if placement:
+            beside += check_groups(device)
+        else:
+            beside += check_collectives(device, counter, rooted=seed % 2 == 1)
         converted += len(prepared.sharded.report.converted)
     return converted, beside
 
 
-def train_and_go_on(_: int, shape: tuple[int, ...], name: str, folder: Path) -> None:
+def devices_of(_rank: int, device: str) -> dict[str, set[str]]:
+    """Return where the gradients and losses of one of two devices are, by the model's name.
+
+    The group is one that exchanges nothing, so that a device needs no backend of its own.
+    """
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    place = join_mesh((2,), torch.device(device))
+    found: dict[str, set[str]] = {}
+    for name, make in MODELS.items():
+        model, inputs = make()
+        workload = stagecut.tensor_program(model, inputs, estimate="h100")
+        plan = random_plan(workload, (2,), 0)
+        prepared = prepare_sharding(plan, model, inputs, workload=workload)
+        sharded = ShardedDevice(prepared, place)
+        sharded.step(prepared.inputs(inputs))
+        gradients = [p.grad for p in sharded.parts.parameters.values() if p.grad is not None]
+        found[name] = {str(x.device) for x in (*gradients, *sharded.losses.values())}
+    dist.destroy_process_group()
+    return found
+
+
+def train_and_go_on(
+    _: int, shape: tuple[int, ...], name: str, folder: Path, placement: Placement = ()
+) -> None:
     """Train by one sharding, keep a checkpoint, and go on by another: as one process does."""
-    model, inputs = MODELS[name]()
+    model, inputs = (MODELS | GROUPED)[name]()
     workload = stagecut.tensor_program(model, inputs, estimate="h100")
 
     def optimizer(parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
         return torch.optim.Adam(parameters, lr=1e-3)
 
     def trainer(seed: int, whole: torch.nn.Module) -> ShardedTrainer:
-        plan = random_plan(workload, shape, seed)
+        plan = random_plan(workload, shape, seed, placement=placement if seed else ())
         prepared = prepare_sharding(plan, whole, inputs, workload=workload)
         return ShardedTrainer(prepared, RunOptions(optimizer=optimizer))
 
@@ -199,6 +242,28 @@ def check_collectives(device: ShardedDevice, counter: CommDebugMode, *, rooted: 
     return beside
 
 
+def check_groups(device: ShardedDevice) -> int:
+    """What was sent is what the plan says; returns how many operators this process left out."""
+    everywhere: list[Any] = [None] * dist.get_world_size()
+    events = device.operators.events
+    mine = [(e.kind, e.axis, e.within, e.bytes) for e in events if e.axis >= 0]
+    dist.all_gather_object(everywhere, mine)
+    report = device.prepared.sharded.report
+    planned: Counter[tuple[str, int]] = Counter()
+    for one in report.converted:
+        for step in one.steps:
+            planned[step.collective, step.axis] += step.bytes
+    sent: Counter[tuple[str, int]] = Counter()
+    within = 0.0
+    for kind, axis, is_within, size in chain(*everywhere):
+        within += size * is_within
+        sent[kind, axis] += size * (not is_within)
+    assert +sent == +planned
+    assert within == sum(size for size, _ in report.added)
+    computed = len({e.name for e in events if e.axis < 0})
+    return len(device.prepared.sharded.operations) - computed
+
+
 def _summed_together(device: ShardedDevice) -> tuple[dict[str, int], int]:
     """Return how many collectives of each kind a plan's buckets save, and what computes beside.
 
@@ -214,7 +279,7 @@ def _summed_together(device: ShardedDevice) -> tuple[dict[str, int], int]:
     first = {one.tensor: one.steps[0] for one in sharded.report.converted}
     saved: dict[str, int] = {}
     beside = 0
-    for bucket in gradient_buckets(program, problem.bucket_bytes):
+    for bucket in gradient_buckets(program, problem):
         together: dict[tuple[str, int], list[int]] = {}
         for t in bucket:
             step = first.get(t)

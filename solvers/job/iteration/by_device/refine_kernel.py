@@ -55,7 +55,7 @@ def refine(graph, alive, actions, target, rounds, states, pool, out):
         if columns > 0:
             value = play(payoff, rows, columns, path_weight[:rows], chain_weight[:columns])
             mix(duration, chain_weight, columns, mixed)
-            whole = execute(actions, mixed, end, paths[rows])
+            whole = execute(actions, 0.0, mixed, end, paths[rows])
             above = min(above, whole)
             if bound >= above * (1 - CLOSE):
                 break
@@ -75,7 +75,7 @@ def refine(graph, alive, actions, target, rounds, states, pool, out):
         columns = without_dead(keep, chains, duration, payoff, rows, columns)
         follow(options, left, behind, chains[columns])
         set_durations(graph, alive, chains[columns], duration[columns])
-        alone = execute(actions, duration[columns], end, paths[rows])
+        alone = execute(actions, 0.0, duration[columns], end, paths[rows])
         rows += 1
         columns += 1
         for i in range(rows):

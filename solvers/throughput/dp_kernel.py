@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ....instances.common.arrays import Bools, Floats, Ints
-from ....instances.common.kernel import inner, kernel
+from ...instances.common.arrays import Bools, Floats, Ints
+from ...instances.common.kernel import inner, kernel
 
 #: A sum that has fallen by this factor is added up again: what was subtracted has left its rounding
 #: behind.

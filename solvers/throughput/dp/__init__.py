@@ -1,1 +1,0 @@
-"""The dynamic program over ideals, and over single orders."""
