@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 
 import pytest
 import typer
-from project import ROOT
 from typer.testing import CliRunner
 
 from stagecut import InputError, load_cluster
@@ -24,18 +20,11 @@ from ranks import program_on_ranks  # noqa: E402
 
 
 def test_two_ranks_write_what_planner_and_mapper_read(tmp_path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "-m", "stagecut", "measure"]
-    command += ["-o", "cluster.json", "--topology", "t.json", "--plot", "fit.png"]
-    command += ["--seconds", "0.2", "--largest", "256KiB", "--device", "cpu", "--products"]
-    ran = subprocess.run(
-        [*command, "--json"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT / ".dev")},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    ran = program_on_ranks(
+        2, "stagecut", "measure", "-o", "cluster.json", "--topology", "t.json",
+        "--plot", "fit.png", "--seconds", "0.2", "--largest", "256KiB", "--device", "cpu",
+        "--products", "--json", folder=tmp_path,
+    )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     said = json.loads(ran.stdout)
     assert min(said["products"].values()) > 1e6

@@ -14,6 +14,7 @@ from cases import random_case
 import stagecut
 from stagecut import Cluster, DeviceKind, Latency, Limits, Workload, accelerators_and_cpus
 from stagecut.formulations.latency import graph as latency_module
+from stagecut.formulations.latency.execute_kernel import execute, flatten, slots_of
 from stagecut.formulations.latency.graph import latency_graph
 from stagecut.formulations.task import pose
 from stagecut.instances import CallPlacement
@@ -50,6 +51,24 @@ def sound(best: float, result: stagecut.Result) -> None:
         assert result.objective == pytest.approx(best, rel=2e-6, abs=1e-9)
     if result.status == "infeasible":
         assert math.isinf(best)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_searches_execute_calls_as_the_verifier_does(seed: int) -> None:
+    """Random divisions of a random case."""
+    draw = np.random.default_rng(seed)
+    workload, cluster = random_case(seed, max_nodes=6, max_accelerators=3, max_kinds=2)
+    task = pose(workload, cluster, Latency(2))
+    graph = latency_graph(task, whole_colours=True)
+    flat, host = flatten(task, graph), task.costs.host[task.costs.kind_of]
+    for _ in range(20):
+        device = draw.integers(0, cluster.size, workload.n)
+        call = np.where(host[device], -1, draw.integers(0, 2, workload.n))
+        plan = CallPlacement(device, call)
+        report = evaluate(workload, cluster, task.problem, plan)
+        last = execute(flat, *slots_of(task, graph, plan))[0]
+        if not report.violations:
+            assert last == pytest.approx(report.objective, rel=1e-12)
 
 
 @pytest.mark.parametrize("block", range(10))

@@ -195,6 +195,13 @@ def test_listing_stops_at_the_size_of_ideals_at_which_there_are_too_many() -> No
     assert list_ideals(order, lines.edges, 7**3, Endless()).complete
 
 
+def test_ideals_of_more_units_than_a_word_has_bits() -> None:
+    lines = chains(2, 40)
+    lattice = list_ideals(np.arange(lines.n), lines.edges, 41**2, Endless())
+    assert lattice.complete
+    assert lattice.size == 41**2
+
+
 def test_the_optimum_does_not_depend_on_the_order_of_the_nodes() -> None:
     for seed in range(40):
         workload, cluster = random_case(seed, max_nodes=30, max_cores=1, max_kinds=2)
