@@ -74,8 +74,10 @@ def said(*arguments: str) -> tuple[int, str]:
     out, problem = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(problem):
         code = run_command(arguments)
-    lines = (problem if code else out).getvalue().strip().splitlines()
-    return code, lines[-1].removeprefix("error: ") if lines else ""
+    texts = (problem, out) if code else (out,)
+    lines = [line for text in texts for line in text.getvalue().strip().splitlines()]
+    failed = [line for line in lines if line.startswith("error: ")]
+    return code, (failed or lines or [""])[-1].removeprefix("error: ")
 
 
 def exported(case: Case, plan: Path, launcher: str, folder: Path) -> str:

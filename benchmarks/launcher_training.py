@@ -1,6 +1,6 @@
 """Trains small models by exported layouts with the launchers' own code, on CPUs.
 
-    python benchmarks/launcher_training.py [deepspeed torchtitan megatron] [--add]
+    python benchmarks/launcher_training.py [deepspeed accelerate torchtitan megatron]
 
 Losses of some steps under each layout are compared with those of the launcher on one process. What
 is trained is given by what `job_files` writes: DeepSpeed's JSON and pipeline, torchtitan's
@@ -12,14 +12,17 @@ configuration, Megatron-Core's fields. Launchers that ask for an accelerator are
   barrier after the first; gradients are added up and then divided (gloo has no such reduction).
 * Megatron-Core: tensors that it makes on ``cuda`` are made on CPUs, and no random states are kept.
 
+* Accelerate: is told that its processes have GPUs, since it takes FSDP for these alone.
+
 A layout that a launcher cannot run on CPUs has the line of its code that ends it. Writes
-`results/launchers.csv`; ``--add`` keeps the rows that it has, of launchers in another environment.
+`results/launchers.csv`, which keeps its rows of other layouts and launchers.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import sys
 import traceback
@@ -35,7 +38,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from results import RESULTS, write
+from results import write
 from torch import Tensor, multiprocessing, nn
 from torch.overrides import TorchFunctionMode
 
@@ -57,6 +60,11 @@ LAYOUTS: Mapping[str, list[dict[str, Any]]] = {
         {"pipeline": 2, "zero": 1, "stage_layers": (1, 3)},
         {"data": 2, "zero": 3, "offload_optimizer": 1.0},
     ],
+    "accelerate": [
+        {"data": 2},
+        *({"data": 2, "zero": zero, "microbatch": 2} for zero in (2, 3)),
+        {"data": 2, "zero": 3, "recompute": "full"},
+    ],
     "torchtitan": [
         {"data": 2, "zero": 3, "recompute": "full"},
         {"tensor": 2, "sequence_parallel": True},
@@ -73,7 +81,9 @@ LAYOUTS: Mapping[str, list[dict[str, Any]]] = {
         {"pipeline": 2, "recompute": "full"},
     ],
 }
-PACKAGES = {"deepspeed": "deepspeed", "torchtitan": "torchtitan", "megatron": "megatron-core"}
+PACKAGES = {"deepspeed": "deepspeed", "accelerate": "accelerate", "torchtitan": "torchtitan"}
+PACKAGES |= {"megatron": "megatron-core"}
+SCRIPT = "accelerate.sh"
 
 
 def layout_of(changes: Mapping[str, Any]) -> Layout:
@@ -145,6 +155,70 @@ def deepspeed(layout: Layout, _folder: Path) -> list[float]:
             dist.all_reduce(mean)
             mean /= layout.data
         losses.append(float(mean))
+    return losses
+
+
+# Accelerate
+
+
+class Stack(nn.Module):
+    """Embedding, layers of products and tanh, and a head."""
+
+    _no_split_modules = ("Sequential",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(LAYERS)
+        )
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return logits."""
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        logits: Tensor = self.head(x)
+        return logits
+
+
+def accelerate(layout: Layout, folder: Path) -> list[float]:
+    """Return the losses of a stack under the environment that its command makes of the files."""
+    from accelerate import Accelerator, PartialState
+    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+    from accelerate.utils import DistributedType
+    from accelerate.utils.launch import prepare_multi_gpu_env
+
+    files = job_files("accelerate", description(LAYERS, WORDS), layout)
+    rank = int(os.environ["RANK"])
+    file = folder / str(rank) / "accelerate.json"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(files["accelerate.json"])
+    given = launch_command_parser().parse_args(["--config_file", str(file), "train.py"])
+    made = prepare_multi_gpu_env(_validate_launch_command(given)[0])
+    prefixes = ("ACCELERATE_", "FSDP_", "PARALLELISM_")
+    os.environ.update({key: made[key] for key in made if key.startswith(prefixes)})
+    (steps,) = re.findall(r"export (ACCELERATE_GRADIENT_ACCUMULATION_STEPS)=(\d+)", files[SCRIPT])
+    os.environ.update(dict([steps]))
+    PartialState(cpu=True)
+    if layout.zero:  # of CPUs it makes DistributedDataParallel, whatever is asked
+        PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+    launcher = Accelerator()
+    torch.manual_seed(0)
+    net = Stack()
+    net, optimizer = launcher.prepare(net, torch.optim.AdamW(net.parameters(), lr=0.01))
+    losses = []
+    for step in range(STEPS):
+        own = [whole.chunk(layout.data)[rank] for whole in tokens(step, WORDS)]
+        found = []
+        for x, wanted in zip(*(part.split(layout.microbatch) for part in own), strict=True):
+            with launcher.accumulate(net):
+                loss = nn.functional.cross_entropy(net(x).flatten(0, 1), wanted.flatten())
+                launcher.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+            found.append(loss.detach())
+        losses.append(float(launcher.reduce(torch.stack(found).mean(), "mean")))
     return losses
 
 
@@ -377,7 +451,8 @@ def _fill(part: nn.Module, first: int, tensor: int) -> None:
 # Processes
 
 WORKS: Mapping[str, Callable[[Layout, Path], list[float]]] = {
-    "deepspeed": deepspeed, "torchtitan": torchtitan, "megatron": megatron,
+    "deepspeed": deepspeed, "accelerate": accelerate, "torchtitan": torchtitan,
+    "megatron": megatron,
 }  # fmt: skip
 
 
@@ -450,17 +525,16 @@ def rows_of(name: str) -> Iterator[dict[str, str]]:
 
 def main() -> None:
     """Write the rows of the launchers that are installed, each when it is there."""
-    add, found = "--add" in sys.argv and (RESULTS / "launchers.csv").exists(), False
-    names = [name for name in sys.argv[1:] if name != "--add"]
-    for name in names or LAYOUTS:
+    found = False
+    for name in sys.argv[1:] or LAYOUTS:
         try:
             version(PACKAGES[name])
         except PackageNotFoundError:
             print(f"{name}: not tried: {PACKAGES[name]} is not installed", flush=True)
             continue
         for row in rows_of(name):
-            write("launchers", [row], "0", add=add)
-            add = found = True
+            write("launchers", [row], "0", keys=("launcher", "layout"))
+            found = True
     if not found:
         raise InputError("no launcher is installed: pip install deepspeed torchtitan megatron-core")
 

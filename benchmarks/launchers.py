@@ -1,18 +1,22 @@
 """Reads exported plans with the launchers that CI does not install, and runs DeepSpeed's.
 
 ``pip install --no-deps deepspeed torchtitan vllm`` (and what their imports ask for) beside torch;
-a launcher that is missing is named. Nothing is compiled, and no accelerator is needed.
+a launcher that is missing is named. Nothing is compiled, and no accelerator is needed. Megatron-LM
+is read from a checkout that MEGATRON_LM names, as if an H100 and Transformer Engine were there.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import shlex
 import socket
-import tomllib
+import sys
+import typing
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +24,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+import typing_extensions
 from torch import multiprocessing, nn
 
 import stagecut
@@ -98,19 +103,28 @@ def _deepspeed_rank(rank: int, port: int, text: str) -> None:
 
 
 def torchtitan() -> str:
-    """Give the table to its configuration, and cut the model with it."""
-    from torchtitan.config import ParallelismConfig
-
-    table = tomllib.loads(planned("torchtitan"))["parallelism"]
-    parts = ParallelismConfig(**table).module_fqns_per_model_part
+    """Run the written function on its configuration."""
+    parts = titan_config(planned("torchtitan")).parallelism.module_fqns_per_model_part
     assert [name for part in parts for name in part if "." not in name] == ["embed", "head"]
-    return f"ParallelismConfig takes the table, of {len(parts)} parts"
+    return f"its configuration takes what is set, of {len(parts)} parts"
+
+
+def titan_config(text: str) -> Any:
+    """Return torchtitan's own configuration after a module's function."""
+    from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
+
+    scope: dict[str, Any] = {}
+    exec(text, scope)
+    return scope["planned"](
+        SimpleNamespace(
+            parallelism=ParallelismConfig(), training=TrainingConfig(), compile=CompileConfig()
+        )
+    )
 
 
 def job_configuration() -> str:
     """Have torchtitan and DeepSpeed read layouts of training jobs."""
     from deepspeed.runtime.config import DeepSpeedConfig
-    from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
 
     model = stagecut.model_description("llama-3-8b")
     for layout in (
@@ -118,16 +132,79 @@ def job_configuration() -> str:
         stagecut.Layout(pipeline=2, schedule="zb-h1", global_batch=8, recompute="full"),
         stagecut.Layout(data=4, zero=2, microbatch=2, global_batch=16),
     ):
-        scope: dict[str, Any] = {}
-        exec(job_files("torchtitan", model, layout)["planned.py"], scope)
-        config = SimpleNamespace(
-            parallelism=ParallelismConfig(), training=TrainingConfig(), compile=CompileConfig()
-        )
-        assert scope["planned"](config).parallelism.pipeline_parallel_degree == layout.pipeline
+        config = titan_config(job_files("torchtitan", model, layout)["planned.py"])
+        assert config.parallelism.pipeline_parallel_degree == layout.pipeline
     layout = stagecut.Layout(zero=3, microbatch=2, global_batch=8, offload_optimizer=0.25)
     read = DeepSpeedConfig(json.loads(job_files("deepspeed", model, layout)["deepspeed.json"]))
     assert (read.zero_optimization_stage, read.gradient_accumulation_steps) == (3, 4)
     return "torchtitan's configuration and DeepSpeed's take layouts"
+
+
+#: Layouts for Megatron-LM: of a dense model, and of a mixture of experts.
+DENSE: tuple[dict[str, Any], ...] = (
+    {"tensor": 2, "sequence_parallel": True, "data": 2, "zero": 1},
+    *({"context": 2, "context_kind": kind} for kind in ("ring", "all-gather", "all-to-all")),
+    {"pipeline": 4, "chunks": 2, "schedule": "interleaved"},
+    {"pipeline": 3, "stage_layers": (10, 11, 11)},
+    {"pipeline": 2, "data": 2, "order": ("tensor", "context", "pipeline", "data")},
+    *({"data": 4, "zero": zero, "shard_group": 2} for zero in (1, 2, 3)),
+    *({"recipe": f"megatron-{name}"} for name in ("fp16", "fp8", "fp8-block", "mxfp8")),
+    {"data": 2, "zero": 1, "offload_optimizer": 0.5},
+    *({"graphs": graphs} for graphs in ("modules", "iteration")),
+    {"recompute": "full", "recompute_layers": 3},
+    {"recompute": ("core_attn", "layernorm", "mlp")},
+)
+SPARSE: tuple[dict[str, Any], ...] = (
+    {"data": 8, "expert": 8, "pipeline": 2, "zero": 1},
+    {"data": 8, "expert": 8, "zero": 3, "dispatcher": "hierarchical"},
+    {"data": 8, "expert": 8, "expert_capacity": 1.5},
+    {"data": 4, "tensor": 2, "sequence_parallel": True, "expert": 4, "expert_tensor": 2},
+    {"data": 8, "expert": 8, "recompute": ("moe_act", "layernorm")},
+)
+
+
+def megatron_lm() -> str:
+    """Have Megatron-LM parse and check arguments, in a checkout that MEGATRON_LM names."""
+    if "MEGATRON_LM" not in os.environ:
+        raise ImportError("MEGATRON_LM names no checkout")
+    sys.path.insert(0, os.environ["MEGATRON_LM"])
+    typing.override = typing_extensions.override  # type: ignore[misc]  # of Python 3.12
+    import megatron.core.utils
+
+    megatron.core.utils.is_te_min_version = lambda *_args, **_options: True  # of no machine
+    known = SimpleNamespace(major=9, minor=0, multi_processor_count=132)
+    torch.cuda.get_device_properties = lambda *_args, **_options: known
+    torch.cuda.get_device_capability = lambda *_args, **_options: (known.major, known.minor)
+    from megatron.training.arguments import (
+        core_transformer_config_from_args,
+        parse_args,
+        validate_args,
+    )
+
+    count = 0
+    for name, layouts in (("llama-3-8b", DENSE), ("mixtral-8x7b", SPARSE)):
+        for fields in layouts:
+            layout = stagecut.Layout(**{"global_batch": 24, **fields})
+            files = job_files("megatron", stagecut.model_description(name), layout)
+            words = shlex.split(files["megatron.sh"], comments=True)
+            of_model = "--num-experts 8 --moe-router-topk 2" if name.startswith("mixtral") else ""
+            sys.argv = ["pretrain_gpt.py", *MODEL.split(), *of_model.split(), *words[2:-1]]
+            os.environ |= {"WORLD_SIZE": str(layout.devices), "RANK": "0"}
+            if layout.tensor > 1 or layout.context > 1:
+                os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+            with redirect_stdout(io.StringIO()):
+                core_transformer_config_from_args(validate_args(parse_args()))
+            os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
+            count += 1
+    return f"validate_args and the configuration of the model take {count} layouts"
+
+
+#: Arguments that are a user's.
+MODEL = (
+    "--hidden-size 4096 --num-attention-heads 32 --max-position-embeddings 8192 --lr 1e-4 "
+    "--train-iters 9 --mock-data --tokenizer-type NullTokenizer --vocab-size 32000 "
+    "--position-embedding-type rope --no-rope-fusion --disable-bias-linear"
+)
 
 
 def maxtext() -> str:
@@ -167,11 +244,13 @@ def vllm() -> str:
 
 def main() -> None:
     """Print a line per launcher."""
-    tries: tuple[Callable[[], str], ...] = (torchtitan, job_configuration, maxtext, vllm, deepspeed)
+    tries: tuple[Callable[[], str], ...] = (
+        torchtitan, job_configuration, maxtext, vllm, deepspeed, megatron_lm,
+    )  # fmt: skip
     for attempt in tries:
         name = attempt.__name__
         try:
-            known = "" if attempt is job_configuration else f" {version(name)}"
+            known = "" if attempt in (job_configuration, megatron_lm) else f" {version(name)}"
             print(f"{name}{known}: {attempt()}", flush=True)
         except ImportError as missing:  # also a package that one of them imports
             print(f"{name}: not tried: {missing}", flush=True)

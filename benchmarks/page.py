@@ -459,6 +459,11 @@ def sharding() -> list[str]:
     runs = read("sharding_run_beta")
     near = sum(number(row["time_ms"]) <= 1.02 * number(row["best_beta_ms"]) for row in runs)
     cases = [row for row in read("sharding_random") if row["method"] == "auto"]
+    ways = ("all", "placed", "all_overlapped", "placed_overlapped")
+    placed = [
+        (row["network"], *(_with_gap(row[f"{way}_ms"], row[f"{way}_bound_ms"]) for way in ways))
+        for row in read("sharding_placement")
+    ]
     return [
         *table("model | operators | 8 devices | 2 × 4 | 4 × 8", rows),
         f"Stages, replicas and tensor degree chosen together are {min(ahead):.1f} to "
@@ -469,7 +474,17 @@ def sharding() -> list[str]:
         f"{sum(int(row['proved']) for row in cases):,} of "
         f"{sum(int(row['cases']) for row in cases):,} random programs optimal or infeasible, with "
         "and without a limit of memory.",
+        "**[Parts on two groups](sharding.md#parts-on-groups-of-devices) of four devices** (which "
+        "says `sharding_placement.py`) beside everything on all eight: ms and gap, without and "
+        "with gradients converted beside the backward pass.",
+        *table("network, batch | all | placed | all, overlapped | placed, overlapped", placed),
     ]
+
+
+def _with_gap(milliseconds: str, bound: str) -> str:
+    """Return a time with its gap to a bound."""
+    gap = 100 * (1 - number(bound) / number(milliseconds))
+    return f"{milliseconds}, {percent(max(gap, 0.0))}"
 
 
 def executors() -> list[str]:
@@ -945,6 +960,7 @@ SECTIONS = (
             "joined",
             "joined_run",
             "sharding_random",
+            "sharding_placement",
             "sharding_run_beta",
             "sharding_run_layers",
             "sharding_run_faces",

@@ -272,14 +272,19 @@ def _run(
 
 def _table(rows: Sequence[Row], cases: int) -> Group:
     """Return the table so far, and below it why methods have no plan, each reason once."""
+    found = tabulate(rows).to_dict("records") if rows else []
+    told = [name for name in ("workload", "problem") if len({row[name] for row in found}) > 1]
+    alone = [name for name in ("workload", "problem") if found and name not in told]
     table = Table(
-        "workload", "problem", "method", "status", caption=f"{len(rows)} of {cases} cases"
+        title=", ".join(found[0][name] for name in alone), caption=f"{len(rows)} of {cases} cases"
     )
-    for title in ("objective", "best bound", "gap", "seconds"):
-        table.add_column(title, justify="right")
+    for name in (*told, "method", "status"):
+        table.add_column(name, overflow="fold")
+    for name in ("objective", "best bound", "gap", "seconds"):
+        table.add_column(name, justify="right")
     why = []
-    for alike in _alike(tabulate(rows).to_dict("records") if rows else ()):
-        table.add_row(*_cells(alike))
+    for alike in _alike(found):
+        table.add_row(*(alike[0][name] for name in told), *_cells(alike))
         if reason := _reason(alike[0]):
             row, methods = alike[0], ", ".join(row["method"] for row in alike)
             why.append(f"{row['workload']}, {row['problem']}: {methods}: {reason}")
@@ -314,8 +319,6 @@ def _cells(alike: Sequence[Mapping[Hashable, Any]]) -> list[str]:
 
     gap = float(row["gap"])
     return [
-        row["workload"],
-        row["problem"],
         ", ".join(one["method"] for one in alike),
         row["status"],
         number(row["objective"], ".6g"),

@@ -31,6 +31,7 @@ import numpy as np
 
 from ...instances import PipelineJob
 from ...instances.common.arrays import Floats, Ints
+from ...instances.model.chunk_schedules import interleaved_rows
 from ...instances.model.schedule import check_size
 from . import chain_kernel as chain_kernel
 
@@ -157,7 +158,8 @@ def order_of(problem: PipelineJob, stages: int, trains: bool) -> ScheduleOrder:
         rows = tuple(np.array(row, np.int64).reshape(-1, 3) for row in problem.order.rows)
         return ScheduleOrder(stages, m, np.array(problem.devices_of(stages)), rows)
     if chunks > 1:
-        return _interleaved(stages, stages // chunks, m)
+        size = stages // chunks
+        return ScheduleOrder(stages, m, np.arange(stages) % size, interleaved_rows(size, chunks, m))
     tables = []
     for s in range(stages):
         rounds = {FORWARD: 0}
@@ -176,21 +178,3 @@ def _backward_rounds(problem: PipelineJob, stages: int, s: int) -> dict[int, int
         factor = 1 if problem.schedule == "zb-h1" else 2
         return {INPUT: factor * behind, WEIGHT: factor * (stages - 1)}
     return {BACKWARD: problem.batch if problem.schedule == "gpipe" else behind}
-
-
-def _interleaved(stages: int, size: int, m: int) -> ScheduleOrder:
-    chunks = stages // size
-    total = chunks * m
-    n = np.arange(total)
-    chunk = n // size % chunks
-    which = n // (size * chunks) * size + n % size
-    tables = []
-    for p in range(size):
-        ahead = min(2 * (size - p - 1) + (chunks - 1) * size, total)
-        forward = np.stack((chunk * size + p, np.full(total, FORWARD), which, 2 * n))
-        backward = np.stack(
-            ((chunks - 1 - chunk) * size + p, np.full(total, BACKWARD), which, 2 * (n + ahead) + 1)
-        )
-        table = np.concatenate((forward, backward), axis=1).T
-        tables.append(table[np.argsort(table[:, 3], kind="stable"), :3])
-    return ScheduleOrder(stages, m, np.arange(stages) % size, tuple(tables))

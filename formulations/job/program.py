@@ -14,6 +14,7 @@ any. Seconds of stage s for a microbatch are linear in both, with E_s what the e
     O ≥ the optimizer's step over what rank k holds                     every rank k           (10)
     φ_s ≥ gather_s − hidden (F_s − C_s), φ_s ≥ slowed · gather_s,
     φ_s ≥ a layer's gather; ψ_s alike                                   weights sharded        (11)
+    F_s + B_s ≥ the same on each kind of nodes that rank k lies on       s on k                 (14)
 
 C_s are the collectives in F_s on links that gathering needs: equation (4) of docs/job.md.
 Traffic of a rank is below its true seconds where those are not linear (all-reduce is the faster of
@@ -229,11 +230,13 @@ class ProgramBuilder:
         self.r = self.build.columns((self.stages, self.kinds), most) if self.recomputes else None
         self.y = self.build.columns(self.ranks) if self.recomputes else None
         self.t, self.g, self.o = self.build.columns(3, np.inf, whole=False)
-        self.wait = (
-            self.build.columns((self.stages, 2), np.inf, whole=False) if self.sharded else None
-        )
-        self.z: Ints | None = None
         self.each, self.more, self.ends = self.rates_of_stages()
+        # φ, ψ, and of ψ what is in W: there on several kinds of nodes alone.
+        longer = np.zeros((self.stages, 3))
+        longer[:, :2] = np.inf if self.sharded else 0.0
+        longer[~np.array(self.exact)[list(self.rank_of)]] = np.inf
+        self.wait = self.build.columns(longer.shape, longer, whole=False) if longer.any() else None
+        self.z: Ints | None = None
         self.busy, self.busy_more, self.busy_ends = self.collectives_of_stages()
         self.ends_weights = rates.ends_weights[self.i].copy()
         model = space.model
@@ -246,6 +249,7 @@ class ProgramBuilder:
         self.order_of_types()
         self.memory()
         self.waits()
+        self.slower_kinds()
         self.traffic()
         self.optimizer()
         self.listed: set[int] = set()
@@ -265,7 +269,8 @@ class ProgramBuilder:
             "recomputes": self.layers, "one_number": self.one_number,
             "before": self.order_of_types, "behind": self.order_of_types, "memory": self.memory,
             "loss": self.memory, "wait": self.waits, "slowed": self.waits, "unit": self.waits,
-            "traffic": self.traffic, "optimizer": self.optimizer, "path": self.paths,
+            "slower": self.slower_kinds, "traffic": self.traffic, "optimizer": self.optimizer,
+            "path": self.paths,
         }  # fmt: skip
         return {name: str(method.__doc__) for name, method in families.items()}
 
@@ -326,7 +331,8 @@ class ProgramBuilder:
         if self.r is not None:
             found[:, :2] += np.einsum("sk,skq->sq", x[self.r], self.more)
         if self.wait is not None:
-            found[:, :2] += x[self.wait]
+            found[:, :2] += x[self.wait[:, :2]]
+            found[:, 1:] += x[self.wait[:, 2:]]
         return np.asarray(found * self.unit)
 
     def passes(self, s: int, weight: Floats) -> tuple[list[int], list[float], float]:
@@ -338,7 +344,7 @@ class ProgramBuilder:
             factors += list(self.more[s] @ weight[:2])
         if self.wait is not None:
             columns += list(self.wait[s])
-            factors += [weight[0], weight[1]]
+            factors += [weight[0], weight[1], weight[1] + weight[2]]
         return columns, factors, float(self.ends[s] @ weight)
 
     def computes(self, s: int, weight: Floats) -> tuple[list[int], list[float], float]:
@@ -425,7 +431,7 @@ class ProgramBuilder:
 
     def waits(self) -> None:
         """Passes wait for sharded weights that computation does not hide, and are slowed (11)."""
-        if self.wait is None:
+        if self.wait is None or not self.sharded:
             return
         kinds = range(len(self.space.cluster.nodes))
         every = [self.prices.on(kind, self.layout.software) for kind in kinds]
@@ -462,6 +468,28 @@ class ProgramBuilder:
                 there = np.flatnonzero(self.rates.count)
                 least = min(self._line(once, self.rates.weights[self.i, k]) for k in there)
                 self.build.row(f"unit[{s},{column}]", [self.wait[s, column]], [1.0], least, np.inf)
+
+    def slower_kinds(self) -> None:
+        """Both passes of a stage take what they take on each kind of nodes of its rank (14)."""
+        if self.wait is None:
+            return
+        for s, rank in enumerate(self.rank_of):
+            if self.exact[rank]:
+                continue
+            for kind in kinds_of_rank(rank, self.layout, self.space.cluster):
+                one = self.rates.kinds[kind]
+
+                def more(of_kind: Floats, least: Floats) -> Floats:
+                    return np.asarray((of_kind - least)[..., :2].sum(axis=-1) / self.unit)
+
+                columns = [*self.wait[s], *self.n[s]]
+                factors = [1.0, 1.0, 1.0, *-more(one.passes[self.i], self.rates.passes[self.i])]
+                if self.r is not None:
+                    columns += list(self.r[s])
+                    factors += list(-more(one.again[self.i], self.rates.again[self.i]))
+                of_ends = more(one.ends[self.i], self.rates.ends[self.i])
+                least = of_ends[0] * (s == 0) + of_ends[1] * (s == self.stages - 1)
+                self.build.row(f"slower[{s},{kind}]", columns, factors, float(least), np.inf)
 
     def _line(self, lines: list[LinearTraffic], weights: Floats) -> float:
         return float(sum(one.shared * weights[0] + one.routed * weights[1] for one in lines))
@@ -507,7 +535,7 @@ class ProgramBuilder:
                 for s in own:
                     busy, shares, fixed = self.computes(s, -hidden * weight)
                     beside = (beside[0] + busy, beside[1] + shares, beside[2] + fixed)
-                ways.append([beside, part] if self.exact[k] else [part])
+                ways.append([beside, part])
             for a, one in enumerate(ways[0]):
                 for b, two in enumerate(ways[1]):
                     self.build.row(
@@ -547,6 +575,6 @@ class ProgramBuilder:
             if self.r is not None:
                 factors.append(-np.einsum("sq,skq->sk", path[:, :2], self.more).ravel())
             if self.wait is not None:
-                factors.append(-path[:, :2].ravel())
+                factors.append(-np.column_stack((path[:, :2], path[:, 1] + path[:, 2])).ravel())
             least = sent * self.costs.message + float((path * self.ends).sum())
             self.build.row(f"path[{number}]", where, np.concatenate(factors), least, np.inf)

@@ -138,6 +138,9 @@ def _least(kinds: list[Rates]) -> Rates:
         passes=least([one.passes for one in kinds]),
         again=np.min([one.again for one in kinds], axis=0),
         ends=least([one.ends for one in kinds]),
+        busy=np.min([one.busy for one in kinds], axis=0),
+        busy_again=np.min([one.busy_again for one in kinds], axis=0),
+        ends_busy=np.min([one.ends_busy for one in kinds], axis=0),
         kinds=tuple(kinds),
     )
 

@@ -39,7 +39,7 @@ from ...instances.costs.layout import (
 )
 from ...instances.job.launchers import runs
 from ...instances.job.problem import OPEN, TrainingJob
-from ...instances.model.v_schedules import V_CHUNKS
+from ...instances.model.chunk_schedules import V_CHUNKS
 
 #: Declared ends of the space, where the job does not say otherwise.
 MOST_MICROBATCH, MOST_CHUNKS, LEAST_CONTEXT_TOKENS = 16, 12, 1024

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ..common.choices import Choice, choose
 from ..common.errors import InputError, quote
 from ..common.units import MOST_COUNT
-from ..model.v_schedules import V_CHUNKS
+from ..model.chunk_schedules import V_CHUNKS
 from .description import ModelDescription
 from .hardware import NumberFormat, TrainingCluster
 
@@ -24,7 +24,7 @@ class JobSchedule(Choice):
     DUALPIPE_V = "dualpipe-v"
 
 
-#: Schedules whose stages go down the ranks and up again: `instances.model.v_schedules`.
+#: Schedules whose stages go down the ranks and up again: `instances.model.chunk_schedules`.
 V_SCHEDULES = frozenset({JobSchedule.ZB_V, JobSchedule.DUALPIPE_V})
 
 
@@ -574,10 +574,13 @@ def check_precision(layout: Layout, cluster: TrainingCluster) -> None:
     """Refuse a precision that a device has no products of."""
     for nodes in cluster.nodes:
         if layout.recipe.compute not in nodes.accelerator.peak:
-            known = ", ".join(nodes.accelerator.peak)
+            known, family = ", ".join(nodes.accelerator.peak), layout.recipe.name.partition("-")[0]
+            others = [one for one in RECIPES.values() if one.compute in nodes.accelerator.peak]
+            alike = [one.name for one in others if one.name.startswith(f"{family}-")]
             raise InputError(
                 f"recipe: {layout.recipe.name} computes in {layout.recipe.compute}, which "
-                f"{nodes.accelerator.name} does not; it has {known}"
+                f"{nodes.accelerator.name} does not; it has {known}: take "
+                f"{' or '.join(alike or [one.name for one in others])}"
             )
 
 

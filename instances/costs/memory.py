@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 
-from ..model.v_schedules import v_in_flight
+from ..model.chunk_schedules import v_in_flight
 from .activations import Tokens, element_bytes, fused, kept, kept_by_module, largest_matrix, working
 from .description import Block, ModelDescription
 from .layout import V_SCHEDULES, JobSchedule, Layout, Software

@@ -17,10 +17,13 @@ from ..model.plan import Plan, Planned, gap_between, plan_of
 from ..model.problem import DeviceMapping, Problem, names_stages, objective_unit
 from ..model.sharding.problem import Sharding
 from ..model.workload import Workload
-from .plan_json import PlanFile, convert, read_problem, write_plan
+from .plan_json import CODECS, PlanFile, convert, read_problem, write_plan
 from .source import Source, read_source
 from .stagecut_json import make_cluster, read_file
 from .versions import PLAN
+
+#: Options of problems that are told even where they are the usual ones.
+TOLD = ("microbatches", "schedule", "split")
 
 
 @dataclass(frozen=True)
@@ -117,9 +120,12 @@ def _stage(number: int, part: dict[str, Any]) -> tuple[str, str, frozenset[NodeI
 
 
 def _problem(options: dict[str, Any]) -> str:
-    """Return a problem in words, such as ``throughput, contiguous, pipedream``."""
+    """Return a problem in words, such as ``throughput, contiguous``; usual options are left out."""
     words = []
+    known = CODECS[options["name"]].problem.__dataclass_fields__
     for key, value in options.items():
+        if key not in TOLD and key in known and value == known[key].default:
+            continue
         if key == "placement_rules" and isinstance(value, dict):
             words += ["placement rules"] * any(value.values())
         elif isinstance(value, dict):

@@ -8,8 +8,15 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from ...instances import InputError
-from .checkpoint import ModelState, state_held
-from .checkpoint_files import MANIFEST, UNREADABLE, checkpoints, load_tensors, read_checkpoint
+from .checkpoint import (
+    MANIFEST,
+    UNREADABLE,
+    ModelState,
+    checkpoints,
+    load_tensors,
+    read_checkpoint,
+    state_held,
+)
 from .split import PieceModule
 
 

@@ -18,8 +18,16 @@ from torch import nn
 from ...instances import InputError
 from ...instances.pytorch.factory import Made
 from ..measure.group import of_all_ranks
-from .checkpoint import remove_unfinished, restore, save
-from .checkpoint_files import Position, checkpoints, newest, none_before, sole_writer
+from .checkpoint import (
+    Position,
+    checkpoints,
+    newest,
+    none_before,
+    remove_unfinished,
+    restore,
+    save,
+    sole_writer,
+)
 from .first_step import by_one_process, check_first_step
 from .guard.failures import Guard
 from .options import RunOptions

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...instances import InputError
 from ...instances.common.arrays import Ints
-from ...instances.model.v_schedules import V_CHUNKS, v_rows
+from ...instances.model.chunk_schedules import V_CHUNKS, interleaved_rows, v_rows
 from ..simulate.stages import BACKWARD, FORWARD, StageGraph
 from .actions import ActionTable, Kind, Schedule
 
@@ -134,21 +134,9 @@ def interleaved(stages: StageGraph, microbatches: int) -> Schedule:
     """
     size = len(set(stages.replicas))
     chunks = stages.count // size
-    total = chunks * microbatches
-    n = np.arange(total)
-    chunk = n // size % chunks
-    which = n // (size * chunks) * size + n % size
     tables = [np.empty((0, 3), np.int32)] * len(stages.devices)
-    for position in range(size):
-        ahead = min(2 * (size - position - 1) + (chunks - 1) * size, total)
-        table = np.empty((2 * total, 4), dtype=np.int64)
-        table[:total] = np.stack(
-            (chunk * size + position, np.full(total, Kind.F), which, 2 * n), axis=1
-        )
-        back = (chunks - 1 - chunk) * size + position
-        table[total:] = np.stack((back, np.full(total, Kind.B), which, 2 * (n + ahead) + 1), axis=1)
-        order = np.argsort(table[:, 3], kind="stable")
-        tables[stages.replicas[position][0]] = table[order, :3].astype(np.int32)
+    for position, row in enumerate(interleaved_rows(size, chunks, microbatches)):
+        tables[stages.replicas[position][0]] = row.astype(np.int32)
     return Schedule(
         "interleaved",
         microbatches,

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import permutations
 
+import highspy
 import numpy as np
 
 from ...formulations.job.bounds import FirstBounds, first_bounds, least_seconds
@@ -25,12 +26,62 @@ from ...formulations.job.paths import JobPaths
 from ...formulations.job.program import PointCosts, ProgramBuilder, point_costs, stage_range
 from ...formulations.job.rates import NotPriced, Rates, rates
 from ...formulations.job.space import JobSpace
+from ...formulations.linear import Linear
+from ...instances import StagecutError
 from ...instances.common.arrays import Floats
 from ...instances.costs.layers import LayerPrices
 from ...instances.costs.layout import Layout
 from ...instances.costs.stages import kinds_of_rank, stage_times
+from ..core.highs import load
 from ..core.session import interrupts
-from .programs import solve_program
+
+
+@dataclass(frozen=True, eq=False)
+class ProgramEnd:
+    """How a program ended."""
+
+    #: No solution is below; infinite if there is none.
+    bound: float
+    #: The best solution, if one was found.
+    x: Floats | None
+    #: Its objective.
+    value: float
+
+
+def solve_program(
+    linear: Linear,
+    seconds: float,
+    *,
+    relaxed: bool = False,
+    stopped: Callable[[], bool] = lambda: False,
+) -> ProgramEnd:
+    """Solve a program, or its relaxation, within so many seconds or until it is `stopped`."""
+    if relaxed:
+        linear = replace(linear, integer=np.zeros(len(linear.cost), np.bool_))
+    highs = load(linear, {"threads": 1, "mip_rel_gap": 1e-6, "time_limit": max(0.01, seconds)})
+
+    def interrupt(event: highspy.highs.HighsCallbackEvent) -> None:
+        event.data_in.user_interrupt = stopped()
+
+    highs.cbMipInterrupt.subscribe(interrupt)
+    if highs.run() == highspy.HighsStatus.kError:
+        highs.setOptionValue("threads", 0)
+        highs.run()
+    status, ends = highs.getModelStatus(), highspy.HighsModelStatus
+    if status in (ends.kInfeasible, ends.kUnboundedOrInfeasible):
+        return ProgramEnd(np.inf, None, np.inf)
+    info = highs.getInfo()
+    found = status == ends.kOptimal or info.primal_solution_status == 2
+    x = np.array(highs.getSolution().col_value) if found else None
+    value = float(info.objective_function_value) if found else np.inf
+    if relaxed:
+        if status != ends.kOptimal:
+            return ProgramEnd(-np.inf, None, np.inf)
+        return ProgramEnd(value, x, value)
+    if status not in (ends.kOptimal, ends.kTimeLimit, ends.kInterrupt):
+        raise StagecutError(f"HiGHS ended with {highs.modelStatusToString(status)!r}")
+    return ProgramEnd(float(info.mip_dual_bound), x, value)
+
 
 #: Seconds of an iteration under each of some layouts; infinite where one does not fit.
 Judge = Callable[[Sequence[Layout]], Floats]

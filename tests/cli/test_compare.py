@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from cli_cases import placement_file
+from rich.console import Console
 from typer.testing import CliRunner
 
 from stagecut import (
@@ -29,7 +31,7 @@ from stagecut import (
 from stagecut.api.cases import cases, read_record, run_cases
 from stagecut.api.compare import Row, summaries, tabulate
 from stagecut.cli import app
-from stagecut.commands.compare import _cells
+from stagecut.commands.compare import _cells, _table
 from stagecut.instances import Cluster, DeviceKind
 from stagecut.runtime.pictures.charts import draw_comparison
 
@@ -302,7 +304,23 @@ def test_the_bound_beside_a_gap_is_the_one_that_the_gap_is_to() -> None:
         for m, o, b in both
     ]
     shown = [_cells([row]) for row in tabulate(rows).to_dict("records")]
-    assert [cells[5:7] for cells in shown] == [["9", "25.000 %"], ["9", "10.000 %"]]
+    assert [cells[3:5] for cells in shown] == [["9", "25.000 %"], ["9", "10.000 %"]]
+
+
+def test_a_table_of_one_workload_has_room_for_the_names_of_methods() -> None:
+    """What all rows share is said once, above them."""
+    case = {"problem": "pipeline", "status": "feasible", "limit": "none", "error": None}
+    numbers = {"objective": 2.0, "bound": 1.0, "seconds": 1.0}
+    rows = [
+        {**case, **numbers, "workload": name, "method": "deepspeed-uniform"}
+        for name in ("first", "second")
+    ]
+    console = Console(width=80, record=True, file=StringIO())
+    console.print(_table(rows[:1], 2), _table(rows, 2))
+    one, both = console.export_text().split("of 2 cases")[:2]
+    assert [word in one for word in ("first, pipeline", "deepspeed-uniform")] == [True] * 2
+    assert [word in one for word in ("problem", "workload", "…")] == [False] * 3
+    assert [word in both for word in ("workload", "second")] == [True] * 2
 
 
 def test_another_schedule_in_the_same_file_is_another_case(tmp_path: Path) -> None:

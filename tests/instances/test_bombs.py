@@ -133,7 +133,7 @@ def test_what_torch_and_numpy_read(tmp_path: Path) -> None:
     kept = tmp_path / "step-00000001"
     kept.mkdir()
     (kept / "rank-0.pt").write_bytes(packed.read_bytes())
-    from stagecut.runtime.execution.checkpoint_files import FORMAT, digest
+    from stagecut.runtime.execution.checkpoint import FORMAT, digest
 
     manifest = {
         "format": FORMAT, "step": 1, "microbatches": 1, "plan": "", "model": "",

@@ -298,11 +298,15 @@ def check_runs(layout: Layout) -> None:
 
 
 def check_patterns(model: nn.Module, plan: ParallelizePlan, layout: Layout) -> None:
-    """Raise InputError if a plan matches nothing of what the layout divides."""
+    """Raise InputError if a pattern matches nothing, or what is divided has none."""
     names = [name for name, _ in model.named_modules()]
     linear = (*plan.colwise, *plan.rowwise)
     if layout.tensor > 1 and not any(_matches(name, linear) for name in names):
         raise InputError("tensor: no module of the model matches colwise or rowwise of the plan")
+    for field_name in ("colwise", "rowwise"):
+        for pattern in getattr(plan, field_name):
+            if not any(_matches(name, (pattern,)) for name in names):
+                raise InputError(f"{field_name}: no module of the model matches {pattern}")
     if layout.expert > 1 and not any(_matches(name, plan.experts) for name in names):
         raise InputError("expert: no module of the model matches experts of the plan")
     for what in layout.recompute - {Recompute.FULL, Recompute.OPERATORS}:
@@ -333,7 +337,8 @@ def precision(recipe: Recipe) -> MixedPrecisionPolicy:
 def stage_modules(model: nn.Module, plan: ParallelizePlan, layout: Layout) -> list[tuple[str, ...]]:
     """Return the names of the modules of each model stage, in the order in which they run.
 
-    Raises InputError if the model has other blocks than the layout counts.
+    Raises InputError if the model has other blocks than the layout counts, or more than the plan
+    runs.
     """
     names = [f"{plan.blocks}.{name}" for name, _ in _module(model, plan.blocks).named_children()]
     counts = layout.layers_of_stages(len(names))
@@ -342,6 +347,12 @@ def stage_modules(model: nn.Module, plan: ParallelizePlan, layout: Layout) -> li
             f"stage_layers: {len(counts)} counts of {sum(counts)} layers; the layout has "
             f"{layout.stages} model stages, and the model {len(names)} layers"
         )
+    run = (*plan.before, plan.blocks, *plan.after, *plan.shared)
+    for name, _ in model.named_parameters():
+        if not any(name.startswith(f"{module}.") for module in run):
+            raise InputError(
+                f"{name}: the plan runs no module with this parameter; name one in before or after"
+            )
     found = []
     for stage, count in enumerate(counts):
         begin = sum(counts[:stage])

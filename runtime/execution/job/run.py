@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.state_dict import (
 from ....instances import InputError
 from ....instances.costs.layout import Layout
 from ...measure.group import process_group
-from ..checkpoint_files import none_before, sole_writer
+from ..checkpoint import none_before, sole_writer
 from ..guard.failures import TIMEOUT_S, guarded
 from ..steps import StepResult, alone_if_it_can_be, threads_per_process
 from .measured import MeasuredStep, measured_step

@@ -8,6 +8,7 @@ that have them, so that they are the same under every layout.
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 
 import torch
@@ -66,15 +67,20 @@ def transformer(model: ModelDescription) -> tuple[nn.Module, ParallelizePlan]:
     with torch.device("meta"):
         made = Decoder(model)
     places = ("places",) if model.positions else ()
+    names = [name for name, _ in made.named_modules()]
+
+    def there(*patterns: str) -> tuple[str, ...]:
+        return tuple(pattern for pattern in patterns if fnmatch.filter(names, pattern))
+
     return made, ParallelizePlan(
         before=("embedding", *places),
         after=("norm", "head") if model.final_norm else ("head",),
-        colwise=(
+        colwise=there(
             *(f"layers.*.attention.{name}" for name in ("q", "k", "v", "kv")),
             *(f"layers.*.{part}.{n}" for part in ("mlp", "moe.shared") for n in ("gate", "up")),
             "head",
         ),
-        rowwise=(
+        rowwise=there(
             "layers.*.attention.out", "layers.*.mlp.down", "layers.*.moe.shared.down", "embedding",
         ),
         experts=("layers.*.moe.experts",),

@@ -56,6 +56,7 @@ from .layout_probes import (
     Path,
     ProbedStages,
     Probes,
+    W,
     least_of,
 )
 from .longest_kernel import count_longest
@@ -349,10 +350,13 @@ class PointRefutation:
 
     def _columns(self) -> None:
         s, k = self.stages, len(self.count)
+        stages = self._of_stages()
+        self.longer = ~self.exact[self.rank_of]  # on another kind of nodes than `stages` says
         self.recomputes = self.probes.job.counts_layers(self.layout)
         parts = {
             "n": (s, k), "r": (s, k * self.recomputes), "y": (self.ranks * self.recomputes,),
-            "z": (s * self._ordered(),), "wait": (s, 2 * self.sharded), "ends": (3,),
+            "z": (s * self._ordered(),), "ends": (3,),
+            "wait": (s, 3 * (self.sharded or self.longer.any())),
         }  # fmt: skip
         at = 0
         self.at: dict[str, Ints] = {}
@@ -364,15 +368,17 @@ class PointRefutation:
         self.t, self.g, self.o = self.at["ends"].tolist()
         self.rows: list[tuple[Floats, Floats, Floats]] = []
         quantities = np.zeros((s, BUSY.stop, at))
-        rows, stages = np.arange(s), self._of_stages()
+        rows = np.arange(s)
         for j in range(k):
             quantities[rows, :, self.at["n"][:, j]] = [one.layers[j] for one in stages]
             if self.recomputes:
                 quantities[rows, :, self.at["r"][:, j]] = [one.again[j] for one in stages]
         self.raw = quantities[:, :3].copy()
-        if self.sharded:
+        if self.at["wait"].size:
             quantities[rows, F, self.at["wait"][:, 0]] = 1.0
             quantities[rows, B, self.at["wait"][:, 1]] = 1.0
+            quantities[rows, B, self.at["wait"][:, 2]] = 1.0
+            quantities[rows, W, self.at["wait"][:, 2]] = 1.0
         self.of = quantities
         self.fixed = np.array([one.ends[e] for one, e in zip(stages, self.place, strict=True)])
 
@@ -409,6 +415,7 @@ class PointRefutation:
             self.add(n[:, second] + most * z, -np.inf, most)
             self.add(n[1:, first] - self.count[first] * z[:-1], -np.inf, 0.0)
         self._memory()
+        self._slower_kinds(unit)
         self._beside(unit)
         end = np.zeros(self.columns)
         end[self.at["ends"]] = 1.0
@@ -422,6 +429,18 @@ class PointRefutation:
         if not self.probes.job.settings.recompute_by_stage:
             stages = r.sum(axis=1)
             self.add(stages[1:] - stages[0], 0.0, 0.0)
+
+    def _slower_kinds(self, unit: float) -> None:
+        """Both passes of a stage take what they take on each kind of nodes of its rank."""
+        kinds = self.probes.stages(self.layout)
+        for s in np.flatnonzero(self.longer):
+            for one in (kinds[k] for k in self.probes.kinds_of_ranks(self.layout)[self.rank_of[s]]):
+                row = -self.of[s, F] - self.of[s, B]
+                for columns, each in (("n", one.layers), ("r", one.again)):
+                    at = self.at[columns][s]
+                    row[at] += (each[:, F] + each[:, B])[: len(at)]
+                ends = one.ends[self.place[s], [F, B]].sum() - self.fixed[s, [F, B]].sum()
+                self.add(-unit * row, unit * ends, np.inf)
 
     def _memory(self) -> None:
         """Every rank has the bytes that it needs at its fullest moments."""
@@ -464,8 +483,7 @@ class PointRefutation:
                 more, constant = self._by_rank(table.hidden * one, place)
                 busy, fixed = busy - more, fixed - constant
             shown = max(1 / max(PIECES, self.layout.chunks), table.slowed)
-            beside = whole[0] - busy, np.where(self.exact, whole[1] - fixed, -np.inf)
-            ahead = [beside, (whole[0] * shown, whole[1] * shown)]
+            ahead = [(whole[0] - busy, whole[1] - fixed), (whole[0] * shown, whole[1] * shown)]
             ways.append(ahead if hides else [whole])
         for (a, x), (b, y) in itertools.product(*ways):
             self.add(eye[self.g] - unit * (a + b), unit * (x + y), np.inf)
@@ -568,6 +586,7 @@ class PointRefutation:
         upper[self.at["n"]] = np.minimum(self.count, self.high[:, None])
         upper[self.at["r"]] = self.count if self.recomputes else 0.0
         upper[self.at["y"]] = upper[self.at["z"]] = 1.0
+        upper[self.at["wait"][~self.longer, 2 * self.sharded :]] = 0.0
         integer = np.full(self.columns, int(whole))
         integer[self.at["wait"]] = integer[self.at["ends"]] = 0
         cost = np.zeros(self.columns)

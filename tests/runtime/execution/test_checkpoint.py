@@ -20,7 +20,7 @@ from torch import nn  # noqa: E402
 import stagecut  # noqa: E402
 from stagecut import InputError, merge_checkpoint  # noqa: E402
 from stagecut.cli import run_command  # noqa: E402
-from stagecut.runtime.execution.checkpoint_files import (  # noqa: E402
+from stagecut.runtime.execution.checkpoint import (  # noqa: E402
     digest,
     locked,
     newest,

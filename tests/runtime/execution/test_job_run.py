@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -292,6 +293,16 @@ def test_patterns_must_match_what_is_divided() -> None:
     for layout, axis in ((Layout(tensor=2), "tensor"), (Layout(expert=2), "expert")):
         with pytest.raises(InputError, match=f"{axis}: no module"):
             check_patterns(make_transformer(), ParallelizePlan(), layout)
+
+
+def test_mistakes_in_the_names_of_modules_are_refused() -> None:
+    model = make_transformer()
+    misspelt = replace(PLAN, rowwise=(*PLAN.rowwise, "layers.*.attention.output"))
+    with pytest.raises(InputError, match=r"rowwise: no module of .* layers.\*.attention.output"):
+        check_patterns(model, misspelt, Layout())
+    forgotten = replace(PLAN, after=PLAN.after[:1])
+    with pytest.raises(InputError, match=r"head.weight: the plan runs no module with this param"):
+        stage_modules(model, forgotten, Layout())
 
 
 def test_schedules_say_where_model_stages_are() -> None:

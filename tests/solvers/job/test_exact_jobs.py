@@ -161,7 +161,8 @@ def test_nodes_of_two_kinds(seed: int) -> None:
 PROVED: tuple[tuple[Callable[[random.Random], Any], int, float], ...] = (
     (small_job, 11, 20e9), (small_job, 264, 79e9), (odd_job, 43, 5e9), (profiled_job, 9, 5e9),
     (profiled_job, 85, 5e9), (profiled_job, 139, 5e9), (profiled_job, 212, 5e9),
-    (mixed_job, 3, 79e9), (mixed_job, 5, 40e9), (sharded_job, 1, 79e9), (sharded_job, 4, 20e9),
+    (mixed_job, 3, 79e9), (mixed_job, 5, 40e9),
+    (mixed_job, 17, 13.2e9), (mixed_job, 106, 79e9), (sharded_job, 1, 79e9), (sharded_job, 4, 20e9),
 )  # fmt: skip
 
 

@@ -25,8 +25,7 @@ from stagecut.formulations.task import pose
 from stagecut.instances import PrimitiveLink, Role, TensorSharding
 from stagecut.instances.model.sharding.problem import gradient_buckets
 from stagecut.runtime import evaluate
-from stagecut.runtime.execution.checkpoint import restore, save
-from stagecut.runtime.execution.checkpoint_files import Position, newest
+from stagecut.runtime.execution.checkpoint import Position, newest, restore, save
 from stagecut.runtime.execution.model_state import merge_checkpoint
 from stagecut.runtime.execution.options import RunOptions
 from stagecut.runtime.execution.sharded.collectives import is_elsewhere, join_mesh, part_of

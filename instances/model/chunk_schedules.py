@@ -1,4 +1,9 @@
-"""Zero-bubble schedules on stages in a V: ZB-V and DualPipeV, as rows of passes.
+"""Schedules of several chunks a pipeline rank, as rows of passes: interleaved, and in a V.
+
+*Interleaved* 1F1B: p ranks hold v chunks each, and take p microbatches of a chunk at a time. Rank r
+starts its backward passes after 2 (p − r − 1) + (v − 1) p forward passes.
+
+*Zero-bubble* schedules on stages in a V: ZB-V and DualPipeV.
 
 The model's 2p stages go down the p pipeline ranks and up again: rank r has stages r and
 2p − 1 − r, chunks 0 and 1, so that the first and the last stage share rank 0. F0 is a forward pass
@@ -22,8 +27,10 @@ microbatches are in flight at once on rank r, of chunks 0 and 1:
 
 References
 ----------
-P. Qi et al., *Pipeline Parallelism with Controllable Memory*, NeurIPS 2024 (ZB-V). DeepSeek-AI,
-*DeepSeek-V3 Technical Report*, 2024 (DualPipe), of which DualPipeV is half.
+D. Narayanan et al., *Efficient Large-Scale Language Model Training on GPU Clusters Using
+Megatron-LM*, SC 2021, section 2.2 (interleaved). P. Qi et al., *Pipeline Parallelism with
+Controllable Memory*, NeurIPS 2024 (ZB-V). DeepSeek-AI, *DeepSeek-V3 Technical Report*, 2024
+(DualPipe), of which DualPipeV is half.
 """
 
 from __future__ import annotations
@@ -41,6 +48,23 @@ _OLDEST = -1
 
 #: Chunk and kind of a pass.
 _Pass = tuple[int, int]
+
+
+def interleaved_rows(ranks: int, chunks: int, microbatches: int) -> tuple[Ints, ...]:
+    """Return every rank's passes in order, shape (actions, 3): stage, kind and microbatch."""
+    total = chunks * microbatches
+    n = np.arange(total)
+    chunk = n // ranks % chunks
+    which = n // (ranks * chunks) * ranks + n % ranks
+    rows = []
+    for rank in range(ranks):
+        ahead = min(2 * (ranks - rank - 1) + (chunks - 1) * ranks, total)
+        forward = np.stack((chunk * ranks + rank, np.full(total, _F), which), axis=1)
+        back = (chunks - 1 - chunk) * ranks + rank
+        backward = np.stack((back, np.full(total, _B), which), axis=1)
+        order = np.argsort(np.concatenate((2 * n, 2 * (n + ahead) + 1)), kind="stable")
+        rows.append(np.concatenate((forward, backward))[order])
+    return tuple(rows)
 
 
 def v_rows(schedule: str, ranks: int, microbatches: int) -> tuple[Ints, ...]:

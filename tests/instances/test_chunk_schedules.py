@@ -10,7 +10,7 @@ import pytest
 from stagecut.formulations.job.orders import ScheduleOrder
 from stagecut.instances import InputError
 from stagecut.instances.costs.layout import Layout
-from stagecut.instances.model.v_schedules import v_in_flight, v_rows
+from stagecut.instances.model.chunk_schedules import v_in_flight, v_rows
 from stagecut.runtime.schedules import make_schedule, validate
 from stagecut.runtime.simulate import chain, simulate_stages
 
