@@ -201,7 +201,7 @@ def accelerate(layout: Layout, folder: Path) -> list[float]:
     (steps,) = re.findall(r"export (ACCELERATE_GRADIENT_ACCUMULATION_STEPS)=(\d+)", files[SCRIPT])
     os.environ.update(dict([steps]))
     PartialState(cpu=True)
-    if layout.devices > 1:  # of CPUs it makes DistributedDataParallel, whatever is asked
+    if layout.zero:  # of CPUs it makes DistributedDataParallel, whatever is asked
         PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
     launcher = Accelerator()
     torch.manual_seed(0)

@@ -65,7 +65,8 @@ def deepspeed_files(model: ModelDescription, layout: Layout) -> dict[str, str]:
 
 def _zero(layout: Layout) -> dict[str, Any]:
     """Return what data-parallel ranks divide, and what lies in host memory."""
-    zero: dict[str, Any] = {"stage": layout.zero, "overlap_comm": layout.overlap.gradients}
+    beside = layout.overlap.gradients and layout.pipeline == 1  # it has none in pipelines
+    zero: dict[str, Any] = {"stage": layout.zero, "overlap_comm": beside}
     if layout.offload_optimizer:
         # a part of it is ZeRO-3's alone ("twin-flow offload", zero/offload_config.py)
         if layout.offload_optimizer < 1 and layout.zero != 3:
