@@ -194,9 +194,9 @@ def test_a_number_of_devices_without_layout_has_its_reason() -> None:
 
 
 def test_sequences_beyond_the_learned_positions_are_refused() -> None:
-    job = stagecut.TrainingJob(global_batch=8, sequence=1025)
+    job = TrainingJob(global_batch=8, sequence=1025)
     with pytest.raises(InputError, match="gpt2 has 1024 learned positions; take at most 1024"):
-        stagecut.solve("gpt2", "h100:8", job)
+        solve_job("gpt2", "h100:8", job)
 
 
 @pytest.mark.parametrize(("kind", "gpus", "said"), [
