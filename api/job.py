@@ -69,15 +69,25 @@ class JobCosts:
         return usual_layouts(self.model, self.cluster, self.job.template, limit)
 
     def starts(self, usual: Sequence[UsualLayout]) -> list[Layout]:
-        """Return the usual layouts that are plans of the job."""
+        """Return the usual layouts as plans of the job, which says what no plan of it decides."""
         layouts = [one.layout for one in usual if one.layout is not None]
-        # The last stage predicts further tokens, by whichever number it is called.
-        layouts = [
-            replace(one, mtp_stage=-1) if one.mtp_stage == one.stages - 1 else one
+        own = [
+            replace(one, **{"mtp_stage": self.job.template.mtp_stage, **self.outside(one)})
             for one in layouts
         ]
-        own = [one for one in layouts if on_one_device(one) == self.job.template]
         return [one for one in own if self.job.allows(self.model, one)]
+
+    def outside(self, layout: Layout) -> dict[str, Any]:
+        """Return what no plan of the job decides and a layout has otherwise, as the job has it."""
+        template = self.job.template
+        last = layout.mtp_stage == layout.stages - 1  # by whichever number it is called
+        own = on_one_device(replace(layout, mtp_stage=-1) if last else layout)
+        names = [one.name for one in fields(Layout)]
+        return {
+            name: getattr(template, name)
+            for name in names
+            if getattr(own, name) != getattr(template, name)
+        }
 
 
 def job_costs(
@@ -142,6 +152,7 @@ class UsualChoice:
     reason: str  # why it is not the rule's first choice, or why there is none
     # term of time in which it is behind the plan most, and by how many seconds; empty if it is not
     most: tuple[str, float] | None = None
+    outside: tuple[str, ...] = ()  # its fields that no plan of the job has so
 
 
 @dataclass(frozen=True, repr=False)
@@ -375,7 +386,8 @@ def judge_usual(
         most = (term, behind) if behind > 0 else None
         fits = peak_memory(costs.model, one.layout).needed <= limit
         seconds = time.seconds if fits else np.inf
-        found.append(UsualChoice(one.name, one.layout, seconds, one.reason, most))
+        outside = tuple(costs.outside(one.layout))
+        found.append(UsualChoice(one.name, one.layout, seconds, one.reason, most, outside))
     return tuple(found)
 
 

@@ -838,20 +838,28 @@ def launchers() -> list[str]:
 
 
 def exports() -> list[str]:
-    """Return which launchers took plans, by model, and what the others said."""
+    """Return which launchers took plans, by model, and why others take none."""
     rows = read("exports")
     names = list(dict.fromkeys(row["launcher"] for row in rows))
-    lines, reasons = [], []
+    lines: list[list[str]] = []
+    reasons: dict[tuple[str, str], list[str]] = defaultdict(list)
     for (model,), group in grouped(rows, "model").items():
         taken = {row["launcher"]: row for row in group}
-        cells = [[_taken(taken[name]) if name in taken else "" for name in names]]
-        lines += [[model, *cells[0]]]
+        lines += [[model, *(_taken(taken[name]) if name in taken else "" for name in names)]]
         for row in group:
-            refused = row["plan for it"] if row["plan for it"] not in ("exported", "–") else ""
-            refused = refused or row["plan for none"].replace("exported", "")
-            if refused:
-                reasons.append([model, row["launcher"], refused.replace("|", "¦")])
-    return [*table("model|" + "|".join(names), lines), "", *table("model|to|refused", reasons)]
+            if _taken(row) == "none":
+                own = row["plan for it"]
+                said = own if own != "–" else row["plan for none"]
+                said = said.removeprefix(f"{row['launcher']}: ")
+                reasons[row["launcher"], said.replace("|", "¦")].append(model)
+    return [
+        *table("model|" + "|".join(names), lines),
+        "",
+        *table(
+            "takes none|of|since",
+            [[to, ", ".join(models), said] for (to, said), models in reasons.items()],
+        ),
+    ]
 
 
 def _taken(row: Row) -> str:
@@ -1018,7 +1026,7 @@ SECTIONS = (
         "Exports",
         "Plans of ten models by launcher (`exports.py`): whether a plan that was made for no "
         "launcher is taken, and one that was made for it (`solve … --for`): both, its own alone, "
-        "any where there is no `--for`, or none; below, what is said to plans that are refused.",
+        "any where there is no `--for`, or none; below, why none (`exports.csv` has all refusals).",
         ("exports",),
         exports,
     ),

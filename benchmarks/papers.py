@@ -137,8 +137,10 @@ def distpar() -> list[str]:
             "| gain over data parallel, % | the paper's largest, %",
             [tuple(row[k] for k in few) for row in faces],
         ),
-        "Figure 4 by price: a face recogniser on 8 devices. β, the 27 ways of VGG16's layers and "
-        "measured runs are in the [benchmarks](benchmarks.md#sharding).",
+        "Figure 4 by price: a face recogniser on 8 devices. β, the 27 ways of VGG16's layers, "
+        "measured runs, and *Placement* (section 3.1: [parts on groups of devices]"
+        "(sharding.md#parts-on-groups-of-devices)) are in the "
+        "[benchmarks](benchmarks.md#sharding).",
     ]
 
 

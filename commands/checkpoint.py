@@ -40,5 +40,5 @@ def merge(
     torch.save(state, written)
     write_whole(output, written.getvalue())
     size = sum({x.data_ptr(): x.nbytes for x in state.values()}.values())
-    OUT.say(f"{len(state)} tensors, {show_bytes(size)}")
+    OUT.tell(f"{len(state)} tensors, {show_bytes(size)}")
     tell_written(output)

@@ -83,8 +83,8 @@ def _print(result: PlanDiff, first: str, second: str) -> None:
         table.add_row(f"{pair.common} alike", *cells)
     OUT.print(table)
     moved = len(result.moved)
-    OUT.say(f"{moved} nodes moved" + (":" if moved else ""))
+    OUT.tell(f"{moved} nodes moved" + (":" if moved else ""))
     for v, source, target in result.moved[:LISTED]:
-        OUT.say(f"  {v}: {source} → {target}")
+        OUT.tell(f"  {v}: {source} → {target}")
     if moved > LISTED:
-        OUT.say(f"  … and {moved - LISTED} more (--json lists all)")
+        OUT.tell(f"  … and {moved - LISTED} more (--json lists all)")

@@ -109,10 +109,10 @@ def convert(
             else ""
         )
         text = f"--tied: {loaded.name} names no tied weights{kept}"
-        ERR.say(text, style="dim")
+        ERR.tell(text, style="dim")
     loaded = loaded if tied is None else tied_as(loaded, tied)
     save(training_layers(loaded) if layers else loaded, output)
-    OUT.say(f"written: {output}")
+    OUT.tell(f"written: {output}")
 
 
 @app.command()

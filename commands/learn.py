@@ -145,7 +145,7 @@ def learn(
                 resumable=not weights_only,
                 told=told,
             )
-        OUT.say(f"{done.steps} updates on {len(on.tasks)} tasks")
+        OUT.tell(f"{done.steps} updates on {len(on.tasks)} tasks")
         tell_written(output, log)
 
     if rare.model is None:

@@ -111,7 +111,7 @@ def measure(
         return
     _print(measurement)
     for precision, rate in rates.items():
-        OUT.say(f"matrix products in {precision}: {rate / 1e12:.4g} TFLOP/s")
+        OUT.tell(f"matrix products in {precision}: {rate / 1e12:.4g} TFLOP/s")
     if axes:
         _print_axes(axes)
     tell_written(output, topology, plot)

@@ -69,7 +69,7 @@ def check(
     if wrong or not records:
         raise InputError(f"{folder}: {len(wrong)} of {len(records)} records are not as they say")
     proved = sum(record.checked for record in records)
-    OUT.say(f"{len(records)} records verified; {proved} bounds proved by their certificates")
+    OUT.tell(f"{len(records)} records verified; {proved} bounds proved by their certificates")
 
 
 @app.command()

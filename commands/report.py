@@ -182,7 +182,7 @@ def print_report(comparison: Comparison) -> None:
         f"{show_percent(comparison.error, signed=True)}"
     )
     if comparison.optimizer_s:
-        OUT.say(
+        OUT.tell(
             f"the optimizer's {_ms(comparison.optimizer_s)} come on top; they are not predicted"
         )
 
@@ -198,7 +198,7 @@ def print_calibration(calibration: WorkloadCalibration, plan: Plan, comparison: 
         "Plan again with the new workload."
     )
     if calibration.weight_share is not None:
-        OUT.say(f"measured --weight-share {calibration.weight_share:.3f}")
+        OUT.tell(f"measured --weight-share {calibration.weight_share:.3f}")
 
 
 def _ms(seconds: float) -> str:

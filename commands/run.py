@@ -175,9 +175,9 @@ def run(
     if os.environ.get("RANK", "0") != "0":
         return
     if resume and not done:
-        OUT.say(f"{checkpoint}: it has {steps} steps already; give more --steps")
+        OUT.tell(f"{checkpoint}: it has {steps} steps already; give more --steps")
     if len(done) < steps and not resume:
-        OUT.say(f"the inputs ended after {len(done)} steps")
+        OUT.tell(f"the inputs ended after {len(done)} steps")
     tell_written(record)
 
 
@@ -220,7 +220,7 @@ def run_job_plan(
         measure=report or asked.record is not None, timeout_s=asked.timeout_s,
     )  # fmt: skip
     if os.environ.get("RANK", "0") == "0" and tokens is None:
-        OUT.say("no --tokens: the model trains on random ones")
+        OUT.tell("no --tokens: the model trains on random ones")
     done = run_planned_job(
         plan, model, tokens, asked.steps, asked.make_optimizer, options, on_step=show_step
     )
@@ -238,7 +238,7 @@ def run_job_plan(
 
 def show_step(step: StepResult) -> None:
     """Print a step."""
-    OUT.say(f"step {step.number + 1:>4}  loss {step.loss:<12.6g} {1e3 * step.seconds:.1f} ms")
+    OUT.tell(f"step {step.number + 1:>4}  loss {step.loss:<12.6g} {1e3 * step.seconds:.1f} ms")
 
 
 #: Terms of an estimate by those that are measured.
@@ -287,7 +287,7 @@ def print_measured(plan: JobPlan, steps: tuple[MeasuredStep, ...]) -> None:
         table.add_row("all allocated", show_bytes(step.peak), show_bytes(memory.allocated))
     OUT.print(table)
     share = 1 - sum(one.terms.get("bubble", 0.0) for one in steps) / sum(s.seconds for s in steps)
-    OUT.say(f"ranks are busy for {show_percent(share)} of the step")
+    OUT.tell(f"ranks are busy for {show_percent(share)} of the step")
 
 
 def planned_terms(plan: JobPlan) -> dict[str, Any]:

@@ -247,7 +247,7 @@ def print_simulation(name: str, run: Simulation) -> None:
             ", by messages without all-reduces" if alone else ""
         )
     for name, value in rows.items():
-        OUT.say(f"{name:>12}  {value}")
+        OUT.tell(f"{name:>12}  {value}")
     for line in run.over_memory:
         OUT.say(f"warning: {line}", style="yellow")
 
@@ -310,5 +310,5 @@ def show_sharded_timeline(
     for kind, time in times.items():
         table.add_row(kind, f"{time:.6g}", show_bytes(sizes[kind]) if sizes[kind] else "")
     OUT.print(table)
-    OUT.say(f"makespan  {show_time(timeline.makespan, timeline.time_unit)}")
+    OUT.tell(f"makespan  {show_time(timeline.makespan, timeline.time_unit)}")
     tell_written(trace, plot, graph)

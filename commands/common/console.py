@@ -45,6 +45,10 @@ class _Plain(Console):
         """Print a text without colours of its own, its lines as long as they are."""
         self.print(text, style=style, highlight=False, soft_wrap=True)
 
+    def tell(self, text: str, style: str = "") -> None:
+        """Print a text without colours of its own, wrapped between words."""
+        self.print(text, style=style, highlight=False)
+
 
 OUT = _Plain(emoji=False, markup=False)
 ERR = _Plain(stderr=True, emoji=False, markup=False)

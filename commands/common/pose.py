@@ -445,7 +445,7 @@ def choose_cluster(
         cluster = accelerators_and_cpus(1, 0)
     if memory_bytes is not None and memory_bytes < LEAST_MEMORY:
         text = f"--memory: {show_bytes(memory_bytes)} on each device; for GiB write 16GiB"
-        ERR.say(text, style="dim")
+        ERR.tell(text, style="dim")
     return cluster.with_counts(accelerators, cpus, memory_bytes)
 
 

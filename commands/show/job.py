@@ -68,6 +68,7 @@ def _usual(one: UsualChoice) -> dict[str, Any]:
         "layout": None if one.layout is None else to_plain(one.layout),
         "seconds": one.seconds,
         "reason": one.reason,
+        "outside": list(one.outside),
     }
 
 
@@ -125,8 +126,9 @@ def _usual_table(usual: Iterable[UsualChoice], seconds: float) -> Table:
         if one.layout is None:
             table.add_row(f"{one.name}: {one.reason}", "", "", "")
             continue
+        outside = f" (outside of the space: {', '.join(one.outside)})" if one.outside else ""
         table.add_row(
-            f"{one.name}: {describe(one.layout)}",
+            f"{one.name}: {describe(one.layout)}{outside}",
             f"{one.seconds:.4g}",
             show_percent(one.seconds / seconds - 1, signed=True),
             "" if one.most is None else TIME_TERMS[one.most[0]],

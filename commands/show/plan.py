@@ -174,7 +174,7 @@ def print_end(
     """Print notes, objective (`what` it is of), bound, gap, method, time and `more`; or why not."""
     unit = workload.time_unit
     for note in result.notes:
-        OUT.say(note, style="dim")
+        OUT.tell(note, style="dim")
     if report is None:
         if result.status == "infeasible":
             ERR.say(f"infeasible: {result.reason}")
@@ -198,7 +198,7 @@ def print_end(
         **more,
     }
     for name, value in rows.items():
-        OUT.say(f"{name:>9}  {value}")
+        OUT.tell(f"{name:>9}  {value}")
 
 
 def _device_table(report: Report, title: str, of_unit: str) -> Table:
@@ -342,7 +342,7 @@ def print_mapping(
         if report.busiest_link is not None:
             a, b = (node_name(topology, node) for node in report.busiest_link)
             seconds = show_time(report.busiest_link_s / scale, unit)
-            OUT.say(f"busiest link: {a} → {b}, {seconds} per batch")
+            OUT.tell(f"busiest link: {a} → {b}, {seconds} per batch")
     print_end(
         workload,
         result,

@@ -99,6 +99,11 @@ def job_space(model: ModelDescription, cluster: TrainingCluster, job: TrainingJo
             f"sequence: {job.sequence}; the batch that {model.name} was profiled with counts as a "
             "microbatch of 1 sequence of 1 token; take sequence 1"
         )
+    if 0 < model.positions < job.sequence:
+        raise InputError(
+            f"sequence: {job.sequence}; {model.name} has {model.positions} learned positions; take "
+            f"at most {model.positions}, or a description with more of them"
+        )
     schedules = _orders(job)
     settings, table = _points(model, cluster, job, schedules)
     if not len(table):

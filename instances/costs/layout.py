@@ -574,10 +574,13 @@ def check_precision(layout: Layout, cluster: TrainingCluster) -> None:
     """Refuse a precision that a device has no products of."""
     for nodes in cluster.nodes:
         if layout.recipe.compute not in nodes.accelerator.peak:
-            known = ", ".join(nodes.accelerator.peak)
+            known, family = ", ".join(nodes.accelerator.peak), layout.recipe.name.partition("-")[0]
+            others = [one for one in RECIPES.values() if one.compute in nodes.accelerator.peak]
+            alike = [one.name for one in others if one.name.startswith(f"{family}-")]
             raise InputError(
                 f"recipe: {layout.recipe.name} computes in {layout.recipe.compute}, which "
-                f"{nodes.accelerator.name} does not; it has {known}"
+                f"{nodes.accelerator.name} does not; it has {known}: take "
+                f"{' or '.join(alike or [one.name for one in others])}"
             )
 
 

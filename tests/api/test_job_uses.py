@@ -193,6 +193,12 @@ def test_a_number_of_devices_without_layout_has_its_reason() -> None:
         front(MODEL, "h100", job, (3, 5))
 
 
+def test_sequences_beyond_the_learned_positions_are_refused() -> None:
+    job = TrainingJob(global_batch=8, sequence=1025)
+    with pytest.raises(InputError, match="gpt2 has 1024 learned positions; take at most 1024"):
+        solve_job("gpt2", "h100:8", job)
+
+
 @pytest.mark.parametrize(("kind", "gpus", "said"), [
     ("h100", (), "gpus"), ("h100", (0,), "gpus"), ("h100:8", (12,), "nodes of 8"),
     ("h100:8x2", (8,), "PER_NODE"), ("h999", (8,), "h999"),

@@ -94,7 +94,8 @@ def test_what_is_printed_says_what_it_is_of(tmp_path: Path) -> None:
     shown = _run("diff", tmp_path / "p.json", tmp_path / "p.json").stdout
     shown = " ".join(shown.replace("│", " ").split())
     assert f"objective {plan.objective:g} ms {plan.objective:g} ms" in shown
-    assert "CPUs contiguous" in shown
+    assert "throughput, contiguous" in shown
+    assert "CPUs contiguous" not in shown  # as usual
     assert "time_unit=ms" in repr(solve(workload, accelerators_and_cpus(1), Throughput()))
 
 

@@ -120,18 +120,19 @@ def test_the_stages_of_a_file_must_be_those_of_the_workload(tmp_path: Path) -> N
 def column(sizes: tuple[float, ...] = (4.0, 4.0, 4.0)) -> Workload:
     """Three layers, forward and backward, whose memory is that of training with Adam.
 
-    Weights w, their gradients w, optimizer state 2 w, and activations of 3 w a microbatch.
+    Weights w, optimizer state 2 w, and activations of 3 w a microbatch; gradients w of backward
+    nodes, whose activations count for nothing.
     """
     weights, n = np.array(sizes) * MIB, len(sizes)
-    activation = np.concatenate((3 * weights, np.zeros(n)))
-    own = np.concatenate((4 * weights, np.zeros(n)))
+    activation = np.concatenate((3 * weights, weights))
+    own = np.concatenate((3 * weights, weights))
     edges = [(v, v + 1) for v in range(2 * n - 1)]
     return Workload(
         name="three layers",
         ids=tuple(range(2 * n)),
         edges=np.array(edges),
         times={"accelerator": np.repeat([1.0, 2.0], n)},
-        memory_bytes=own + activation,
+        memory_bytes=own + np.concatenate((3 * weights, np.zeros(n))),
         transfer=np.zeros(2 * n),
         backward=np.arange(2 * n) >= n,
         colours=np.concatenate((np.arange(n), np.arange(n)[::-1])),

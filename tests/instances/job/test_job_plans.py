@@ -9,10 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from stagecut.api.explain_job import simulate_job
-from stagecut.api.job import JobResult, job_costs, solve_job
+from stagecut.api.job import JobResult, job_costs, judge_usual, solve_job
 from stagecut.formulations.job.space import job_space
 from stagecut.instances import InputError, Status, VerificationError
 from stagecut.instances.costs.description import ModelDescription
@@ -272,6 +273,21 @@ def test_time_that_is_up_before_costs_are_known_leaves_a_usual_layout() -> None:
     assert 0 < found.plan.bound < found.plan.seconds
     assert set().union(*(row.points for row in found.plan.certificate.rows)) == {"open"}
     check_job_bound(found.plan)
+
+
+def test_a_published_recipe_outside_of_the_space_is_where_a_search_starts() -> None:
+    """With what the job decides in place of what the recipe has: here, how tokens are sent."""
+    costs = job_costs("deepseek-v3", "h100:8x256", TrainingJob(global_batch=4096))
+    (recipe,) = [one for one in costs.usual() if one.name.startswith("NVIDIA's recipe")]
+    assert recipe.layout is not None
+    assert costs.outside(recipe.layout) == {"dispatcher": costs.job.template.dispatcher}
+    (start,) = costs.starts([recipe])
+    assert costs.outside(start) == {}
+    assert costs.judge([start])[0] < np.inf
+    told = {one.name: one.outside for one in judge_usual(costs, start, costs.usual())}
+    assert {name: outside for name, outside in told.items() if outside} == {
+        recipe.name: ("dispatcher",)
+    }
 
 
 @pytest.mark.parametrize("schedule", ["zb-v", "dualpipe-v"])

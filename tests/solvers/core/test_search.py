@@ -153,6 +153,17 @@ def test_a_solution_that_comes_is_judged_and_a_bound_above_it_withdrawn() -> Non
     assert search.objective == 5.0
 
 
+@pytest.mark.parametrize("above", [1e-5, 0.1, 1.0])
+def test_a_bound_above_a_plan_is_refused_however_little_it_is(above: float) -> None:
+    search: Search[float] = Search(Limits(), number)
+    search.offer(5.0)
+    assert not search.raise_bound(5.0 * (1 + above), "too high")
+    assert search.bound == -math.inf
+    assert "a defect" in search.notes[0]
+    assert not search.raise_bound(4.0, "too high")  # what else it says is not believed either
+    assert search.raise_bound(4.0, "another")
+
+
 CHAIN = task("throughput", [1.0, 2.5, 3.0, 2.1])
 PAIR = tuple(str(node) for node in CHAIN.workload.ids[:2])
 APART, TOGETHER = PlacementRules(apart=(PAIR,)), PlacementRules(together=(PAIR[:1],))
