@@ -17,6 +17,7 @@ pytest.importorskip("torch", reason="the extra `runtime` is not installed")
 import launcher_training as training  # noqa: E402
 
 MODULES = {"deepspeed": "deepspeed", "megatron": "megatron.core", "torchtitan": "torchtitan"}
+MODULES |= {"accelerate": "accelerate"}
 
 
 def installed(name: str) -> bool:
@@ -29,6 +30,7 @@ def installed(name: str) -> bool:
     ("name", "changes"),
     [
         ("deepspeed", {"data": 2, "zero": 3, "microbatch": 2}),
+        ("accelerate", {"data": 2, "zero": 3, "recompute": "full"}),
         ("megatron", {"pipeline": 2, "stage_layers": (1, 3)}),
         ("torchtitan", {"tensor": 2, "sequence_parallel": True}),
     ],
