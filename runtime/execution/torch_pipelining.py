@@ -19,6 +19,9 @@ from torch.distributed.pipelining.schedules import (
 
 from ..schedules.actions import Action
 
+#: Names of torch's actions in an evaluation.
+_FORWARD = ("FORWARD", "SEND_F", "RECV_F", "UNSHARD", "RESHARD")
+
 
 def order_runtime(
     stages: Sequence[Any],
@@ -41,3 +44,27 @@ def order_runtime(
     else:
         runtime._load_actions(actions)
     return runtime
+
+
+def evaluate_forward(runtime: Any, *inputs: Any, **options: Any) -> Any:
+    """Evaluate a batch by the forward passes of a schedule and what they send.
+
+    torch's own evaluation walks through backward passes, and fails at one whose stage hands its
+    gradient to the stage before it on the same rank, as in V schedules.
+    """
+    order = getattr(runtime, "pipeline_order_with_comms", None)
+    if order is None:
+        return runtime.eval(*inputs, **options)
+    runtime.pipeline_order_with_comms = {
+        rank: [
+            action
+            for one in row
+            for action in (getattr(one, "sub_actions", None) or (one,))
+            if action.computation_type.name in _FORWARD
+        ]
+        for rank, row in order.items()
+    }
+    try:
+        return runtime.eval(*inputs, **options)
+    finally:
+        runtime.pipeline_order_with_comms = order

@@ -16,11 +16,13 @@ torch = pytest.importorskip("torch", reason="the extra `runtime` is not installe
 from job_cases import (  # noqa: E402
     BATCH,
     PAIRS,
+    PIPELINE,
     PLAN,
     SHARDED,
     TOKENS,
     alone,
     collectives,
+    evaluated,
     groups,
     job_rank,
     killed,
@@ -201,6 +203,14 @@ def test_a_checkpoint_goes_on_under_another_layout(left_out: bool, tmp_path: Pat
     if "the same" in pairs:
         whole = ran_whole()
         assert found[list(pairs).index("the same")]["losses"] == whole[1:]
+
+
+def test_a_batch_is_evaluated_by_forward_passes_alone() -> None:
+    """Also where a rank has two stages that follow each other."""
+    chunks = {**PIPELINE, "chunks": 2}
+    jobs = [(PIPELINE, {}), (chunks, {"schedule": "zb-v"}), (chunks, {"schedule": "dualpipe-v"})]
+    for held_out, trained in on_ranks(2, evaluated, jobs)[0]:
+        assert held_out == pytest.approx(trained, rel=1e-6)
 
 
 def ran_whole() -> tuple[float, ...]:

@@ -237,6 +237,13 @@ def job_rank(_rank: int, jobs: list[Job]) -> list[dict[str, Any]]:
     return found
 
 
+def evaluated(_rank: int, jobs: list[Job]) -> list[tuple[float, float]]:
+    """Return the loss of a batch for each job: evaluated, and of the step after that."""
+    (x, y), *_ = batches()
+    made = [make_job(fields, options)[0] for fields, options in jobs]
+    return [(job.evaluate(x, y), job.step(x, y)) for job in made]
+
+
 def make_job(fields: dict[str, Any], options: dict[str, Any]) -> tuple[RunningJob, dict[str, Any]]:
     """Return a job of layout fields and options, and the options that are for its run."""
     given = dict(options)
