@@ -52,7 +52,12 @@ def join_mesh(shape: tuple[int, ...], device: torch.device | None = None) -> Pla
 
 
 def part_of(whole: Tensor, how: Property, place: Place) -> Tensor:
-    """Return this device's shard of a tensor with the properties `how`, where it computes."""
+    """Return this device's shard of a tensor with the properties `how`, where it computes.
+
+    It is zero of what is on another group of devices.
+    """
+    if is_elsewhere(how, place):
+        whole = torch.zeros_like(whole)
     for axis, one in enumerate(how):
         if one >= 0:
             whole = _slice(whole, one, axis, place)
