@@ -8,7 +8,8 @@ and 2.15.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from torch.distributed.pipelining.schedules import (
@@ -41,3 +42,29 @@ def order_runtime(
     else:
         runtime._load_actions(actions)
     return runtime
+
+
+#: What a forward pass takes, by the names of torch's kinds of actions.
+_FORWARD = ("FORWARD", "SEND_F", "RECV_F", "UNSHARD", "RESHARD")
+
+
+@contextmanager
+def forward_passes_alone(runtime: Any) -> Iterator[None]:
+    """Leave out a runtime's backward passes: torch's `eval` does some of V-shaped schedules."""
+    whole = getattr(runtime, "pipeline_order_with_comms", None)
+    if whole is None:  # a schedule with a loop of its own
+        yield
+        return
+    runtime.pipeline_order_with_comms = {
+        rank: [
+            part
+            for action in row
+            for part in (getattr(action, "sub_actions", None) or (action,))
+            if part.computation_type.name in _FORWARD
+        ]
+        for rank, row in whole.items()
+    }
+    try:
+        yield
+    finally:
+        runtime.pipeline_order_with_comms = whole

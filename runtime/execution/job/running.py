@@ -31,7 +31,7 @@ from ...measure.group import rank_device
 from ...schedules import make_schedule
 from ...simulate.stages import chain
 from ..gradients import scale_to_norm, sums_over
-from ..torch_pipelining import order_runtime
+from ..torch_pipelining import forward_passes_alone, order_runtime
 from .context import divided_attention, positions_of
 from .parallelize import (
     JobStage,
@@ -313,7 +313,11 @@ class RunningJob:
             do(*inputs, target=targets if last else None, losses=losses, **options)
             return [loss.detach() for loss in losses]
 
-        return functools.partial(run, runtime.step), functools.partial(run, runtime.eval)
+        def evaluate(*inputs: Tensor, **given: Any) -> None:
+            with forward_passes_alone(runtime):
+                runtime.eval(*inputs, **given)
+
+        return functools.partial(run, runtime.step), functools.partial(run, evaluate)
 
     def add_up_gradients(self) -> None:
         """Add gradients up over what data parallelism does not know of.
