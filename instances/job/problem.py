@@ -110,6 +110,11 @@ class TrainingJob:
             )
             orders = tuple(JobSchedule.of("schedules", one) for one in given)
             object.__setattr__(self, "schedules", orders)
+            if not self.orders:
+                raise InputError(
+                    f"schedules: {self.launcher} runs none of {', '.join(orders)}; take some of "
+                    f"{', '.join(sorted(self.settings.schedules))}, or plan for any launcher"
+                )
         if self.recompute is not None:
             sets = tuple(
                 frozenset(Recompute.of("recompute", module) for module in modules)

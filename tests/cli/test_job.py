@@ -88,12 +88,13 @@ def test_the_change_that_makes_it_fit(
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--set", "schedules=[zb-h1]", "--set", "pipeline=2,chunks=1"], "no layout of 8 devices"),
+        (["--set", "schedules=[zb-h1]", "--set", "pipeline=2"], "megatron runs none of zb-h1"),
         (["--set", "tensor=3"], "and tensor 3; leave tensor open"),
         (["--set", "tensor=8,pipeline=[2, 4]"], "pipeline 2 or 4; leave tensor or pipeline open"),
         (["--set", "tensor=1,data=8,microbatch=16"], "microbatch open, or take a global batch of"),
         (["--set", "zero=4"], "zero: 4; it must be 0, 1, 2 or 3"),
         (["--set", "foo=1"], "unknown field"),
+        (["--set", "schedules=[zb-v]"], "schedules: megatron runs none of zb-v; take some of 1f1b"),
         (["--set", "schedules=[2f2b]"], "it must be one of 1f1b"),
         (["--set", "tensor=2.5"], "tensor"),
         (["--set", "sequence=4096"], "give one of them"),
