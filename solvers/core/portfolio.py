@@ -94,7 +94,7 @@ class Portfolio(Peers):
         self._deterministic = self._holds_back = deterministic
         self._begun = time.monotonic()
         self._inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        self._taking = threading.Lock()
+        self._taking, self._counting = threading.Lock(), threading.Lock()
         self._channels: dict[str, Channel] = {}
         self._listeners: dict[str, threading.Thread] = {}
         self._kept: dict[str, list[object]] = {}
@@ -217,12 +217,13 @@ class Portfolio(Peers):
 
     def _runs(self, name: str, strategy: str | None) -> None:
         """Record which strategy worker `name` runs; forget the worker if `strategy` is None."""
-        if strategy is None:
-            del self._at_work[name]
-        else:
-            self._at_work[name] = strategy
-        if not self._deterministic:
-            self._search.beside = frozenset(self._at_work.copy().values())
+        with self._counting:  # two that end at once must not leave one of them behind
+            if strategy is None:
+                del self._at_work[name]
+            else:
+                self._at_work[name] = strategy
+            if not self._deterministic:
+                self._search.beside = frozenset(self._at_work.values())
 
     def _listen(self, name: str, channel: Channel) -> None:
         """Queue the messages of a worker, until it ends."""

@@ -120,7 +120,7 @@ def test_a_cluster_file_carries_rules(tmp_path: Path, capsys: pytest.CaptureFixt
     )
     file["placement_rules"] = {"pins": [["0", 1]]}
     cluster.write_text(json.dumps(file))
-    assert stagecut.instances.formats.load_rules(cluster) == PlacementRules(pins=(("0", 1),))
+    assert stagecut.instances.formats.files.load_rules(cluster) == PlacementRules(pins=(("0", 1),))
     code, plan = solved(tmp_path, "--cluster", str(cluster), *rule('apart=[["0","1"]]'))
     assert code == 0
     assert devices(tmp_path, plan) == [1, 0, 0, 0]

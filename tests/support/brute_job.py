@@ -69,6 +69,8 @@ def odd_job(draw: random.Random) -> tuple[ModelDescription, TrainingCluster, Tra
         zero=draw.choice((None, 0, (1, 3))) if launcher != "deepspeed" else None,
         recompute=draw.choice((None, None, (), (frozenset({Recompute.FULL}),))),
     )
+    if model.positions:
+        model = replace(model, positions=max(model.positions, job.sequence))
     return model, cluster, job
 
 

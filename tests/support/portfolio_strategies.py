@@ -30,12 +30,10 @@ def waits(task: Task[Throughput], search: Search[Solution]) -> None:
 
 
 def waits_alone(task: Task[Throughput], search: Search[Solution]) -> None:
-    """Offer a plan, then wait until no other process is left that was there."""
+    """Offer a plan, then wait until two workers have ended, and no other process is left."""
     search.offer(all_on(0, task))
-    seen = False
-    while not search.should_stop() and (any(search.beside) or not seen):
-        seen = seen or any(search.beside)
-        time.sleep(0.005)
+    while not search.should_stop() and (any(search.beside) or len(search.notes) < 3):
+        time.sleep(0.005)  # notes: who is beside, and how each of the two ended
 
 
 def answers(task: Task[Throughput], search: Search[Solution]) -> None:
