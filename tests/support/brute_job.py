@@ -42,7 +42,13 @@ def small_job(draw: random.Random) -> tuple[ModelDescription, TrainingCluster, T
         microbatch=draw.choice(((1,), (1, 2), (2,))),
         zero={"torchtitan": (2, 3), "deepspeed": (0, 1), "any": (1, 2), "megatron": 1}[launcher],
     )
-    return model, cluster, job
+    return _long_enough(model, job), cluster, job
+
+
+def _long_enough(model: ModelDescription, job: TrainingJob) -> ModelDescription:
+    """Return a model whose learned positions, if it has any, are enough for a job's sequences."""
+    longest = max(model.positions, job.sequence) if model.positions else 0
+    return replace(model, positions=longest)
 
 
 #: Models with an encoder, tied embeddings, further predictions, alternating types, wide experts.
@@ -69,9 +75,7 @@ def odd_job(draw: random.Random) -> tuple[ModelDescription, TrainingCluster, Tra
         zero=draw.choice((None, 0, (1, 3))) if launcher != "deepspeed" else None,
         recompute=draw.choice((None, None, (), (frozenset({Recompute.FULL}),))),
     )
-    if model.positions:
-        model = replace(model, positions=max(model.positions, job.sequence))
-    return model, cluster, job
+    return _long_enough(model, job), cluster, job
 
 
 def profiled_job(draw: random.Random) -> tuple[ModelDescription, TrainingCluster, TrainingJob]:
@@ -184,15 +188,12 @@ def with_stages(model: ModelDescription, job: TrainingJob, layout: Layout) -> It
     for cuts in itertools.combinations(range(1, layers), stages - 1):
         counts = np.diff([0, *cuts, layers]).tolist()
         if layout.chunks > 1:
-            units = list(counts)
-            units[0] += 1
-            units[-1] += ends - 1
+            beside = [1, *[0] * (stages - 2), ends - 1]  # what counts as layers, by stage
             low, high = layers // stages, -(-(layers + ends) // stages)
-            inner = all(
-                (max(low, 1) <= u or n == 1) and (u <= high or n == 1)
-                for u, n in zip(units, counts, strict=True)
-            )
-            if not inner:
+            if not all(
+                max(low - k, 1) <= n <= max(high - k, low - k, 1)
+                for n, k in zip(counts, beside, strict=True)
+            ):
                 continue
         one = replace(layout, stage_layers=tuple(counts))
         yield one
