@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...formulations.latency.graph import LatencyGraph, latency_graph
+from ...formulations.latency.graph import latency_graph
 from ...formulations.task import Task
 from ...instances import Latency, Solution
 from ..core.search import Search
+from .bound import heavy_paths
 from .calls import several_calls
 from .greedy import first_plans, greedy
 from .label_dp.dp import raise_path_bound, solve_one_call
@@ -38,8 +39,9 @@ def auto(task: Task[Latency], search: Search[Solution]) -> None:
     First plans, for which nothing is compiled, are the CPUs and filled accelerators. Where the
     path-interval bound does not prove the best of them, the label DP on one order gives a better
     one, and the label DP proves the best. On graphs of more than 1500 units the path-interval bound
-    and the DP on one order are followed by local search. So is the label DP where it has no proof
-    in its part of the time; then the integer program follows if it is small, else the DP goes on.
+    and the DP on one order are followed by local search, and that by what is left of the bound. So
+    is the label DP where it has no proof in its part of the time; then the integer program follows
+    if it is small, else the DP goes on.
     """
     with search.phase("first plans"):
         search.method = "greedy"
@@ -59,9 +61,14 @@ def auto(task: Task[Latency], search: Search[Solution]) -> None:
     calls = task.problem.calls * int(graph.count.sum())
     small = task.workload.n * calls <= MOST_CHOICES
     large = graph.size > MOST_UNITS
+    paths = heavy_paths(graph, count=1) if large and graph.size <= MOST_PATH_UNITS else []
     if large:
         search.note(f"auto: {graph.size} units are too many for the label DP")
-        _start_large(task, search, graph)
+        with search.phase("bound"):
+            raise_path_bound(task, search, graph, search.part(BOUND_SHARE).should_stop, paths)
+        search.method = "linear"
+        with search.phase("start"):
+            linear(task, search)
     else:
         search.method = "dp"
         label_dp(task, search, DP_SHARE, None if small else improve)
@@ -71,6 +78,9 @@ def auto(task: Task[Latency], search: Search[Solution]) -> None:
             return
     if not improved and not search.should_stop():
         improve()
+    if paths and not search.should_stop():
+        with search.phase("bound"):
+            raise_path_bound(task, search, graph, search.should_stop, paths)
     if not search.should_stop() and small:
         from .milp import strong  # with Pyomo, which takes a second to import
 
@@ -84,16 +94,6 @@ def auto(task: Task[Latency], search: Search[Solution]) -> None:
             else "auto: it ends early, as local search finds nothing better, and the label DP "
             "would take more memory, or more calls, than it can"
         )
-
-
-def _start_large(task: Task[Latency], search: Search[Solution], graph: LatencyGraph) -> None:
-    """Raise the bound and offer a plan for a graph that is too large for the label DP."""
-    if graph.size <= MOST_PATH_UNITS:
-        with search.phase("bound"):
-            raise_path_bound(task, search, graph, search.part(BOUND_SHARE).should_stop)
-    search.method = "linear"
-    with search.phase("start"):
-        linear(task, search)
 
 
 def label_dp(

@@ -50,6 +50,9 @@ from .mincut_kernel import CutData, least_of_interval, new_scratch
 #: Largest number of path positions for which all intervals are cut, not only those that matter.
 ALL_INTERVALS = 300
 
+#: Ends of intervals that are looked at together.
+AT_ONCE = 128
+
 #: Rounds in which the shortest chain is cut to see whether the bound proves the first plan.
 ROUNDS = 10
 
@@ -235,21 +238,30 @@ def _rest(
 
 
 def _weak_row(a: int, path: Ints, reach: Bools, data: CutData, transfer: Floats) -> Floats:
-    """Return bounds on L(a, b) for all b ≥ a from compute and transfers on the path alone."""
+    """Return bounds on L(a, b) for all b ≥ a from compute and transfers on the path alone.
+
+    They are infinite from the first b on at which what is forced in fits nowhere.
+    """
+    row = np.full(len(path) - a, np.inf)
     among = np.flatnonzero(reach[path[a]])
-    inside = reach[np.ix_(among, path[a:])]
-    tied = data.tie[among] >= 0
-    colours = np.zeros((len(data.tie_memory), inside.shape[1]), np.bool_)
-    np.logical_or.at(colours, data.tie[among[tied]], inside[tied])
-    need = data.memory[among[~tied]] @ inside[~tied] + data.tie_memory @ colours
-    compute = data.compute[:, among]
-    supported = np.isfinite(compute)
-    work: Floats = np.where(supported, compute, 0.0) @ inside
-    work[:, :-1] += transfer[:, a : len(path) - 1]
-    if a > 0:
-        work += transfer[:, a - 1, None]
-    work[(~supported @ inside) | (need > data.capacity[:, None])] = np.inf
-    row: Floats = work.min(axis=0, initial=np.inf)
+    compute, tie = data.compute[:, among], data.tie[among]
+    supported, tied = np.isfinite(compute), tie >= 0
+    compute, alone = np.where(supported, compute, 0.0), data.memory[among[~tied]]
+    for begin in range(a, len(path), AT_ONCE):
+        end = min(begin + AT_ONCE, len(path))
+        inside = reach[np.ix_(among, path[begin:end])]
+        colours = np.zeros((len(data.tie_memory), end - begin), np.bool_)
+        np.logical_or.at(colours, tie[tied], inside[tied])
+        need = alone @ inside[~tied] + data.tie_memory @ colours
+        work: Floats = compute @ inside
+        last = min(end, len(path) - 1)
+        work[:, : last - begin] += transfer[:, begin:last]
+        if a > 0:
+            work += transfer[:, a - 1, None]
+        work[(~supported @ inside) | (need > data.capacity[:, None])] = np.inf
+        row[begin - a : end - a] = work.min(axis=0, initial=np.inf)
+        if np.isinf(row[end - a - 1]):
+            break
     return row
 
 

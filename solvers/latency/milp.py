@@ -10,6 +10,7 @@ from ...formulations.task import Task
 from ...instances import Latency, Solution
 from ..core.milp_driver import IntegerProgram, integer_program, solve_program
 from ..core.search import Search
+from .bound import heavy_paths
 from .label_dp.dp import latency_ceiling, raise_path_bound, why_no_plan
 from .lns import linear
 
@@ -18,7 +19,7 @@ def strong(task: Task[Latency], search: Search[Solution]) -> None:
     """Solve the strong form, after raising the path-interval bound."""
     with search.phase("bound"):
         graph = latency_graph(task, whole_colours=task.problem.calls == 1)
-        raise_path_bound(task, search, graph, search.should_stop)
+        raise_path_bound(task, search, graph, search.should_stop, heavy_paths(graph, count=1))
     _solve(task, search, potentials=True)
 
 

@@ -156,15 +156,18 @@ def raise_path_bound(
     search: Search[Solution],
     graph: LatencyGraph,
     should_stop: Callable[[], bool],
+    paths: list[Ints],
 ) -> None:
-    """Raise the path-interval bound along the heaviest path; an infinite one proves infeasibility.
+    """Raise the path-interval bound along paths; an infinite one proves infeasibility.
 
-    Stopped, the bound is weaker.
+    Stopped, the bound is weaker. Paths whose bound is complete are taken off the list.
     """
     data = cut_data(task, graph)
     calls = task.problem.calls * int(graph.count.sum())
-    for path in heavy_paths(graph, count=1):
-        bound = path_bound(task, graph, data, path, calls, should_stop).value
+    while paths and not should_stop():
+        bound = path_bound(task, graph, data, paths[0], calls, should_stop).value
+        if not should_stop():
+            del paths[0]
         if math.isinf(bound):
             search.prove_infeasible(why_no_plan(task))
             return
