@@ -31,6 +31,7 @@ from stagecut.instances.model.pipeline_job import is_stream
 from stagecut.solvers import METHODS
 from stagecut.solvers.core.search import OPTIMAL_GAP, Search
 from stagecut.solvers.core.under_rules import run_method
+from stagecut.solvers.latency.bound import heavy_paths
 from stagecut.solvers.throughput.column_generation.orders import narrow_order
 
 #: Incumbents that a solver gets, as multiples of the optimum: no claim hides behind the larger.
@@ -96,6 +97,7 @@ GIVEN: dict[str, Callable[[Task[Any], Search[Solution]], object]] = {
     "order": _order,
     "units": lambda task, search: pipeline_units(task),  # noqa: ARG005
     "should_stop": lambda task, search: search.should_stop,  # noqa: ARG005
+    "paths": lambda task, search: heavy_paths(_graph(task, search)),
 }
 
 
