@@ -30,7 +30,13 @@ from stagecut.formulations.job.space import job_space
 from stagecut.instances import InputError
 from stagecut.instances.costs.calibration import calibration
 from stagecut.instances.costs.clusters import training_cluster
-from stagecut.instances.costs.description import Block, Measured, ProfiledLayer
+from stagecut.instances.costs.description import (
+    Block,
+    Measured,
+    ModelDescription,
+    ProfiledLayer,
+)
+from stagecut.instances.costs.hardware import TrainingCluster
 from stagecut.instances.costs.layers import LayerPrices
 from stagecut.instances.costs.layout import Layout
 from stagecut.instances.costs.models import shipped_model
@@ -117,6 +123,18 @@ def test_experts_that_tensor_ranks_hold_whole(seed: int) -> None:
 def test_profiled_models(seed: int) -> None:
     """Of models that were measured for some tensor degrees, those alone are in the space."""
     assert check(seed, profiled_job) != "open"
+
+
+def test_a_profile_from_a_faster_device_leaves_true_bounds() -> None:
+    """Layers that were measured at more operations per second than the cluster's peak."""
+
+    def fast(draw: random.Random) -> tuple[ModelDescription, TrainingCluster, TrainingJob]:
+        model, cluster, job = profiled_job(draw)
+        layers = [block.profiled for block in model.blocks if block.profiled is not None]
+        blocks = tuple(Block(profiled=replace(layer, flops=1e15)) for layer in layers)
+        return replace(model, blocks=blocks), cluster, job
+
+    assert check(0, fast) != "open"
 
 
 @pytest.mark.parametrize("seed", range(4))
