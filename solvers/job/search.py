@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -195,20 +195,23 @@ def search_job(
     on_progress: Callable[[JobProgress], None] | None = None,
     known: Floats | None = None,
 ) -> JobSearch:
-    """Search a space until no point can hold a plan better than the best by a relative gap.
+    """Search a space until no plan in it can be better than the best one by more than `gap`.
 
-    Plans are timed by `judge`, infinite where one does not fit; `starts` are known ones, such as
-    what is usually done. The search ends with what it has at a `time.monotonic()`, or by Ctrl-C.
-    `known`, shape (points,), are bounds that are known, infinite where not to look.
+    `judge` returns the seconds of plans, infinite where one does not fit; `starts` are plans to
+    begin with, such as the usual layouts. At `deadline`, a `time.monotonic()`, and on Ctrl-C the
+    search ends with what it has. `known`, shape (points,), are bounds that are known already;
+    points where it is infinite are left out.
     """
     search = JobSearch(space, prices, judge, gap, deadline, on_progress)
     search.bound = np.full(len(space), least_seconds(space))
+    if known is not None:
+        search.bound = np.maximum(search.bound, known)
     search.reason = [Reason.WORK] * len(space)
     with interrupts(search):
         if starts:
             search.consider(starts)
         with suppress(NotPriced):
-            _bounded(search, known)
+            _bounded(search)
         for point in np.flatnonzero(search.bound < search.threshold * (1 - 1e-6)).tolist():
             if search.reason[point] is not Reason.EXHAUSTED:
                 search.reason[point] = Reason.OPEN
@@ -216,15 +219,17 @@ def search_job(
     return search
 
 
-def _bounded(search: JobSearch, known: Floats | None) -> None:
+def _bounded(search: JobSearch) -> None:
     """Bound all points, and look at those that the bounds leave."""
     space, prices = search.space, search.prices
     search.table = table = rates(space, prices, lambda: search.stopped)
     first = first_bounds(space, table, prices, lambda: search.stopped)
-    if known is not None:
-        bounds = np.maximum(first.seconds, known)
-        first = replace(first, seconds=bounds, fits=first.fits & np.isfinite(known))
-    search.bound = np.maximum(search.bound, first.seconds)
+    first = replace(
+        first,
+        seconds=np.maximum(first.seconds, search.bound),
+        fits=first.fits & np.isfinite(search.bound),
+    )
+    search.bound = first.seconds.copy()
     search.reason = [Reason.WORK if fits else Reason.CAPACITY for fits in first.fits]
     _first_plans(search, table, first)
     _best_first(search, table, first)
@@ -259,8 +264,9 @@ def even_plan(space: JobSpace, table: Rates, point: int) -> Layout:
     again = [0] * layout.stages
     for k in range(layout.pipeline):
         own = layout.rank_stages(k)
-        for rank, count in _recomputed(rows, k, [types[edges[s] : edges[s + 1]] for s in own]):
-            again[own[rank]] = count
+        counted = _recomputed(rows, k, [types[edges[s] : edges[s + 1]] for s in own])
+        for s, count in zip(own, counted, strict=True):
+            again[s] = count
     if space.job.settings.recompute_by_stage:
         return replace(layout, recompute_layers=tuple(again))
     return replace(layout, recompute_layers=min(max(again), min(counts)))
@@ -291,8 +297,8 @@ def _even_stages(space: JobSpace, table: Rates, i: int, layout: Layout) -> tuple
     return tuple(np.diff(edges).tolist())
 
 
-def _recomputed(rows: MemoryRows, rank: int, stages: Sequence[Floats]) -> Iterator[tuple[int, int]]:
-    """Yield for each stage of a rank, given by its layers' types, how many are recomputed."""
+def _recomputed(rows: MemoryRows, rank: int, stages: Sequence[Floats]) -> list[int]:
+    """Return how many layers of each stage of a rank are recomputed, by the types of its layers."""
     every = np.concatenate(list(stages)).astype(int)
 
     def bytes_at(moment: int) -> float:
@@ -317,7 +323,7 @@ def _recomputed(rows: MemoryRows, rank: int, stages: Sequence[Floats]) -> Iterat
         j = max(open_stages, key=lambda one: flight[one])
         over -= flight[j] * rows.saved[int(stages[j][counts[j]])]
         counts[j] += 1
-    yield from enumerate(counts)
+    return counts
 
 
 def _best_first(search: JobSearch, table: Rates, first: FirstBounds) -> None:
