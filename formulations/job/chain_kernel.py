@@ -70,8 +70,8 @@ def execute(actions, sent, duration, end, counts):
     end
         Shape (N,): set to when each action ends.
     counts
-        Shape (P, 4): set to the numbers of actions on a longest path; of no rows not to; with a
-        row more, its first number is that of messages.
+        Shape (P, 4): set to the numbers of actions on a longest path. With P + 1 rows the last one
+        begins with the number of messages on it; with none, nothing is counted.
     """
     which, before, remote = actions
     makespan, last = 0.0, -1

@@ -35,7 +35,7 @@ SLOWER = 1.03
 class JobPaths:
     """Paths of one schedule, for p ranks with v chunks each and M microbatches."""
 
-    #: Which.
+    #: The schedule, with p, v and M.
     schedule: JobSchedule
     pipeline: int
     chunks: int

@@ -116,7 +116,7 @@ def rates(
     Raises
     ------
     NotPriced
-        If it is `stopped` before.
+        If `stopped` is true before the last setting.
     """
     kinds, software = len(prices.cluster.nodes), space.job.settings.software
     every = [_on_one_kind(space, prices.on(kind, software), stopped) for kind in range(kinds)]

@@ -268,10 +268,10 @@ def _pipelines(
     enough: bool,
     divides: bool,
 ) -> Ints:
-    """Return schedule, chunks and ZeRO stage of each point of so many ranks, (points, 3).
+    """Return schedule, chunks and ZeRO stage of each point of so many ranks, shape (points, 3).
 
-    Whether microbatches come in whole `rounds` of them, whether there are as many as stages in a V,
-    and whether there are copies that ZeRO `divides`.
+    `rounds` says whether the number of ranks divides that of microbatches, `enough` whether there
+    are as many microbatches as stages in a V, `divides` whether ZeRO has copies to divide.
     """
     chunks = _values(job, "chunks", range(1, MOST_CHUNKS + 1))
     kinds: list[tuple[int, int]] = []

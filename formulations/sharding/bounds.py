@@ -88,7 +88,7 @@ def _slots(costs: ShardingCosts) -> list[list[int]]:
 def sharding_cheap_bounds(task: Task[Sharding]) -> Iterator[tuple[float, str]]:
     """Yield Σ over operators of the cost of their cheapest choice, conversions left out.
 
-    Of groups of devices that work beside each other the mean counts.
+    Where groups of devices work beside each other, a phase counts as the mean over its groups.
     """
     costs = sharding_costs(task)
     mixed = costs if costs.ends is None else costs.mixed(costs.ends.weights)

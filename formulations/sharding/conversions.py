@@ -67,7 +67,7 @@ def conversions(
     """Return the conversions of a whole tensor; see the table above.
 
     `unit_s` are the seconds of the workload's unit of time; `share` is the part of latencies that
-    the tensor pays; `groups` that of groups along the first axis on which it may be alone.
+    the tensor pays; `groups` is the number of groups along the first axis, 0 if nothing is placed.
     """
     plain = (*range(len(shape)), COPIED, PARTIAL)
     single = (*plain, *([FIRST] if mesh.primitives else []))

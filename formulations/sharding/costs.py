@@ -121,19 +121,19 @@ class Term:
 
 @dataclass(frozen=True, eq=False)
 class StepEnds:
-    """Ends of a step: its time is Σ over phases of the latest end of each.
+    """Ends of a step: its time is the sum over phases of the latest end of each.
 
-    Of (1') all are of one phase, of the buckets' gradients and last of the computing; of (1'') what
-    all devices do is the first.
+    (1') has one phase: the ends of the buckets' gradients, and last that of the computing. (1'')
+    has what all devices do as a phase of its own, the first.
     """
 
     operators: Floats  # (ends, operators): whether an end counts what an operator takes
-    tensors: Floats  # (ends, tensors): whether it counts a tensor's conversions
-    # elsewhere: as tensors, for conversions to properties that are not `within` (tensors, each of
-    # its properties): on the group of devices that the tensor is made on
+    # tensors, elsewhere: (ends, tensors): whether it counts a tensor's conversion to a property on
+    # the group of devices that the tensor is made on, and to any other
+    tensors: Floats
     elsewhere: Floats
-    within: tuple[Bools, ...]
-    phases: Ints  # the first end of each phase
+    within: tuple[Bools, ...]  # of each tensor (properties,): whether one is on that group
+    phases: Ints  # (phases,): the first end of each
     weights: Floats  # (ends,): of the first mixture
 
     def total(self, ends: Floats) -> float:

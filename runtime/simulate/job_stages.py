@@ -299,8 +299,8 @@ def _stage_report(
 def microbatches_and_bandwidth(workload: Workload, problem: PipelineJob) -> tuple[int, float]:
     """Return N and B, in bytes per time unit of the workload: the problem's, else the workload's.
 
-    Without batches (``pipedream``), N is 1 where it is not said; else an `InputError` says what
-    lacks.
+    Without batches (``pipedream``), N is 1 where it is not said; else an `InputError` says what is
+    missing.
     """
     layers = layers_of(workload)
     microbatches = problem.microbatches or layers.microbatches

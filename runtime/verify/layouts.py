@@ -17,11 +17,11 @@ SAME = 1e-9
 
 
 def verify_job_plan(plan: JobPlan, table: Calibration | None = None) -> None:
-    """Judge a plan anew, by the efficiencies it was made with, and hold its claims against it.
+    """Judge a plan anew by a table of efficiencies, and hold its claims against it.
 
-    Raises `VerificationError` if the layout contradicts the model, the cluster or the job, needs
-    more bytes than there are, takes other seconds than claimed, or the certificate contradicts
-    itself.
+    By default that is the shipped table. Raises `VerificationError` if the layout contradicts the
+    model, the cluster or the job, needs more bytes than there are, takes other seconds than
+    claimed, or the certificate contradicts itself.
     """
     table = table or calibration(plan.cluster.accelerator.family, plan.job.settings.software)
     made = costs_hash(plan.model, plan.cluster, plan.job, table)

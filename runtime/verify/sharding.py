@@ -299,11 +299,10 @@ def _memory(
 ) -> tuple[float, float]:
     """Return the bytes of parameters with what belongs to them, and of activations kept.
 
-    On a device of a group along the first axis, of which those differ if parts are placed.
-
-    A parameter that is trained has a gradient and the optimizer's state. What a forward operator
-    or a source makes and a backward one reads is kept as that reads it; what only looks at another
-    tensor is kept in the memory of that one, unless it is converted.
+    Both are those of a device of `group`, its number along the first axis; where nothing is placed
+    all groups have the same. A parameter that is trained has a gradient and the optimizer's state.
+    What a forward operator or a source makes and a backward one reads is kept as that reads it;
+    what only looks at another tensor is kept in the memory of that one, unless it is converted.
     """
     mesh = problem.mesh.shape
     parameters = 0.0
@@ -366,9 +365,10 @@ def broken_rules(
     sides: tuple[Sequence[Lying], Sequence[Lying]],
     group: int | None,
 ) -> Iterator[str]:
-    """Yield messages of sizes that do not divide, inputs that do not arrive, fixed choices.
+    """Yield what a choice breaks: placement, sizes that divide, what can be read, fixed choices.
 
-    And of what is placed on a group, and not there; `sides` are how tensors are read and made.
+    `sides` say how it reads its inputs and makes its outputs; `group` is the one that it is placed
+    on, None for all devices.
     """
     mesh = problem.mesh.shape
     read, made = sides
@@ -464,7 +464,10 @@ def _time(
 def added(
     problem: Sharding, operator: Operator, row: Sequence[int], how: Lying
 ) -> tuple[float, float]:
-    """Return bytes and seconds of the all-reduces inside an operator; `how` one tensor lies."""
+    """Return bytes and seconds of the all-reduces inside an operator.
+
+    `how` is the way in which one of its tensors lies: it tells an operator on a group of devices.
+    """
     bytes_sent, seconds, mesh = 0.0, 0.0, problem.mesh
     for d, k in enumerate(row):
         size = operator.signatures[k].reduced_bytes

@@ -39,9 +39,9 @@ def auto(task: Task[Latency], search: Search[Solution]) -> None:
     First plans, for which nothing is compiled, are the CPUs and filled accelerators. Where the
     path-interval bound does not prove the best of them, the label DP on one order gives a better
     one, and the label DP proves the best. On graphs of more than 1500 units the path-interval bound
-    and the DP on one order are followed by local search, and that by what is left of the bound. So
-    is the label DP where it has no proof in its part of the time; then the integer program follows
-    if it is small, else the DP goes on.
+    and the DP on one order are followed by local search, and that by the bound again, with all the
+    time that is left, if it was cut short. So is the label DP where it has no proof in its part of
+    the time; then the integer program follows if it is small, else the DP goes on.
     """
     with search.phase("first plans"):
         search.method = "greedy"

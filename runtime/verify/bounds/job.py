@@ -455,7 +455,7 @@ def _stage_count_bound(
 def _row(paths: SchedulePaths, division: Floats, share: float) -> tuple[float, Floats]:
     """Return the makespan of a division, and the passes on a longest path; both (2, P).
 
-    The share of a backward pass that W takes is ω.
+    `share` is ω, the part of a backward pass that W takes.
     """
     f, c = division
     makespan, n = paths.longest(np.column_stack((f, c, (1 - share) * c, share * c)))

@@ -25,9 +25,9 @@ from .stage_list import share_a_device
 
 @dataclass
 class Branching:
-    """The outcome."""
+    """The outcome of branching."""
 
-    #: The last one.
+    #: The makespan below which a chain was asked for last.
     target: float
     #: Whether every chain below it was looked at.
     complete: bool = True

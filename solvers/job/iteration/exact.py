@@ -201,8 +201,8 @@ def numbers_of_stages(run: Run, most: float, *, prove: bool) -> list[Sized] | No
 
     Stages on one device exchange data for nothing. For a bound, only nets count whose pins cannot
     be as far apart as two stages of a device, and relayed ones if neighbours are on different
-    devices; on a single device none does. A stage has `most` work. None if there are too many
-    stages, or the search must stop.
+    devices; on a single device none does. Stages of more work than `most` are left out. None if
+    there are too many stages, or the search must stop.
     """
     problem = run.line.problem
     shared = problem.chunks_per_device > 1
@@ -254,7 +254,7 @@ def most_work(run: Run) -> float:
 
 
 def prove(run: Run) -> bool:
-    """Raise the bound until it meets the plan, or the search must stop; False if too many."""
+    """Raise the bound, and offer plans, until both meet; False if stages are too many to list."""
     search = run.search
     with search.phase("list stages"):
         numbers = numbers_of_stages(run, most_work(run), prove=True)
@@ -347,8 +347,8 @@ def take_turns(
 ) -> None:
     """Run searches in steps, next always the one that has had the least time, until all have ended.
 
-    Searches are named by their phase; some count differently. Those in `LONG` have no end of their
-    own. What other processes do meanwhile has no turn.
+    `turns` has the searches by the name of their phase; `counted` says how the time of some counts.
+    Those in `LONG` have no end of their own. What other processes do meanwhile has no turn.
     """
 
     def had(name: str) -> float:

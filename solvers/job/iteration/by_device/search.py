@@ -211,7 +211,7 @@ class Node:
 
 @dataclass
 class BestFirst:
-    """The search."""
+    """A best-first search over roots and nodes."""
 
     #: Returns the makespan below which a plan is asked for.
     aim: Callable[[], float]
