@@ -151,16 +151,12 @@ def v_shaped(stages: StageGraph, microbatches: int, name: str) -> Schedule:
     """ZB-V or DualPipeV of stages in a V: down the devices and up again."""
     size, left = divmod(stages.count, V_CHUNKS)
     down = stages.replicas[:size]
-    few = name == "dualpipe-v" and microbatches < stages.count
+    needed = stages.count if name == "dualpipe-v" else 1
     in_v = not left and stages.replicas == (*down, *down[::-1]) and len(set(down)) == size
-    if not (in_v and bool(stages.present.all())):
+    if not (in_v and bool(stages.present.all()) and microbatches >= needed):
         raise InputError(
-            f"schedule: {name} trains 2 D stages that go down D devices and up again; use 1f1b"
-        )
-    if few:
-        raise InputError(
-            f"microbatches: {microbatches}; {name} needs at least one for each of its "
-            f"{stages.count} stages; set more, or use zb-v"
+            f"schedule: {name} trains 2 D stages that go down D devices and up again, "
+            f"with at least {needed} microbatches; use 1f1b"
         )
     tables = [np.empty((0, 3), np.int32)] * len(stages.devices)
     for (device,), row in zip(down, v_rows(name, size, microbatches), strict=True):

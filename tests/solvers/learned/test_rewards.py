@@ -15,7 +15,7 @@ from ranks import launched  # noqa: E402
 from reward_workers import CLUSTER, MODEL, learn_measured, profiled  # noqa: E402
 
 from stagecut import InputError, PipelineJob, Plan, Throughput, cli  # noqa: E402
-from stagecut.api.learn import LearnOptions, Reward, TrainingSet, learn, rewarded  # noqa: E402  # noqa: E402
+from stagecut.api.learn import LearnOptions, Reward, TrainingSet, learn, rewarded  # noqa: E402
 from stagecut.formulations.task import pose  # noqa: E402
 from stagecut.instances import Problem  # noqa: E402
 from stagecut.instances.common.arrays import Floats  # noqa: E402
