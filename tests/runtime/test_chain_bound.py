@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from brute import best_max_load
-from cases import linked_case, random_case
+from cases import beside_a_path, linked_case, random_case
 
 import stagecut
 from stagecut import InputError, Throughput, VerificationError, Workload
@@ -105,6 +105,14 @@ def test_intervals_of_a_path_prove_no_more_than_brute_force() -> None:
             assert not no_intervals_below(workload, costs, problem, best * (1 + 1e-6)), seed
             proved += no_intervals_below(workload, costs, problem, best * (1 - 1e-9))
     assert proved >= 60
+
+
+def test_intervals_of_a_path_need_not_have_what_lies_beside_it() -> None:
+    workload, cluster = beside_a_path()
+    problem, costs = Throughput(split="contiguous"), price(workload, cluster)
+    assert best_max_load(workload, cluster, problem) == 3.5
+    assert not no_intervals_below(workload, costs, problem, 3.5 * (1 + 1e-6))
+    assert no_intervals_below(workload, costs, problem, 3.0 * (1 - 1e-9))
 
 
 def test_the_bound_by_intervals_of_a_path_is_checked() -> None:

@@ -155,3 +155,19 @@ def linked_case(seed: int, **sizes: int) -> tuple[Workload, Cluster]:
     joined = tuple(PairLink(pair, link()) for pair in ends if rng.random() < 0.6)
     sized = replace(workload, transfer=None, output_bytes=workload.transfer, time_unit="s")
     return sized, Cluster(tuple(kinds), joined)
+
+
+def beside_a_path() -> tuple[Workload, Cluster]:
+    """Four nodes in a row, and one beside them that the first of two stages has; optimum 3.5.
+
+    The node reads what the first one of the row makes, and the last one reads what it makes.
+    """
+    workload = Workload(
+        name="beside",
+        ids=(0, 1, 2, 3, 4),
+        edges=np.array([(0, 1), (1, 2), (2, 3), (0, 4), (4, 3)]),
+        times={"accelerator": np.array([1.0, 1.0, 2.0, 1.0, 1.5])},
+        memory_bytes=np.zeros(5),
+        transfer=np.array([1.0, 0.0, 0.0, 0.0, 0.0]),
+    )
+    return workload, accelerators_and_cpus(2, cpus=0)

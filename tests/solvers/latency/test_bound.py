@@ -41,8 +41,9 @@ def test_on_chains_with_accelerators_to_spare_it_is_the_optimum(
         task = pose(workload, cluster, problem)
         graph = latency_graph(task, whole_colours=calls == 1)
         best = least_latency(workload, cluster, problem)
-        for most in (all_intervals, 0):
+        for most, at_once in ((all_intervals, 128), (0, 2)):
             monkeypatch.setattr(bound_module, "ALL_INTERVALS", most)
+            monkeypatch.setattr(bound_module, "AT_ONCE", at_once)
             found = path_bound(task, graph, cut_data(task, graph), np.arange(graph.size), n * calls)
             assert found.value == pytest.approx(best, rel=1e-12)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from brute import best_max_load
-from cases import random_case
+from cases import beside_a_path, random_case
 
 from stagecut import (
     Limits,
@@ -246,6 +246,14 @@ def test_intervals_of_a_path_prove_no_more_than_brute_force() -> None:
         assert known.bound <= best * (1 + 1e-9), f"seed {seed}"
         near += known.bound * 1.2 > best > 0
     assert near > 20  # one a fifth too high would be noticed
+
+
+def test_intervals_of_a_path_need_not_have_what_lies_beside_it() -> None:
+    workload, cluster = beside_a_path()
+    task = pose(workload, cluster, Throughput("contiguous"))
+    known = Noted(5.5)
+    raise_by_critical_path(task, hypergraph(task, pipeline_units(task)), known, known)
+    assert 3.0 < known.bound <= 3.5
 
 
 def test_intervals_of_a_path_count_transfers() -> None:
