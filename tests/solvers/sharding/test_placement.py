@@ -121,6 +121,29 @@ def test_by_hand() -> None:
     assert report.memory_bytes == 5 * 1024  # type: ignore[attr-defined]
 
 
+def test_layers_that_wait_for_each_other() -> None:
+    """Between two groups a tensor is broadcast, in 1 s, not scattered, in half of that."""
+    tensors = tuple(Tensor(name, (16, 16)) for name in ("x", "wa", "wb", "a", "b", "ga", "gb"))
+    copied = (Signature.of("->B"),)
+    one, two = (Signature.of("B->B"),), (Signature.of("B,B->B"),)
+    operators = (
+        Operator("x", (), (0,), copied, "input"),  # type: ignore[arg-type]
+        Operator("a.weight", (), (1,), copied, "parameter", gradient=5),  # type: ignore[arg-type]
+        Operator("b.weight", (), (2,), copied, "parameter", gradient=6),  # type: ignore[arg-type]
+        Operator("make a", (0, 1), (3,), two, compute=8.0),
+        Operator("make b", (3, 2), (4,), two, compute=8.0),
+        Operator("back b", (4,), (6,), one, compute=12.0, backward=True),
+        Operator("back a", (6,), (5,), one, compute=12.0, backward=True),
+    )
+    workload = program_workload(TensorProgram(tensors, operators), "layers", time_unit="s")
+    problem = replace(two_towers()[1], placement=(("a", 0), ("b", 1)))
+    plan = solve(workload, problem=problem).plan
+    assert plan is not None
+    assert plan.objective == pytest.approx(8 + 1 + 8 + 12 + 1 + 12)
+    assert priced(workload, problem).objective(np.zeros(7, np.int64)) == plan.objective
+    assert sharded_timeline(workload, plan).makespan == pytest.approx(plan.objective)
+
+
 def test_operators_follow_their_parameters() -> None:
     workload, problem = two_towers()
     program = workload.program
@@ -201,6 +224,32 @@ def test_no_mixture_proves_too_much(tmp_path: Path) -> None:
         forged = replace(plan, bound=target, certificate=certificate)
         with pytest.raises(VerificationError):
             check_bound(workload, forged)
+
+
+def test_a_bucket_counts_for_the_ends_of_its_own_group() -> None:
+    """Each group divides its backward pass, and adds up its gradient beside the other group."""
+    workload, problem = two_towers()
+    program = workload.program
+    assert program is not None
+    ways = (Signature.of("B->B"), Signature.of("S0->P", 16))
+    back = tuple(replace(one, signatures=ways) for one in program.operators[-2:])
+    split = TensorProgram(program.tensors, (*program.operators[:-2], *back))
+    workload = program_workload(split, "towers", time_unit="s")
+    mesh = DeviceMesh((2, 2), (Link(0.0, 1024.0),) * 2)
+    fixed = (("back b", "I1xS0->I1xP"),)  # else it would add up nothing where that is not counted
+    problem = replace(problem, mesh=mesh, overlap=True, fixed=fixed)
+    plan = solve(workload, problem=problem, method="elimination", limits=LIMITS).plan
+    assert plan is not None
+    # all devices; the first phase; of the second, computing and bucket of each group
+    weights = [1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0]
+
+    def claimed(plan: Plan, bound: float) -> Plan:
+        certificate = {**plan.certificate, "mixture": weights, "target": bound}
+        return replace(plan, bound=bound, certificate=certificate)
+
+    check_bound(workload, claimed(plan, 0.999 * plan.objective))
+    with pytest.raises(VerificationError, match="potentials prove"):
+        check_bound(workload, claimed(plan, 1.001 * plan.objective))
 
 
 def test_what_cannot_be_placed_is_refused() -> None:
