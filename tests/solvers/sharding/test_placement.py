@@ -130,6 +130,8 @@ def test_operators_follow_their_parameters() -> None:
     assert phases(program, groups) == [None, None, None, 0, 0, 0, None, 1, 1]
     only = operator_groups(program, (("a.weight", 1),))
     assert only == (None, 1, None, None, 1, None, None, 1, None)
+    both = (("a", 0), ("a.weight", 1))  # the inner module counts, in either order
+    assert operator_groups(program, both) == operator_groups(program, both[::-1]) == only
 
 
 def test_the_costs_are_those_of_the_verifier() -> None:
@@ -214,6 +216,8 @@ def test_what_cannot_be_placed_is_refused() -> None:
         Sharding(mesh, memory_bytes=1e9, placement=(("a", 1),))
     with pytest.raises(InputError, match="placement: no parameter is in a module c"):
         solve(workload, problem=Sharding(mesh, placement=(("c", 1),)))
+    with pytest.raises(InputError, match="placement: a is named twice"):
+        Sharding(mesh, placement=(("a", 1), ("a", 0)))
     _, plan = proved()
     with pytest.raises(InputError, match="dtensor: it has no groups of devices"):
         dtensor_json(workload, plan)
