@@ -38,6 +38,7 @@ from stagecut.instances import (
 )
 from stagecut.instances.model.sharding.placement import operator_groups, phases
 from stagecut.runtime.export.dtensor import dtensor_json
+from stagecut.runtime.pictures.marks import sharded_marks
 from stagecut.runtime.simulate.sharded import sharded_timeline
 from stagecut.runtime.verify.bounds.check import check_bound
 
@@ -115,6 +116,10 @@ def test_by_hand() -> None:
     assert starts["make a"] == (0, 0.5)
     assert starts["make b"] == (1, 0.5)
     assert starts["back b"] == (1, 12.5)
+    marks = sharded_marks(line)
+    lanes = {bar.whole: marks.lanes[bar.lane] for bar in marks.bars}
+    assert lanes["make a"] == "group 0 compute"
+    assert lanes["back b"] == "group 1 compute"
     report = evaluate(workload, plan.cluster, problem, plan.solution)
     assert report.lying[2] == ("I1",)  # type: ignore[attr-defined]
     # a weight with its gradient and two states; the backward pass reads what the loss makes
