@@ -31,7 +31,7 @@ import torch.distributed as dist
 from ranks import on_ranks
 from torch import nn
 from torch.nn import functional as F
-from transformer_block import Block
+from transformer_block import TransformerBlock
 
 import stagecut
 from stagecut import Cluster, Limits, PipelineJob, Plan, Throughput, Workload
@@ -54,7 +54,7 @@ class Gpt(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.token, self.place = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
-        self.blocks = nn.ModuleList(Block(WIDTH, times) for times in BLOCKS)
+        self.blocks = nn.ModuleList(TransformerBlock(WIDTH, times) for times in BLOCKS)
         self.head = nn.Linear(WIDTH, WORDS)
 
     def forward(self, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,7 @@ from ranks import median_s, on_ranks
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn import functional as F
-from transformer_block import Block
+from transformer_block import TransformerBlock
 
 import stagecut
 from stagecut import Plan, Workload
@@ -37,7 +37,7 @@ class First(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.token, self.place = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
-        self.blocks = nn.ModuleList(Block(WIDTH) for _ in range(BLOCKS // 2))
+        self.blocks = nn.ModuleList(TransformerBlock(WIDTH) for _ in range(BLOCKS // 2))
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         x = self.token(ids) + self.place(torch.arange(LENGTH))
@@ -51,7 +51,7 @@ class Second(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(Block(WIDTH) for _ in range(BLOCKS // 2))
+        self.blocks = nn.ModuleList(TransformerBlock(WIDTH) for _ in range(BLOCKS // 2))
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WORDS)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -52,8 +52,8 @@ class Root(nn.Module):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight
 
 
-class Block(nn.Module):
-    """A block as of GPT-2 and ViT, or gated as of Llama."""
+class GatedBlock(nn.Module):
+    """A transformer block as of GPT-2 and ViT, or gated as of Llama."""
 
     def __init__(self, width: int, heads: int, *, gated: bool = False, causal: bool = True) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Language(nn.Module):
         self.words = nn.Embedding(words, width)
         self.places = None if places is None else nn.Embedding(places, width)
         gated = places is None
-        self.blocks = nn.ModuleList(Block(width, heads, gated=gated) for _ in range(layers))
+        self.blocks = nn.ModuleList(GatedBlock(width, heads, gated=gated) for _ in range(layers))
         self.norm = Root(width) if gated else nn.LayerNorm(width)
         self.head = nn.Linear(width, words, bias=False)
         if not gated:
@@ -161,7 +161,7 @@ class Vit(nn.Module):
         super().__init__()
         self.patches = nn.Conv2d(3, width, 16, 16)
         self.places = nn.Parameter(torch.zeros(1, 196, width))
-        self.blocks = nn.ModuleList(Block(width, 12, causal=False) for _ in range(layers))
+        self.blocks = nn.ModuleList(GatedBlock(width, 12, causal=False) for _ in range(layers))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 1000)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
@@ -232,7 +232,7 @@ class Answers(nn.Module):
     def __init__(self, layers: int = 12, width: int = 768, heads: int = 12, words: int = 30522):
         super().__init__()
         self.words, self.places = nn.Embedding(words, width), nn.Embedding(512, width)
-        self.blocks = nn.ModuleList(Block(width, heads, causal=False) for _ in range(layers))
+        self.blocks = nn.ModuleList(GatedBlock(width, heads, causal=False) for _ in range(layers))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 2)
 
     def forward(self, x: Tensor, begin: Tensor, end: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from dataclasses import replace
 import torch
 from image_networks import googlenet
 from results import Row, write
-from sharding_models import Block, Made, Vit, bert, resnet50
+from sharding_models import GatedBlock, Made, Vit, bert, resnet50
 from sharding_scaling import local_statistics
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -39,7 +39,7 @@ class Texts(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(49408, 512), nn.Embedding(77, 512)
-        self.blocks = nn.Sequential(*(Block(512, 8) for _ in range(12)))
+        self.blocks = nn.Sequential(*(GatedBlock(512, 8) for _ in range(12)))
         self.norm, self.head = nn.LayerNorm(512), nn.Linear(512, 512, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from sharding_models import Answers, Block, Bottleneck, Classifier, Language, Made, Mixture, Vit
+from sharding_models import (
+    Answers,
+    Bottleneck,
+    Classifier,
+    GatedBlock,
+    Language,
+    Made,
+    Mixture,
+    Vit,
+)
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -86,7 +95,7 @@ class SmallVit(Vit):
     def __init__(self) -> None:
         super().__init__(layers=0, width=64)
         self.places = nn.Parameter(torch.zeros(1, 4, 64))
-        self.blocks = nn.ModuleList(Block(64, 4, causal=False) for _ in range(2))
+        self.blocks = nn.ModuleList(GatedBlock(64, 4, causal=False) for _ in range(2))
         self.head = nn.Linear(64, 16)
 
 

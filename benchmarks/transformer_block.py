@@ -9,7 +9,7 @@ from torch.nn import functional as F
 HEADS = 8
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention and a network of `times` the width inside."""
 
     def __init__(self, width: int, times: int = 4) -> None:

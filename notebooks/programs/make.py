@@ -18,7 +18,7 @@ import stagecut
 WIDTH, HEADS, BATCH, LENGTH = 1024, 16, 16, 512
 
 
-class Block(nn.Module):
+class LanguageBlock(nn.Module):
     """A block of a transformer, with a head and its loss."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ def models() -> dict[str, tuple[nn.Module, tuple[torch.Tensor, ...]]]:
     return {
         "perceptron": (perceptron(), (torch.zeros(BATCH * 4, WIDTH),)),
         "convolutions": (convolutions(), (torch.zeros(BATCH * 4, 3, 32, 32),)),
-        "block": (Block(), (torch.zeros(BATCH, LENGTH, WIDTH), words)),
+        "block": (LanguageBlock(), (torch.zeros(BATCH, LENGTH, WIDTH), words)),
         "two_layers": (two, (torch.zeros(2048, 1024),)),
     }
 
