@@ -413,7 +413,7 @@ def what_would_help(plan: JobPlan, limits: Limits | None = None) -> tuple[WhatIf
     """
     limits = limits or Limits(seconds=20.0, gap=1e-2)
     cluster, job = plan.cluster, plan.job
-    more = min(nodes.accelerator.memory_bytes for nodes in cluster.nodes) * 2
+    more = 2 * job.memory_limit(cluster)
     network = replace(cluster.network, bandwidth=2 * cluster.network.bandwidth)
     cases = [
         ("twice the memory", with_memory(cluster, more), replace(job, memory_bytes=None), 1.0),

@@ -16,7 +16,7 @@ from stagecut.api.job_front import front
 from stagecut.commands.show.job import print_difference, print_explanation, print_front
 from stagecut.instances import InputError
 from stagecut.instances.costs.calibration import calibration
-from stagecut.instances.costs.memory import RankStages, rank_memory
+from stagecut.instances.costs.memory import RankStages, peak_memory, rank_memory
 from stagecut.instances.costs.models import shipped_model
 from stagecut.instances.job.plan import JobPlan
 from stagecut.instances.job.problem import TrainingJob
@@ -236,6 +236,15 @@ def test_what_is_printed_of_plans(capsys: pytest.CaptureFixture[str]) -> None:
     for words in ("decided otherwise", "microbatch", "tensor", "more in the second", "front",
                   "twice the memory", "fewest of these that reach 1 tokens/s: 4"):  # fmt: skip
         assert words in said, words
+
+
+def test_twice_the_memory_is_twice_what_the_job_allows() -> None:
+    plan = plan_of(memory_bytes=8 * 2**30)
+    change = what_would_help(plan, Limits(seconds=5.0, gap=0.05))[0]
+    assert change.change == "twice the memory"
+    assert change.layout is not None
+    assert peak_memory(MODEL, change.layout).needed <= 16 * 2**30
+    assert change.seconds < plan.seconds
 
 
 def test_a_change_that_leaves_the_plan_possible_costs_nothing() -> None:
