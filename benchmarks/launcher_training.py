@@ -11,7 +11,6 @@ configuration, Megatron-Core's fields. Launchers that ask for an accelerator are
   the trainer's steps are called one by one, since `train` gives an accelerator's number to a
   barrier after the first; gradients are added up and then divided (gloo has no such reduction).
 * Megatron-Core: tensors that it makes on ``cuda`` are made on CPUs, and no random states are kept.
-
 * Accelerate: is told that its processes have GPUs, since it takes FSDP for these alone.
 
 A layout that a launcher cannot run on CPUs has the line of its code that ends it. Writes
@@ -81,8 +80,7 @@ LAYOUTS: Mapping[str, list[dict[str, Any]]] = {
         {"pipeline": 2, "recompute": "full"},
     ],
 }
-PACKAGES = {"deepspeed": "deepspeed", "accelerate": "accelerate", "torchtitan": "torchtitan"}
-PACKAGES |= {"megatron": "megatron-core"}
+PACKAGES = {**{name: name for name in LAYOUTS}, "megatron": "megatron-core"}
 SCRIPT = "accelerate.sh"
 
 
@@ -536,7 +534,7 @@ def main() -> None:
             write("launchers", [row], "0", keys=("launcher", "layout"))
             found = True
     if not found:
-        raise InputError("no launcher is installed: pip install deepspeed torchtitan megatron-core")
+        raise InputError(f"no launcher is installed: pip install {' '.join(PACKAGES.values())}")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-#: Workers fill the processors: threads of theirs would spin there, for half of the time of a test.
+# Workers fill the processors: more threads would only wait there, half of a test's time.
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
 
 import pytest

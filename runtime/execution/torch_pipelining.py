@@ -55,16 +55,27 @@ def evaluate_forward(runtime: Any, *inputs: Any, **options: Any) -> Any:
     order = getattr(runtime, "pipeline_order_with_comms", None)
     if order is None:
         return runtime.eval(*inputs, **options)
-    runtime.pipeline_order_with_comms = {
-        rank: [
-            action
-            for one in row
-            for action in (getattr(one, "sub_actions", None) or (one,))
-            if action.computation_type.name in _FORWARD
-        ]
-        for rank, row in order.items()
-    }
+    runtime.pipeline_order_with_comms = {rank: _forward_actions(row) for rank, row in order.items()}
     try:
         return runtime.eval(*inputs, **options)
     finally:
         runtime.pipeline_order_with_comms = order
+
+
+def _forward_actions(row: Sequence[Any]) -> list[Any]:
+    """Return a rank's actions but backward passes, their messages, and gathers for them alone."""
+    kept: dict[int, Any] = {}
+    unused: dict[int, int] = {}  # by stage, its gather of weights that no forward pass has used yet
+    actions = (action for one in row for action in (getattr(one, "sub_actions", None) or (one,)))
+    for number, action in enumerate(actions):
+        kind, stage = action.computation_type.name, action.stage_index
+        if kind == "UNSHARD":
+            unused[stage] = number
+        elif kind == "FORWARD":
+            unused.pop(stage, None)
+        elif kind == "RESHARD" and stage in unused:
+            del kept[unused.pop(stage)]
+            continue
+        if kind in _FORWARD:
+            kept[number] = action
+    return list(kept.values())

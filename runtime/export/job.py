@@ -94,7 +94,7 @@ def job_files(launcher: str, model: ModelDescription, layout: Layout) -> dict[st
 
 
 def _without_counts(model: ModelDescription, layout: Layout) -> Layout:
-    """Return a layout that counts no recomputed layers where all are, or none."""
+    """Return a layout without a count of recomputed layers if all or none of them are."""
     layers = layout.layers_of_stages(len(model.blocks))
     counts = tuple(layout.recomputed_layers(stage, count) for stage, count in enumerate(layers))
     if counts == layers:

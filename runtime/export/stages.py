@@ -124,7 +124,7 @@ def module_stages(
 def modules_of(workload: Workload, target: str, unit: Callable[[str], str]) -> dict[int, str]:
     """Return the module that each forward node belongs to, in the order in which they run.
 
-    It is that which the launcher keeps whole, by `unit` from the path of one inside it. Nodes that
+    A node's module is the one that the launcher keeps whole: `unit` of the node's path. Nodes that
     only hold together what modules do are left out: operators of a module that is no unit itself
     and has children among the nodes, without weights of its own. Raises `InputError` if nodes are
     operators, or such a module has weights.

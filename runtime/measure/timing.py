@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
-from typing import Any
 
 import numpy as np
 import psutil
@@ -17,6 +16,7 @@ import torch.distributed as dist
 
 from ...instances import InputError
 from ...instances.common.arrays import Floats
+from .group import of_all_ranks
 from .measurement import Measurement, RankMachine, RankPair, Timed
 
 #: Bytes: 64 B to 16 MiB, four times as many each.
@@ -93,8 +93,7 @@ def measure(
     dist.barrier()
     reduced = _all_reduce(buffers, budget)
     size_bytes = np.array([buffer.numel() for buffer in buffers], np.float64)
-    found: list[Any] = [None] * world
-    dist.all_gather_object(found, (_this_machine(device), own, reduced))
+    found = of_all_ranks((_this_machine(device), own, reduced))
     timed = {(a, b): rounds for _, rows, _ in found for a, b, rounds in rows}
     return Measurement(
         backend=dist.get_backend(),

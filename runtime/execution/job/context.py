@@ -246,7 +246,7 @@ def _block_backward(
 
 
 def _alike(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
-    """Return them with as many heads of one width, a multiple of 8, as kernels take them."""
+    """Return them with equally many heads of one width, a multiple of 8, as kernels need it."""
     width = -(-max(query.shape[-1], value.shape[-1]) // 8) * 8
     several = query.shape[_HEADS] // key.shape[_HEADS]
     spread = (query, *(x.repeat_interleave(several, _HEADS) for x in (key, value)))

@@ -58,7 +58,7 @@ class CollectiveSum:
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """A step of one rank, in `seconds`, those of the measuring included.
+    """Times and memory of one rank in a step; `seconds` include those of the measuring.
 
     `terms` has seconds of ``compute`` (passes without their collectives), ``bubble`` (waiting for
     other stages, and messages), ``optimizer``, collectives by axis, and ``other``; they add up to
@@ -185,7 +185,7 @@ class _Collectives(TorchDispatchMode):  # type: ignore[misc]  # torch does not s
         groups = (
             (dist.distributed_c10d._resolve_process_group(n), a) for n, a in self.axes.items()
         )
-        # Experts' groups come last: all but all-to-alls is of another axis with the same ranks.
+        # Experts' groups come last: collectives of the same ranks count for the axis before them.
         self.of_ranks = {
             tuple(dist.get_process_group_ranks(group)): axis
             for group, axis in reversed(list(groups))

@@ -298,7 +298,7 @@ def check_runs(layout: Layout) -> None:
 
 
 def check_patterns(model: nn.Module, plan: ParallelizePlan, layout: Layout) -> None:
-    """Raise InputError if a pattern matches nothing, or what is divided has none."""
+    """Raise InputError if a pattern matches no module, or none what the layout divides."""
     names = [name for name, _ in model.named_modules()]
     linear = (*plan.colwise, *plan.rowwise)
     if layout.tensor > 1 and not any(_matches(name, linear) for name in names):
@@ -337,8 +337,8 @@ def precision(recipe: Recipe) -> MixedPrecisionPolicy:
 def stage_modules(model: nn.Module, plan: ParallelizePlan, layout: Layout) -> list[tuple[str, ...]]:
     """Return the names of the modules of each model stage, in the order in which they run.
 
-    Raises InputError if the model has other blocks than the layout counts, or more than the plan
-    runs.
+    Raises InputError if the model has other blocks than the layout counts, or parameters in no
+    module of the plan.
     """
     names = [f"{plan.blocks}.{name}" for name, _ in _module(model, plan.blocks).named_children()]
     counts = layout.layers_of_stages(len(names))

@@ -96,9 +96,10 @@ class JobOptions:
 
 @dataclass(frozen=True)
 class JobRun:
-    """Losses of each step's batch, and norms of its gradients before clipping, if there was any.
+    """Result of a training job: mean loss of each step's batch, and norm of its gradients.
 
-    `measured` has the last step by term, of each rank, if it was asked for.
+    `norms` are those before clipping, empty without; `measured` has the last step by term, of each
+    rank, if it was asked for.
 
     Examples
     --------

@@ -13,6 +13,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
 from ....instances import InputError
-from ....instances.costs.layout import Layout
+from ....instances.costs.layout import V_SCHEDULES, JobSchedule, Layout
 from ....instances.job.plan import JobPlan
 from ...measure.group import rank_device
 from ...schedules import make_schedule
@@ -63,11 +64,10 @@ TORCH_SCHEDULES = {
     "zb-v": "ScheduleZBVZeroBubble",
     "dualpipe-v": "ScheduleDualPipeV",
 }
-#: Those with one model stage per rank, and those whose second one runs the ranks backwards.
+#: Those with one model stage per rank.
 _SINGLE = ("gpipe", "1f1b", "zb-h1", "zb-h2")
 #: Those that torch runs by loops without actions for FSDP2.
 _LOOPS = ("gpipe", "1f1b")
-_V_SHAPED = ("zb-v", "dualpipe-v")
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ class RunningJob:
                     stage, plan, layout, self.mesh.mesh["tensor"], parted_logits=self._parted
                 )
             recompute(stage, plan, layout, number)
-            # schedules with actions of FSDP2's own gather a stage's weights once for a batch
+            # schedules with actions for FSDP2 gather and free a stage's weights themselves
             once = layout.pipeline > 1 and self.schedule not in _LOOPS
             self._experts |= shard(stage, plan, layout, self.mesh, once=once)
         self._tied = [(names, self._tie_group(names, held)) for names in self.ties]
@@ -420,13 +420,12 @@ def stage_ranks(schedule: str, layout: Layout) -> tuple[int, ...]:
     known = (*TORCH_SCHEDULES, "zb-h1", "zb-h2")
     if schedule not in known:
         raise InputError(f"schedule: {schedule!r} is not one of {', '.join(known)}")
-    ranks = layout.pipeline
-    chunks = 1 if schedule in _SINGLE or ranks == 1 else 2 if schedule in _V_SHAPED else 0
+    in_v = schedule in V_SCHEDULES
+    chunks = 1 if schedule in _SINGLE or layout.pipeline == 1 else 2 if in_v else 0
     if chunks and layout.chunks != chunks:
         raise InputError(f"chunks: {layout.chunks}; the schedule {schedule} takes {chunks}")
-    if schedule in _V_SHAPED:
-        return (*range(ranks), *range(ranks)[::-1])[: layout.stages]
-    return tuple(stage % ranks for stage in range(layout.stages))
+    around = JobSchedule(schedule) if in_v else JobSchedule.INTERLEAVED
+    return replace(layout, schedule=around).stage_ranks
 
 
 def _local_gradient(parameter: nn.Parameter) -> Tensor:

@@ -60,7 +60,7 @@ class Loop:
     recompute
         Pieces whose activations are computed again in the backward pass.
     device
-        Of the tensors.
+        Of the tensors; default: this rank's, by the backend of its process group.
     recorder
         Notes when each action began and ended.
     teams

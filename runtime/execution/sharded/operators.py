@@ -72,7 +72,7 @@ class Operators:
                 del self.held[held]
 
     def _nothing(self, held: Held) -> Tensor:
-        """Return what stands for a tensor that is on other devices."""
+        """Return zeros in place of a tensor that is on other devices."""
         tensor = self.sharded.program.tensors[held[0]]
         like = torch.empty((), dtype=getattr(torch, tensor.dtype), device=self.place.device)
         return nothing(like, local_shape(tensor.shape, held[1], self.place.mesh))

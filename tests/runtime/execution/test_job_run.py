@@ -205,11 +205,23 @@ def test_a_checkpoint_goes_on_under_another_layout(left_out: bool, tmp_path: Pat
         assert found[list(pairs).index("the same")]["losses"] == whole[1:]
 
 
-def test_a_batch_is_evaluated_by_forward_passes_alone() -> None:
+#: Layouts whose evaluation is compared, by schedule; of the last, backward passes gather weights.
+EVALUATED: dict[str, dict[str, Any]] = {
+    "1f1b": PIPELINE,
+    "zb-v": {**PIPELINE, "chunks": 2, "schedule": "zb-v"},
+    "dualpipe-v": {**PIPELINE, "chunks": 2, "schedule": "dualpipe-v"},
+    "interleaved": {
+        "pipeline": 2, "chunks": 4, "data": 2, "zero": 3, "microbatch": 1,
+        "schedule": "interleaved",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule", EVALUATED)
+def test_a_batch_is_evaluated_by_forward_passes_alone(schedule: str) -> None:
     """Also where a rank has two stages that follow each other."""
-    chunks = {**PIPELINE, "chunks": 2}
-    jobs = [(PIPELINE, {}), (chunks, {"schedule": "zb-v"}), (chunks, {"schedule": "dualpipe-v"})]
-    for held_out, trained in on_ranks(2, evaluated, jobs)[0]:
+    fields = EVALUATED[schedule]
+    for held_out, trained in on_ranks(Layout(**fields).devices, evaluated, fields):
         assert held_out == pytest.approx(trained, rel=1e-6)
 
 
