@@ -35,6 +35,8 @@ DECISIONS = (
     "tensor", "context", "pipeline", "chunks", "data", "expert", "zero", "microbatch", "schedule",
     "recompute",
 )  # fmt: skip
+#: Decisions that one pipeline rank does not have.
+OF_PIPELINES = ("schedule", "chunks")
 #: Relative gap at which a search with another decision ends.
 TURNED_GAP = 5e-3
 
@@ -87,7 +89,7 @@ def explain_job(
     columns = _columns(space)
     own = {name: _value(plan.layout, name, space) for name in DECISIONS}
     others = {name: columns[name] != own[name] for name in DECISIONS}
-    for name in ("schedule", "chunks"):  # of one rank there is none
+    for name in OF_PIPELINES:
         others[name] &= (space.pipeline > 1) & (plan.layout.pipeline > 1)
     others = {name: other for name, other in others.items() if other.any() and seconds}
     usual = costs.usual()
@@ -99,7 +101,12 @@ def explain_job(
     known, bounds = dict(again.tried), again.bound.copy()  # what all searches have found
 
     def best_other(name: str) -> Layout | None:
-        layouts = [one for one in known if _value(one, name, space) != own[name]]
+        layouts = [
+            one
+            for one in known
+            if _value(one, name, space) != own[name]
+            and (one.pipeline > 1 or name not in OF_PIPELINES)
+        ]
         return min(layouts, key=known.__getitem__, default=None)
 
     for done, (name, other) in enumerate(others.items()):

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..formulations.job.bounds import first_bounds
-from ..formulations.job.memory import memory_limit
 from ..formulations.job.rates import rates
 from ..formulations.job.space import JobSpace, job_space
 from ..instances import InputError, Status
@@ -51,8 +50,7 @@ class JobCosts:
     @property
     def memory_limit(self) -> float:
         """Bytes of the smallest device that the job may use."""
-        least = min(nodes.accelerator.memory_bytes for nodes in self.cluster.nodes)
-        return least if self.job.memory_bytes is None else min(least, self.job.memory_bytes)
+        return self.job.memory_limit(self.cluster)
 
     def judge(self, layouts: Sequence[Layout]) -> Floats:
         """Return the seconds of plans, infinite where one does not fit."""
@@ -69,7 +67,7 @@ class JobCosts:
         return usual_layouts(self.model, self.cluster, self.job.template, limit)
 
     def starts(self, usual: Sequence[UsualLayout]) -> list[Layout]:
-        """Return the usual layouts as plans of the job, which says what no plan of it decides."""
+        """Return the usual layouts moved into the job's space, where they can be plans of it."""
         layouts = [one.layout for one in usual if one.layout is not None]
         own = [
             replace(one, **{"mtp_stage": self.job.template.mtp_stage, **self.outside(one)})
@@ -78,7 +76,7 @@ class JobCosts:
         return [one for one in own if self.job.allows(self.model, one)]
 
     def outside(self, layout: Layout) -> dict[str, Any]:
-        """Return what no plan of the job decides and a layout has otherwise, as the job has it."""
+        """Return the fields that put a layout outside the job's space, with the job's values."""
         template = self.job.template
         last = layout.mtp_stage == layout.stages - 1  # by whichever number it is called
         own = on_one_device(replace(layout, mtp_stage=-1) if last else layout)
@@ -152,7 +150,7 @@ class UsualChoice:
     reason: str  # why it is not the rule's first choice, or why there is none
     # term of time in which it is behind the plan most, and by how many seconds; empty if it is not
     most: tuple[str, float] | None = None
-    outside: tuple[str, ...] = ()  # its fields that no plan of the job has so
+    outside: tuple[str, ...] = ()  # the fields that put it outside the job's space
 
 
 @dataclass(frozen=True, repr=False)
@@ -415,7 +413,7 @@ def what_would_help(plan: JobPlan, limits: Limits | None = None) -> tuple[WhatIf
     """
     limits = limits or Limits(seconds=20.0, gap=1e-2)
     cluster, job = plan.cluster, plan.job
-    more = min(nodes.accelerator.memory_bytes for nodes in cluster.nodes) * 2
+    more = 2 * job.memory_limit(cluster)
     network = replace(cluster.network, bandwidth=2 * cluster.network.bandwidth)
     cases = [
         ("twice the memory", with_memory(cluster, more), replace(job, memory_bytes=None), 1.0),
@@ -456,7 +454,7 @@ DOUBLINGS, SECONDS = 7, 10.0
 
 def why_nothing_fits(costs: JobCosts, space: JobSpace) -> tuple[str, float]:
     """Return in one line what is missing and what helps, and bytes without which nothing fits."""
-    device, limit = costs.cluster.accelerator, memory_limit(space)
+    device, limit = costs.cluster.accelerator, costs.memory_limit
     least = _least_memory(costs, space)
     has = f"{device.name} has {device.memory_bytes / 2**30:.1f}"
     if limit < device.memory_bytes:
@@ -477,7 +475,7 @@ def _least_memory(costs: JobCosts, space: JobSpace) -> float:
         wider = replace(space, cluster=cluster, job=replace(costs.job, memory_bytes=None))
         return bool(first_bounds(wider, table, costs.prices).fits.any())
 
-    low = high = memory_limit(space)
+    low = high = costs.memory_limit
     while not some_fit(high):
         high *= 2
     while high / low > 1.005:

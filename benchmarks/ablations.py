@@ -120,7 +120,7 @@ def _suggested(name: str, problem: Throughput) -> Case:
 
 def iteration() -> tuple[dict[str, Cell], dict[str, Part]]:
     """Shipped training workloads of six families, under four schedules."""
-    from stagecut.solvers.job.iteration import exact as exact
+    from stagecut.solvers.job.iteration import exact
     from stagecut.solvers.job.iteration import exact as prove
     from stagecut.solvers.job.iteration.by_device import search as by_device
 

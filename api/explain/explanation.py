@@ -47,7 +47,7 @@ class Move:
 
 @dataclass(frozen=True)
 class MoveGains:
-    """Why a node is where it is."""
+    """Costs of moving a node, with what must move along, to every other place."""
 
     node: NodeId  # its id
     where: str  # name of its device, stage or call

@@ -41,7 +41,7 @@ from ...instances.costs.layers import LayerPrices
 from ...instances.costs.layout import V_SCHEDULES, JobSchedule, Layout
 from ...instances.costs.memory import CONTEXT_BYTES, FRAGMENTATION, stays_gathered
 from ...instances.costs.stages import kinds_of_rank
-from .memory import in_flight, memory_limit, state_bytes
+from .memory import in_flight, state_bytes
 from .program import LEAST_PIECES, LinearTraffic, point_costs, stage_range
 from .rates import Rates, kept_output
 from .space import JobSpace
@@ -120,7 +120,7 @@ def _excess(
     besides; `flight`, shape (p, v), microbatches in flight at one moment when ranks may hold most.
     """
     s = space.setting[group]
-    loses, limit = 1 + FRAGMENTATION, memory_limit(space)
+    loses, limit = 1 + FRAGMENTATION, space.job.memory_limit(space.cluster)
     lowest, there = flight.min(axis=1), rates.count > 0
     layout = space.layout(int(group[0]))
     low, high = _rank_range(space, layout)

@@ -137,7 +137,7 @@ def memory_rows(space: JobSpace, rates: Rates, point: int) -> MemoryRows:
         tied, further = _copies_of_embedding(space, i)
         fixed[:, 0] -= (tied + further) * per[0] + tied * state.gathered[0]
     return MemoryRows(
-        limit=memory_limit(space),
+        limit=space.job.memory_limit(space.cluster),
         fixed=fixed,
         state=rates.held[i] @ per,
         flight=flight,
@@ -148,12 +148,6 @@ def memory_rows(space: JobSpace, rates: Rates, point: int) -> MemoryRows:
         working=loses * rates.working[i] * (fused(setting) and space.zero[point] < 3),
         head=last,
     )
-
-
-def memory_limit(space: JobSpace) -> float:
-    """Bytes of the smallest device, or what the job says."""
-    least = min(nodes.accelerator.memory_bytes for nodes in space.cluster.nodes)
-    return least if space.job.memory_bytes is None else min(least, space.job.memory_bytes)
 
 
 def _copies_of_embedding(space: JobSpace, setting: int) -> tuple[float, float]:

@@ -33,7 +33,7 @@ from ...instances import PipelineJob
 from ...instances.common.arrays import Floats, Ints
 from ...instances.model.chunk_schedules import interleaved_rows
 from ...instances.model.schedule import check_size
-from . import chain_kernel as chain_kernel
+from . import chain_kernel
 
 
 class ChainActions(NamedTuple):

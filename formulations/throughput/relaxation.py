@@ -13,7 +13,7 @@ of a kind hold their first units in turn, `compact_data` (17):
 
 over units v, devices d, nets e with other pins v. Where transfers overlap compute, they have a row
 (6) of their own, (ν_d). f is what (3) cost less what (4) cost; for the root it is that of all other
-pins, negated. What the multipliers prove is written out in `runtime.verify.bounds.multipliers`.
+pins, negated. What the multipliers prove is written out in `runtime.verify.bounds.max_load`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `description.py` is what a model is made of, `hardware.py` what it runs on, `layout.py` how it is
 divided. From these `layers.py` counts operations, bytes and collectives of each layer type;
-`calibration.py` and `collectives.py` turn them into seconds;
+`calibration.py` and `collectives.py` turn them into seconds, `stages.py` adds those up by stage;
 `experts.py` has what routed experts compute and send. `activations.py` counts what a layer type
 keeps, `memory.py` adds up what a rank holds, `traffic.py` counts the collectives of an iteration.
 """

@@ -279,7 +279,7 @@ def exposed_traffic(layout: Layout, prices: LayerPrices, own: list[StageTime]) -
 
 
 def tied_all_reduce(layout: Layout, prices: LayerPrices) -> float:
-    """Return the all-reduce between the first and the last stage's copy of a tied embedding."""
+    """Return the seconds of the all-reduce between the two copies of a tied embedding."""
     model = prices.model
     if not model.tied or layout.stage_ranks[-1] == 0:  # both are on one rank
         return 0.0

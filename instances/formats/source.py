@@ -329,9 +329,10 @@ def _choices(kind: Type, steps: Sequence[tuple[str, str]]) -> list[str]:
         return list(map(str, kind.values))
     if isinstance(kind, DictType) and not steps:
         return _choices(kind.key_type, steps)
-    for (key, _), *inner in [steps] if steps else ():
-        fields = {field.encode_name: field.type for field in getattr(kind, "fields", ())}
-        found = fields.get(key) if key else getattr(kind, "item_type", None)
-        found = found or getattr(kind, "value_type", None)
-        return [] if found is None else _choices(found, inner)
-    return []
+    if not steps:
+        return []
+    key = steps[0][0]
+    fields = {field.encode_name: field.type for field in getattr(kind, "fields", ())}
+    found = fields.get(key) if key else getattr(kind, "item_type", None)
+    found = found or getattr(kind, "value_type", None)
+    return [] if found is None else _choices(found, steps[1:])

@@ -37,9 +37,9 @@ class LauncherSettings:
     recipe: str  # precision and bytes per parameter that it trains with unless told otherwise
     formats: frozenset[NumberFormat]  # precisions of matrix products
     schedules: frozenset[JobSchedule]  # orders of passes
-    zero: frozenset[int]  # zero, zero_in_pipeline: zeRO stages without a pipeline, and with one
+    zero: frozenset[int]  # zero, zero_in_pipeline: ZeRO stages without a pipeline, and with one
     zero_in_pipeline: frozenset[int]
-    # zeRO stages that may divide over fewer than all replicas (`Layout.shard_group`)
+    # ZeRO stages that may divide over fewer than all replicas (`Layout.shard_group`)
     sharded_groups: frozenset[int] = frozenset()
     # whether tensor-parallel ranks can divide the sequence outside matrix products
     sequence_parallel: bool = False

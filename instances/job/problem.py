@@ -14,6 +14,7 @@ from ..common.choices import OrText
 from ..common.errors import InputError, quote
 from ..common.units import MOST_COUNT
 from ..costs.description import ModelDescription
+from ..costs.hardware import TrainingCluster
 from ..costs.layout import RECIPES, ContextKind, JobSchedule, Layout, Recipe, Recompute
 from .launchers import LAUNCHERS, LauncherSettings, runs
 
@@ -160,6 +161,11 @@ class TrainingJob:
         known = self.settings.zero if pipeline == 1 else self.settings.zero_in_pipeline
         given = self.allowed("zero")
         return tuple(sorted(z for z in known if given is None or z in given))
+
+    def memory_limit(self, cluster: TrainingCluster) -> float:
+        """Return the bytes of the smallest device that the job may use."""
+        least = min(nodes.accelerator.memory_bytes for nodes in cluster.nodes)
+        return least if self.memory_bytes is None else min(least, self.memory_bytes)
 
     def pipelines(self, model: ModelDescription) -> bool:
         """Whether the launcher can train a model in a pipeline."""

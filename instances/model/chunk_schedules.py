@@ -68,7 +68,7 @@ def interleaved_rows(ranks: int, chunks: int, microbatches: int) -> tuple[Ints, 
 
 
 def v_rows(schedule: str, ranks: int, microbatches: int) -> tuple[Ints, ...]:
-    """Return every rank's passes in order, shape (actions, 3): stage, kind and microbatch."""
+    """Return every rank's passes as `interleaved_rows` does, of ``zb-v`` or ``dualpipe-v``."""
     check_size(V_CHUNKS * ranks, microbatches)
     blocks = _zero_bubble_v if schedule == "zb-v" else _dual_pipe_v
     return tuple(
@@ -78,7 +78,10 @@ def v_rows(schedule: str, ranks: int, microbatches: int) -> tuple[Ints, ...]:
 
 
 def v_in_flight(schedule: str, ranks: int, rank: int, microbatches: int) -> list[tuple[int, int]]:
-    """Return the microbatches of chunks 0 and 1 that a rank holds at once where it holds most."""
+    """Return the microbatches of chunks 0 and 1 in flight on a rank at its fullest moments.
+
+    `schedule` is ``zb-v`` or ``dualpipe-v``; of two moments either may take more bytes.
+    """
     down, up = 2 * ranks - rank, rank + 1
     if microbatches < down:
         return [(microbatches, min(microbatches, up))]

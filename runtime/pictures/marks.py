@@ -3,7 +3,7 @@
 Whatever shows something over time is drawn from these: `gantt` writes a picture (SVG, PNG, PDF),
 `html_page` a page to zoom into, `trace` a file for Perfetto. They decide how marks look, never what
 there is. Marks are made here of a simulation, of a sharding, and in
-`runtime.accuracy.measured_marks` of a recorded run.
+`runtime.accuracy.chart` of a recorded run.
 """
 
 from __future__ import annotations
@@ -247,9 +247,9 @@ def bands(bars: tuple[Bar, ...]) -> list[tuple[float, float]]:
 
 
 def sharded_marks(timeline: ShardedTimeline) -> Marks:
-    """Return the marks of a sharding: a lane for computing and one for each axis of the mesh.
+    """Return the marks of a sharding: lanes for computing and for each axis of the mesh.
 
-    For each group of devices that works beside others.
+    Each group of devices that works beside others has lanes of its own.
     """
     lanes = ("compute", *(f"axis {d}: {p}" for d, p in enumerate(timeline.mesh)))
     several = timeline.groups > 1

@@ -129,9 +129,9 @@ class _Prices:
 
 
 def priced_memory(costs: ShardingCosts, search: Search[Solution]) -> float:
-    """Offer plans that fit and raise the bound, by prices of memory; (9) of `memory.py`.
+    """Offer plans that fit and raise the bound by prices of memory.
 
-    Returns the price of the best bound, 0 without.
+    See (9) of `formulations.sharding.memory`. Returns the price of the best bound, 0 without.
     """
     prices = _Prices(costs, search)
     with search.phase("priced memory"):

@@ -2,7 +2,7 @@
 
 With several kinds of devices it can be better than what prices reach in a hundred times as long.
 HiGHS proposes the multipliers; what they prove is computed here, with outward rounding, and once
-more from the definition by `runtime.verify.bounds.multipliers`.
+more from the definition by `runtime.verify.bounds.max_load`.
 """
 
 from __future__ import annotations

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stagecut.api.explain_job import diff_jobs, explain_job, simulate_job
+from stagecut.api.explain_job import OF_PIPELINES, diff_jobs, explain_job, simulate_job
 from stagecut.api.job import job_costs, solve_job, what_would_help
 from stagecut.api.job_front import front
 from stagecut.commands.show.job import print_difference, print_explanation, print_front
 from stagecut.instances import InputError
 from stagecut.instances.costs.calibration import calibration
-from stagecut.instances.costs.memory import RankStages, rank_memory
+from stagecut.instances.costs.memory import RankStages, peak_memory, rank_memory
 from stagecut.instances.costs.models import shipped_model
 from stagecut.instances.job.plan import JobPlan
 from stagecut.instances.job.problem import TrainingJob
@@ -85,9 +85,22 @@ def test_each_decision_is_worth_what_a_search_without_it_says(fixed: dict[str, A
         for other in why.decisions:  # what was found for one decision is known for all
             if other.layout is not None and other.field != "recompute":
                 differs = getattr(other.layout, one.field) != getattr(plan.layout, one.field)
+                if one.field in OF_PIPELINES and other.layout.pipeline == 1:
+                    continue
                 assert one.field == "recompute" or not differs or one.seconds <= other.seconds
     assert {"tensor", "microbatch", "zero", "recompute"} <= seen
     assert next(one.name for one in why.usual) == "ZeRO-3 over all devices"
+
+
+def test_another_schedule_is_one_of_a_pipeline() -> None:
+    """A plan on one pipeline rank decides the pipeline otherwise, not schedule or chunks."""
+    plan = plan_of(pipeline=2, chunks=2, schedules=("interleaved",))
+    why = explain_job(replace(plan, job=JOB), seconds=1e-6)
+    found = {one.field: one.layout for one in why.decisions}
+    assert (single := found["pipeline"]) is not None
+    assert single.pipeline == 1
+    for field in OF_PIPELINES:
+        assert (other := found[field]) is None or other.pipeline > 1
 
 
 def test_no_plan_that_solve_lists_is_faster_than_what_explain_knows() -> None:
@@ -99,7 +112,10 @@ def test_no_plan_that_solve_lists_is_faster_than_what_explain_knows() -> None:
             continue
         own = getattr(found.plan.layout, one.field)
         listed = [
-            each.seconds for each in found.candidates if getattr(each.layout, one.field) != own
+            each.seconds
+            for each in found.candidates
+            if getattr(each.layout, one.field) != own
+            and (each.layout.pipeline > 1 or one.field not in OF_PIPELINES)
         ]
         assert one.seconds <= min(listed, default=np.inf) * (1 + 5e-3)
 
@@ -220,6 +236,15 @@ def test_what_is_printed_of_plans(capsys: pytest.CaptureFixture[str]) -> None:
     for words in ("decided otherwise", "microbatch", "tensor", "more in the second", "front",
                   "twice the memory", "fewest of these that reach 1 tokens/s: 4"):  # fmt: skip
         assert words in said, words
+
+
+def test_twice_the_memory_is_twice_what_the_job_allows() -> None:
+    plan = plan_of(memory_bytes=8 * 2**30)
+    change = what_would_help(plan, Limits(seconds=5.0, gap=0.05))[0]
+    assert change.change == "twice the memory"
+    assert change.layout is not None
+    assert peak_memory(MODEL, change.layout).needed <= 16 * 2**30
+    assert change.seconds < plan.seconds
 
 
 def test_a_change_that_leaves_the_plan_possible_costs_nothing() -> None:

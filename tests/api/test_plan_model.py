@@ -14,7 +14,7 @@ from torch import nn  # noqa: E402
 import stagecut  # noqa: E402
 from stagecut import InfeasibleError, InputError, Link, StagecutError  # noqa: E402
 from stagecut.api import plan_model  # noqa: E402
-from stagecut.instances.pytorch import prices as prices  # noqa: E402
+from stagecut.instances.pytorch import prices  # noqa: E402
 
 
 def free(devices: int) -> stagecut.Cluster:

@@ -27,7 +27,7 @@ from stagecut import (
     Throughput,
     accelerators_and_cpus,
 )
-from stagecut.formulations.job import iteration_milp as iteration_milp
+from stagecut.formulations.job import iteration_milp
 from stagecut.formulations.job import stream_milp as training_milp
 from stagecut.formulations.job.stream import state_staging
 from stagecut.formulations.latency import milp

@@ -1,6 +1,6 @@
 """Damaged files, changed plans, forged certificates, nonsense options: refused in one line.
 
-The same at length: `benchmarks/damaged_files.py`, `forged_plans.py`, `nonsense_options.py`.
+The same at length: `benchmarks/damaged_files.py`.
 """
 
 from __future__ import annotations

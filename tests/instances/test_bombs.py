@@ -22,8 +22,7 @@ READS = """
 import json, resource, sys
 import psutil
 from stagecut.instances.formats.files import load, load_cluster
-from stagecut.instances.topologies.named import load_topology
-from stagecut.instances.topologies.named import read_nvidia
+from stagecut.instances.topologies.named import load_topology, read_nvidia
 from stagecut.runtime.schedules import read_csv
 from stagecut.instances.formats.source import read_source
 from stagecut import InputError

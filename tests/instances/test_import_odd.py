@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="the extra `runtime` is not installe
 
 from odd_models import CASES  # noqa: E402
 
-from stagecut.instances.pytorch import prices as prices  # noqa: E402
+from stagecut.instances.pytorch import prices  # noqa: E402
 from stagecut.instances.pytorch.flops import counted_by_torch  # noqa: E402
 from stagecut.instances.pytorch.profile import profile  # noqa: E402
 from stagecut.instances.pytorch.tracing.unchanged import unchanged  # noqa: E402

@@ -1,14 +1,15 @@
 """Placement of a tensor program's parts on groups of devices, and the phases between barriers.
 
 The groups are the devices with the same number along the first axis of the mesh. Parameters are
-placed by the module that they are of. Operators follow, by the first of these rules that applies:
+placed by the innermost placed module that they are of. Operators follow, by the first of these
+rules that applies:
 
 1. what reads parameters, or makes their gradients, itself or by a view, is where these are;
 2. what only gradients of one group depend on is there;
 3. what the backward pass computes from tensors of the forward pass is where those were made;
 4. anything else is where all that it reads was made.
 
-What depends on no parameter does not count; it is where all that read it are. Where that is more
+What depends on no parameter does not count; it is where its readers are. Where these name more
 than one group, an operator is on all devices, as inputs are.
 
 Groups work beside each other within a phase. All wait for each other at an operator of all devices,
@@ -87,7 +88,9 @@ def _only(where: set[int | None]) -> int | None:
 
 
 def _group_of(name: NodeId, placement: Sequence[tuple[str, int]]) -> int | None:
-    return next((group for module, group in placement if _is_in(name, module)), None)
+    """Return the group of the innermost placed module that a parameter is of."""
+    own = [(len(module), group) for module, group in placement if _is_in(name, module)]
+    return max(own)[1] if own else None
 
 
 def _is_in(name: NodeId, module: str) -> bool:

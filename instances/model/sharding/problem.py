@@ -192,7 +192,8 @@ class Sharding(ByFields):
         Of whole gradients, from which on a bucket is full; of ``overlap`` alone.
     placement
         Modules whose parameters, and what computes with them alone, are on one group of devices
-        each: pairs of a module such as ``image`` and a number along the first axis of the mesh.
+        each: pairs of a module such as ``image`` and a number along the first axis of the mesh; of
+        modules within each other the inner one counts.
         Groups work beside each other. Of ``time``, without a limit of memory.
     fixed
         Signatures that are given: pairs of an operator's id and a text such as ``S0,B`` (the
@@ -254,6 +255,9 @@ class Sharding(ByFields):
 
     def _check_placement(self) -> None:
         groups = self.mesh.shape[0]
+        modules = [module for module, _ in self.placement]
+        if twice := [module for k, module in enumerate(modules) if module in modules[:k]]:
+            raise InputError(f"placement: {twice[0]} is named twice; leave one of the two out")
         for module, group in self.placement:
             if isinstance(group, bool) or not isinstance(group, int) or not 0 <= group < groups:
                 raise InputError(

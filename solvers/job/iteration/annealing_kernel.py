@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....formulations.job import chain_kernel as chain_kernel
+from ....formulations.job import chain_kernel
 from ....instances.common.kernel import inner, kernel
 
 execute = chain_kernel.execute

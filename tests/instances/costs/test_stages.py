@@ -18,7 +18,9 @@ from stagecut.instances.costs.stages import (
     exposed,
     replica_traffic,
     stage_times,
+    tied_all_reduce,
 )
+from stagecut.instances.costs.traffic import collectives
 
 CLUSTER = training_cluster("h100:8x8")
 TABLE = Calibration()
@@ -48,6 +50,19 @@ def test_collectives_block_what_shares_a_link() -> None:
     assert blocked(replace(whole, tensor=4, data=16), llama) == (True, True, True)
     assert blocked(replace(whole, data=1, pipeline=8), llama) == (False, False, False)
     assert blocked(whole, MIXTRAL) == (True, True, True)  # experts are not divided by tensor
+
+
+def test_ends_of_a_v_share_a_rank() -> None:
+    """A tied embedding needs no all-reduce, and the turn of the V no messages."""
+    prices = LayerPrices(shipped_model("llama3.2-1b"), CLUSTER, TABLE)
+    line = Layout(pipeline=4, global_batch=16)
+    folded = replace(line, schedule="zb-v", chunks=2)
+    assert tied_all_reduce(line, prices) > 0 == tied_all_reduce(folded, prices)
+    counts = [
+        sum(one.count for one in collectives(prices.model, folded, rank) if one.axis == "pipeline")
+        for rank in range(4)
+    ]
+    assert counts == [16 * many for many in (2, 4, 4, 2)]
 
 
 def test_exposed_traffic_is_what_does_not_fit_and_what_slows() -> None:

@@ -90,6 +90,20 @@ REFUSED = [
     ("stagecut", {"data": 4, "tensor": 2, "expert": 4}, "expert: 4 beside tensor 2"),
     ("stagecut", {"recompute": {"core_attn"}}, "recompute: core_attn"),
     ("stagecut", {"recompute": {"mlp"}, "recompute_layers": 1}, "recompute_layers: 1"),
+    (
+        "stagecut",
+        {"order": ("tensor", "context", "pipeline", "data")},
+        "order: tensor, context, p",
+    ),
+    ("stagecut", {"graphs": "iteration"}, "graphs: iteration"),
+    ("stagecut", {"data": 4, "expert": 4, "dispatcher": "hierarchical"}, "dispatcher: hier"),
+    ("torchtitan", {"data": 4, "expert": 4, "expert_capacity": 1.0}, "expert_capacity: 1"),
+    ("accelerate", {"tensor": 2, "data": 2}, "zero: 0 beside tensor or context"),
+    (
+        "maxtext",
+        {"context": 2, "context_kind": "all-gather", "data": 2, "expert": 4, "zero": 3},
+        "expert: 4 with data 2",
+    ),
 ]
 
 

@@ -20,7 +20,7 @@ from stagecut.formulations.task import pose
 from stagecut.instances.common.arrays import Ints
 from stagecut.solvers.core.lattice import list_ideals
 from stagecut.solvers.core.search import Search
-from stagecut.solvers.job.iteration import exact as exact
+from stagecut.solvers.job.iteration import exact
 from stagecut.solvers.job.iteration.branch import Branching, branch
 from stagecut.solvers.job.iteration.by_device.options import Singles
 from stagecut.solvers.job.iteration.by_device.search import BestFirst, Root

@@ -38,6 +38,7 @@ from stagecut.instances import (
 )
 from stagecut.instances.model.sharding.placement import operator_groups, phases
 from stagecut.runtime.export.dtensor import dtensor_json
+from stagecut.runtime.pictures.marks import sharded_marks
 from stagecut.runtime.simulate.sharded import sharded_timeline
 from stagecut.runtime.verify.bounds.check import check_bound
 
@@ -115,6 +116,10 @@ def test_by_hand() -> None:
     assert starts["make a"] == (0, 0.5)
     assert starts["make b"] == (1, 0.5)
     assert starts["back b"] == (1, 12.5)
+    marks = sharded_marks(line)
+    lanes = {bar.whole: marks.lanes[bar.lane] for bar in marks.bars}
+    assert lanes["make a"] == "group 0 compute"
+    assert lanes["back b"] == "group 1 compute"
     report = evaluate(workload, plan.cluster, problem, plan.solution)
     assert report.lying[2] == ("I1",)  # type: ignore[attr-defined]
     # a weight with its gradient and two states; the backward pass reads what the loss makes
@@ -153,6 +158,8 @@ def test_operators_follow_their_parameters() -> None:
     assert phases(program, groups) == [None, None, None, 0, 0, 0, None, 1, 1]
     only = operator_groups(program, (("a.weight", 1),))
     assert only == (None, 1, None, None, 1, None, None, 1, None)
+    both = (("a", 0), ("a.weight", 1))  # the inner module counts, in either order
+    assert operator_groups(program, both) == operator_groups(program, both[::-1]) == only
 
 
 def test_the_costs_are_those_of_the_verifier() -> None:
@@ -263,6 +270,8 @@ def test_what_cannot_be_placed_is_refused() -> None:
         Sharding(mesh, memory_bytes=1e9, placement=(("a", 1),))
     with pytest.raises(InputError, match="placement: no parameter is in a module c"):
         solve(workload, problem=Sharding(mesh, placement=(("c", 1),)))
+    with pytest.raises(InputError, match="placement: a is named twice"):
+        Sharding(mesh, placement=(("a", 1), ("a", 0)))
     _, plan = proved()
     with pytest.raises(InputError, match="dtensor: it has no groups of devices"):
         dtensor_json(workload, plan)
