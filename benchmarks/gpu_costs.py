@@ -5,7 +5,11 @@
 
 It needs one GPU of the table of accelerators, torch and msgspec. Each row is written as soon as it
 is measured, and what there is no time for is left out. `--small` runs all of it with narrow layers,
-on a CPU, too.
+on a CPU, too. On a machine with this repository,
+
+    python benchmarks/gpu_costs.py --take FOLDER
+
+takes the tables into `results/`; predictions there are of the costs as they are now.
 """
 
 from __future__ import annotations
@@ -24,10 +28,12 @@ from pathlib import Path
 
 import gpu_kernels
 import gpu_ranks
+import results
 import torch
 
 from stagecut.instances.costs.calibration import calibration
 from stagecut.instances.costs.clusters import accelerator
+from stagecut.instances.costs.hardware import Accelerator
 
 SEED = 0
 
@@ -58,19 +64,18 @@ def kernel_rows(
 
         def measure(one: gpu_kernels.Kernel = one) -> Mapping[str, object]:
             found = gpu_kernels.measured(one, device, 0.5 * seconds / len(every))
-            said = {
-                name: 1e6 * gpu_kernels.predicted(one, chip, calibration(chip.family, name))
-                for name in ("torchtitan", "megatron")
-            }
-            return {
-                "what": one.what,
-                "shape": one.text,
-                "predicted_us": said["torchtitan"],
-                "megatron_us": said["megatron"],
-                "measured_us": 1e6 * found,
-            }
+            named = {"what": one.what, "shape": one.text}
+            return {**named, **kernel_predictions(one, chip), "measured_us": 1e6 * found}
 
         yield f"{one.what} {one.text}", measure
+
+
+def kernel_predictions(one: gpu_kernels.Kernel, chip: Accelerator) -> dict[str, object]:
+    """Return microseconds of a kernel by the tables of two software families."""
+    return {
+        column: 1e6 * gpu_kernels.predicted(one, chip, calibration(chip.family, software))
+        for column, software in (("predicted_us", "torchtitan"), ("megatron_us", "megatron"))
+    }
 
 
 def rank_rows(
@@ -139,6 +144,24 @@ def measure(part: str, options: argparse.Namespace, device: torch.device) -> int
     return failed
 
 
+def take(folder: Path) -> None:
+    """Put what was measured into `results/`, beside what the costs say now."""
+    for part, again in (("kernels", kernel_again), ("ranks", gpu_ranks.predicted_again)):
+        with (folder / f"gpu_{part}.csv").open(encoding="utf-8", newline="") as file:
+            measured = list(csv.DictReader(file))
+        rows = []
+        for row in measured:
+            chip = accelerator(row["machine"].partition(", ")[2])
+            now = {key: str(shown(value)) for key, value in again(row, chip).items()}
+            rows.append({key: now.get(key, value) for key, value in row.items()})
+        results.write(f"gpu_{part}", rows, str(SEED))
+
+
+def kernel_again(row: Mapping[str, str], chip: Accelerator) -> dict[str, object]:
+    """Return what the costs say of the kernel of a row."""
+    return kernel_predictions(gpu_kernels.parsed(row["what"], row["shape"]), chip)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, or take what was measured."""
     parser = argparse.ArgumentParser(
@@ -148,8 +171,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="of each part, about")
     parser.add_argument("--only", default="", help="rows whose name contains this")
     parser.add_argument("--out", type=Path, default=Path())
+    parser.add_argument("--take", type=Path, help="folder of what was measured elsewhere")
     parser.add_argument("--small", action="store_true", help="narrow layers, short sequences")
     options = parser.parse_args(argv)
+    if options.take:
+        take(options.take)
+        return 0
     options.out.mkdir(parents=True, exist_ok=True)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type != "cuda" and not options.small:

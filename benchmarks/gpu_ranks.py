@@ -187,6 +187,14 @@ def predicted(one: RankCase, model: ModelDescription, chip: Accelerator) -> dict
     }
 
 
+def predicted_again(row: Mapping[str, str], chip: Accelerator) -> dict[str, object]:
+    """Return what the costs say of the case of a row."""
+    key = row["model"], int(row["layers"]), row["layout"]
+    one = next(one for one in cases() if (one.model, one.layers, one.text) == key)
+    said = predicted(one, one.description(), chip)
+    return {f"predicted_{name}": value for name, value in said.items()}
+
+
 # What a rank does.
 
 
