@@ -33,7 +33,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -174,8 +174,10 @@ def _has_ring(admitted: Bools, replicas: int) -> bool:
     if replicas == 2:
         return bool(admitted.any())
     graph: nx.Graph[int] = nx.from_numpy_array(admitted)
-    parts_of = [part for part in nx.biconnected_components(graph) if len(part) >= replicas]
-    return any(_may_close(graph.subgraph(part).copy(), replicas) for part in parts_of)
+    # networkx's stubs say lists of sets
+    found = cast("Iterator[set[int]]", nx.biconnected_components(graph))
+    large = (part for part in found if len(part) >= replicas)
+    return any(_may_close(graph.subgraph(part).copy(), replicas) for part in large)
 
 
 def _may_close(graph: nx.Graph[int], length: int) -> bool:
@@ -186,7 +188,7 @@ def _may_close(graph: nx.Graph[int], length: int) -> bool:
     while graph.number_of_nodes() >= length:
         root = min(graph, key=graph.degree)
         away = nx.single_source_shortest_path_length(graph, root)
-        paths = [(root,)]
+        paths: list[tuple[int, ...]] = [(root,)]
         while paths:
             path = paths.pop()
             if len(path) == length:
@@ -204,7 +206,7 @@ def _may_close(graph: nx.Graph[int], length: int) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class _Chains:
+class _MappedChains:
     """Ideals between which stages lie, in an order in which parts come first; N of them."""
 
     inside: Callable[[int, Ints], Bools]  # whether an ideal is a proper part of others
@@ -315,7 +317,7 @@ def no_mapping_below(
     for group in _divisions(workload, problem):
         links = _Links(problem, *_routes(problem), group)
         prices = _boundaries(links, messages, size)
-        chains = _Chains(
+        chains = _MappedChains(
             ideals.inside,
             compute,
             _reduced(links, workload, ideals, seconds, given),
@@ -413,4 +415,5 @@ def _divisions(workload: Workload, problem: DeviceMapping) -> Iterator[Ints]:
             return
         short = tree.data <= steps[k]
         joined = (tree.data[short], (tree.row[short], tree.col[short]))
-        yield connected_components(csr_array(joined, shape=tree.shape), directed=False)[1]
+        label = connected_components(csr_array(joined, shape=tree.shape), directed=False)[1]
+        yield np.asarray(label, np.int64)

@@ -271,7 +271,7 @@ def nodes_that_count(workload: Workload, costs: Costs) -> Bools:
     """Return which nodes take time on some kind of device, or memory that may be short."""
     kept: Bools = (costs.compute[costs.count > 0] > 0).any(axis=0)
     if not (costs.capacity_bytes[costs.count > 0] >= workload.memory_bytes.sum()).all():
-        kept |= workload.memory_bytes > 0
+        kept = kept | np.asarray(workload.memory_bytes > 0)
     return kept
 
 
