@@ -269,7 +269,7 @@ def parts(values: Floats, target: float) -> Ints:
 
 def nodes_that_count(workload: Workload, costs: Costs) -> Bools:
     """Return which nodes take time on some kind of device, or memory that may be short."""
-    kept: Bools = (costs.compute[costs.count > 0] > 0).any(axis=0)
+    kept = np.asarray((costs.compute[costs.count > 0] > 0).any(axis=0), np.bool_)
     if not (costs.capacity_bytes[costs.count > 0] >= workload.memory_bytes.sum()).all():
         kept = kept | np.asarray(workload.memory_bytes > 0)
     return kept
