@@ -18,16 +18,8 @@ from torch import nn
 from ...instances import InputError
 from ...instances.pytorch.factory import Made
 from ..measure.group import of_all_ranks
-from .checkpoint import (
-    Position,
-    checkpoints,
-    newest,
-    none_before,
-    remove_unfinished,
-    restore,
-    save,
-    sole_writer,
-)
+from .checkpoint import restore, save
+from .checkpoint_folder import Position, checkpoints, newest, none_before, sole_writer
 from .first_step import by_one_process, check_first_step
 from .guard.failures import Guard
 from .options import RunOptions
@@ -89,7 +81,7 @@ def take_steps(
             if options.checkpoint is not None and (
                 last or at.step % (options.every or at.step + 1) == 0
             ):
-                save(options.checkpoint, at, trainer.written(), trainer.whole, **hashes)
+                save(options.checkpoint, at, trainer.trained(), trainer.whole, **hashes)
         return steps
 
 
@@ -97,17 +89,17 @@ def _begin(
     folder: Path, trainer: Trainer, made: Made, go_on: bool, hashes: Mapping[str, str]
 ) -> Position:
     """Return where to begin: at the newest checkpoint, or at 0 in a folder without any."""
-    if dist.get_rank() == 0:
-        remove_unfinished(folder)
     if not go_on:
         none_before(folder, checkpoints(folder))
         return Position(0, 0)
-    found = newest(folder, hashes["model"])
-    skipped = sum(1 for _ in islice(made.microbatches, found.position.microbatches))
-    if skipped < found.position.microbatches:
+    found = newest(folder)
+    if found.manifest.model != hashes["model"]:
+        raise InputError(f"{found.path}: it is of another model; give the model that was trained")
+    at = found.position
+    if sum(1 for _ in islice(made.microbatches, at.microbatches)) < at.microbatches:
         raise InputError(f"{folder}: the inputs end before {found.path.name} does")
     restore(found, trainer.trained(), hashes["plan"])  # after the inputs, which may draw numbers
-    return found.position
+    return at
 
 
 def alone_if_it_can_be(processes: int) -> None:
