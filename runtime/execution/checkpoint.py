@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.tensor import DTensor
 
 from ...instances import InputError
-from .checkpoint_folder import Checkpoint, Position, keep_newest, write_checkpoint
+from .checkpoint_folder import Checkpoint, keep_newest, write_checkpoint
 
 #: How many are kept, the newest.
 KEPT = 2
@@ -80,17 +80,18 @@ def state_held(model: nn.Module, held: Mapping[int, str]) -> ModelState:
 
 def save(
     folder: Path,
-    position: Position,
+    step: int,
     trained: Trained,
     whole: ModelState,
     *,
+    microbatches: int,
     plan: str,
     model: str,
 ) -> None:
     """Write a checkpoint into a folder that is `locked`; all ranks call this together.
 
-    `plan` and `model` are hashes. What cannot be written is an `InputError`, and the checkpoints
-    before it stay as they are.
+    For `microbatches`, `plan` and `model` see `Manifest`. What cannot be written is an
+    `InputError`, and the checkpoints before it stay as they are.
     """
     rank = dist.get_rank()
     tensors = _there(trained, {**trained.parameters, **trained.buffers})
@@ -111,8 +112,8 @@ def save(
         "buffers": {str(rank): dict(trained.buffers)},  # of replicas, each has its own
     }
     state_dict = {**whole.tensors, **{name: name for name in whole.untouched}}
-    final = folder / f"step-{position.step:08}"
-    write_checkpoint(final, state, position, state_dict, plan=plan, model=model)
+    final = folder / f"step-{step:08}"
+    write_checkpoint(final, state, state_dict, microbatches=microbatches, plan=plan, model=model)
     keep_newest(folder, KEPT)
 
 
@@ -128,9 +129,6 @@ def restore(found: Checkpoint, trained: Trained, plan: str) -> None:
     same = found.manifest.plan == plan and ranks == dist.get_world_size()
     own = str(dist.get_rank())
     tensors = _there(trained, {**trained.parameters, **({} if same else trained.buffers)})
-    for name in tensors:
-        if f"model.{name}" not in paths:
-            raise InputError(f"{found.path}: {name} is not in it; it is of another model")
     learned = {name for name, *_ in trained.learned()} & tensors.keys()
     options: dict[str, Any] = {n: () for n in learned if f"options.{n}" in paths}
     optimizer: dict[str, dict[str, Any]] = {name: {} for name in options}

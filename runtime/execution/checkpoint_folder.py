@@ -62,14 +62,6 @@ _PICKLED = {
 }
 
 
-@dataclass(frozen=True)
-class Position:
-    """Position in training: steps done, and microbatches taken from the data."""
-
-    step: int
-    microbatches: int
-
-
 class _Format(msgspec.Struct):
     """Fields common to all versions of the manifest."""
 
@@ -79,12 +71,12 @@ class _Format(msgspec.Struct):
 class Manifest(Record):
     """Manifest of a checkpoint.
 
-    `plan` and `model` are hashes of what it was written with, `files` has the SHA-256 of each, and
-    `state_dict` what each name of the model's `state_dict` is called in it.
+    `plan` and `model` are hashes of what it was written with, and `microbatches` how many were
+    taken from the data; of a training job they are empty. `files` has the SHA-256 of each file, and
+    `state_dict` what each name of the model's `state_dict` is called in the checkpoint.
     """
 
     format: int
-    step: int
     microbatches: int
     plan: str
     model: str
@@ -95,13 +87,13 @@ class Manifest(Record):
 def write_checkpoint(
     final: Path,
     state: dict[str, Any],
-    position: Position,
     state_dict: Mapping[str, str],
     *,
+    microbatches: int = 0,
     plan: str = "",
     model: str = "",
 ) -> None:
-    """Write a checkpoint; all ranks call this together, each with the `state` that it has.
+    """Write a checkpoint; all ranks call this together, each with the state that it has.
 
     What several ranks have is the lowest one's; for the rest see `Manifest`. What cannot be
     written is an `InputError`, and what was in its place stays as it is.
@@ -110,18 +102,18 @@ def write_checkpoint(
     rank = dist.get_rank()
     with _told(final):
         if rank == 0:
+            shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir(parents=True)
     dist.barrier()
     planner = dcp.DefaultSavePlanner(dedup_save_to_lowest_rank=True)
     with _told(final):
         dcp.save(state, storage_writer=_Writer(unfinished, final), planner=planner)
     own = sorted(unfinished.glob(f"__{rank}_*")) + [unfinished / METADATA] * (rank == 0)
-    everyone = of_all_ranks({file.name: digest(file) for file in own})
+    everyone = of_all_ranks(({file.name: digest(file) for file in own}, dict(state_dict)))
     if rank == 0:
-        files = {name: sha256 for each in everyone for name, sha256 in each.items()}
-        manifest = Manifest(
-            FORMAT, position.step, position.microbatches, plan, model, files, dict(state_dict)
-        )
+        files, names = ({k: v for each in all_of for k, v in each.items()}
+                        for all_of in zip(*everyone, strict=True))  # fmt: skip
+        manifest = Manifest(FORMAT, microbatches, plan, model, files, names)
         with _told(final):
             with (unfinished / MANIFEST).open("w", encoding="utf-8") as out:
                 json.dump(msgspec.to_builtins(manifest), out, indent=1)
@@ -225,7 +217,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         raise InputError(f"{path / MANIFEST}: {_damaged(path)}") from None
     if (
-        min(manifest.step, manifest.microbatches) < 0
+        manifest.microbatches < 0
         or METADATA not in manifest.files
         or any(Path(name).name != name for name in manifest.files)
     ):
@@ -244,9 +236,9 @@ class Checkpoint:
     manifest: Manifest
 
     @property
-    def position(self) -> Position:
-        """Where training was."""
-        return Position(self.manifest.step, self.manifest.microbatches)
+    def step(self) -> int:
+        """Steps that were done."""
+        return int(self.path.name.removeprefix("step-"))
 
     def contents(self) -> Metadata:
         """Return what it holds, of files of the manifest alone and no more than they have."""
@@ -269,8 +261,17 @@ class Checkpoint:
         """Fill the tensors of `state`, and put in what is no tensor; all ranks call this together.
 
         `held` are its `contents`. Every file is checked, each by one rank. `alone` is for a process
-        without others, in a group or not.
+        without others, in a group or not. InputError if it has no tensor of a name and shape.
         """
+        for area, values in state.items():
+            for name, own in values.items():
+                kept = held.state_dict_metadata.get(f"{area}.{name}")
+                shapes = getattr(kept, "size", None), getattr(own, "shape", None)
+                if not isinstance(own, dict) and (kept is None or shapes[0] != shapes[1]):
+                    raise InputError(
+                        f"{self.path}: {name} is not in it as it is here; it is of another model "
+                        "or optimizer"
+                    )
         first, step = (0, 1) if alone else (dist.get_rank(), dist.get_world_size())
         for name in sorted(self.manifest.files)[first::step]:
             self._check(name, [p for p in held.storage_data.values() if p.relative_path == name])

@@ -67,12 +67,12 @@ def merge_checkpoint(folder: str | Path) -> dict[str, Tensor]:
         path = found[-1]
     checkpoint = read_checkpoint(path)
     held, names = checkpoint.contents(), checkpoint.manifest.state_dict
-    whole: dict[str, Tensor] = {}
-    for tensor in names.values():
-        kept = held.state_dict_metadata.get(f"model.{tensor}")
-        if not isinstance(kept, TensorStorageMetadata):
-            raise InputError(f"{path}: damaged: {tensor} is not in it; take the checkpoint before")
-        whole[tensor] = torch.empty(kept.size, dtype=kept.properties.dtype)
+    kept = {name: held.state_dict_metadata.get(f"model.{name}") for name in names.values()}
+    whole = {
+        name: torch.empty(tensor.size, dtype=tensor.properties.dtype)
+        if isinstance(tensor, TensorStorageMetadata) else torch.empty(0)
+        for name, tensor in kept.items()
+    }  # fmt: skip
     checkpoint.load({"model": whole}, held, alone=True)
     return {name: whole[tensor] for name, tensor in names.items()}
 

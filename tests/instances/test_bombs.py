@@ -133,11 +133,11 @@ def test_what_torch_and_numpy_read(tmp_path: Path) -> None:
     stored.unlink()
     from torch.distributed import HashStore, destroy_process_group, init_process_group
 
-    from stagecut.runtime.execution.checkpoint_folder import METADATA, Position, write_checkpoint
+    from stagecut.runtime.execution.checkpoint_folder import METADATA, write_checkpoint
 
     kept = tmp_path / "step-00000001"
     init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    write_checkpoint(kept, {"model": {"w": torch.zeros(8)}}, Position(1, 1), {"w": "w"})
+    write_checkpoint(kept, {"model": {"w": torch.zeros(8)}}, {"w": "w"})
     destroy_process_group()
     held = pickle.loads((kept / METADATA).read_bytes())
     size, data, (place,) = packed.stat().st_size, "__0_0.distcp", held.storage_data.values()

@@ -14,7 +14,7 @@ from damage import Sample
 
 from stagecut.instances.common.errors import StagecutError
 from stagecut.instances.pytorch.prices import Cache
-from stagecut.runtime.execution.checkpoint_folder import MANIFEST, Position, write_checkpoint
+from stagecut.runtime.execution.checkpoint_folder import MANIFEST, write_checkpoint
 from stagecut.runtime.execution.model_state import load_weights, merge_checkpoint
 from stagecut.solvers.learned.policy import new_policy
 from stagecut.solvers.learned.policy_file import policy_of, read_policy, training_of, write_policy
@@ -43,7 +43,7 @@ def _kept(folder: Path) -> dict[str, bytes]:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     state = {"model": {"0.weight": torch.ones(2)}}
     path = folder / "step-00000003"
-    write_checkpoint(path, state, Position(3, 6), {"weight": "0.weight"})
+    write_checkpoint(path, state, {"weight": "0.weight"})
     dist.destroy_process_group()
     return {file.name: file.read_bytes() for file in sorted(path.iterdir())}
 

@@ -37,12 +37,18 @@ FILES = ("__0_0.distcp", "__1_0.distcp", METADATA)
 
 
 def run(
-    tmp_path: Path, *, seed: int = 0, fault: str = "", schedule: str = "1f1b", **options: Any
+    tmp_path: Path,
+    *,
+    seed: int = 0,
+    fault: str = "",
+    schedule: str = "1f1b",
+    world: int = 2,
+    **options: Any,
 ) -> tuple[list[Any], list[int], str]:
     said = tmp_path / "said"
     said.unlink(missing_ok=True)
     results, codes = launched(
-        2, train, seed, fault, schedule, {"timeout_s": 60.0, **options}, str(said)
+        world, train, seed, fault, schedule, {"timeout_s": 60.0, **options}, str(said)
     )
     return results, codes, said.read_text() if said.exists() else ""
 
@@ -106,6 +112,21 @@ def test_a_killed_run_goes_on(fault: str, schedule: str, tmp_path: Path) -> None
     assert sorted(path.name for path in broken.iterdir()) == [
         ".lock", "step-00000004", "step-00000006",
     ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_replicas_go_on_with_buffers_of_their_own(tmp_path: Path) -> None:
+    whole, parted = tmp_path / "whole", tmp_path / "parted"
+    for folder, steps, resume in ((whole, 2, False), (parted, 1, False), (parted, 2, True)):
+        _, codes, said = run(
+            tmp_path, world=4, replicas=2, checkpoint=folder, every=1, steps=steps, resume=resume
+        )
+        assert codes == [0] * 4, said
+    kept = stored(parted, 2)
+    (first, own), (second, other) = kept["buffers"].items()
+    assert int(first) + 2 == int(second), "the copies of the piece with the norm"
+    assert not same(own, other)
+    assert same(kept, stored(whole, 2))
 
 
 def test_another_plan_of_the_model_goes_on(kept: Path, tmp_path: Path) -> None:
@@ -234,7 +255,7 @@ def _no_change_of_its_files_is_taken(folder: Path) -> None:
         ("files", {**manifest["files"], "__2_0.distcp": "0"}),
         ("files", {**manifest["files"], f"../{FILES[0]}": manifest["files"][FILES[0]]}),
         ("files", {}),
-        ("step", -1),
+        ("microbatches", -1),
     ):
         (step / "manifest.json").write_text(json.dumps({**manifest, field: changed}))
         with pytest.raises(InputError, match=r"(manifest.json: |distcp: missing or )damaged"):
@@ -283,7 +304,7 @@ def test_what_cannot_be_merged_is_said_in_one_line(
     file.unlink()
     refused(f"{FILES[1]}: missing or damaged; delete")
     told(file, content, state_dict={"weight": "elsewhere"})
-    refused("elsewhere is not in it")
+    refused("elsewhere is not in it as it is here")
     for odd in (Runs(), {}, known.state_dict_metadata, replace(known, planner_data=None)):
         told(metadata, pickle.dumps(odd))
         refused(f"{METADATA}: damaged")
