@@ -107,7 +107,7 @@ def write_checkpoint(
     dist.barrier()
     planner = dcp.DefaultSavePlanner(dedup_save_to_lowest_rank=True)
     with _told(final):
-        dcp.save(state, storage_writer=_Writer(unfinished, final), planner=planner)
+        dcp.save(state, storage_writer=_ExplainingWriter(unfinished, final), planner=planner)
     own = sorted(unfinished.glob(f"__{rank}_*")) + [unfinished / METADATA] * (rank == 0)
     everyone = of_all_ranks(({file.name: digest(file) for file in own}, dict(state_dict)))
     if rank == 0:
@@ -127,7 +127,7 @@ def write_checkpoint(
     dist.barrier()
 
 
-class _Writer(dcp.FileSystemWriter):  # type: ignore[misc]  # torch is not typed for mypy here
+class _ExplainingWriter(dcp.FileSystemWriter):  # type: ignore[misc]  # torch is not typed for mypy here
     """Writer of a rank's file that says in one line why it was not written."""
 
     def __init__(self, path: Path, final: Path) -> None:
@@ -278,7 +278,7 @@ class Checkpoint:
         with self._reading() as _, warnings.catch_warnings():
             if alone:
                 warnings.filterwarnings("ignore", "torch.distributed is disabled")
-            dcp.load(state, storage_reader=_Reader(self.path, held), planner=_Planner(),
+            dcp.load(state, storage_reader=_CheckedReader(self.path, held), planner=_DataPlanner(),
                      no_dist=alone)  # fmt: skip
 
     def _check(self, name: str, places: Iterable[Any]) -> None:
@@ -313,7 +313,7 @@ class _MetadataUnpickler(pickle._Unpickler):
         raise pickle.UnpicklingError(f"{module}.{name}")
 
 
-class _Reader(dcp.FileSystemReader):  # type: ignore[misc]
+class _CheckedReader(dcp.FileSystemReader):  # type: ignore[misc]
     """Reader of files whose metadata is read already."""
 
     def __init__(self, path: Path, held: Metadata) -> None:
@@ -325,7 +325,7 @@ class _Reader(dcp.FileSystemReader):  # type: ignore[misc]
         return self._held
 
 
-class _Planner(dcp.DefaultLoadPlanner):  # type: ignore[misc]
+class _DataPlanner(dcp.DefaultLoadPlanner):  # type: ignore[misc]
     """Planner that reads what is no tensor as data, too."""
 
     def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
