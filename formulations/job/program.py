@@ -1,7 +1,8 @@
 """The program of one outer point: layers of each stage, and how many of them are recomputed.
 
 For stage s and layer type τ, n_sτ layers, r_sτ of them recomputed; y_k whether rank k recomputes
-any. Seconds of stage s for a microbatch are linear in both, with E_s what the ends have besides:
+any, u_kτ whether it has layers of type τ. Seconds of stage s for a microbatch are linear in n and
+r, with E_s what the ends have besides:
 
     F_s = Σ_τ ( f_τ n_sτ + f'_τ r_sτ ) + E_sF + φ_s          B_s, W_s alike, B_s with ψ_s       (6)
 
@@ -9,6 +10,7 @@ any. Seconds of stage s for a microbatch are linear in both, with E_s what the e
     T ≥ Σ_s ( n_πsF F_s + n_πsB B_s + n_πsW W_s ) + n_π · message       paths π found so far    (4)
     Σ_s n_sτ = L_τ,   r_sτ ≤ n_sτ,   Σ_τ n_sτ within the declared range of s                    (7)
     bytes of rank k ≤ memory, X_k with the recomputed layer where y_k     every rank k           (5)
+    the same with X_τ where u_kτ,  Σ_s n_sτ ≤ L_τ u_kτ                    X_τ above the least
     r_sτ ≤ L_τ y_k                                                      s on k                  (8)
     G ≥ reduce_k + gather_k, each as far as nothing hides it            every rank k            (9)
     O ≥ the optimizer's step over what rank k holds                     every rank k           (10)
@@ -241,6 +243,7 @@ class ProgramBuilder:
         longer[~np.array(self.exact)[list(self.rank_of)]] = np.inf
         self.wait = self.build.columns(longer.shape, longer, whole=False) if longer.any() else None
         self.z: Ints | None = None
+        self.u: Ints | None = None
         self.busy, self.busy_more, self.busy_ends = self.collectives_of_stages()
         self.ends_weights = rates.ends_weights[self.i].copy()
         model = space.model
@@ -262,7 +265,7 @@ class ProgramBuilder:
     @property
     def columns(self) -> dict[str, Ints]:
         """Columns of every symbol; w are the waits φ and ψ."""
-        of = {"n": self.n, "r": self.r, "y": self.y, "w": self.wait, "z": self.z}
+        of = {"n": self.n, "r": self.r, "y": self.y, "u": self.u, "w": self.wait, "z": self.z}
         of |= {"T": np.asarray(self.t), "G": np.asarray(self.g), "O": np.asarray(self.o)}
         return {name: numbers for name, numbers in of.items() if numbers is not None}
 
@@ -273,7 +276,8 @@ class ProgramBuilder:
             "layers": self.layers, "range": self.layers, "recomputed": self.layers,
             "recomputes": self.layers, "one_number": self.one_number,
             "before": self.order_of_types, "behind": self.order_of_types, "memory": self.memory,
-            "loss": self.memory, "wait": self.waits, "slowed": self.waits, "unit": self.waits,
+            "loss": self.memory, "heavier": self.memory, "has": self.memory,
+            "wait": self.waits, "slowed": self.waits, "unit": self.waits,
             "host": self.host_memory, "slower": self.slower_kinds, "traffic": self.traffic,
             "optimizer": self.optimizer, "path": self.paths,
         }  # fmt: skip
@@ -407,6 +411,13 @@ class ProgramBuilder:
         rows = memory_rows(self.space, self.rates, self.point)
         there = np.flatnonzero(self.rates.count)
         x = float(rows.working[there].min())
+        heavier = [kind for kind in there.tolist() if rows.working[kind] > x]
+        if heavier:
+            self.u = self.build.columns((self.ranks, len(heavier)))
+            for (k, j), has in np.ndenumerate(self.u):
+                own = self.n[list(self.layout.rank_stages(k)), heavier[j]]
+                least = np.append(np.ones(len(own)), -self.rates.count[heavier[j]])
+                self.build.row(f"has[{k},{heavier[j]}]", np.append(own, has), least, -np.inf, 0.0)
         for k, moment in product(range(self.ranks), range(len(rows.flight))):
             columns: list[int] = []
             factors: list[float] = []
@@ -422,6 +433,13 @@ class ProgramBuilder:
                 self.build.row(
                     f"loss[{k},{moment}]", columns, np.array(factors) * scale, -np.inf,
                     (free - rows.loss) * scale,
+                )  # fmt: skip
+            for j, kind in enumerate(heavier):
+                assert self.u is not None
+                self.build.row(
+                    f"heavier[{k},{moment},{kind}]", [*columns, self.u[k, j]],
+                    np.array([*factors, rows.working[kind] - x]) * scale, -np.inf,
+                    (free - x) * scale,
                 )  # fmt: skip
             if self.y is not None and x:
                 columns = [*columns, self.y[k]]
