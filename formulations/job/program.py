@@ -30,6 +30,7 @@ and if layers are alike, and its longest path among those found, it is the plan'
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -90,7 +91,8 @@ class PointCosts:
     step: tuple[float, float]
     #: Seconds of an iteration in any case.
     constant: float
-    #: Seconds per layer of the backward pass, of a sharded optimizer in a pipeline.
+    #: Seconds per layer of the backward pass, of a sharded optimizer in a pipeline: the least of
+    #: all kinds of nodes.
     hooks: float
     #: Seconds that computation takes longer for each second of replicas' traffic beside it.
     slowed: float
@@ -104,7 +106,6 @@ class PointCosts:
         return replace(
             self, message=self.message / unit, gather=gather, reduce=reduce,
             step=(self.step[0] / unit, self.step[1] / unit), constant=self.constant / unit,
-            hooks=self.hooks / unit,
         )  # fmt: skip
 
 
@@ -125,12 +126,16 @@ def point_costs(space: JobSpace, point: int, prices: LayerPrices) -> PointCosts:
     gather, reduce = (LinearTraffic.least([pair[k] for pair in lines]) for k in range(2))
     step = (optimizer_step(layout, prices, 1.0, 0.0), optimizer_step(layout, prices, 0.0, 1.0))
     constant = prices.calibration.step + tied_all_reduce(layout, prices)
-    hooks = 0.0
-    if layout.zero and layout.pipeline > 1:
-        every = range(len(prices.cluster.nodes))
-        hooks = min(prices.on(k, layout.software).calibration.hooks for k in every)
+    hooks = _least_hooks(layout, prices, range(len(prices.cluster.nodes)))
     message, slowed = message_time(layout, prices), min(one.calibration.slowed for one in kinds)
     return PointCosts(layout, message, gather, reduce, step, constant, hooks, slowed)
+
+
+def _least_hooks(layout: Layout, prices: LayerPrices, kinds: Iterable[int]) -> float:
+    """Return what a layer's backward pass takes longer on some kinds of nodes at least."""
+    if not layout.zero or layout.pipeline == 1:
+        return 0.0
+    return min(prices.on(kind, layout.software).calibration.hooks for kind in kinds)
 
 
 def _traffic_lines(
@@ -288,10 +293,9 @@ class ProgramBuilder:
 
         Shapes (stages, K, 3), (stages, K, 2) and (stages, 3).
         """
-        of_ranks = [
-            self.rates.on_rank(self.i, kinds_of_rank(rank, self.layout, self.space.cluster))
-            for rank in range(self.ranks)
-        ]
+        cluster, layout = self.space.cluster, self.layout
+        kinds = [kinds_of_rank(rank, layout, cluster) for rank in range(self.ranks)]
+        of_ranks = [self.rates.on_rank(self.i, own) for own in kinds]
         # What hides traffic must not be too little: of ranks on two kinds it may be.
         self.exact = [not self.rates.kinds or one is not self.rates for one in of_ranks]
         self.of_stages = of_stages = [of_ranks[rank] for rank in self.rank_of]
@@ -299,6 +303,8 @@ class ProgramBuilder:
         ends[0] += of_stages[0].ends[self.i, 0]
         ends[-1] += of_stages[-1].ends[self.i, 1]
         each = np.array([one.passes[self.i] for one in of_stages])
+        hooks = np.array([_least_hooks(layout, self.prices, own) for own in kinds])
+        each[:, :, 1] += hooks[list(self.rank_of), None]
         more = np.array([one.again[self.i] for one in of_stages])
         return each / self.unit, more / self.unit, ends / self.unit
 
@@ -336,7 +342,6 @@ class ProgramBuilder:
     def seconds(self, x: Floats) -> Floats:
         """Return the passes of every stage in a solution, shape (stages, 3)."""
         found = np.einsum("sk,skq->sq", x[self.n], self.each) + self.ends
-        found[:, 1] += self.costs.hooks * x[self.n].sum(axis=1)
         if self.r is not None:
             found[:, :2] += np.einsum("sk,skq->sq", x[self.r], self.more)
         if self.wait is not None:
@@ -346,8 +351,7 @@ class ProgramBuilder:
 
     def passes(self, s: int, weight: Floats) -> tuple[list[int], list[float], float]:
         """Return columns, factors and constant of Σ weight · (F_s, B_s, W_s), equation (6)."""
-        per_layer = self.each[s] @ weight + self.costs.hooks * weight[1]
-        columns, factors = list(self.n[s]), list(per_layer)
+        columns, factors = list(self.n[s]), list(self.each[s] @ weight)
         if self.r is not None:
             columns += list(self.r[s])
             factors += list(self.more[s] @ weight[:2])
@@ -493,7 +497,10 @@ class ProgramBuilder:
                 self.build.row(f"unit[{s},{column}]", [self.wait[s, column]], [1.0], least, np.inf)
 
     def host_memory(self) -> None:
-        """Passes wait for what comes from host memory, or goes there, beside them (15)."""
+        """Passes wait for what comes from host memory, or goes there, beside them (15).
+
+        The longer a pass is, the later it ends: the least of several kinds of nodes will do.
+        """
         if self.wait is None or not self.hosts:
             return
         second = self.unit * self.prices.cluster.accelerator.host_bandwidth
@@ -502,8 +509,6 @@ class ProgramBuilder:
         again = -self.rates.away_saved[self.i] / second
         of_ends = self.ends_weights @ each
         for s in range(self.stages):
-            if not self.exact[self.rank_of[s]]:
-                continue
             fixed = of_ends[0] * (s == 0) + of_ends[1] * (s == self.stages - 1)
             moved = np.concatenate((own, again if self.r is not None else again[:0]))
             for column in range(2):
@@ -605,8 +610,6 @@ class ProgramBuilder:
 
     def paths(self, paths: JobPaths) -> None:
         """No path is longer than the schedule (4)."""
-        per_layer = self.each.copy()
-        per_layer[:, :, 1] += self.costs.hooks
         columns = [np.array([self.t]), self.n.ravel()]
         if self.r is not None:
             columns.append(self.r.ravel())
@@ -617,7 +620,7 @@ class ProgramBuilder:
         for number in range(len(self.listed), len(rows)):
             self.listed.add(number)
             path, sent = rows[number], messages[number]
-            factors = [np.ones(1), -np.einsum("sq,skq->sk", path, per_layer).ravel()]
+            factors = [np.ones(1), -np.einsum("sq,skq->sk", path, self.each).ravel()]
             if self.r is not None:
                 factors.append(-np.einsum("sq,skq->sk", path[:, :2], self.more).ravel())
             if self.wait is not None:

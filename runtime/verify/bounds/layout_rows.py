@@ -523,7 +523,6 @@ class PointRefutation:
         for column, what in ((0, F), (1, B)):
             wait = np.eye(self.columns)[self.at["wait"][:, column]]
             least = unit * (fixed - hidden * self.fixed[:, what])
-            least = np.where(self.exact[self.rank_of], least, -np.inf)
             self.add(unit * (wait - moved + hidden * self.raw[:, what]), least, np.inf)
 
     def _blocked(self, what: int) -> list[int]:
