@@ -664,7 +664,6 @@ def longest_paths(layout: Layout, passes: Floats, sent: float) -> list[Path]:
     """
     p, stages = layout.pipeline, layout.stages
     steps = schedule_steps(layout.schedule.value, p, layout.chunks, layout.microbatches)
-    count = len(steps.task)
     kinds = 1 + 2 * p
     scale = np.ones((stages, kinds))
     for rank in range(p):
@@ -672,10 +671,9 @@ def longest_paths(layout: Layout, passes: Floats, sent: float) -> list[Path]:
         scale[own, 1 + rank] = 1.03
         scale[own, 1 + p + rank] = 1.5
     duration = steps.durations(*(passes[:, [kind]] * scale for kind in range(3)))
-    end, tally, messages = np.zeros(count + 1), np.zeros((kinds, 4 * stages)), np.zeros(kinds)
-    count_longest(
-        steps.task, steps.before, steps.needs, steps.remote, duration, sent, end, tally, messages
-    )
+    end, messages = np.zeros(len(steps.task) + 1), np.zeros(kinds)
+    tally = np.zeros((kinds, 4 * stages))
+    count_longest(steps, duration, sent, end, tally, messages)
     found = []
     for row, moved in zip(tally.reshape(kinds, stages, 4), messages, strict=True):
         forward, whole, inputs, weights = row.T
