@@ -513,12 +513,10 @@ class ProgramBuilder:
             moved = np.concatenate((own, again if self.r is not None else again[:0]))
             for column in range(2):
                 columns, factors, least = self.passes(s, hidden * np.eye(3)[column])
-                factors = np.array(factors)
-                factors[: len(moved)] -= moved
-                factors[columns.index(self.wait[s, column])] = 1.0
-                self.build.row(
-                    f"host[{s},{column}]", columns, factors, float(fixed - least), np.inf
-                )
+                row = np.array(factors)
+                row[: len(moved)] -= moved
+                row[columns.index(self.wait[s, column])] = 1.0
+                self.build.row(f"host[{s},{column}]", columns, row, float(fixed - least), np.inf)
 
     def slower_kinds(self) -> None:
         """Both passes of a stage take what they take on each kind of nodes of its rank (14)."""
