@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from execution_cases import plan_of, scattered
+from ranks import DEVICE
 from torch import nn
 
 import stagecut
@@ -96,7 +97,7 @@ def train(
                 microbatches=MICROBATCHES,
                 optimizer="adam",
                 threads=1,
-                device="cpu",
+                device=DEVICE,
                 **options,
             ),
             workload=profiled().workload,
