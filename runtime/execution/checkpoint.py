@@ -173,7 +173,8 @@ def _room(kept: Any, parameter: Tensor, trained: Trained) -> Any:
         return None
     parted = trained.distributed is not None and len(kept.size)
     shape = parameter.shape if parted else kept.size
-    return torch.empty(shape, dtype=kept.properties.dtype, device=parameter.device)
+    device = parameter.device if parted else "cpu"  # optimizers move it, but their counts of steps
+    return torch.empty(shape, dtype=kept.properties.dtype, device=device)
 
 
 def _restore(
