@@ -90,8 +90,7 @@ class PipelineTrainer:
         self.per_batch = options.microbatches * replicas
         self.schedule = _schedule(prepared, name, options.microbatches * self.at_once)
         self.recorder = Recorder(self.device) if options.record is not None else None
-        ranks: Ranks = [[used.index(d) for d in ring] for ring in prepared.stages.replicas]
-        whole, ranks = _replicated(self.schedule, ranks, replicas)
+        whole, ranks = _replicated(self.schedule, prepared.ranks, replicas)
         first = prepared.teams.of(dist.get_rank())[0]
         own = [p for p, ring in enumerate(ranks) if first in ring]
         self.whole = model_state(prepared.model, prepared.pieces)
