@@ -9,10 +9,11 @@
 
 A cut is a chain of ideals ∅ = I_0 ⊂ … ⊂ I_S = all, and its stage s takes, on any devices,
 
-    m t(I_{s−1}, I_s) + P(I_s) + A(w(I_{s−1}, I_s))
+    m σ_1 t(I_{s−1}, I_s) + P(I_s) + A(w(I_{s−1}, I_s))
 
-at least; with overlap the larger of the first term and the others. A(w) / w and P / bytes fall with
-the bytes, as the latency counts less, so A(w) ≥ w A(W) / W for all W parameters.
+at least, with σ_k the slowdown of the (k R)-th fastest device; with overlap the larger of the first
+term and the others. A(w) / w and P / bytes fall with the bytes, as the latency counts less, so
+A(w) ≥ w A(W) / W for all W parameters.
 
 *Groups.* Devices are divided into groups in some way; every way gives a proof. A ring or a boundary
 that lies within groups costs what the best such one does; another has a pair of devices of unlike
@@ -43,11 +44,11 @@ from scipy.sparse.csgraph import (
     minimum_spanning_tree,
 )
 
-from ....instances import DeviceMapping, ReplicaPlacement, Workload
+from ....instances import Cluster, DeviceMapping, ReplicaPlacement, Workload
 from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.common.units import TIME_UNITS
 from ....instances.model.contiguity import pipeline_edges
-from ....instances.model.stage_costs import accelerator_seconds, parameter_bytes
+from ....instances.model.stage_costs import accelerator_seconds, device_slowdowns, parameter_bytes
 from .bound_check import too_much
 from .stage_chains import PARTS, WORK, Ideals, ideals_of, parts
 
@@ -279,23 +280,33 @@ class _MappedChains:
         return found
 
 
-def stage_time_bound(workload: Workload, problem: DeviceMapping) -> float:
+def stage_time_bound(workload: Workload, cluster: Cluster, problem: DeviceMapping) -> float:
     """Return what the heaviest block, or the work shared out evenly, takes, in the time unit.
 
-    Per batch, with their all-reduces, if these do not run beside it.
+    Per batch, with their all-reduces, if these do not run beside it. The k-th fastest stage is
+    slowed down by at least that of the (k R)-th fastest device.
     """
-    each = problem.microbatches * accelerator_seconds(workload)
+    compute = problem.microbatches * accelerator_seconds(workload)
     held = parameter_bytes(workload)
+    reduced = np.zeros(workload.n)
+    slow = np.sort(device_slowdowns(cluster)[problem.topology.usable])
+    of_stages = slow[problem.replicas - 1 :: problem.replicas][: problem.stages]
     if held.any() and not problem.overlap:
         links = _Links(problem, *_routes(problem), np.zeros(len(problem.topology.usable), np.int64))
-        each = each + links.reduced(float(held.sum()))[0] / float(held.sum()) * held
+        reduced = links.reduced(float(held.sum()))[0] / float(held.sum()) * held
+    each = compute * of_stages[0] + reduced
     together = [float(each[list(nodes)].sum()) for nodes in workload.colour_classes]
     heaviest = max([float(each.max(initial=0.0)), *together])
-    return max(heaviest, float(each.sum()) / problem.stages) / TIME_UNITS[workload.time_unit]
+    shared = float((compute + reduced / slow[-1]).sum()) / float((1 / of_stages).sum())
+    return max(heaviest, shared) / TIME_UNITS[workload.time_unit]
 
 
 def no_mapping_below(
-    workload: Workload, problem: DeviceMapping, target: float, given: ReplicaPlacement | None = None
+    workload: Workload,
+    cluster: Cluster,
+    problem: DeviceMapping,
+    target: float,
+    given: ReplicaPlacement | None = None,
 ) -> bool:
     """Prove that every cut and mapping takes `target` or more; False if not.
 
@@ -308,7 +319,8 @@ def no_mapping_below(
         ideals = ideals_of(workload, np.ones(workload.n, np.bool_), waits)
     else:
         ideals = _of_cut(given.stage, problem.stages)
-    own = problem.microbatches * accelerator_seconds(workload)
+    slow = np.sort(device_slowdowns(cluster)[problem.topology.usable])[problem.replicas - 1]
+    own = problem.microbatches * float(slow) * accelerator_seconds(workload)
     compute = ideals.sums(parts(own, seconds))
     down, up = _crossing(workload, ideals)
     if not problem.gradients:
