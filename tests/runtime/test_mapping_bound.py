@@ -13,10 +13,16 @@ from brute_mapping import least_stage_time, place_for, stages_of
 from mapping_joint_cases import blocks, drawn_joint
 
 import stagecut
-from stagecut import UncheckedError, save
+from stagecut import save
 from stagecut.api.asked import devices_of
 from stagecut.cli import run_command
-from stagecut.instances import DeviceMapping, ReplicaPlacement, stage_costs, topology
+from stagecut.instances import (
+    DeviceMapping,
+    ReplicaPlacement,
+    UncheckedError,
+    stage_costs,
+    topology,
+)
 from stagecut.runtime.verify.bounds.check import check_bound
 from stagecut.runtime.verify.bounds.mapping import no_mapping_below
 
