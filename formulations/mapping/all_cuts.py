@@ -14,10 +14,11 @@
 A cut is a chain of ideals ∅ = I_0 ⊂ I_1 ⊂ … ⊂ I_S = V, and f(I) are the bytes of the tensors that
 ideal I splits. A stage takes
 
-    cost(I', I) = Σ_{v ∈ I∖I'} (m σ_1 p_v + c w_v) + P(f(I))                                 (1)
+    cost(I', I) = Σ_{v ∈ I∖I'} (m σ_k p_v + c w_v) + P(f(I))                                 (1)
 
-at least, the last one without P; with overlap the larger of its two parts. So the least maximum
-over all chains, by a DP over ideals, is a bound. Without a list of ideals it is at least
+at least, the last one without P, and with another k for each stage; with overlap the larger of its
+two parts. So the least maximum over all chains, by a DP over ideals and numbers of stages of each
+speed, is a bound. Without a list of ideals it is at least
 
     max(Σ_v (m p_v + c w_v / σ) / Σ_k 1/σ_k,  max_v (m σ_1 p_v + c w_v)).                    (2)
 

@@ -60,6 +60,19 @@ def stage_slowdowns(task: Task[DeviceMapping]) -> Floats:
     return ascending[replicas - 1 :: replicas][: task.problem.stages]
 
 
+def stage_speeds(task: Task[DeviceMapping], most: int) -> tuple[Floats, Ints]:
+    """Return the unlike ones of σ, ascending, and how many stages each is of.
+
+    Where more than `most` numbers of stages by speed are possible, near ones count as the faster.
+    """
+    slow, counts = np.unique(stage_slowdowns(task), return_counts=True)
+    while np.prod(counts + 1.0) > most and len(slow) > 1:
+        k = int((slow[1:] / slow[:-1]).argmin())
+        counts[k] += counts[k + 1]
+        slow, counts = np.delete(slow, k + 1), np.delete(counts, k + 1)
+    return slow, counts
+
+
 def costs_of_cut(task: Task[DeviceMapping], stage: Ints) -> MappingCosts:
     """Return the costs of mapping a cut onto the task's devices, given the stage of each node."""
     costs = stage_costs(task.workload, stage, task.problem.stages)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,12 @@ from pyomo.common.gc_manager import PauseGC
 from ...formulations.mapping.all_cuts import LeastPrices, least_prices, run_states, split_bytes
 from ...formulations.mapping.costs import MappingCosts
 from ...formulations.mapping.joint import joint_data, joint_milp
-from ...formulations.mapping.memory import costs_of_cut, relative_slowdowns, stage_slowdowns
+from ...formulations.mapping.memory import (
+    costs_of_cut,
+    relative_slowdowns,
+    stage_slowdowns,
+    stage_speeds,
+)
 from ...formulations.mapping.partition import partition_units
 from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution
@@ -39,6 +45,7 @@ from .parameters import (
     JOINT_DEVICES,
     JOINT_PLACES,
     MOST_IDEALS,
+    MOST_SPEEDS,
     TWO_PHASE_SHARE,
 )
 from .partition import orders
@@ -59,7 +66,7 @@ class PricedIdeals:
 class StagePrices(NamedTuple):
     """Prices of a stage, within blocks and across; seconds per batch."""
 
-    slow: float  # how many times the devices take the seconds of compute
+    slow: Floats  # (K,): how many times devices of each speed take the seconds of compute
     reduced: Floats  # (2,): of a byte of parameters
     sent: Floats  # (2, N): of the boundary at each ideal
 
@@ -88,7 +95,7 @@ def least_stage_prices(
     task: Task[DeviceMapping], ideals: PricedIdeals, prices: LeastPrices
 ) -> list[StagePrices]:
     """Return the least prices of the topology, those of every stage."""
-    slow = float(stage_slowdowns(task)[0])
+    slow, _ = stage_speeds(task, MOST_SPEEDS)
     one = StagePrices(slow, np.array(prices.reduced), prices.boundary(ideals.split))
     return [one] * task.problem.stages
 
@@ -113,7 +120,7 @@ def prices_of(
             times = messages * costs.latency[pairs][:, None]
             times = times + m * costs.inverse[pairs][:, None] * ideals.split
             sent = np.where(ideals.split > 0, times.max(axis=0), 0.0)
-        own = float(slow[row].max())
+        own = slow[row].max(keepdims=True)
         found.append(StagePrices(own, np.array([reduced, reduced]), np.array([sent, sent])))
     return found
 
@@ -129,40 +136,53 @@ def best_cut(
     """Return the least longest stage below the cutoff in seconds, and the stage of each node.
 
     The cutoff and None if no cut is below it; 0 and None if it must stop. `longest_run` is L of the
-    least prices, at least the number of stages where blocks do not count.
+    least prices, at least the number of stages where blocks do not count. Where prices have several
+    speeds, as many stages have each as `stage_speeds` says.
     """
     problem, size = task.problem, ideals.lattice.size
+    several = len(prices[0].slow) > 1
+    counts = stage_speeds(task, MOST_SPEEDS)[1] if several else np.array([problem.stages])
     alone = problem.replicas == 1 or problem.mode == "p2p"
     table = run_states(longest_run, problem.stages, alone=alone)
-    before = np.full((size, len(table)), np.inf)
-    before[0, 0] = 0.0
-    back = []
+    layer = {(0,) * len(counts): np.full((size, len(table)), np.inf)}  # by stages of each speed
+    layer[(0,) * len(counts)][0, 0] = 0.0
+    back: list[dict[tuple[int, ...], Ints]] = []
     for s in range(problem.stages):
         last = s == problem.stages - 1
-        after = np.full((size, len(table)), cutoff)
-        came = np.full((size, len(table), 2), -1, np.int32)
+        after: dict[tuple[int, ...], Floats] = {}
+        came: dict[tuple[int, ...], Ints] = {}
         sent = np.zeros_like(prices[s].sent) if last else prices[s].sent
         begin = size - 1 if last else 1
-        ends = StageEnds(
-            ideals.lattice.members, prices[s].slow * ideals.work, ideals.held, sent,
-            prices[s].reduced, table, problem.overlap,
-        )  # fmt: skip
-        for low in range(begin, size - (not last), IDEAL_SLICE):
-            high = min(low + IDEAL_SLICE, size - (not last))
-            add_stage(ends, before, after, came, low, high)
-            if clock.should_stop():
-                return 0.0, None
-        before = np.where(came[:, :, 0] >= 0, after, np.inf)
+        for (used, before), k in product(layer.items(), range(len(counts))):
+            if used[k] == counts[k]:
+                continue
+            then = (*used[:k], used[k] + 1, *used[k + 1 :])
+            value = after.setdefault(then, np.full((size, len(table)), cutoff))
+            by = came.setdefault(then, np.full((size, len(table), 3), -1, np.int64))
+            ends = StageEnds(
+                ideals.lattice.members, float(prices[s].slow[k]) * ideals.work, ideals.held, sent,
+                prices[s].reduced, table, k, problem.overlap,
+            )  # fmt: skip
+            for low in range(begin, size - (not last), IDEAL_SLICE):
+                high = min(low + IDEAL_SLICE, size - (not last))
+                add_stage(ends, before, value, by, low, high)
+                if clock.should_stop():
+                    return 0.0, None
+        layer = {
+            then: np.where(came[then][:, :, 0] >= 0, value, np.inf) for then, value in after.items()
+        }
         back.append(came)
-    state = int(before[-1].argmin())
-    value = float(before[-1, state])
-    if not np.isfinite(value):
+    ((used, final),) = layer.items()
+    state = int(final[-1].argmin())
+    longest = float(final[-1, state])
+    if not np.isfinite(longest):
         return cutoff, None
     stage, at = np.zeros(ideals.inside.shape[1], np.int64), size - 1
     for s in reversed(range(problem.stages)):
         stage[ideals.inside[at]] = s
-        at, state = back[s][at, state].tolist()
-    return value, stage[ideals.unit_of]
+        at, state, k = back[s][used][at, state].tolist()
+        used = (*used[:k], used[k] - 1, *used[k + 1 :])
+    return longest, stage[ideals.unit_of]
 
 
 def joint(task: Task[DeviceMapping], search: Search[Solution]) -> None:

@@ -94,6 +94,11 @@ def test_slow_devices_take_smaller_stages() -> None:
     assert sorted(slowest.tolist()) == [1.0, 1.0, 2.0, 2.0]
     # evenly cut it would be twice as long; 4 / 3 of the work are on each fast stage
     assert report.objective < 1.45 * alike.objective
+    joint = solve(workload, problem=problem, method="joint", limits=Limits(nodes=4)).plan
+    assert joint is not None
+    assert joint.objective <= report.objective
+    assert joint.gap < 1e-3
+    assert stagecut.check_bound(workload, joint).value == joint.bound
 
 
 def test_the_simulator_waits_for_the_slowest_replica() -> None:
