@@ -6,8 +6,8 @@
 
 `devices` maps each topology in a process of its own, twice, and reports the second solve (compiled
 code is then loaded) and the process's peak memory; it writes mapping_growth.csv and .png. `joint`
-adds what results/joint_mapping.csv lacks, with devices alike and with half of them twice as slow, and
-checks each bound; its seconds are CPU seconds.
+adds what results/joint_mapping.csv lacks, with devices alike and with half of them twice as slow,
+and checks each bound; its seconds are CPU seconds.
 """
 
 from __future__ import annotations
