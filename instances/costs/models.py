@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ..common.errors import InputError, quote
+from ..common.errors import InputError, near_names, quote
 from ..common.units import TIME_UNITS
 from ..formats.files import load
 from ..formats.source import read_source
@@ -107,10 +107,9 @@ def shipped_model(name: str) -> ModelDescription:
     for known, entry in _shipped().items():
         if wanted in {_plain(known), *map(_plain, entry.get("also", ()))}:
             return from_config(entry["config"], name=known, source=entry["source"])
-    raise InputError(
-        f"model: {quote(name)} is no shipped description and no config.json; "
-        f"shipped are {', '.join(shipped_models())}"
-    )
+    known = shipped_models()
+    hint = near_names(name.lower(), known, f"shipped are {', '.join(known)}")
+    raise InputError(f"model: {quote(name)} is no shipped description and no config.json; {hint}")
 
 
 def _plain(name: str) -> str:
