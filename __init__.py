@@ -23,7 +23,8 @@ pictures           `draw_loads`, `draw_gantt`, `draw_graph`, `draw_mapping`, `dr
                    `plot_front`, `plot_shares`, `plot_traces`
 running            `run`, `split_model`, `stage_modules`, `merge_checkpoint`
 version            `__version__`
-errors             `StagecutError`: `InputError`, `InfeasibleError`, `VerificationError`
+errors             `StagecutError`: `InputError`, `InfeasibleError`, `VerificationError` and its
+                   `UncheckedError`
 =================  ================================================================================
 
 The packages below have the rest: ``stagecut.instances`` named options, what plans decide
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from .instances import Sharding as Sharding
     from .instances import StagecutError as StagecutError
     from .instances import Throughput as Throughput
+    from .instances import UncheckedError as UncheckedError
     from .instances import VerificationError as VerificationError
     from .instances import Workload as Workload
     from .instances import accelerators_and_cpus as accelerators_and_cpus
@@ -128,7 +130,7 @@ _MODULES = {
     "instances": (
         "Cluster DeviceKind DeviceMapping DeviceMesh InfeasibleError InputError "
         "Latency Link PipelineJob PlacementRules Plan Sharding StagecutError Throughput "
-        "VerificationError Workload accelerators_and_cpus topology"
+        "UncheckedError VerificationError Workload accelerators_and_cpus topology"
     ),
     "instances.costs.clusters": "training_cluster",
     "instances.costs.layout": "Layout",

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..formulations.job.space import JobSpace, job_space
 from ..instances.costs.calibration import Calibration
-from ..instances.costs.layout import Layout
+from ..instances.costs.layout import OFFLOAD, Layout
 from ..instances.costs.memory import RankStages, peak_memory, rank_memory, stage_kept
 from ..instances.costs.stages import message_time, stage_times
 from ..instances.job.plan import JobPlan
@@ -33,7 +33,7 @@ from .job import JobCosts, UsualChoice, job_costs, judge_usual
 #: Fields of a layout that are decisions of their own.
 DECISIONS = (
     "tensor", "context", "pipeline", "chunks", "data", "expert", "zero", "microbatch", "schedule",
-    "recompute",
+    "recompute", *OFFLOAD,
 )  # fmt: skip
 #: Decisions that one pipeline rank does not have.
 OF_PIPELINES = ("schedule", "chunks")
@@ -148,7 +148,7 @@ def _columns(space: JobSpace) -> dict[str, Any]:
     """Return the decisions at all points, each of shape (points,)."""
     found = {
         name: np.array([_value(one, name, space) for one in space.settings])[space.setting]
-        for name in ("tensor", "context", "expert", "microbatch", "recompute")
+        for name in ("tensor", "context", "expert", "microbatch", "recompute", *OFFLOAD)
     }
     for name in ("pipeline", "chunks", "data", "zero"):
         found[name] = getattr(space, name)

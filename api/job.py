@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from ..instances.costs.clusters import training_cluster
 from ..instances.costs.description import ModelDescription
 from ..instances.costs.hardware import TrainingCluster
 from ..instances.costs.layers import LayerPrices
-from ..instances.costs.layout import Layout, describe
+from ..instances.costs.layout import OFFLOAD, Layout, describe
 from ..instances.costs.memory import peak_memory
 from ..instances.costs.models import model_description
 from ..instances.job.plan import CertificateRow, JobCertificate, JobPlan, costs_hash
@@ -81,11 +82,13 @@ class JobCosts:
         last = layout.mtp_stage == layout.stages - 1  # by whichever number it is called
         own = on_one_device(replace(layout, mtp_stage=-1) if last else layout)
         names = [one.name for one in fields(Layout)]
-        return {
+        found = {
             name: getattr(template, name)
             for name in names
             if getattr(own, name) != getattr(template, name)
         }
+        hosts = {name: self.job.parts(name) for name in OFFLOAD}
+        return found | {n: own[0] for n, own in hosts.items() if getattr(layout, n) not in own}
 
 
 def job_costs(
@@ -450,6 +453,8 @@ def _without_plan(costs: JobCosts, space: JobSpace, search: JobSearch, seconds: 
 
 #: Doublings of the nodes that are looked at, and seconds in which a change is looked for.
 DOUBLINGS, SECONDS = 7, 10.0
+#: Parts of what may lie in host memory that are tried.
+QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def why_nothing_fits(costs: JobCosts, space: JobSpace) -> tuple[str, float]:
@@ -462,7 +467,7 @@ def why_nothing_fits(costs: JobCosts, space: JobSpace) -> tuple[str, float]:
     needs = f"needs at least {least / 2**30:.1f} GiB per device in any layout, and {has}"
     if least <= limit:  # as a whole: only programs have ruled out every layout
         needs = f"needs more than the {limit / 2**30:.1f} GiB of {device.name}"
-    helps = next(_changes_that_fit(costs), "")
+    helps = ", or ".join(islice(_changes_that_fit(costs), 2))
     return f"{costs.model.name} {needs}" + (f"; it fits {helps}" if helps else ""), least
 
 
@@ -491,27 +496,37 @@ def _changes_that_fit(costs: JobCosts) -> Iterator[str]:
     for name in (*OPEN, "recompute", "schedules", "memory_bytes"):
         given = getattr(costs.job, name)
         freed = replace(costs.job, **{name: usual[name]})
-        if given != usual[name] and _has_plan(costs, costs.cluster, freed, end):
+        if given != usual[name] and _plan_found(costs, costs.cluster, freed, end):
             yield f"with {name} left open" if name != "memory_bytes" else "with all of its memory"
     for doubling in range(1, DOUBLINGS + 1):
         nodes = tuple(replace(one, count=one.count << doubling) for one in costs.cluster.nodes)
         more = replace(costs.cluster, nodes=nodes)
-        if _has_plan(costs, more, costs.job, end):
+        if _plan_found(costs, more, costs.job, end):
             yield f"on {more.devices} of them"
+            break
+    hosts = {name: QUARTERS for name in OFFLOAD if name in costs.job.settings.offload}
+    wider = replace(costs.job, **hosts)
+    layout = _plan_found(costs, costs.cluster, wider, end, SEPARABLE) if hosts else None
+    if layout is not None:
+        parts = [(name, getattr(layout, name)) for name in OFFLOAD if getattr(layout, name)]
+        words = " and ".join(f"{100 * part:g} % of {OFFLOAD[name]}" for name, part in parts)
+        given = ",".join(f"{name}={part:g}" for name, part in parts)
+        yield f"with {words} in host memory (--set {given})"
 
 
-def _has_plan(costs: JobCosts, cluster: TrainingCluster, job: TrainingJob, end: float) -> bool:
-    """Whether a search finds any layout that fits before a moment of `time.monotonic`."""
+def _plan_found(
+    costs: JobCosts, cluster: TrainingCluster, job: TrainingJob, end: float, gap: float = 0.99
+) -> Layout | None:
+    """Return a layout that fits and is found before a moment of `time.monotonic`, if there is."""
     if time.monotonic() > end:
-        return False
+        return None
     try:
         space = job_space(costs.model, cluster, job)
     except InputError:  # nothing keeps what the job gives
-        return False
+        return None
     prices = LayerPrices(costs.model, cluster, costs.prices.calibration)
     there = replace(costs, cluster=cluster, job=job, prices=prices)
-    found = search_job(space, prices, there.judge, gap=0.99, deadline=end)
-    return found.best is not None
+    return search_job(space, prices, there.judge, gap=gap, deadline=end).best
 
 
 def with_memory(cluster: TrainingCluster, memory_bytes: float) -> TrainingCluster:

@@ -31,6 +31,7 @@ from brute_job import (
     all_layouts,
     best_of_all,
     bytes_needed,
+    host_job,
     large_job,
     mixed_job,
     odd_job,
@@ -54,7 +55,7 @@ from stagecut.solvers.job.search import search_job
 
 KINDS = {
     "small": small_job, "odd": odd_job, "profiled": profiled_job, "large": large_job,
-    "mixed": mixed_job,
+    "mixed": mixed_job, "host": host_job,
 }  # fmt: skip
 #: Share of some plans that fit into the memory given.
 FIT = (0.02, 0.2, 0.6, 1.0)

@@ -32,7 +32,6 @@ class Section:
 
 #: Columns of times of an iteration.
 ERRORS = ("loss", "gradient")
-MILLISECONDS = ("iteration_ms", "cpu_ms")
 #: Reasons for which an outer point of a training job is ruled out.
 REASONS = ("capacity", "work", "relaxation", "program", "exhausted", "open")
 
@@ -150,6 +149,10 @@ def throughput() -> list[str]:
         f"at most {build:.2f} s. With other rules, after 20 CPU s at most: {told}.",
         "",
         "![Time of the DP against ideal pairs](dp_growth.png)",
+        "",
+        "PyTorch models of `models.py` with backward passes, gap asked for 1 %, limit 20 CPU s, "
+        "imports counted (`traced_models.py`). The iteration is of 8 microbatches under 1F1B.",
+        *traced(),
     ]
 
 
@@ -250,46 +253,39 @@ def latency() -> list[str]:
 
 
 def iterations() -> list[str]:
-    rows = []
     latest = {
         (row["workload"], row["microbatches"], row["schedule"]): row
         for row in read("iteration")
         if row["accelerators"] == "8" and row["workers"] == "1"
     }
+    cells: dict[str, dict[str, str]] = defaultdict(dict)
+    ahead: dict[str, dict[str, float]] = defaultdict(dict)
     for (schedule,), group in grouped(latest.values(), "schedule").items():
-        feasible = [row for row in group if row["objective_ms"]]
-        gaps = [number(row["gap_percent"]) for row in feasible]
+        gaps = [number(row["gap_percent"]) for row in group if row["objective_ms"]]
+        near = sum(gap <= _asked(schedule) for gap in gaps)
+        seconds = median(number(row["seconds"]) for row in group if row["objective_ms"])
         others = [
-            number(row["best_other_plan_percent"])
+            float(row["best_other_plan_percent"])
             for row in read("iteration")
             if row["schedule"] == schedule and row["best_other_plan_percent"]
         ]
-        asked = 1 if schedule in ("gpipe", "1f1b") else 3
-        rows.append(
-            (
-                "8",
-                schedule,
-                str(len(feasible)),
-                f"{sum(gap <= asked for gap in gaps)} within {asked} %",
-                f"{median(gaps):.2f}, {max(gaps):.2f} %",
-                f"{median(number(row['seconds']) for row in feasible):.1f}",
-                f"{median(others):+.1f} % ({min(others):.1f} to {max(others):.1f})",
-            )
-        )
+        ahead[schedule]["8"] = median(others)
+        cells[schedule]["8"] = f"{near} of {len(gaps)}, {max(gaps):.2f} %, {seconds:.1f} s"
     for row in read("iteration_accelerators"):
-        asked = 1 if row["schedule"] in ("gpipe", "1f1b") else 3
-        rows.append(
-            (
-                row["accelerators"],
-                row["schedule"],
-                row["feasible"],
-                f"{row['met']} within {asked} %",
-                f"{row['median_gap_percent']}, {row['largest_gap_percent']} %",
-                row["median_seconds"],
-                f"+{row['rules_median_percent']} % ({row['rules_from']} to {row['rules_to']})",
-            )
+        ahead[row["schedule"]][row["accelerators"]] = float(row["rules_median_percent"])
+        cells[row["schedule"]][row["accelerators"]] = (
+            f"{row['met']} of {row['feasible']}, {row['largest_gap_percent']} %, "
+            f"{row['median_seconds']} s"
         )
-    rows.sort(key=lambda row: int(row[0]))
+    rows = [
+        (
+            schedule,
+            f"{_asked(schedule)} %",
+            *(of[k] for k in sorted(of, key=int)),
+            ", ".join(f"{ahead[schedule][k]:+.1f}" for k in sorted(of, key=int)) + " %",
+        )
+        for schedule, of in cells.items()
+    ]
     two = [row for row in read("iteration") if row["workers"] == "2"]
     hardest = max(two, key=lambda row: number(row["gap_percent"]))
     near = sum(number(row["gap_percent"]) <= 3 for row in two)
@@ -298,11 +294,7 @@ def iterations() -> list[str]:
     published = read("iteration_published")
     fits = [row for row in published if row["status"] == "feasible"]
     return [
-        *table(
-            "K | schedule | feasible | met | gap: median, largest | s, median "
-            "| best other plan, over ours",
-            rows,
-        ),
+        *table("schedule | asked | K = 4 | K = 8 | K = 16 | best other plan, over ours", rows),
         f"With two processes and 60 s, {near} of {len(two)} runs of cells that were open are "
         f"within 3 %; the largest gap is {hardest['gap_percent']} % ({hardest['workload']}, "
         f"K = {hardest['accelerators']}, M = {hardest['microbatches']}). Of the published training "
@@ -310,7 +302,13 @@ def iterations() -> list[str]:
         f"{sum(number(row['gap_percent']) <= 0.1 for row in fits)} of them proved to 0.1 %. "
         f"{len(runs)} plans run on two processes: the iteration was predicted {min(errors):+.1f} "
         f"to {max(errors):+.1f} % off; how far, depends on the pace of the host.",
+        *training(),
     ]
+
+
+def _asked(schedule: str) -> int:
+    """Return the gap in percent that is asked for under a schedule."""
+    return 1 if schedule in ("gpipe", "1f1b") else 3
 
 
 def training() -> list[str]:
@@ -328,7 +326,9 @@ def training() -> list[str]:
 
     return [
         "",
-        f"In {alike} of {len(rows)} cells ({span('devices')} devices of {span('memory_gib')} GiB; "
+        "Piper's 32-layer model (NeurIPS 2021), planned by the authors' program, by their greedy "
+        "rule in our dynamic program, and exactly (`training.py --part piper`): "
+        f"in {alike} of {len(rows)} cells ({span('devices')} devices of {span('memory_gib')} GiB; "
         f"in {off} replicas, tensor degrees or recomputation are switched off) all three find the "
         f"same optimum, of {min(number(row['exact']) for row in rows):g} to "
         f"{max(number(row['exact']) for row in rows):g} s; the exact search proves it to "
@@ -345,7 +345,7 @@ def mapping() -> list[str]:
     rows = []
     for (topology,), group in grouped(read("mapping_modes"), "topology").items():
         by = {row["mode"]: row for row in group}
-        cells = [
+        shown = [
             f"{row['proven']} of {row['cells']}, "
             + (
                 f"{float(row['worst_gap_percent']):.2g} %"
@@ -354,7 +354,7 @@ def mapping() -> list[str]:
             )
             for row in (by["p2p"], by["allr"], by["both"])
         ]
-        rows.append((topology, *cells))
+        rows.append((topology, *shown))
     single = read("mapping_open")
     small = [row for row in single if _devices(row["cell"]) <= 256]
     inside = sum(number(row["gap_percent"]) <= 1 for row in small)
@@ -363,71 +363,35 @@ def mapping() -> list[str]:
         for row in single
         if _devices(row["cell"]) > 256
     )
+    limited = read("mapping_limits")
+    proved, cells = (sum(int(row[name]) for row in limited) for name in ("proven", "seeds"))
     return [
         *table("topology | p2p | all-reduce | both", rows),
         f"Cells of one seed, measured again with both terms: {inside} of {len(small)} up to 256 "
         f"devices are within 1 %, the largest gap is "
         f"{max(number(row['gap_percent']) for row in small):.2g} %. Beyond: {larger}.",
         "",
-        *_mapping_limits(),
-        *_joint_mapping(),
+        f"After 2 CPU s a cell, 6 with both terms (`mapping.py --cpu`), {proved} of {cells} are "
+        "proved. Cut and mapped together on 16 to 64 devices (`mapping_growth.py joint`), median "
+        f"and largest gap for **all cuts**, and the gain over cutting first: {_joint_mapping()}. "
+        "See [the decision](decisions/joint-mapping.md).",
+        "",
         "![time and memory of mapping over devices](mapping_growth.png)",
     ]
 
 
-def _mapping_limits() -> list[str]:
-    """Show the protocol under a limit of seconds, by what is counted."""
-    rows = []
-    for (limit, mode), group in grouped(read("mapping_limits"), "limit_s", "mode").items():
-        gaps = [number(row["worst_gap_percent"]) for row in group]
-        spread = [
-            100 * (float(row["most_ms"]) / float(row["least_ms"]) - 1)
-            for row in group
-            if int(row["seeds"]) > 1
-        ]
-        rows.append(
-            (
-                mode,
-                limit,
-                str(sum(int(row["seeds"]) for row in group)),
-                str(sum(int(row["proven"]) for row in group)),
-                f"{percent(median(gaps))}, {percent(max(gaps))}",
-                f"{median(spread):.2g} %",
-            )
-        )
-    return [
-        "The same protocol under a limit of CPU seconds a cell, one process, seeds 0 to 2 of "
-        "topology and search (`mapping.py --cpu`); above, what 60 s leave open of it. *Gap*: of "
-        "the worst seed, in the median of the cells and at most. *Spread*: most over least "
-        "objective of the seeds, in the median: their topologies differ.",
-        *table("mode | limit, s | cells | proved | gap, at most | spread", rows),
-    ]
-
-
-def _joint_mapping() -> list[str]:
-    """Show plans of cut and mapping together, by topology."""
+def _joint_mapping() -> str:
+    """Return how near plans of cut and mapping together are, by topology."""
     rows = [row | {"kind": row["topology"].partition(":")[0]} for row in read("joint_mapping")]
     found = []
     for (kind,), group in grouped(rows, "kind").items():
         gaps = [number(row["gap_percent"]) for row in group]
         gains = [100 * (1 - float(r["joint_ms"]) / float(r["in_turn_ms"])) for r in group]
-        sizes = sorted({int(row["devices"]) for row in group})
         found.append(
-            (
-                kind,
-                ", ".join(map(str, sizes)),
-                str(len(group)),
-                f"{median(gaps):.2g} %, {max(gaps):.2g} %",
-                f"{median(gains):.2g} %, {max(gains):.2g} %",
-                f"{max(number(row['cpu_seconds']) for row in group):.1f}",
-            )
+            f"{kind} {percent(median(gaps))} and {percent(max(gaps))}, "
+            f"ahead by up to {max(gains):.2g} %"
         )
-    return [
-        "Cut and mapped together (`mapping_growth.py joint`): shipped workloads and PipeDream's, "
-        "four microbatches, rings; the gap is for **all cuts**, the gain over cutting first and "
-        "mapping after, in a fifth of the time. See [the decision](decisions/joint-mapping.md).",
-        *table("topology | devices | cells | gap, at most | gain, at most | CPU s at most", found),
-    ]
+    return "; ".join(found)
 
 
 def _devices(cell: str) -> int:
@@ -459,11 +423,11 @@ def sharding() -> list[str]:
     runs = read("sharding_run_beta")
     near = sum(number(row["time_ms"]) <= 1.02 * number(row["best_beta_ms"]) for row in runs)
     cases = [row for row in read("sharding_random") if row["method"] == "auto"]
-    ways = ("all", "placed", "all_overlapped", "placed_overlapped")
-    placed = [
-        (row["network"], *(_with_gap(row[f"{way}_ms"], row[f"{way}_bound_ms"]) for way in ways))
+    placed = "; ".join(
+        f"{row['network']}: {row['placed_ms']} and {row['placed_overlapped_ms']} "
+        f"({row['all_ms']} and {row['all_overlapped_ms']})"
         for row in read("sharding_placement")
-    ]
+    )
     return [
         *table("model | operators | 8 devices | 2 × 4 | 4 × 8", rows),
         f"Stages, replicas and tensor degree chosen together are {min(ahead):.1f} to "
@@ -474,89 +438,59 @@ def sharding() -> list[str]:
         f"{sum(int(row['proved']) for row in cases):,} of "
         f"{sum(int(row['cases']) for row in cases):,} random programs optimal or infeasible, with "
         "and without a limit of memory.",
-        "**[Parts on two groups](sharding.md#parts-on-groups-of-devices) of four devices** (which "
-        "says `sharding_placement.py`) beside everything on all eight: ms and gap, without and "
-        "with gradients converted beside the backward pass.",
-        *table("network, batch | all | placed | all, overlapped | placed, overlapped", placed),
+        "",
+        "[Parts on two groups](sharding.md#parts-on-groups-of-devices) of four devices "
+        "(`sharding_placement.py`), without and with gradients converted beside the backward pass, "
+        f"and in brackets everything on all eight, ms: {placed}.",
     ]
 
 
-def _with_gap(milliseconds: str, bound: str) -> str:
-    """Return a time with its gap to a bound."""
-    gap = 100 * (1 - number(bound) / number(milliseconds))
-    return f"{milliseconds}, {percent(max(gap, 0.0))}"
-
-
 def executors() -> list[str]:
-    kinds = ("wrong", "other bytes", "lies otherwise", "refused")
     found = read("dtensor_operators")
-    others = []
-    for kind in kinds:
-        of_kind = [row for row in found if row["verdict"] == kind]
-        named = "; ".join(
-            f"`{operator}` {', '.join(row['signature'] for row in group)}"
-            for (operator,), group in grouped(of_kind, "operator").items()
-        )
-        others.append((kind, str(len(of_kind)), named))
+    kinds = {name: len(group) for (name,), group in grouped(found, "verdict").items()}
     right = [row for row in found if row["verdict"] == "right"]
     own, theirs = (median(number(row[name]) for row in right) for name in ("own_us", "dtensor_us"))
-    cells = []
-    for (schedule,), group in grouped(read("executors"), "schedule").items():
-        ways = grouped(group, "way").items()
-        cells += [
-            (schedule, way, *(f"{median(number(row[k]) for row in own):.1f}" for k in MILLISECONDS))
-            for (way,), own in ways
-        ]
+    busy = grouped(read("executors"), "schedule", "way")
+    loops = [
+        median(number(row["cpu_ms"]) for row in rows)
+        / median(number(row["cpu_ms"]) for row in busy[schedule, "torch's runtime"])
+        for (schedule, way), rows in busy.items()
+        if way == "own loop"
+    ]
+    over = [float(row["more_percent"]) for row in read("job_run_overhead")]
     return [
         "",
-        f"DTensor is right for {len(right)} of {len(found)} operators and signatures, at "
-        f"{theirs:.0f} µs a call where the plain operator on parts takes {own:.0f}. The others:",
-        *table("result | signatures | operators and their signatures", others),
-        *table("plan | executor | iteration, ms | CPU ms of the busier process", cells),
-        *table(
-            "layout of a training job | processes | step by hand, ms | `run_job` | CPU",
-            [
-                (
-                    row["layout"],
-                    row["processes"],
-                    row["by_hand_ms"],
-                    f"{row['more_percent']} %",
-                    f"{row['more_cpu_percent']} %",
-                )
-                for row in read("job_run_overhead")
-            ],
-        ),
+        f"DTensor is right for {kinds.pop('right')} of {len(found)} operators and signatures that "
+        "shardings plan (`dtensor_operators.py`; "
+        f"{', '.join(f'{name} {count}' for name, count in kinds.items())}), at {theirs:.0f} µs a "
+        f"call where the plain operator on parts takes {own:.0f}. The own loop takes "
+        f"{min(loops):.2f} to {max(loops):.2f} of the CPU time of torch's pipelining runtime "
+        f"([decision](decisions/one-loop.md)). Steps of {len(over)} training jobs take "
+        f"{min(over):+.1f} to {max(over):+.1f} % more than the same layouts by hand on torch's "
+        "parts (`job_run_overhead.py`).",
+        "",
         *job_layouts(),
     ]
 
 
 def job_layouts() -> list[str]:
-    rows = []
-    for (world,), group in grouped(read("job_layouts"), "processes").items():
-        ratios: dict[str, list[float]] = defaultdict(list)
-        for row in group:
-            for text in row["bytes_over_planned"].split("; "):
-                axis, ratio = text.split()
-                ratios[axis].append(float(ratio))
-        models = dict.fromkeys(row["model"] for row in group)
-        rows.append(
-            (
-                world,
-                str(len({row["layout"] for row in group})),
-                ", ".join(models),
-                *(max((row[f"{k}_error"] for row in group), key=float) for k in ERRORS),
-                ", ".join(f"{a} {min(r):.2f} to {max(r):.2f}" for a, r in ratios.items()),
-            )
-        )
+    rows = read("job_layouts")
+    ratios: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        for text in row["bytes_over_planned"].split("; "):
+            axis, ratio = text.split()
+            ratios[axis].append(float(ratio))
+    loss, gradient = (max((row[f"{k}_error"] for row in rows), key=float) for k in ERRORS)
     resumed = read("job_resumed")
     exact = sum(row["state"] == "to the bit" for row in resumed)
     return [
-        "Training jobs of small models beside one process: how far ten losses and the first step's "
-        "gradients are off at most, relative to them, and bytes of collectives over those that are "
-        "planned, by axis. Keys and values that are gathered are kept for the backward pass, where "
+        f"Training jobs of small models beside one process ({len(rows)} pairs of model and layout "
+        f"on 2 to 8 processes, `job_layouts.py`): ten losses are off by {loss} at most, the first "
+        f"step's gradients by {gradient}, relative to them. Bytes of collectives over those that "
+        f"are planned: {', '.join(f'{a} {min(r):.2f} to {max(r):.2f}' for a, r in ratios.items())}."
+        " Keys and values that are gathered are kept for the backward pass, where "
         "plans gather them again; tokens go to experts as they are routed, where plans count them "
-        "as balanced; that stages of V schedules may be neighbours on one rank, plans do not know.",
-        *table("processes | layouts | models | losses | gradients | bytes over planned", rows),
+        "as balanced; that stages of V schedules may be neighbours on one rank, plans do not know. "
         f"Of {len(resumed)} jobs that go on from a checkpoint under another layout {exact} have "
         "the same weights and moments to the bit; the next loss is off by "
         f"{max((row['loss_error'] for row in resumed), key=float)} at most.",
@@ -577,29 +511,8 @@ def learned() -> list[str]:
     return [
         *table("problem | workloads | " + " | ".join(arms), rows),
         f"Drawing a placement takes {min(placements)} to {max(placements)} CPU ms. Longer runs of "
-        "one workload per problem, up to 300 s, are in `learned_longer.csv`.",
-        "",
-        *learned_policies(),
-    ]
-
-
-def learned_policies() -> list[str]:
-    found = grouped(read("learned_policies"), "split", "arm")
-    arms = dict.fromkeys(arm for _, arm in found)
-    rows = []
-    for split in dict.fromkeys(split for split, _ in found):
-        cells = []
-        for arm in arms:
-            group = [row for row in found[split, arm] if row["median"] not in ("", "–")]
-            middle = median(float(row["median"]) for row in group) if group else None
-            most = max((float(row["most"]) for row in group), default=0.0)
-            cells.append("–" if middle is None else f"{middle:.3f} ({most:.3f})")
-        rows.append((split, str(len(found[split, next(iter(arms))])), *cells))
-    return [
-        "Policies that draw 256 placements alone, after 4,000 updates of imitation and after 2,000 "
-        "of PPO more, on what none was trained on; `learned` begins with greedy's plan. Objective "
-        "over the proved bound: median of the cases, largest in brackets (`learned_policies.py`).",
-        *table("split | cases | " + " | ".join(arms), rows),
+        "one workload per problem, up to 300 s, are in `learned_longer.csv`, "
+        "[policies that draw alone](learned.md) in `learned_policies.csv`.",
     ]
 
 
@@ -639,6 +552,7 @@ def runtime() -> list[str]:
         f"model takes {planned:.0f} ms, equal layer counts {equal:.0f}; predicted before any run "
         f"{off['planned']:+.1f} and {off['equal layer counts']:+.1f} % off. Running a plan takes "
         f"{over:.1f} % more than the same split by hand on torch's pipelining.",
+        *executors(),
     ]
 
 
@@ -649,18 +563,17 @@ def cold_start() -> list[str]:
         rows, key=lambda r: number(r["second_cpu_seconds"]) - number(r["first_cpu_seconds"])
     )
     alone = [row for row in read("cold_start") if not row["second_cpu_seconds"]]
+    longest = "; ".join(
+        f"{row['case']} {row['first_cpu_seconds']}, then {row['second_cpu_seconds']}"
+        for row in slow[:3]
+    )
     return [
-        *table(
-            "case | first call, CPU s | next call, CPU s",
-            [
-                (row["case"], row["first_cpu_seconds"], row["second_cpu_seconds"])
-                for row in slow[:3]
-            ],
-        ),
-        f"These three compile longest; the other {len(rows) - 3} take "
-        f"{max(number(row['first_cpu_seconds']) for row in slow[3:]):g} CPU s at most. "
+        "",
+        f"CPU seconds of the first call and of the next one: {longest}. These compile longest; the "
+        f"other {len(rows) - 3} take "
+        f"{max(number(row['first_cpu_seconds']) for row in slow[3:]):g} at most. "
         + ", ".join(f"{row['case']} {row['first_cpu_seconds']}" for row in alone)
-        + f" CPU s. From a fresh clone to the first plan of an own model: "
+        + f". From a fresh clone to the first plan of an own model: "
         f"{together['wall_seconds']} s, packages in pip's cache. `stagecut warm` compiles ahead.",
     ]
 
@@ -769,20 +682,14 @@ def jobs() -> list[str]:
         f"{max(100 * number(row['close_regret']) for row in sweeps):.1f} % slower at most.",
     ]
     found += rivals()
-    peers = [
-        [
-            row["model"],
-            row["devices"],
-            row["calculon_layout"],
-            f"{number(row['calculon_here_s']):.2f}",
-            row["calculon_cpu_s"],
-            f"{number(row['best_s']):.2f}",
-            row["cpu_s_here"],
-        ]
+    peers = "; ".join(
+        f"{row['model']} on {row['devices']} A100s {number(row['calculon_here_s']):.2f} s after "
+        f"{row['calculon_cpu_s']} CPU s, and {number(row['best_s']):.2f} s after "
+        f"{row['cpu_s_here']} here"
         for row in read("calculon")
-    ]
-    header = "model|A100s|Calculon's best|s here|its CPU s|best here (s)|CPU s here"
-    return [*found, *table(header, peers), *two_kinds(), *random_jobs()]
+    )
+    found += ["", f"Calculon's best layouts over its own space: {peers}.", ""]
+    return [*found, *two_kinds(), *random_jobs()]
 
 
 def two_kinds() -> list[str]:
@@ -824,17 +731,16 @@ def solver_end(row: Row) -> str:
     return "no bound" if gap == float("inf") else f"{gap:.{1 if gap < 10 else 0}f} %"
 
 
-def launchers() -> list[str]:
-    """Return by package which exported layouts it trained, and where it ended others."""
-    lines = []
+def launchers() -> str:
+    """Return by package how many exported layouts it trained, and how near to one process."""
+    found = []
     for (package,), group in grouped(read("launchers"), "package").items():
-        trained = [row for row in group if row["difference"]]
-        ended = "; ".join(
-            f"{row['layout']}: `{row['stops_at']}`" for row in group if not row["difference"]
+        trained = [row["difference"] for row in group if row["difference"]]
+        most = max(trained, key=float)
+        found.append(
+            f"{package} {len(trained)} of {len(group)}, losses within {most} of one process's"
         )
-        most = max((row["difference"] for row in trained), key=float)
-        lines.append([package, f"{len(trained)} of {len(group)}", most, ended or "–"])
-    return table("package|layouts trained|difference of loss, at most|stops at", lines)
+    return "; ".join(found)
 
 
 def exports() -> list[str]:
@@ -842,23 +748,13 @@ def exports() -> list[str]:
     rows = read("exports")
     names = list(dict.fromkeys(row["launcher"] for row in rows))
     lines: list[list[str]] = []
-    reasons: dict[tuple[str, str], list[str]] = defaultdict(list)
     for (model,), group in grouped(rows, "model").items():
         taken = {row["launcher"]: row for row in group}
         lines += [[model, *(_taken(taken[name]) if name in taken else "" for name in names)]]
-        for row in group:
-            if _taken(row) == "none":
-                own = row["plan for it"]
-                said = own if own != "–" else row["plan for none"]
-                said = said.removeprefix(f"{row['launcher']}: ")
-                reasons[row["launcher"], said.replace("|", "¦")].append(model)
     return [
         *table("model|" + "|".join(names), lines),
-        "",
-        *table(
-            "takes none|of|since",
-            [[to, ", ".join(models), said] for (to, said), models in reasons.items()],
-        ),
+        "Small models trained by exported layouts with the launchers' own code, on CPUs and gloo "
+        f"(`launcher_training.py`): {launchers()}.",
     ]
 
 
@@ -905,16 +801,10 @@ SECTIONS = (
             "workers",
             "milp_gap",
             "milp_build",
+            "traced_models",
+            "traced_gaps",
         ),
         throughput,
-    ),
-    Section(
-        "Traced models",
-        "PyTorch models of `models.py` with backward passes, `auto`, gap asked for 1 %, limit 20 "
-        "CPU s, imports counted (`traced_models.py`). The iteration is of 8 microbatches under "
-        "1F1B.",
-        ("traced_models", "traced_gaps"),
-        traced,
     ),
     Section(
         "Large graphs",
@@ -937,18 +827,18 @@ SECTIONS = (
         "Iterations",
         "Shipped training workloads on K accelerators of 80 GB, M = K, 4K and 16K microbatches; "
         "`auto` for contiguous splits within 20 s (interleaved 60 s) or 0.1 % (`iteration.py`). "
-        "Other plans are defaults of frameworks and, with K = 8, splits of least max-load. See "
+        "*Met of all feasible cells, the largest gap, the median of seconds.* Other plans are "
+        "defaults of frameworks and, with K = 8, splits of least max-load; medians. See "
         "[the gap of interleaved schedules](decisions/interleaved-gap.md).",
-        ("iteration", "iteration_accelerators", "iteration_published", "run_iteration"),
+        (
+            "iteration",
+            "iteration_accelerators",
+            "iteration_published",
+            "run_iteration",
+            "training",
+            "pipeline_versions",
+        ),
         iterations,
-    ),
-    Section(
-        "Training",
-        "Piper's 32-layer model (NeurIPS 2021): seconds per sample of plans by the authors' "
-        "program, by their greedy rule in our dynamic program, and exactly (`training.py --part "
-        "piper`).",
-        ("training", "pipeline_versions"),
-        training,
     ),
     Section(
         "Mapping",
@@ -976,17 +866,6 @@ SECTIONS = (
         sharding,
     ),
     Section(
-        "Executors",
-        "What DTensor makes of every operator and signature that shardings plan, on two processes "
-        "(`dtensor_operators.py`), and iterations of the same plans on torch's pipelining runtime "
-        "and the own loop (`run_overhead.py` of that revision). Steps of training jobs beside the "
-        "same layout by hand on torch's parts (`job_run_overhead.py`), and beside one process "
-        "(`job_layouts.py`). See [the decision on "
-        "DTensor](decisions/dtensor.md) and [on pipelines](decisions/one-loop.md).",
-        ("dtensor_operators", "executors", "job_run_overhead", "job_layouts", "job_resumed"),
-        executors,
-    ),
-    Section(
         "Learned placement",
         "Objective over the best proved bound after 5 CPU s: median over the workloads, largest in "
         "brackets (`learned.py measure`); none of them was in training. See "
@@ -995,10 +874,22 @@ SECTIONS = (
         learned,
     ),
     Section(
-        "Import, simulator, runtime",
+        "Runtime",
         "Models of random weights (`import_models.py`); `simulator.py`, `run_planned.py`, "
-        "`run_overhead.py`.",
-        ("import", "simulator_speed", "simulator_load", "schedules", "run_planned", "run_overhead"),
+        "`run_overhead.py`; [operators of shardings on DTensor](decisions/dtensor.md).",
+        (
+            "import",
+            "simulator_speed",
+            "simulator_load",
+            "schedules",
+            "run_planned",
+            "run_overhead",
+            "dtensor_operators",
+            "executors",
+            "job_run_overhead",
+            "job_layouts",
+            "job_resumed",
+        ),
         runtime,
     ),
     Section(
@@ -1014,20 +905,12 @@ SECTIONS = (
         jobs,
     ),
     Section(
-        "Launchers",
-        "Small models trained by exported layouts with the launchers' own code, on CPUs and gloo: "
-        "largest difference of a step's loss to the launcher on one process, or the line of its "
-        "code that ends it (`launcher_training.py`, which says what is told to launchers that ask "
-        "for an accelerator). See [plans for other launchers](export.md).",
-        ("launchers",),
-        launchers,
-    ),
-    Section(
         "Exports",
         "Plans of ten models by launcher (`exports.py`): whether a plan that was made for no "
         "launcher is taken, and one that was made for it (`solve … --for`): both, its own alone, "
-        "any where there is no `--for`, or none; below, why none (`exports.csv` has all refusals).",
-        ("exports",),
+        "any where there is no `--for`, or none (`exports.csv` has all reasons, `launchers.csv` "
+        "where a launcher's code ends). See [plans for other launchers](export.md).",
+        ("exports", "launchers"),
         exports,
     ),
     Section(

@@ -163,7 +163,7 @@ SECTIONS = (
         "Piper (Tarnawski et al., NeurIPS 2021)",
         "`python benchmarks/piper_figures.py FOLDER`, with the authors' settings: BERT-32, 1,920 "
         "microbatches, 25 GiB/s. Their published values are met to their digits "
-        "([benchmarks](benchmarks.md#training)).",
+        "([benchmarks](benchmarks.md#iterations)).",
         ("piper_devices", "piper_replicas", "piper_networks", "piper_correlation"),
         piper,
     ),

@@ -43,10 +43,15 @@ def write(
 ) -> None:
     """Write rows, or add them, with the revision, machine and versions of this process.
 
-    With `keys` rows that have the same values in these columns are replaced, and others stay.
+    With `keys` rows that have the same values in these columns are replaced, and others stay. What
+    was measured on another machine says so in its own columns of origin.
     """
     path = RESULTS / f"{name}.csv"
-    stamped: list[Row] = [row | origin(seed) for row in rows]
+    here = origin(seed)
+    stamped: list[Row] = [
+        {k: v for k, v in row.items() if k not in ORIGIN} | {k: row.get(k, here[k]) for k in here}
+        for row in rows
+    ]
     if keys and path.exists():
         known = {tuple(row[key] for key in keys): row for row in (*read(name), *stamped)}
         stamped = list(known.values())

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..instances import Plan, Workload
+from ..instances import Plan, UncheckedError, Workload
 from ..instances.formats.placement_json import is_split
 from ..instances.formats.source import read_source
 from ..instances.model.problem import objective_unit
 from .common import options
-from .common.console import OUT, print_json, show_bytes, show_gap, show_time
+from .common.console import OUT, UNCHECKED, end, print_json, show_bytes, show_gap, show_time
 from .common.pose import named_plan
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def verify(
     """Recompute objective, memory, colours, support and contiguity of PLAN, by definition.
 
     Exit code 2 if the plan breaks a rule, was made for something else, or its certificate does
-    not prove its bound.
+    not prove its bound; 5 if the plan is valid, and --bound finds no bound, or cannot check it.
     """
     from ..instances.formats.files import load, load_plan_with_form
     from ..instances.job.plan import is_job_plan
@@ -56,9 +56,12 @@ def verify(
     else:
         loaded, checked = load_plan_with_form(plan, loaded)
     report = verify_plan(loaded, checked)
-    unit = objective_unit(checked.problem, loaded.time_unit)
+    why = None
     if bound:
-        check_bound(loaded, checked)
+        try:
+            check_bound(loaded, checked)
+        except UncheckedError as error:
+            why = str(error)
     if as_json:
         print_json(
             {
@@ -66,18 +69,28 @@ def verify(
                 "verified": True,
                 "objective": report.objective,
                 "bound": checked.bound,
-                "bound_checked": bound,
+                "bound_checked": bound and why is None,
+                "why_not_checked": why,
                 "gap": checked.gap,
-                "time_unit": unit,
+                "time_unit": objective_unit(checked.problem, loaded.time_unit),
             }
         )
-        return
-    proved = "proved" if bound else "claimed"
-    OUT.say(
-        f"verified: objective {show_time(report.objective, unit)}, "
-        f"{proved} bound {show_time(checked.bound, unit)}, "
-        f"gap {show_gap(checked.gap)}; {_fullest(loaded, checked, report)}"
-    )
+    else:
+        _say(loaded, checked, report, proved=bound and why is None, why=why)
+    end(UNCHECKED if why else 0)
+
+
+def _say(workload: Workload, plan: Plan, report: Report, *, proved: bool, why: str | None) -> None:
+    """Print what was verified, and why the bound is not checked, on one line."""
+    unit = objective_unit(plan.problem, workload.time_unit)
+    said = [f"verified: objective {show_time(report.objective, unit)}"]
+    if math.isfinite(plan.bound):
+        bound = "proved bound" if proved else "claimed bound"
+        bound += " for the stages given" if plan.of_given_stages else ""
+        said.append(f"{bound} {show_time(plan.bound, unit)}")
+        said.append(f"gap {show_gap(plan.gap)}")
+    told = [", ".join(said), _fullest(workload, plan, report)]
+    OUT.say("; ".join([*told, why] if why else told))
 
 
 def _fullest(workload: Workload, plan: Plan, report: Report) -> str:

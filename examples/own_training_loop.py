@@ -19,7 +19,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import stagecut
 from stagecut.instances.job.plan import JobPlan
-from stagecut.runtime.execution.job.run import finished_checkpoints, restore_job, save_job
+from stagecut.runtime.execution.checkpoint_folder import checkpoints
+from stagecut.runtime.execution.job.run import restore_job, save_job
 from stagecut.runtime.execution.job.running import parallelize
 from stagecut.runtime.execution.job.transformer import transformer
 
@@ -54,7 +55,7 @@ def main(file: str, folder: Path, steps: int) -> None:
     optimizers = [torch.optim.AdamW(job.parameter_groups(s), lr=1e-2) for s in job.stages]
     schedulers = [LambdaLR(each, lambda step: rate(step, steps)) for each in optimizers]
     done = 0
-    if found := finished_checkpoints(folder):
+    if found := checkpoints(folder):
         restore_job(found[-1], job, optimizers)
         done = int(found[-1].name.removeprefix("step-"))
         for scheduler in schedulers:

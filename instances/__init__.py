@@ -18,7 +18,13 @@ from .common.choices import ShardingObjective as ShardingObjective
 from .common.choices import Split as Split
 from .common.choices import Status as Status
 from .common.choices import Tied as Tied
-from .common.errors import InfeasibleError, InputError, StagecutError, VerificationError
+from .common.errors import (
+    InfeasibleError,
+    InputError,
+    StagecutError,
+    UncheckedError,
+    VerificationError,
+)
 from .common.units import TIME_UNITS, NodeId
 from .model.cluster import ACCELERATOR, CPU, Cluster, Device, DeviceKind, accelerators_and_cpus
 from .model.completed import Assumptions, complete
@@ -102,6 +108,7 @@ __all__ = [
     "TensorSharding",
     "Throughput",
     "Topology",
+    "UncheckedError",
     "VerificationError",
     "Workload",
     "accelerators_and_cpus",

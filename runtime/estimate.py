@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -126,8 +127,7 @@ def _whole(
 # The schedule's longest path.
 
 
-@dataclass(frozen=True)
-class ScheduleSteps:
+class ScheduleSteps(NamedTuple):
     """A schedule in steps of actions that wait for earlier steps only."""
 
     start: Ints  # first action of each step, and the number of actions

@@ -109,8 +109,16 @@ def is_kernel(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 UNSPLIT = "a kernel whose steps have not been measured as functions of their own"
 
-#: Functions above 80 lines or 10 parameters, each with its reason.
+OPTIONS = "a public function, whose options are keywords that stand alone"
+
+#: Functions above 80 lines or 8 parameters, each with its reason.
 LARGE = {
+    "api/rank_schedules.py: rank_schedules": OPTIONS,
+    "api/solve.py: solve": OPTIONS,
+    "instances/generate/catalogue.py: build": OPTIONS,
+    "instances/pytorch/profile.py: profile": OPTIONS,
+    "runtime/execution/own_loop/loop.py: __init__": OPTIONS,
+    "runtime/simulate/stages.py: chain": OPTIONS,
     "runtime/simulate/engine_kernel.py: _execute": "measured: 20 times as slow in steps",
     "solvers/latency/mincut_kernel.py: least_load": UNSPLIT,
     "solvers/throughput/dp_kernel.py: relax": "measured: 5 times as slow in steps, as it says",
@@ -129,7 +137,7 @@ def is_command(module: Path, function: ast.FunctionDef | ast.AsyncFunctionDef) -
 
 
 def too_large(module: Path, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether a function has more than 80 lines, its docstring not counted, or 10 parameters.
+    """Whether a function has more than 80 lines, its docstring not counted, or 8 parameters.
 
     Of commands the signature does not count: Typer makes an option of each parameter.
     """
@@ -140,7 +148,7 @@ def too_large(module: Path, function: ast.FunctionDef | ast.AsyncFunctionDef) ->
         return lines > 80
     lines += body[0].lineno - function.lineno
     names = [a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
-    return lines > 80 or len([name for name in names if name != "self"]) > 10
+    return lines > 80 or len([name for name in names if name != "self"]) > 8
 
 
 def test_functions_are_short() -> None:

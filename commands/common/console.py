@@ -53,7 +53,7 @@ class _Plain(Console):
 OUT = _Plain(emoji=False, markup=False)
 ERR = _Plain(stderr=True, emoji=False, markup=False)
 
-BAD_INPUT, INFEASIBLE, NO_PLAN = 2, 3, 4
+BAD_INPUT, INFEASIBLE, NO_PLAN, UNCHECKED = 2, 3, 4, 5
 
 _UNITS: dict[str, int] = {"": 1} | {
     f"{prefix}{suffix}": base**power

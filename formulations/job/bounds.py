@@ -22,15 +22,17 @@ whatever split. λ makes all a_j w_j alike; then, of one kind of nodes, (13) is
 W (1 + 1 / Σ_j (1 / c_j)).
 One rank alone with the ends and as few layers as it may have bounds the time, too; with weights
 sharded (ZeRO-3) the mean rank is busy for M / p times W and what gathering and reducing slow it at
-least. To it come the least exposed traffic of gradients, a mean rank's, and the optimizer's step
-over a mean rank's weights. (The bubble of equal stages is no bound: a plan with less work on its
-last ranks can be below.)
+least. A pass of F seconds that moves D bytes to host memory takes no less than F, and no less than
+D / bandwidth + (1 − hidden) F; both are sums over layers, and the larger sum stands for F. To it
+come the least exposed traffic of gradients, a mean rank's, and the optimizer's step over a mean
+rank's weights. (The bubble of equal stages is no bound: a plan with less work on its last ranks can
+be below.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -38,7 +40,7 @@ from ...instances.common.arrays import Bools, Floats, Ints
 from ...instances.costs.activations import fused
 from ...instances.costs.description import block_flops
 from ...instances.costs.layers import LayerPrices
-from ...instances.costs.layout import V_SCHEDULES, JobSchedule, Layout
+from ...instances.costs.layout import OFFLOAD, V_SCHEDULES, JobSchedule, Layout
 from ...instances.costs.memory import CONTEXT_BYTES, FRAGMENTATION, stays_gathered
 from ...instances.costs.stages import kinds_of_rank
 from .memory import in_flight, state_bytes
@@ -89,7 +91,9 @@ def first_bounds(
     """Return the bounds of all points of a space; those left when `stopped` are not ruled out."""
     count = len(space)
     seconds, excess = np.zeros(count), np.zeros(count)
+    rates, shown = _with_transfers(space, rates, prices)
     beside = _beside(space, rates, prices)
+    beside = replace(beside, hooks=beside.hooks * shown, waits=beside.waits * shown)
     known: dict[tuple[int, ...], Rates] = {}
     state = state_bytes(space, np.arange(count))
     keys = np.stack((space.schedule, space.pipeline, space.chunks, space.microbatches), axis=1)
@@ -108,6 +112,30 @@ def first_bounds(
         seconds[group] = _work(space, ranks, group, excess[group], schedule, each)
     seconds = np.where(np.isfinite(excess), (seconds + beside.seconds) * (1 - MARGIN), np.inf)
     return FirstBounds(seconds, np.isfinite(excess), excess)
+
+
+def _with_transfers(space: JobSpace, rates: Rates, prices: LayerPrices) -> tuple[Rates, Floats]:
+    """Return rates in which passes are as long as their transfers to host memory at least.
+
+    Besides, of each point, the part of hooks and waits that passes certainly take longer by. Of
+    several kinds of nodes transfers are left out.
+    """
+    shown = np.ones(len(space))
+    if rates.kinds or not rates.away.any():
+        return rates, shown
+    left, second = 1 - prices.calibration.hidden, prices.cluster.accelerator.host_bandwidth
+    passes, again, ends = rates.passes.copy(), rates.again.copy(), rates.ends.copy()
+    plain = passes[:, :, :2] * left + (rates.away / second)[:, :, None]
+    recomputed = plain + again * left - (rates.away_saved / second)[:, :, None]
+    least = np.minimum(plain, recomputed)
+    whole = np.einsum("k,skq->sq", rates.count, passes[:, :, :2]) + ends[:, :, :2].sum(axis=1)
+    moved = np.einsum("k,skq->sq", rates.count, least) + left * ends[:, :, :2].sum(axis=1)
+    longer = (moved > whole)[:, None]
+    passes[:, :, :2] = np.where(longer, least, passes[:, :, :2])
+    again = np.where(longer, np.maximum(recomputed - least, 0.0), again)
+    ends[:, :, :2] *= np.where(longer, left, 1.0)
+    shown[longer.any(axis=(1, 2))[space.setting]] = left
+    return replace(rates, passes=passes, again=again, ends=ends), shown
 
 
 def _excess(
@@ -364,7 +392,7 @@ class Beside:
 
 def _beside(space: JobSpace, rates: Rates, prices: LayerPrices) -> Beside:
     """Return the least seconds of traffic and optimizer, at a mean rank."""
-    names = ("tensor", "context", "expert", "expert_tensor")
+    names = ("tensor", "context", "expert", "expert_tensor", *OFFLOAD)
     degrees = np.array([[getattr(one, name) for name in names] for one in space.settings])
     columns = (
         degrees[space.setting].T,

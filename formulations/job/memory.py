@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -80,7 +81,7 @@ def state_bytes(space: JobSpace, points: Ints) -> StateBytes:
     """Return the bytes per parameter at some points."""
     recipe, template = space.job.template.recipe, space.job.template
     zero, m = space.zero[points], space.microbatches[points]
-    tensor, context, e, e_t = _degrees(space, points)
+    tensor, context, e, e_t, weights, optimizer = _columns(space, points)
     replicas = space.data[points] * context
     copies = tensor * context * space.data[points] // (e * e_t)
     shards = np.where(zero > 0, replicas, 1)
@@ -92,9 +93,9 @@ def state_bytes(space: JobSpace, points: Ints) -> StateBytes:
     for name, divisor in (("shared", shards), ("routed", routed_shards)):
         whole = np.zeros(len(points))
         for size, stage, there in (
-            (recipe.weight_bytes, 3, np.ones(len(points), bool)),
+            (recipe.weight_bytes, 3, 1 - weights),
             (recipe.gradient_bytes, 2, ~lazily),
-            (recipe.master_bytes + recipe.moment_bytes, 1, np.ones(len(points), bool)),
+            (recipe.master_bytes + recipe.moment_bytes, 1, 1 - optimizer),
         ):
             whole += there * size / np.where(zero >= stage, divisor, 1)
         unit = np.ones(len(points)) if name == "shared" else (copies > 1)
@@ -106,12 +107,14 @@ def state_bytes(space: JobSpace, points: Ints) -> StateBytes:
     return StateBytes(each["shared"], each["routed"], gathered * ~stays)
 
 
-def _degrees(space: JobSpace, points: Ints) -> tuple[Ints, ...]:
-    """Return t, c, e and e_t of points."""
-    names = ("tensor", "context", "expert", "expert_tensor")
+def _columns(space: JobSpace, points: Ints) -> tuple[Any, ...]:
+    """Return t, c, e, e_t, and which parts of weights and optimizer are in host memory."""
+    names = (
+        "tensor", "context", "expert", "expert_tensor", "offload_weights", "offload_optimizer",
+    )  # fmt: skip
     used, place = np.unique(space.setting[points], return_inverse=True)
-    table = np.array([[getattr(space.settings[i], name) for name in names] for i in used])
-    return tuple(table[place.ravel()].T)
+    own = [space.settings[i] for i in used]
+    return tuple(np.array([getattr(one, name) for one in own])[place.ravel()] for name in names)
 
 
 def memory_rows(space: JobSpace, rates: Rates, point: int) -> MemoryRows:

@@ -15,8 +15,10 @@ any. Seconds of stage s for a microbatch are linear in both, with E_s what the e
     φ_s ≥ gather_s − hidden (F_s − C_s), φ_s ≥ slowed · gather_s,
     φ_s ≥ a layer's gather; ψ_s alike                                   weights sharded        (11)
     F_s + B_s ≥ the same on each kind of nodes that rank k lies on       s on k                 (14)
+    φ_s ≥ d_s − hidden F_s,  ψ_s ≥ d_s − hidden B_s                     host memory used       (15)
 
-C_s are the collectives in F_s on links that gathering needs: equation (4) of docs/job.md.
+C_s are the collectives in F_s on links that gathering needs: equation (4) of docs/job.md; d_s the
+seconds in which what s has in host memory comes or goes.
 Traffic of a rank is below its true seconds where those are not linear (all-reduce is the faster of
 ring and tree). Where layers of two types follow each other once (dense ones, then mixtures of
 experts), z_s says that stage s has none of the second type, and n_sτ keep that order; of models in
@@ -40,6 +42,7 @@ from ...instances.costs.layout import Layout
 from ...instances.costs.memory import stays_gathered
 from ...instances.costs.stages import (
     blocked,
+    host_weights,
     kinds_of_rank,
     message_time,
     optimizer_step,
@@ -223,6 +226,7 @@ class ProgramBuilder:
         self.kinds = len(rates.count)
         self.recomputes = space.job.counts_layers(self.layout)
         self.sharded = self.layout.zero == 3 and not stays_gathered(self.layout)
+        self.hosts = self.layout.offload_activations > 0 or self.layout.offload_weights > 0
         self.by_stage = space.job.settings.recompute_by_stage
         self.build = LinearBuilder()
         most = np.broadcast_to(rates.count, (self.stages, self.kinds))
@@ -233,7 +237,7 @@ class ProgramBuilder:
         self.each, self.more, self.ends = self.rates_of_stages()
         # φ, ψ, and of ψ what is in W: there on several kinds of nodes alone.
         longer = np.zeros((self.stages, 3))
-        longer[:, :2] = np.inf if self.sharded else 0.0
+        longer[:, :2] = np.inf if self.sharded or self.hosts else 0.0
         longer[~np.array(self.exact)[list(self.rank_of)]] = np.inf
         self.wait = self.build.columns(longer.shape, longer, whole=False) if longer.any() else None
         self.z: Ints | None = None
@@ -249,6 +253,7 @@ class ProgramBuilder:
         self.order_of_types()
         self.memory()
         self.waits()
+        self.host_memory()
         self.slower_kinds()
         self.traffic()
         self.optimizer()
@@ -269,8 +274,8 @@ class ProgramBuilder:
             "recomputes": self.layers, "one_number": self.one_number,
             "before": self.order_of_types, "behind": self.order_of_types, "memory": self.memory,
             "loss": self.memory, "wait": self.waits, "slowed": self.waits, "unit": self.waits,
-            "slower": self.slower_kinds, "traffic": self.traffic, "optimizer": self.optimizer,
-            "path": self.paths,
+            "host": self.host_memory, "slower": self.slower_kinds, "traffic": self.traffic,
+            "optimizer": self.optimizer, "path": self.paths,
         }  # fmt: skip
         return {name: str(method.__doc__) for name, method in families.items()}
 
@@ -468,6 +473,29 @@ class ProgramBuilder:
                 there = np.flatnonzero(self.rates.count)
                 least = min(self._line(once, self.rates.weights[self.i, k]) for k in there)
                 self.build.row(f"unit[{s},{column}]", [self.wait[s, column]], [1.0], least, np.inf)
+
+    def host_memory(self) -> None:
+        """Passes wait for what comes from host memory, or goes there, beside them (15)."""
+        if self.wait is None or not self.hosts:
+            return
+        second = self.unit * self.prices.cluster.accelerator.host_bandwidth
+        hidden, each = self.prices.calibration.hidden, np.array(host_weights(self.layout)) / second
+        own = self.rates.weights[self.i] @ each + self.rates.away[self.i] / second
+        again = -self.rates.away_saved[self.i] / second
+        of_ends = self.ends_weights @ each
+        for s in range(self.stages):
+            if not self.exact[self.rank_of[s]]:
+                continue
+            fixed = of_ends[0] * (s == 0) + of_ends[1] * (s == self.stages - 1)
+            moved = np.concatenate((own, again if self.r is not None else again[:0]))
+            for column in range(2):
+                columns, factors, least = self.passes(s, hidden * np.eye(3)[column])
+                factors = np.array(factors)
+                factors[: len(moved)] -= moved
+                factors[columns.index(self.wait[s, column])] = 1.0
+                self.build.row(
+                    f"host[{s},{column}]", columns, factors, float(fixed - least), np.inf
+                )
 
     def slower_kinds(self) -> None:
         """Both passes of a stage take what they take on each kind of nodes of its rank (14)."""

@@ -5,6 +5,7 @@ For a setting (degrees, microbatch, recomputed modules) and a layer type τ, per
     f, g, w   seconds of the forward pass, of the backward pass (w included), of weights' gradients
     f', g'    what f and g grow by where the whole layer is recomputed; 0 with modules, counted in g
     A, A'     bytes kept from the forward to the backward pass, and what recomputation saves of them
+    D, D'     bytes that go to host memory and come back, and what recomputation saves of them
     X         bytes inside the backward pass
     h, q      parameters on a rank that all replicas hold, and of routed experts
 
@@ -45,9 +46,11 @@ class Rates:
     busy: Floats
     busy_again: Floats
     ends_busy: Floats
-    #: Shape (S, K): A, A', X without recomputation of the whole layer.
+    #: Shape (S, K): A, A', D, D', X without recomputation of the whole layer.
     kept: Floats
     saved: Floats
+    away: Floats
+    away_saved: Floats
     working: Floats
     #: Shape (S, 2): bytes kept per microbatch besides, in the first and the last stage.
     ends_kept: Floats
@@ -156,8 +159,8 @@ def _on_one_kind(space: JobSpace, prices: LayerPrices, stopped: Callable[[], boo
         np.array([main[k] for k in range(kinds)], dtype=float),
         np.zeros((s, kinds, 3)), np.zeros((s, kinds, 2)), np.zeros((s, 2, 3)),
         np.zeros((s, kinds, 6)), np.zeros((s, kinds, 6)), np.zeros((s, 2, 6)),
-        np.zeros((s, kinds)), np.zeros((s, kinds)), np.zeros((s, kinds)),
-        np.zeros((s, 2)), np.zeros(s), np.zeros((s, kinds, 2)), np.zeros((s, kinds, 2)),
+        *np.zeros((5, s, kinds)), np.zeros((s, 2)), np.zeros(s),
+        np.zeros((s, kinds, 2)), np.zeros((s, kinds, 2)),
         np.zeros((s, 2, 2)), np.zeros((s, 2, 2)), np.zeros((s, 2)), np.zeros(s),
     )  # fmt: skip
     for i, setting in enumerate(settings):
@@ -205,9 +208,12 @@ def _memory(
     model = prices.model
     ends = replace(setting, pipeline=2, stage_layers=(0, model.layers), recompute_layers=0)
     divided = RankStages.of(model, ends)
+    part = setting.offload_activations
     for k, (again, plain) in enumerate(zip(divided.sizes, divided.plain, strict=True)):
-        out.kept[i, k] = plain.kept if by_layer else again.kept
-        out.saved[i, k] = plain.kept - again.kept if by_layer else 0.0
+        whole = plain.kept if by_layer else again.kept
+        saved = plain.kept - again.kept if by_layer else 0.0
+        out.kept[i, k], out.away[i, k] = (1 - part) * whole, part * whole
+        out.saved[i, k], out.away_saved[i, k] = (1 - part) * saved, part * saved
         out.working[i, k] = plain.working if by_layer else again.working
         out.held[i, k] = again.held.shared, again.held.routed
     empty = replace(divided, stages=((), ()))

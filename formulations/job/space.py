@@ -2,7 +2,8 @@
 
 An *outer point* fixes everything but the pipeline's stages: the degrees t (tensor), c (context),
 p (pipeline), d (data), e (expert), e_t (expert-tensor), the microbatch b, the ZeRO stage z, the
-schedule with v chunks, and the recomputed modules. *Inside* a point remain the layers of each stage
+schedule with v chunks, the recomputed modules, and the parts of activations, weights and optimizer
+state that lie in host memory. *Inside* a point remain the layers of each stage
 and, where whole layers are recomputed, how many of each stage are. The points are
 
     t c p d = N devices,  M = global batch / (b d) whole,  e e_t | t c d                         (1)
@@ -28,6 +29,7 @@ from ...instances.common.errors import InputError
 from ...instances.costs.description import ModelDescription
 from ...instances.costs.hardware import TrainingCluster
 from ...instances.costs.layout import (
+    OFFLOAD,
     V_SCHEDULES,
     JobSchedule,
     Layout,
@@ -55,8 +57,8 @@ class JobSpace:
     model: ModelDescription
     cluster: TrainingCluster
     job: TrainingJob
-    #: Layouts by all that decides a layer's time and bytes: t, c, e, e_t, b and the recomputed
-    #: modules; their pipeline and data degrees are 1.
+    #: Layouts by all that decides a layer's time and bytes: t, c, e, e_t, b, the recomputed modules
+    #: and what lies in host memory; their pipeline and data degrees are 1.
     settings: tuple[Layout, ...]
     #: Shape (points,): of each point.
     setting: Ints
@@ -211,10 +213,11 @@ def _settings(model: ModelDescription, job: TrainingJob, degrees: Layout) -> Ite
     powers = [1 << k for k in range(MOST_MICROBATCH.bit_length())]
     if _profiled(model):
         powers = [1]
-    modules = _modules(model)
-    for b in _values(job, "microbatch", powers):
+    modules, hosts = _modules(model), product(*map(job.parts, OFFLOAD))
+    for parts, b in product(hosts, _values(job, "microbatch", powers)):
         if b > job.global_batch:
             continue
+        degrees = replace(degrees, **dict(zip(OFFLOAD, parts, strict=True)))
         seen = set()
         for modes in (frozenset[Recompute](), *job.modes):
             if modes <= modules:
@@ -291,8 +294,10 @@ def _pipelines(
             kinds.append((k, 1))
     stages = job.zero_stages(pipeline)
     if not divides:
-        # There are no copies. ZeRO 3 still frees activations layer by layer.
-        stages = tuple(z for z in stages if z in (stages[0], 3))
+        # There are no copies. ZeRO 3 still frees activations layer by layer; from 1 on launchers
+        # take optimizer state to host memory.
+        own = (1,) if max(job.parts("offload_optimizer")) else ()
+        stages = tuple(z for z in stages if z in (stages[0], 3, *own))
     return np.array([(k, v, z) for k, v in kinds for z in stages], dtype=np.int64).reshape(-1, 3)
 
 
@@ -309,6 +314,7 @@ def _runnable(
             one.expert_tensor > 1,
             one.recompute,
             one.recompute_layers,
+            *(getattr(one, name) for name in OFFLOAD),
         )
         for one in settings
     ]
@@ -334,7 +340,7 @@ def _even(model: ModelDescription, stages: int) -> bool:
 def _nothing(model: ModelDescription, cluster: TrainingCluster, job: TrainingJob) -> str:
     """Say why no point is left, and which one change leaves some."""
     usual: dict[str, Any] = {one.name: one.default for one in fields(TrainingJob)}
-    given = [name for name in (*OPEN, "schedules") if getattr(job, name) != usual[name]]
+    given = [name for name in (*OPEN, *OFFLOAD, "schedules") if getattr(job, name) != usual[name]]
     names = ", ".join(f"{name} {_said(getattr(job, name))}" for name in given)
     each = job.global_batch * cluster.devices
     free = [n for n in given if _has_points(model, cluster, replace(job, **{n: usual[n]}))]

@@ -71,6 +71,23 @@ class VerificationError(StagecutError):
     """
 
 
+class UncheckedError(VerificationError):
+    """A bound that is neither proved nor refuted, of a plan that keeps to its problem's rules.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> from dataclasses import replace
+    >>> workload = stagecut.load("gpt2-xl")
+    >>> plan = stagecut.solve(workload, stagecut.accelerators_and_cpus(2), method="greedy").plan
+    >>> try:
+    ...     stagecut.check_bound(workload, replace(plan, bound=-float("inf")))
+    ... except stagecut.UncheckedError as error:
+    ...     print(error)
+    bound: there is none to check
+    """
+
+
 def quote(value: object, width: int = 40) -> str:
     """Return `value` as a file would write it, cut to `width` characters.
 

@@ -173,6 +173,13 @@ class Overlap:
     iterations: bool = False
 
 
+#: Fields of a layout that say which part of something is kept in host memory, and of what.
+OFFLOAD = {
+    "offload_activations": "activations", "offload_weights": "weights",
+    "offload_optimizer": "optimizer state",
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Layout:
     """One division of a training iteration over devices.
@@ -400,7 +407,7 @@ def _check_counts(layout: Layout) -> None:
         )
     if layout.zero not in (0, 1, 2, 3):
         raise InputError(f"zero: {quote(layout.zero)}; it must be 0, 1, 2 or 3")
-    for name in ("offload_activations", "offload_weights", "offload_optimizer"):
+    for name in OFFLOAD:
         if not 0 <= getattr(layout, name) <= 1:
             raise InputError(f"{name}: {getattr(layout, name):g}; it must be from 0 to 1")
     if not 0 <= layout.expert_capacity <= MOST_COUNT:
@@ -609,4 +616,9 @@ def describe(layout: Layout) -> str:
             parts.append(f"{counts} layers{each} recomputed")
         else:
             parts.append(f"{names_of} recomputed")
+    parts += [
+        f"{100 * getattr(layout, name):g} % of {what} in host memory"
+        for name, what in OFFLOAD.items()
+        if getattr(layout, name)
+    ]
     return ", ".join(parts)

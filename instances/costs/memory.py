@@ -156,7 +156,8 @@ class Sizes:
         return cls(
             left,
             whole,
-            working(block, hidden, layout, whole - left),
+            # What lies in host memory is back by the time of the backward pass.
+            working(block, hidden, layout, whole - (1.0 - layout.offload_activations) * left),
             block_held(block, hidden, layout),
             largest_matrix(block, hidden, layout),
             layer is not None and layer.gated,
@@ -429,7 +430,7 @@ def backward_moments(
             gathered,
             before.communication + sent,
         )
-        left -= layer.kept
+        left -= layer.kept * (1.0 - layout.offload_activations)
         if sharded:
             sent = recipe.reduce_bytes * unit
             yield Moment(

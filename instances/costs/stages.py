@@ -79,15 +79,15 @@ def _offloading(
     """
     if not layout.offload_activations and not layout.offload_weights:
         return stages
-    device, hidden = prices.cluster.accelerator, prices.calibration.hidden
+    model, hidden = prices.model, prices.calibration.hidden
+    divided, each = RankStages.of(model, layout), host_weights(layout)
     whole = replace(layout, offload_activations=0.0)
-    divided = RankStages.of(prices.model, whole)
-    shards = layout.shards if layout.zero == 3 else 1
     waiting = []
     for number, stage in enumerate(stages):
-        kept = layout.offload_activations * stage_kept(prices.model, whole, number, divided)
-        weights = layout.offload_weights * layout.recipe.weight_bytes / shards
-        moved = (kept + weights * (stage.dense + stage.routed)) / device.host_bandwidth
+        away = each[0] * stage.dense + each[1] * stage.routed
+        away += stage_kept(model, whole, number, divided)
+        away -= stage_kept(model, layout, number, divided)
+        moved = away / prices.cluster.accelerator.host_bandwidth
         ahead = max(0.0, moved - hidden * stage.forward)
         behind = max(0.0, moved - hidden * stage.backward)
         waiting.append(
@@ -99,6 +99,14 @@ def _offloading(
             )
         )
     return tuple(waiting)
+
+
+def host_weights(layout: Layout) -> tuple[float, float]:
+    """Return a rank's bytes in host memory per weight of all replicas, and per routed one."""
+    away = layout.offload_weights * layout.recipe.weight_bytes
+    if layout.zero < 3:
+        return away, away
+    return away / layout.shards, away / max(1, min(layout.shards, layout.expert_data))
 
 
 def kinds_of_rank(rank: int, layout: Layout, cluster: TrainingCluster) -> list[int]:

@@ -14,6 +14,7 @@ from ..common.choices import Choice
 from ..common.errors import InputError, quote
 from ..costs.hardware import NumberFormat
 from ..costs.layout import (
+    OFFLOAD,
     ContextKind,
     Dispatcher,
     Graphs,
@@ -59,6 +60,11 @@ class LauncherSettings:
     recompute_by_stage: bool = False
     # fields of `Layout` whose fractions it can keep in host memory
     offload: frozenset[str] = frozenset()
+    # offload_by_layer, offload_by_zero: whether those activations are of whole layers, without
+    # pipeline and recomputation; whether they are all that recomputation begins with, and weights
+    # and a part of the optimizer are there with ZeRO 3 alone
+    offload_by_layer: bool = False
+    offload_by_zero: bool = False
     orders: frozenset[tuple[str, ...]] = _USUAL  # axes from neighbouring ranks to distant ones
     # how it can send tokens to experts
     dispatchers: frozenset[Dispatcher] = frozenset({Dispatcher.ALL_TO_ALL})
@@ -78,8 +84,9 @@ class LauncherSettings:
 # (docs/user-guide/features/megatron_fsdp.md, which combines it with tensor, context and expert
 # parallelism; its second version refuses pipelines, core/distributed/fsdp/mcore_fsdp_adapter.py).
 # --cp-comm-type, --recompute-modules: core/transformer/transformer_config.py;
-# --recompute-num-layers, --optimizer-cpu-offload: megatron/training/arguments.py;
-# fine-grained activation offloading works in pipelines, too.
+# --recompute-num-layers, --optimizer-cpu-offload, --cpu-offloading-num-layers (what it refuses:
+# core/transformer/transformer_config.py): megatron/training/arguments.py. Fine-grained activation
+# offloading works in pipelines, too, for a fraction of the inputs of some modules.
 _MEGATRON = LauncherSettings(
     software=Software.MEGATRON,
     recipe="megatron-bf16",
@@ -94,6 +101,7 @@ _MEGATRON = LauncherSettings(
     recompute=frozenset(Recompute) - {Recompute.OPERATORS},
     recompute_some=True,
     offload=frozenset({"offload_activations", "offload_optimizer"}),
+    offload_by_layer=True,
     orders=_USUAL | {("tensor", "context", "pipeline", "data")},
     dispatchers=frozenset(Dispatcher),
     capacity=True,
@@ -143,7 +151,8 @@ _DEEPSPEED = LauncherSettings(
     context=frozenset({ContextKind.ALL_TO_ALL}),
     context_alone=True,
     expert_beside_tensor=False,
-    offload=frozenset({"offload_activations", "offload_weights", "offload_optimizer"}),
+    offload=frozenset(OFFLOAD),
+    offload_by_zero=True,
     dispatchers=frozenset(Dispatcher),
 )
 
@@ -209,6 +218,8 @@ _ANY = replace(
     schedules=frozenset(JobSchedule),
     zero_in_pipeline=frozenset({0, 1, 2}),
     recompute_by_stage=True,
+    offload=frozenset(OFFLOAD),
+    offload_by_layer=False,
 )
 
 #: Launchers by name.
@@ -325,9 +336,30 @@ def _kept(known: LauncherSettings, layout: Layout) -> _Refusal:
     counts = layout.recompute_layers
     if isinstance(counts, tuple) and not (known.recompute_by_stage or _one_number(layout, counts)):
         return f"recompute_layers: {list(counts)}", "one number for all stages"
-    for name in ("offload_activations", "offload_weights", "offload_optimizer"):
+    return _in_host_memory(known, layout)
+
+
+def _in_host_memory(known: LauncherSettings, layout: Layout) -> _Refusal:
+    """Return which part of something it cannot keep there."""
+    for name in OFFLOAD:
         if getattr(layout, name) and name not in known.offload:
             return f"{name}: {getattr(layout, name):g}", "none of it in host memory"
+    by_zero, zero = known.offload_by_zero, f"with ZeRO {layout.zero}"
+    activations, weights = layout.offload_activations, layout.offload_weights
+    if activations and known.offload_by_layer and (layout.pipeline > 1 or layout.recompute):
+        return f"offload_activations: {activations:g} in a pipeline or with recomputation", "none"
+    if activations and by_zero and (activations < 1 or not layout.recompute):
+        return (
+            f"offload_activations: {activations:g}",
+            "all that recomputation begins with, or none",
+        )
+    if weights and by_zero and (weights < 1 or layout.zero < 3):
+        return f"offload_weights: {weights:g} {zero}", "all of them there, with ZeRO 3"
+    if part := layout.offload_optimizer:
+        if not layout.zero and (by_zero or known.offload_by_layer):
+            return f"offload_optimizer: {part:g} {zero}", "it there with ZeRO 1 and above"
+        if by_zero and part < 1 and layout.zero < 3:
+            return f"offload_optimizer: {part:g} {zero}", "a part of it there with ZeRO 3 alone"
     return None
 
 

@@ -15,7 +15,7 @@ from ..common.errors import InputError, quote
 from ..common.units import MOST_COUNT
 from ..costs.description import ModelDescription
 from ..costs.hardware import TrainingCluster
-from ..costs.layout import RECIPES, ContextKind, JobSchedule, Layout, Recipe, Recompute
+from ..costs.layout import OFFLOAD, RECIPES, ContextKind, JobSchedule, Layout, Recipe, Recompute
 from .launchers import LAUNCHERS, LauncherSettings, runs
 
 _FULL = frozenset({Recompute.FULL})
@@ -61,6 +61,8 @@ class TrainingJob:
         allowed with ``full``, of which each stage recomputes as many layers as it must.
     recipe
         Precision and bytes per parameter; default: the launcher's.
+    offload_activations, offload_weights, offload_optimizer
+        Allowed parts, from 0 to 1, of what lies in host memory; default: none of it.
     memory_bytes
         Of each device; default: the device's own.
 
@@ -91,6 +93,9 @@ class TrainingJob:
     schedules: tuple[OrText[JobSchedule], ...] | None = None
     recompute: tuple[frozenset[Recompute], ...] | None = None
     recipe: str | Recipe | None = None
+    offload_activations: float | tuple[float, ...] = 0.0
+    offload_weights: float | tuple[float, ...] = 0.0
+    offload_optimizer: float | tuple[float, ...] = 0.0
     memory_bytes: float | None = None
 
     def __post_init__(self) -> None:
@@ -123,6 +128,16 @@ class TrainingJob:
                 for modules in self.recompute
             )
             object.__setattr__(self, "recompute", sets)
+        for name in OFFLOAD:
+            parts = self.parts(name)
+            if not parts or not all(0 <= part <= 1 for part in parts):
+                raise InputError(f"{name}: {quote(getattr(self, name))}; give parts from 0 to 1")
+            if max(parts) > 0 and name not in self.settings.offload:
+                able = ", ".join(one for one in LAUNCHERS if name in LAUNCHERS[one].offload)
+                raise InputError(
+                    f"{name}: {self.launcher} keeps none of it in host memory; leave it out, or "
+                    f"plan for one of {able}"
+                )
         if isinstance(self.recipe, str) and self.recipe not in RECIPES:
             raise InputError(f"recipe: {quote(self.recipe)} is not one of {', '.join(RECIPES)}")
         if self.memory_bytes is not None and not self.memory_bytes > 0:
@@ -132,6 +147,11 @@ class TrainingJob:
         """Return the allowed values of a degree, None if it is open."""
         value = getattr(self, name)
         return (value,) if isinstance(value, int) else value
+
+    def parts(self, name: str) -> tuple[float, ...]:
+        """Return the allowed parts of what a field of `OFFLOAD` keeps in host memory."""
+        value = getattr(self, name)
+        return (value,) if isinstance(value, int | float) else value
 
     @property
     def settings(self) -> LauncherSettings:
@@ -154,7 +174,9 @@ class TrainingJob:
 
     def counts_layers(self, layout: Layout) -> bool:
         """Whether a layout leaves open how many layers of its stages are recomputed."""
-        some = layout.recompute == _FULL and self.settings.recompute_some
+        known = self.settings
+        some = layout.recompute == _FULL and known.recompute_some
+        some = some and not (layout.offload_activations and known.offload_by_layer)
         return some and layout.recompute_layers is not None
 
     def zero_stages(self, pipeline: int) -> tuple[int, ...]:
@@ -180,6 +202,8 @@ class TrainingJob:
             values = self.allowed(name)
             if values is not None and getattr(layout, name) not in values:
                 return False
+        if any(getattr(layout, name) not in self.parts(name) for name in OFFLOAD):
+            return False
         return (
             runs(self.launcher, layout) is None
             and (layout.pipeline == 1 or layout.schedule in self.orders)
@@ -204,11 +228,12 @@ class TrainingJob:
 
 
 def on_one_device(layout: Layout) -> Layout:
-    """Return what a layout has apart from its degrees, schedule, recomputation and stages."""
+    """Return a layout without its degrees, schedule, recomputation, stages and host memory."""
     return replace(
         layout, tensor=1, sequence_parallel=False, context=1, pipeline=1, chunks=1, data=1,
         expert=1, expert_tensor=1, zero=0, microbatch=1, schedule=JobSchedule.ONE_F_ONE_B,
-        recompute=frozenset(), recompute_layers=None, stage_layers=(),
+        recompute=frozenset(), recompute_layers=None, stage_layers=(), offload_activations=0.0,
+        offload_weights=0.0, offload_optimizer=0.0,
     )  # fmt: skip
 
 

@@ -121,6 +121,11 @@ class Plan(Summarised):
         """(objective − bound) / objective."""
         return gap_between(self.objective, self.bound)
 
+    @property
+    def of_given_stages(self) -> bool:
+        """Whether the bound of a mapping is one for the stages of this plan alone."""
+        return str(self.certificate.get("origin")).endswith(", stages given")
+
     def check_made_for(self, workload: Workload) -> None:
         """Raise InputError unless the plan was made for `workload`."""
         if self.workload_fingerprint != workload.fingerprint:

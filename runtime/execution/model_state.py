@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from ...instances import InputError
-from .checkpoint import (
-    MANIFEST,
-    UNREADABLE,
-    ModelState,
-    checkpoints,
-    load_tensors,
-    read_checkpoint,
-    state_held,
-)
+from .checkpoint import ModelState, state_held
+from .checkpoint_folder import MANIFEST, UNREADABLE, checkpoints, load_tensors, read_checkpoint
 from .split import PieceModule
 
 
@@ -71,22 +66,15 @@ def merge_checkpoint(folder: str | Path) -> dict[str, Tensor]:
             raise InputError(f"{path}: it holds no checkpoint")
         path = found[-1]
     checkpoint = read_checkpoint(path)
-    files: dict[str, dict[str, Tensor]] = {}
-    untouched: dict[str, Tensor] = {}
-    for file in sorted({"rank-0.pt", *checkpoint.tensors.values()}):
-        state = checkpoint.load(file)
-        files[file] = state["tensors"]
-        untouched |= state.get("untouched", {})
-    try:
-        kept = {
-            name: files[checkpoint.tensors[tensor]][tensor]
-            for name, tensor in checkpoint.state_dict.items()
-        }
-    except KeyError as missing:
-        raise InputError(
-            f"{path}: damaged: {missing.args[0]} is not in it; take the checkpoint before"
-        ) from None
-    return {**kept, **untouched}
+    held, names = checkpoint.contents(), checkpoint.manifest.state_dict
+    kept = {name: held.state_dict_metadata.get(f"model.{name}") for name in names.values()}
+    whole = {
+        name: torch.empty(tensor.size, dtype=tensor.properties.dtype)
+        if isinstance(tensor, TensorStorageMetadata) else torch.empty(0)
+        for name, tensor in kept.items()
+    }  # fmt: skip
+    checkpoint.load({"model": whole}, held, alone=True)
+    return {name: whole[tensor] for name, tensor in names.items()}
 
 
 def load_weights(model: nn.Module, file: Path) -> None:
@@ -96,7 +84,7 @@ def load_weights(model: nn.Module, file: Path) -> None:
     model's.
     """
     try:
-        state = load_tensors(file, mmap=True)
+        state = load_tensors(file)
     except FileNotFoundError:
         raise InputError(f"{file}: no such file") from None
     except UNREADABLE:

@@ -18,16 +18,8 @@ from torch import nn
 from ...instances import InputError
 from ...instances.pytorch.factory import Made
 from ..measure.group import of_all_ranks
-from .checkpoint import (
-    Position,
-    checkpoints,
-    newest,
-    none_before,
-    remove_unfinished,
-    restore,
-    save,
-    sole_writer,
-)
+from .checkpoint import restore, save
+from .checkpoint_folder import checkpoints, newest, none_before, sole_writer
 from .first_step import by_one_process, check_first_step
 from .guard.failures import Guard
 from .options import RunOptions
@@ -59,12 +51,12 @@ def take_steps(
     The first step is checked against the `reference`, a model of the same numbers, if given.
     """
     with sole_writer(options.checkpoint, resume=options.resume):
-        at = Position(0, 0)
+        done = taken = 0
         if options.checkpoint is not None:
-            at = _begin(options.checkpoint, trainer, made, options.resume, hashes)
+            done, taken = _begin(options.checkpoint, trainer, made, options.resume, hashes)
         steps: list[StepResult] = []
         count = trainer.at_once * trainer.per_batch
-        while at.step < options.steps:
+        while done < options.steps:
             each = list(islice(made.microbatches, count))
             if len(each) < count:
                 break
@@ -79,35 +71,36 @@ def take_steps(
             if expected is not None:
                 check_first_step(losses[0], trainer.trained(), expected)
             for loss in losses:
-                steps.append(StepResult(at.step, loss, seconds))
-                at = Position(at.step + 1, at.microbatches + trainer.per_batch)
+                steps.append(StepResult(done, loss, seconds))
+                done, taken = done + 1, taken + trainer.per_batch
                 if on_step is not None and dist.get_rank() == 0:
                     on_step(steps[-1])
             if guard is not None:
                 guard.tick()
-            last = at.step == options.steps
-            if options.checkpoint is not None and (
-                last or at.step % (options.every or at.step + 1) == 0
-            ):
-                save(options.checkpoint, at, trainer.written(), trainer.whole, **hashes)
+            last = done == options.steps
+            if options.checkpoint is not None and (last or done % (options.every or done + 1) == 0):
+                save(
+                    options.checkpoint, done, trainer.trained(), trainer.whole, microbatches=taken,
+                    **hashes,
+                )  # fmt: skip
         return steps
 
 
 def _begin(
     folder: Path, trainer: Trainer, made: Made, go_on: bool, hashes: Mapping[str, str]
-) -> Position:
-    """Return where to begin: at the newest checkpoint, or at 0 in a folder without any."""
-    if dist.get_rank() == 0:
-        remove_unfinished(folder)
+) -> tuple[int, int]:
+    """Return the steps and microbatches that are done: those of the newest checkpoint, or none."""
     if not go_on:
         none_before(folder, checkpoints(folder))
-        return Position(0, 0)
-    found = newest(folder, hashes["model"])
-    skipped = sum(1 for _ in islice(made.microbatches, found.position.microbatches))
-    if skipped < found.position.microbatches:
+        return 0, 0
+    found = newest(folder)
+    if found.manifest.model != hashes["model"]:
+        raise InputError(f"{found.path}: it is of another model; give the model that was trained")
+    taken = found.manifest.microbatches
+    if sum(1 for _ in islice(made.microbatches, taken)) < taken:
         raise InputError(f"{folder}: the inputs end before {found.path.name} does")
     restore(found, trainer.trained(), hashes["plan"])  # after the inputs, which may draw numbers
-    return found.position
+    return found.step, taken
 
 
 def alone_if_it_can_be(processes: int) -> None:

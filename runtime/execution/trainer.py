@@ -26,7 +26,7 @@ from .own_loop.teams import join_teams
 from .own_loop.transport import Ranks
 from .prepare import Prepared
 from .recording_file import RankRecording, RunRecording, save_recording
-from .sharded.parts import LocalShards, own_parts, whole_tensors
+from .sharded.parts import LocalShards, own_parts
 from .sharded.stage import ShardedStage
 from .split import PieceModule
 from .stage import Recorder, Tensors, place
@@ -52,9 +52,6 @@ class Trainer(Protocol):
 
     def trained(self) -> Trained:
         """Return parameters, buffers and optimizer of this rank."""
-
-    def written(self) -> Trained:
-        """Return this rank's content of a checkpoint. All ranks call this together."""
 
     def actions(self) -> int:
         """Return how many actions this rank has done."""
@@ -137,13 +134,6 @@ class PipelineTrainer:
             parameters |= piece.parameters
             buffers |= dict(piece.module.named_buffers())
         return Trained(parameters, buffers, optimizers)
-
-    def written(self) -> Trained:
-        """Return this rank's content of a checkpoint: its share of the team's parameters."""
-        parts = self.parts
-        if parts is None:
-            return self.trained()
-        return whole_tensors(parts, list(self.loop.optimizers.values()))
 
     def actions(self) -> int:
         """Return how many actions this rank has done."""

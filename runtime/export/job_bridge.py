@@ -49,6 +49,7 @@ _FIELDS: dict[str, tuple[tuple[str, ...], object]] = {
     "use-precision-aware-optimizer": (("optimizer.use_precision_aware_optimizer",), True),
     "optimizer-cpu-offload": (("optimizer.optimizer_cpu_offload",), True),
     "optimizer-offload-fraction": (("optimizer.optimizer_offload_fraction",), float),
+    "cpu-offloading-num-layers": (("model.cpu_offloading_num_layers",), int),
     "recompute-granularity": (("model.recompute_granularity",), str),
     "recompute-method": (("model.recompute_method",), str),
     "recompute-num-layers": (("model.recompute_num_layers",), int),
@@ -121,6 +122,8 @@ def bridge_fields(model: ModelDescription, layout: Layout) -> Iterator[tuple[str
         if isinstance(kind, type):
             value = values if kind is list else kind(values[0])
         yield from ((field, value) for field in fields)
+        if name == "cpu-offloading-num-layers":  # a switch of its own, which the argument sets
+            yield "model.cpu_offloading", True
     precision = layout.recipe.compute
     if precision in MIXED_PRECISION:
         yield "mixed_precision", MIXED_PRECISION[precision]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ...instances import InputError
 from ...instances.costs.description import ModelDescription
 from ...instances.costs.hardware import NumberFormat
 from ...instances.costs.layout import Dispatcher, Layout
@@ -68,25 +67,9 @@ def _zero(layout: Layout) -> dict[str, Any]:
     beside = layout.overlap.gradients and layout.pipeline == 1  # it has none in pipelines
     zero: dict[str, Any] = {"stage": layout.zero, "overlap_comm": beside}
     if layout.offload_optimizer:
-        # a part of it is ZeRO-3's alone ("twin-flow offload", zero/offload_config.py)
-        if layout.offload_optimizer < 1 and layout.zero != 3:
-            raise InputError(
-                f"offload_optimizer: {layout.offload_optimizer:g} with ZeRO {layout.zero}; "
-                "deepspeed keeps a part of it in host memory with ZeRO 3 alone"
-            )
         zero["offload_optimizer"] = {"device": "cpu", "ratio": layout.offload_optimizer}
     if layout.offload_weights:
-        if layout.offload_weights < 1 or layout.zero != 3:
-            raise InputError(
-                f"offload_weights: {layout.offload_weights:g} with ZeRO {layout.zero}; deepspeed "
-                "keeps all weights in host memory, with ZeRO 3"
-            )
         zero["offload_param"] = {"device": "cpu"}
-    if 0 < layout.offload_activations < 1:
-        raise InputError(
-            f"offload_activations: {layout.offload_activations:g}; deepspeed keeps all that "
-            "recomputation begins with in host memory, or none"
-        )
     return zero
 
 

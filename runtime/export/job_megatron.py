@@ -7,6 +7,7 @@ rates are the user's. The file beside each argument is where it is from.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 
 from ...instances import InputError
 from ...instances.common.escape import one_line, shell
@@ -48,7 +49,7 @@ def megatron_arguments(model: ModelDescription, layout: Layout) -> str:
     Raises `InputError` if Megatron-LM has no argument for a part of the layout.
     """
     groups = [
-        _parallelism(model, layout), _batch(layout), _states(layout),
+        _parallelism(model, layout), _batch(layout), _states(model, layout),
         _recomputation(model, layout),
         _precision(layout), _overlap(layout),
     ]  # fmt: skip
@@ -125,7 +126,7 @@ def _batch(layout: Layout) -> Sequence[str]:
     )
 
 
-def _states(layout: Layout) -> Sequence[str]:
+def _states(model: ModelDescription, layout: Layout) -> Sequence[str]:
     """Return what data-parallel ranks divide: training/arguments.py, core/optimizer.
 
     ZeRO 2 and 3 are Megatron-FSDP, whose checkpoints have a format of their own.
@@ -146,9 +147,14 @@ def _states(layout: Layout) -> Sequence[str]:
             "--use-precision-aware-optimizer --optimizer-cpu-offload --optimizer-offload-fraction "
             f"{layout.offload_optimizer:g}"
         )
-    for name in ("offload_activations", "offload_weights"):
-        if getattr(layout, name):
-            raise InputError(f"{name}: {getattr(layout, name):g}; megatron takes no fraction of it")
+    if layout.offload_activations:
+        count = ceil(layout.offload_activations * model.layers - 1e-9)  # of whole layers
+        if count >= model.layers:
+            raise InputError(
+                f"offload_activations: {layout.offload_activations:g}; megatron keeps those of one "
+                f"layer at least: take {(model.layers - 1) / model.layers:.4g} or less"
+            )
+        found.append(f"--cpu-offloading-num-layers {count}")
     return found
 
 

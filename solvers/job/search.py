@@ -427,11 +427,17 @@ class _Points:
         """Return the seconds of the best plan without a pipeline, where recomputed layers are open.
 
         The more of them, the longer a plan takes and the fewer bytes it needs, so that the least
-        number which fits is the best; it is found by halving.
+        number which fits is the best; it is found by halving. Where activations lie in host memory
+        recomputation spares transfers, too, and all numbers are looked at.
         """
         layout = self.search.space.layout(point)
         if not self.search.space.job.counts_layers(layout):
             return float(self.search.consider([layout])[0])
+        if layout.offload_activations:
+            every = range(self.search.space.model.layers + 1)
+            return float(
+                self.search.consider([replace(layout, recompute_layers=k) for k in every]).min()
+            )
         fewest, most = -1, self.search.space.model.layers  # the first does not fit
         best = np.inf
         while most - fewest > 1 or not np.isfinite(best):

@@ -211,7 +211,7 @@ def test_ctrl_c_returns_the_plan_found_so_far(benchmarks: Path) -> None:
     """However slow the machine is: it is interrupted later until there is a plan."""
     path = benchmarks / "placement/throughput/OperatorGraphs/bert_L-12_training.json"
     words = ["solve", path, "--method", "milp", "--json", "--time-limit", 300, "--gap", 0]
-    for seconds in (8, 16, 32, 64):
+    for seconds in (3, 6, 12, 24, 48):
         running = subprocess.Popen(
             [sys.executable, "-m", "stagecut", *map(str, words)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT,
@@ -220,7 +220,7 @@ def test_ctrl_c_returns_the_plan_found_so_far(benchmarks: Path) -> None:
         time.sleep(seconds)
         running.send_signal(signal.SIGINT)
         out, err = running.communicate(timeout=60)
-        if running.returncode != 4:
+        if running.returncode not in (4, 130):  # 130: before it began
             break
     assert running.returncode == 0, err
     value = json.loads(out)

@@ -87,9 +87,30 @@ def test_the_change_that_makes_it_fit(
     assert said in out
 
 
+def test_host_memory_makes_room_where_it_is_asked_for(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "job.json"
+    asked = ["solve", "llama3-8b", "--cluster", "h100:1", "--global-batch", "16", "-o", str(file)]
+    code, out, _ = run(capsys, *asked)
+    assert code == 3
+    given = "offload_optimizer=1"
+    assert f", or with 100 % of optimizer state in host memory (--set {given})" in out
+    code, out, err = run(capsys, *asked, "--set", given)
+    assert code == 0, err
+    assert "recomputed, 100 % of optimizer state in host memory\n" in out
+    code, out, err = run(capsys, "verify", str(file), "--bound")
+    assert (code, err) == (0, "")
+    code, out, err = run(capsys, "export", str(file), "--to", "megatron", "-o", str(tmp_path))
+    assert code == 0, err
+    assert "--optimizer-offload-fraction 1" in (tmp_path / "megatron.sh").read_text()
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
+        (["--set", "offload_optimizer=1.5"], "offload_optimizer: 1.5; give parts from 0 to 1"),
+        (["--set", "offload_weights=1"], "offload_weights: megatron keeps none of it in host"),
         (["--set", "schedules=[zb-h1]", "--set", "pipeline=2"], "megatron runs none of zb-h1"),
         (["--set", "tensor=3"], "and tensor 3; leave tensor open"),
         (["--set", "tensor=8,pipeline=[2, 4]"], "pipeline 2 or 4; leave tensor or pipeline open"),

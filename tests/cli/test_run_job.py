@@ -23,6 +23,8 @@ torch = pytest.importorskip("torch", reason="the extra `runtime` is not installe
 
 from ranks import program_on_ranks  # noqa: E402
 
+from stagecut.runtime.execution.job.transformer import transformer  # noqa: E402
+
 SMALL = ModelDescription(
     "small", 16, 32, (Block(Attention(4, 2, 4), feed_forward=FeedForward(24)),) * 4
 )
@@ -107,12 +109,18 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert sorted(path.name for path in (tmp_path / "kept").glob("step-*")) == [
         "step-00000001", "step-00000002", "step-00000003",
     ]  # fmt: skip
-    (tmp_path / "kept" / "step-00000003" / ".metadata").unlink()  # as if it was not finished
+    (tmp_path / "kept" / "step-00000003" / "manifest.json").unlink()  # as if it was not finished
     then = run(capsys, plan, *options, "--steps", "3", "--checkpoint", kept, "--resume")
     assert losses(then[1]) == whole[2:]
     code, out, _ = run(capsys, plan, *options, "--steps", "3", "--checkpoint", kept, "--resume")
     assert code == 0
     assert "it has 3 steps already" in out
+    code, _, err = run(capsys, plan, *options[:2], "--steps", "4", "--checkpoint", kept, "--resume")
+    assert code == 2
+    assert "momentum" in err or "it is of another model or optimizer" in err
+    model, _ = transformer(SMALL)
+    model.to_empty(device="cpu").load_state_dict(stagecut.merge_checkpoint(kept))
+    assert model.head.weight.std() > 0
 
 
 @pytest.mark.usefixtures("alone")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import pickle
 import subprocess
 import sys
 import zipfile
@@ -129,15 +131,22 @@ def test_what_torch_and_numpy_read(tmp_path: Path) -> None:
                 while block := data.read(1 << 20):
                     out.write(block)
     stored.unlink()
-    kept = tmp_path / "step-00000001"
-    kept.mkdir()
-    (kept / "rank-0.pt").write_bytes(packed.read_bytes())
-    from stagecut.runtime.execution.checkpoint import FORMAT, digest
+    from torch.distributed import HashStore, destroy_process_group, init_process_group
 
-    manifest = {
-        "format": FORMAT, "step": 1, "microbatches": 1, "plan": "", "model": "",
-        "files": {"rank-0.pt": digest(packed)}, "tensors": {}, "state_dict": {},
-    }  # fmt: skip
+    from stagecut.runtime.execution.checkpoint_folder import METADATA, write_checkpoint
+
+    kept = tmp_path / "step-00000001"
+    init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    write_checkpoint(kept, {"model": {"w": torch.zeros(8)}}, {"w": "w"})
+    destroy_process_group()
+    held = pickle.loads((kept / METADATA).read_bytes())
+    size, data, (place,) = packed.stat().st_size, "__0_0.distcp", held.storage_data.values()
+    place.offset, place.length = 0, size
+    changed = {METADATA: pickle.dumps(held), data: packed.read_bytes()}
+    manifest = json.loads((kept / "manifest.json").read_text())
+    for name, content in changed.items():
+        (kept / name).write_bytes(content)
+        manifest["files"][name] = hashlib.sha256(content).hexdigest()
     (kept / "manifest.json").write_text(json.dumps(manifest))
     names = [("policy", "much.npz"), ("policy", "claims.npz"), ("weights", "packed.pt")]
     bombs = [(reader, tmp_path / name) for reader, name in [*names, ("checkpoint", kept.name)]]

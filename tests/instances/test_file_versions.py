@@ -20,6 +20,7 @@ from stagecut import (
     PipelineJob,
     Plan,
     Throughput,
+    UncheckedError,
     Workload,
     solve,
 )
@@ -139,10 +140,10 @@ def test_a_forged_certificate_is_refused_where_it_is_read_and_where_it_is_checke
 def test_what_has_no_certificate_is_said_in_a_sentence(proved: tuple[Workload, Plan]) -> None:
     workload, plan = proved
     for certificate, bound, said in (
-        ({"origin": ""}, float("-inf"), "plan: it has no bound, without"),
-        ({"origin": "HiGHS"}, 100.0, 'plan: its bound comes from "HiGHS", without a certificate'),
-        ({}, 100.0, "plan: it does not say where its bound comes from"),
+        ({"origin": ""}, float("-inf"), "bound: there is none to check"),
+        ({"origin": "HiGHS"}, 100.0, 'it comes from "HiGHS", without a certificate'),
+        ({}, 100.0, "it does not say where it comes from"),
     ):
         bare = replace(plan, certificate=certificate, bound=bound)
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(UncheckedError, match=said):
             check_bound(workload, bare)

@@ -19,11 +19,11 @@ import stagecut
 from stagecut import (
     Cluster,
     DeviceMapping,
-    InputError,
     Latency,
     Limits,
     PipelineJob,
     Plan,
+    UncheckedError,
     Workload,
 )
 from stagecut.formulations.task import pose
@@ -151,5 +151,5 @@ def test_a_bound_that_does_not_follow_is_refused(part: float) -> None:
         above = proved(workload, plan) * (1 + part)
         for origin in ("heaviest unit", "path-interval bound", "dp over ideals", "", 7, None):
             forged = replace(plan, bound=above, certificate={"origin": origin})
-            with pytest.raises(InputError, match="follows from the workload alone"):
+            with pytest.raises(UncheckedError, match="follows from the workload alone"):
                 check_bound(workload, forged)

@@ -11,7 +11,7 @@ from brute import best_max_load
 from cases import beside_a_path, linked_case, random_case
 
 import stagecut
-from stagecut import InputError, Throughput, VerificationError, Workload
+from stagecut import Throughput, UncheckedError, VerificationError, Workload
 from stagecut.instances import price
 from stagecut.instances.model.contiguity import pipeline_edges
 from stagecut.runtime.verify.bounds import stage_chains as ideals
@@ -68,7 +68,7 @@ def test_of_plans_as_they_are_found() -> None:
     assert plan.certificate["origin"] == "dp over ideals"
     assert check_bound(workload, plan).value == plan.bound
     forged = replace(plan, bound=plan.bound * (1 + 1e-6), objective=plan.objective * (1 + 1e-6))
-    with pytest.raises(InputError, match="without a certificate that can be checked"):
+    with pytest.raises(UncheckedError, match="without a certificate that can be checked"):
         check_bound(workload, forged)
 
 
@@ -87,7 +87,14 @@ def test_nodes_without_time_add_no_ideals(monkeypatch: pytest.MonkeyPatch) -> No
         transfer=np.full(30, 0.1),
     )  # fmt: skip
     costs = price(workload, stagecut.accelerators_and_cpus(2, 0))
-    assert len(ideals.ideals_of(workload, costs, pipeline_edges(workload)).members) == 11
+    assert (
+        len(
+            ideals.ideals_of(
+                workload, ideals.nodes_that_count(workload, costs), pipeline_edges(workload)
+            ).members
+        )
+        == 11
+    )
     assert no_chain_below(workload, costs, Throughput(split="contiguous"), 5.0999)
     assert not no_chain_below(workload, costs, Throughput(split="contiguous"), 5.11)
     monkeypatch.setattr(ideals, "IDEALS", 10)

@@ -11,7 +11,7 @@ from brute_iteration import least_makespan
 from sweep import VARIANTS
 
 import stagecut
-from stagecut import InputError, Limits, PipelineJob, VerificationError, Workload
+from stagecut import Limits, PipelineJob, UncheckedError, VerificationError, Workload
 from stagecut.instances import is_iteration
 from stagecut.runtime.schedules import Schedule, make_schedule
 from stagecut.runtime.simulate.simulator import simulate_stages
@@ -97,7 +97,7 @@ def test_of_plans_as_they_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(plan.certificate["origin"]).startswith("paths of the schedule")
     assert check_bound(workload, plan).value == plan.bound
     forged = replace(plan, bound=plan.objective * (1 + 1e-6), objective=plan.objective * 1.01)
-    with pytest.raises(InputError, match="without a certificate that can be checked"):
+    with pytest.raises(UncheckedError, match="without a certificate that can be checked"):
         check_bound(workload, forged)
     monkeypatch.setattr(stage_list, "STAGES", 10)
     with pytest.raises(VerificationError, match="too many stages"):

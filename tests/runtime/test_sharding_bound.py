@@ -23,6 +23,7 @@ from stagecut import (
     Link,
     Plan,
     Sharding,
+    UncheckedError,
     VerificationError,
     Workload,
     check_bound,
@@ -256,7 +257,7 @@ def test_a_bound_without_potentials_is_held_against_what_is_proved_without() -> 
         check_bound(workload, plan)
         above = optimum * (1 + 1e-6) + 1e-6
         high = replace(plan, bound=above, certificate={"origin": "a guess"})
-        with pytest.raises(InputError, match="without a certificate that can be checked"):
+        with pytest.raises(UncheckedError, match="without a certificate that can be checked"):
             check_bound(workload, high)
 
 

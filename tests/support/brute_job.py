@@ -15,7 +15,7 @@ from stagecut.instances.costs.clusters import training_cluster
 from stagecut.instances.costs.description import Block, Measured, ModelDescription, ProfiledLayer
 from stagecut.instances.costs.hardware import TrainingCluster
 from stagecut.instances.costs.layers import LayerPrices
-from stagecut.instances.costs.layout import JobSchedule, Layout, Recompute, check_layout
+from stagecut.instances.costs.layout import OFFLOAD, JobSchedule, Layout, Recompute, check_layout
 from stagecut.instances.costs.memory import rank_memory
 from stagecut.instances.costs.models import shipped_model
 from stagecut.instances.job.problem import TrainingJob
@@ -137,6 +137,29 @@ def sharded_job(draw: random.Random) -> tuple[ModelDescription, TrainingCluster,
     return model, training_cluster(f"h100:{draw.choice(('4', '2x2', '1x4'))},network=9GB/s"), job
 
 
+def host_job(draw: random.Random) -> tuple[ModelDescription, TrainingCluster, TrainingJob]:
+    """Return a job of which parts may lie in host memory, over links that are slow at times."""
+    model, cluster, job = small_job(draw)
+    if draw.random() < 0.3:
+        model, cluster, job = mixed_job(draw)
+    launcher = draw.choice(("any", "any", "megatron", "deepspeed"))
+    parts = [draw.choice((0.0, (0.0, 0.5), (0.3, 1.0), (0.0, 1.0))) for _ in OFFLOAD]
+    activations, weights, optimizer = parts
+    if launcher == "megatron":
+        weights = 0.0
+    zero = {"deepspeed": (1, 3), "any": (0, 1, 3), "megatron": (1, 3)}[launcher]
+    link = draw.choice((5e9, 25e9, 60e9))
+    nodes = tuple(
+        replace(one, accelerator=replace(one.accelerator, host_bandwidth=link))
+        for one in cluster.nodes
+    )
+    job = replace(
+        job, launcher=launcher, zero=zero, offload_activations=activations,
+        offload_weights=weights, offload_optimizer=optimizer,
+    )  # fmt: skip
+    return model, replace(cluster, nodes=nodes), job
+
+
 def mixed_job(draw: random.Random) -> tuple[ModelDescription, TrainingCluster, TrainingJob]:
     """Return a job on two kinds of nodes, whose boundary lies within a pipeline rank at times."""
     model, _, job = small_job(draw)
@@ -154,13 +177,14 @@ def all_layouts(
     n, template = cluster.devices, job.template
     degrees = range(1, n + 1)
     modes = sorted({frozenset[Recompute](), *job.modes}, key=sorted)
+    hosts = list(itertools.product(*(job.parts(name) for name in OFFLOAD)))
     for t, c, p, d, e, b, v in itertools.product(
         degrees, degrees, degrees, degrees, degrees, job.allowed("microbatch") or (1,),
         range(1, 1 + model.layers),
     ):  # fmt: skip
         if t * c * p * d != n or (c > 1 and c > job.sequence // 1024) or t > cluster.per_node:
             continue
-        for schedule, z, mode in itertools.product(job.orders, (0, 1, 2, 3), modes):
+        for schedule, z, mode, host in itertools.product(job.orders, (0, 1, 2, 3), modes, hosts):
             if p == 1 and schedule is not JobSchedule.ONE_F_ONE_B:
                 continue
             if schedule is JobSchedule.INTERLEAVED and v == 1:
@@ -169,6 +193,7 @@ def all_layouts(
                 template, tensor=t, context=c, pipeline=p, data=d, expert=e, microbatch=b,
                 chunks=v, schedule=schedule, zero=z, recompute=mode,
                 sequence_parallel=job.settings.sequence_parallel and t > 1,
+                **dict(zip(OFFLOAD, host, strict=True)),
             )  # fmt: skip
             if not job.allows(model, layout):
                 continue

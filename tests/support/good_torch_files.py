@@ -9,50 +9,56 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
+import torch.distributed as dist
 from damage import Sample
 
 from stagecut.instances.common.errors import StagecutError
 from stagecut.instances.pytorch.prices import Cache
-from stagecut.runtime.execution.checkpoint import FORMAT, MANIFEST
+from stagecut.runtime.execution.checkpoint_folder import MANIFEST, write_checkpoint
 from stagecut.runtime.execution.model_state import load_weights, merge_checkpoint
 from stagecut.solvers.learned.policy import new_policy
 from stagecut.solvers.learned.policy_file import policy_of, read_policy, training_of, write_policy
 from stagecut.solvers.learned.train import Settings, new_training
 
-RANK = "rank-0.pt"
-
 
 def torch_samples(folder: Path) -> dict[str, Sample]:
     """Return a good file of each format; they are made in `folder`."""
-    torch.save({"tensors": {"0.weight": torch.ones(2)}}, folder / RANK)
-    kept = (folder / RANK).read_bytes()
-    manifest = {
-        "format": FORMAT, "step": 3, "microbatches": 6, "plan": "ab", "model": "cd",
-        "files": {RANK: hashlib.sha256(kept).hexdigest()}, "tensors": {"0.weight": RANK},
-        "state_dict": {"weight": "0.weight"},
-    }  # fmt: skip
+    kept = _kept(folder)
     torch.save(torch.nn.Linear(1, 1).state_dict(), folder / "weights.pt")
     training = new_training(new_policy(0, 4), Settings(), 0)
     write_policy(folder / "policy.npz", training, 0, {}, resumable=True)
     return {
-        "checkpoint": Sample(kept, _checkpoint(RANK, manifest, kept)),
-        "manifest": Sample(json.dumps(manifest).encode(), _checkpoint(MANIFEST, manifest, kept)),
+        **{
+            f"checkpoint's {name}": Sample(content, _checkpoint(name, kept))
+            for name, content in kept.items()
+        },
         "weights": Sample((folder / "weights.pt").read_bytes(), _weights),
         "policy": Sample((folder / "policy.npz").read_bytes(), _policy),
         "kernel times": Sample(b'{"mm": [0.001, 0.1, 2e9]}', _times),
     }
 
 
-def _checkpoint(damaged: str, manifest: dict[str, object], kept: bytes) -> Callable[[Path], str]:
+def _kept(folder: Path) -> dict[str, bytes]:
+    """Return the files of a checkpoint that one rank wrote."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    state = {"model": {"0.weight": torch.ones(2)}}
+    path = folder / "step-00000003"
+    write_checkpoint(path, state, {"weight": "0.weight"})
+    dist.destroy_process_group()
+    return {file.name: file.read_bytes() for file in sorted(path.iterdir())}
+
+
+def _checkpoint(damaged: str, kept: dict[str, bytes]) -> Callable[[Path], str]:
     """Return what merges a checkpoint one of whose files is the one to be read."""
 
     def read(path: Path) -> str:
         with TemporaryDirectory() as folder:
             content = path.read_bytes()
-            hashed = hashlib.sha256(content if damaged == RANK else kept).hexdigest()
-            whole = json.dumps({**manifest, "files": {RANK: hashed}})  # it hides no damage
-            files = {RANK: kept, MANIFEST: whole.encode()}
-            for name, data in {**files, damaged: content}.items():
+            manifest = json.loads(kept[MANIFEST])
+            if damaged != MANIFEST:  # it hides no damage
+                manifest["files"][damaged] = hashlib.sha256(content).hexdigest()
+            files = {**kept, MANIFEST: json.dumps(manifest).encode(), damaged: content}
+            for name, data in files.items():
                 Path(folder, name).write_bytes(data)
             try:
                 return repr(sorted(merge_checkpoint(folder)))

@@ -1,4 +1,4 @@
-"""What `test_mapping_joint` shares with other tests."""
+"""Small cases of cutting and mapping together, and brute force over both."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import numpy as np
 from brute_mapping import least_stage_time
 
 from stagecut import Workload
-from stagecut.instances import DeviceMapping, stage_costs
+from stagecut.instances import DeviceMapping, Topology, stage_costs, topology
+
+#: Stages, replicas, and devices of each block.
+BLOCKS = [(2, 2, [2, 2]), (3, 2, [4, 3]), (3, 1, [2, 2]), (2, 3, [3, 2, 2]), (4, 1, [2, 3])]
 
 
 def network(rng: np.random.Generator, n: int, *, backward: bool) -> Workload:
@@ -37,6 +40,39 @@ def network(rng: np.random.Generator, n: int, *, backward: bool) -> Workload:
         time_unit="ms",
         extra={"weight_bytes": rng.lognormal(17.0, 1.0, size) * (np.arange(size) < n)},
         **mirrored,
+    )
+
+
+def blocks(sizes: list[int], rng: np.random.Generator) -> Topology:
+    """Fast blocks of these sizes, with slow links of unlike bandwidth between all devices."""
+    block = np.repeat(np.arange(len(sizes)), sizes)
+    links = np.array(np.triu_indices(len(block), 1)).T
+    near = block[links[:, 0]] == block[links[:, 1]]
+    fast, slow = rng.uniform(200e9, 300e9, len(links)), rng.uniform(1e9, 9e9, len(links))
+    return Topology(
+        name="blocks",
+        devices=tuple(f"gpu {d}" for d in range(len(block))),
+        links=links,
+        latency_s=np.where(near, 1e-6, 5e-6),
+        bytes_per_s=np.where(near, fast, slow),
+        island=block,
+    )
+
+
+def drawn_joint(seed: int, mode: str, collective: str) -> tuple[Workload, DeviceMapping]:
+    """A random graph of five nodes, and stages to cut it into, on blocks or a ring."""
+    rng = np.random.default_rng(seed)
+    stages, replicas, sizes = BLOCKS[seed % len(BLOCKS)]
+    workload = network(rng, 5, backward=seed % 2 == 1)
+    return workload, DeviceMapping(
+        blocks(sizes, rng) if seed % 3 else topology(f"ring:{stages * replicas}"),
+        stages,
+        replicas,
+        mode,  # type: ignore[arg-type]
+        microbatches=1 + seed % 3,
+        collective=collective,  # type: ignore[arg-type]
+        gradients=seed % 4 != 1,
+        overlap=seed % 5 == 4,
     )
 
 

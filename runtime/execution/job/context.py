@@ -161,10 +161,10 @@ class _RingAttention(torch.autograd.Function):  # type: ignore[misc]  # torch is
         own = coming = None
         for source, both in _around(torch.cat([key, value], -1), ctx.mesh):
             begin, end = _seen(rank, source, query.shape[_TOKENS], causal=ctx.causal)
-            k, v = both[:, :, :end].tensor_split([ctx.width], -1)
+            seen = both[:, :, :end].tensor_split([ctx.width], -1)
             arriving, q, made, logs = (x[:, :, begin:] for x in (gradient, query, total, sums))
             causal = ctx.causal and source == rank
-            q, *of_kv = _block_backward(arriving, q, made, logs, k, v, causal, ctx.scale, ctx.rest)
+            q, *of_kv = _block_backward(arriving, q, seen, made, logs, causal, ctx.scale, ctx.rest)
             of_query[:, :, begin:] += q
             of_both = F.pad(torch.cat(of_kv, -1), (0, 0, 0, both.shape[_TOKENS] - end))
             if source == rank:
@@ -224,10 +224,11 @@ def _block(
 
 
 def _block_backward(
-    gradient: Tensor, query: Tensor, made: Tensor, logs: Tensor, key: Tensor, value: Tensor,
+    gradient: Tensor, query: Tensor, key_value: tuple[Tensor, ...], made: Tensor, logs: Tensor,
     causal: bool, scale: float, rest: list[Any],
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Return the gradients of query, key and value, from all that the queries attended to."""
+    key, value = key_value
     kernel = (
         _ATEN._scaled_dot_product_flash_attention_backward
         if query.is_cuda

@@ -37,7 +37,7 @@ from torch.utils.checkpoint import (
 
 from ....instances import InputError
 from ....instances.costs.hardware import NumberFormat
-from ....instances.costs.layout import Layout, Recipe, Recompute
+from ....instances.costs.layout import OFFLOAD, Layout, Recipe, Recompute
 from .context import positions_of
 from .experts import check_experts, divide_experts
 
@@ -284,7 +284,7 @@ def own_group(lists: Sequence[Sequence[int]]) -> dist.ProcessGroup:
 def check_runs(layout: Layout) -> None:
     """Raise InputError if a layout does not run here, with what to plan instead."""
     check_experts(layout)
-    for name in ("offload_activations", "offload_weights", "offload_optimizer"):
+    for name in OFFLOAD:
         if getattr(layout, name):
             raise InputError(f"{name}: {getattr(layout, name):g}; jobs run with 0 here")
     if layout.global_batch % (layout.microbatch * layout.data):

@@ -1,7 +1,6 @@
 """Training of a job: steps of its optimizer, checkpoints that other layouts resume, the plan's run.
 
-A checkpoint is a folder ``step-00000010`` of `torch.distributed.checkpoint`, in which a file is
-written last: one without it was not finished, and is passed over.
+Checkpoints are those of `checkpoint_folder.py`, all of which are kept.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -28,7 +26,14 @@ from torch.distributed.checkpoint.state_dict import (
 from ....instances import InputError
 from ....instances.costs.layout import Layout
 from ...measure.group import process_group
-from ..checkpoint import none_before, sole_writer
+from ..checkpoint_folder import (
+    checkpoints,
+    newest,
+    none_before,
+    read_checkpoint,
+    sole_writer,
+    write_checkpoint,
+)
 from ..guard.failures import TIMEOUT_S, guarded
 from ..steps import StepResult, alone_if_it_can_be, threads_per_process
 from .measured import MeasuredStep, measured_step
@@ -39,8 +44,6 @@ from .running import RunningJob
 MakeOptimizer = Callable[[Iterable[Any]], torch.optim.Optimizer]
 #: Returns a model, the same on every rank, and how it is divided.
 MakeJob = Callable[[], tuple[nn.Module, ParallelizePlan]]
-#: What `torch.distributed.checkpoint` writes last.
-_LAST_FILE = ".metadata"
 #: Optimizer states by the names of parameters, as other layouts find them.
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
@@ -259,59 +262,61 @@ def _begin(
     folder = options.checkpoint
     if folder is None:
         return 0
-    found = finished_checkpoints(folder)
     if not options.resume:
-        none_before(folder, found)
+        none_before(folder, checkpoints(folder))
         return 0
-    if not found:
-        raise InputError(f"checkpoint: {folder} has no checkpoint to resume from")
-    restore_job(found[-1], job, optimizers)
-    return int(found[-1].name.removeprefix("step-"))
-
-
-def finished_checkpoints(folder: Path) -> list[Path]:
-    """Return the whole checkpoints in a folder, the newest last."""
-    found = folder.glob(f"step-{'[0-9]' * 8}")
-    return sorted(path for path in found if (path / _LAST_FILE).is_file())
+    found = newest(folder)
+    restore_job(found.path, job, optimizers)
+    return found.step
 
 
 def save_job(path: Path, job: RunningJob, optimizers: Sequence[torch.optim.Optimizer]) -> None:
     """Write model and optimizers of all ranks to a folder, as any layout resumes them.
 
-    A tied weight is in it under its first name, whichever model stages have it.
+    A tied weight is in it under its first name, whichever model stages have it. All ranks call this
+    together; the folder is there whole or not at all.
     """
-    dcp.save(_state(job, optimizers), checkpoint_id=path)
+    state, names = _state(job, optimizers)
+    write_checkpoint(path, state, names)
 
 
 def restore_job(path: Path, job: RunningJob, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Take model and optimizers from a folder that `save_job` wrote under any layout."""
-    state = _state(job, optimizers)
-    dcp.load(state, checkpoint_id=path)
+    """Take model and optimizers from a folder that `save_job` wrote under any layout.
+
+    Raises InputError if it is damaged, or of another model or kind of optimizer.
+    """
+    found = read_checkpoint(path)
+    state, names = _state(job, optimizers)
+    found.load(state, found.contents())
     for stage, optimizer in zip(job.stages.values(), optimizers, strict=True):
         model, kept = get_state_dict(stage, optimizer, options=_FLAT)
         set_state_dict(
             stage,
             optimizer,
-            model_state_dict={name: state[_kept_as("model", name, job)] for name in model},
-            optim_state_dict={name: state[_kept_as("optimizer", name, job)] for name in kept},
+            model_state_dict={name: state["model"][names[name]] for name in model},
+            optim_state_dict={name: state["optimizer"][_first_name(name, job)] for name in kept},
             options=_FLAT,
         )
 
 
-def _state(job: RunningJob, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Any]:
-    """Return model and optimizer by the model's names, for `torch.distributed.checkpoint`."""
-    state: dict[str, Any] = {}
+def _state(
+    job: RunningJob, optimizers: Sequence[torch.optim.Optimizer]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return model and optimizer, and what a checkpoint calls each name of the model."""
+    state: dict[str, Any] = {"model": {}, "optimizer": {}}
+    names: dict[str, str] = {}
     for stage, optimizer in zip(job.stages.values(), optimizers, strict=True):
         model, kept = get_state_dict(stage, optimizer, options=_FLAT)
-        state |= {_kept_as("model", name, job): value for name, value in model.items()}
-        state |= {_kept_as("optimizer", name, job): value for name, value in kept.items()}
-    return state
+        names |= {name: _first_name(name, job) for name in model}
+        state["model"] |= {names[name]: value for name, value in model.items()}
+        state["optimizer"] |= {_first_name(name, job): value for name, value in kept.items()}
+    return state, names
 
 
-def _kept_as(part: str, name: str, job: RunningJob) -> str:
+def _first_name(name: str, job: RunningJob) -> str:
     """Return what a checkpoint calls a value of the model or the optimizer."""
-    key = f"{part}.{name}."
+    key = f".{name}."
     for first, *others in job.ties:
         for other in others:
             key = key.replace(f".{other}.", f".{first}.")
-    return key[:-1]
+    return key[1:-1]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from ..gradients import holders_of
 from ..sharded.collectives import Place
@@ -67,5 +68,6 @@ def join_teams(teams: Teams, device: torch.device) -> Place | None:
     for team in teams.members:
         group = dist.new_group(list(team))
         if dist.get_rank() in team:
-            place = Place((len(team),), (team.index(dist.get_rank()),), (group.group_name,), device)
+            at, mesh = team.index(dist.get_rank()), DeviceMesh.from_group(group, device.type)
+            place = Place((len(team),), (at,), (group.group_name,), device, mesh)
     return place

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from ....instances.model.sharding.program import COPIED, FIRST, PARTIAL, Property
 from ...measure.group import rank_device
@@ -34,21 +35,24 @@ class Sent(NamedTuple):
 class Place:
     """This process on a mesh: devices along each axis, its coordinates, and where it computes.
 
-    `groups` names the group of the devices that differ from this one along each axis alone.
+    `groups` names the group of the devices that differ from this one along each axis alone, and
+    `devices` is torch's mesh of all of them.
     """
 
     mesh: tuple[int, ...]
     at: tuple[int, ...]
     groups: tuple[str, ...]
     device: torch.device
+    devices: DeviceMesh | None = None
 
 
 def join_mesh(shape: tuple[int, ...], device: torch.device | None = None) -> Place:
     """Make the groups of a mesh; all ranks of the process group call it."""
     device = device or rank_device()
-    mesh = init_device_mesh(device.type, shape)
+    names = tuple(str(axis) for axis in range(len(shape)))
+    mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
     groups = tuple(mesh.get_group(axis).group_name for axis in range(len(shape)))
-    return Place(shape, tuple(mesh.get_coordinate()), groups, device)
+    return Place(shape, tuple(mesh.get_coordinate()), groups, device, mesh)
 
 
 def part_of(whole: Tensor, how: Property, place: Place) -> Tensor:
@@ -62,6 +66,21 @@ def part_of(whole: Tensor, how: Property, place: Place) -> Tensor:
         if one >= 0:
             whole = _slice(whole, one, axis, place)
     return whole.contiguous().to(place.device)
+
+
+def distributed_as(part: Tensor, how: Property, place: Place) -> Tensor | None:
+    """Return the tensor of which this device has a part; None if it is on another group."""
+    mesh = place.devices
+    assert mesh is not None
+    if is_elsewhere(how, place):
+        return None
+    if how[0] <= FIRST:
+        if not how[1:]:
+            return part
+        mesh, how = mesh[tuple(str(axis) for axis in range(1, len(how)))], how[1:]
+    lying = [Shard(one) if one >= 0 else Replicate() for one in how]
+    made: Tensor = DTensor.from_local(part, mesh, lying, run_check=False)
+    return made
 
 
 def is_elsewhere(how: Property, place: Place) -> bool:

@@ -1,20 +1,16 @@
-"""Shards of a model's parameters and buffers on one device; whole tensors in checkpoints."""
+"""Shards of a model's parameters and buffers on one device."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ....instances import InputError
 from ....instances.model.sharding.program import COPIED, FIRST, Property
 from ..checkpoint import ModelState, Trained, state_held
-from .collectives import Place, part_of, step
+from .collectives import Place, distributed_as, part_of, step
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,11 +29,7 @@ class LocalShards:
 
     def whole(self, name: str) -> Tensor:
         """Return a parameter or buffer put together; all devices of the mesh call this."""
-        return self.together(name, self.tensors[name].detach())
-
-    def together(self, name: str, part: Tensor) -> Tensor:
-        """Return a tensor of which each device has a part, as it has of a parameter or buffer."""
-        how = self.lying[name]
+        how, part = self.lying[name], self.tensors[name].detach()
         for axis in reversed(range(len(how))):
             if how[axis] >= 0 or how[axis] <= FIRST:
                 part, _ = step(part, how[axis], COPIED, axis, self.place)
@@ -77,60 +69,12 @@ def model_state(model: nn.Module, parts: LocalShards) -> ModelState:
 
 
 def own_parts(parts: LocalShards, optimizers: Sequence[torch.optim.Optimizer]) -> Trained:
-    """Return this device's shards, to be filled from a checkpoint."""
+    """Return this device's shards, and how a checkpoint has them."""
 
     def part(name: str, whole: Tensor) -> Tensor:
         return part_of(whole, parts.lying[name], parts.place)
 
-    return Trained(parts.parameters, parts.buffers, optimizers, part)
+    def distributed(name: str, own: Tensor) -> Tensor | None:
+        return distributed_as(own, parts.lying[name], parts.place)
 
-
-def whole_tensors(parts: LocalShards, optimizers: Sequence[torch.optim.Optimizer]) -> Trained:
-    """Return the tensors that this process writes, put together; all of its mesh call this.
-
-    Each tensor, with the state that the optimizer keeps for it, is written by one process: in turn,
-    so that each writes about as much. State of another shape than its parameter is refused.
-    """
-    place = parts.place
-    number, size = int(np.ravel_multi_index(place.at, place.mesh)), prod(place.mesh)
-    of = {id(x): (o, g) for o in optimizers for g in o.param_groups for x in g["params"]}
-    parameters: dict[str, nn.Parameter] = {}
-    buffers: dict[str, Tensor] = {}
-    groups: list[dict[str, Any]] = []
-    states: list[dict[str, Any]] = []
-    for k, (name, part) in enumerate(parts.tensors.items()):
-        whole = parts.whole(name)
-        optimizer, group = of.get(id(part), (None, {}))
-        state = (
-            {} if optimizer is None else dict(_states(parts, name, optimizer.state.get(part, {})))
-        )
-        if k % size != number:
-            continue
-        if name in parts.buffers:
-            buffers[name] = whole
-            continue
-        parameters[name] = nn.Parameter(whole, requires_grad=part.requires_grad)
-        if optimizer is not None:
-            groups.append({**group, "params": [parameters[name]]})
-            states.append(state)
-    if not groups:
-        return Trained(parameters, buffers, [])
-    kept = torch.optim.Optimizer(groups, {})
-    for group, state in zip(kept.param_groups, states, strict=True):
-        kept.state[group["params"][0]] = state
-    return Trained(parameters, buffers, [kept])
-
-
-def _states(parts: LocalShards, name: str, kept: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the optimizer's state of a parameter as whole tensors."""
-    own = parts.parameters[name]
-    for key, value in kept.items():
-        if not isinstance(value, Tensor) or value.ndim == 0:
-            yield key, value
-        elif value.shape == own.shape:
-            yield key, parts.together(name, value)
-        else:
-            raise InputError(
-                f"checkpoint: the optimizer keeps {key} of shape {tuple(value.shape)} for {name}, "
-                "which is not that of its parameter: it cannot be put together; leave it out"
-            )
+    return Trained(parts.parameters, parts.buffers, optimizers, part, distributed)

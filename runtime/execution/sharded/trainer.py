@@ -20,7 +20,7 @@ from ..options import RunOptions
 from ..stage import Tensors
 from .collectives import Place, join_mesh, part_of, total
 from .operators import Operators
-from .parts import model_state, own_parts, parts_of, whole_tensors
+from .parts import model_state, own_parts, parts_of
 from .prepare import PreparedSharding
 from .program import Held
 from .recording import ShardedRank, ShardedRecording, save_sharded_recording
@@ -120,10 +120,6 @@ class ShardedTrainer:
     def trained(self) -> Trained:
         """Return this device's parts."""
         return own_parts(self.sharded.parts, self.optimizers)
-
-    def written(self) -> Trained:
-        """Return the whole tensors that this device writes; see `Trainer`."""
-        return whole_tensors(self.sharded.parts, self.optimizers)
 
     def actions(self) -> int:
         """Return how much this device has done."""

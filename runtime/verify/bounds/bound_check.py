@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ....instances import Plan, VerificationError
+from ....instances import Plan, UncheckedError, VerificationError
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,6 @@ def check_target(plan: Plan, target: float) -> None:
         raise VerificationError(f"certificate: its target {target!r} is below {plan.bound!r}")
 
 
-def too_much(what: str) -> VerificationError:
+def too_much(what: str) -> UncheckedError:
     """Return the error of a bound that is not checked, as the check would be too large."""
-    return VerificationError(f"bound: not checked: {what}; without --bound the plan is verified")
+    return UncheckedError(f"bound: not checked: {what}")

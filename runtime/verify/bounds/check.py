@@ -2,8 +2,8 @@
 
 A certificate is checked by its evidence: prices (`prices`), hubs and multipliers (`max_load`),
 potentials (`sharding`). Any other bound is compared with bounds that follow from the workload alone
-(`max_load`, `latency`, `job`), and for contiguous splits with all chains of stages
-(`stage_chains`, `job`): whatever found it, it is proved if that is as much.
+(`max_load`, `latency`, `job`), and for contiguous splits and mappings with all chains of stages
+(`stage_chains`, `job`, `mapping`): whatever found it, it is proved if that is as much.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from dataclasses import replace
 
 from ....instances import (
     DeviceMapping,
-    InputError,
     Latency,
     PipelineJob,
     Plan,
     Planned,
+    ReplicaPlacement,
     Sharding,
     Split,
     Throughput,
+    UncheckedError,
     VerificationError,
     Workload,
     is_iteration,
@@ -29,7 +30,6 @@ from ....instances import (
     without_links,
 )
 from ....instances.common.errors import quote
-from ....instances.common.units import TIME_UNITS
 from ....instances.formats.certificate import (
     HUBS,
     MULTIPLIERS,
@@ -38,11 +38,11 @@ from ....instances.formats.certificate import (
     multiplier_certificate,
     price_certificate,
 )
-from ....instances.model.stage_costs import accelerator_seconds
 from ....instances.model.workload import kept_bytes
 from .bound_check import BoundCheck, check_target
 from .job import divided_work_bound, no_iteration_below, stream_bound
 from .latency import latency_bound
+from .mapping import no_mapping_below, stage_time_bound
 from .max_load import check_hubs, keeps_order, max_load_bound, proved_by
 from .path_intervals import no_intervals_below
 from .prices import check_prices
@@ -72,10 +72,12 @@ def check_bound(workload: Workload, plan: Plan | Planned) -> BoundCheck:
     Raises
     ------
     InputError
-        If the plan was made for another workload, or its bound has no certificate of this kind and
-        is above what follows from the workload alone.
+        If the plan was made for another workload.
     VerificationError
-        If the certificate does not prove the bound, or not within the means of this check.
+        If the certificate does not prove the bound.
+    UncheckedError
+        If there is no bound; if it has no certificate of this kind, and is above what follows from
+        the workload alone; or if the check would be too large.
 
     Examples
     --------
@@ -115,15 +117,17 @@ def check_bound(workload: Workload, plan: Plan | Planned) -> BoundCheck:
 def _check_without_certificate(workload: Workload, plan: Plan) -> BoundCheck:
     """Compare a bound with bounds that follow from the workload alone."""
     origin = plan.certificate.get("origin")
-    source = f"its bound comes from {quote(origin)}" if origin else "it has no bound"
-    if origin is None and not math.isinf(plan.bound):
-        source = "it does not say where its bound comes from"
-    proved = -math.inf if math.isinf(plan.bound) else bound_without_certificate(workload, plan)
+    if math.isinf(plan.bound):
+        raise UncheckedError("bound: there is none to check")
+    source = f"it comes from {quote(origin)}" if origin else "it does not say where it comes from"
+    proved = bound_without_certificate(workload, plan)
     if not plan.bound <= proved * (1 + CLAIM_TOLERANCE) and _proved_by_chains(workload, plan):
         proved = plan.bound
-    if not plan.bound <= proved * (1 + CLAIM_TOLERANCE) or math.isinf(plan.bound):
-        most = "" if math.isinf(proved) else f"; {proved!r} follows from the workload alone"
-        raise InputError(f"plan: {source}, without a certificate that can be checked{most}")
+    if not plan.bound <= proved * (1 + CLAIM_TOLERANCE):
+        raise UncheckedError(
+            f"bound: not checked: {source}, without a certificate that can be checked; "
+            f"{proved!r} follows from the workload alone"
+        )
     return BoundCheck(plan.bound, proved, plan.bound)
 
 
@@ -137,6 +141,12 @@ def _proved_by_chains(workload: Workload, plan: Plan) -> bool:
         return keeps_order(costs, problem) and (
             no_intervals_below(workload, costs, problem, target)
             or no_chain_below(workload, costs, problem, target)
+        )
+    if isinstance(problem, DeviceMapping):
+        assert isinstance(plan.solution, ReplicaPlacement)
+        given = plan.solution if plan.of_given_stages else None
+        return problem.objective == "stage-time" and no_mapping_below(
+            workload, problem, target, given
         )
     return (
         is_iteration(problem)
@@ -168,7 +178,7 @@ def bound_without_certificate(workload: Workload, plan: Plan) -> float:
         case PipelineJob():
             return stream_bound(workload, cluster, problem)
         case DeviceMapping() if problem.objective == "stage-time":
-            return _stage_time(workload, problem)
+            return stage_time_bound(workload, problem)
     return 0.0
 
 
@@ -183,12 +193,3 @@ def _of_microbatch(workload: Workload, problem: PipelineJob) -> Workload:
         return workload
     _, resident, _ = kept_bytes(workload)
     return replace(workload, memory_bytes=resident)
-
-
-def _stage_time(workload: Workload, problem: DeviceMapping) -> float:
-    """Return the heaviest block, or the work over all stages, per batch, in the time unit."""
-    seconds = accelerator_seconds(workload)
-    together = [float(seconds[list(nodes)].sum()) for nodes in workload.colour_classes]
-    heaviest = max([float(seconds.max(initial=0.0)), *together])
-    least = max(heaviest, float(seconds.sum()) / problem.stages)
-    return least * problem.microbatches / TIME_UNITS[workload.time_unit]

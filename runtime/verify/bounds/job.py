@@ -54,7 +54,6 @@ from ....instances import (
     Layers,
     PipelineJob,
     Throughput,
-    VerificationError,
     Workload,
     layers_of,
 )
@@ -161,7 +160,7 @@ def no_iteration_below(
     stages on a device.
     """
     if problem.order and len(set(problem.order.device)) < len(problem.order.device):
-        raise VerificationError("the schedule has two stages on a device")
+        raise too_much("the schedule has two stages on a device")
     listed = list_stages(workload, cluster, problem, target)
     trains = bool(workload.backward.any())
     sizes = [len(problem.order.device)] if problem.order else range(1, listed.most + 1)

@@ -20,10 +20,10 @@ from ....instances.costs.stages import StageParts, kinds_of_rank, stage_time
 from ....instances.job.problem import TrainingJob
 
 #: Quantities of a stage: passes, weights that all replicas hold and routed ones (as traffic counts
-#: them), bytes kept per microbatch, parameters held of either kind, and seconds of collectives, as
-#: those of a layer.
-F, B, W, DENSE, ROUTED, KEPT, SHARED, EXPERTS = range(8)
-BUSY = slice(8, 14)
+#: them), bytes kept per microbatch on the device and in host memory, parameters held of either
+#: kind, and seconds of collectives, as those of a layer.
+F, B, W, DENSE, ROUTED, KEPT, AWAY, SHARED, EXPERTS = range(9)
+BUSY = slice(9, 15)
 
 
 #: How often a path has F, B (whole) and W of each stage, shape (stages, 3), and messages.
@@ -34,9 +34,9 @@ Path = tuple[Floats, float]
 class ProbedStages:
     """What stages take under a setting, exactly."""
 
-    #: Shape (3, 14): quantities of the first, an inner and the last stage apart from their layers.
+    #: Shape (3, 15): quantities of the first, an inner and the last stage apart from their layers.
     ends: Floats
-    #: Shape (K, 14): of a layer of each type, and by how much recomputing it changes them.
+    #: Shape (K, 15): of a layer of each type, and by how much recomputing it changes them.
     layers: Floats
     again: Floats
     #: Least bytes inside a layer's backward pass, plain and recomputed.
@@ -96,6 +96,7 @@ class Probes:
         key = (
             layout.tensor, layout.context, layout.expert, layout.expert_tensor, layout.microbatch,
             layout.recompute, layout.recompute_layers is None, hooked,
+            layout.offload_activations, layout.offload_weights, layout.offload_optimizer,
         )  # fmt: skip
         if key not in self.known:
             setting = replace(
@@ -130,9 +131,13 @@ class Probes:
             stages[stage] = tuple(own)
             placed = replace(divided, stages=tuple(stages))
             held = stage_held(model, layout, stage, placed)
+            kept, whole = (
+                stage_kept(model, replace(layout, offload_activations=part), stage, placed)
+                for part in (layout.offload_activations, 0.0)
+            )
             return np.array((
                 time.forward, time.backward, time.weights, time.dense, time.routed,
-                stage_kept(model, layout, stage, placed), held.shared, held.routed, *time.busy,
+                kept, whole - kept, held.shared, held.routed, *time.busy,
             ))  # fmt: skip
 
         one = of(1, types)

@@ -13,6 +13,7 @@ takes less than a bound is a solution of
     bytes(rank) ≤ memory                                                at the forward pass's end
     G ≥ exposed gather + exposed reduction,  O ≥ optimizer's step       every rank
     waits ≥ what of gathering weights no pass hides                     weights sharded, every stage
+    waits ≥ transfers from and to host memory that no pass hides        weights, activations there
 
 Traffic counts by secants, which are below it: no collective takes more per byte the more it moves.
 """
@@ -38,6 +39,7 @@ from ....instances.costs.memory import (
 )
 from ....instances.costs.stages import (
     blocked,
+    host_weights,
     message_time,
     optimizer_step,
     replica_traffic,
@@ -45,6 +47,7 @@ from ....instances.costs.stages import (
 )
 from ...estimate import schedule_steps
 from .layout_probes import (
+    AWAY,
     BUSY,
     DENSE,
     EXPERTS,
@@ -101,6 +104,7 @@ class PointRefutation:
         self.of_rank = np.array([layout.rank_stages(rank) for rank in range(self.ranks)])
         self.low, self.high = self._range()
         self.sharded = layout.zero == 3 and not stays_gathered(layout)
+        self.hosts = bool(layout.offload_activations or layout.offload_weights)
 
     def _of_stages(self) -> list[ProbedStages]:
         """Return what each stage takes, no more than on the slowest kind that its rank lies on."""
@@ -189,8 +193,10 @@ class PointRefutation:
             parts = parts if layout.zero else 1
             gradients = 0.0 if lazily else recipe.gradient_bytes
             held = (recipe.master_bytes + recipe.moment_bytes) / parts
+            held *= 1 - layout.offload_optimizer
             held += gradients / (parts if layout.zero >= 2 else 1)
-            held += recipe.weight_bytes / (parts if layout.zero >= 3 else 1)
+            weights = recipe.weight_bytes * (1 - layout.offload_weights)
+            held += weights / (parts if layout.zero >= 3 else 1)
             if stays_gathered(layout):
                 gathered = not found or layout.expert_data > 1
                 held += 0.0 if lazily else recipe.reduce_bytes
@@ -356,7 +362,7 @@ class PointRefutation:
         parts = {
             "n": (s, k), "r": (s, k * self.recomputes), "y": (self.ranks * self.recomputes,),
             "z": (s * self._ordered(),), "ends": (3,),
-            "wait": (s, 3 * (self.sharded or self.longer.any())),
+            "wait": (s, 3 * (self.sharded or self.hosts or self.longer.any())),
         }  # fmt: skip
         at = 0
         self.at: dict[str, Ints] = {}
@@ -417,6 +423,8 @@ class PointRefutation:
         self._memory()
         self._slower_kinds(unit)
         self._beside(unit)
+        if self.hosts:
+            self._host_memory(unit)
         end = np.zeros(self.columns)
         end[self.at["ends"]] = 1.0
         self.add(end, -np.inf, 1.0 - self.constant * unit)
@@ -487,6 +495,20 @@ class PointRefutation:
             ways.append(ahead if hides else [whole])
         for (a, x), (b, y) in itertools.product(*ways):
             self.add(eye[self.g] - unit * (a + b), unit * (x + y), np.inf)
+
+    def _host_memory(self, unit: float) -> None:
+        """Passes wait for what comes from host memory, or goes there, as far as none hides it."""
+        cluster, hidden = self.prices.cluster, self.prices.calibration.hidden
+        each, second = host_weights(self.layout), cluster.accelerator.host_bandwidth
+        moved, fixed = (
+            (one[:, AWAY] + each[0] * one[:, DENSE] + each[1] * one[:, ROUTED]) / second
+            for one in (self.of, self.fixed)
+        )
+        for column, what in ((0, F), (1, B)):
+            wait = np.eye(self.columns)[self.at["wait"][:, column]]
+            least = unit * (fixed - hidden * self.fixed[:, what])
+            least = np.where(self.exact[self.rank_of], least, -np.inf)
+            self.add(unit * (wait - moved + hidden * self.raw[:, what]), least, np.inf)
 
     def _blocked(self, what: int) -> list[int]:
         """Return the collectives of a pass beside which replicas' traffic cannot be."""
@@ -586,7 +608,7 @@ class PointRefutation:
         upper[self.at["n"]] = np.minimum(self.count, self.high[:, None])
         upper[self.at["r"]] = self.count if self.recomputes else 0.0
         upper[self.at["y"]] = upper[self.at["z"]] = 1.0
-        upper[self.at["wait"][~self.longer, 2 * self.sharded :]] = 0.0
+        upper[self.at["wait"][~self.longer, 2 * (self.sharded or self.hosts) :]] = 0.0
         integer = np.full(self.columns, int(whole))
         integer[self.at["wait"]] = integer[self.at["ends"]] = 0
         cost = np.zeros(self.columns)
@@ -627,7 +649,6 @@ def longest_paths(layout: Layout, passes: Floats, sent: float) -> list[Path]:
     """
     p, stages = layout.pipeline, layout.stages
     steps = schedule_steps(layout.schedule.value, p, layout.chunks, layout.microbatches)
-    count = len(steps.task)
     kinds = 1 + 2 * p
     scale = np.ones((stages, kinds))
     for rank in range(p):
@@ -635,10 +656,9 @@ def longest_paths(layout: Layout, passes: Floats, sent: float) -> list[Path]:
         scale[own, 1 + rank] = 1.03
         scale[own, 1 + p + rank] = 1.5
     duration = steps.durations(*(passes[:, [kind]] * scale for kind in range(3)))
-    end, tally, messages = np.zeros(count + 1), np.zeros((kinds, 4 * stages)), np.zeros(kinds)
-    count_longest(
-        steps.task, steps.before, steps.needs, steps.remote, duration, sent, end, tally, messages
-    )
+    end, messages = np.zeros(len(steps.task) + 1), np.zeros(kinds)
+    tally = np.zeros((kinds, 4 * stages))
+    count_longest(steps, duration, sent, end, tally, messages)
     found = []
     for row, moved in zip(tally.reshape(kinds, stages, 4), messages, strict=True):
         forward, whole, inputs, weights = row.T

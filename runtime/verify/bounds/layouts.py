@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from ....instances import InputError, VerificationError
 from ....instances.costs.calibration import Calibration, calibration
 from ....instances.costs.layers import LayerPrices
-from ....instances.costs.layout import JobSchedule, Layout, Recompute, check_layout
+from ....instances.costs.layout import OFFLOAD, JobSchedule, Layout, Recompute, check_layout
 from ....instances.costs.memory import RankStages, rank_memory
 from ....instances.job.launchers import runs
 from ....instances.job.plan import JobPlan
@@ -106,9 +106,11 @@ def outer_points(plan: JobPlan) -> Iterator[Layout]:
                 )  # fmt: skip
                 if p > 1 and one.microbatches > 4096:
                     continue
-                for passes in _passes(plan, one):
+                parts = itertools.product(*(job.parts(name) for name in OFFLOAD))
+                hosts = [dict(zip(OFFLOAD, part, strict=True)) for part in parts]
+                for passes, there in itertools.product(_passes(plan, one), hosts):
                     if _legal(plan, passes):
-                        yield from _runnable(plan, passes, modes)
+                        yield from _runnable(plan, replace(passes, **there), modes)
 
 
 def _runnable(plan: JobPlan, passes: Layout, modes: list[frozenset[Recompute]]) -> Iterator[Layout]:
@@ -153,7 +155,8 @@ def _passes(plan: JobPlan, one: Layout) -> Iterator[Layout]:
         copies = max(copies, one.expert_data)  # tensor-parallel ranks may hold whole experts
     stages = job.zero_stages(one.pipeline)
     if copies == 1:  # nothing is divided; ZeRO 3 frees activations layer by layer
-        stages = tuple(z for z in stages if z in (min(stages), 3))
+        away = any(job.parts("offload_optimizer"))  # launchers want ZeRO 1 for it
+        stages = tuple(z for z in stages if z in (min(stages), 3) or (away and z == 1))
     chunks = job.allowed("chunks") or range(1, 13)
     orders = [JobSchedule.ONE_F_ONE_B] if one.pipeline == 1 else job.orders
     for schedule, v, z in itertools.product(orders, chunks, stages):
@@ -204,7 +207,8 @@ def _refuted_without_pipeline(
     plans = [layout]
     if plan.job.counts_layers(layout):
         plans = [replace(layout, recompute_layers=k) for k in range(plan.model.layers + 1)]
-        if iteration_times(plans[:1], prices)[0].seconds >= least:
+        away = layout.offload_activations  # which recomputation spares transfers
+        if not away and iteration_times(plans[:1], prices)[0].seconds >= least:
             return True  # none is faster than that without recomputation
     seconds = [one.seconds for one in iteration_times(plans, prices)]
     faster = [one for one, takes in zip(plans, seconds, strict=True) if takes < least]

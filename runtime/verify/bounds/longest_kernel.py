@@ -6,13 +6,13 @@ from ....instances.common.kernel import kernel
 
 
 @kernel
-def count_longest(task, before, needs, remote, duration, sent, end, tally, messages):
+def count_longest(steps, duration, sent, end, tally, messages):
     """Count how often the longest path has each task, and messages, under every duration.
 
     Parameters
     ----------
-    task, before, needs, remote
-        Of `ScheduleSteps`, N actions.
+    steps
+        `ScheduleSteps` of N actions.
     duration
         Shape (tasks, D).
     sent
@@ -24,6 +24,7 @@ def count_longest(task, before, needs, remote, duration, sent, end, tally, messa
     messages
         Shape (D,): the same.
     """
+    task, before, needs, remote = steps.task, steps.before, steps.needs, steps.remote
     count = len(task)
     for d in range(len(messages)):
         last = 0

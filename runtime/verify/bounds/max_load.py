@@ -70,7 +70,7 @@ from ....instances.common.units import LARGEST
 from ....instances.formats.certificate import HubCertificate, MultiplierCertificate
 from ....instances.model.contiguity import pipeline_edges
 from ..rules import allowed_each
-from .bound_check import BoundCheck
+from .bound_check import BoundCheck, too_much
 
 #: Rounding allowance, as a part of the sum of magnitudes.
 ROUNDING = 1e-12
@@ -410,10 +410,7 @@ def check_hubs(
             f"certificate: slopes must be {len(group)} numbers of at least 0 for all prices"
         )
     if len(data.points) * len(group) > MOST_CUTS or workload.n > MOST_NODES:
-        raise VerificationError(
-            f"certificate: more than {MOST_CUTS} cuts, or {MOST_NODES} nodes: too many for this "
-            "check; the bound is neither proved nor refuted"
-        )
+        raise too_much(f"there are more than {MOST_CUTS} cuts, or {MOST_NODES} nodes")
     time = np.array([np.bincount(block, weights=one) for one in costs.compute])
     time[time > target * (1 + ROUNDING)] = np.inf
     devices = _Devices(

@@ -30,7 +30,7 @@ from ....instances import Costs, Throughput, VerificationError, Workload
 from ....instances.common.arrays import Floats, Ints
 from ....instances.formats.certificate import PriceCertificate
 from ..rules import allowed
-from .bound_check import BoundCheck
+from .bound_check import BoundCheck, too_much
 
 #: Most groups of partial sets before the check gives up.
 MOST_GROUPS = 400_000
@@ -348,8 +348,5 @@ def enumerate_groups(size: int, nets: list[Net], most: float) -> StateClasses:
         arcs.append(tuple(map(tuple, incoming)))
         total += len(after)
         if total > MOST_GROUPS:
-            raise VerificationError(
-                f"certificate: more than {MOST_GROUPS} groups of partial sets: too many for this "
-                "check; the bound is neither proved nor refuted"
-            )
+            raise too_much(f"there are more than {MOST_GROUPS} groups of partial sets")
     return StateClasses(tuple(arcs))

@@ -33,7 +33,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ....instances import InputError, Plan, Sharding, VerificationError, Workload, program_of
+from ....instances import Plan, Sharding, UncheckedError, VerificationError, Workload, program_of
 from ....instances.common.arrays import Bools, Floats
 from ....instances.common.errors import quote
 from ....instances.formats.certificate import (
@@ -44,7 +44,7 @@ from ....instances.formats.certificate import (
     PotentialCertificate,
     potential_certificate,
 )
-from .bound_check import BoundCheck, check_target
+from .bound_check import BoundCheck, check_target, too_much
 from .sharding_program import (
     ConvertedTensor,
     PricedProgram,
@@ -268,8 +268,8 @@ def check_sharding_bound(workload: Workload, plan: Plan, problem: Sharding) -> B
     check_target(plan, given.target)
     proved = proved_by(workload, problem, given)
     if not proved >= given.target and origin not in WITH_EVIDENCE:
-        raise InputError(
-            f"plan: its bound comes from {quote(origin)}, without a certificate that can be "
+        raise UncheckedError(
+            f"bound: not checked: it comes from {quote(origin)}, without a certificate that can be "
             f"checked; of any sharding {proved!r} is proved, and not {given.target!r}"
         )
     if not proved >= given.target:
@@ -335,7 +335,7 @@ def _least_cost_that_fits(
     limits = (target * (1 + 2 * ROUNDING), room)
     least = least_that_fits(value_counts(costs, allowed), factors, limits, MOST_PAIRS)
     if least is None:
-        raise VerificationError("certificate: it leaves too many choices for this check to try all")
+        raise too_much("the certificate leaves too many choices to try all")
     return min(target, least * (1 - ROUNDING))
 
 
@@ -352,9 +352,7 @@ def _least_cost(program: PricedProgram, data: PotentialCertificate, target: floa
             least = least_sum(counts, cost_factors(program, reduced.allowed), most)
             if least is not None:
                 return min(target, least * (1 - ROUNDING))  # a sum of costs, none below 0
-    raise VerificationError(
-        "certificate: its potentials leave too many choices for this check to try all"
-    )
+    raise too_much("the potentials leave too many choices to try all")
 
 
 def _conversion(maker: int, price: Floats, wants: dict[int, Bools], done: int) -> list[Factor]:

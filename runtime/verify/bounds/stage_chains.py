@@ -267,11 +267,19 @@ def parts(values: Floats, target: float) -> Ints:
     return whole
 
 
-def ideals_of(workload: Workload, costs: Costs, waits: Sequence[tuple[int, int]]) -> Ideals:
+def nodes_that_count(workload: Workload, costs: Costs) -> Bools:
+    """Return which nodes take time on some kind of device, or memory that may be short."""
+    kept = np.asarray((costs.compute[costs.count > 0] > 0).any(axis=0), np.bool_)
+    if not (costs.capacity_bytes[costs.count > 0] >= workload.memory_bytes.sum()).all():
+        kept = kept | np.asarray(workload.memory_bytes > 0)
+    return kept
+
+
+def ideals_of(workload: Workload, kept: Bools, waits: Sequence[tuple[int, int]]) -> Ideals:
     """Return all ideals of blocks: of colours, and of those that wait for each other.
 
-    In each pair that waits the first node must not be in a later stage. VerificationError if there
-    are more than `IDEALS`.
+    In each pair that waits the first node must not be in a later stage. Blocks of nodes that are
+    not `kept`, shape (n,), may be left out. VerificationError if there are more than `IDEALS`.
     """
     import networkx as nx
 
@@ -279,9 +287,6 @@ def ideals_of(workload: Workload, costs: Costs, waits: Sequence[tuple[int, int]]
     pairs = {(int(block[u]), int(block[v])) for u, v in waits}
     order = nx.DiGraph((u, v) for u, v in pairs if u != v)
     order.add_nodes_from(block.tolist())
-    kept = (costs.compute[costs.count > 0] > 0).any(axis=0)
-    if not (costs.capacity_bytes[costs.count > 0] >= workload.memory_bytes.sum()).all():
-        kept |= workload.memory_bytes > 0
     _leave_out(order, set(block[kept].tolist()))
     number = {b: i for i, b in enumerate(order)}
     size = len(number)
@@ -343,7 +348,7 @@ def list_stages(
         for u, v in workload.edges.tolist()
         if backward[u] == backward[v]
     ]
-    ideals = ideals_of(workload, costs, waits)
+    ideals = ideals_of(workload, nodes_that_count(workload, costs), waits)
     # what a device needs in its backward pass alone is received there: it is left out
     readers = [
         [v for v in others if problem.relayed or backward[u] or not backward[v]]
@@ -424,7 +429,7 @@ def no_chain_below(workload: Workload, costs: Costs, problem: Throughput, target
 
 def _chains(workload: Workload, costs: Costs, problem: Throughput, target: float) -> _Chains:
     """Return the graph of ideals and stages of a problem."""
-    ideals = ideals_of(workload, costs, pipeline_edges(workload))
+    ideals = ideals_of(workload, nodes_that_count(workload, costs), pipeline_edges(workload))
     backward, all_nodes = workload.backward, np.ones(workload.n, np.bool_)
     passes = (~backward, backward) if problem.pipeline == "gpipe" else (all_nodes,)
     stages = Stages.of(costs, ideals, target, passes, workload.successors, relayed=problem.relayed)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,13 @@ torch = pytest.importorskip("torch", reason="the extra `runtime` is not installe
 from ranks import launched  # noqa: E402
 from run_workers import BATCH, Model, train  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save  # noqa: E402
 
 import stagecut  # noqa: E402
 from stagecut import InputError, merge_checkpoint  # noqa: E402
 from stagecut.cli import run_command  # noqa: E402
-from stagecut.runtime.execution.checkpoint import (  # noqa: E402
+from stagecut.runtime.execution.checkpoint_folder import (  # noqa: E402
+    METADATA,
     digest,
     locked,
     newest,
@@ -28,22 +32,32 @@ from stagecut.runtime.execution.checkpoint import (  # noqa: E402
 )
 from stagecut.runtime.execution.model_state import load_weights, model_state  # noqa: E402
 
+#: What two ranks write.
+FILES = ("__0_0.distcp", "__1_0.distcp", METADATA)
+
 
 def run(
-    tmp_path: Path, *, seed: int = 0, fault: str = "", schedule: str = "1f1b", **options: Any
+    tmp_path: Path,
+    *,
+    seed: int = 0,
+    fault: str = "",
+    schedule: str = "1f1b",
+    world: int = 2,
+    **options: Any,
 ) -> tuple[list[Any], list[int], str]:
     said = tmp_path / "said"
     said.unlink(missing_ok=True)
     results, codes = launched(
-        2, train, seed, fault, schedule, {"timeout_s": 60.0, **options}, str(said)
+        world, train, seed, fault, schedule, {"timeout_s": 60.0, **options}, str(said)
     )
     return results, codes, said.read_text() if said.exists() else ""
 
 
-def tensors(folder: Path, step: int) -> list[dict[str, Any]]:
-    files = sorted((folder / f"step-{step:08}").glob("rank-*.pt"))
-    assert len(files) == 2
-    return [torch.load(file, weights_only=True) for file in files]
+def stored(folder: Path, step: int) -> dict[str, Any]:
+    """Return all that a checkpoint holds, as torch's own tool reads it."""
+    file = folder.parent / "stored.pt"
+    dcp_to_torch_save(folder / f"step-{step:08}", file)
+    return torch.load(file, weights_only=True)
 
 
 def same(a: Any, b: Any) -> bool:
@@ -94,30 +108,41 @@ def test_a_killed_run_goes_on(fault: str, schedule: str, tmp_path: Path) -> None
     results, codes, said = run(tmp_path, checkpoint=broken, resume=True, **options)
     assert codes == [0, 0], said
     assert [step.number for step in results[0][0]] == list(range(int(names[-1][-1]), 6))
-    assert same(tensors(broken, 6), tensors(whole, 6))
+    assert same(stored(broken, 6), stored(whole, 6))
     assert sorted(path.name for path in broken.iterdir()) == [
         ".lock", "step-00000004", "step-00000006",
     ]  # fmt: skip
 
 
+@pytest.mark.slow
+def test_replicas_go_on_with_buffers_of_their_own(tmp_path: Path) -> None:
+    whole, parted = tmp_path / "whole", tmp_path / "parted"
+    for folder, steps, resume in ((whole, 2, False), (parted, 1, False), (parted, 2, True)):
+        _, codes, said = run(
+            tmp_path, world=4, replicas=2, checkpoint=folder, every=1, steps=steps, resume=resume
+        )
+        assert codes == [0] * 4, said
+    kept = stored(parted, 2)
+    (first, own), (second, other) = kept["buffers"].items()
+    assert int(first) + 2 == int(second), "the copies of the piece with the norm"
+    assert not same(own, other)
+    assert same(kept, stored(whole, 2))
+
+
 def test_another_plan_of_the_model_goes_on(kept: Path, tmp_path: Path) -> None:
-    before = tensors(kept, 1)
+    before = stored(kept, 1)
     _, codes, said = run(tmp_path, checkpoint=kept, steps=2, seed=1, resume=True)
     assert codes == [0, 0], said
-    after = tensors(kept, 2)
-    assert before[0]["tensors"].keys() != after[0]["tensors"].keys(), "the plans differ"
-
-    def merged(states: list[dict[str, Any]], key: str) -> dict[str, Any]:
-        return states[0][key] | states[1][key]
-
-    steps = {
-        name: kept["state"]["step"].item() for name, kept in merged(after, "optimizer").items()
-    }
+    after = stored(kept, 2)
+    names = {rank: set(own) for rank, own in before["buffers"].items()}
+    assert names != {rank: set(own) for rank, own in after["buffers"].items()}, "the plans differ"
+    steps = {name: state["step"].item() for name, state in after["optimizer"].items()}
     assert set(steps.values()) == {2.0}, "the optimizer's state came along"
-    assert merged(before, "tensors").keys() == merged(after, "tensors").keys()
-    for name, value in merged(after, "tensors").items():  # one step of Adam moves by about lr
+    assert before["model"].keys() == after["model"].keys()
+    assert same(before["options"], after["options"])
+    for name, value in after["model"].items():  # one step of Adam moves by about lr
         if value.is_floating_point() and "running" not in name:
-            torch.testing.assert_close(value, merged(before, "tensors")[name], rtol=0, atol=0.02)
+            torch.testing.assert_close(value, before["model"][name], rtol=0, atol=0.02)
 
 
 def test_a_damaged_manifest_is_refused(tmp_path: Path) -> None:
@@ -125,18 +150,18 @@ def test_a_damaged_manifest_is_refused(tmp_path: Path) -> None:
     step.mkdir()
     (step / "manifest.json").write_text('{"format": 1, "mo')
     with pytest.raises(InputError, match=r"manifest.json: damaged; delete .*step-00000001"):
-        newest(tmp_path, "model")
+        newest(tmp_path)
 
 
 @pytest.mark.parametrize(
-    "manifest", ["[]", "{}", '{"format": 3}', '{"format": "x"}', "\\xff", '{"step": null}']
+    "manifest", ["[]", "{}", '{"format": 4}', '{"format": "x"}', "\\xff", '{"step": null}']
 )
 def test_a_manifest_of_another_shape_is_refused(manifest: str, tmp_path: Path) -> None:
     step = tmp_path / "step-00000001"
     step.mkdir()
     (step / "manifest.json").write_bytes(manifest.encode().replace(b"\\xff", b"\xff"))
     with pytest.raises(InputError, match=r"manifest.json: damaged; delete"):
-        newest(tmp_path, "model")
+        newest(tmp_path)
 
 
 def test_a_damaged_number_is_refused_and_what_lost_its_manifest_replaced(tmp_path: Path) -> None:
@@ -144,10 +169,10 @@ def test_a_damaged_number_is_refused_and_what_lost_its_manifest_replaced(tmp_pat
     odd.mkdir()
     (odd / "manifest.json").write_text("{}")
     with pytest.raises(InputError, match=r"step-000000x1: .* rename it"):
-        newest(tmp_path, "model")
+        newest(tmp_path)
     folder = tmp_path / "kept"
     (folder / "step-00000001").mkdir(parents=True)
-    (folder / "step-00000001" / "rank-0.pt").write_bytes(b"")
+    (folder / "step-00000001" / FILES[0]).write_bytes(b"")
     _, codes, said = run(tmp_path, checkpoint=folder, steps=1)
     assert codes == [0, 0], said
     assert (folder / "step-00000001" / "manifest.json").is_file()
@@ -164,7 +189,7 @@ def test_what_does_not_fit_is_refused(kept: Path, tmp_path: Path) -> None:
         _, codes, said = run(tmp_path, checkpoint=kept, steps=2, resume=True)
     assert "another run writes its checkpoints there" in said
     assert len(said.splitlines()) == 1
-    (kept / "step-00000001" / "rank-1.pt").write_bytes(b"")
+    (kept / "step-00000001" / FILES[1]).write_bytes(b"")
     _, codes, said = run(tmp_path, checkpoint=kept, steps=2, resume=True)
     assert "damaged" in said
     assert len(said.splitlines()) == 1
@@ -172,13 +197,13 @@ def test_what_does_not_fit_is_refused(kept: Path, tmp_path: Path) -> None:
 
 
 def test_no_room_is_told_in_one_line_and_keeps_what_is_there(kept: Path, tmp_path: Path) -> None:
-    before = tensors(kept, 1)
+    before = stored(kept, 1)
     _, codes, said = run(tmp_path, checkpoint=kept, steps=2, resume=True, fault="room")
     assert codes == [2, 2]
     assert re.fullmatch(
         r".*step-00000002: not written: it would be longer than files may be here; .*\n", said
     ), said
-    assert same(tensors(kept, 1), before)
+    assert same(stored(kept, 1), before)
     _, codes, said = run(tmp_path, checkpoint=kept, steps=2, resume=True)
     assert codes == [0, 0], said
     assert not list(kept.glob(".step*"))
@@ -190,20 +215,20 @@ def test_two_ranks_files_merge_into_the_models_state(
     folder, merged = tmp_path / "kept", tmp_path / "model.pt"
     shutil.copytree(trained[0], folder)
     results = trained[1]
-    parts = tensors(folder, 2)
-    assert parts[0]["tensors"].keys() ^ parts[1]["tensors"].keys(), "each rank has its own"
     assert run_command(["checkpoint", "merge", str(folder), "-o", str(merged)]) == 0
     assert "written: " in capsys.readouterr().out
     torch.manual_seed(1)
     model = Model()
     before = {name: x.clone() for name, x in model.state_dict().items()}
     load_weights(model, merged)
+    unlike = set()
     for name, value in model.state_dict().items():
-        holders = [r for r in range(2) if name in parts[r]["tensors"]]
-        holder = holders[0] if holders else 0
-        assert bool(holders) != name.startswith("unused")
-        assert torch.equal(value, results[holder][1][name]), name
+        both = [torch.equal(value, results[rank][1][name]) for rank in range(2)]
+        assert any(both), name
+        assert all(both) or not name.startswith("unused")
+        unlike |= {rank for rank in range(2) if not both[rank]}
         assert not torch.equal(value, before[name]), name
+    assert unlike == {0, 1}, "each rank trains its own"
     first = merge_checkpoint(folder / "step-00000001")
     assert not torch.equal(first["layers.0.weight"], model.layers[0].weight)
     _no_change_of_its_files_is_taken(folder)
@@ -211,10 +236,10 @@ def test_two_ranks_files_merge_into_the_models_state(
 
 def _no_change_of_its_files_is_taken(folder: Path) -> None:
     step, rng = folder / "step-00000002", random.Random(0)
-    for name in ("rank-0.pt", "rank-1.pt"):
+    for name in FILES:
         content = (step / name).read_bytes()
         changes = [(folder / "step-00000001" / name).read_bytes()]
-        for _ in range(60):
+        for _ in range(40):
             changed = bytearray(content)
             changed[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
             changes.append(bytes(changed))
@@ -224,27 +249,39 @@ def _no_change_of_its_files_is_taken(folder: Path) -> None:
                 merge_checkpoint(folder)
         (step / name).write_bytes(content)
     held = read_checkpoint(step)
+    contents = held.contents()
     manifest = json.loads((step / "manifest.json").read_text())
     for field, changed in (
-        ("files", {**manifest["files"], "rank-2.pt": "0"}),
-        ("files", {"../rank-0.pt": manifest["files"]["rank-0.pt"]}),
+        ("files", {**manifest["files"], "__2_0.distcp": "0"}),
+        ("files", {**manifest["files"], f"../{FILES[0]}": manifest["files"][FILES[0]]}),
         ("files", {}),
-        ("tensors", dict.fromkeys(manifest["tensors"], "../../elsewhere.pt")),
-        ("state_dict", {"layers.0.weight": "elsewhere"}),
+        ("microbatches", -1),
     ):
         (step / "manifest.json").write_text(json.dumps({**manifest, field: changed}))
-        with pytest.raises(InputError, match=r"(manifest.json: |rank-2.pt: missing or )damaged"):
+        with pytest.raises(InputError, match=r"(manifest.json: |distcp: missing or )damaged"):
             read_checkpoint(step)
     shutil.rmtree(step)
-    with pytest.raises(InputError, match=r"rank-0.pt: gone: a run that keeps its checkpoints"):
-        held.load("rank-0.pt")
+    with pytest.raises(InputError, match=r"metadata: gone: a run that keeps its checkpoints"):
+        held.load({}, contents, alone=True)
     with pytest.raises(InputError, match=r"manifest.json: gone: a run that keeps"):
         read_checkpoint(step)
 
 
-def test_what_cannot_be_merged_is_said_in_one_line(kept: Path, tmp_path: Path, capsys) -> None:
+class Runs:
+    """What would run code when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (Path("ran"),)
+
+
+def test_what_cannot_be_merged_is_said_in_one_line(
+    kept: Path, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     step = kept / "step-00000001"
-    file, content = step / "rank-1.pt", (step / "rank-1.pt").read_bytes()
+    file, content = step / FILES[1], (step / FILES[1]).read_bytes()
+    manifest, metadata = json.loads((step / "manifest.json").read_text()), step / METADATA
+    known = pickle.loads(metadata.read_bytes())
 
     def refused(reason: str, where: Path = kept) -> None:
         code = run_command(["checkpoint", "merge", str(where), "-o", str(tmp_path / "m.pt")])
@@ -254,20 +291,31 @@ def test_what_cannot_be_merged_is_said_in_one_line(kept: Path, tmp_path: Path, c
         assert len(error.splitlines()) == 1
         assert not (tmp_path / "m.pt").exists()
 
+    def told(path: Path, data: bytes, **changed: Any) -> None:
+        """Write a file whose hash the manifest knows."""
+        path.write_bytes(data)
+        files = {**manifest["files"], path.name: digest(path)}
+        (step / "manifest.json").write_text(json.dumps({**manifest, "files": files, **changed}))
+
     file.write_bytes(b"\0" * len(content))
-    refused("rank-1.pt: damaged; delete")
+    refused(f"{FILES[1]}: damaged; delete")
     file.write_bytes(content[:-1])
-    refused("rank-1.pt: damaged; delete")
+    refused(f"{FILES[1]}: damaged; delete")
     file.unlink()
-    refused("rank-1.pt: missing or damaged; delete")
-    torch.save({"tensors": {}}, file)
-    manifest = (step / "manifest.json").read_text()
-    changed = json.loads(manifest)
-    changed["files"]["rank-1.pt"] = digest(file)
-    (step / "manifest.json").write_text(json.dumps(changed))
-    refused("is not in it")
-    (step / "manifest.json").write_text(manifest.replace('"format": 3', '"format": 2'))
-    refused("its format is 2; 3 is known")
+    refused(f"{FILES[1]}: missing or damaged; delete")
+    told(file, content, state_dict={"weight": "elsewhere"})
+    refused("elsewhere is not in it as it is here")
+    for odd in (Runs(), {}, known.state_dict_metadata, replace(known, planner_data=None)):
+        told(metadata, pickle.dumps(odd))
+        refused(f"{METADATA}: damaged")
+    assert not Path("ran").exists()
+    outside = dict(known.storage_data)
+    index = next(iter(outside))
+    outside[index] = replace(outside[index], relative_path=f"../../kept/step-00000001/{FILES[0]}")
+    told(metadata, pickle.dumps(replace(known, storage_data=outside)))
+    refused(f"{METADATA}: damaged")
+    told(metadata, pickle.dumps(known), format=3)
+    refused("its format is 3; 4 is known")
     (step / "manifest.json").unlink()
     refused("it holds no checkpoint")
     refused("manifest.json: damaged", step)

@@ -34,13 +34,13 @@ from job_cases import (  # noqa: E402
 from ranks import launched, on_ranks  # noqa: E402
 
 from stagecut.instances.costs.layers import axis_stride  # noqa: E402
+from stagecut.runtime.execution.checkpoint_folder import checkpoints  # noqa: E402
 from stagecut.runtime.execution.job.parallelize import (  # noqa: E402
     ParallelizePlan,
     check_patterns,
     check_runs,
     stage_modules,
 )
-from stagecut.runtime.execution.job.run import finished_checkpoints  # noqa: E402
 from stagecut.runtime.execution.job.running import stage_ranks  # noqa: E402
 
 #: Layout, options, and forward passes of blocks in a step of rank 0.
@@ -249,7 +249,7 @@ def test_another_number_of_processes_is_refused() -> None:
 def test_all_ranks_end_if_one_is_killed_and_what_was_kept_is_whole(tmp_path: Path) -> None:
     _, codes = launched(2, killed, str(tmp_path))
     assert 0 not in codes
-    assert [path.name for path in finished_checkpoints(tmp_path)] == [
+    assert [path.name for path in checkpoints(tmp_path)] == [
         "step-00000001", "step-00000002",
     ]  # fmt: skip
 

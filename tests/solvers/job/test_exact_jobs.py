@@ -14,6 +14,7 @@ from brute_job import (
     all_layouts,
     best_of_all,
     bytes_needed,
+    host_job,
     large_job,
     mixed_job,
     odd_job,
@@ -141,6 +142,12 @@ def test_a_profile_from_a_faster_device_leaves_true_bounds() -> None:
 def test_sharded_weights_beside_collectives(seed: int) -> None:
     """Traffic that shares links with a layer's collectives is hidden by the rest alone."""
     assert check(seed, sharded_job) != "open"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_parts_in_host_memory(seed: int) -> None:
+    """Parts of activations, weights and optimizer state there, with slow links to it at times."""
+    assert check(seed, host_job) != "open"
 
 
 @pytest.mark.parametrize("seed", range(9))

@@ -14,14 +14,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from execution_cases import plan_of, scattered
+from ranks import DEVICE
 from torch import nn
 
 import stagecut
 from stagecut import InputError, Plan, StagecutError
 from stagecut.instances.pytorch.factory import Made
 from stagecut.instances.pytorch.profile import Profile, profile
-from stagecut.runtime.execution import checkpoint
 from stagecut.runtime.execution.options import RunOptions
 from stagecut.runtime.execution.run import run
 from stagecut.runtime.execution.steps import StepResult
@@ -96,7 +97,7 @@ def train(
                 microbatches=MICROBATCHES,
                 optimizer="adam",
                 threads=1,
-                device="cpu",
+                device=DEVICE,
                 **options,
             ),
             workload=profiled().workload,
@@ -129,15 +130,18 @@ def _say(said: str, text: str) -> None:
 def _die_while_writing(rank: int) -> None:
     """Be killed in the middle of the second checkpoint."""
     written = 0
-    save = torch.save
+    save, write = dcp.save, torch.save
 
-    def half(state: Any, out: Any) -> None:
+    def half(*given: Any, **named: Any) -> None:
         nonlocal written
         written += 1
+        save(*given, **named)
+
+    def broken(tensor: Any, out: Any, **named: Any) -> None:
         if written == 2 and rank == 1:
             out.write(b"the begin of a checkpoint")
             out.flush()
             os.kill(os.getpid(), signal.SIGKILL)
-        save(state, out)
+        write(tensor, out, **named)
 
-    checkpoint.torch.save = half
+    dcp.save, torch.save = half, broken

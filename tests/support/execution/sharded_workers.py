@@ -25,7 +25,8 @@ from stagecut.formulations.task import pose
 from stagecut.instances import PrimitiveLink, Role, TensorSharding
 from stagecut.instances.model.sharding.problem import gradient_buckets
 from stagecut.runtime import evaluate
-from stagecut.runtime.execution.checkpoint import Position, newest, restore, save
+from stagecut.runtime.execution.checkpoint import restore, save
+from stagecut.runtime.execution.checkpoint_folder import newest
 from stagecut.runtime.execution.first_step import FirstStep, check_first_step
 from stagecut.runtime.execution.model_state import merge_checkpoint
 from stagecut.runtime.execution.options import RunOptions
@@ -124,12 +125,12 @@ def run_random(
             if operator.gradient is not None:
                 wanted, found = gradients[name].grad, device.parts.parameters[name].grad
                 torch.testing.assert_close(
-                    found, part_of(wanted, how, place), rtol=1e-5, atol=1e-5 * largest
+                    found.cpu(), part_of(wanted, how, place), rtol=1e-5, atol=1e-5 * largest
                 )
         buffers = dict(alone.named_buffers())
         for name in device.parts.lying:
             if name in buffers:
-                torch.testing.assert_close(device.parts.whole(name), buffers[name])
+                torch.testing.assert_close(device.parts.whole(name).cpu(), buffers[name])
         if placement:
             beside += check_groups(device)
         else:
@@ -186,10 +187,10 @@ def train_and_go_on(
         expected.append(loss.item())
     first = trainer(0, copy.deepcopy(model))
     losses = [first.run([first.sharded.prepared.inputs(inputs)])[0] for _step in range(2)]
-    save(folder, Position(2, 2), first.written(), first.whole, plan="a", model="m")
+    save(folder, 2, first.trained(), first.whole, microbatches=2, plan="a", model="m")
     torch.testing.assert_close(merge_checkpoint(folder), _put_together(first), rtol=0, atol=0)
     other = trainer(1, copy.deepcopy(model))
-    restore(newest(folder, "m"), other.trained(), "b")
+    restore(newest(folder), other.trained(), "b")
     losses += other.run([other.sharded.prepared.inputs(inputs)])
     check_first_step(losses[-1], other.trained(), FirstStep(expected[-1], last))
     for found, wanted in zip(losses, expected, strict=True):

@@ -1,0 +1,191 @@
+"""Costs held against a GPU: kernels, and ranks of training jobs, measured beside predicted.
+
+    python benchmarks/gpu_costs.py --part kernels --seconds 60 --out FOLDER
+    python benchmarks/gpu_costs.py --part ranks --seconds 200 --out FOLDER
+
+It needs one GPU of the table of accelerators, torch and msgspec. Each row is written as soon as it
+is measured, and what there is no time for is left out. `--small` runs all of it with narrow layers,
+on a CPU, too. On a machine with this repository,
+
+    python benchmarks/gpu_costs.py --take FOLDER
+
+takes the tables into `results/`; predictions there are of the costs as they are now.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gc
+import json
+import os
+import platform
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import gpu_kernels
+import gpu_ranks
+import results
+import torch
+
+from stagecut.instances.costs.calibration import calibration
+from stagecut.instances.costs.clusters import accelerator
+from stagecut.instances.costs.hardware import Accelerator
+
+SEED = 0
+
+
+def device_name(device: torch.device) -> str:
+    """Return the device as the table of accelerators calls it."""
+    if device.type != "cuda":
+        return "h100-sxm"
+    return accelerator(torch.cuda.get_device_name(device)).name
+
+
+def machine(device: torch.device) -> dict[str, str]:
+    """Return the machine and versions of a measurement."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    versions = [f"Python {platform.python_version()}", f"torch {torch.__version__}"]
+    return {"machine": f"{os.cpu_count()} cores, {name}", "versions": "; ".join(versions)}
+
+
+def kernel_rows(
+    device: torch.device, small: bool, seconds: float
+) -> Iterator[tuple[str, Callable[[], Mapping[str, object]]]]:
+    """Yield what makes each row of the table of kernels."""
+    chip = accelerator(device_name(device))
+    every = gpu_kernels.kernels(SEED, small)
+    if device.type != "cuda":
+        every = [one for one in every if "cuDNN" not in one.what]
+    for one in every:
+
+        def measure(one: gpu_kernels.Kernel = one) -> Mapping[str, object]:
+            found = gpu_kernels.measured(one, device, 0.5 * seconds / len(every))
+            named = {"what": one.what, "shape": one.text}
+            return {**named, **kernel_predictions(one, chip), "measured_us": 1e6 * found}
+
+        yield f"{one.what} {one.text}", measure
+
+
+def kernel_predictions(one: gpu_kernels.Kernel, chip: Accelerator) -> dict[str, object]:
+    """Return microseconds of a kernel by the tables of two software families."""
+    return {
+        column: 1e6 * gpu_kernels.predicted(one, chip, calibration(chip.family, software))
+        for column, software in (("predicted_us", "torchtitan"), ("megatron_us", "megatron"))
+    }
+
+
+def rank_rows(
+    device: torch.device, small: bool, out: Path
+) -> Iterator[tuple[str, Callable[[], Mapping[str, object]]]]:
+    """Yield what makes each row of the table of ranks."""
+    chip, by_name = accelerator(device_name(device)), out / "gpu_ranks_kernels.jsonl"
+    by_name.unlink(missing_ok=True)
+    for one in gpu_ranks.cases():
+
+        def measure(one: gpu_ranks.RankCase = one) -> Mapping[str, object]:
+            row, kernels = gpu_ranks.compared(one, device, chip, small)
+            with by_name.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"case": f"{one.model} {one.text}", "us": kernels}) + "\n")
+            return row
+
+        yield f"{one.model} {one.text}", measure
+
+
+def release(device: torch.device) -> None:
+    """Give back what the last row held, once it is much."""
+    if device.type == "cuda" and torch.cuda.memory_reserved(device) > 32 << 30:
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def shown(value: object) -> object:
+    return f"{value:.6g}" if isinstance(value, float) else value
+
+
+def measure(part: str, options: argparse.Namespace, device: torch.device) -> int:
+    """Measure a part's rows into a file, and return how many failed."""
+    start, failed, seconds, out = time.monotonic(), 0, options.seconds, options.out
+    rows = rank_rows(device, options.small, out)
+    if part == "kernels":
+        rows = kernel_rows(device, options.small, seconds)
+    origin = machine(device)
+    with (out / f"gpu_{part}.csv").open("w", encoding="utf-8", newline="") as file:
+        writer: csv.DictWriter[str] | None = None
+        for name, make in rows:
+            if options.only not in name:
+                continue
+            if time.monotonic() - start > seconds:
+                print(f"no time left for {name} and what follows", flush=True)
+                break
+            begin = time.monotonic()
+            try:
+                row = {**make(), **origin}
+            except Exception as error:  # one that fails must not lose the others
+                failed += 1
+                where = traceback.extract_tb(error.__traceback__)[-1]
+                print(
+                    f"FAILED {name}: {error!r:.500} at {where.filename}:{where.lineno}", flush=True
+                )
+                continue
+            finally:
+                release(device)
+            if writer is None:
+                writer = csv.DictWriter(file, list(row))
+                writer.writeheader()
+            writer.writerow({key: shown(value) for key, value in row.items()})
+            file.flush()
+            took = time.monotonic() - begin
+            cells = " ".join(f"{shown(v)}" for v in list(row.values())[2:-2])
+            print(f"{took:5.1f} s  {name}: {cells}", flush=True)
+    return failed
+
+
+def take(folder: Path) -> None:
+    """Put what was measured into `results/`, beside what the costs say now."""
+    for part, again in (("kernels", kernel_again), ("ranks", gpu_ranks.predicted_again)):
+        with (folder / f"gpu_{part}.csv").open(encoding="utf-8", newline="") as file:
+            measured = list(csv.DictReader(file))
+        rows = []
+        for row in measured:
+            chip = accelerator(row["machine"].partition(", ")[2])
+            now = {key: str(shown(value)) for key, value in again(row, chip).items()}
+            rows.append({key: now.get(key, value) for key, value in row.items()})
+        results.write(f"gpu_{part}", rows, str(SEED))
+
+
+def kernel_again(row: Mapping[str, str], chip: Accelerator) -> dict[str, object]:
+    """Return what the costs say of the kernel of a row."""
+    return kernel_predictions(gpu_kernels.parsed(row["what"], row["shape"]), chip)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, or take what was measured."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--part", choices=("kernels", "ranks"), action="append")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each part, about")
+    parser.add_argument("--only", default="", help="rows whose name contains this")
+    parser.add_argument("--out", type=Path, default=Path())
+    parser.add_argument("--take", type=Path, help="folder of what was measured elsewhere")
+    parser.add_argument("--small", action="store_true", help="narrow layers, short sequences")
+    options = parser.parse_args(argv)
+    if options.take:
+        take(options.take)
+        return 0
+    options.out.mkdir(parents=True, exist_ok=True)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type != "cuda" and not options.small:
+        sys.exit("no GPU: --small runs narrow layers on the CPU")
+    parts = options.part or ("kernels", "ranks")
+    failed = sum(measure(part, options, device) for part in parts)
+    print(f"{failed} failed")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,414 @@
+"""Checkpoint folders of runs: written whole or not at all, checked before they are read.
+
+A checkpoint is a folder ``step-00000010`` that `torch.distributed.checkpoint` writes, with a
+manifest beside: position, what it is of, and the SHA-256 of every file. All of it is made under
+another name, brought to the disk, and renamed. The folder must be one that all ranks see.
+
+What `torch.distributed.checkpoint` pickles is read as data: its metadata by a list of torch's own
+classes, the rest as `torch.load` reads weights.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import io
+import json
+import os
+import pickle
+import shutil
+import struct
+import warnings
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import metadata as dcp_metadata
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+
+from ...instances import InputError
+from ...instances.formats.source import Record
+from ...instances.formats.writing import why_not
+from ..measure.group import of_all_ranks
+
+#: What reading raises of files that are damaged: whatever torch's own code then meets.
+UNREADABLE = (
+    OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError, LookupError, TypeError,
+    AttributeError, AssertionError, ArithmeticError, MemoryError, struct.error, zipfile.BadZipFile,
+    CheckpointException,
+)  # fmt: skip
+
+MANIFEST = "manifest.json"
+FORMAT = 4
+#: What `torch.distributed.checkpoint` says of its files.
+METADATA = ".metadata"
+#: Modules and names that its metadata is pickled with, beside types of numbers.
+_PICKLED = {
+    dcp_metadata.__name__: {*dcp_metadata.__all__, "_MEM_FORMAT_ENCODING"},
+    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
+    "torch.serialization": {"_get_layout"},
+    "torch": {"Size"},
+    "pathlib": {"PosixPath", "WindowsPath"},
+    "pathlib._local": {"PosixPath", "WindowsPath"},
+}
+
+
+class _Format(msgspec.Struct):
+    """Fields common to all versions of the manifest."""
+
+    format: int
+
+
+class Manifest(Record):
+    """Manifest of a checkpoint.
+
+    `plan` and `model` are hashes of what it was written with, and `microbatches` how many were
+    taken from the data; of a training job they are empty. `files` has the SHA-256 of each file, and
+    `state_dict` what each name of the model's `state_dict` is called in the checkpoint.
+    """
+
+    format: int
+    microbatches: int
+    plan: str
+    model: str
+    files: dict[str, str]
+    state_dict: dict[str, str]
+
+
+def write_checkpoint(
+    final: Path,
+    state: dict[str, Any],
+    state_dict: Mapping[str, str],
+    *,
+    microbatches: int = 0,
+    plan: str = "",
+    model: str = "",
+) -> None:
+    """Write a checkpoint; all ranks call this together, each with the state that it has.
+
+    What several ranks have is the lowest one's; for the rest see `Manifest`. What cannot be
+    written is an `InputError`, and what was in its place stays as it is.
+    """
+    unfinished = final.parent / f".{final.name}.unfinished"
+    rank = dist.get_rank()
+    with _told(final):
+        if rank == 0:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir(parents=True)
+    dist.barrier()
+    planner = dcp.DefaultSavePlanner(dedup_save_to_lowest_rank=True)
+    with _told(final):
+        dcp.save(state, storage_writer=_ExplainingWriter(unfinished, final), planner=planner)
+    own = sorted(unfinished.glob(f"__{rank}_*")) + [unfinished / METADATA] * (rank == 0)
+    everyone = of_all_ranks(({file.name: digest(file) for file in own}, dict(state_dict)))
+    if rank == 0:
+        files, names = ({k: v for each in all_of for k, v in each.items()}
+                        for all_of in zip(*everyone, strict=True))  # fmt: skip
+        manifest = Manifest(FORMAT, microbatches, plan, model, files, names)
+        with _told(final):
+            with (unfinished / MANIFEST).open("w", encoding="utf-8") as out:
+                json.dump(msgspec.to_builtins(manifest), out, indent=1)
+                out.flush()
+                os.fsync(out.fileno())
+            _to_disk(unfinished)
+            if not (final / MANIFEST).is_file():  # what lost its manifest is no checkpoint any more
+                shutil.rmtree(final, ignore_errors=True)
+            unfinished.rename(final)
+            _to_disk(final.parent)
+    dist.barrier()
+
+
+class _ExplainingWriter(dcp.FileSystemWriter):  # type: ignore[misc]  # torch is not typed for mypy here
+    """Writer of a rank's file that says in one line why it was not written."""
+
+    def __init__(self, path: Path, final: Path) -> None:
+        super().__init__(path)
+        self._final = final
+
+    def write_data(self, plan: Any, planner: Any) -> Any:
+        """Write what this rank has: here an error still has its cause."""
+        with _told(self._final):
+            return super().write_data(plan, planner)
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Say the reason for an unwritten checkpoint in one line."""
+    try:
+        yield
+    except (OSError, RuntimeError, CheckpointException) as error:
+        causes: list[BaseException | None] = [error, error.__context__]
+        if isinstance(error, CheckpointException):
+            causes = [cause for cause, _ in error.failures.values()]
+        for cause in causes:
+            if isinstance(cause, InputError):
+                raise InputError(str(cause)) from None
+            if isinstance(cause, OSError):
+                raise InputError(
+                    f"{path}: not written: {why_not(cause)}; the checkpoints before it are whole"
+                ) from None
+        raise
+
+
+def keep_newest(folder: Path, count: int) -> None:
+    """Remove all checkpoints of a folder but the newest; they are gone at once for readers."""
+    if dist.get_rank() == 0:
+        for old in checkpoints(folder)[:-count]:
+            with _told(old):
+                shutil.rmtree(old.rename(folder / f".{old.name}.unfinished"))
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove unfinished checkpoints of ended runs; the folder must be `locked`."""
+    for path in folder.glob(".step-*.unfinished"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _to_disk(folder: Path) -> None:
+    """Bring the names in a folder to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoints in a folder, the newest last; a damaged name is an InputError."""
+    found = {}
+    for path in folder.glob("step-*"):
+        number = path.name.removeprefix("step-")
+        if not (path / MANIFEST).is_file():
+            continue
+        if not (number.isascii() and number.isdecimal()):
+            raise InputError(f"{path}: step-00000010 is what a checkpoint is called; rename it")
+        found[int(number)] = path
+    return [found[step] for step in sorted(found)]
+
+
+def newest(folder: Path) -> Checkpoint:
+    """Return the newest checkpoint in a folder; none, or a damaged one, is an InputError."""
+    found = checkpoints(folder)
+    if not found:
+        raise InputError(f"{folder}: it holds no checkpoint; leave --resume out to begin")
+    return read_checkpoint(found[-1])
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Return a checkpoint after checking that its manifest is whole and its files are there.
+
+    Raises InputError if it is damaged, or of another version of Stagecut.
+    """
+    try:
+        content = (path / MANIFEST).read_bytes()
+        known = msgspec.json.decode(content, type=_Format).format
+        if known != FORMAT:
+            raise InputError(f"{path}: its format is {known}; {FORMAT} is known")
+        manifest = msgspec.json.decode(content, type=Manifest)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        raise InputError(f"{path / MANIFEST}: {_damaged(path)}") from None
+    if (
+        manifest.microbatches < 0
+        or METADATA not in manifest.files
+        or any(Path(name).name != name for name in manifest.files)
+    ):
+        raise InputError(f"{path / MANIFEST}: {_damaged(path)}")
+    for name in manifest.files:
+        if not (path / name).is_file():
+            raise InputError(f"{path / name}: missing or {_damaged(path)}")
+    return Checkpoint(path, manifest)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint on the disk."""
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def step(self) -> int:
+        """Steps that were done."""
+        return int(self.path.name.removeprefix("step-"))
+
+    def contents(self) -> Metadata:
+        """Return what it holds, of files of the manifest alone and no more than they have."""
+        with self._reading(METADATA) as file:
+            found = _MetadataUnpickler(file).load()
+            sizes = {name: (self.path / name).stat().st_size for name in self.manifest.files}
+            claimed = sum(
+                prod(tensor.size) * tensor.properties.dtype.itemsize
+                for tensor in found.state_dict_metadata.values()
+                if isinstance(tensor, TensorStorageMetadata)
+            )
+            places = {place.relative_path for place in found.storage_data.values()}
+            if claimed > sum(sizes.values()) or not places <= sizes.keys():
+                raise ValueError
+            assert isinstance(found, Metadata)
+            assert all(found.planner_data[name] for name in found.state_dict_metadata)
+            return found
+
+    def load(self, state: dict[str, Any], held: Metadata, *, alone: bool = False) -> None:
+        """Fill the tensors of `state`, and put in what is no tensor; all ranks call this together.
+
+        `held` are its `contents`. Every file is checked, each by one rank. `alone` is for a process
+        without others, in a group or not. InputError if it has no tensor of a name and shape.
+        """
+        for area, values in state.items():
+            for name, own in values.items():
+                kept = held.state_dict_metadata.get(f"{area}.{name}")
+                shapes = getattr(kept, "size", None), getattr(own, "shape", None)
+                if not isinstance(own, dict) and (kept is None or shapes[0] != shapes[1]):
+                    raise InputError(
+                        f"{self.path}: {name} is not in it as it is here; it is of another model "
+                        "or optimizer"
+                    )
+        first, step = (0, 1) if alone else (dist.get_rank(), dist.get_world_size())
+        for name in sorted(self.manifest.files)[first::step]:
+            self._check(name, [p for p in held.storage_data.values() if p.relative_path == name])
+        with self._reading() as _, warnings.catch_warnings():
+            if alone:
+                warnings.filterwarnings("ignore", "torch.distributed is disabled")
+            dcp.load(state, storage_reader=_CheckedReader(self.path, held), planner=_DataPlanner(),
+                     no_dist=alone)  # fmt: skip
+
+    def _check(self, name: str, places: Iterable[Any]) -> None:
+        with self._reading(name) as file:
+            if digest(self.path / name) != self.manifest.files[name]:
+                raise ValueError
+            for place in places:
+                file.seek(place.offset)
+                check_unpacked(io.BytesIO(file.read(place.length)), place.length)
+
+    @contextmanager
+    def _reading(self, name: str = "") -> Iterator[io.BufferedReader]:
+        """Open one of its files; what is then unreadable is an InputError."""
+        try:
+            with (self.path / (name or MANIFEST)).open("rb") as file:
+                yield file
+        except UNREADABLE:
+            raise InputError(f"{self.path / name}: {_damaged(self.path)}") from None
+
+
+class _MetadataUnpickler(pickle._Unpickler):
+    """Reader of the pickled metadata of `torch.distributed.checkpoint`, which runs nothing.
+
+    It is Python's own one in Python: that in C may ask for any memory.
+    """
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return one of the classes that it consists of."""
+        known = name in _PICKLED.get(module, ())
+        if known or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"{module}.{name}")
+
+
+class _CheckedReader(dcp.FileSystemReader):  # type: ignore[misc]
+    """Reader of files whose metadata is read already."""
+
+    def __init__(self, path: Path, held: Metadata) -> None:
+        super().__init__(path)
+        self._held = held
+
+    def read_metadata(self) -> Metadata:
+        """Return the metadata."""
+        return self._held
+
+
+class _DataPlanner(dcp.DefaultLoadPlanner):  # type: ignore[misc]
+    """Planner that reads what is no tensor as data, too."""
+
+    def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
+        """Put a value in its place."""
+        *path, last = self.mappings[read_item.dest_index.fqn]
+        within = self.original_state_dict
+        for key in path:
+            within = within[key]
+        within[last] = torch.load(value, map_location="cpu", weights_only=True)
+
+
+def digest(file: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def check_unpacked(content: Any, size: int) -> None:
+    """Raise ValueError if an archive is packed, as a small file could have any size in memory."""
+    if zipfile.is_zipfile(content):
+        with zipfile.ZipFile(content) as archive:
+            if sum(part.file_size for part in archive.infolist()) > size:
+                raise ValueError
+
+
+def load_tensors(file: Path) -> Any:
+    """Return the content of a ``torch.save`` file as data, without running code in it.
+
+    Raises one of UNREADABLE if it is damaged, or packed.
+    """
+    if file.exists() and not file.is_file():
+        raise OSError(f"{file} is no file")
+    check_unpacked(file, file.stat().st_size)
+    return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Make a folder, and keep other runs from writing into it, where its file system has locks.
+
+    Raises InputError if it cannot be made, or another run writes into it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("a")
+    except OSError as error:
+        raise InputError(f"{folder}: no checkpoints can be kept there: {why_not(error)}") from None
+    with lock as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"{folder}: another run writes its checkpoints there; end it, or give another"
+            ) from None
+        except OSError:  # there are no locks
+            pass
+        yield
+
+
+@contextmanager
+def sole_writer(folder: Path | None, *, resume: bool) -> Iterator[None]:
+    """Lock a run's folder of checkpoints on rank 0, if it has one; all ranks enter together.
+
+    What runs before left unfinished there is removed.
+    """
+    with ExitStack() as held:
+        if folder is not None:
+            if dist.get_rank() == 0 and (folder.is_dir() or not resume):
+                held.enter_context(locked(folder))
+                remove_unfinished(folder)
+            dist.barrier()
+        yield
+
+
+def none_before(folder: Path, found: Sequence[Path]) -> None:
+    """Raise InputError if a folder for the checkpoints of a new run holds some."""
+    if found:
+        raise InputError(
+            f"{folder}: it holds checkpoints of a run; add --resume, or name another folder"
+        )
+
+
+def _damaged(path: Path) -> str:
+    if not path.is_dir():
+        return "gone: a run that keeps its checkpoints there has removed it; begin again"
+    return f"damaged; delete {path} to go on from the one before"

@@ -1,0 +1,419 @@
+"""Mappings of stages: a proof that no cut into stages, mapped in any way, is below a target.
+
+    symbol      meaning
+    m, S, R     microbatches of a batch, stages, replicas
+    I           an ideal: a set of blocks that holds all that any of its blocks waits for
+    t(I', I)    seconds of a microbatch of the nodes in I and not in I'; w(I', I) their parameters
+    A(w)        the least time in which any R devices all-reduce w bytes
+    P(I)        the least time in which any R pairs of devices send what crosses from I to the rest
+
+A cut is a chain of ideals ∅ = I_0 ⊂ … ⊂ I_S = all, and its stage s takes, on any devices,
+
+    m t(I_{s−1}, I_s) + P(I_s) + A(w(I_{s−1}, I_s))
+
+at least; with overlap the larger of the first term and the others. A(w) / w and P / bytes fall with
+the bytes, as the latency counts less, so A(w) ≥ w A(W) / W for all W parameters.
+
+*Groups.* Devices are divided into groups in some way; every way gives a proof. A ring or a boundary
+that lies within groups costs what the best such one does; another has a pair of devices of unlike
+groups. Stages in a row are *together* if the boundaries between them lie within groups. If one of
+them has all of its replicas in one group, so have all, and they are at most L: the devices of the
+largest group over R. Where no all-reduce counts, the same holds of one replica of each stage.
+
+The proof is a search for a chain below the target. For each ideal and number of stages it keeps the
+least number of stages that are together up to there, by whether one of them is known to be in one
+group. Times are whole parts of the target, rounded downwards.
+
+Bounds of *given stages* are checked by the same search, over the ideals of that cut alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import (
+    connected_components,
+    maximum_bipartite_matching,
+    minimum_spanning_tree,
+)
+
+from ....instances import DeviceMapping, ReplicaPlacement, Workload
+from ....instances.common.arrays import Bools, Floats, Ints
+from ....instances.common.units import TIME_UNITS
+from ....instances.model.contiguity import pipeline_edges
+from ....instances.model.stage_costs import accelerator_seconds, parameter_bytes
+from .bound_check import too_much
+from .stage_chains import PARTS, WORK, Ideals, ideals_of, parts
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+#: Devices up to which rings and pairs are sought among all; beyond, the best link counts.
+MOST_DEVICES = 1024
+#: Ratio of the sizes of messages for which the least time is found; others lie between two.
+SIZE_STEP = 1.02
+#: Ways to divide the devices that are tried, and how much longer links between groups are at least.
+DIVISIONS, LEAST_STEP = 3, 1.2
+#: Paths that are looked at in search of a ring.
+RING_STEPS = 100_000
+#: What sums of floating-point numbers may lose, relatively.
+ROUNDING = 1e-12
+#: More stages than any.
+NONE = 1 << 30
+
+
+@dataclass(frozen=True, eq=False)
+class _Links:
+    """Prices of messages between the D usable devices, which are in groups."""
+
+    problem: DeviceMapping
+    latency: Floats  # (D, D)
+    inverse: Floats
+    group: Ints  # (D,)
+
+    @cached_property
+    def far(self) -> Bools:
+        """Pairs of devices of unlike groups, shape (D, D)."""
+        return np.asarray(self.group[:, None] != self.group[None, :])
+
+    @cached_property
+    def near(self) -> Bools:
+        """Pairs of different devices of one group, shape (D, D)."""
+        return ~self.far & ~np.eye(len(self.group), dtype=np.bool_)
+
+    @property
+    def rings_count(self) -> bool:
+        """Whether all-reduces count."""
+        return self.problem.mode != "p2p" and self.problem.replicas > 1
+
+    @property
+    def longest_run(self) -> int:
+        """L; S where all devices are of one group."""
+        if not self.far.any():
+            return self.problem.stages
+        each = self.problem.replicas if self.rings_count else 1
+        return int(np.bincount(self.group).max()) // each
+
+    def reduced(self, size: float) -> tuple[float, float]:
+        """Return the least seconds of an all-reduce within a group, and of any other one."""
+        if size == 0 or not self.rings_count:
+            return 0.0, 0.0
+        r = self.problem.replicas
+        cost = 2 * (r - 1) * (self.latency + size / r * self.inverse)
+        within, across = self._two(cost, lambda among: _has_ring(among, r))
+        if self.problem.collective == "ring":
+            return within, across
+        other = self._other_than_ring(size)
+        return min(within, other), min(across, other)
+
+    def sent(self, messages: int, size: float) -> tuple[float, float]:
+        """Return the least seconds of a boundary per batch, within groups and not."""
+        if messages == 0 or self.problem.mode == "allr":
+            return 0.0, 0.0
+        cost = self.problem.microbatches * (messages * self.latency + size * self.inverse)
+        return self._two(cost, lambda among: _pairs(among) >= 2 * self.problem.replicas)
+
+    def _two(self, cost: Floats, enough: Callable[[Bools], bool]) -> tuple[float, float]:
+        """Return the least cost at which pairs are enough: within groups, and not all within."""
+        if len(cost) > MOST_DEVICES:
+            either = float(cost.min(where=self.near | self.far, initial=math.inf))
+            return either, either
+        within = _least(cost, self.near, enough)
+        if not self.far.any():
+            return within, math.inf
+        across = _least(cost, self.near | self.far, enough)
+        return within, max(across, float(cost.min(where=self.far, initial=math.inf)))
+
+    def _other_than_ring(self, size: float) -> float:
+        """Return a bound on a tree's time, and on a hierarchical ring's, by the best messages."""
+        r, island = self.problem.replicas, self.problem.topology.island
+        mine = island[self.problem.topology.usable]
+        apart = mine[:, None] != mine[None, :]
+        other = ~np.eye(len(mine), dtype=np.bool_)
+
+        def message(size: float, among: Bools) -> float:
+            time = self.latency + size * self.inverse
+            return float(time.min(where=among, initial=math.inf))
+
+        ways = [2 * math.floor(math.log2(r)) * message(size, other)]
+        for k in range(2, r):
+            if r % k == 0:
+                inside = 2 * (k - 1) * message(size / k, other & ~apart)
+                ways.append(inside + 2 * (r // k - 1) * message(size / r, apart))
+        return min(ways)
+
+
+def _least(cost: Floats, among: Bools, enough: Callable[[Bools], bool]) -> float:
+    """Return the least cost at which the pairs that are no dearer are enough; `inf` for none."""
+    values = np.unique(cost[among])
+    low, high = 0, len(values)
+    while low < high:
+        middle = (low + high) // 2
+        if enough(among & (cost <= values[middle])):
+            high = middle
+        else:
+            low = middle + 1
+    return float(values[low]) if low < len(values) else math.inf
+
+
+def _pairs(admitted: Bools) -> int:
+    """Return twice the largest number of pairs of devices, at least."""
+    return int((maximum_bipartite_matching(csr_array(admitted)) >= 0).sum())
+
+
+def _has_ring(admitted: Bools, replicas: int) -> bool:
+    """Whether R devices may be in a ring: False is certain."""
+    import networkx as nx
+
+    if replicas == 2:
+        return bool(admitted.any())
+    graph: nx.Graph[int] = nx.from_numpy_array(admitted)
+    # networkx's stubs say lists of sets
+    found = cast("Iterator[set[int]]", nx.biconnected_components(graph))
+    large = (part for part in found if len(part) >= replicas)
+    return any(_may_close(graph.subgraph(part).copy(), replicas) for part in large)
+
+
+def _may_close(graph: nx.Graph[int], length: int) -> bool:
+    """Whether a graph has a cycle of so many nodes; True if `RING_STEPS` do not decide it."""
+    import networkx as nx
+
+    steps = 0
+    while graph.number_of_nodes() >= length:
+        root = min(graph, key=graph.degree)
+        away = nx.single_source_shortest_path_length(graph, root)
+        paths: list[tuple[int, ...]] = [(root,)]
+        while paths:
+            path = paths.pop()
+            if len(path) == length:
+                if graph.has_edge(path[-1], root):
+                    return True
+                continue
+            steps += 1
+            if steps > RING_STEPS:
+                return True
+            left = length - len(path)  # edges from the next node on back to the root
+            paths += [(*path, v) for v in graph[path[-1]] if v not in path and away[v] <= left]
+        graph.remove_node(root)  # no cycle has it
+        graph = nx.k_core(graph, 2).copy()
+    return False
+
+
+@dataclass(frozen=True, eq=False)
+class _MappedChains:
+    """Ideals between which stages lie, in an order in which parts come first; N of them."""
+
+    inside: Callable[[int, Ints], Bools]  # whether an ideal is a proper part of others
+    compute: Ints  # (N,): of the nodes, in parts of the target
+    reduced: Ints  # (2, N): all-reduces within a group and not
+    sent: Ints  # (2, N): boundaries within groups and not
+
+    def any_below(self, problem: DeviceMapping, longest_run: int, *, alone: bool) -> bool:
+        """Return whether a chain of S stages is below the target.
+
+        `alone`: all-reduces do not count, and every stage is known to be in one group.
+        """
+        stages, last = problem.stages, len(self.compute) - 1
+        # by ideal and number of stages: how many are together, none or one known to be in a group
+        loose = np.full((last + 1, stages + 1), NONE)
+        held = np.full((last + 1, stages + 1), NONE)
+        loose[0, 0] = 0
+        least = self.compute + (0 if problem.overlap else self.reduced.min(axis=0))
+        by_work = np.argsort(least, kind="stable")
+        work = least[by_work]
+        looked = 0
+        for ideal in range(last):
+            a, b = loose[ideal, :-1], held[ideal, :-1]
+            known = np.flatnonzero(np.minimum(a, b) < NONE)
+            if not len(known):
+                continue
+            rest = (stages - 1 - int(known[0])) * PARTS
+            begin = np.searchsorted(work, [least[ideal], least[-1] - rest]).max()
+            ends = by_work[begin : np.searchsorted(work, least[ideal] + PARTS)]
+            ends = ends[self.inside(ideal, ends)]
+            looked += len(ends) * stages
+            if looked > WORK:
+                raise too_much("there are too many stages below it")
+            below = self._below(ideal, ends, overlap=problem.overlap)
+            both = np.where(np.minimum(a, b) < longest_run, np.minimum(a, b) + 1, NONE)
+            longer = np.where(b < longest_run, b + 1, NONE)
+            at_most = np.where(a < NONE, np.minimum(a + 1, longest_run + 1), NONE)
+            freed = np.where((a < NONE) | (longer < NONE), 0, NONE)
+            for ring, boundary, of, then in (
+                (0, 0, held, both),
+                (0, 1, loose, np.where(both < NONE, 0, NONE)),
+                (1, 0, loose, at_most),
+                (1, 0, held, longer),
+                (1, 1, loose, freed),
+            ):
+                if ring and alone:
+                    continue
+                some = ends[below[ring][boundary]]
+                if len(some):
+                    of[some, 1:] = np.minimum(of[some, 1:], then)
+        return bool(min(loose[last, stages], held[last, stages]) < NONE)
+
+    def _below(self, ideal: int, ends: Ints, *, overlap: bool) -> list[list[Bools]]:
+        """Return which stages from an ideal are below the target, by ring and boundary."""
+        compute = self.compute[ends] - self.compute[ideal]
+        found = []
+        for reduced in self.reduced:
+            own = reduced[ends] - reduced[ideal]
+            found.append(
+                [
+                    (
+                        np.maximum(compute, own + sent[ends])
+                        if overlap
+                        else compute + own + sent[ends]
+                    )
+                    < PARTS
+                    for sent in self.sent
+                ]
+            )
+        return found
+
+
+def stage_time_bound(workload: Workload, problem: DeviceMapping) -> float:
+    """Return what the heaviest block, or the work shared out evenly, takes, in the time unit.
+
+    Per batch, with their all-reduces, if these do not run beside it.
+    """
+    each = problem.microbatches * accelerator_seconds(workload)
+    held = parameter_bytes(workload)
+    if held.any() and not problem.overlap:
+        links = _Links(problem, *_routes(problem), np.zeros(len(problem.topology.usable), np.int64))
+        each = each + links.reduced(float(held.sum()))[0] / float(held.sum()) * held
+    together = [float(each[list(nodes)].sum()) for nodes in workload.colour_classes]
+    heaviest = max([float(each.max(initial=0.0)), *together])
+    return max(heaviest, float(each.sum()) / problem.stages) / TIME_UNITS[workload.time_unit]
+
+
+def no_mapping_below(
+    workload: Workload, problem: DeviceMapping, target: float, given: ReplicaPlacement | None = None
+) -> bool:
+    """Prove that every cut and mapping takes `target` or more; False if not.
+
+    `target` is of the longest stage time in the workload's unit, above 0 and finite. With `given`,
+    of all mappings of its cut. VerificationError if there are too many ideals or stages.
+    """
+    seconds = target * TIME_UNITS[workload.time_unit]
+    if given is None:
+        waits = pipeline_edges(workload)
+        ideals = ideals_of(workload, np.ones(workload.n, np.bool_), waits)
+    else:
+        ideals = _of_cut(given.stage, problem.stages)
+    own = problem.microbatches * accelerator_seconds(workload)
+    compute = ideals.sums(parts(own, seconds))
+    down, up = _crossing(workload, ideals)
+    if not problem.gradients:
+        up = np.zeros_like(up)
+    messages, size = (down > 0).astype(np.int64) + (up > 0), down + up
+    for group in _divisions(workload, problem):
+        links = _Links(problem, *_routes(problem), group)
+        prices = _boundaries(links, messages, size)
+        chains = _MappedChains(
+            ideals.inside,
+            compute,
+            _reduced(links, workload, ideals, seconds, given),
+            np.array([parts(of * (1 - ROUNDING), seconds) for of in prices]),
+        )
+        if not chains.any_below(problem, links.longest_run, alone=not links.rings_count):
+            return True
+    return False
+
+
+def _routes(problem: DeviceMapping) -> tuple[Floats, Floats]:
+    """Return latency and inverse bandwidth between the usable devices."""
+    routes, usable = problem.topology.routes, problem.topology.usable
+    among = np.ix_(usable, usable)
+    return routes.latency_s[among], 1.0 / routes.bytes_per_s[among]
+
+
+def _of_cut(stage: Ints, stages: int) -> Ideals:
+    """Return the ideals of one cut, which has the stages as its blocks."""
+    members = np.tri(stages + 1, stages, -1, dtype=np.bool_)
+    packed = np.packbits(members, axis=1, bitorder="little")
+    words = np.zeros((stages + 1, 8 * (stages // 64 + 1)), np.uint8)
+    words[:, : packed.shape[1]] = packed
+    return Ideals(stage, members, words.view(np.uint64), 0)
+
+
+def _crossing(workload: Workload, ideals: Ideals) -> tuple[Floats, Floats]:
+    """Return the bytes that cross from each ideal to the rest, and from the rest; shape (N,)."""
+    assert workload.output_bytes is not None
+    tensors: dict[tuple[int, frozenset[int]], float] = {}
+    for u, readers in enumerate(workload.successors):
+        maker = int(ideals.block[u])
+        others = frozenset(ideals.block[list(readers)].tolist()) - {maker}
+        if others and workload.output_bytes[u] > 0:
+            key = maker, others
+            tensors[key] = tensors.get(key, 0.0) + float(workload.output_bytes[u])
+    down, up = np.zeros(len(ideals.members)), np.zeros(len(ideals.members))
+    for (maker, others), size in tensors.items():
+        has, read = ideals.members[:, maker], ideals.members[:, sorted(others)]
+        down[has & ~read.all(axis=1)] += size
+        up[~has & read.any(axis=1)] += size
+    # sums of so few bytes count as none, in stage costs as well
+    return np.where(down < 0.5, 0.0, down), np.where(up < 0.5, 0.0, up)
+
+
+def _boundaries(links: _Links, messages: Ints, size: Floats) -> Floats:
+    """Return the least seconds of boundaries of so many messages and bytes, shape (2, N)."""
+    found = np.zeros((2, len(size)))
+    for count in np.unique(messages[messages > 0]).tolist():
+        of = messages == count
+        sizes = np.unique(size[of])
+        step = np.floor(np.log(sizes) / math.log(SIZE_STEP))
+        sizes = sizes[np.append(True, step[1:] > step[:-1])]
+        sizes = np.append(sizes, size[of].max() * (1 + ROUNDING))
+        prices = np.array([links.sent(count, float(b)) for b in sizes]).T
+        low = np.searchsorted(sizes, size[of], side="right") - 1
+        high = np.minimum(low + 1, len(sizes) - 1)
+        # a boundary of more bytes takes no less, and no less per byte than one of more still
+        found[:, of] = np.maximum(prices[:, low], prices[:, high] * (size[of] / sizes[high]))
+    return found
+
+
+def _reduced(
+    links: _Links,
+    workload: Workload,
+    ideals: Ideals,
+    seconds: float,
+    given: ReplicaPlacement | None,
+) -> Ints:
+    """Return the all-reduces of the nodes of each ideal in parts of a target, shape (2, N)."""
+    held, total = parameter_bytes(workload), float(parameter_bytes(workload).sum())
+    if given is not None:
+        stages = np.bincount(given.stage, weights=held, minlength=links.problem.stages)
+        of_stages = np.array([links.reduced(float(size)) for size in stages]) * (1 - ROUNDING)
+        return np.array([np.append(0, np.cumsum(parts(own, seconds))) for own in of_stages.T])
+    share = held / max(total, 1.0) * (1 - ROUNDING)
+    # where no ring is possible, it takes what is above any target
+    prices = np.minimum(links.reduced(total), 1e300)
+    return np.array([ideals.sums(parts(share * price, seconds)) for price in prices])
+
+
+def _divisions(workload: Workload, problem: DeviceMapping) -> Iterator[Ints]:
+    """Yield groups of devices: all in one, then those that near links join, by the widest steps."""
+    latency, inverse = _routes(problem)
+    yield np.zeros(len(latency), np.int64)
+    if not 2 < len(latency) <= MOST_DEVICES:
+        return
+    assert workload.output_bytes is not None
+    size = float(workload.output_bytes.max(initial=0.0)) + float(parameter_bytes(workload).sum())
+    tree = minimum_spanning_tree(np.triu(latency + size / len(latency) * inverse, 1)).tocoo()
+    steps = np.unique(tree.data)
+    wide = steps[1:] / steps[:-1]
+    for k in np.argsort(-wide, kind="stable")[:DIVISIONS].tolist():
+        if wide[k] < LEAST_STEP:
+            return
+        short = tree.data <= steps[k]
+        joined = (tree.data[short], (tree.row[short], tree.col[short]))
+        label = connected_components(csr_array(joined, shape=tree.shape), directed=False)[1]
+        yield np.asarray(label, np.int64)
