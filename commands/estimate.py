@@ -180,6 +180,8 @@ def print_estimate(found: Estimate) -> None:
     time.add_row("an iteration", f"{found.seconds:.4g}", "")
     OUT.print(time)
     OUT.say(_summary(found))
+    if any(block.profiled is not None for block in found.model.blocks):
+        OUT.say(f"layers take what the {found.model.source} says, whatever the cluster's devices")
     ranks = _few(found)
     memory = new_table("memory of a device (GiB)", "", (f"rank {rank}" for rank in ranks))
     for term, label in MEMORY_TERMS.items():
