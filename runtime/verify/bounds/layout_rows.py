@@ -426,6 +426,8 @@ class PointRefutation:
             most = self.count[second]
             self.add(n[:, second] + most * z, -np.inf, most)
             self.add(n[1:, first] - self.count[first] * z[:-1], -np.inf, 0.0)
+        else:
+            self._alternating(n)
         self._memory()
         self._slower_kinds(unit)
         self._beside(unit)
@@ -434,6 +436,23 @@ class PointRefutation:
         end = np.zeros(self.columns)
         end[self.at["ends"]] = 1.0
         self.add(end, -np.inf, 1.0 - self.constant * unit)
+
+    def _alternating(self, n: Floats) -> None:
+        """A stage ends, and its recomputed layers do, where so many of each type are before.
+
+        What the first layers have more of one type than its share beside another stays in a range.
+        """
+        order = np.array([self.probes.types.index(kind) for kind in self.probes.order])
+        r = np.eye(self.columns)[self.at["r"]]
+        for a, b in itertools.combinations(range(len(self.count)), 2):
+            share = self.count[b] / self.count[a]
+            more = np.cumsum((order == b) - share * (order == a))
+            low, high = min(0.0, more.min()) - 1e-7, max(0.0, more.max()) + 1e-7
+            ends = np.cumsum(n[:, b] - share * n[:, a], axis=0)
+            self.add(ends, low, high)
+            if self.recomputes:
+                ends = np.vstack((np.zeros(self.columns), ends[:-1]))
+                self.add(ends + r[:, b] - share * r[:, a], low, high)
 
     def _recomputed(self, n: Floats) -> None:
         r, y = np.eye(self.columns)[self.at["r"]], np.eye(self.columns)[self.at["y"]]
