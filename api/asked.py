@@ -24,6 +24,7 @@ from ..instances import (
     Workload,
     accelerators_and_cpus,
 )
+from ..instances.common.errors import quote
 from ..instances.formats.files import load
 from ..instances.model.completed import assumed
 from ..instances.model.problem import suggested_cluster
@@ -36,6 +37,13 @@ def chosen(
     workload: Workload | str | Path, cluster: Cluster | None, problem: Problem | None
 ) -> tuple[Workload, Cluster, Problem]:
     """Return what is planned where: defaults for what is not given; InputError if none is known."""
+    if not isinstance(cluster, Cluster | None):
+        raise InputError(
+            f"cluster: {quote(cluster)}; give a Cluster, such as accelerators_and_cpus(4); names "
+            "such as h100:8 are of a TrainingJob(global_batch=…)"
+        )
+    if not isinstance(problem, Problem | None):
+        raise InputError(f"problem: {quote(problem)}; give one, such as Throughput()")
     if not isinstance(workload, Workload):
         workload = load(workload)
     if cluster is None and isinstance(problem, DeviceMapping):

@@ -639,15 +639,12 @@ def rivals() -> list[str]:
             ]
         )
     ahead = [row for row in fitting if number(row["behind"]) < -1e-3]
-    outside = sorted({row["outside"] for row in ahead if row["outside"]})
-    within = sum(not row["outside"] for row in ahead)
+    beyond = sum(bool(row["outside"]) for row in ahead)
     header = "layout|priced|fit|least behind, inside the space|behind in the median|at most"
     return [
         *table(header, lines),
-        f"Of {len(fitting)} that fit, {within} inside the declared space and "
-        f"{len(ahead) - within} outside of it ({', '.join(outside)}) are ahead of the planner's "
-        "by more than 0.1 %, "
-        f"{-100 * min(number(row['behind']) for row in fitting):.1f} % at most.",
+        f"Of {len(fitting)} that fit, {len(ahead)} are ahead of the planner's by more than 0.1 %, "
+        f"{beyond} of them outside of the declared space.",
     ]
 
 
