@@ -101,4 +101,5 @@ def _fullest(workload: Workload, plan: Plan, report: Report) -> str:
     if not places:
         return f"{workload.n} nodes on {plan.cluster.size} devices"
     name, used, limit = max(places, key=lambda place: place[1] / max(place[2], 1e-300))
-    return f"fullest {name} with {show_bytes(used)} of {show_bytes(limit)}"
+    most = f"fullest {name} with {show_bytes(used)}"
+    return f"{most} (no limit)" if math.isinf(limit) else f"{most} of {show_bytes(limit)}"
