@@ -60,14 +60,21 @@ def chosen(
 
 
 def devices_of(topology: Topology) -> Cluster:
-    """Return the devices of a topology as a cluster: neighbours of one memory are of a kind."""
-    memory = topology.memory_bytes
-    first = [0, *(np.flatnonzero(memory[1:] != memory[:-1]) + 1).tolist()]
-    if len(first) == 1:
+    """Return the devices of a topology as a cluster: neighbours that are alike are of a kind."""
+    memory, slow = topology.memory_bytes, topology.slowdown
+    changes = (memory[1:] != memory[:-1]) | (slow[1:] != slow[:-1])
+    first = [0, *(np.flatnonzero(changes) + 1).tolist()]
+    if len(first) == 1 and slow[0] == 1:
         return accelerators_and_cpus(topology.size, memory_bytes=float(memory[0]))
     return Cluster(
         tuple(
-            DeviceKind(f"accelerator {k}", end - begin, float(memory[begin]), times="accelerator")
+            DeviceKind(
+                f"accelerator {k}",
+                end - begin,
+                float(memory[begin]),
+                times="accelerator",
+                slowdown=float(slow[begin]),
+            )
             for k, (begin, end) in enumerate(pairwise([*first, topology.size]))
         )
     )

@@ -44,10 +44,10 @@ from ..solvers import (
 from ..solvers.core.limits import Workers, checked
 from ..solvers.core.session import run_session
 from .asked import Judge, chosen, result_of
-from .job import JobResult, solve_job
 
 if TYPE_CHECKING:
     from .formulation import Formulation
+    from .job import JobResult
 
 #: Part of the time of a search that looking for a faster plan in pieces may take.
 PIECES_SHARE = 0.05
@@ -153,6 +153,8 @@ def solve(
             raise InputError(
                 "job: it takes a model such as llama3-70b and a cluster such as h100:8x8"
             )
+        from .job import solve_job
+
         return solve_job(workload, cluster, problem, limits=limits)
     if isinstance(workload, ModelDescription) or isinstance(cluster, TrainingCluster):
         raise InputError("problem: of a model description it is TrainingJob(global_batch=…)")

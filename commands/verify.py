@@ -49,7 +49,6 @@ def verify(
 
     from ..api.splits import plan_from_split  # what a missing file need not wait for
     from ..runtime import verify as verify_plan
-    from ..runtime.verify.bounds.check import check_bound
 
     if is_split(read_source(plan)):
         checked = plan_from_split(plan, loaded)
@@ -58,6 +57,8 @@ def verify(
     report = verify_plan(loaded, checked)
     why = None
     if bound:
+        from ..runtime.verify.bounds.check import check_bound
+
         try:
             check_bound(loaded, checked)
         except UncheckedError as error:

@@ -82,7 +82,7 @@ class UncheckedError(VerificationError):
     >>> plan = stagecut.solve(workload, stagecut.accelerators_and_cpus(2), method="greedy").plan
     >>> try:
     ...     stagecut.check_bound(workload, replace(plan, bound=-float("inf")))
-    ... except stagecut.UncheckedError as error:
+    ... except stagecut.instances.UncheckedError as error:
     ...     print(error)
     bound: there is none to check
     """

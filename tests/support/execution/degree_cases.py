@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from sharded_models import Language, Vision
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 import stagecut
 from stagecut import DeviceMesh, Link, Plan, Sharding, Workload
@@ -149,7 +150,8 @@ def clipped(_: int, name: str, folder: Path) -> tuple[float, dict[str, torch.Ten
     for own in stream.loop.parameters.values():
         for key, x in own.items():
             assert x.grad is not None
-            found[key] = x.grad if stream.parts is None else stream.parts.together(key, x.grad)
+            grad = stream.trained().kept(key, x.grad)
+            found[key] = grad.full_tensor() if isinstance(grad, DTensor) else grad
     return norm, found
 
 
