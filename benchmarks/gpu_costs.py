@@ -74,7 +74,7 @@ def kernel_predictions(one: gpu_kernels.Kernel, chip: Accelerator) -> dict[str, 
     """Return microseconds of a kernel by the tables of two software families."""
     return {
         column: 1e6 * gpu_kernels.predicted(one, chip, calibration(chip.family, software))
-        for column, software in (("predicted_us", "torchtitan"), ("megatron_us", "megatron"))
+        for column, software in (("predicted_us", "stagecut"), ("megatron_us", "megatron"))
     }
 
 
