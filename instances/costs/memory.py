@@ -346,7 +346,7 @@ def rank_memory(
         always += 2 * each * at.outer * model.hidden
     # Gradients exist before the backward pass where they are allocated once or add up.
     lazily = not fused(layout) and layout.microbatches == 1
-    before = Moment(gathered=gathered_ends(model, layout, rank, layers), communication=always)
+    before = Moment(gathered=gathered_always(model, layout, rank, held), communication=always)
     if not lazily:
         before = replace(before, gradients=gradients)
     moments = [replace(before, activations=activations, logits=logits)]
@@ -391,15 +391,17 @@ def computes_with_copies(layout: Layout) -> bool:
     return not fused(layout) and layout.recipe.gather_bytes < layout.recipe.weight_bytes
 
 
-def gathered_ends(model: ModelDescription, layout: Layout, rank: int, layers: list[Sizes]) -> float:
-    """Bytes of gathered weights that stay: embedding and head, or all that stay gathered."""
-    whole = not fused(layout) and layout.zero < 3  # FSDP2 gathers once for both passes
-    if (layout.shards == 1 and not computes_with_copies(layout)) or (layout.zero < 3 and not whole):
+def gathered_always(model: ModelDescription, layout: Layout, rank: int, held: Held) -> float:
+    """Bytes of gathered weights that stay: embedding and head, or all `held` on the rank."""
+    once = not fused(layout) and layout.zero < 3  # FSDP2 gathers once for both passes
+    if layout.zero < 3 and not once:
         return 0.0
-    weights = sum(ends_held(model, layout, stage) for stage in layout.rank_stages(rank))
-    if whole or stays_gathered(layout) or not layout.reshard_after_forward:
-        weights += sum(unit_held(layer.held, layout) for layer in layers)
-    return layout.recipe.gather_bytes * weights
+    if layout.shards == 1 and not computes_with_copies(layout):
+        return 0.0
+    if once or stays_gathered(layout) or not layout.reshard_after_forward:
+        return layout.recipe.gather_bytes * unit_held(held, layout)
+    ends = sum(ends_held(model, layout, stage) for stage in layout.rank_stages(rank))
+    return layout.recipe.gather_bytes * ends
 
 
 def unit_held(held: Held, layout: Layout) -> float:
