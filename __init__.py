@@ -23,8 +23,7 @@ pictures           `draw_loads`, `draw_gantt`, `draw_graph`, `draw_mapping`, `dr
                    `plot_front`, `plot_shares`, `plot_traces`
 running            `run`, `split_model`, `stage_modules`, `merge_checkpoint`
 version            `__version__`
-errors             `StagecutError`: `InputError`, `InfeasibleError`, `VerificationError` and its
-                   `UncheckedError`
+errors             `StagecutError`: `InputError`, `InfeasibleError`, `VerificationError`
 =================  ================================================================================
 
 The packages below have the rest: ``stagecut.instances`` named options, what plans decide
@@ -71,7 +70,6 @@ if TYPE_CHECKING:
     from .instances import Sharding as Sharding
     from .instances import StagecutError as StagecutError
     from .instances import Throughput as Throughput
-    from .instances import UncheckedError as UncheckedError
     from .instances import VerificationError as VerificationError
     from .instances import Workload as Workload
     from .instances import accelerators_and_cpus as accelerators_and_cpus
@@ -130,7 +128,7 @@ _MODULES = {
     "instances": (
         "Cluster DeviceKind DeviceMapping DeviceMesh InfeasibleError InputError "
         "Latency Link PipelineJob PlacementRules Plan Sharding StagecutError Throughput "
-        "UncheckedError VerificationError Workload accelerators_and_cpus topology"
+        "VerificationError Workload accelerators_and_cpus topology"
     ),
     "instances.costs.clusters": "training_cluster",
     "instances.costs.layout": "Layout",

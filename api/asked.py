@@ -24,6 +24,7 @@ from ..instances import (
     Workload,
     accelerators_and_cpus,
 )
+from ..instances.common.errors import quote
 from ..instances.formats.files import load
 from ..instances.model.completed import assumed
 from ..instances.model.problem import suggested_cluster
@@ -36,6 +37,13 @@ def chosen(
     workload: Workload | str | Path, cluster: Cluster | None, problem: Problem | None
 ) -> tuple[Workload, Cluster, Problem]:
     """Return what is planned where: defaults for what is not given; InputError if none is known."""
+    if not isinstance(cluster, Cluster | None):
+        raise InputError(
+            f"cluster: {quote(cluster)}; give a Cluster, such as accelerators_and_cpus(4); names "
+            "such as h100:8 are of a TrainingJob(global_batch=…)"
+        )
+    if not isinstance(problem, Problem | None):
+        raise InputError(f"problem: {quote(problem)}; give one, such as Throughput()")
     if not isinstance(workload, Workload):
         workload = load(workload)
     if cluster is None and isinstance(problem, DeviceMapping):
@@ -52,14 +60,21 @@ def chosen(
 
 
 def devices_of(topology: Topology) -> Cluster:
-    """Return the devices of a topology as a cluster: neighbours of one memory are of a kind."""
-    memory = topology.memory_bytes
-    first = [0, *(np.flatnonzero(memory[1:] != memory[:-1]) + 1).tolist()]
-    if len(first) == 1:
+    """Return the devices of a topology as a cluster: neighbours that are alike are of a kind."""
+    memory, slow = topology.memory_bytes, topology.slowdown
+    changes = (memory[1:] != memory[:-1]) | (slow[1:] != slow[:-1])
+    first = [0, *(np.flatnonzero(changes) + 1).tolist()]
+    if len(first) == 1 and slow[0] == 1:
         return accelerators_and_cpus(topology.size, memory_bytes=float(memory[0]))
     return Cluster(
         tuple(
-            DeviceKind(f"accelerator {k}", end - begin, float(memory[begin]), times="accelerator")
+            DeviceKind(
+                f"accelerator {k}",
+                end - begin,
+                float(memory[begin]),
+                times="accelerator",
+                slowdown=float(slow[begin]),
+            )
             for k, (begin, end) in enumerate(pairwise([*first, topology.size]))
         )
     )

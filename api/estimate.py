@@ -7,23 +7,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..instances.common.quantities import show_bytes, show_percent
 from ..instances.costs import calibration as calibrations
 from ..instances.costs.calibration import Calibration, load_measurements, with_measurements
 from ..instances.costs.clusters import training_cluster
 from ..instances.costs.description import ModelDescription, forward_flops
 from ..instances.costs.hardware import TrainingCluster
-from ..instances.costs.layout import Layout, check_layout
+from ..instances.costs.layout import Layout, check_layout, describe
 from ..instances.costs.memory import RankMemory, RankStages, rank_memory
 from ..instances.costs.models import model_description
 from ..instances.costs.traffic import CollectiveTraffic, collectives
+from ..instances.model.summary import Summarised
 from ..runtime.estimate import iteration_time
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True)
-class Estimate:
+@dataclass(frozen=True, repr=False)
+class Estimate(Summarised):
     """Estimate of one iteration: seconds by term, bytes by term and pipeline rank.
 
     Parameters
@@ -55,6 +57,19 @@ class Estimate:
     terms: Mapping[str, float]
     memory: tuple[RankMemory, ...]
     calibration: str
+
+    def summary(self) -> dict[str, object]:
+        """Return model, devices, layout, seconds, rate and memory for display."""
+        return {
+            "model": self.model.name,
+            "devices": self.cluster.kinds,
+            "layout": describe(self.layout),
+            "seconds": self.seconds,
+            "tokens_per_s": self.tokens_per_s,
+            "mfu": show_percent(self.mfu),
+            "memory": show_bytes(max(rank.needed for rank in self.memory)),
+            "fits": self.fits,
+        }
 
     @property
     def tokens_per_s(self) -> float:

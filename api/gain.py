@@ -137,8 +137,8 @@ def _reason(task: Task[Problem], result: Result, alone: float, fastest: int) -> 
     )
     if needed > task.costs.capacity_bytes[fastest]:
         return (
-            "one device of the fastest kind has not the memory, and to share the work costs "
-            "what it saves"
+            "no device of the fastest kind has the memory for all of it, and sharing the work "
+            "costs what it saves"
         )
     if _proved(result, alone):
         if (

@@ -504,7 +504,9 @@ def _changes_that_fit(costs: JobCosts) -> Iterator[str]:
         if _plan_found(costs, more, costs.job, end):
             yield f"on {more.devices} of them"
             break
-    hosts = {name: QUARTERS for name in OFFLOAD if name in costs.job.settings.offload}
+    hosts: dict[str, Any] = {
+        name: QUARTERS for name in OFFLOAD if name in costs.job.settings.offload
+    }
     wider = replace(costs.job, **hosts)
     layout = _plan_found(costs, costs.cluster, wider, end, SEPARABLE) if hosts else None
     if layout is not None:

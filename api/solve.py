@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, cast, overload
 
 from ..formulations.task import Task, pose
 from ..instances import (
@@ -20,6 +20,7 @@ from ..instances import (
     Planned,
     Problem,
     Solution,
+    Tied,
     Workload,
     gap_between,
     is_iteration,
@@ -30,6 +31,7 @@ from ..instances.costs.description import ModelDescription
 from ..instances.costs.hardware import TrainingCluster
 from ..instances.job.problem import TrainingJob
 from ..instances.model.solution import on_cluster
+from ..instances.model.tied_weights import are_copied, tied_as
 from ..solvers import (
     DEFAULT_LIMITS,
     Limits,
@@ -42,10 +44,10 @@ from ..solvers import (
 from ..solvers.core.limits import Workers, checked
 from ..solvers.core.session import run_session
 from .asked import Judge, chosen, result_of
-from .job import JobResult, solve_job
 
 if TYPE_CHECKING:
     from .formulation import Formulation
+    from .job import JobResult
 
 #: Part of the time of a search that looking for a faster plan in pieces may take.
 PIECES_SHARE = 0.05
@@ -151,9 +153,13 @@ def solve(
             raise InputError(
                 "job: it takes a model such as llama3-70b and a cluster such as h100:8x8"
             )
+        from .job import solve_job
+
         return solve_job(workload, cluster, problem, limits=limits)
-    if isinstance(workload, ModelDescription) or isinstance(cluster, str | Path | TrainingCluster):
+    if isinstance(workload, ModelDescription) or isinstance(cluster, TrainingCluster):
         raise InputError("problem: of a model description it is TrainingJob(global_batch=…)")
+    # what is neither is told by `chosen`
+    cluster = cast("Cluster | None", cluster)
     if constrain is not None:
         from .formulation import solve_constrained  # with Pyomo, which takes a second to import
 
@@ -181,10 +187,23 @@ def solve(
     ties = judge.tie if isinstance(problem, DeviceMapping) else None
     search = Search(limits, judge, on_progress, limits.since, ties)
     search.method = name
+    if is_iteration(problem):
+        _say_exchanges(workload, problem, search)
     run_session(task, chosen_method, search, start, workers)
     if name == "auto" and is_iteration(problem):
         _say_pieces(task, problem, search)
     return result_of(workload, cluster, problem, search)
+
+
+def _say_exchanges(workload: Workload, problem: PipelineJob, search: Search[Solution]) -> None:
+    """Add a note if gradients of tied weights are exchanged with every microbatch."""
+    if problem.batch > 1 and are_copied(workload) and any(tie.exchange for tie in workload.ties):
+        once = tied_as(workload, Tied.COPIES, problem.batch)
+        if once.fingerprint != workload.fingerprint:
+            search.note(
+                "tied weights: their gradients are exchanged with every microbatch here; the "
+                f'workload tied_as(workload, "copies", {problem.batch}) exchanges them once a batch'
+            )
 
 
 def _on(start: Plan, cluster: Cluster) -> Plan:

@@ -17,6 +17,7 @@ import argparse
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import results
 from job_sweeps import in_short
@@ -28,7 +29,7 @@ from stagecut.instances.costs.clusters import training_cluster
 from stagecut.instances.costs.description import ModelDescription
 from stagecut.instances.costs.hardware import TrainingCluster
 from stagecut.instances.costs.layers import LayerPrices
-from stagecut.instances.costs.layout import Layout
+from stagecut.instances.costs.layout import OFFLOAD, Layout
 from stagecut.instances.costs.memory import peak_memory
 from stagecut.instances.costs.models import shipped_model
 from stagecut.instances.job.launchers import runs
@@ -60,6 +61,8 @@ PUBLISHED, PLANNED = "as published", "planned"
 class SameJob(TrainingJob):
     """A training job with the recipe, software, overlap and graphs of a layout.
 
+    What of it lies in host memory may lie there.
+
     Parameters
     ----------
     base
@@ -68,12 +71,18 @@ class SameJob(TrainingJob):
 
     base: Layout = field(default_factory=Layout)
 
+    @classmethod
+    def of(cls, base: Layout) -> SameJob:
+        """Return the job of a layout."""
+        hosts: dict[str, Any] = {
+            name: tuple(sorted({0.0, getattr(base, name)})) for name in OFFLOAD
+        }
+        return cls(global_batch=base.global_batch, sequence=base.sequence, base=base, **hosts)
+
     @property
     def template(self) -> Layout:
         """The layout on one device."""
-        one = replace(self.base, shard_group=0, mtp_stage=-1)
-        hosts = dict.fromkeys(("offload_activations", "offload_weights", "offload_optimizer"), 0.0)
-        return on_one_device(replace(one, **hosts))
+        return on_one_device(replace(self.base, shard_group=0, mtp_stage=-1))
 
 
 @dataclass(frozen=True)
@@ -125,8 +134,7 @@ def jobs(only: str = "") -> Iterator[Job]:
 
 def planned(job: Job, seconds: float) -> JobSearch:
     """Return what the planner finds in so many seconds, within a thousandth."""
-    base = job.base
-    asked = SameJob(global_batch=base.global_batch, sequence=base.sequence, base=base)
+    asked = SameJob.of(job.base)
     costs = JobCosts(job.model, job.cluster, asked, job.prices())
     space = job_space(job.model, job.cluster, asked)
     deadline = time.monotonic() + seconds
@@ -138,8 +146,7 @@ def planned(job: Job, seconds: float) -> JobSearch:
 
 def outside(job: Job, layout: Layout) -> list[str]:
     """Return in what a rival lies outside of what the planner was asked."""
-    base = job.base
-    asked = SameJob(global_batch=base.global_batch, sequence=base.sequence, base=base)
+    asked = SameJob.of(job.base)
     own = replace(on_one_device(layout), mtp_stage=asked.template.mtp_stage)
     names = [one.name for one in fields(Layout)]
     found = [name for name in names if getattr(own, name) != getattr(asked.template, name)]

@@ -87,7 +87,8 @@ def main() -> None:
         row |= dict(zip(("relaxed", "solved"), found.programs, strict=True))
         rows.append({name: str(value) for name, value in row.items()})
         print(*row.values(), file=sys.stderr)
-    results.write("jobs", rows, "")
+    keys = ("model", "cluster", "launcher") if asked.only else ()
+    results.write("jobs", rows, "", keys=keys)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +20,7 @@ from ..api.cases import RECORD, ComparisonCase, cases, run_cases
 from ..api.compare import Row, summaries, tabulate
 from ..instances import InputError, Workload, is_stream
 from ..instances.common.escape import plain
+from ..instances.common.units import UNSPECIFIED
 from ..instances.formats.plan_json import problem_values
 from ..instances.job.plan import is_job_plan
 from ..solvers import METHODS, method_of
@@ -231,8 +232,8 @@ def _finish(
     plot: Path | None,
 ) -> None:
     """Run the cases, and say and draw what came of them."""
-    result = _run(todo, output, jobs, scheduler)
     units = {case.name: loaded[case.workload].time_unit for case in todo}
+    result = _run(todo, output, jobs, scheduler, set(units.values()))
     for line in summaries(result, units):
         OUT.say(line)
     if plot is not None:
@@ -243,20 +244,24 @@ def _finish(
 
 
 def _run(
-    todo: Sequence[ComparisonCase], output: Path | None, jobs: int, scheduler: str | None
+    todo: Sequence[ComparisonCase],
+    output: Path | None,
+    jobs: int,
+    scheduler: str | None,
+    units: Set[str],
 ) -> pd.DataFrame:
     """Run the cases and show the table as it grows; without output nothing of it is kept."""
     if output is None:
         with TemporaryDirectory() as folder:
-            return _run(todo, Path(folder) / "table.csv", jobs, scheduler)
+            return _run(todo, Path(folder) / "table.csv", jobs, scheduler, units)
     shown: list[Row] = []
     notices: list[str] = []
 
-    with Live(_table(shown, len(todo)), console=ERR, auto_refresh=False) as live:
+    with Live(_table(shown, len(todo), units), console=ERR, auto_refresh=False) as live:
 
         def show(row: Row) -> None:
             shown.append(row)
-            live.update(_table(shown, len(todo)), refresh=True)
+            live.update(_table(shown, len(todo), units), refresh=True)
 
         live.transient = True  # nothing is left of it if there is an error
         result = run_cases(
@@ -270,7 +275,7 @@ def _run(
     return result
 
 
-def _table(rows: Sequence[Row], cases: int) -> Group:
+def _table(rows: Sequence[Row], cases: int, units: Set[str]) -> Group:
     """Return the table so far, and below it why methods have no plan, each reason once."""
     found = tabulate(rows).to_dict("records") if rows else []
     told = [name for name in ("workload", "problem") if len({row[name] for row in found}) > 1]
@@ -280,7 +285,8 @@ def _table(rows: Sequence[Row], cases: int) -> Group:
     )
     for name in (*told, "method", "status"):
         table.add_column(name, overflow="fold")
-    for name in ("objective", "best bound", "gap", "seconds"):
+    unit = next(iter(units - {UNSPECIFIED}), "") if len(units) == 1 else ""
+    for name in (f"objective ({unit})" if unit else "objective", "best bound", "gap", "seconds"):
         table.add_column(name, justify="right")
     why = []
     for alike in _alike(found):

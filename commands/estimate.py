@@ -168,7 +168,11 @@ def print_estimate(found: Estimate) -> None:
     from ..instances.costs.terms import MEMORY_TERMS, TIME_TERMS
 
     layout, device = found.layout, found.cluster.accelerator
-    time = new_table(f"{found.model.name} on {layout.devices} {device.name}", "time", ("s", ""))
+    each = f" of {layout.sequence:,} tokens" if layout.sequence > 1 else ""
+    batch = f"{layout.global_batch:,} sequences{each}"
+    time = new_table(
+        f"{found.model.name} on {layout.devices} {device.name}, {batch}", "time", ("s", "")
+    )
     for term, label in TIME_TERMS.items():
         seconds = found.terms.get(term, 0.0)
         if seconds > 0:
@@ -176,6 +180,8 @@ def print_estimate(found: Estimate) -> None:
     time.add_row("an iteration", f"{found.seconds:.4g}", "")
     OUT.print(time)
     OUT.say(_summary(found))
+    if any(block.profiled is not None for block in found.model.blocks):
+        OUT.say(f"layers take what the {found.model.source} says, whatever the cluster's devices")
     ranks = _few(found)
     memory = new_table("memory of a device (GiB)", "", (f"rank {rank}" for rank in ranks))
     for term, label in MEMORY_TERMS.items():

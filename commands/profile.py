@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ..instances import InputError, Tied, Workload
-from ..instances.generate.roofline import MACHINES
 from .common import names, options
 from .common.console import (
     ERR,
@@ -53,7 +52,7 @@ def profile(
         str | None,
         typer.Option(
             autocompletion=names.complete_machine,
-            help=f"Roofline of this accelerator; runs nothing: {', '.join(MACHINES)}.",
+            help="Roofline of this accelerator, such as h100 or b200; runs nothing.",
         ),
     ] = None,
     depth: Annotated[

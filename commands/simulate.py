@@ -216,16 +216,18 @@ def print_simulation(name: str, run: Simulation) -> None:
     stages = f"{count} {'stage' if count == 1 else 'stages'}"
     table = Table(title=f"{name}: {run.schedule.name}, {stages}, {batch}")
     table.add_column("device", no_wrap=True)
+    frame = run.to_pandas()
+    computes = [f"{seconds:.5g}" for seconds in frame["compute"]]
+    wide = max(8, *(len(computes[d]) for d in run.used))
     compute = "compute" if unit == "unspecified" else f"compute ({unit})"
     for title in (compute, "transfer", "idle", "bubble", "in flight", "peak memory"):
-        width = {compute: 8, "in flight": 6, "peak memory": 11}.get(title)  # these titles wrap
+        width = {compute: wide, "in flight": 6, "peak memory": 11}.get(title)  # these titles wrap
         table.add_column(title, justify="right", min_width=width or len(title), max_width=width)
-    frame = run.to_pandas()
     for d in run.used:
         row = frame.iloc[d]
         table.add_row(
             run.stages.devices[d],
-            f"{row['compute']:.5g}",
+            computes[d],
             f"{row['transfer']:.3g}",
             f"{row['idle']:.5g}",
             show_percent(row["bubble"]),

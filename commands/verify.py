@@ -49,7 +49,6 @@ def verify(
 
     from ..api.splits import plan_from_split  # what a missing file need not wait for
     from ..runtime import verify as verify_plan
-    from ..runtime.verify.bounds.check import check_bound
 
     if is_split(read_source(plan)):
         checked = plan_from_split(plan, loaded)
@@ -58,6 +57,8 @@ def verify(
     report = verify_plan(loaded, checked)
     why = None
     if bound:
+        from ..runtime.verify.bounds.check import check_bound
+
         try:
             check_bound(loaded, checked)
         except UncheckedError as error:
@@ -100,4 +101,5 @@ def _fullest(workload: Workload, plan: Plan, report: Report) -> str:
     if not places:
         return f"{workload.n} nodes on {plan.cluster.size} devices"
     name, used, limit = max(places, key=lambda place: place[1] / max(place[2], 1e-300))
-    return f"fullest {name} with {show_bytes(used)} of {show_bytes(limit)}"
+    most = f"fullest {name} with {show_bytes(used)}"
+    return f"{most} (no limit)" if math.isinf(limit) else f"{most} of {show_bytes(limit)}"

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.sparse import csc_array
 
 from ..instances.common.arrays import Bools, Floats, Ints
+
+if TYPE_CHECKING:  # SciPy takes a fifth of a second to import, which much does not need
+    from scipy.sparse import csc_array
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +100,8 @@ class LinearBuilder:
 
     def build(self, cost: Floats | None = None) -> Linear:
         """Return the program, a minimisation; without `cost`, shape (n,), of nothing."""
+        from scipy.sparse import csc_array
+
         where = (np.concatenate(self._at), np.concatenate(self._column))
         shape = (len(self._low), len(self.upper))
         whole = np.ones(len(self.upper), np.bool_)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -223,6 +224,26 @@ def test_help_of_commands_is_theirs() -> None:
     group = typer.main.get_command(cli.app)
     for name, stand_in in group.commands.items():  # type: ignore[attr-defined]
         assert (cli.load_command(name).help or "").split("\n")[0] == stand_in.help
+
+
+def test_messages_name_options_that_there_are() -> None:
+    """What a text of the product calls an option is one of a command, or of a named launcher."""
+    known = {"--help", "--version", "--nproc-per-node", "--solvers"}
+    for name in cli._COMMANDS:
+        command = cli.load_command(name)
+        for part in (command, *getattr(command, "commands", {}).values()):
+            known.update(text for parameter in part.params for text in parameter.opts)
+            known.update(text for parameter in part.params for text in parameter.secondary_opts)
+    launchers = ("megatron.py", "torchtitan.py", "vllm.py")  # they name options of their own
+    named = {
+        (module.as_posix(), option)
+        for module in MODULES
+        if module.name not in launchers and not module.name.startswith("job_")
+        for node in ast.walk(ast.parse((ROOT / module).read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", node.value)
+    }
+    assert sorted(pair for pair in named if pair[1] not in known) == []
 
 
 def test_methods_that_auto_begins_with_need_no_pyomo() -> None:

@@ -285,7 +285,7 @@ def _waiting(load: Load, report: Report, problem: PipelineJob, unit: str) -> Ite
             f"The other {show_time(waits, unit)} ({show_percent(waits / report.objective, 0)}) it "
             f"waits while the pipeline of {problem.batch} microbatches under "
             f"{problem.schedule} fills and drains; more microbatches, or another schedule "
-            "(--schedule all), make that share smaller."
+            "(solve --schedule all), make that share smaller."
         )
 
 

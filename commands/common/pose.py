@@ -46,6 +46,8 @@ from ...instances.formats.problem_toml import (
     required_fields,
 )
 from ...instances.formats.source import read_source
+from ...instances.formats.stagecut_json import format_name
+from ...instances.formats.versions import PLAN
 from ...instances.job.plan import is_job_plan
 from ...instances.model.completed import complete
 from ...instances.model.placement_rules import NO_RULES, PlacementRules
@@ -273,6 +275,8 @@ def named_plan(workload: str, plan: Path | None) -> tuple[str | None, Path]:
         return workload, plan
     if is_job_plan(workload):
         return None, Path(workload)
+    if Path(workload).is_file() and format_name(read_source(workload)) == PLAN:
+        raise InputError(f"{workload}: it is a plan; name the workload that it is for before it")
     raise InputError(f"PLAN: it is missing; name the plan's file after {workload}")
 
 

@@ -301,7 +301,9 @@ def comparison_rows(
     for one in usual:
         layout = "" if one.layout is None else describe(one.layout)
         seconds = None if one.layout is None else one.seconds
-        found.append((one.name, layout, seconds, one.reason))
+        # what fits says why it is not the first that the rule would take
+        reason = f"first choice: {one.reason}" if layout and one.reason else one.reason
+        found.append((one.name, layout, seconds, reason))
     return [
         {"plan": name, "choice": choice, "layout": layout, "seconds": seconds,
          "bound": plan.bound, "reason": reason}

@@ -1,7 +1,8 @@
 """The program of one outer point: layers of each stage, and how many of them are recomputed.
 
 For stage s and layer type τ, n_sτ layers, r_sτ of them recomputed; y_k whether rank k recomputes
-any. Seconds of stage s for a microbatch are linear in both, with E_s what the ends have besides:
+any, u_kτ whether it has layers of type τ. Seconds of stage s for a microbatch are linear in n and
+r, with E_s what the ends have besides:
 
     F_s = Σ_τ ( f_τ n_sτ + f'_τ r_sτ ) + E_sF + φ_s          B_s, W_s alike, B_s with ψ_s       (6)
 
@@ -9,6 +10,7 @@ any. Seconds of stage s for a microbatch are linear in both, with E_s what the e
     T ≥ Σ_s ( n_πsF F_s + n_πsB B_s + n_πsW W_s ) + n_π · message       paths π found so far    (4)
     Σ_s n_sτ = L_τ,   r_sτ ≤ n_sτ,   Σ_τ n_sτ within the declared range of s                    (7)
     bytes of rank k ≤ memory, X_k with the recomputed layer where y_k     every rank k           (5)
+    the same with X_τ where u_kτ,  Σ_s n_sτ ≤ L_τ u_kτ                    X_τ above the least
     r_sτ ≤ L_τ y_k                                                      s on k                  (8)
     G ≥ reduce_k + gather_k, each as far as nothing hides it            every rank k            (9)
     O ≥ the optimizer's step over what rank k holds                     every rank k           (10)
@@ -28,6 +30,7 @@ and if layers are alike, and its longest path among those found, it is the plan'
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -88,7 +91,8 @@ class PointCosts:
     step: tuple[float, float]
     #: Seconds of an iteration in any case.
     constant: float
-    #: Seconds per layer of the backward pass, of a sharded optimizer in a pipeline.
+    #: Seconds per layer of the backward pass, of a sharded optimizer in a pipeline: the least of
+    #: all kinds of nodes.
     hooks: float
     #: Seconds that computation takes longer for each second of replicas' traffic beside it.
     slowed: float
@@ -102,7 +106,6 @@ class PointCosts:
         return replace(
             self, message=self.message / unit, gather=gather, reduce=reduce,
             step=(self.step[0] / unit, self.step[1] / unit), constant=self.constant / unit,
-            hooks=self.hooks / unit,
         )  # fmt: skip
 
 
@@ -123,12 +126,16 @@ def point_costs(space: JobSpace, point: int, prices: LayerPrices) -> PointCosts:
     gather, reduce = (LinearTraffic.least([pair[k] for pair in lines]) for k in range(2))
     step = (optimizer_step(layout, prices, 1.0, 0.0), optimizer_step(layout, prices, 0.0, 1.0))
     constant = prices.calibration.step + tied_all_reduce(layout, prices)
-    hooks = 0.0
-    if layout.zero and layout.pipeline > 1:
-        every = range(len(prices.cluster.nodes))
-        hooks = min(prices.on(k, layout.software).calibration.hooks for k in every)
+    hooks = _least_hooks(layout, prices, range(len(prices.cluster.nodes)))
     message, slowed = message_time(layout, prices), min(one.calibration.slowed for one in kinds)
     return PointCosts(layout, message, gather, reduce, step, constant, hooks, slowed)
+
+
+def _least_hooks(layout: Layout, prices: LayerPrices, kinds: Iterable[int]) -> float:
+    """Return what a layer's backward pass takes longer on some kinds of nodes at least."""
+    if not layout.zero or layout.pipeline == 1:
+        return 0.0
+    return min(prices.on(kind, layout.software).calibration.hooks for kind in kinds)
 
 
 def _traffic_lines(
@@ -241,6 +248,7 @@ class ProgramBuilder:
         longer[~np.array(self.exact)[list(self.rank_of)]] = np.inf
         self.wait = self.build.columns(longer.shape, longer, whole=False) if longer.any() else None
         self.z: Ints | None = None
+        self.u: Ints | None = None
         self.busy, self.busy_more, self.busy_ends = self.collectives_of_stages()
         self.ends_weights = rates.ends_weights[self.i].copy()
         model = space.model
@@ -262,7 +270,7 @@ class ProgramBuilder:
     @property
     def columns(self) -> dict[str, Ints]:
         """Columns of every symbol; w are the waits φ and ψ."""
-        of = {"n": self.n, "r": self.r, "y": self.y, "w": self.wait, "z": self.z}
+        of = {"n": self.n, "r": self.r, "y": self.y, "u": self.u, "w": self.wait, "z": self.z}
         of |= {"T": np.asarray(self.t), "G": np.asarray(self.g), "O": np.asarray(self.o)}
         return {name: numbers for name, numbers in of.items() if numbers is not None}
 
@@ -273,7 +281,8 @@ class ProgramBuilder:
             "layers": self.layers, "range": self.layers, "recomputed": self.layers,
             "recomputes": self.layers, "one_number": self.one_number,
             "before": self.order_of_types, "behind": self.order_of_types, "memory": self.memory,
-            "loss": self.memory, "wait": self.waits, "slowed": self.waits, "unit": self.waits,
+            "loss": self.memory, "heavier": self.memory, "has": self.memory,
+            "wait": self.waits, "slowed": self.waits, "unit": self.waits,
             "host": self.host_memory, "slower": self.slower_kinds, "traffic": self.traffic,
             "optimizer": self.optimizer, "path": self.paths,
         }  # fmt: skip
@@ -284,10 +293,9 @@ class ProgramBuilder:
 
         Shapes (stages, K, 3), (stages, K, 2) and (stages, 3).
         """
-        of_ranks = [
-            self.rates.on_rank(self.i, kinds_of_rank(rank, self.layout, self.space.cluster))
-            for rank in range(self.ranks)
-        ]
+        cluster, layout = self.space.cluster, self.layout
+        kinds = [kinds_of_rank(rank, layout, cluster) for rank in range(self.ranks)]
+        of_ranks = [self.rates.on_rank(self.i, own) for own in kinds]
         # What hides traffic must not be too little: of ranks on two kinds it may be.
         self.exact = [not self.rates.kinds or one is not self.rates for one in of_ranks]
         self.of_stages = of_stages = [of_ranks[rank] for rank in self.rank_of]
@@ -295,6 +303,8 @@ class ProgramBuilder:
         ends[0] += of_stages[0].ends[self.i, 0]
         ends[-1] += of_stages[-1].ends[self.i, 1]
         each = np.array([one.passes[self.i] for one in of_stages])
+        hooks = np.array([_least_hooks(layout, self.prices, own) for own in kinds])
+        each[:, :, 1] += hooks[list(self.rank_of), None]
         more = np.array([one.again[self.i] for one in of_stages])
         return each / self.unit, more / self.unit, ends / self.unit
 
@@ -332,7 +342,6 @@ class ProgramBuilder:
     def seconds(self, x: Floats) -> Floats:
         """Return the passes of every stage in a solution, shape (stages, 3)."""
         found = np.einsum("sk,skq->sq", x[self.n], self.each) + self.ends
-        found[:, 1] += self.costs.hooks * x[self.n].sum(axis=1)
         if self.r is not None:
             found[:, :2] += np.einsum("sk,skq->sq", x[self.r], self.more)
         if self.wait is not None:
@@ -342,8 +351,7 @@ class ProgramBuilder:
 
     def passes(self, s: int, weight: Floats) -> tuple[list[int], list[float], float]:
         """Return columns, factors and constant of Σ weight · (F_s, B_s, W_s), equation (6)."""
-        per_layer = self.each[s] @ weight + self.costs.hooks * weight[1]
-        columns, factors = list(self.n[s]), list(per_layer)
+        columns, factors = list(self.n[s]), list(self.each[s] @ weight)
         if self.r is not None:
             columns += list(self.r[s])
             factors += list(self.more[s] @ weight[:2])
@@ -407,6 +415,13 @@ class ProgramBuilder:
         rows = memory_rows(self.space, self.rates, self.point)
         there = np.flatnonzero(self.rates.count)
         x = float(rows.working[there].min())
+        heavier = [kind for kind in there.tolist() if rows.working[kind] > x]
+        if heavier:
+            self.u = self.build.columns((self.ranks, len(heavier)))
+            for (k, j), has in np.ndenumerate(self.u):
+                own = self.n[list(self.layout.rank_stages(k)), heavier[j]]
+                least = np.append(np.ones(len(own)), -self.rates.count[heavier[j]])
+                self.build.row(f"has[{k},{heavier[j]}]", np.append(own, has), least, -np.inf, 0.0)
         for k, moment in product(range(self.ranks), range(len(rows.flight))):
             columns: list[int] = []
             factors: list[float] = []
@@ -422,6 +437,13 @@ class ProgramBuilder:
                 self.build.row(
                     f"loss[{k},{moment}]", columns, np.array(factors) * scale, -np.inf,
                     (free - rows.loss) * scale,
+                )  # fmt: skip
+            for j, kind in enumerate(heavier):
+                assert self.u is not None
+                self.build.row(
+                    f"heavier[{k},{moment},{kind}]", [*columns, self.u[k, j]],
+                    np.array([*factors, rows.working[kind] - x]) * scale, -np.inf,
+                    (free - x) * scale,
                 )  # fmt: skip
             if self.y is not None and x:
                 columns = [*columns, self.y[k]]
@@ -475,7 +497,10 @@ class ProgramBuilder:
                 self.build.row(f"unit[{s},{column}]", [self.wait[s, column]], [1.0], least, np.inf)
 
     def host_memory(self) -> None:
-        """Passes wait for what comes from host memory, or goes there, beside them (15)."""
+        """Passes wait for what comes from host memory, or goes there, beside them (15).
+
+        The longer a pass is, the later it ends: the least of several kinds of nodes will do.
+        """
         if self.wait is None or not self.hosts:
             return
         second = self.unit * self.prices.cluster.accelerator.host_bandwidth
@@ -484,18 +509,14 @@ class ProgramBuilder:
         again = -self.rates.away_saved[self.i] / second
         of_ends = self.ends_weights @ each
         for s in range(self.stages):
-            if not self.exact[self.rank_of[s]]:
-                continue
             fixed = of_ends[0] * (s == 0) + of_ends[1] * (s == self.stages - 1)
             moved = np.concatenate((own, again if self.r is not None else again[:0]))
             for column in range(2):
                 columns, factors, least = self.passes(s, hidden * np.eye(3)[column])
-                factors = np.array(factors)
-                factors[: len(moved)] -= moved
-                factors[columns.index(self.wait[s, column])] = 1.0
-                self.build.row(
-                    f"host[{s},{column}]", columns, factors, float(fixed - least), np.inf
-                )
+                row = np.array(factors)
+                row[: len(moved)] -= moved
+                row[columns.index(self.wait[s, column])] = 1.0
+                self.build.row(f"host[{s},{column}]", columns, row, float(fixed - least), np.inf)
 
     def slower_kinds(self) -> None:
         """Both passes of a stage take what they take on each kind of nodes of its rank (14)."""
@@ -587,8 +608,6 @@ class ProgramBuilder:
 
     def paths(self, paths: JobPaths) -> None:
         """No path is longer than the schedule (4)."""
-        per_layer = self.each.copy()
-        per_layer[:, :, 1] += self.costs.hooks
         columns = [np.array([self.t]), self.n.ravel()]
         if self.r is not None:
             columns.append(self.r.ravel())
@@ -599,7 +618,7 @@ class ProgramBuilder:
         for number in range(len(self.listed), len(rows)):
             self.listed.add(number)
             path, sent = rows[number], messages[number]
-            factors = [np.ones(1), -np.einsum("sq,skq->sk", path, per_layer).ravel()]
+            factors = [np.ones(1), -np.einsum("sq,skq->sk", path, self.each).ravel()]
             if self.r is not None:
                 factors.append(-np.einsum("sq,skq->sk", path[:, :2], self.more).ravel())
             if self.wait is not None:

@@ -159,7 +159,8 @@ def _on_one_kind(space: JobSpace, prices: LayerPrices, stopped: Callable[[], boo
         np.array([main[k] for k in range(kinds)], dtype=float),
         np.zeros((s, kinds, 3)), np.zeros((s, kinds, 2)), np.zeros((s, 2, 3)),
         np.zeros((s, kinds, 6)), np.zeros((s, kinds, 6)), np.zeros((s, 2, 6)),
-        *np.zeros((5, s, kinds)), np.zeros((s, 2)), np.zeros(s),
+        np.zeros((s, kinds)), np.zeros((s, kinds)), np.zeros((s, kinds)), np.zeros((s, kinds)),
+        np.zeros((s, kinds)), np.zeros((s, 2)), np.zeros(s),
         np.zeros((s, kinds, 2)), np.zeros((s, kinds, 2)),
         np.zeros((s, 2, 2)), np.zeros((s, 2, 2)), np.zeros((s, 2)), np.zeros(s),
     )  # fmt: skip

@@ -217,7 +217,8 @@ def _settings(model: ModelDescription, job: TrainingJob, degrees: Layout) -> Ite
     for parts, b in product(hosts, _values(job, "microbatch", powers)):
         if b > job.global_batch:
             continue
-        degrees = replace(degrees, **dict(zip(OFFLOAD, parts, strict=True)))
+        there: dict[str, Any] = dict(zip(OFFLOAD, parts, strict=True))
+        degrees = replace(degrees, **there)
         seen = set()
         for modes in (frozenset[Recompute](), *job.modes):
             if modes <= modules:

@@ -5,6 +5,8 @@
     p_v, w_v     seconds of unit v for a microbatch, its bytes of parameters; W all of them
     A(w)         the least time of an all-reduce of w bytes among any R devices
     c            A(W) / W. A(w) / w falls with w, as latency counts less, so A(w) ≥ c w for w ≤ W
+    σ_k, σ       slowdown of the (k R)-th fastest device, which the k-th fastest stage has at least;
+                 that of the slowest device
     P(f)         the least time of m messages of f bytes between any R pairs of devices
     c', P'(f)    the same where a ring, or a message, goes from one block to another
     L            ⌊devices of the largest block / R⌋; where no all-reduces count, with R = 1
@@ -12,12 +14,13 @@
 A cut is a chain of ideals ∅ = I_0 ⊂ I_1 ⊂ … ⊂ I_S = V, and f(I) are the bytes of the tensors that
 ideal I splits. A stage takes
 
-    cost(I', I) = Σ_{v ∈ I∖I'} (m p_v + c w_v) + P(f(I))                                     (1)
+    cost(I', I) = Σ_{v ∈ I∖I'} (m σ_k p_v + c w_v) + P(f(I))                                 (1)
 
-at least, the last one without P; with overlap the larger of its two parts. So the least maximum
-over all chains, by a DP over ideals, is a bound. Without a list of ideals it is at least
+at least, the last one without P, and with another k for each stage; with overlap the larger of its
+two parts. So the least maximum over all chains, by a DP over ideals and numbers of stages of each
+speed, is a bound. Without a list of ideals it is at least
 
-    max(Σ_v (m p_v + c w_v) / S,  max_v (m p_v + c w_v)).                                    (2)
+    max(Σ_v (m p_v + c w_v / σ) / Σ_k 1/σ_k,  max_v (m σ_1 p_v + c w_v)).                    (2)
 
 Where devices form blocks, each ring and each boundary lies within blocks, or costs c' and P'.
 Stages joined by boundaries within blocks, one of which has its ring in a block, are all in that

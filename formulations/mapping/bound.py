@@ -5,7 +5,7 @@ time for the rest of stage s. If a necessary condition fails at T, every mapping
 
 1. A device *fits* stage s if it has admitted neighbours that fit on both boundaries and on the
    ring, all of them different, as many as its place needs. Devices that do not are taken out until
-   nothing changes; whose memory is too small for the stage, at once.
+   nothing changes; whose memory is too small for the stage, or that are too slow, at once.
 2. The devices that fit ring s and stay connected (after 1 each has two ring neighbours) must
    number R or more; smaller components are taken out.
 3. Hall: devices can be matched to the S·R slots that they fit.
@@ -32,6 +32,7 @@ from ..task import Task
 from ..throughput.certificate import PROOF_MARGIN
 from .costs import MappingCosts
 from .kernels import fit_stages, has_ring, matching_size
+from .memory import stage_slowdowns
 
 #: Relative width at which a bisection ends; below the gap up to which a plan is called optimal.
 BISECTION_WIDTH = 2e-7
@@ -151,6 +152,10 @@ def fitting(costs: MappingCosts, lower_bounds: LowerBounds, threshold: float) ->
         return None
     on_boundary, on_ring = limits
     fits = costs.fits.copy()
+    if costs.unlike:
+        least = np.zeros(costs.stages) if costs.overlap else costs.base + lower_bounds.transfer
+        least = least if costs.overlap else least + lower_bounds.allreduce
+        fits &= least[:, None] + costs.own <= threshold * (1 + 1e-12)
     ok = fit_stages(
         costs.latency,
         costs.inverse,
@@ -220,12 +225,13 @@ def threshold_bound(
 def possible_values(costs: MappingCosts, low: float, high: float) -> Floats | None:
     """Return the possible values of the longest stage time in (low, high], seconds, ascending.
 
-    None if a stage has both kinds of messages, or another all-reduce than a ring may do: then the
-    values are too many. O(S·D²) time.
+    None if a stage has both kinds of messages, if another all-reduce than a ring may do, or if
+    devices are of unlike speed: then the values are too many. O(S·D²) time.
     """
     sends = np.asarray(costs.boundary.any(axis=1))
     rings = np.asarray(costs.ring.any(axis=1))
-    if (sends & rings).any() or (rings & np.isfinite(costs.non_ring_lower_bound)).any():
+    others = (rings & np.isfinite(costs.non_ring_lower_bound)).any()
+    if costs.unlike or (sends & rings).any() or others:
         return None
     found = [np.array([costs.lower_bound, *costs.base])]
     for s in np.flatnonzero(sends | rings).tolist():
@@ -240,10 +246,12 @@ def mapping_cheap_bounds(task: Task[DeviceMapping]) -> Iterator[tuple[float, str
     """Yield bounds on the longest stage with their origins; none for the busiest link. O(n).
 
     They hold for every partition. With m microbatches a stage takes at least m times the seconds of
-    its nodes, whether messages overlap them or not. So for S stages, p_v the seconds of node v,
+    its nodes on its slowest device, whether messages overlap them or not. With σ_k the slowdown of
+    the (k R)-th fastest device, the k-th fastest stage has one of at least σ_k. So for S stages,
+    p_v the seconds of node v,
 
-        T ≥ m max_c Σ_{v∈c} p_v   over colours c, whose nodes share a stage, and single nodes,
-        T ≥ m Σ_v p_v / S.
+        T ≥ m σ_1 max_c Σ_{v∈c} p_v   over colours c, whose nodes share a stage, and single nodes,
+        T ≥ m Σ_v p_v / Σ_k 1/σ_k.
     """
     problem, workload = task.problem, task.workload
     if problem.objective != "stage-time":
@@ -255,5 +263,6 @@ def mapping_cheap_bounds(task: Task[DeviceMapping]) -> Iterator[tuple[float, str
         0.0,
     )
     unit = problem.microbatches / TIME_UNITS[workload.time_unit] * (1 - PROOF_MARGIN)
-    yield heaviest * unit, "heaviest unit"
-    yield float(seconds.sum()) / problem.stages * unit, "total work over all stages"
+    slow = stage_slowdowns(task)
+    yield heaviest * float(slow[0]) * unit, "heaviest unit"
+    yield float(seconds.sum()) / float((1 / slow).sum()) * unit, "total work over all stages"

@@ -5,7 +5,8 @@ A stage's time is a constant plus the longest of some messages, plus the longest
     T_s = base_s + max_{(a,b) on boundary s} (α_s·lat_ab + β_s·inv_ab)
                  + max_{(a,b) on ring s}     (γ_s·lat_ab + δ_s·inv_ab)
 
-With overlap base_s is 0, and the objective is at least the longest compute.
+With overlap base_s is 0, and the objective is at least the longest compute. Where devices are of
+unlike speed, base_s is the compute of the fastest, and `own` has what the others take besides.
 Devices are the usable ones, numbered 0 … D−1; all times are in seconds per batch.
 """
 
@@ -40,7 +41,11 @@ class MappingCosts:
     # shape, wraps: sides of the grid, if the topology is one and no device is excluded
     shape: tuple[int, ...]
     wraps: bool
-    base: Floats  # (S,): compute, m·t
+    base: Floats  # (S,): compute, m·t, on the fastest device
+    # (S, D): what a stage computes longer on a device than on the fastest, or, where messages run
+    # beside, all that it computes; 0 if devices are of one speed
+    own: Floats
+    overlap: bool
     boundary: Floats  # (S, 2): α and β; 0 where nothing is sent or counted
     ring: Floats  # (S, 2): γ and δ; 0 where nothing is reduced or counted
     # (S,): lower bound of every all-reduce other than a ring, in seconds; `inf` if only rings are
@@ -59,6 +64,11 @@ class MappingCosts:
     def spare(self) -> int:
         """Number of devices that stay unused."""
         return self.size - self.stages * self.replicas
+
+    @property
+    def unlike(self) -> bool:
+        """Whether devices are of unlike speed."""
+        return bool(self.own.any())
 
     def boundary_costs(self, s: int) -> Floats:
         """Return the seconds of a message over boundary s by pair of devices; shape (D, D)."""
@@ -87,9 +97,16 @@ class MappingCosts:
 
 
 def mapping_costs(
-    costs: StageCosts, problem: DeviceMapping, fits: Bools | None = None
+    costs: StageCosts,
+    problem: DeviceMapping,
+    fits: Bools | None = None,
+    slow: Floats | None = None,
 ) -> MappingCosts:
-    """Return the costs of mapping given stages; by default every stage fits every device."""
+    """Return the costs of mapping given stages; by default every stage fits every device.
+
+    `slow`, shape (D,), is how many times each usable device takes the seconds of the stages; by
+    default all take these.
+    """
     topology, routes = problem.topology, problem.topology.routes
     s, r, m = problem.stages, problem.replicas, problem.microbatches
     devices = topology.usable
@@ -114,6 +131,10 @@ def mapping_costs(
             topology.island[devices], latency, inverse, r, size
         )
     untouched = len(devices) == topology.size
+    factor = np.ones(len(devices)) if slow is None else slow
+    compute = m * costs.compute_s * factor.min()
+    more = factor - (0.0 if problem.overlap else factor.min())
+    own = np.outer(m * costs.compute_s, more if (factor > factor.min()).any() else 0 * factor)
     return MappingCosts(
         stages=s,
         replicas=r,
@@ -123,12 +144,14 @@ def mapping_costs(
         island=topology.island[devices],
         shape=topology.shape if untouched else (),
         wraps=topology.wraps,
-        base=np.zeros(s) if problem.overlap else m * costs.compute_s,
+        base=np.zeros(s) if problem.overlap else compute,
+        own=own,
+        overlap=problem.overlap,
         boundary=boundary,
         ring=ring,
         non_ring_lower_bound=non_ring_lower_bound,
         fits=np.ones((s, len(devices)), np.bool_) if fits is None else fits,
-        lower_bound=m * float(costs.compute_s.max()) if problem.overlap else 0.0,
+        lower_bound=float(compute.max()) if problem.overlap else 0.0,
     )
 
 
@@ -168,7 +191,15 @@ def _factors(costs: MappingCosts, by_latency: float, by_inverse: float) -> Float
 def stage_times(costs: MappingCosts, slots: Ints, sends_to: Ints) -> Floats:
     """Return T_s with rings, shape (S,)."""
     times: Floats = ring_stage_times(
-        costs.latency, costs.inverse, costs.base, costs.boundary, costs.ring, slots, sends_to
+        costs.latency,
+        costs.inverse,
+        costs.base,
+        costs.own,
+        costs.overlap,
+        costs.boundary,
+        costs.ring,
+        slots,
+        sends_to,
     )
     return times
 

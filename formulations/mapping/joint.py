@@ -19,6 +19,7 @@ The devices of the stages are x, y, w with (1) to (8) of `milp.py`.
     t_s           Σ_v time_v i_{v,s}: compute of stage s for a microbatch
     lat, inv      of a route d to e: latency, and 1 / bandwidth; * the least of all routes
     M             microbatches of a batch
+    σ_d, σ        slowdown of device d, and of the fastest
 
     minimise  T                                                                           (0)
 
@@ -34,8 +35,10 @@ The devices of the stages are x, y, w with (1) to (8) of `milp.py`.
     P_s ≥ M (lat* n_s + inv* F_s)                                                        (18)
     A_s ≥ 2 (R − 1) (lat o_s + inv W_s / R) − most (1 − w_{s,d,e})                       (19)
     A_s ≥ 2 (R − 1) (lat* o_s + inv* W_s / R)                                            (20)
-    M t_s + P_s + A_s ≤ T;  with overlap P_s + A_s ≤ T                                   (21)
-    M t_s ≤ T,  with overlap                                                             (22)
+    M σ t_s + P_s + A_s ≤ T;  with overlap P_s + A_s ≤ T                                 (21)
+    M σ t_s ≤ T,  with overlap                                                           (22)
+    M σ_d t_s + P_s + A_s − (σ_d − σ) Σ_v M time_v (1 − x_{d,s}) ≤ T,  if σ_d > σ;
+        with overlap without P_s + A_s                                                   (24)
     Σ_v memory_v i_{v,s} ≤ room_d + (total − room_d) (1 − x_{d,s})                       (23)
 
 Without gradients nothing goes up. *most* is the largest value that the right side can have, less
@@ -56,7 +59,7 @@ from ...instances.common.units import TIME_UNITS
 from ...instances.model.stage_costs import parameter_bytes
 from ..program import Start, Value
 from ..task import Task
-from .memory import device_rooms, held_bytes
+from .memory import device_rooms, held_bytes, relative_slowdowns
 from .milp import Places, add_places
 from .partition import Units, partition_units
 
@@ -72,6 +75,7 @@ class JointData:
     parameters: Floats  # (U,): bytes
     memory: Floats  # (U,): bytes
     rooms: Floats  # (D,): bytes that each usable device can hold; `inf` for no limit
+    slow: Floats  # (D,): how many times each usable device takes the units' seconds
     unit_s: float  # seconds of the workload's time unit
 
 
@@ -92,7 +96,14 @@ def joint_data(task: Task[DeviceMapping]) -> JointData:
     unit_s = TIME_UNITS[workload.time_unit]
     memory = held_bytes(workload, unit_of, units.size)
     return JointData(
-        unit_of, units, tensors, held.astype(np.float64), memory, device_rooms(task), unit_s
+        unit_of,
+        units,
+        tensors,
+        held.astype(np.float64),
+        memory,
+        device_rooms(task),
+        relative_slowdowns(task),
+        unit_s,
     )
 
 
@@ -292,20 +303,30 @@ def _messages(stated: JointModel) -> None:
 
 def _stage_times(stated: JointModel) -> None:
     m, units, overlap = stated.model, stated.data.units, stated.problem.overlap
+    slow, least = stated.data.slow, float(stated.data.slow.min())
+    slower = np.flatnonzero(slow > least).tolist()
+    total = stated.problem.microbatches * stated.per_s * float(units.seconds.sum())
 
-    def compute(m: pyo.ConcreteModel, s: int) -> pyo.Expression:
-        return stated.problem.microbatches * sum(
-            stated.per_s * float(units.seconds[v]) * _inside(m, v, s) for v in range(units.size)
-        )
+    def compute(m: pyo.ConcreteModel, s: int, slowdown: float) -> pyo.Expression:
+        each = slowdown * stated.problem.microbatches * stated.per_s
+        return sum(each * float(units.seconds[v]) * _inside(m, v, s) for v in range(units.size))
 
     def longest(m: pyo.ConcreteModel, s: int) -> object:
-        """(21) M t_s + P_s + A_s ≤ T  for all stages s; without M t_s with overlap."""
-        return (0.0 if overlap else compute(m, s)) + m.P[s] + m.A[s] <= m.T
+        """(21) M σ t_s + P_s + A_s ≤ T  for all stages s; without M σ t_s with overlap."""
+        return (0.0 if overlap else compute(m, s, least)) + m.P[s] + m.A[s] <= m.T
 
     def computes(m: pyo.ConcreteModel, s: int) -> object:
-        """(22) M t_s ≤ T  for all stages s, with overlap."""
-        return compute(m, s) <= m.T
+        """(22) M σ t_s ≤ T  for all stages s, with overlap."""
+        return compute(m, s, least) <= m.T
 
+    def slowest(m: pyo.ConcreteModel, s: int, d: int) -> object:
+        """(24) M σ_d t_s + P_s + A_s − (σ_d − σ) Σ_v M time_v (1 − x_{d,s}) ≤ T  for all stages s,
+        devices d that are not the fastest; with overlap without P_s + A_s."""
+        free = (float(slow[d]) - least) * total * (1 - m.x[d, s])
+        sent = 0.0 if overlap else m.P[s] + m.A[s]
+        return compute(m, s, float(slow[d])) + sent - free <= m.T
+
+    m.slowest = pyo.Constraint(range(stated.places.stages), slower, rule=slowest)
     m.longest = pyo.Constraint(range(stated.places.stages), rule=longest)
     if overlap:
         m.computes = pyo.Constraint(range(stated.places.stages), rule=computes)

@@ -21,8 +21,11 @@ SPREAD_STEPS = 8_000_000
 
 
 @kernel
-def ring_stage_times(latency, inverse, base, boundary, ring, slots, sends_to):
-    """Stage times with rings in seconds, shape (S,); `slots` and `sends_to` as in a solution."""
+def ring_stage_times(latency, inverse, base, own, overlap, boundary, ring, slots, sends_to):
+    """Stage times with rings in seconds, shape (S,); `slots` and `sends_to` as in a solution.
+
+    `base`, `own` and `overlap` are as in `MappingCosts`.
+    """
     stages, replicas = slots.shape
     times = base.copy()
     for s in range(stages):
@@ -38,6 +41,10 @@ def ring_stage_times(latency, inverse, base, boundary, ring, slots, sends_to):
             a, b = slots[s, i], slots[s, (i + 1) % replicas]
             longest = max(longest, ring[s, 0] * latency[a, b] + ring[s, 1] * inverse[a, b])
         times[s] += longest
+        longest = 0.0
+        for i in range(replicas):
+            longest = max(longest, own[s, slots[s, i]])
+        times[s] = max(times[s], longest) if overlap else times[s] + longest
     return times
 
 

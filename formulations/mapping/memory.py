@@ -26,9 +26,11 @@ import numpy as np
 
 from ...instances import DeviceMapping, Workload
 from ...instances.common.arrays import Bools, Floats, Ints
+from ...instances.model.stage_costs import device_slowdowns, stage_costs
 from ..linear import Linear, LinearBuilder
 from ..task import Task
 from ..throughput.whole_bytes import room_of
+from .costs import MappingCosts, mapping_costs
 
 
 def device_rooms(task: Task[DeviceMapping]) -> Floats:
@@ -43,6 +45,50 @@ def stage_rooms(task: Task[DeviceMapping]) -> Floats:
     problem = task.problem
     descending = np.sort(device_rooms(task))[::-1]
     return descending[problem.replicas - 1 :: problem.replicas][: problem.stages]
+
+
+def relative_slowdowns(task: Task[DeviceMapping]) -> Floats:
+    """Return how many times each usable device takes the workload's seconds; shape (D,)."""
+    slow: Floats = device_slowdowns(task.cluster)[task.problem.topology.usable]
+    return slow
+
+
+def stage_slowdowns(task: Task[DeviceMapping]) -> Floats:
+    """Return σ, shape (S,), ascending: the slowdown that the k-th fastest stage has at least."""
+    ascending = np.sort(relative_slowdowns(task))
+    replicas = task.problem.replicas
+    return ascending[replicas - 1 :: replicas][: task.problem.stages]
+
+
+def stage_speeds(task: Task[DeviceMapping], most: int) -> tuple[Floats, Ints]:
+    """Return the unlike ones of σ, ascending, and how many stages each is of.
+
+    Where more than `most` numbers of stages by speed are possible, near ones count as the faster.
+    """
+    slow, counts = np.unique(stage_slowdowns(task), return_counts=True)
+    while np.prod(counts + 1.0) > most and len(slow) > 1:
+        k = int((slow[1:] / slow[:-1]).argmin())
+        counts[k] += counts[k + 1]
+        slow, counts = np.delete(slow, k + 1), np.delete(counts, k + 1)
+    return slow, counts
+
+
+def costs_of_cut(task: Task[DeviceMapping], stage: Ints) -> MappingCosts:
+    """Return the costs of mapping a cut onto the task's devices, given the stage of each node."""
+    costs = stage_costs(task.workload, stage, task.problem.stages)
+    fits = stages_that_fit(task, stage)
+    return mapping_costs(costs, task.problem, fits, relative_slowdowns(task))
+
+
+def device_groups(task: Task[DeviceMapping]) -> tuple[Floats, Floats]:
+    """Return bytes and slowdown of S groups of R devices that share memory and speed well, (S,).
+
+    Devices in the order of their speeds, and of their memories where these are alike.
+    """
+    rooms, slow = device_rooms(task), relative_slowdowns(task)
+    stages, replicas = task.problem.stages, task.problem.replicas
+    order = np.lexsort((-rooms, slow))[: stages * replicas].reshape(stages, replicas)
+    return rooms[order].min(axis=1), slow[order].max(axis=1)
 
 
 def held_bytes(workload: Workload, part: Ints, count: int) -> Floats:

@@ -29,7 +29,8 @@ stages that reduce something have w, h and u.
     P_s         longest message of boundary s                                   P[s]
     A_s         longest message of the ring of stage s                          A[s]
     T           the longest stage, or the busiest link                          T
-    base_s      compute of stage s (`MappingCosts`)
+    base_s      compute of stage s on the fastest device (`MappingCosts`)
+    o_{s,d}     what device d takes more, or with overlap all that it takes
     c_{s,d,e}   message from d to e on boundary s
     g_{s,d,e}   message from d to e on the ring of stage s
     f_s, b_s    bytes of messages of boundary s, down and up
@@ -41,10 +42,11 @@ stages that reduce something have w, h and u.
     P_s ≥ c_{s,d,e} y_{s,d,e}                                                             (9)
     A_s ≥ g_{s,d,e} w_{s,d,e}                                                            (10)
     base_s + P_s + A_s ≤ T                                                               (11)
+    base_s + P_s + A_s + o_{s,d} x_{d,s} ≤ T;  with overlap o_{s,d} x_{d,s} ≤ T          (12)
 
-or, for the busiest link, in place of (11)
+or, for the busiest link, in place of (11) and (12)
 
-    Σ_{s, d→e over l} (f_s y_{s,d,e} + b_s y_{s,e,d} + r_s w_{s,d,e}) ≤ V_l T            (12)
+    Σ_{s, d→e over l} (f_s y_{s,d,e} + b_s y_{s,e,d} + r_s w_{s,d,e}) ≤ V_l T            (13)
 """
 
 from __future__ import annotations
@@ -160,18 +162,27 @@ def _messages(places: Places, costs: MappingCosts, per_s: float) -> None:
 def _stage_times(places: Places, costs: MappingCosts, per_s: float) -> None:
     m = places.model
 
+    slower = np.argwhere(costs.own > 0).tolist()
+
     def longest(m: pyo.ConcreteModel, s: int) -> object:
         """(11) base_s + P_s + A_s ≤ T  for all stages s."""
         return per_s * float(costs.base[s]) + m.P[s] + m.A[s] <= m.T
 
+    def slowest(m: pyo.ConcreteModel, k: int) -> object:
+        """(12) base_s + P_s + A_s + o_{s,d} x_{d,s} ≤ T  for all s, d with o_{s,d} > 0."""
+        s, d = slower[k]
+        sent = 0.0 if costs.overlap else per_s * float(costs.base[s]) + m.P[s] + m.A[s]
+        return per_s * float(costs.own[s, d]) * m.x[d, s] + sent <= m.T
+
     m.longest = pyo.Constraint(range(costs.stages), rule=longest)
+    m.slowest = pyo.Constraint(range(len(slower)), rule=slowest)
 
 
 def _link_loads(places: Places, costs: MappingCosts, per_s: float, traffic: LinkTraffic) -> None:
     m, over = places.model, _pairs_by_link(costs, traffic)
 
     def busiest(m: pyo.ConcreteModel, link: int) -> object:
-        """(12) Σ_{s, d→e over l} (f_s y_{s,d,e} + b_s y_{s,e,d} + r_s w_{s,d,e}) ≤ V_l T  for all
+        """(13) Σ_{s, d→e over l} (f_s y_{s,d,e} + b_s y_{s,e,d} + r_s w_{s,d,e}) ≤ V_l T  for all
         links l, each direction by itself."""
         bandwidth = float(traffic.bytes_per_s[link // 2])
         if not over[link] or bandwidth == np.inf:

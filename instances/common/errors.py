@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 
 from .escape import one_line
 
@@ -81,7 +82,7 @@ class UncheckedError(VerificationError):
     >>> plan = stagecut.solve(workload, stagecut.accelerators_and_cpus(2), method="greedy").plan
     >>> try:
     ...     stagecut.check_bound(workload, replace(plan, bound=-float("inf")))
-    ... except stagecut.UncheckedError as error:
+    ... except stagecut.instances.UncheckedError as error:
     ...     print(error)
     bound: there is none to check
     """
@@ -104,6 +105,18 @@ def quote(value: object, width: int = 40) -> str:
         return json.dumps(value, ensure_ascii=False)
     plain = value is None or isinstance(value, bool | int | float)
     return json.dumps(value) if plain else str(value)[:width]
+
+
+def near_names(name: str, known: Iterable[str], otherwise: str) -> str:
+    """Return the question whether names like a wrong one were meant; if none is, `otherwise`.
+
+    Examples
+    --------
+    >>> near_names("llama3-8", ["llama3-8b", "gpt2"], "see --help")
+    'did you mean llama3-8b?'
+    """
+    close = get_close_matches(name, dict.fromkeys(known), n=3)
+    return f"did you mean {' or '.join(close)}?" if close else otherwise
 
 
 @contextmanager

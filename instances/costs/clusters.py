@@ -27,7 +27,7 @@ from typing import Annotated
 import msgspec
 from msgspec.structs import asdict
 
-from ..common.errors import InputError, quote
+from ..common.errors import InputError, near_names, quote
 from ..common.units import MOST_COUNT
 from ..formats.source import Record, read_source
 from .hardware import Accelerator, ClusterNetwork, Nodes, NumberFormat, TrainingCluster
@@ -131,11 +131,11 @@ def _find(name: str) -> _Entry:
     for entry in _table():
         if words and words <= entry.words and _model_words(entry) & words:
             return entry
-    known = ", ".join(entry.accelerator.name for entry in _table())
-    raise InputError(
-        f"accelerator: {quote(name)} is not known; known are {known}; "
-        "or describe it in a cluster file"
-    )
+    known = [entry.accelerator.name for entry in _table()]
+    begun = [one.partition("-")[0] for one in known]
+    others = f"known are {', '.join(known)}; or describe it in a cluster file"
+    hint = near_names(name.lower(), [*known, *begun], others)
+    raise InputError(f"accelerator: {quote(name)} is not known; {hint}")
 
 
 def _words(name: str) -> frozenset[str]:
@@ -219,9 +219,7 @@ def _nodes_of(text: str, kind: str) -> tuple[_Entry, int, int]:
     name, colon, size = kind.rpartition(":")
     match = re.fullmatch(r"(\d{1,8})(?:[x×](\d{1,8}))?", size.strip())
     if not colon or not match or int(match[1]) < 1 or int(match[2] or 1) < 1:
-        raise InputError(
-            f"cluster {quote(text)}: {quote(kind)}; write NAME:PER_NODExNODES, such as h100:8x16"
-        )
+        raise InputError(f"cluster {quote(text)}: write NAME:PER_NODExNODES, such as h100:8x16")
     entry = _find(name)
     first = int(match[1])
     if match[2]:

@@ -11,6 +11,7 @@ from functools import cached_property
 
 from ..common.choices import Choice, choose
 from ..common.errors import InputError
+from ..model.summary import Summarised
 
 
 class Norm(Choice):
@@ -106,6 +107,11 @@ class Experts:
     # whether the router adds a number per expert, learned or set to balance them
     router_bias: bool = False
 
+    def __post_init__(self) -> None:
+        """Refuse tokens that use more experts than there are."""
+        if self.top_k > self.experts:
+            raise InputError(f"experts: {self.top_k} of a token, and there are {self.experts}")
+
     @property
     def expert(self) -> FeedForward:
         """One routed expert."""
@@ -198,8 +204,8 @@ class Block:
         return self.experts.routed_parameters(hidden) if self.experts else 0
 
 
-@dataclass(frozen=True)
-class ModelDescription:
+@dataclass(frozen=True, repr=False)
+class ModelDescription(Summarised):
     """A transformer as its blocks in order, with its embedding and head.
 
     Parameters
@@ -264,6 +270,17 @@ class ModelDescription:
     more_embedding: int = 0
     more_head: int = 0
     source: str = ""
+
+    def summary(self) -> dict[str, object]:
+        """Return name, parameters and shapes for display."""
+        return {
+            "name": self.name,
+            "parameters": self.parameters,
+            "layers": self.layers,
+            "hidden": self.hidden,
+            "vocabulary": self.vocabulary,
+            "layer_types": len(self.layer_types),
+        }
 
     @property
     def layers(self) -> int:

@@ -94,6 +94,11 @@ class TrainingCluster:
     network: ClusterNetwork
 
     @property
+    def kinds(self) -> str:
+        """Number and name of the devices of each kind, for display."""
+        return " + ".join(f"{nodes.devices} {nodes.accelerator.name}" for nodes in self.nodes)
+
+    @property
     def devices(self) -> int:
         """Devices of all nodes."""
         return sum(nodes.devices for nodes in self.nodes)

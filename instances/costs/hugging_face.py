@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..common.errors import InputError, quote
+from ..common.errors import InputError, prefix_errors, quote
 from ..common.units import MOST_COUNT
 from ..formats.source import read_source
 from .description import Attention, Block, Experts, FeedForward, ModelDescription, Norm
@@ -181,7 +181,8 @@ def from_config(fields: Mapping[str, Any], *, name: str, source: str = "") -> Mo
             f"{where}: architecture {quote(kind)} is not known; known are "
             f"{', '.join(_READERS)}; describe another by the fields of one of these"
         )
-    return reader(_Config(where, fields), name, where)
+    with prefix_errors(where, "model"):
+        return reader(_Config(where, fields), name, where)
 
 
 # The readers, one per architecture. Fields that a configuration may leave out have the defaults of

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ..common.errors import InputError, quote
+from ..common.errors import InputError, near_names, quote
 from ..common.units import TIME_UNITS
 from ..formats.files import load
 from ..formats.source import read_source
@@ -107,10 +107,9 @@ def shipped_model(name: str) -> ModelDescription:
     for known, entry in _shipped().items():
         if wanted in {_plain(known), *map(_plain, entry.get("also", ()))}:
             return from_config(entry["config"], name=known, source=entry["source"])
-    raise InputError(
-        f"model: {quote(name)} is no shipped description and no config.json; "
-        f"shipped are {', '.join(shipped_models())}"
-    )
+    names = shipped_models()
+    hint = near_names(name.lower(), names, f"shipped are {', '.join(names)}")
+    raise InputError(f"model: {quote(name)} is no shipped description and no config.json; {hint}")
 
 
 def _plain(name: str) -> str:
@@ -162,6 +161,8 @@ def profiled_model(workload: Workload) -> ModelDescription:
         for (weights, flops), members in alike.items()
         for node in members
     }
+    said = workload.provenance
+    where = said.get("accelerator", "").partition(":")[0] or said.get("device", "")
     # What a message between two layers typically carries, as elements of 16 bits.
     carried = float(np.median(layers.edge_bytes)) / 2 if len(layers.edge_bytes) else 0.0
     return ModelDescription(
@@ -171,7 +172,7 @@ def profiled_model(workload: Workload) -> ModelDescription:
         tuple(types[node] for node in order),
         head=False,
         final_norm=False,
-        source=f"profile of {name}",
+        source=f"profile of {name}{f' on {where}' if where else ''}",
     )
 
 

@@ -6,14 +6,13 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
 import msgspec
 
 from ..common.choices import Tied
-from ..common.errors import InputError, prefix_errors, quote
+from ..common.errors import InputError, near_names, prefix_errors, quote
 from ..common.units import NodeId
 from ..model.cluster import Cluster
 from ..model.completed import complete
@@ -36,7 +35,7 @@ from .outline import placed_numbers
 from .source import Source, read_source
 from .stagecut_json import ClusterFile, read_file
 from .tensor_program_json import is_program, read_program, write_program
-from .versions import CLUSTER
+from .versions import CLUSTER, JOB_PLAN
 from .writing import layout, write_whole
 
 
@@ -160,14 +159,57 @@ def load_plan(path: str | Path, workload: Workload, cluster: Cluster | None = No
     >>> load_plan("plan.json", workload).objective == plan.objective
     True
     """
-    return plan_json.read_plan(read_source(path), workload, cluster)
+    source = read_source(path)
+    if outline.made_for(source)[0] != workload.fingerprint and _is_for_a_form(path, workload):
+        source.fail(
+            f"the plan was made for {workload.name} in the form that its problem counts; "
+            "load_plan_with_form of stagecut.instances.formats.files returns both"
+        )
+    return plan_json.read_plan(source, workload, cluster)
+
+
+def _is_for_a_form(path: str | Path, workload: Workload) -> bool:
+    try:
+        load_plan_with_form(path, workload)
+    except InputError:
+        return False
+    return True
 
 
 def load_plan_with_form(path: str | Path, workload: Workload) -> tuple[Workload, Plan]:
     """Return the workload in the form that a plan file is for, and the plan.
 
-    Forms of a workload differ in what becomes of its tied weights; see `tied_as`. InputError if the
-    file is broken, was changed, or was made for something else.
+    The command line plans a workload in the form that the problem counts: with what `complete`
+    assumes, and for an iteration with gradients of tied weights exchanged once a batch: `tied_as`.
+
+    Parameters
+    ----------
+    path
+        A plan file of ours.
+    workload
+        What it was made for, as its file says it.
+
+    Returns
+    -------
+    tuple of Workload and Plan
+        The workload for which `verify`, `simulate` and `explain` take the plan, and the plan.
+
+    Raises
+    ------
+    InputError
+        If the file is broken, was changed, or was made for something else.
+
+    Examples
+    --------
+    >>> import stagecut
+    >>> workload = stagecut.load("bert-large-training")
+    >>> form = stagecut.instances.tied_as(workload, "copies", microbatches=4)
+    >>> problem, cluster = stagecut.PipelineJob(4), stagecut.accelerators_and_cpus(2)
+    >>> plan = stagecut.solve(form, cluster, problem, method="megatron").plan
+    >>> stagecut.save(plan, "tied.json", form)
+    >>> found, again = load_plan_with_form("tied.json", workload)
+    >>> again.objective == stagecut.verify(found, again).objective
+    True
     """
     source = read_source(path)
     fingerprint, microbatches = outline.made_for(source)
@@ -337,9 +379,8 @@ def _published(name: str) -> str | Path:
 
 
 def _fail_unknown(name: str, known: list[str]) -> NoReturn:
-    close = get_close_matches(name, known, n=3)
     few = ", ".join(known[:4]) + (", … (stagecut instances list)" if len(known) > 4 else "")
-    hint = f"did you mean {' or '.join(close)}?" if close else f"shipped are {few}"
+    hint = near_names(name, known, f"shipped are {few}")
     raise InputError(
         f"{name or quote(name)}: no such file, and no shipped workload of this name; "
         f"{hint if known else 'check the path'}"
@@ -351,7 +392,9 @@ def _fail_no_workload(source: Source) -> NoReturn:
         source.fail(source.flaw)
     named = stagecut_json.format_name(source)
     if named == versions.PLAN:
-        source.fail("it is a plan, not a workload; load the workload that it names first")
+        source.fail("it is a plan, not a workload; name the workload that it was made for")
+    if named == JOB_PLAN:
+        source.fail("it is the plan of a training job, not a workload, and is named alone")
     if named == versions.CLUSTER:
         source.fail("it is a cluster, not a workload; name a workload file")
     if named:

@@ -22,7 +22,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec.inspect import DataclassType, TupleType, Type, UnionType, VarTupleType, type_info
+from msgspec.inspect import (
+    DataclassType,
+    EnumType,
+    FrozenSetType,
+    TupleType,
+    Type,
+    UnionType,
+    VarTupleType,
+    type_info,
+)
 
 from ..common.choices import Choice
 from ..common.errors import InputError, quote
@@ -118,9 +127,10 @@ def make_record(
     prefix = f"{where}: " if where else ""
     try:
         ready = _ready(values, type_info(kind), from_text or {}, "")
-        return msgspec.convert(ready, kind)
-    except msgspec.ValidationError as error:
-        raise InputError(f"{prefix}{explain(str(error), values, kind)}") from None
+        try:
+            return msgspec.convert(ready, kind)
+        except msgspec.ValidationError as error:
+            raise InputError(explain(str(error), ready, kind)) from None
     except InputError as error:
         raise InputError(f"{prefix}{error}") from None
 
@@ -140,6 +150,10 @@ def _ready(value: Any, kind: Type, from_text: FromText, place: str) -> Any:
                 key: _ready(item, fields[key], from_text, f"{place}{key}: ")
                 for key, item in value.items()
             }
+        case VarTupleType(item_type=EnumType()) if isinstance(value, str):
+            return [value]  # one choice needs no brackets
+        case VarTupleType(item_type=FrozenSetType()) if isinstance(value, str):
+            return [[value]]
         case VarTupleType() if isinstance(value, list):
             return [_ready(item, kind.item_type, from_text, place) for item in value]
         case TupleType() if isinstance(value, list) and len(value) == len(kind.item_types):

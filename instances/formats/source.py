@@ -308,6 +308,8 @@ def explain(error: str, data: object, kind: type[Any]) -> str:
                 value = message.partition("'")[2].rstrip("'")
         else:
             wanted = _TYPES.get(match[1], match[1])
+            if isinstance(value, str) and wanted.startswith("a list"):  # typed as [x]
+                wanted = wanted.replace("a list […]", f"a list: [{quote(value)}]")
         said = f" {quote(value)}" if known else " a wrong value"
         name = where[-1] if where else "the file"
         begin = f"{': '.join(where[:-1])}: " if where[:-1] else ""

@@ -16,6 +16,7 @@ from ..model.pipeline_job import PipelineJob
 WORKLOAD = "stagecut-workload"
 CLUSTER = "stagecut-cluster"
 PLAN = "stagecut-plan"
+JOB_PLAN = "stagecut-job-plan"  # of a training job
 TOPOLOGY = "stagecut-topology"
 PROGRAM = "stagecut-program"
 RECORDING = "stagecut-recording"

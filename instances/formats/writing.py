@@ -39,11 +39,14 @@ _REMEDY = {
 def check_target(path: Path, endings: Sequence[str] = ()) -> None:
     """Refuse a file that could not be written, before the work that it shall hold.
 
-    InputError if its folder does not exist, it is a folder itself, or its name has none of the
-    `endings` (if there are any).
+    InputError if its folder does not exist, nothing may be written there, it is a folder itself,
+    or its name has none of the `endings` (if there are any).
     """
     try:
         there, taken = path.absolute().parent.is_dir(), path.is_dir()
+        target = Path(os.path.realpath(path))
+        special = target.exists() and not target.is_file()  # written straight, not beside itself
+        writable = [file for file in (target.parent, target) if file.exists() and not special]
     except (OSError, ValueError) as error:  # a name that is too long, or holds a null character
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{str(path)[:200]}: it cannot be written: {reason}") from None
@@ -53,6 +56,8 @@ def check_target(path: Path, endings: Sequence[str] = ()) -> None:
         raise InputError(f"{path}: it is a folder; name a file in it")
     if endings and path.suffix.lower() not in endings:
         raise InputError(f"{path}: it must end in {', '.join(endings[:-1])} or {endings[-1]}")
+    if not all(os.access(file, os.W_OK) for file in writable):
+        raise InputError(f"{path}: {_REMEDY[errno.EACCES]}")
 
 
 def write_whole(path: str | Path, content: str | bytes) -> None:

@@ -21,12 +21,13 @@ from ..costs.layout import Layout, describe
 from ..costs.models import shipped_model, shipped_models
 from ..formats.problem_toml import make_record, to_plain
 from ..formats.source import read_source
+from ..formats.versions import JOB_PLAN
 from ..formats.writing import write_whole
 from ..model.summary import Summarised
 from .problem import TrainingJob
 
-#: What the file calls itself, and the version of its fields.
-FORMAT, VERSION = "stagecut-job-plan", 1
+#: The version of the fields of its file.
+VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -101,12 +102,9 @@ class JobPlan(Summarised):
 
     def summary(self) -> dict[str, object]:
         """Return model, devices, layout, seconds and bound for display."""
-        kinds = " + ".join(
-            f"{nodes.devices} {nodes.accelerator.name}" for nodes in self.cluster.nodes
-        )
         return {
             "model": self.model.name,
-            "devices": kinds,
+            "devices": self.cluster.kinds,
             "layout": describe(self.layout),
             "seconds": self.seconds,
             "bound": self.bound,
@@ -141,7 +139,7 @@ class JobPlan(Summarised):
         if model not in shipped_models() or shipped_model(model) != self.model:
             model = to_plain(self.model)
         return {
-            "format": FORMAT,
+            "format": JOB_PLAN,
             "version": VERSION,
             "model": model,
             "cluster": to_plain(self.cluster),
@@ -158,7 +156,7 @@ def is_job_plan(path: str | Path) -> bool:
     """Whether a file says that it is the plan of a training job."""
     try:
         with Path(path).open(encoding="utf-8") as file:
-            return f'"{FORMAT}"' in file.read(200)
+            return f'"{JOB_PLAN}"' in file.read(200)
     except (OSError, UnicodeDecodeError):
         return False
 
@@ -191,7 +189,7 @@ def load_job_plan(path: str | Path) -> JobPlan:
     True
     """
     plain = read_source(path).table("the plan of a training job, as solve writes it")
-    if plain.get("format") != FORMAT:
+    if plain.get("format") != JOB_PLAN:
         raise InputError(f"{path}: it is no plan of a training job; solve writes one")
     if plain.get("version") != VERSION:
         raise InputError(

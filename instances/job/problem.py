@@ -108,8 +108,9 @@ class TrainingJob:
         for name in OPEN:
             for value in self.allowed(name) or ():
                 _check(name, value, 0 if name == "zero" else 1)
-        if any(stage > 3 for stage in self.allowed("zero") or ()):
-            raise InputError(f"zero: {quote(self.zero)}; it must be 0, 1, 2 or 3")
+        for stage in self.allowed("zero") or ():
+            if stage > 3:
+                raise InputError(f"zero: {quote(stage)}; it must be 0, 1, 2 or 3")
         if self.schedules is not None:
             given: Iterable[OrText[JobSchedule]] = (
                 (self.schedules,) if isinstance(self.schedules, str) else self.schedules

@@ -159,7 +159,7 @@ class DeviceMapping(ByFields):
     activations, the receiver for gradients. A_s is the time of the all-reduce of its replicas.
     Messages take latency + bytes / bandwidth of their route. A ring all-reduce has 2(R−1) steps,
     each as long as its slowest message of bytes/R. Messages are priced one by one, as if nothing
-    else were sent.
+    else were sent. t is that of the slowest replica, if devices are unlike (`DeviceKind.slowdown`).
 
     ``busiest-link``: the maximum is over links and their two directions, of the seconds per batch
     that all messages over it take together; all-reduces count as rings. So replicas that share a

@@ -9,6 +9,7 @@ import numpy as np
 from ..common.arrays import Floats, Ints, frozen
 from ..common.errors import InputError
 from ..common.units import TIME_UNITS
+from .cluster import Cluster
 from .problem import DeviceMapping
 from .workload import Workload
 
@@ -108,6 +109,11 @@ def accelerator_seconds(workload: Workload) -> Floats:
     for v in np.flatnonzero(~np.isfinite(time))[:1].tolist():
         raise InputError(f"{workload.name}: node {workload.ids[v]} can run on no device")
     return time * TIME_UNITS[workload.time_unit]
+
+
+def device_slowdowns(cluster: Cluster) -> Floats:
+    """Return how many times each device takes the seconds of an accelerator, shape (D,)."""
+    return frozen([cluster.kinds[device.kind].slowdown for device in cluster.devices], np.float64)
 
 
 def parameter_bytes(workload: Workload) -> Floats:

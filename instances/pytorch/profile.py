@@ -50,7 +50,7 @@ def profile(
     training
         With backward pass, gradients, optimizer state, saved activations.
     estimate
-        Name of an accelerator (see `roofline.MACHINES`): times are its roofline's, nothing runs,
+        Name of an accelerator (see `roofline.machine`): times are its roofline's, nothing runs,
         and the model may be on the device ``meta``. Default: times are measured on the device
         that the model is on.
     depth

@@ -45,6 +45,17 @@ _FREE = frozenset(
 #: Read only the rows that they are asked for, as many as they write.
 _LOOKUPS = frozenset({"embedding", "index", "index_select", "gather"})
 
+#: Autograd's names of what GPUs have kernels of their own for, by those on CPUs: a model that was
+#: profiled on a GPU is traced on a CPU when its plan runs.
+_ATTENTION = "ScaledDotProductFlashAttentionForCpuBackward0"
+ON_CPUS = {
+    "CudnnBatchNormBackward0": "NativeBatchNormBackward0",
+    "MiopenBatchNormBackward0": "NativeBatchNormBackward0",
+    "ScaledDotProductFlashAttentionBackward0": _ATTENTION,
+    "ScaledDotProductEfficientAttentionBackward0": _ATTENTION,
+    "ScaledDotProductCudnnAttentionBackward0": _ATTENTION,
+}
+
 #: Returns a mark in time; what lies between two marks is known later.
 Clock = Callable[[], Any]
 
@@ -427,7 +438,7 @@ def run_backward(
                 feeds.append((number[target], slot, gradient))
         steps.append(
             BackwardStep(
-                name=node.name(),
+                name=ON_CPUS.get(node.name(), node.name()),
                 forward=made_by[node],
                 kernels=tuple(engine.kernels[node]),
                 feeds=tuple(feeds),

@@ -38,7 +38,7 @@ class TopologyLinkRecord(Record):
 
 
 class TopologyFile(Record):
-    """A topology file; see `Topology`. Memory null for no limit."""
+    """A topology file; see `Topology`. Memory null for no limit, `slowdown` 1 by default."""
 
     format: Literal["stagecut-topology"]
     version: Literal[1]
@@ -52,6 +52,7 @@ class TopologyFile(Record):
     shape: list[int] = msgspec.field(default_factory=list)
     wraps: bool = False
     memory_bytes: list[float | None] = msgspec.field(default_factory=list)
+    slowdown: list[float] = msgspec.field(default_factory=list)
 
 
 def load_topology(path: str | Path) -> Topology:
@@ -84,6 +85,7 @@ def make_topology(file: TopologyFile) -> Topology:
         memory_bytes=np.array(
             [math.inf if size is None else size for size in file.memory_bytes], np.float64
         ),
+        slowdown=np.array(file.slowdown, np.float64),
     )
 
 
@@ -112,6 +114,7 @@ def write_topology(topology: Topology) -> dict[str, object]:
         "shape": list(topology.shape),
         "wraps": topology.wraps,
         **({"memory_bytes": list(map(finite, memory.tolist()))} if limited else {}),
+        **({"slowdown": topology.slowdown.tolist()} if (topology.slowdown != 1).any() else {}),
     }
 
 

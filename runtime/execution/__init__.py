@@ -29,7 +29,6 @@ from ...instances.common.lazy import loader, names_of
 _MODULES = {
     "guard.failures": "guarded",
     "own_loop.loop": "Loop stage_chain",
-    "own_loop.training_pieces": "training_pieces",
     "recording_file": "load_recording",
     "stage_modules": "StageModule clip_gradients tied_gradients",
 }

@@ -22,6 +22,7 @@ from ..simulate.pieces import (
     weight_share_of,
 )
 from ..simulate.plan_stages import chains
+from ..simulate.relay import line_of
 from ..simulate.stages import BACKWARD, FORWARD, StageGraph
 
 #: Schedules that are one batch after the other.
@@ -67,8 +68,9 @@ def executed_stages(
         own = np.flatnonzero(piece_of == p)
         backward = workload.backward[own]
         nodes.append((tuple(own[~backward].tolist()), tuple(own[backward].tolist())))
+    waits, present, rank = line_of(count, training)
+    moved = dict.fromkeys(waits, 0.0)
     receive, send = np.zeros((count, 2)), np.zeros((count, 2))
-    moved: dict[tuple[int, int], float] = {}
     for p, load in enumerate(payloads[: count - 1]):
         for a, b, side, size in (
             (p, p + 1, FORWARD, load.forward_bytes),
@@ -77,13 +79,6 @@ def executed_stages(
             if side == FORWARD or training:
                 moved[2 * a + side, 2 * b + side] = size
                 send[a, side], receive[b, side] = _paid(workload, plan, device[a], device[b], size)
-    if training:
-        moved |= {(2 * p, 2 * p + 1): 0.0 for p in range(count)}
-    rank = np.zeros(2 * count, np.int64)
-    rank[0::2] = np.arange(count)
-    rank[1::2] = 2 * count - 1 - np.arange(count)
-    present = np.ones((count, 2), np.bool_)
-    present[:, BACKWARD] = training
     graph = PassGraph(nodes, present, rank, receive, send, moved)
     stages = stage_graph(workload, plan.cluster, costs, where, graph, weight_share)
     if isinstance(plan.solution, ReplicaPlacement):

@@ -7,7 +7,7 @@ model. The two newest checkpoints are kept; `checkpoint_folder.py` writes and re
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,8 +66,15 @@ class ModelState:
     untouched: Mapping[str, Tensor]
 
 
-def state_held(model: nn.Module, held: Mapping[int, str]) -> ModelState:
-    """Return the state of a model, its tensors named by their `id`."""
+def named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield parameters and buffers with their names."""
+    yield from module.named_parameters()
+    yield from module.named_buffers()
+
+
+def state_held(model: nn.Module, named: Iterable[tuple[str, Tensor]]) -> ModelState:
+    """Return the state of a model of which tensors are held by these names."""
+    held = {id(tensor): name for name, tensor in named}
     tensors: dict[str, str] = {}
     untouched: dict[str, Tensor] = {}
     for name, value in model.state_dict(keep_vars=True).items():
@@ -173,7 +180,8 @@ def _room(kept: Any, parameter: Tensor, trained: Trained) -> Any:
         return None
     parted = trained.distributed is not None and len(kept.size)
     shape = parameter.shape if parted else kept.size
-    return torch.empty(shape, dtype=kept.properties.dtype, device=parameter.device)
+    device = parameter.device if parted else "cpu"  # optimizers move it, but their counts of steps
+    return torch.empty(shape, dtype=kept.properties.dtype, device=device)
 
 
 def _restore(

@@ -277,7 +277,7 @@ class Checkpoint:
             self._check(name, [p for p in held.storage_data.values() if p.relative_path == name])
         with self._reading() as _, warnings.catch_warnings():
             if alone:
-                warnings.filterwarnings("ignore", "torch.distributed is disabled")
+                warnings.filterwarnings("ignore", "torch.distributed is .* single process")
             dcp.load(state, storage_reader=_CheckedReader(self.path, held), planner=_DataPlanner(),
                      no_dist=alone)  # fmt: skip
 

@@ -60,7 +60,8 @@ def check_first_step(loss: float, trained: Trained, expected: FirstStep) -> None
     if not abs(loss - expected.loss) <= COARSE * abs(expected.loss):
         raise StagecutError(f"first step: loss {loss:g}, and {expected.loss:g} in one process")
     squares = [float(x.float().square().sum()) for x in expected.gradients.values()]
-    floor = FLOOR * sum(squares) ** 0.5
+    # of a model that has nothing left to learn all gradients are 0
+    floor = max(FLOOR * sum(squares) ** 0.5, torch.finfo(torch.float32).tiny)
     for name, parameter in trained.parameters.items():
         whole = expected.gradients.get(name)
         if whole is None or not parameter.requires_grad:

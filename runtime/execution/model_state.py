@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -10,21 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from ...instances import InputError
-from .checkpoint import ModelState, state_held
 from .checkpoint_folder import MANIFEST, UNREADABLE, checkpoints, load_tensors, read_checkpoint
-from .split import PieceModule
-
-
-def model_state(model: nn.Module, pieces: Sequence[PieceModule]) -> ModelState:
-    """Return where the pieces of a model have the tensors of its `state_dict`.
-
-    All of them, where the model is: pieces that were moved may have other tensors.
-    """
-    held: dict[int, str] = {}
-    for piece in pieces:
-        for named in (piece.module.named_parameters(), piece.module.named_buffers()):
-            held |= {id(x): name for name, x in named}
-    return state_held(model, held)
 
 
 def merge_checkpoint(folder: str | Path) -> dict[str, Tensor]:

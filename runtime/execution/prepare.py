@@ -107,6 +107,12 @@ class Prepared:
     layers: Mapping[int, tuple[ShardedLayer, ...]] = field(default_factory=dict)
 
     @property
+    def ranks(self) -> tuple[tuple[int, ...], ...]:
+        """Ranks of each piece's replicas, as `Loop` takes them; of a team the first one."""
+        number = {device: rank for rank, device in enumerate(self.devices)}
+        return tuple(tuple(number[d] for d in ring) for ring in self.stages.replicas)
+
+    @property
     def processes(self) -> int:
         """Number of processes that run it, replicas of the whole pipeline aside."""
         return len(self.devices)
@@ -148,8 +154,9 @@ def split_model(
     Raises
     ------
     InputError
-        If the plan was made for another model, or for other inputs; for training plans see also
-        `training_pieces`.
+        If the plan was made for another model, or for other inputs; of training plans, if it
+        spreads layers of which it is not known how, or recomputes some of the layers of a stage of
+        a tensor degree.
 
     Examples
     --------

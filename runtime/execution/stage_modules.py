@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import fx, nn
 
-from .checkpoint import state_held
+from .checkpoint import named_tensors, state_held
 from .gradients import GradientSums, clip_norm, holders_of
 from .prepare import Prepared
 from .split import PieceModule
@@ -118,9 +118,7 @@ def stage_modules(prepared: Prepared, device: torch.device | None = None) -> lis
         StageModule(piece, s, s == count - 1, prepared.training)
         for s, piece in enumerate(prepared.pieces)
     ]
-    held: dict[int, str] = {}
-    for stage in stages:
-        held |= _named_as_in(prepared.model, stage)
+    held = [pair for stage in stages for pair in _named_as_in(prepared.model, stage)]
     for stage in stages if device is not None else ():
         place(stage, device)
     for name, value in state_held(prepared.model, held).untouched.items():
@@ -193,14 +191,13 @@ def _learned_here(stages: Sequence[StageModule]) -> dict[str, nn.Parameter]:
     return {n: x for stage in own for n, x in stage.named_parameters() if x.requires_grad}
 
 
-def _named_as_in(model: nn.Module, stage: StageModule) -> dict[int, str]:
+def _named_as_in(model: nn.Module, stage: StageModule) -> list[tuple[str, torch.Tensor]]:
     """Give the stage's tensors all names that they have in the model's `state_dict`, and no other.
 
-    Returns the names by the `id` of the tensors.
+    Returns each with one of its names.
     """
-    own: dict[int, str] = {}
-    for named in (stage.named_parameters(), stage.named_buffers()):
-        own |= {id(x): name for name, x in named}
+    held = list(named_tensors(stage))
+    own = {id(x) for _, x in held}
     whole = model.state_dict(keep_vars=True)
     for name, _ in stage.named_buffers(remove_duplicate=False):
         if name not in whole:  # a constant of the graph, or a buffer that the model does not keep
@@ -211,7 +208,7 @@ def _named_as_in(model: nn.Module, stage: StageModule) -> dict[int, str]:
         if id(value) in own and name not in present:
             _register(stage, name, value)
     _order_as_in(model, stage)
-    return own
+    return held
 
 
 def _register(stage: nn.Module, name: str, value: torch.Tensor) -> None:

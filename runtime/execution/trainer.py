@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
@@ -18,8 +19,7 @@ from ..schedules import Action, Schedule, make_schedule
 from ..schedules.actions import schedule_of
 from ..simulate.plan_stages import named_schedule
 from .chain import ASYNCHRONOUS, executed_schedule
-from .checkpoint import ModelState, Trained
-from .model_state import model_state
+from .checkpoint import ModelState, Trained, named_tensors, state_held
 from .options import RunOptions
 from .own_loop.loop import Loop
 from .own_loop.teams import join_teams
@@ -90,11 +90,11 @@ class PipelineTrainer:
         self.per_batch = options.microbatches * replicas
         self.schedule = _schedule(prepared, name, options.microbatches * self.at_once)
         self.recorder = Recorder(self.device) if options.record is not None else None
-        ranks: Ranks = [[used.index(d) for d in ring] for ring in prepared.stages.replicas]
-        whole, ranks = _replicated(self.schedule, ranks, replicas)
+        whole, ranks = _replicated(self.schedule, prepared.ranks, replicas)
         first = prepared.teams.of(dist.get_rank())[0]
         own = [p for p, ring in enumerate(ranks) if first in ring]
-        self.whole = model_state(prepared.model, prepared.pieces)
+        held = (named_tensors(piece.module) for piece in prepared.pieces)
+        self.whole = state_held(prepared.model, chain.from_iterable(held))
         pieces = _placed(prepared, own, self.device)
         again = frozenset(range(len(ranks))) if options.recompute else prepared.recompute
         self.loop = Loop(

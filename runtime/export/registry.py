@@ -123,7 +123,7 @@ def _as_script(workload: Workload, plan: Plan) -> None:
         raise InputError(f"{workload.name} is of no PyTorch model; profile one")
     where = plan.placement.tolist()
     if made.get("traced_by") == ON_NUMBERS and len(set(where)) > 1:
-        raise InputError("the model cannot be cut; plan with --runnable")
+        raise InputError("the model cannot be cut; plan with --for run")
     for tie in workload.ties:
         if len({where[copy.holder] for copy in tie.copies}) > 1:
             raise InputError(

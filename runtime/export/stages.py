@@ -290,8 +290,8 @@ def _recomputes(workload: Workload, plan: Plan, target: str) -> bool:
     }
     if len(flags) > 1:
         raise InputError(
-            f"{target}: the plan recomputes activations in some layers only; force or forbid it "
-            "with --recomputation"
+            f"{target}: the plan recomputes activations in some layers only; plan with "
+            "--set recomputation=off or forced"
         )
     return flags == {True}
 

@@ -15,7 +15,6 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import EngFormatter
 
 from ...instances.common.escape import plain
 from ...instances.common.quantities import show_percent, show_time
@@ -161,21 +160,27 @@ def _left_out(simulation: Simulation) -> str:
     return f"; {number} of {used} devices, one per stage" if number < used else ""
 
 
+#: Units of memory by the power of two that they are, the largest first.
+_UNITS = {"GiB": 30, "MiB": 20, "KiB": 10, "B": 0}
+
+
 def _draw_memory(marks: Marks, axes: Axes) -> None:
+    # binary units, as in all tables
+    most = max(max(level.sizes) for level in marks.memory)
+    unit, size = next((name, 1 << k) for name, k in _UNITS.items() if most >= 1 << k or not k)
     for i, level in enumerate(marks.memory):
         colour, style = line_of(i)
         axes.step(
             [*level.times, marks.span],
-            [*level.sizes, level.sizes[-1]],
+            [value / size for value in (*level.sizes, level.sizes[-1])],
             where="post",
             color=colour,
             linestyle=style,
             linewidth=1.3,
             label=level.name,
         )
-    axes.set_ylim(0, 1.08 * max(max(level.sizes) for level in marks.memory))
-    axes.yaxis.set_major_formatter(EngFormatter(unit="B"))
-    axes.set_ylabel("memory")
+    axes.set_ylim(0, 1.08 * most / size)
+    axes.set_ylabel(f"memory ({unit})")
     axes.spines[["top", "right"]].set_visible(False)
     if len(marks.memory) <= 16:
         axes.legend(

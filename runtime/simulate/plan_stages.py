@@ -50,7 +50,7 @@ from ...instances import (
 )
 from ...instances.common.arrays import Floats, Ints, frozen
 from ...instances.common.units import TIME_UNITS
-from ...instances.model.stage_costs import accelerator_seconds
+from ...instances.model.stage_costs import accelerator_seconds, device_slowdowns
 from ...instances.model.workload import kept_bytes
 from ..schedules.actions import Schedule
 from ..verify.mapping import link_table, stage_reports
@@ -183,6 +183,8 @@ def stages_of_mapping(
     side = workload.backward.astype(np.int64)
     compute, receive, send = (np.zeros((count, 2)) for _ in range(3))
     np.add.at(compute, (solution.stage, side), accelerator_seconds(workload) / unit)
+    slow = device_slowdowns(plan.cluster)
+    compute *= slow[solution.slots].max(axis=1, keepdims=True)
     trains = bool(workload.backward.any())
     replicas = chains(solution)
     routes = problem.topology.routes
@@ -206,7 +208,7 @@ def stages_of_mapping(
     rank = np.zeros(2 * count, np.int64)
     rank[0::2], rank[1::2] = np.arange(count), 2 * count - 1 - np.arange(count)
     weight, resident, activation = kept_bytes(workload)
-    reports = stage_reports(costs, problem, solution.slots, solution.sends_to)
+    reports = stage_reports(costs, problem, solution.slots, solution.sends_to, slow)
     nodes = [np.flatnonzero(solution.stage == s) for s in range(count)]
 
     def summed(values: Floats) -> Floats:

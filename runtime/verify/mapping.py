@@ -13,9 +13,10 @@ from itertools import chain
 import numpy as np
 
 from ...instances import Cluster, DeviceMapping, ReplicaPlacement, StageCosts, Workload, stage_costs
-from ...instances.common.arrays import Ints
+from ...instances.common.arrays import Floats, Ints
 from ...instances.common.units import TIME_UNITS
 from ...instances.model.contiguity import pipeline_edges
+from ...instances.model.stage_costs import device_slowdowns
 from ...instances.topologies import Topology
 from .report import DeviceReport, MappedStage, MappingReport, Pair
 from .rules import allowed
@@ -33,7 +34,8 @@ def check(
     if broken:
         return MappingReport(math.inf, (), tuple(broken))
     costs = stage_costs(workload, solution.stage, problem.stages)
-    stages = stage_reports(costs, problem, solution.slots, solution.sends_to)
+    slow = device_slowdowns(cluster)
+    stages = stage_reports(costs, problem, solution.slots, solution.sends_to, slow)
     traffic = partial(busiest_link, costs, problem, solution.slots, solution.sends_to)
     unit = TIME_UNITS[workload.time_unit]
     nodes: list[list[int]] = [[] for _ in range(problem.stages)]
@@ -77,7 +79,11 @@ def check(
 
 
 def stage_reports(
-    costs: StageCosts, problem: DeviceMapping, slots: Ints, sends_to: Ints
+    costs: StageCosts,
+    problem: DeviceMapping,
+    slots: Ints,
+    sends_to: Ints,
+    slow: Floats | None = None,
 ) -> tuple[MappedStage, ...]:
     """Return the times of each stage per batch in seconds, by the definition in `DeviceMapping`.
 
@@ -92,6 +98,9 @@ def stage_reports(
     sends_to
         Shape (S−1, R): position in the next stage's row of `slots` of the replica to which each
         sends.
+    slow
+        Shape (D,): how many times each device takes the seconds of `costs`; by default all take
+        these. A stage computes as long as its slowest replica.
 
     Returns
     -------
@@ -120,7 +129,8 @@ def stage_reports(
     m = problem.microbatches
     reports = []
     for s, row in enumerate(rows):
-        compute = m * float(costs.compute_s[s])
+        slowest = 1.0 if slow is None else max(float(slow[d]) for d in row)
+        compute = m * float(costs.compute_s[s]) * slowest
         transfer = 0.0
         if s + 1 < problem.stages:
             there, back = float(costs.forward_bytes[s]), float(costs.backward_bytes[s])

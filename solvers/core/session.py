@@ -33,9 +33,13 @@ GRACE_S = 1.2
 #: Seconds that a script waits at its end for a solver that was left behind.
 LEFT_S = 60.0
 
-#: Seconds of computing, and on the clock, that it has for a first plan even then: on a busy machine
-#: the imports alone can outlast the deadline.
-FIRST_CPU_S, FIRST_S = 2.0, 30.0
+#: Seconds of computing that it has for a first plan even then: on a busy machine the imports alone
+#: can outlast the deadline.
+FIRST_CPU_S = 2.0
+
+#: Seconds on the clock after which a solver that computes nothing, not even `PROGRESS_S`, is stuck.
+#: One that shares its cores with many others may take minutes for a second of computing.
+STUCK_S, PROGRESS_S = 30.0, 0.02
 
 
 def run_session(
@@ -101,9 +105,11 @@ def _run_beside(run: Callable[[], None], search: Search[Solution], portfolio: Po
 
     Compiling a kernel, or a presolve that does not look at the clock, cannot be interrupted; a
     solver that is still at it `GRACE_S` after it should have stopped is left behind. A deadline
-    waits for what a first plan takes to compute, counted in CPU time.
+    waits for what a first plan takes to compute, counted in CPU time but this thread's, which
+    starts workers and shows what was found.
     """
-    began, cpu_began = time.monotonic(), time.process_time()
+    began = seen = _computed()
+    seen_at = time.monotonic()
     failures: list[BaseException] = []
 
     def work() -> None:
@@ -120,11 +126,13 @@ def _run_beside(run: Callable[[], None], search: Search[Solution], portfolio: Po
         while thread.is_alive():
             thread.join(0.05)
             portfolio.look()
+            if _computed() > seen + PROGRESS_S:
+                seen, seen_at = _computed(), time.monotonic()
             first = (
                 search.best is None
                 and search.hit != "interrupt"
-                and time.process_time() - cpu_began < FIRST_CPU_S
-                and time.monotonic() - began < FIRST_S
+                and seen < began + FIRST_CPU_S
+                and time.monotonic() < seen_at + STUCK_S
             )
             if search.overdue() > GRACE_S and not first:
                 portfolio.close()
@@ -139,6 +147,11 @@ def _run_beside(run: Callable[[], None], search: Search[Solution], portfolio: Po
         portfolio.close()
     if failures:
         raise failures[0]
+
+
+def _computed() -> float:
+    """Return the CPU seconds of this process, but those of this thread."""
+    return time.process_time() - time.thread_time()
 
 
 class Interruptible(Protocol):

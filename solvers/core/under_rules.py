@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from importlib import import_module
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
-from ...formulations.job.iteration_bounds import iteration_cheap_bounds
-from ...formulations.job.stream_bounds import stream_cheap_bounds
-from ...formulations.latency.cheap_bounds import latency_cheap_bounds
 from ...formulations.linear_program import SolverError
-from ...formulations.mapping.bound import mapping_cheap_bounds
 from ...formulations.rules.cases import RuleCase, stage_task, why_no_case, without_rules
-from ...formulations.sharding.bounds import sharding_cheap_bounds
 from ...formulations.task import Task
-from ...formulations.throughput.cheap_bounds import throughput_cheap_bounds
-from ...instances import InfeasibleError, Limit, PipelineJob, Problem, Solution, is_stream
+from ...instances import InfeasibleError, Limit, Problem, Solution, is_stream
 from ...instances.model.problem import names_stages
 from .method import Solver
 from .search import Found, News, Peers, Proved, Search, Withdrawn
@@ -80,25 +75,24 @@ def has_rules(task: Task[Any]) -> bool:
     return bool(getattr(task.problem, "placement_rules", False))
 
 
-def _job_cheap_bounds(task: Task[PipelineJob]) -> Iterator[tuple[float, str]]:
-    """Return the bounds of a training job by whether it ends."""
-    found = stream_cheap_bounds if is_stream(task.problem) else iteration_cheap_bounds
-    return found(task)
-
-
-#: Problem → its bounds on the objective with their origins, the quickest first.
-_CHEAP_BOUNDS: dict[str, Callable[[Task[Any]], Iterator[tuple[float, str]]]] = {
-    "throughput": throughput_cheap_bounds,
-    "latency": latency_cheap_bounds,
-    "pipeline": _job_cheap_bounds,
-    "mapping": mapping_cheap_bounds,
-    "sharding": sharding_cheap_bounds,
+#: Problem → function of its bounds on the objective with their origins, the quickest first, in
+#: `stagecut.formulations`; of no other problem anything is imported.
+_CHEAP_BOUNDS = {
+    "throughput": "throughput.cheap_bounds.throughput_cheap_bounds",
+    "latency": "latency.cheap_bounds.latency_cheap_bounds",
+    "stream": "job.stream_bounds.stream_cheap_bounds",
+    "pipeline": "job.iteration_bounds.iteration_cheap_bounds",
+    "mapping": "mapping.bound.mapping_cheap_bounds",
+    "sharding": "sharding.bounds.sharding_cheap_bounds",
 }
 
 
 def cheap_bounds(task: Task[Problem]) -> Iterator[tuple[float, str]]:
     """Return bounds that cost next to nothing, with their origins, the quickest first."""
-    return _CHEAP_BOUNDS[task.problem.name](task)
+    name = _CHEAP_BOUNDS["stream" if is_stream(task.problem) else task.problem.name]
+    module, _, function = name.rpartition(".")
+    found = getattr(import_module(f"stagecut.formulations.{module}"), function)
+    return cast(Iterator[tuple[float, str]], found(task))
 
 
 def raise_first_bounds(task: Task[Problem], search: Search[Solution]) -> None:

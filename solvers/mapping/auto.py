@@ -34,7 +34,7 @@ from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ..core.search import OPTIMAL_GAP, Search
 from .annealing.costs import break_ties
-from .annealing.targets import anneal_targets, descents, start_strategies
+from .annealing.targets import StartStrategy, anneal_targets, descents, start_strategies
 from .parameters import EARLY_ROUNDS, EXACT_ROUNDS, MAX_EXACT_DEVICES
 from .state import MappingState
 
@@ -101,7 +101,12 @@ def stage_times(task: Task[DeviceMapping], search: Search[Solution]) -> None:
             anneal_targets(mapping, starts, rounds=EXACT_ROUNDS)
         with mapping.step("exact"):
             _exact(mapping)
-    if mapping.rings_only:
+    _go_on(mapping, starts)
+
+
+def _go_on(mapping: MappingState, starts: list[StartStrategy]) -> None:
+    """Anneal until a limit; targets say nothing of other all-reduces than rings, nor of speeds."""
+    if mapping.rings_only and not mapping.costs.unlike:
         with mapping.step("annealing"):
             anneal_targets(mapping, starts)
     else:
@@ -136,8 +141,4 @@ def annealing(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     mapping.bound_segments()  # annealing starts from block counts where there are segments
     if search.best is None or search.should_stop():
         return
-    starts = start_strategies(mapping)
-    if mapping.rings_only:
-        anneal_targets(mapping, starts)
-    else:
-        descents(mapping, starts)
+    _go_on(mapping, start_strategies(mapping))

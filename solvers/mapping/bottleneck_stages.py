@@ -98,6 +98,7 @@ def combined_programs_apply(mapping: MappingState) -> bool:
     beside = ANNEALING in mapping.search.beside
     most = COMBINED.max_devices_beside if beside else COMBINED.max_devices
     trades = costs.boundary.any(axis=1) & costs.ring.any(axis=1)
+    trades &= not costs.unlike
     return bool(trades.any()) and mapping.rings_only and costs.size <= most
 
 

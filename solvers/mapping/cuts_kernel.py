@@ -117,6 +117,7 @@ class StageEnds(NamedTuple):
     sent: Floats  # (2, N): what the boundary costs within blocks and across
     prices: Floats  # (2,): of a byte of parameters
     table: Ints  # (Q, 2, 2): as of `run_states`
+    speed: int  # number of the speed of the stage's devices
     overlap: bool
 
 
@@ -125,7 +126,7 @@ def add_stage(ends, before, after, came, low, high):
     """Extend the chains of `before` by a stage that ends at ideals `low` to `high`, in `after`.
 
     `before` and `after`, (N, Q), are the least maximum by state, which only falls; `came`, (N, Q,
-    2), the ideal and state before.
+    3), the ideal and state before, and the speed.
     """
     for i in range(low, high):
         worst = 0.0
@@ -172,3 +173,4 @@ def extend(ends, before, after, came, j, i):
                 if target >= 0 and value < after[i, target]:
                     after[i, target] = value
                     came[i, target, 0], came[i, target, 1] = j, q
+                    came[i, target, 2] = ends.speed

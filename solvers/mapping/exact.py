@@ -40,7 +40,7 @@ class Tables(NamedTuple):
     C sets have R devices.
     """
 
-    rings: Floats  # (S, 2^D) least all-reduce
+    rings: Floats  # (S, 2^D) least all-reduce, and what the slowest device takes besides
     pairs: Floats  # (S, D, D) cost of a message
     slack: Floats  # (S,)
     allowed: Ints  # (S,) devices that fit the stage
@@ -86,6 +86,12 @@ def exact(
             # hierarchical rings have bounds only, which a mapping may not reach
             trees[s], across[s] = tree_times(costs, s), hierarchical_bounds(costs, s)
             rings[s] = np.minimum(rings[s], np.minimum(trees[s], across[s]))
+    slowest = np.zeros_like(rings)
+    for s in range(costs.stages if costs.unlike else 0):
+        for d in range(costs.size):  # sets whose last device is d
+            slowest[s, 1 << d : 2 << d] = np.maximum(slowest[s, : 1 << d], costs.own[s, d])
+    if not costs.overlap:  # it counts like an all-reduce
+        rings, trees, across = (each + slowest for each in (rings, trees, across))
     pairs = np.array([costs.boundary_costs(s) for s in range(costs.stages)])
     mappings: list[tuple[Ints, Ints]] = []
     target = high * (1 - BISECTION_WIDTH)
@@ -101,18 +107,21 @@ def exact(
                 elif across[s, mask] == rings[s, mask]:
                     slots[s] = by_island(costs, slots[s])
             mappings.append((slots, layouts.matched(costs, slots)))
-            high = _value(costs, rings, found, *mappings[-1])
+            high = _value(costs, rings, slowest, found, *mappings[-1])
         else:
             return target, mappings, True
         target = high * (1 - BISECTION_WIDTH)
     return low, mappings, True
 
 
-def _value(costs: MappingCosts, rings: Floats, masks: Ints, slots: Ints, sends_to: Ints) -> float:
+def _value(
+    costs: MappingCosts, rings: Floats, slowest: Floats, masks: Ints, slots: Ints, sends_to: Ints
+) -> float:
     """Return the longest stage time in seconds, with the all-reduces of sets in `rings`."""
-    around = np.array([rings[s, mask] for s, mask in enumerate(masks.tolist())])
-    sends = stage_times(replace(costs, ring=np.zeros_like(costs.ring)), slots, sends_to)
-    return float((sends + around).max())
+    around, own = (of[np.arange(costs.stages), masks] for of in (rings, slowest))
+    rest = replace(costs, ring=np.zeros_like(costs.ring), own=np.zeros_like(costs.own))
+    times = stage_times(rest, slots, sends_to) + around
+    return float((np.maximum(times, own) if costs.overlap else times).max())
 
 
 def _decide(

@@ -12,18 +12,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 from pyomo.common.gc_manager import PauseGC
 
 from ...formulations.mapping.all_cuts import LeastPrices, least_prices, run_states, split_bytes
-from ...formulations.mapping.costs import MappingCosts, mapping_costs
+from ...formulations.mapping.costs import MappingCosts
 from ...formulations.mapping.joint import joint_data, joint_milp
-from ...formulations.mapping.memory import stages_that_fit
+from ...formulations.mapping.memory import (
+    costs_of_cut,
+    relative_slowdowns,
+    stage_slowdowns,
+    stage_speeds,
+)
 from ...formulations.mapping.partition import partition_units
 from ...formulations.task import Task
-from ...instances import DeviceMapping, ReplicaPlacement, Solution, stage_costs
+from ...instances import DeviceMapping, ReplicaPlacement, Solution
 from ...instances.common.arrays import Bools, Floats, Ints
 from ...instances.common.units import TIME_UNITS
 from ...instances.model.stage_costs import parameter_bytes
@@ -39,6 +45,7 @@ from .parameters import (
     JOINT_DEVICES,
     JOINT_PLACES,
     MOST_IDEALS,
+    MOST_SPEEDS,
     TWO_PHASE_SHARE,
 )
 from .partition import orders
@@ -59,6 +66,7 @@ class PricedIdeals:
 class StagePrices(NamedTuple):
     """Prices of a stage, within blocks and across; seconds per batch."""
 
+    slow: Floats  # (K,): how many times devices of each speed take the seconds of compute
     reduced: Floats  # (2,): of a byte of parameters
     sent: Floats  # (2, N): of the boundary at each ideal
 
@@ -87,7 +95,8 @@ def least_stage_prices(
     task: Task[DeviceMapping], ideals: PricedIdeals, prices: LeastPrices
 ) -> list[StagePrices]:
     """Return the least prices of the topology, those of every stage."""
-    one = StagePrices(np.array(prices.reduced), prices.boundary(ideals.split))
+    slow, _ = stage_speeds(task, MOST_SPEEDS)
+    one = StagePrices(slow, np.array(prices.reduced), prices.boundary(ideals.split))
     return [one] * task.problem.stages
 
 
@@ -100,7 +109,7 @@ def prices_of(
 ) -> list[StagePrices]:
     """Return the prices of a mapping's stages with rings, whose latency is left out."""
     problem, found = task.problem, []
-    r, m = problem.replicas, problem.microbatches
+    r, m, slow = problem.replicas, problem.microbatches, relative_slowdowns(task)
     messages = m * (1 + bool(problem.gradients and task.workload.backward.any()))
     for s, row in enumerate(slots):
         reduced, sent = 0.0, np.zeros(len(ideals.split))
@@ -111,7 +120,8 @@ def prices_of(
             times = messages * costs.latency[pairs][:, None]
             times = times + m * costs.inverse[pairs][:, None] * ideals.split
             sent = np.where(ideals.split > 0, times.max(axis=0), 0.0)
-        found.append(StagePrices(np.array([reduced, reduced]), np.array([sent, sent])))
+        own = slow[row].max(keepdims=True)
+        found.append(StagePrices(own, np.array([reduced, reduced]), np.array([sent, sent])))
     return found
 
 
@@ -126,40 +136,53 @@ def best_cut(
     """Return the least longest stage below the cutoff in seconds, and the stage of each node.
 
     The cutoff and None if no cut is below it; 0 and None if it must stop. `longest_run` is L of the
-    least prices, at least the number of stages where blocks do not count.
+    least prices, at least the number of stages where blocks do not count. Where prices have several
+    speeds, as many stages have each as `stage_speeds` says.
     """
     problem, size = task.problem, ideals.lattice.size
+    several = len(prices[0].slow) > 1
+    counts = stage_speeds(task, MOST_SPEEDS)[1] if several else np.array([problem.stages])
     alone = problem.replicas == 1 or problem.mode == "p2p"
     table = run_states(longest_run, problem.stages, alone=alone)
-    before = np.full((size, len(table)), np.inf)
-    before[0, 0] = 0.0
-    back = []
+    layer = {(0,) * len(counts): np.full((size, len(table)), np.inf)}  # by stages of each speed
+    layer[(0,) * len(counts)][0, 0] = 0.0
+    back: list[dict[tuple[int, ...], Ints]] = []
     for s in range(problem.stages):
         last = s == problem.stages - 1
-        after = np.full((size, len(table)), cutoff)
-        came = np.full((size, len(table), 2), -1, np.int32)
+        after: dict[tuple[int, ...], Floats] = {}
+        came: dict[tuple[int, ...], Ints] = {}
         sent = np.zeros_like(prices[s].sent) if last else prices[s].sent
         begin = size - 1 if last else 1
-        ends = StageEnds(
-            ideals.lattice.members, ideals.work, ideals.held, sent, prices[s].reduced, table,
-            problem.overlap,
-        )  # fmt: skip
-        for low in range(begin, size - (not last), IDEAL_SLICE):
-            high = min(low + IDEAL_SLICE, size - (not last))
-            add_stage(ends, before, after, came, low, high)
-            if clock.should_stop():
-                return 0.0, None
-        before = np.where(came[:, :, 0] >= 0, after, np.inf)
+        for (used, before), k in product(layer.items(), range(len(counts))):
+            if used[k] == counts[k]:
+                continue
+            then = (*used[:k], used[k] + 1, *used[k + 1 :])
+            value = after.setdefault(then, np.full((size, len(table)), cutoff))
+            by = came.setdefault(then, np.full((size, len(table), 3), -1, np.int64))
+            ends = StageEnds(
+                ideals.lattice.members, float(prices[s].slow[k]) * ideals.work, ideals.held, sent,
+                prices[s].reduced, table, k, problem.overlap,
+            )  # fmt: skip
+            for low in range(begin, size - (not last), IDEAL_SLICE):
+                high = min(low + IDEAL_SLICE, size - (not last))
+                add_stage(ends, before, value, by, low, high)
+                if clock.should_stop():
+                    return 0.0, None
+        layer = {
+            then: np.where(came[then][:, :, 0] >= 0, value, np.inf) for then, value in after.items()
+        }
         back.append(came)
-    state = int(before[-1].argmin())
-    value = float(before[-1, state])
-    if not np.isfinite(value):
+    ((used, final),) = layer.items()
+    state = int(final[-1].argmin())
+    longest = float(final[-1, state])
+    if not np.isfinite(longest):
         return cutoff, None
     stage, at = np.zeros(ideals.inside.shape[1], np.int64), size - 1
     for s in reversed(range(problem.stages)):
         stage[ideals.inside[at]] = s
-        at, state = back[s][at, state].tolist()
-    return value, stage[ideals.unit_of]
+        at, state, k = back[s][used][at, state].tolist()
+        used = (*used[:k], used[k] - 1, *used[k + 1 :])
+    return longest, stage[ideals.unit_of]
 
 
 def joint(task: Task[DeviceMapping], search: Search[Solution]) -> None:
@@ -221,11 +244,10 @@ def _all_cuts(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     unit = TIME_UNITS[task.workload.time_unit]
     with search.phase("least prices"):
         prices = least_prices(task, units)
-        held = np.bincount(unit_of, weights=parameter_bytes(task.workload), minlength=units.size)
-        each = task.problem.microbatches * units.seconds
-        if not task.problem.overlap:
-            each = each + prices.reduced[0] * held
-        shared = max(float(each.sum()) / task.problem.stages, float(each.max(initial=0.0)))
+        held = np.bincount(
+            unit_of, weights=parameter_bytes(task.workload), minlength=units.size
+        ).astype(np.float64)
+        shared = _shared_out(task, task.problem.microbatches * units.seconds, prices, held)
         search.raise_bound(shared * (1 - 1e-9) / unit, "work and all-reduces, all cuts")
     with search.phase("all cuts"):
         ideals = list_all(task, search)
@@ -250,13 +272,24 @@ def _all_cuts(task: Task[DeviceMapping], search: Search[Solution]) -> None:
             return
 
 
+def _shared_out(
+    task: Task[DeviceMapping], compute: Floats, prices: LeastPrices, held: Floats
+) -> float:
+    """Return (2) of `all_cuts` in seconds, given compute and parameters of each unit."""
+    slow = stage_slowdowns(task)
+    reduced = np.zeros(len(held)) if task.problem.overlap else prices.reduced[0] * held
+    longest = float((slow[0] * compute + reduced).max(initial=0.0))
+    most = float(relative_slowdowns(task).max())
+    return max(longest, float((compute + reduced / most).sum()) / float((1 / slow).sum()))
+
+
 def _cut_again(
     task: Task[DeviceMapping], search: Search[Solution], ideals: PricedIdeals
 ) -> Ints | None:
     """Return the best cut for the devices of the incumbent's stages; None if it is no better."""
     best = search.best
     assert isinstance(best, ReplicaPlacement)
-    costs = mapping_costs(stage_costs(task.workload, best.stage, task.problem.stages), task.problem)
+    costs = costs_of_cut(task, best.stage)
     slots = costs.numbers(best.slots)
     prices = prices_of(task, costs, ideals, slots, best.sends_to)
     cutoff = search.objective * TIME_UNITS[task.workload.time_unit]
@@ -270,10 +303,7 @@ def _map(task: Task[DeviceMapping], search: Search[Solution], stage: Ints) -> No
     """Map the stages of a cut, and offer the result."""
     limits = replace(search.limits, nodes=4, gap=0.0)
     inner = Search(limits, search.judge, within=search.part(CUT_SHARE))
-    fits = stages_that_fit(task, stage)
-    costs = mapping_costs(
-        stage_costs(task.workload, stage, task.problem.stages), task.problem, fits
-    )
+    costs = costs_of_cut(task, stage)
     first = next(layouts(costs))
     if inner.offer(costs.read_back(stage, *first)):
         with search.phase("mapping of a cut"):

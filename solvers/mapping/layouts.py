@@ -30,8 +30,8 @@ def layouts(costs: MappingCosts) -> Iterator[tuple[Ints, Ints]]:
     """Yield constructed mappings as `slots`, shape (S, R), and `sends_to`, shape (S−1, R)."""
     s, r = costs.stages, costs.replicas
     straight = np.tile(np.arange(r), (max(0, s - 1), 1))
-    if not costs.fits.all():
-        slots = _by_memory(costs)
+    if not costs.fits.all() or costs.unlike:
+        slots = _by_device(costs)
         yield slots, matched(costs, slots)
     orders = [snake(costs.shape)] if costs.shape else []
     orders.append(np.lexsort((np.arange(costs.size), costs.island)))
@@ -44,16 +44,19 @@ def layouts(costs: MappingCosts) -> Iterator[tuple[Ints, Ints]]:
         yield slots, matched(costs, slots)
 
 
-def _by_memory(costs: MappingCosts) -> Ints:
+def _by_device(costs: MappingCosts) -> Ints:
     """Return slots, shape (S, R), in which the stages that fit fewest devices choose first.
 
-    Where such stages cannot all be placed, the rest is on any devices.
+    Of those that fit as many, the longest; where such stages cannot all be placed, the rest is on
+    any devices.
     """
     slots = np.empty((costs.stages, costs.replicas), np.int64)
     free = np.lexsort((np.arange(costs.size), costs.island))
-    for s in np.argsort(costs.fits.sum(axis=1), kind="stable").tolist():
-        # the smallest that will do, so that the large ones stay for others
-        wanted = np.lexsort((costs.fits[:, free].sum(axis=0), ~costs.fits[s, free]))
+    longest_first = -(costs.base + costs.own.min(axis=1)) * costs.unlike
+    for s in np.lexsort((longest_first, costs.fits.sum(axis=1))).tolist():
+        # the fastest, and of them the smallest that will do, so that the large ones stay for others
+        small = costs.fits[:, free].sum(axis=0)
+        wanted = np.lexsort((small, costs.own[s, free], ~costs.fits[s, free]))
         slots[s] = free[np.sort(wanted[: costs.replicas])]
         free = np.delete(free, wanted[: costs.replicas])
     return slots

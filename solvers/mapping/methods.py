@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...formulations.mapping.memory import device_rooms
 from ...formulations.task import Task
 from ...instances import DeviceMapping
 from ...instances.model.stage_costs import parameter_bytes
@@ -29,7 +28,11 @@ def _busiest_link(method: str, task: Task[DeviceMapping]) -> str | None:
 
 
 def _memory(method: str, task: Task[DeviceMapping]) -> str | None:
-    if task.problem.objective == "stage-time" or len(np.unique(device_rooms(task))) == 1:
+    if task.problem.objective == "stage-time":
+        return None
+    from ...formulations.mapping.memory import device_rooms
+
+    if len(np.unique(device_rooms(task))) == 1:
         return None
     return f"{method}: of the busiest link, devices are alike in memory; leave out the objective"
 

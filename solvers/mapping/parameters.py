@@ -205,6 +205,8 @@ ISLAND_SECONDS, ISLAND_SHARE = 20.0, 0.3
 TWO_PHASE_SHARE = 0.2
 #: Ideals up to which all cuts are looked at: pairs of them take some seconds for each stage.
 MOST_IDEALS = 20_000
+#: Numbers of stages by speed of their devices, at most, that the DP over all cuts tells apart.
+MOST_SPEEDS = 64
 #: Ideals of a DP between two looks at the clock.
 IDEAL_SLICE = 500
 #: Share of the time for the mapping of one cut.

@@ -7,23 +7,29 @@
 3. *Uncoarsen and refine*: level by level, units move to neighbouring stages as long as that
    lowers the sum of the stages' eighth powers, which is ruled by the longest.
 
-Where memory is short (`cut_for_memory`), runs of topological orders come first: at a time T, and
-with so many stages on devices of each size, how far an order can be covered is a DP over the
-numbers of stages by size. Where no order can be covered, the integer program of
-`formulations.mapping.memory` decides.
+Where memory is short or devices are of unlike speed (`cut_for_devices`), runs of topological orders
+come first: at a time T, and with so many stages on devices of each kind, how far an order can be
+covered is a DP over the numbers of stages by kind. Where no order can be covered, the integer
+program of `formulations.mapping.memory` decides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import product
 
 import numpy as np
 from scipy.sparse import coo_array
 
-from ...formulations.mapping.memory import can_be_mapped, held_bytes, memory_program, stage_rooms
+from ...formulations.mapping.memory import (
+    can_be_mapped,
+    device_groups,
+    held_bytes,
+    memory_program,
+    stage_rooms,
+)
 from ...formulations.mapping.partition import (
     Units,
     partition_bound,
@@ -248,10 +254,10 @@ def refine(
     return result, float(value)
 
 
-def cut_for_memory(
+def cut_for_devices(
     task: Task[DeviceMapping], search: Search[Solution], coefficient: float
 ) -> Ints | None:
-    """Return the stage of each node in a cut that has devices; None if none is known.
+    """Return the stage of each node in a cut for unlike devices; None if none is known.
 
     If there is none at all, the search is told so. `coefficient` is κ of `balanced_partition`.
     """
@@ -264,15 +270,18 @@ def cut_for_memory(
         search.prove_infeasible(lacking)
         return None
     best, least = None, np.inf
+    groups = device_groups(task)
     for order in orders(units):
-        ends = _runs(units.seconds[order], memory[order], rooms)
-        if ends is None:
+        found = _runs(units.seconds[order], memory[order], *groups)
+        if found is None:
             continue
+        ends, slow = found
         stage = np.empty(units.size, np.int64)
         stage[order] = np.searchsorted(ends, np.arange(units.size), side="right")
         costs = stage_costs(workload, stage[unit_of], problem.stages)
-        if stage_objective(costs, coefficient) < least:
-            best, least = stage, stage_objective(costs, coefficient)
+        value = stage_objective(replace(costs, compute_s=slow * costs.compute_s), coefficient)
+        if value < least:
+            best, least = stage, value
         if search.should_stop():
             break
     if best is None:
@@ -301,28 +310,36 @@ def _lacking(task: Task[DeviceMapping], unit_of: Ints, memory: Floats, rooms: Fl
     return None
 
 
-def _levels(rooms: Floats) -> tuple[Floats, Ints]:
-    """Return the sizes of devices, and how many stages go on each; few enough for a DP.
+def _levels(rooms: Floats, slow: Floats) -> tuple[Floats, Floats, Ints]:
+    """Return memory and slowdown of each kind of group, and how many; few enough for a DP.
 
-    Sizes that lie near each other count as the smaller one.
+    Kinds that lie near each other count as one of the smaller memory and the lower speed.
     """
-    sizes, counts = np.unique(rooms, return_counts=True)
+    kinds, counts = np.unique(np.stack([slow, rooms], axis=1), axis=0, return_counts=True)
+    scale = np.maximum(kinds.max(axis=0, where=np.isfinite(kinds), initial=0.0), 1e-300)
     while np.prod(counts + 1.0) > MEMORY_COUNTS:
         with np.errstate(invalid="ignore"):
-            k = int(np.nanargmin((sizes[1:] - sizes[:-1]) * counts[1:]))
+            apart = np.nan_to_num(np.abs(kinds[1:] - kinds[:-1]) / scale, posinf=1e300).sum(axis=1)
+        k = int(np.argmin(apart * counts[1:]))
         counts[k] += counts[k + 1]
-        sizes, counts = np.delete(sizes, k + 1), np.delete(counts, k + 1)
-    return sizes, counts
+        kinds[k] = max(kinds[k : k + 2, 0]), min(kinds[k : k + 2, 1])
+        kinds, counts = np.delete(kinds, k + 1, axis=0), np.delete(counts, k + 1)
+    return kinds[:, 1], kinds[:, 0], counts
 
 
-def _runs(seconds: Floats, memory: Floats, rooms: Floats) -> Ints | None:
-    """Return the ends of runs of least longest time that have devices, shape (S,); None if none."""
-    sizes, counts = _levels(rooms)
+def _runs(
+    seconds: Floats, memory: Floats, rooms: Floats, slow: Floats
+) -> tuple[Ints, Floats] | None:
+    """Return the ends of runs of least longest time that have devices, and the slowdowns of these.
+
+    Shapes (S,); None if there are no such runs.
+    """
+    sizes, factors, counts = _levels(rooms, slow)
     time, held = (np.concatenate([[0.0], np.cumsum(x)]) for x in (seconds, memory))
     states = list(product(*(range(count + 1) for count in counts.tolist())))
     stages, units = len(rooms), len(seconds)
 
-    def covered(most: float) -> Ints | None:
+    def covered(most: float) -> tuple[Ints, Floats] | None:
         reach = {states[0]: 0}
         came: dict[tuple[int, ...], int] = {}
         for state in states[1:]:
@@ -335,7 +352,7 @@ def _runs(seconds: Floats, memory: Floats, rooms: Floats) -> Ints | None:
                 if begin < 0:
                     continue
                 end = min(
-                    int(np.searchsorted(time, time[begin] + most, "right")) - 1,
+                    int(np.searchsorted(time, time[begin] + most / factors[k], "right")) - 1,
                     int(np.searchsorted(held, held[begin] + sizes[k], "right")) - 1,
                     units - left,
                 )
@@ -345,18 +362,19 @@ def _runs(seconds: Floats, memory: Floats, rooms: Floats) -> Ints | None:
                 reach[state], came[state] = far, by
         if reach.get(states[-1], -1) < units:
             return None
-        ends, state = [], states[-1]
+        ends, kinds, state = [], [], states[-1]
         while sum(state):
             ends.append(reach[state])
             k = came[state]
+            kinds.append(k)
             state = (*state[:k], state[k] - 1, *state[k + 1 :])
-        return np.array(ends[::-1])
+        return np.array(ends[::-1]), factors[kinds[::-1]]
 
-    high = float(time[-1])
+    high = float(time[-1] * factors.max())
     best = covered(high)
     if best is None:
         return None
-    low = max(high / stages, float(seconds.max()))
+    low = max(float(time[-1] / (counts / factors).sum()), float(seconds.max() * factors.min()))
     while high - low > 1e-4 * high:
         middle = (low + high) / 2
         found = covered(middle)

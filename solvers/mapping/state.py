@@ -11,8 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...formulations.mapping.bound import LowerBounds, stage_lower_bounds, threshold_bound
-from ...formulations.mapping.costs import MappingCosts, find_blocks, mapping_costs, stage_times
-from ...formulations.mapping.memory import can_be_mapped, held_bytes, stage_rooms, stages_that_fit
+from ...formulations.mapping.costs import MappingCosts, find_blocks, stage_times
+from ...formulations.mapping.memory import (
+    can_be_mapped,
+    costs_of_cut,
+    held_bytes,
+    relative_slowdowns,
+    stage_rooms,
+)
 from ...formulations.task import Task
 from ...instances import DeviceMapping, ReplicaPlacement, Solution, StageCosts, stage_costs
 from ...instances.common.arrays import Ints
@@ -21,7 +27,7 @@ from ..core.search import OPTIMAL_GAP, Search
 from .annealing.costs import best_routes, descend
 from .layouts import first_mapping, layouts
 from .parameters import ORDER_STEPS
-from .partition import balanced_partition, cut_for_memory
+from .partition import balanced_partition, cut_for_devices
 from .threshold_tests import SegmentTest
 
 
@@ -53,8 +59,7 @@ class MappingState:
         self.stage = stage
         self.stages: StageCosts = stage_costs(self.workload, stage, self.problem.stages)
         with self.search.phase("routes"):
-            fits = stages_that_fit(self.task, stage)
-            self.costs: MappingCosts = mapping_costs(self.stages, self.problem, fits)
+            self.costs: MappingCosts = costs_of_cut(self.task, stage)
 
     @cached_property
     def block(self) -> Ints:
@@ -217,9 +222,9 @@ def _stages_of(task: Task[DeviceMapping], search: Search[Solution]) -> Ints:
     part = balanced_partition(
         task.workload, problem.stages, coefficient, should_stop=search.should_stop
     )
-    rooms = stage_rooms(task)
+    rooms, slow = stage_rooms(task), relative_slowdowns(task)
     held = held_bytes(task.workload, part.stage, problem.stages)
-    if can_be_mapped(held, rooms):
+    if can_be_mapped(held, rooms) and slow.min() == slow.max():
         return part.stage
-    cut = cut_for_memory(task, search, coefficient)
+    cut = cut_for_devices(task, search, coefficient)
     return part.stage if cut is None else cut

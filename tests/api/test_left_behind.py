@@ -4,6 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from conformance import task
+
+from stagecut import Limits, Throughput, accelerators_and_cpus, solve
+from stagecut.solvers.core import session
 
 SCRIPT = """
 import importlib, time
@@ -34,3 +44,38 @@ def test_the_end_of_a_script_waits() -> None:
         "greedy did not stop in time and was left behind",
         "through",
     ]
+
+
+@pytest.mark.parametrize("stuck", [False, True])
+def test_a_first_plan_is_waited_for_while_it_is_computed(
+    stuck: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a machine whose cores others have nearly all of the time: by clocks of the test."""
+    run_method, look = session.run_method, session.Portfolio.look
+    now, computed, looks, ended = [0.0], [0.0], [0], threading.Event()
+
+    def slowly(*given: Any) -> None:
+        for _ in range(4):
+            now[0] += 0.6 * session.STUCK_S
+            computed[0] += 0.0 if stuck else 2 * session.PROGRESS_S
+            seen = looks[0]
+            while looks[0] < seen + 2 and not ended.is_set():
+                time.sleep(0.01)
+        run_method(*given)
+
+    def looked(portfolio: Any) -> None:
+        looks[0] += 1
+        look(portfolio)
+
+    monkeypatch.setattr(session, "GRACE_S", 0.0)
+    monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(session, "_computed", lambda: computed[0])
+    monkeypatch.setattr(session.Portfolio, "look", looked)
+    monkeypatch.setattr(session, "run_method", slowly)
+    workload = task("iteration", [7.0, 1.0, 2.0, 1.0]).workload
+    result = solve(
+        workload, accelerators_and_cpus(2), Throughput("contiguous"), method="greedy",
+        limits=Limits(seconds=1e-9), workers=1,
+    )  # fmt: skip
+    ended.set()
+    assert (result.plan is None) == stuck, result.notes

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import pytest
 from conformance import task
 
 import stagecut
-from stagecut import DeviceMesh, Limits, Link, PipelineJob, Sharding
+from stagecut import DeviceMesh, InputError, Limits, Link, PipelineJob, Sharding
 from stagecut.api.explain.remedies import MORE, NO_LIMIT, Remedy, _capped
 from stagecut.api.gain import gain
 
@@ -21,6 +22,25 @@ def test_a_mesh_that_divides_nothing_is_the_reason() -> None:
     gained = gain(of.workload, result)
     assert gained is not None
     assert "no operator can be divided among 7919 devices" in gained.text("s")
+
+
+def test_what_is_no_cluster_or_problem_is_refused_in_one_line() -> None:
+    one, cluster = stagecut.load("resnet50"), stagecut.accelerators_and_cpus(1)
+    for arguments, said in (
+        ((one, 2), r"^cluster: 2; give a Cluster"),
+        ((one, "h100:8"), r'^cluster: "h100:8"; give a Cluster'),
+        ((one, cluster, "throughput"), r'^problem: "throughput"; give one'),
+    ):
+        with pytest.raises(InputError, match=said):
+            stagecut.solve(*arguments)
+
+
+def test_estimates_and_models_are_shown_in_a_line() -> None:
+    layout = stagecut.Layout(data=8, global_batch=8, sequence=4096, zero=3)
+    found = stagecut.estimate("llama3-8b", layout, "h100:8")
+    assert repr(found).startswith("Estimate(model=llama3-8b, devices=8 h100-sxm, layout=DP 8, ")
+    assert repr(found.model).startswith("ModelDescription(name=llama3-8b, parameters=8030261248, ")
+    assert max(len(repr(found)), len(repr(found.model))) < 250
 
 
 def test_more_memory_promises_no_more_than_no_limit() -> None:

@@ -316,7 +316,7 @@ def test_a_table_of_one_workload_has_room_for_the_names_of_methods() -> None:
         for name in ("first", "second")
     ]
     console = Console(width=80, record=True, file=StringIO())
-    console.print(_table(rows[:1], 2), _table(rows, 2))
+    console.print(_table(rows[:1], 2, set()), _table(rows, 2, {"ms"}))
     one, both = console.export_text().split("of 2 cases")[:2]
     assert [word in one for word in ("first, pipeline", "deepspeed-uniform")] == [True] * 2
     assert [word in one for word in ("problem", "workload", "…")] == [False] * 3

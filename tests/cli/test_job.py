@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import stagecut
-from stagecut import cli, load_job_plan
+from stagecut import TrainingJob, cli, load_job_plan
+from stagecut.instances.formats.problem_toml import make_record
 
 SMALL = ["solve", "llama3-8b", "--cluster", "h100:8", "--global-batch", "64", "--sequence", "4096"]
 
@@ -27,6 +28,7 @@ def test_a_plan_is_found_written_judged_and_handed_over(
     assert code == 0, err
     for words in ("tokens/s/GPU", "plan: DP 8, ", "bound: no layout", "what is usually done"):
         assert words in out
+    assert "llama3-8b on 8 h100-sxm, 64 sequences of 4,096 tokens" in " ".join(out.split())
     plan = load_job_plan(file)
     assert plan.gap <= 1e-3
     assert plan.layout.devices == 8
@@ -117,6 +119,10 @@ def test_host_memory_makes_room_where_it_is_asked_for(
         (["--set", "foo=1"], "unknown field"),
         (["--set", "schedules=[zb-v]"], "schedules: megatron runs none of zb-v; take some of 1f1b"),
         (["--set", "schedules=[2f2b]"], "it must be one of 1f1b"),
+        (["--set", "schedules=2f2b"], 'schedules[0] is "2f2b"; it must be one of 1f1b'),
+        (["--set", "recompute=norms"], '"norms"; it must be one of full, core_attn'),
+        (["--set", "recompute=[mlp, moe]"], 'recompute[0] is "mlp"; it must be a list: ["mlp"]'),
+        (["--set", "zero=[1, 5]"], "zero: 5; it must be 0, 1, 2 or 3"),
         (["--set", "tensor=2.5"], "tensor"),
         (["--set", "sequence=4096"], "give one of them"),
         (["--set", "launcher=nobody"], '--for: "nobody" is not one of'),
@@ -196,6 +202,30 @@ def test_fronts_of_nothing_end_in_one_line(
     assert said in err
 
 
+def test_one_choice_needs_no_brackets() -> None:
+    stated = {"global_batch": 8, "schedules": "gpipe", "recompute": "mlp", "launcher": "any"}
+    job = make_record(TrainingJob, stated)
+    assert job == TrainingJob(8, launcher="any", schedules=("gpipe",), recompute=({"mlp"},))
+
+
+def test_what_no_plan_is_of_is_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, plans: tuple[str, str]
+) -> None:
+    graph = str(tmp_path / "plan.json")
+    one = ["--accelerators", "1", "--method", "single", "-o", graph]
+    assert run(capsys, "solve", "resnet50", *one)[0] == 0
+    for arguments, said in (
+        (["verify", graph], "it is a plan; name the workload that it is for before it"),
+        (["simulate", graph], "it is a plan; name the workload that it is for before it"),
+        (["explain", graph], "it is a plan, not a workload"),
+        (["simulate", plans[0], graph], "it is the plan of a training job, not a workload"),
+        (["verify", "resnet50", plans[0]], "a plan of llama3.2-1b, not of resnet50"),
+    ):
+        code, _, err = run(capsys, *arguments)
+        assert (code, err.count("\n")) == (2, 1), err
+        assert said in err
+
+
 def test_a_plan_over_time(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, plans: tuple[str, str]
 ) -> None:
@@ -252,6 +282,7 @@ def test_jobs_are_compared_with_what_is_usually_done(
     rows = table.read_text().splitlines()
     assert rows[0] == "plan,choice,layout,seconds,bound,reason"
     assert sum(",planned," in row for row in rows) == 2
+    assert all(row.endswith(",") or ",first choice: " in row for row in rows[1:])
     asked = ["--cluster", "h100:4", "--global-batch", "16", "--set", "context=1"]
     code, out, err = run(capsys, "compare", "llama3.2-1b", "llama3-70b", *asked)
     assert (code, err) == (0, "")

@@ -20,10 +20,10 @@ from stagecut import (
     PipelineJob,
     Plan,
     Throughput,
-    UncheckedError,
     Workload,
     solve,
 )
+from stagecut.instances import UncheckedError
 from stagecut.instances.formats.files import load_plan, save
 from stagecut.instances.formats.plan_json import write_plan
 from stagecut.instances.model.pipeline_job import OF_STREAMS

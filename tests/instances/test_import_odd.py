@@ -16,6 +16,7 @@ from odd_models import CASES  # noqa: E402
 from stagecut.instances.pytorch import prices  # noqa: E402
 from stagecut.instances.pytorch.flops import counted_by_torch  # noqa: E402
 from stagecut.instances.pytorch.profile import profile  # noqa: E402
+from stagecut.instances.pytorch.record import ON_CPUS  # noqa: E402
 from stagecut.instances.pytorch.tracing.unchanged import unchanged  # noqa: E402
 
 PARTS, NUMBERS = "torch.export in parts", "operators on these numbers"
@@ -209,3 +210,22 @@ def test_configurations_that_refuse_changes_are_left_alone_and_others_put_back()
         model(torch.zeros(1, 2))
     assert model.settings == {"width": 2}
     assert model.seen == {"calls": 0}
+
+
+class Normed(torch.nn.Module):
+    """Batch norm and attention, for which GPUs have kernels of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(x)[None]
+        return torch.nn.functional.scaled_dot_product_attention(y, y, y, is_causal=True).sum()
+
+
+def test_backward_steps_have_the_names_that_they_have_on_cpus() -> None:
+    made = profile(Normed(), (torch.randn(8, 4, 16),), training=True, estimate="h100-sxm")
+    found = {str(v).rpartition(".")[2] for v in made.workload.ids}
+    assert set(ON_CPUS.values()) <= found
+    assert set(ON_CPUS) <= set(dir(torch._C._functions))

@@ -22,7 +22,7 @@ from stagecut import verify as verify_plan
 from stagecut.instances import Placement, price
 from stagecut.instances.formats.files import dumps, load_cluster, load_plan, save
 from stagecut.instances.formats.schemas import FOLDER, dumps_schema, schemas
-from stagecut.instances.formats.writing import write_whole
+from stagecut.instances.formats.writing import check_target, write_whole
 from stagecut.runtime import evaluate
 
 
@@ -204,11 +204,14 @@ class TestWholeOrNotAtAll:
     @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
     def test_no_permission(self, tmp_path: Path) -> None:
         tmp_path.chmod(0o500)
-        with pytest.raises(InputError, match="no permission to write there"):
-            write_whole(tmp_path / "a", "x")
+        for write in (check_target, lambda path: write_whole(path, "x")):  # before the work, too
+            with pytest.raises(InputError, match="no permission to write there"):
+                write(tmp_path / "a")
 
     def test_links_are_followed_and_devices_written_straight(self, tmp_path: Path) -> None:
         (tmp_path / "link").symlink_to(tmp_path / "target")
+        for path in (tmp_path / "link", Path("/dev/null")):
+            check_target(path)
         write_whole(tmp_path / "link", "x")
         assert (tmp_path / "link").is_symlink()
         assert (tmp_path / "target").read_text() == "x"

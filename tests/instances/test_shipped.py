@@ -28,7 +28,7 @@ from stagecut.instances.generate.architectures.network import (
     linear,
 )
 from stagecut.instances.generate.catalogue import CATALOGUE, build, find, generate, shipped, show
-from stagecut.instances.generate.roofline import CPU_CORE, MACHINES, machine
+from stagecut.instances.generate.roofline import CPU_CORE, MACHINES, machine, machine_names
 from stagecut.runtime import evaluate
 
 MEMORY = ("weight_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
@@ -362,7 +362,7 @@ def test_clusters_without_links_can_be_planned() -> None:
     ("options", "message"),
     [
         ({"name": "gpt5"}, "gpt5: no shipped workload"),
-        ({"name": "resnet50", "accelerator": "abacus"}, "accelerator: 'abacus'"),
+        ({"name": "resnet50", "accelerator": "abacus"}, 'accelerator: "abacus"'),
         ({"name": "resnet50", "size": 100}, "size: 100 pixels"),
         ({"name": "unet", "size": 512}, "size: 512 pixels"),
         ({"name": "stable-diffusion-unet", "size": 12}, "size: latents of 12"),
@@ -400,6 +400,17 @@ def test_specifications_are_plausible() -> None:
         assert device.source
         assert device.peer.bytes_per_s > device.host.bytes_per_s
         assert device.flops_per_s > 100 * CPU_CORE.flops_per_s
+
+
+def test_all_accelerators_of_training_jobs_have_a_roofline() -> None:
+    for name in machine_names():
+        device = machine(name)
+        assert device.name == name
+        assert min(device.flops_per_s, device.bytes_per_s, device.host.bytes_per_s) > 1e9
+    assert machine("b200").flops_per_s == 2250e12
+    assert machine("tpu-v5e").launch_s == 0 < machine("t4").launch_s
+    with pytest.raises(InputError, match="did you mean h100 or h20"):
+        machine("h10")
 
 
 def test_the_same_in_every_process() -> None:

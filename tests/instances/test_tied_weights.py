@@ -115,9 +115,22 @@ def test_a_plan_is_read_in_the_form_that_it_is_for(tmp_path: Path) -> None:
             found, plan = load_plan_with_form(tmp_path / "p.json", known)
             assert found.fingerprint == form.fingerprint
             stagecut.verify(found, plan)
+    shared = tied_as(workload, "colour")
+    with pytest.raises(InputError, match="the form that its problem counts; load_plan_with_form"):
+        stagecut.load_plan(tmp_path / "p.json", shared)
     other = replace(workload, times={"accelerator": np.full(9, 2.0)})
     with pytest.raises(InputError, match="plan again"):
         load_plan_with_form(tmp_path / "p.json", other)
+
+
+def test_it_is_said_how_often_gradients_are_exchanged() -> None:
+    workload, cluster = stagecut.load("bert-large-training"), accelerators_and_cpus(2)
+    said = [
+        any("exchanged with every microbatch" in note for note in result.notes)
+        for form in (workload, tied_as(workload, "copies", 4), tied_as(workload, "colour"))
+        for result in [stagecut.solve(form, cluster, stagecut.PipelineJob(4), method="megatron")]
+    ]
+    assert said == [True, False, False]
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,10 @@ from stagecut import (
     Limits,
     PipelineJob,
     Plan,
-    UncheckedError,
     Workload,
 )
 from stagecut.formulations.task import pose
-from stagecut.instances import Problem, topology
+from stagecut.instances import Problem, UncheckedError, topology
 from stagecut.runtime.verify.bounds.check import (
     CLAIM_TOLERANCE,
     bound_without_certificate,

@@ -11,8 +11,8 @@ from brute import best_max_load
 from cases import beside_a_path, linked_case, random_case
 
 import stagecut
-from stagecut import Throughput, UncheckedError, VerificationError, Workload
-from stagecut.instances import price
+from stagecut import Throughput, VerificationError, Workload
+from stagecut.instances import UncheckedError, price
 from stagecut.instances.model.contiguity import pipeline_edges
 from stagecut.runtime.verify.bounds import stage_chains as ideals
 from stagecut.runtime.verify.bounds.check import check_bound

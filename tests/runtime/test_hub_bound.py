@@ -14,13 +14,12 @@ from cases import hub_case
 from stagecut import (
     InputError,
     Throughput,
-    UncheckedError,
     VerificationError,
 )
 from stagecut.formulations.task import pose
 from stagecut.formulations.throughput.cheap_bounds import units_of_split
 from stagecut.formulations.throughput.hypergraph import hypergraph
-from stagecut.instances import price
+from stagecut.instances import UncheckedError, price
 from stagecut.instances.formats.certificate import HUBS, hub_certificate
 from stagecut.runtime.verify.bounds.bound_check import BoundCheck
 from stagecut.runtime.verify.bounds.max_load import check_hubs

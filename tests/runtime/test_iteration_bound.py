@@ -11,8 +11,8 @@ from brute_iteration import least_makespan
 from sweep import VARIANTS
 
 import stagecut
-from stagecut import Limits, PipelineJob, UncheckedError, VerificationError, Workload
-from stagecut.instances import is_iteration
+from stagecut import Limits, PipelineJob, VerificationError, Workload
+from stagecut.instances import UncheckedError, is_iteration
 from stagecut.runtime.schedules import Schedule, make_schedule
 from stagecut.runtime.simulate.simulator import simulate_stages
 from stagecut.runtime.simulate.stages import chain

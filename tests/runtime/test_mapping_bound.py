@@ -13,9 +13,16 @@ from brute_mapping import least_stage_time, place_for, stages_of
 from mapping_joint_cases import blocks, drawn_joint
 
 import stagecut
-from stagecut import UncheckedError, save
+from stagecut import save
+from stagecut.api.asked import devices_of
 from stagecut.cli import run_command
-from stagecut.instances import DeviceMapping, ReplicaPlacement, stage_costs, topology
+from stagecut.instances import (
+    DeviceMapping,
+    ReplicaPlacement,
+    UncheckedError,
+    stage_costs,
+    topology,
+)
 from stagecut.runtime.verify.bounds.check import check_bound
 from stagecut.runtime.verify.bounds.mapping import no_mapping_below
 
@@ -45,9 +52,10 @@ def test_given_stages_are_never_proved_above_their_optimum(mode: str) -> None:
         optimum = 1e3 * least_stage_time(costs, problem)
         # the devices of the given plan do not matter
         cut = ReplicaPlacement(np.arange(stages), np.zeros((stages, replicas)), np.zeros((0, 0)))
+        cluster = devices_of(problem.topology)
         if optimum > 0:
-            assert not no_mapping_below(workload, problem, optimum * (1 + 1e-6), cut), seed
-            reached += no_mapping_below(workload, problem, optimum * (1 - 1e-9), cut)
+            assert not no_mapping_below(workload, cluster, problem, optimum * (1 + 1e-6), cut), seed
+            reached += no_mapping_below(workload, cluster, problem, optimum * (1 - 1e-9), cut)
     assert reached >= 20
 
 
@@ -69,7 +77,7 @@ def _most(plan: stagecut.Plan, workload: stagecut.Workload) -> float:
     low, high = 0.0, plan.objective * (1 + 1e-6)
     while high - low > 1e-3 * high:
         middle = (low + high) / 2
-        if no_mapping_below(workload, plan.problem, middle):
+        if no_mapping_below(workload, plan.cluster, plan.problem, middle):
             low = middle
         else:
             high = middle

@@ -23,7 +23,6 @@ from stagecut import (
     Link,
     Plan,
     Sharding,
-    UncheckedError,
     VerificationError,
     Workload,
     check_bound,
@@ -36,6 +35,7 @@ from stagecut import (
 from stagecut.formulations.sharding.costs import sharding_costs
 from stagecut.formulations.sharding.memory import priced
 from stagecut.formulations.task import pose
+from stagecut.instances import UncheckedError
 from stagecut.instances.formats.certificate import (
     ELIMINATED,
     FITTING,

@@ -148,6 +148,13 @@ def test_gantt_charts(tmp_path: Path, ending: str) -> None:
         assert path.stat().st_size > 5000
 
 
+def test_the_memory_of_a_gantt_chart_is_in_the_unit_of_tables(tmp_path: Path) -> None:
+    for activation, unit in ((3 * 2**30, "GiB"), (3 * 2**20, "MiB"), (100.0, "B")):
+        stages = chain([1.0, 1.0], [1.0, 1.0], activation_bytes=[activation] * 2)
+        draw_gantt(simulate_stages(stages, "1f1b", 2), tmp_path / "run.svg")
+        assert f"<!-- memory ({unit}) -->" in (tmp_path / "run.svg").read_text()
+
+
 def test_gantt_charts_refuse_what_cannot_be_drawn(tmp_path: Path) -> None:
     run = next(_runs())
     with pytest.raises(InputError, match=r"x\.doc"):

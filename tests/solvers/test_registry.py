@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from importlib import import_module
 
 import numpy as np
 import pytest
 from conformance import METHODS_OF, task
+from project import ROOT
 
 from stagecut import Cluster, DeviceKind, InputError, Link, Throughput
 from stagecut.formulations.task import pose
@@ -92,3 +95,22 @@ def test_an_unknown_method_is_refused_with_those_there_are() -> None:
     asked = pose(of.workload, of.cluster, Throughput())
     with pytest.raises(InputError, match="no 'nothing' for throughput; use one of auto, dp"):
         supported_method(asked, "nothing")
+
+
+#: Finds a plan, and prints the packages that take long to import and were not needed for it.
+SOLVED = """
+import sys, stagecut
+stagecut.solve("unet", stagecut.accelerators_and_cpus(2), method={method!r},
+               limits=stagecut.Limits(gap=0.9))
+print([name for name in {heavy!r} if name in sys.modules])
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "heavy"),
+    [("greedy", ("scipy", "pyomo", "highspy", "numba")), ("auto", ("pyomo", "scipy.stats"))],
+)
+def test_no_method_imports_what_others_need(method: str, heavy: tuple[str, ...]) -> None:
+    words = [sys.executable, "-c", SOLVED.format(method=method, heavy=heavy)]
+    done = subprocess.run(words, cwd=ROOT / ".dev", capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

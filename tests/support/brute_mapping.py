@@ -80,12 +80,17 @@ def least_stage_time(
     """Return the least max stage time over all mappings, in seconds per batch.
 
     `fits`, shape (S, devices of the topology), says which devices a stage may be on; `inf` if no
-    mapping keeps to it.
+    mapping keeps to it. Devices are as slow as the topology says.
     """
     s, r, m = problem.stages, problem.replicas, problem.microbatches
     devices = frozenset(problem.topology.usable.tolist())
     routes = problem.topology.routes
     base = m * costs.compute_s
+    slow = problem.topology.slowdown
+
+    def counted(t: int, members: frozenset[int], sent: float) -> float:
+        compute = float(base[t] * slow[list(members)].max())
+        return max(compute, sent) if problem.overlap else compute + sent
 
     @cache
     def message(a: int, b: int, size: float) -> float:
@@ -116,17 +121,15 @@ def least_stage_time(
     @cache
     def least(t: int, members: frozenset[int], used: frozenset[int]) -> float:
         """Least max over stages t … S−1, if stage t has `members`."""
-        time = reduces(float(costs.parameter_bytes[t]), members) + (
-            0.0 if problem.overlap else float(base[t])
-        )
+        time = reduces(float(costs.parameter_bytes[t]), members)
         if t + 1 == s:
-            return time
+            return counted(t, members, time)
         best = math.inf
         for chosen in itertools.combinations(sorted(devices - used), r):
             if fits is not None and not fits[t + 1, list(chosen)].all():
                 continue
             following = frozenset(chosen)
-            here = time + sends(t, members, following)
+            here = counted(t, members, time + sends(t, members, following))
             if here < best:
                 best = min(best, max(here, least(t + 1, following, used | following)))
         return best
@@ -136,8 +139,7 @@ def least_stage_time(
         for chosen in itertools.combinations(sorted(devices), r)
         if fits is None or fits[0, list(chosen)].all()
     )
-    found = min((least(0, first, first) for first in firsts), default=math.inf)
-    return max(found, float(base.max())) if problem.overlap else found
+    return min((least(0, first, first) for first in firsts), default=math.inf)
 
 
 def least_busiest_link(costs: StageCosts, problem: DeviceMapping) -> float:

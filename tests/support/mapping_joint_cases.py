@@ -85,6 +85,7 @@ def least_of_all_cuts(workload: Workload, n: int, problem: DeviceMapping) -> flo
         if len(set(stage)) < problem.stages or any(whole[u] > whole[v] for u, v in forward):
             continue
         costs = stage_costs(workload, whole, problem.stages)
-        if problem.microbatches * costs.compute_s.max() < best:
+        fastest = problem.topology.slowdown.min() * costs.compute_s.max()
+        if problem.microbatches * fastest < best:
             best = min(best, least_stage_time(costs, problem))
     return 1e3 * best

@@ -63,6 +63,8 @@ class Topology(Summarised):
         route can use is not given up for a shorter or faster one.
     memory_bytes
         Shape (D,): memory of each device, `inf` for no limit; default: no limits.
+    slowdown
+        Shape (D,): how many times a device takes what the workload's accelerator does; default: 1.
     shape, wraps
         Sides of a mesh (or torus, if it wraps), devices in row-major order; () for others.
 
@@ -91,6 +93,7 @@ class Topology(Summarised):
     shape: tuple[int, ...] = ()
     wraps: bool = False
     memory_bytes: Floats = field(default_factory=lambda: np.zeros(0))
+    slowdown: Floats = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
         def put(key: str, value: object) -> None:
@@ -106,6 +109,8 @@ class Topology(Summarised):
         memory = checked(self.memory_bytes, np.float64, f"{where}: memory_bytes")
         unlimited = frozen([np.inf] * self.size, np.float64)
         put("memory_bytes", memory if len(memory) else unlimited)
+        slowdown = checked(self.slowdown, np.float64, f"{where}: slowdown")
+        put("slowdown", slowdown if len(slowdown) else frozen(np.ones(self.size), np.float64))
         put("excluded", tuple(sorted({int(d) for d in self.excluded})))
         put("shape", tuple(int(side) for side in self.shape))
         put("routing", Routing.of(f"{where}: routing", self.routing))
@@ -166,6 +171,8 @@ class Topology(Summarised):
         arrays = [self.links, self.latency_s, self.bytes_per_s, self.island]
         if np.isfinite(self.memory_bytes).any():
             arrays.append(self.memory_bytes)
+        if (self.slowdown != 1).any():
+            arrays.append(self.slowdown)
         for array in arrays:
             digest.update(array.tobytes() + b"|")
         return digest.hexdigest()
@@ -186,8 +193,8 @@ class Topology(Summarised):
         return replace(self, excluded=(*self.excluded, *devices))
 
     def to_networkx(self) -> nx.Graph[int]:
-        """Return the graph: ``name``, ``device``, ``island`` and ``memory_bytes`` of nodes, and
-        ``latency_s`` and ``bytes_per_s`` of links.
+        """Return the graph: ``name``, ``device``, ``island``, ``memory_bytes`` and ``slowdown`` of
+        nodes, and ``latency_s`` and ``bytes_per_s`` of links.
 
         `topology_from_networkx` is the inverse, but for links that no route uses beside a better
         one between the same two nodes, and the grid's shape.
@@ -203,6 +210,7 @@ class Topology(Summarised):
                 island=int(self.island[d]),
                 excluded=d in self.excluded,
                 memory_bytes=float(self.memory_bytes[d]),
+                slowdown=float(self.slowdown[d]),
             )
         for w in range(self.switches):
             graph.add_node(self.size + w, name=f"switch {w}", device=False)
@@ -250,6 +258,15 @@ def _check(topology: Topology) -> None:
     for d in np.flatnonzero(~(topology.memory_bytes >= 0))[:1].tolist():
         value = quote(float(topology.memory_bytes[d]))
         raise InputError(f"{where}: memory_bytes of device {d} is {value}; it must be at least 0")
+    if len(topology.slowdown) != topology.size:
+        raise InputError(f"{where}: slowdown and devices differ in length; give one per device")
+    wrong = ~_is_rate(topology.slowdown) | np.isinf(topology.slowdown)
+    for d in np.flatnonzero(wrong)[:1].tolist():
+        value = quote(float(topology.slowdown[d]))
+        raise InputError(
+            f"{where}: slowdown of device {d} is {value}; it must be above 0, and at most "
+            f"{LARGEST:g}"
+        )
     if len(topology.island) != topology.size:
         raise InputError(f"{where}: island and devices differ in length; give one per device")
     if topology.excluded and not 0 <= topology.excluded[0] <= topology.excluded[-1] < topology.size:
@@ -321,4 +338,5 @@ def topology_from_networkx(graph: nx.Graph[int]) -> Topology:
         memory_bytes=np.array(
             [float(graph.nodes[v].get("memory_bytes", math.inf)) for v in devices]
         ),
+        slowdown=np.array([float(graph.nodes[v].get("slowdown", 1.0)) for v in devices]),
     )

@@ -78,7 +78,7 @@ def export_failure(traced: Traced) -> str:
         )
     return (
         f"torch.export failed: {traced.because}; traced on these numbers, so it can be planned but "
-        f"not run: {TO_RUN}; or keep the model on one device (solve --runnable)"
+        f"not run: {TO_RUN}; or keep the model on one device (solve --for run)"
     )
 
 

@@ -246,7 +246,9 @@ def _wait(result: Any) -> None:
     """Wait until what a collective returned is there."""
     for each in result if isinstance(result, tuple) else (result,):
         if isinstance(each, torch.ScriptObject):
-            dist.Work.unbox(each).wait()
+            work = dist.Work.unbox(each)
+            if work is not None:  # NCCL returns none for what its stream waits for anyhow
+                work.wait()
         elif isinstance(each, Tensor) and not isinstance(result, tuple):
             torch.ops._c10d_functional.wait_tensor(each)
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils.checkpoint import checkpoint
 
-from ....instances import InputError, Plan, Planned, StagePlacement, Workload, layers_of, plan_of
+from ....instances import InputError, Plan, StagePlacement, Workload, layers_of
 from ....instances.pytorch.profile import Profile
 from ..split import PieceModule, split
 from .teams import Teams
@@ -26,15 +26,15 @@ ShardedLayer = tuple[PieceModule, str]
 class TrainingPieces:
     """Arguments of `Loop` for a training plan.
 
-    `pieces` has one per stage in the order in which they run, `stages` its number in the plan, and
-    `ranks` those of its replicas, the first of each. `recompute` are the pieces that compute all of
-    their activations again (one of which only some layers do has that in its module), `devices` the
-    plan's device of each rank, `teams` the ranks of each replica of a tensor degree above 1, and
-    `layers` the layers of each piece that is so spread, in order, with their shardings.
+    `pieces` has one per stage in the order in which they run, whose device is the stage's number in
+    the plan, and `ranks` those of its replicas, the first of each. `recompute` are the pieces that
+    compute all of their activations again (one of which only some layers do has that in its
+    module), `devices` the plan's device of each rank, `teams` the ranks of each replica of a tensor
+    degree above 1, and `layers` the layers of each piece that is so spread, in order, with their
+    shardings.
     """
 
     pieces: tuple[PieceModule, ...]
-    stages: tuple[int, ...]
     ranks: tuple[tuple[int, ...], ...]
     recompute: frozenset[int]
     devices: tuple[int, ...]
@@ -42,43 +42,12 @@ class TrainingPieces:
     layers: Mapping[int, tuple[ShardedLayer, ...]] = field(default_factory=dict)
 
 
-def training_pieces(profile: Profile, workload: Workload, plan: Plan | Planned) -> TrainingPieces:
-    """Cut a model as a training plan says.
+def training_pieces(profile: Profile, workload: Workload, plan: Plan) -> TrainingPieces:
+    """Cut a model as a training plan says; `workload` has the profile's forward nodes, by id.
 
-    Parameters
-    ----------
-    profile
-        Of the model, for training.
-    workload
-        What the plan was made for: its nodes are the profile's forward nodes, by id.
-    plan
-        For training; or the `Result` that holds it.
-
-    Returns
-    -------
-    TrainingPieces
-        The pieces, their ranks, and which of them recompute.
-
-    Raises
-    ------
-    InputError
-        If the plan is no training plan or made for something else, spreads layers of which it is
-        not known how, or recomputes some of the layers of a stage of a tensor degree.
-
-    Examples
-    --------
-    >>> import stagecut, torch
-    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
-    >>> inputs = (torch.zeros(2, 4),)
-    >>> profile = stagecut.profile(model, inputs, training=True, estimate="h100")
-    >>> workload = stagecut.training_layers(profile.workload)
-    >>> cluster = stagecut.accelerators_and_cpus(2)
-    >>> problem = stagecut.PipelineJob(microbatches=2, bandwidth=1e9, degrees=(1,))
-    >>> plan = stagecut.solve(workload, cluster, problem, method="data-parallel").plan
-    >>> training_pieces(profile, workload, plan).ranks
-    ((0, 1),)
+    Raises InputError if the plan is no training plan or made for something else, spreads layers of
+    which it is not known how, or recomputes some of the layers of a stage of a tensor degree.
     """
-    plan = plan_of(plan)
     plan.check_made_for(workload)
     solution = plan.solution
     if not isinstance(solution, StagePlacement):
@@ -137,7 +106,6 @@ def training_pieces(profile: Profile, workload: Workload, plan: Plan | Planned) 
             split_by[piece.index] = tuple((x, text[x.device]) for x in by_piece[piece.index])
     return TrainingPieces(
         pieces,
-        order,
         tuple(tuple(rank[team[0]] for team in devices[s]) for s in order),
         frozenset(p for p, s in enumerate(order) if again[s] and s not in partly),
         tuple(used),

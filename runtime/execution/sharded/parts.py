@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ....instances.model.sharding.program import COPIED, FIRST, Property
-from ..checkpoint import ModelState, Trained, state_held
+from ..checkpoint import Trained, named_tensors
 from .collectives import Place, distributed_as, part_of, step
 
 
@@ -38,7 +38,7 @@ class LocalShards:
     def give_back(self, model: nn.Module) -> None:
         """Write all of it, put together, into the model; all devices of the mesh call this."""
         with torch.no_grad():
-            for name, value in (*model.named_parameters(), *model.named_buffers()):
+            for name, value in named_tensors(model):
                 if name in self.lying:
                     value.copy_(self.whole(name))
 
@@ -56,16 +56,6 @@ def parts_of(model: nn.Module, lying: Mapping[str, Property], place: Place) -> L
         if name in lying
     }
     return LocalShards(parameters, buffers, lying, place)
-
-
-def model_state(model: nn.Module, parts: LocalShards) -> ModelState:
-    """Return where a sharding has the tensors of its model's `state_dict`."""
-    held = {
-        id(value): name
-        for name, value in (*model.named_parameters(), *model.named_buffers())
-        if name in parts.lying
-    }
-    return state_held(model, held)
 
 
 def own_parts(parts: LocalShards, optimizers: Sequence[torch.optim.Optimizer]) -> Trained:

@@ -91,8 +91,8 @@ class ShardedProgram:
                 if any(one.bytes for one in self.steps[held]):
                     raise InputError(
                         f"plan: {operation.operator.name} changes {source.name}, which lies "
-                        f"otherwise than it reads it; plan with --fix {source.name}="
-                        f"{'x'.join('B' for _ in held[1])}"
+                        f"otherwise than it reads it; plan with --set "
+                        f'\'fixed=[["{source.name}","{"x".join("B" for _ in held[1])}"]]\''
                     )
                 found[str(source.name)] = held[1]
         return found

@@ -30,6 +30,7 @@ from ....instances.generate.roofline import MACHINES
 from ....instances.model.sharding.program import COPIED, PARTIAL, Property
 from ....instances.pytorch.tensors.program import LayerProgram, layer_program
 from ...verify.sharding import check
+from ..checkpoint import named_tensors
 from ..split import PieceModule
 from .collectives import Place, part_of, step
 from .operators import Operators
@@ -62,7 +63,7 @@ class ShardedStage(nn.Module):  # type: ignore[misc]  # torch is not typed for m
             for name, how in layer.resting.items():
                 alike = name not in tied and lying.get(name, how) == how
                 lying[name] = how if alike else _WHOLE
-        unread = {**dict(piece.module.named_parameters()), **dict(piece.module.named_buffers())}
+        unread = dict(named_tensors(piece.module))
         self.parts: LocalShards = parts_of(
             piece.module, dict.fromkeys(unread, _WHOLE) | lying, place
         )

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from ....instances import InputError, Role, Sharding
 from ....instances.model.sharding.program import COPIED
 from ...measure.group import of_all_ranks
-from ..checkpoint import Trained
+from ..checkpoint import Trained, named_tensors, state_held
 from ..guard.identity import plan_hash
 from ..options import RunOptions
 from ..stage import Tensors
 from .collectives import Place, join_mesh, part_of, total
 from .operators import Operators
-from .parts import model_state, own_parts, parts_of
+from .parts import own_parts, parts_of
 from .prepare import PreparedSharding
 from .program import Held
 from .recording import ShardedRank, ShardedRecording, save_sharded_recording
@@ -37,7 +37,7 @@ class ShardedDevice:
         lying = {name: how for name, how in sharded.resting().items() if name not in constants}
         copied = (COPIED,) * len(sharded.mesh)
         self.parts = parts_of(model, lying | dict.fromkeys(sharded.graph.counted, copied), place)
-        whole = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        whole = dict(named_tensors(model))
         self._resting: dict[Held, Tensor] = {}
         for operator, held in sharded.sources(Role.PARAMETER):
             name = str(operator.name)
@@ -103,7 +103,8 @@ class ShardedTrainer:
         place = join_mesh(mesh, device)
         self.device = place.device
         self.sharded = ShardedDevice(prepared, place, record=options.record is not None)
-        self.whole = model_state(prepared.model, self.sharded.parts)
+        lying, model = self.sharded.parts.lying, prepared.model
+        self.whole = state_held(model, (pair for pair in named_tensors(model) if pair[0] in lying))
         learned = [x for x in self.sharded.parts.parameters.values() if x.requires_grad]
         self.optimizers = [options.make_optimizer(learned)] if learned else []
 

@@ -146,7 +146,7 @@ def _proved_by_chains(workload: Workload, plan: Plan) -> bool:
         assert isinstance(plan.solution, ReplicaPlacement)
         given = plan.solution if plan.of_given_stages else None
         return problem.objective == "stage-time" and no_mapping_below(
-            workload, problem, target, given
+            workload, plan.cluster, problem, target, given
         )
     return (
         is_iteration(problem)
@@ -178,7 +178,7 @@ def bound_without_certificate(workload: Workload, plan: Plan) -> float:
         case PipelineJob():
             return stream_bound(workload, cluster, problem)
         case DeviceMapping() if problem.objective == "stage-time":
-            return stage_time_bound(workload, problem)
+            return stage_time_bound(workload, cluster, problem)
     return 0.0
 
 

@@ -39,13 +39,18 @@ class ProbedStages:
     #: Shape (K, 15): of a layer of each type, and by how much recomputing it changes them.
     layers: Floats
     again: Floats
-    #: Least bytes inside a layer's backward pass, plain and recomputed.
-    working: float
+    #: Shape (K,): bytes inside a layer's backward pass, by type; the least of a recomputed one.
+    each_working: Floats
     reworking: float
     #: Bytes of the loss.
     loss: float
     #: Shape (3,): parameters of embedding and head.
     gathered: Floats
+
+    @property
+    def working(self) -> float:
+        """Least bytes inside a layer's backward pass."""
+        return float(self.each_working.min())
 
     @property
     def both(self) -> Floats:
@@ -148,7 +153,7 @@ class Probes:
         sizes = [(divided.plain if counts else divided.sizes)[kind] for kind in types]
         return ProbedStages(
             ends, layers, again,
-            min(one.working for one in sizes),
+            np.array([one.working for one in sizes]),
             min(divided.sizes[kind].working for kind in types),
             loss_bytes(model, setting),
             np.array([ends_held(model, setting, stage) for stage in range(3)]),

@@ -231,6 +231,12 @@ class PointRefutation:
         """Whether all activations are there while a layer's backward pass works."""
         return fused(self.layout) and self.layout.zero < 3
 
+    @property
+    def heavier(self) -> list[int]:
+        """Types of layers that take more than the least inside their backward pass."""
+        each = self.probed.each_working
+        return np.flatnonzero(each > each.min()).tolist() if self.works else []
+
     def too_large(self) -> bool:
         """Whether ranks have too few bytes together, all layers recomputed as far as can be."""
         shared, routed = self.state
@@ -370,7 +376,7 @@ class PointRefutation:
         self.recomputes = self.probes.job.counts_layers(self.layout)
         parts = {
             "n": (s, k), "r": (s, k * self.recomputes), "y": (self.ranks * self.recomputes,),
-            "z": (s * self._ordered(),), "ends": (3,),
+            "z": (s * self._ordered(),), "u": (self.ranks, len(self.heavier)), "ends": (3,),
             "wait": (s, 3 * (self.sharded or self.hosts or self.longer.any())),
         }  # fmt: skip
         at = 0
@@ -460,7 +466,14 @@ class PointRefutation:
                 self.add(-unit * row, unit * ends, np.inf)
 
     def _memory(self) -> None:
-        """Every rank has the bytes that it needs at its fullest moments."""
+        """Every rank has the bytes that it needs at its fullest moments.
+
+        It works on the heaviest type of layer that it has.
+        """
+        n, u = (np.eye(self.columns)[self.at[name]] for name in ("n", "u"))
+        for j, kind in enumerate(self.heavier):
+            own = n[self.of_rank, kind].sum(axis=1)
+            self.add(own - self.count[kind] * u[:, j], -np.inf, 0.0)
         loses, (shared, routed), limit = 1 + FRAGMENTATION, self.state, self.probes.limit
         one, last = np.ones(self.stages), self.last
         for flight in self.flight:
@@ -472,6 +485,9 @@ class PointRefutation:
                 rows, fixed = rows + more, fixed + constant
             free = limit - fixed
             self.add(rows[last] / limit, -np.inf, (free[last] - loses * self.probed.loss) / limit)
+            for j, kind in enumerate(self.heavier):
+                inside = loses * self.probed.each_working[kind]
+                self.add((rows + inside * u[:, j]) / limit, -np.inf, free / limit)
             if self.works:
                 free -= loses * self.probed.working
                 if self.recomputes:
@@ -516,7 +532,6 @@ class PointRefutation:
         for column, what in ((0, F), (1, B)):
             wait = np.eye(self.columns)[self.at["wait"][:, column]]
             least = unit * (fixed - hidden * self.fixed[:, what])
-            least = np.where(self.exact[self.rank_of], least, -np.inf)
             self.add(unit * (wait - moved + hidden * self.raw[:, what]), least, np.inf)
 
     def _blocked(self, what: int) -> list[int]:
@@ -616,7 +631,7 @@ class PointRefutation:
         lower[self.at["n"]] = self.low[:, None] if len(self.count) == 1 else 0.0
         upper[self.at["n"]] = np.minimum(self.count, self.high[:, None])
         upper[self.at["r"]] = self.count if self.recomputes else 0.0
-        upper[self.at["y"]] = upper[self.at["z"]] = 1.0
+        upper[self.at["y"]] = upper[self.at["z"]] = upper[self.at["u"]] = 1.0
         upper[self.at["wait"][~self.longer, 2 * (self.sharded or self.hosts) :]] = 0.0
         integer = np.full(self.columns, int(whole))
         integer[self.at["wait"]] = integer[self.at["ends"]] = 0

@@ -12,6 +12,7 @@ import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ....instances import InputError, VerificationError
 from ....instances.costs.calibration import Calibration, calibration
@@ -89,6 +90,8 @@ def outer_points(plan: JobPlan) -> Iterator[Layout]:
     shares = (job.allowed("expert_tensor") or [1]) if most else [1]
     batches = job.allowed("microbatch") or ([1] if profiled else [1, 2, 4, 8, 16])
     modes = _modes(plan)
+    away = itertools.product(*map(job.parts, OFFLOAD))
+    hosts: list[dict[str, Any]] = [dict(zip(OFFLOAD, own, strict=True)) for own in away]
     for t, c, e, e_t in itertools.product(tensors, contexts, experts, shares):
         for p in job.allowed("pipeline") or range(1, model.layers + 1):
             if devices % (t * c * p) or (p > 1 and not job.pipelines(model)):
@@ -106,8 +109,6 @@ def outer_points(plan: JobPlan) -> Iterator[Layout]:
                 )  # fmt: skip
                 if p > 1 and one.microbatches > 4096:
                     continue
-                parts = itertools.product(*(job.parts(name) for name in OFFLOAD))
-                hosts = [dict(zip(OFFLOAD, part, strict=True)) for part in parts]
                 for passes, there in itertools.product(_passes(plan, one), hosts):
                     if _legal(plan, passes):
                         yield from _runnable(plan, replace(passes, **there), modes)

@@ -9,10 +9,11 @@
 
 A cut is a chain of ideals ∅ = I_0 ⊂ … ⊂ I_S = all, and its stage s takes, on any devices,
 
-    m t(I_{s−1}, I_s) + P(I_s) + A(w(I_{s−1}, I_s))
+    m σ_k t(I_{s−1}, I_s) + P(I_s) + A(w(I_{s−1}, I_s))
 
-at least; with overlap the larger of the first term and the others. A(w) / w and P / bytes fall with
-the bytes, as the latency counts less, so A(w) ≥ w A(W) / W for all W parameters.
+at least, if it is k-th fastest, with σ_k the slowdown of the (k R)-th fastest device; with overlap
+the larger of the first term and the others. A(w) / w and P / bytes fall with the bytes, as the
+latency counts less, so A(w) ≥ w A(W) / W for all W parameters.
 
 *Groups.* Devices are divided into groups in some way; every way gives a proof. A ring or a boundary
 that lies within groups costs what the best such one does; another has a pair of devices of unlike
@@ -20,9 +21,9 @@ groups. Stages in a row are *together* if the boundaries between them lie within
 them has all of its replicas in one group, so have all, and they are at most L: the devices of the
 largest group over R. Where no all-reduce counts, the same holds of one replica of each stage.
 
-The proof is a search for a chain below the target. For each ideal and number of stages it keeps the
-least number of stages that are together up to there, by whether one of them is known to be in one
-group. Times are whole parts of the target, rounded downwards.
+The proof is a search for a chain below the target. For each ideal and number of stages by speed it
+keeps the least number of stages that are together up to there, by whether one of them is known to
+be in one group. Times are whole parts of the target, rounded downwards.
 
 Bounds of *given stages* are checked by the same search, over the ideals of that cut alone.
 """
@@ -33,6 +34,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -43,11 +45,11 @@ from scipy.sparse.csgraph import (
     minimum_spanning_tree,
 )
 
-from ....instances import DeviceMapping, ReplicaPlacement, Workload
+from ....instances import Cluster, DeviceMapping, ReplicaPlacement, Workload
 from ....instances.common.arrays import Bools, Floats, Ints
 from ....instances.common.units import TIME_UNITS
 from ....instances.model.contiguity import pipeline_edges
-from ....instances.model.stage_costs import accelerator_seconds, parameter_bytes
+from ....instances.model.stage_costs import accelerator_seconds, device_slowdowns, parameter_bytes
 from .bound_check import too_much
 from .stage_chains import PARTS, WORK, Ideals, ideals_of, parts
 
@@ -64,6 +66,8 @@ DIVISIONS, LEAST_STEP = 3, 1.2
 RING_STEPS = 100_000
 #: What sums of floating-point numbers may lose, relatively.
 ROUNDING = 1e-12
+#: Numbers of stages by speed that are told apart, at most.
+MOST_SPEEDS = 200
 #: More stages than any.
 NONE = 1 << 30
 
@@ -210,7 +214,8 @@ class _MappedChains:
     """Ideals between which stages lie, in an order in which parts come first; N of them."""
 
     inside: Callable[[int, Ints], Bools]  # whether an ideal is a proper part of others
-    compute: Ints  # (N,): of the nodes, in parts of the target
+    compute: Ints  # (K, N): of the nodes at each speed, the fastest first, in parts of the target
+    counts: Ints  # (K,): how many stages are of each speed
     reduced: Ints  # (2, N): all-reduces within a group and not
     sent: Ints  # (2, N): boundaries within groups and not
 
@@ -219,83 +224,93 @@ class _MappedChains:
 
         `alone`: all-reduces do not count, and every stage is known to be in one group.
         """
-        stages, last = problem.stages, len(self.compute) - 1
-        # by ideal and number of stages: how many are together, none or one known to be in a group
-        loose = np.full((last + 1, stages + 1), NONE)
-        held = np.full((last + 1, stages + 1), NONE)
+        last = self.compute.shape[1] - 1
+        used = np.array([*np.ndindex(*(self.counts + 1))])  # all numbers of stages by speed
+        place = {tuple(each): k for k, each in enumerate(used.tolist())}
+        stages = used.sum(axis=1)
+        steps = []  # for each speed: numbers to which a stage can be added, and those with it
+        for one, count in zip(np.eye(len(self.counts), dtype=np.int64), self.counts, strict=True):
+            free = np.flatnonzero(used @ one < count)
+            steps.append(
+                (free, np.array([place[tuple(each)] for each in (used[free] + one).tolist()]))
+            )
+        # by ideal and numbers: how many are together, none or one known to be in a group
+        loose = np.full((last + 1, len(used)), NONE)
+        held = np.full((last + 1, len(used)), NONE)
         loose[0, 0] = 0
-        least = self.compute + (0 if problem.overlap else self.reduced.min(axis=0))
+        least = self.compute[0] + (0 if problem.overlap else self.reduced.min(axis=0))
         by_work = np.argsort(least, kind="stable")
         work = least[by_work]
         looked = 0
         for ideal in range(last):
-            a, b = loose[ideal, :-1], held[ideal, :-1]
-            known = np.flatnonzero(np.minimum(a, b) < NONE)
-            if not len(known):
+            a, b = loose[ideal], held[ideal]
+            known = np.minimum(a, b) < NONE
+            if not known.any():
                 continue
-            rest = (stages - 1 - int(known[0])) * PARTS
+            rest = (problem.stages - 1 - int(stages[known].min())) * PARTS
             begin = np.searchsorted(work, [least[ideal], least[-1] - rest]).max()
             ends = by_work[begin : np.searchsorted(work, least[ideal] + PARTS)]
             ends = ends[self.inside(ideal, ends)]
-            looked += len(ends) * stages
+            looked += len(ends) * len(used)
             if looked > WORK:
                 raise too_much("there are too many stages below it")
-            below = self._below(ideal, ends, overlap=problem.overlap)
             both = np.where(np.minimum(a, b) < longest_run, np.minimum(a, b) + 1, NONE)
             longer = np.where(b < longest_run, b + 1, NONE)
             at_most = np.where(a < NONE, np.minimum(a + 1, longest_run + 1), NONE)
             freed = np.where((a < NONE) | (longer < NONE), 0, NONE)
-            for ring, boundary, of, then in (
-                (0, 0, held, both),
-                (0, 1, loose, np.where(both < NONE, 0, NONE)),
-                (1, 0, loose, at_most),
-                (1, 0, held, longer),
-                (1, 1, loose, freed),
-            ):
-                if ring and alone:
-                    continue
-                some = ends[below[ring][boundary]]
-                if len(some):
-                    of[some, 1:] = np.minimum(of[some, 1:], then)
-        return bool(min(loose[last, stages], held[last, stages]) < NONE)
+            for speed, (free, then) in enumerate(steps):
+                below = self._below(speed, ideal, ends, overlap=problem.overlap)
+                for ring, boundary, of, value in (
+                    (0, 0, held, both),
+                    (0, 1, loose, np.where(both < NONE, 0, NONE)),
+                    (1, 0, loose, at_most),
+                    (1, 0, held, longer),
+                    (1, 1, loose, freed),
+                ):
+                    some = ends[below[ring][boundary]]
+                    if len(some) and not (ring and alone):
+                        at = np.ix_(some, then)
+                        of[at] = np.minimum(of[at], value[free])
+        return bool(min(loose[last, -1], held[last, -1]) < NONE)
 
-    def _below(self, ideal: int, ends: Ints, *, overlap: bool) -> list[list[Bools]]:
+    def _below(self, speed: int, ideal: int, ends: Ints, *, overlap: bool) -> list[list[Bools]]:
         """Return which stages from an ideal are below the target, by ring and boundary."""
-        compute = self.compute[ends] - self.compute[ideal]
+        compute = self.compute[speed, ends] - self.compute[speed, ideal]
         found = []
         for reduced in self.reduced:
-            own = reduced[ends] - reduced[ideal]
-            found.append(
-                [
-                    (
-                        np.maximum(compute, own + sent[ends])
-                        if overlap
-                        else compute + own + sent[ends]
-                    )
-                    < PARTS
-                    for sent in self.sent
-                ]
-            )
+            rest = [reduced[ends] - reduced[ideal] + sent[ends] for sent in self.sent]
+            times = [np.maximum(compute, of) if overlap else compute + of for of in rest]
+            found.append([time < PARTS for time in times])
         return found
 
 
-def stage_time_bound(workload: Workload, problem: DeviceMapping) -> float:
+def stage_time_bound(workload: Workload, cluster: Cluster, problem: DeviceMapping) -> float:
     """Return what the heaviest block, or the work shared out evenly, takes, in the time unit.
 
-    Per batch, with their all-reduces, if these do not run beside it.
+    Per batch, with their all-reduces, if these do not run beside it. The k-th fastest stage is
+    slowed down by at least that of the (k R)-th fastest device.
     """
-    each = problem.microbatches * accelerator_seconds(workload)
+    compute = problem.microbatches * accelerator_seconds(workload)
     held = parameter_bytes(workload)
+    reduced = np.zeros(workload.n)
+    slow = device_slowdowns(cluster)[problem.topology.usable]
+    of_stages = _of_stages(slow, problem)
     if held.any() and not problem.overlap:
         links = _Links(problem, *_routes(problem), np.zeros(len(problem.topology.usable), np.int64))
-        each = each + links.reduced(float(held.sum()))[0] / float(held.sum()) * held
+        reduced = links.reduced(float(held.sum()))[0] / float(held.sum()) * held
+    each = compute * of_stages[0] + reduced
     together = [float(each[list(nodes)].sum()) for nodes in workload.colour_classes]
     heaviest = max([float(each.max(initial=0.0)), *together])
-    return max(heaviest, float(each.sum()) / problem.stages) / TIME_UNITS[workload.time_unit]
+    shared = float((compute + reduced / slow.max()).sum()) / float((1 / of_stages).sum())
+    return max(heaviest, shared) / TIME_UNITS[workload.time_unit]
 
 
 def no_mapping_below(
-    workload: Workload, problem: DeviceMapping, target: float, given: ReplicaPlacement | None = None
+    workload: Workload,
+    cluster: Cluster,
+    problem: DeviceMapping,
+    target: float,
+    given: ReplicaPlacement | None = None,
 ) -> bool:
     """Prove that every cut and mapping takes `target` or more; False if not.
 
@@ -309,7 +324,8 @@ def no_mapping_below(
     else:
         ideals = _of_cut(given.stage, problem.stages)
     own = problem.microbatches * accelerator_seconds(workload)
-    compute = ideals.sums(parts(own, seconds))
+    slow, counts = _speeds(cluster, problem)
+    compute = np.array([ideals.sums(parts(factor * own, seconds)) for factor in slow.tolist()])
     down, up = _crossing(workload, ideals)
     if not problem.gradients:
         up = np.zeros_like(up)
@@ -320,12 +336,32 @@ def no_mapping_below(
         chains = _MappedChains(
             ideals.inside,
             compute,
+            counts,
             _reduced(links, workload, ideals, seconds, given),
             np.array([parts(of * (1 - ROUNDING), seconds) for of in prices]),
         )
         if not chains.any_below(problem, links.longest_run, alone=not links.rings_count):
             return True
     return False
+
+
+def _of_stages(slow: Floats, problem: DeviceMapping) -> Floats:
+    """Return σ, shape (S,), ascending, given the slowdown of each usable device."""
+    return np.sort(slow)[problem.replicas - 1 :: problem.replicas][: problem.stages]
+
+
+def _speeds(cluster: Cluster, problem: DeviceMapping) -> tuple[Floats, Ints]:
+    """Return the unlike ones of σ, ascending, and how many stages are of each.
+
+    Of many, those that are nearest count as the faster one.
+    """
+    of_stages = _of_stages(device_slowdowns(cluster)[problem.topology.usable], problem)
+    found = sorted(of_stages.tolist())
+    while math.prod(found.count(value) + 1 for value in set(found)) > MOST_SPEEDS:
+        unlike = sorted(set(found))
+        _, low, high = min((b / a, a, b) for a, b in pairwise(unlike))
+        found = [low if value == high else value for value in found]
+    return np.unique(found, return_counts=True)
 
 
 def _routes(problem: DeviceMapping) -> tuple[Floats, Floats]:

@@ -68,49 +68,35 @@ class Turn(NamedTuple):
 #: Annealing that cools more slowly, which has no end of its own.
 LONG = {"long annealing": Turn(6.0, -1.0)}
 
-
 #: Branch and bound where it alone proves. It is ahead, as most cases with coarse layers end within
 #: that time, and the kernels of the others take 13 s to compile on a machine's first call.
 ALONE = LONG | {"branch and bound": Turn(ahead=1.5)}
-
 
 #: Where chains by device prove beside it, they are what closes gaps: Semantic FPN, 1F1B, K = M =
 #: 16, 1.1 % after 60 s in place of 1.9 with equal turns, and 4.8 with the weights exchanged.
 BY_DEVICE = LONG | {"branch and bound": Turn(12.0, 1.5)}
 
-
 #: The same where devices hold two stages: branch and bound from the last stage does not see what
 #: the first stage of a device costs, and annealing finds early.
 TWO_STAGES = LONG | {"annealing": Turn(2.0), "branch and bound": Turn(12.0, 0.125)}
 
-
 #: What runs in other processes by this name, and the turns that are left to them then.
 LEFT_TO_OTHERS = ("annealing", "long annealing")
 
-
 ORIGIN = "paths of the schedule over chains of ideals"
-
 
 #: Executions of the first branch and bound, and by how much their number grows after each that
 #: did not come to its end.
 NODES, GROWTH = 2_000, 1.5
 
-
-#: Part of the time for candidates.
-PROVE_SHARE = 0.2
-
-
 #: Candidates of a number of stages whose boundaries are moved.
 CLIMBS = 2
-
 
 #: Ideals at most.
 IDEALS = 300_000
 
-
-#: Part of the time for candidates.
+#: Part of the time left for candidates.
 SHARE = 0.2
-
 
 #: Work of a stage that is tried first, in parts of what each device has to do on average.
 WORK = (2.0, 4.0, np.inf)
@@ -267,7 +253,7 @@ def prove(run: Run) -> bool:
             search.raise_bound(bound, ORIGIN)
 
     raise_bound()
-    until = search.part(PROVE_SHARE)
+    until = search.part(SHARE)
     with search.phase("candidates"):
         for plans in numbers:
             if plans.bound < search.objective and not until.should_stop():

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....formulations.mapping.bound import LowerBounds
-from ....formulations.mapping.costs import MappingCosts, mapping_costs, stage_times
-from ....formulations.mapping.memory import stages_that_fit
+from ....formulations.mapping.costs import MappingCosts, stage_times
+from ....formulations.mapping.memory import costs_of_cut
 from ....formulations.task import Task
-from ....instances import DeviceMapping, ReplicaPlacement, Solution, stage_costs
+from ....instances import DeviceMapping, ReplicaPlacement, Solution
 from ....instances.common.arrays import Floats, Ints
 from ...core.search import Search
 from ..parameters import (
@@ -146,6 +146,8 @@ def stage_times_cost(
         costs.boundary,
         costs.ring,
         costs.base,
+        costs.own,
+        costs.overlap,
         costs.fits,
         costs.island,
         np.array([costs.reduced_bytes(s) for s in range(stages)]),
@@ -191,8 +193,7 @@ def break_ties(task: Task[DeviceMapping], search: Search[Solution]) -> None:
     if not isinstance(best, ReplicaPlacement) or best.slots.size < 2:
         return
     with search.phase("ties"):
-        given = stage_costs(task.workload, best.stage, problem.stages)
-        costs = mapping_costs(given, problem, stages_that_fit(task, best.stage))
+        costs = costs_of_cut(task, best.stage)
         state = state_of(costs, costs.numbers(best.slots), best.sends_to)
         cost = stage_times_cost(costs, 1.0, power=1)
         # some tenths of a second between two looks at the clock: a step reads up to R messages

@@ -35,6 +35,8 @@ class StageTimes(NamedTuple):
     boundary: Floats  # (S, 2)
     ring: Floats  # (S, 2)
     base: Floats  # (S,)
+    own: Floats  # (S, D), as in `MappingCosts`
+    overlap: bool
     fits: Bools  # (S, D)
     island: Ints  # (D,)
     reduced: Floats  # (S,) bytes of the all-reduce
@@ -86,7 +88,11 @@ def _time(cost, state, s):
         around = allreduce_time(
             cost.latency, cost.inverse, cost.island, row, cost.reduced[s], cost.scratch
         )
-    return cost.base[s] + sent + around
+    slowest, replicas = 0.0, state.sends_to.shape[1]
+    for i in range(replicas):
+        slowest = max(slowest, cost.own[s, state.slot[s * replicas + i]])
+    time = cost.base[s] + sent + around
+    return max(time, slowest) if cost.overlap else time + slowest
 
 
 @uncounted

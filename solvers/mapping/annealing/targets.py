@@ -85,7 +85,8 @@ def start_strategies(mapping: MappingState) -> list[StartStrategy]:
         StartStrategy(_continue, incumbent, REPAIR_HOT, low),
         StartStrategy(_from_incumbent, incumbent, REPAIR_COOL, low),
     ]
-    if mapping.segments is not None and costs.fits.all():  # counts know no memory
+    # counts know neither memory nor speed
+    if mapping.segments is not None and costs.fits.all() and not costs.unlike:
         low *= 1 + COUNT_MODEL_STRIDE
         model = new_count_model(costs, mapping.block)
 
@@ -115,6 +116,8 @@ def anneal_targets(
     """
     search = mapping.search
     turn = 0
+    if mapping.costs.unlike:  # a target leaves each device of a stage another slack
+        return
     with search.phase("annealing"):
         while not search.should_stop() and (rounds is None or turn < rounds):
             if search.gap <= OPTIMAL_GAP:

@@ -248,7 +248,19 @@ def test_a_file_is_read_by_its_path_or_its_folder(tmp_path: Path) -> None:
 
 def test_an_unknown_name_is_refused_with_the_names_that_are_known() -> None:
     with pytest.raises(InputError, match=re.escape("shipped are bert-base, ")):
-        shipped_model("llama9-1b")
+        shipped_model("mine")
+    with pytest.raises(InputError, match=re.escape("did you mean llama3-8b or ")):
+        shipped_model("Llama3-8")
+
+
+def test_a_token_uses_no_more_experts_than_there_are() -> None:
+    config = {
+        "model_type": "mixtral", "hidden_size": 64, "intermediate_size": 128,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100,
+        "num_local_experts": 4, "num_experts_per_tok": 5,
+    }  # fmt: skip
+    with pytest.raises(InputError, match=r"^x: experts: 5 of a token, and there are 4$"):
+        from_config(config, name="x")
 
 
 def test_operations_are_those_of_the_published_formula() -> None:

@@ -23,6 +23,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save  # noqa:
 import stagecut  # noqa: E402
 from stagecut import InputError, merge_checkpoint  # noqa: E402
 from stagecut.cli import run_command  # noqa: E402
+from stagecut.runtime.execution.checkpoint import named_tensors, state_held  # noqa: E402
 from stagecut.runtime.execution.checkpoint_folder import (  # noqa: E402
     METADATA,
     digest,
@@ -30,7 +31,7 @@ from stagecut.runtime.execution.checkpoint_folder import (  # noqa: E402
     newest,
     read_checkpoint,
 )
-from stagecut.runtime.execution.model_state import load_weights, model_state  # noqa: E402
+from stagecut.runtime.execution.model_state import load_weights  # noqa: E402
 
 #: What two ranks write.
 FILES = ("__0_0.distcp", "__1_0.distcp", METADATA)
@@ -341,7 +342,8 @@ def test_tied_weights_are_in_a_state_under_all_their_names() -> None:
     cluster = stagecut.accelerators_and_cpus(1, 0)
     plan = stagecut.solve(workload, cluster, stagecut.Throughput("contiguous")).plan
     ready = stagecut.split_model(plan, model, inputs, workload=workload)
-    state = model_state(model, ready.pieces)
+    (piece,) = ready.pieces
+    state = state_held(model, named_tensors(piece.module))
     assert state.tensors == {"tokens.weight": "tokens.weight", "head.weight": "tokens.weight"}
     assert list(state.untouched) == ["unused.weight", "unused.bias"]
 

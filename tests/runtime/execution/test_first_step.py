@@ -68,6 +68,19 @@ def test_a_wrong_gradient_is_told_by_its_parameter(fault: str) -> None:
         check_first_step(loss, held, expected)
 
 
+def test_a_model_that_has_learned_everything_is_compared_too() -> None:
+    model, given = Net(), [((torch.zeros(3, 4),), {"y": torch.zeros(3, 4)})]
+    nn.init.zeros_(model.b.weight)
+    nn.init.zeros_(model.b.bias)
+    expected = by_one_process(model, given, HERE)
+    loss, held = trained(model, given)
+    assert loss == expected.loss == 0
+    check_first_step(loss, held, expected)
+    model.b.bias.grad = torch.ones(4)
+    with pytest.raises(StagecutError, match=r"gradient of b\.bias is off by"):
+        check_first_step(loss, held, expected)
+
+
 def test_parts_are_compared_with_parts() -> None:
     model, given = Net(), batch()
     torch.manual_seed(7)

@@ -11,9 +11,9 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import torch
-from ranks import DEVICE
 from sharded_models import Language, Vision
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 import stagecut
 from stagecut import DeviceMesh, Link, Plan, Sharding, Workload
@@ -150,7 +150,8 @@ def clipped(_: int, name: str, folder: Path) -> tuple[float, dict[str, torch.Ten
     for own in stream.loop.parameters.values():
         for key, x in own.items():
             assert x.grad is not None
-            found[key] = x.grad if stream.parts is None else stream.parts.together(key, x.grad)
+            grad = stream.trained().kept(key, x.grad)
+            found[key] = grad.full_tensor() if isinstance(grad, DTensor) else grad
     return norm, found
 
 
@@ -162,7 +163,7 @@ def run_rank(
     steps = options["steps"]
     inputs = ((batch, {}) for _ in range(steps) for batch in batches)
     made = Made(model, batches[0], {}, inputs)
-    asked = RunOptions(optimizer=momentum, threads=1, device=DEVICE, **options)
+    asked = RunOptions(optimizer=momentum, threads=1, device="cpu", **options)
     workload = stagecut.load(folder / "workload.json")
     done = run(folder / "plan.json", made, asked, workload=workload)
     return [step.loss for step in done], dict(model.state_dict())

@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 import torch.nn.functional as F
-from ranks import DEVICE
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
@@ -26,7 +25,6 @@ from stagecut.runtime.execution.job.context import divided_attention, positions_
 from stagecut.runtime.execution.job.parallelize import ParallelizePlan, job_mesh, lines_of
 from stagecut.runtime.execution.job.run import JobOptions, run_job, train_job
 from stagecut.runtime.execution.job.running import RunningJob, loss_alone
-from stagecut.runtime.measure.group import rank_device
 
 #: Layout fields, and options: of the model, and of its run.
 Job = tuple[dict[str, Any], dict[str, Any]]
@@ -156,14 +154,13 @@ class Transformer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.embedding(x)
         for layer in self.layers:
-            where = torch.arange(x.shape[1], device=x.device)
-            x = layer(x + waves(where)) if self.placed else layer(x)
+            x = layer(x + waves(torch.arange(x.shape[1]))) if self.placed else layer(x)
         return self.head(self.norm(x))
 
 
 def waves(positions: Tensor) -> Tensor:
     """Return what says where tokens are."""
-    return torch.sin(positions[:, None] * torch.arange(1, WIDTH + 1, device=positions.device) / 3)
+    return torch.sin(positions[:, None] * torch.arange(1, WIDTH + 1) / 3)
 
 
 def mixed(model: Transformer) -> Transformer:
@@ -244,7 +241,7 @@ def evaluated(_rank: int, fields: dict[str, Any]) -> tuple[float, float]:
     """Return the loss of a batch of a job of eight blocks: evaluated, and of the step after."""
     (x, y), *_ = batches()
     layout = Layout(**{**BATCHES, **fields})
-    job = RunningJob(make_transformer(layers=8), PLAN, layout, device=rank_device())
+    job = RunningJob(make_transformer(layers=8), PLAN, layout, device=torch.device("cpu"))
     return job.evaluate(x, y), job.step(x, y)
 
 
@@ -256,7 +253,7 @@ def make_job(fields: dict[str, Any], options: dict[str, Any]) -> tuple[RunningJo
     plan = PLACED if given.pop("placed", False) else PLAN
     layout = Layout(**{**BATCHES, **fields})
     job = RunningJob(
-        model, plan, layout, device=rank_device(), schedule=given.pop("schedule", None)
+        model, plan, layout, device=torch.device("cpu"), schedule=given.pop("schedule", None)
     )
     return job, given
 
@@ -327,7 +324,7 @@ def run_rank(_rank: int, devices: int) -> Any:
     layout = Layout(data=devices, global_batch=BATCH, sequence=TOKENS, recipe="fp32", zero=3)
     seen = loss_alone(make_transformer(), PLACED, *batches()[0])
     try:
-        run = run_job(make_transformer, PLACED, layout, batches(), optimizer=adam, device=DEVICE)
+        run = run_job(make_transformer, PLACED, layout, batches(), optimizer=adam, device="cpu")
     except InputError as error:
         return str(error)
     return seen, run.losses
@@ -344,7 +341,7 @@ def killed(rank: int, folder: str) -> None:
 
     run_job(
         make_transformer, PLAN, Layout(pipeline=2, microbatch=2, **BATCHES), failing(),
-        optimizer=adam, device=DEVICE, checkpoint=Path(folder), every=1, timeout_s=60.0,
+        optimizer=adam, device="cpu", checkpoint=Path(folder), every=1, timeout_s=60.0,
     )  # fmt: skip
 
 
@@ -377,17 +374,13 @@ def ring(rank: int, cases: list[tuple[bool, int, int]]) -> list[float]:
     Cases are causal or not, heads of keys, and width of values.
     """
     world, found = dist.get_world_size(), []
-    place = rank_device()
-    mesh = dist.init_device_mesh(place.type, (world,))
+    mesh = dist.init_device_mesh("cpu", (world,))
     layout = Layout(context=world, context_kind="ring", sequence=4 * world)
-    own = positions_of(layout, rank).to(place)
-    order = torch.cat([positions_of(layout, part) for part in range(world)]).argsort().to(place)
+    own = positions_of(layout, rank)
+    order = torch.cat([positions_of(layout, part) for part in range(world)]).argsort()
     for causal, heads, width in cases:
         torch.manual_seed(0)
-        given = [
-            torch.randn(2, h, 4 * world, w).to(place)
-            for h, w in ((4, 6), (heads, 6), (heads, width))
-        ]
+        given = [torch.randn(2, h, 4 * world, w) for h, w in ((4, 6), (heads, 6), (heads, width))]
         results = []
         for mine in (slice(None), own):
             leaves = [x[:, :, mine].requires_grad_() for x in given]
@@ -407,7 +400,7 @@ def collectives(_rank: int, fields: list[dict[str, Any]]) -> list[dict[str, int]
     for given in fields:
         batch = {"global_batch": BATCH, "microbatch": BATCH, "sequence": TOKENS, "recipe": "fp32"}
         job = RunningJob(
-            make_transformer(), PLAN, Layout(**{**batch, **given}), device=rank_device()
+            make_transformer(), PLAN, Layout(**{**batch, **given}), device=torch.device("cpu")
         )
         job.step(*batches()[0])
         with CommDebugMode() as seen:

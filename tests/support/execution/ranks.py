@@ -25,9 +25,6 @@ from stagecut.runtime.measure.group import leave_group
 #: Far above what any test takes: a rank that is still there then would never have ended.
 HANGS_S = 150
 
-#: What ranks compute on: ``cuda`` over NCCL, several ranks on a GPU if there are too few.
-DEVICE = os.environ.get("STAGECUT_TEST_DEVICE", "cpu")
-
 #: Where processes write, by file descriptors 1 and 2.
 STREAMS = ("out", "err")
 
@@ -46,7 +43,7 @@ def start_server() -> None:
 
 
 def on_ranks(world: int, work: Callable[..., Any], *args: Any) -> list[Any]:
-    """Return what `work(rank, *args)` returns on each rank of a process group."""
+    """Return what `work(rank, *args)` returns on each rank of a process group over gloo."""
     results, codes = launched(world, _in_group, work, args)
     assert codes == [0] * world
     return results
@@ -100,12 +97,6 @@ def launched(
             "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": str(store),
             "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world),
         }  # fmt: skip
-        if DEVICE == "cuda":
-            cards = torch.cuda.device_count()
-            environment["LOCAL_RANK"] = str(rank % cards)
-            environment["LOCAL_WORLD_SIZE"] = str(min(world, cards))
-            # NCCL takes several ranks on a GPU if it finds them on different hosts
-            environment["NCCL_HOSTID"] = f"ranks {rank // cards}"
         process = context.Process(target=_rank, args=(there, environment, rank, work, args))
         process.start()
         there.close()
@@ -118,9 +109,7 @@ def launched(
             assert isinstance(end, Connection)
             left.remove(end)
             with suppress(EOFError):  # it failed; the exit code says so
-                results[ends.index(end)] = torch.load(
-                    io.BytesIO(end.recv()), map_location="cpu", weights_only=False
-                )
+                results[ends.index(end)] = torch.load(io.BytesIO(end.recv()), weights_only=False)
     for process in processes:
         process.join(max(0.0, until - time.monotonic()))
         if process.is_alive():
@@ -153,9 +142,7 @@ def _run_program(rank: int, folder: Path, words: list[str], said: Path) -> None:
 
 
 def _in_group(rank: int, work: Callable[..., Any], args: Any) -> Any:
-    if DEVICE == "cuda":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl" if DEVICE == "cuda" else "gloo")
+    dist.init_process_group("gloo")
     result = work(rank, *args)
     leave_group()
     return result

@@ -16,7 +16,6 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from execution_cases import plan_of, scattered
-from ranks import DEVICE
 from torch import nn
 
 import stagecut
@@ -97,7 +96,7 @@ def train(
                 microbatches=MICROBATCHES,
                 optimizer="adam",
                 threads=1,
-                device=DEVICE,
+                device="cpu",
                 **options,
             ),
             workload=profiled().workload,

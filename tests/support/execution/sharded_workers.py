@@ -125,12 +125,12 @@ def run_random(
             if operator.gradient is not None:
                 wanted, found = gradients[name].grad, device.parts.parameters[name].grad
                 torch.testing.assert_close(
-                    found.cpu(), part_of(wanted, how, place), rtol=1e-5, atol=1e-5 * largest
+                    found, part_of(wanted, how, place), rtol=1e-5, atol=1e-5 * largest
                 )
         buffers = dict(alone.named_buffers())
         for name in device.parts.lying:
             if name in buffers:
-                torch.testing.assert_close(device.parts.whole(name).cpu(), buffers[name])
+                torch.testing.assert_close(device.parts.whole(name), buffers[name])
         if placement:
             beside += check_groups(device)
         else:
