@@ -24,6 +24,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 
 import gpu_kernels
@@ -46,10 +47,14 @@ def device_name(device: torch.device) -> str:
 
 
 def machine(device: torch.device) -> dict[str, str]:
-    """Return the machine and versions of a measurement."""
+    """Return date, machine and versions of a measurement."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     versions = [f"Python {platform.python_version()}", f"torch {torch.__version__}"]
-    return {"machine": f"{os.cpu_count()} cores, {name}", "versions": "; ".join(versions)}
+    return {
+        "date": date.today().isoformat(),
+        "machine": f"{os.cpu_count()} cores, {name}",
+        "versions": "; ".join(versions),
+    }
 
 
 def kernel_rows(
@@ -139,7 +144,7 @@ def measure(part: str, options: argparse.Namespace, device: torch.device) -> int
             writer.writerow({key: shown(value) for key, value in row.items()})
             file.flush()
             took = time.monotonic() - begin
-            cells = " ".join(f"{shown(v)}" for v in list(row.values())[2:-2])
+            cells = " ".join(f"{shown(v)}" for v in list(row.values())[2:-3])
             print(f"{took:5.1f} s  {name}: {cells}", flush=True)
     return failed
 
