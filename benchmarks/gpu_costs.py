@@ -151,6 +151,7 @@ def measure(part: str, options: argparse.Namespace, device: torch.device) -> int
 
 def take(folder: Path) -> None:
     """Put what was measured into `results/`, beside what the costs say now."""
+    same = {"revision": results.origin(str(SEED))["revision"]}  # before a table is written
     for part, again in (("kernels", kernel_again), ("ranks", gpu_ranks.predicted_again)):
         with (folder / f"gpu_{part}.csv").open(encoding="utf-8", newline="") as file:
             measured = list(csv.DictReader(file))
@@ -158,7 +159,7 @@ def take(folder: Path) -> None:
         for row in measured:
             chip = accelerator(row["machine"].partition(", ")[2])
             now = {key: str(shown(value)) for key, value in again(row, chip).items()}
-            rows.append({key: now.get(key, value) for key, value in row.items()})
+            rows.append({key: now.get(key, value) for key, value in row.items()} | same)
         results.write(f"gpu_{part}", rows, str(SEED))
 
 
