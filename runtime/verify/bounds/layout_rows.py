@@ -34,6 +34,7 @@ from ....instances.costs.layout import JobSchedule, Layout
 from ....instances.costs.memory import (
     CONTEXT_BYTES,
     FRAGMENTATION,
+    computes_with_copies,
     passes_in_flight,
     stays_gathered,
 )
@@ -196,13 +197,21 @@ class PointRefutation:
             held *= 1 - layout.offload_optimizer
             held += gradients / (parts if layout.zero >= 2 else 1)
             weights = recipe.weight_bytes * (1 - layout.offload_weights)
-            held += weights / (parts if layout.zero >= 3 else 1)
+            held += weights / (parts if layout.zero >= 3 or not fused(layout) else 1)
             if stays_gathered(layout):
-                gathered = not found or layout.expert_data > 1
                 held += 0.0 if lazily else recipe.reduce_bytes
+            if stays_gathered(layout) or self._gathers_once:
+                gathered = not found or layout.expert_data > 1
                 held += (1 + FRAGMENTATION) * recipe.gather_bytes * gathered
             found.append(held)
         return found[0], found[1]
+
+    @property
+    def _gathers_once(self) -> bool:
+        """Whether FSDP2 holds all weights of a rank gathered, or copied, during an iteration."""
+        layout = self.layout
+        there = layout.shards > 1 or computes_with_copies(layout)
+        return there and not fused(layout) and layout.zero < 3
 
     @property
     def besides(self) -> Floats:
